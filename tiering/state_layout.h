@@ -1,0 +1,99 @@
+// What one parameter's training state consists of: the planes that an optimizer keeps, and where each lies in a tile.
+//
+// A plane holds one value per element of one role. A tile's resting planes (all but weight and gradient) lie one after
+// another in one slot, each starting at a multiple of kSegmentAlignmentBytes, so that one read brings them all.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tiering/status.h"
+#include "tiering/tier.h"
+
+namespace penstock {
+
+enum class Dtype : uint8_t { fp32, bf16, fp16, int8, uint16 };
+
+enum class Role : uint8_t {
+  weight,          // what forward and backward use; in split form also the master's high half
+  gradient,        //
+  master,          // fp32
+  master_low,      // the low 16 bits of a split master
+  momentum,        // m, or Lion's and SGD's only moment
+  variance,        // v, or Adagrad's sum of squares
+  momentum_scale,  // one fp32 per kMomentBlockElements elements of an int8 momentum
+  variance_scale,  // likewise
+};
+
+enum class OptimizerKind : uint8_t { adamw, adam, adagrad, lion, sgd };
+
+// split: bf16 weight is the top half of the fp32 master, the tile keeps the low half. full: an fp32 master beside a
+// 16-bit weight. same: the weight is fp32 and is its own master.
+enum class MasterForm : uint8_t { split, full, same };
+
+// bf16 moments are rounded stochastically; int8 moments are scaled block by block.
+enum class MomentForm : uint8_t { fp32, bf16, int8 };
+
+constexpr uint64_t kMomentBlockElements = 256;
+
+struct StateForm {
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  MasterForm master = MasterForm::split;
+  MomentForm moments = MomentForm::fp32;
+  Dtype weight = Dtype::bf16;
+  Dtype gradient = Dtype::bf16;
+
+  bool operator==(const StateForm&) const = default;
+};
+
+struct Plane {
+  Role role;
+  Dtype dtype;
+
+  // Bytes that `elements` elements take, unpadded.
+  uint64_t bytes(uint64_t elements) const;
+  bool operator==(const Plane&) const = default;
+};
+
+constexpr uint64_t bytes_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::fp32:
+      return 4;
+    case Dtype::bf16:
+    case Dtype::fp16:
+    case Dtype::uint16:
+      return 2;
+    case Dtype::int8:
+      return 1;
+  }
+  return 0;
+}
+
+const char* name_of(Dtype dtype);
+const char* name_of(Role role);
+const char* name_of(OptimizerKind kind);
+
+// A split master needs a bf16 weight; a weight that is its own master needs fp32.
+Status validate(const StateForm& form);
+
+// The planes that rest in a tile, in the order in which they lie there. Neither weight nor gradient is among them.
+std::vector<Plane> resting_planes(const StateForm& form);
+
+// Where each resting plane of a tile of `elements` elements begins, and how long the whole is.
+struct TileLayout {
+  struct Place {
+    Plane plane;
+    uint64_t offset_bytes;
+    uint64_t length_bytes;  // unpadded
+  };
+  std::vector<Place> places;
+  uint64_t size_bytes = 0;  // a multiple of kSegmentAlignmentBytes
+
+  TileLayout(const StateForm& form, uint64_t elements);
+  const Place* find(Role role) const;
+};
+
+}  // namespace penstock

@@ -1,0 +1,22 @@
+#include "tiering/tier.h"
+
+#include <cstdio>
+#include <iterator>
+
+namespace penstock {
+
+std::string bytes_text(uint64_t bytes) {
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  if (bytes < kKiB) return std::to_string(bytes) + " B";
+  double value = static_cast<double>(bytes) / kKiB;
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  char out[32];
+  std::snprintf(out, sizeof out, "%.2f %s", value, kUnits[unit]);
+  return out;
+}
+
+}  // namespace penstock
