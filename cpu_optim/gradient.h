@@ -1,0 +1,45 @@
+// What happens to gradients before the update: widened, added up in fp32, rounded once, measured.
+//
+// All of it at the speed of memory, with the same bits on every Isa. Dtypes are fp32, bf16 and fp16. Rounding is to
+// nearest, ties to even; a NaN becomes 0x7fc00000 (0x7fc0, 0x7e00).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cpu_optim/isa.h"
+#include "tiering/state_layout.h"
+#include "tiering/tier.h"
+
+namespace penstock::cpu_optim {
+
+class GradientKernels {
+ public:
+  // REQUIRES: `isa` is among available_isas().
+  explicit GradientKernels(Isa isa = best_isa());
+
+  // target[i] += source[i], widened.
+  void accumulate(Dtype source_dtype, const std::byte* source, float* target, uint64_t elements) const;
+
+  // target[i] = source[i], through fp32: exact when widening, rounded once when narrowing.
+  void cast(Dtype source_dtype, const std::byte* source, Dtype target_dtype, std::byte* target,
+            uint64_t elements) const;
+
+  // The sum of squares of each block of kBlockElements elements (the last may be shorter), in double.
+  // Definition: 32 sums, where sum j takes elements j, j+32, j+64, ... of the block in order; then 16 sums of j and
+  // j+16, 8 of j and j+8, 4, 2 and 1. A block's sum is finite if and only if all its elements are.
+  // REQUIRES: sums.size() >= ceil_div(elements, kBlockElements).
+  void square_sums(Dtype dtype, const std::byte* values, uint64_t elements, std::span<double> sums) const;
+
+  // Whether every value is finite.
+  bool finite(Dtype dtype, const std::byte* values, uint64_t elements) const;
+
+ private:
+  const struct Kernels* kernels_;
+};
+
+// The sums of blocks, added in block order.
+double total(std::span<const double> sums);
+
+}  // namespace penstock::cpu_optim

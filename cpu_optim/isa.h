@@ -1,0 +1,26 @@
+// The instruction sets that kernels exist for. Every one gives the same bits; they differ in speed alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace penstock::cpu_optim {
+
+enum class Isa : uint8_t {
+  scalar,  // the definition: one element at a time, std::fma
+  sse2,    // 4 lanes; every fma is emulated exactly, so it is slow
+  avx2,    // 8 lanes; needs AVX2, FMA and F16C
+  avx512,  // 16 lanes; needs AVX-512 F, BW, DQ and VL
+  neon,    // 4 lanes, AArch64
+};
+
+const char* name_of(Isa isa);
+std::optional<Isa> isa_named(std::string_view name);
+
+// What this build holds kernels for and this processor can run, slowest first. Never empty.
+std::vector<Isa> available_isas();
+Isa best_isa();
+
+}  // namespace penstock::cpu_optim

@@ -1,0 +1,97 @@
+// TileUpdater takes one optimizer step over a tile in one pass: widen and scale the gradient, update, write the new
+// master, moments and weight; on request also the norm of what came in and checksums of what was read and written.
+//
+// The arithmetic is that of the scalar kernel (formula.h), bit for bit, on every Isa, at any length, offset and
+// alignment. Flush-to-zero is set for the pass and the caller's mode restored.
+//   Scaled gradients below 2^-120 count as zero; weights and moments below 2^-100 are written as zero, sign kept.
+//   NaN and infinity pass through; a NaN is written as 0x7fc00000 (0x7fc0 in bf16, 0x7e00 in fp16). An int8 moment
+//   block that holds one becomes NaN as a whole.
+// Immutable after it is made; any number of threads may call update() at once on tiles that share no bytes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cpu_optim/hyper.h"
+#include "cpu_optim/isa.h"
+#include "tiering/state_layout.h"
+
+namespace penstock::cpu_optim {
+
+// master or master_low, momentum, variance, and a scale for each.
+constexpr size_t kRestingPlanesMax = 5;
+
+// Where a plane is read and where it is written: the same address (in place), or two runs that do not overlap.
+struct PlaneView {
+  const std::byte* source = nullptr;
+  std::byte* target = nullptr;
+
+  static PlaneView in_place(std::byte* bytes) { return {bytes, bytes}; }
+};
+
+// A run of elements and where its planes lie. Owns nothing.
+struct TileView {
+  PlaneView weight;                     // form.weight. With a full master it is only written: source may be null
+  const std::byte* gradient = nullptr;  // form.gradient
+  std::array<PlaneView, kRestingPlanesMax> planes;  // in the order of resting_planes(form); the rest is not read
+  uint64_t elements = 0;
+  // Index of the first element in its unit; stochastic rounding is a function of it. With int8 moments it is a multiple
+  // of kMomentBlockElements; with checksums or square sums a multiple of kBlockElements.
+  uint64_t first_element = 0;
+
+  // A tile whose resting planes lie in one slot as TileLayout says, updated in place.
+  static TileView in_place(const TileLayout& layout, std::byte* slot, std::byte* weight, const std::byte* gradient,
+                           uint64_t elements, uint64_t first_element);
+};
+
+// The numbers of one step, the same for all tiles of a parameter group.
+struct StepNumbers {
+  Coefficients coefficients;
+  // Every gradient is multiplied by it once, in fp32: 1/loss scale times clip factor, joined in double by the caller.
+  float gradient_scale = 1;
+  // Stochastic rounding draws from (seed, step, index of the element) and from nothing else.
+  uint64_t seed = 0;
+  uint64_t step = 0;
+};
+
+// What the pass shall report besides doing its work; an empty span is not asked for. Blocks are kBlockElements long,
+// counted from the tile's first element; the last may be shorter.
+struct TileNotes {
+  std::span<double> square_sums;                 // per block: gradient as it lies, before scaling (see gradient.h)
+  std::span<uint64_t> source_checksums;          // [block * (1 + planes) + plane], plane 0 the weight: what was read
+  std::span<uint64_t> target_checksums;          // likewise: what was written
+  std::span<const uint64_t> expected_checksums;  // likewise; the pass compares what it read with it
+};
+
+struct TileReport {
+  bool gradient_finite = true;  // known when square_sums were asked for
+  // First entry of expected_checksums that differs, if one does. The tile has been updated all the same: discard it.
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t checksum_mismatch = kNone;
+
+  bool ok() const { return gradient_finite && checksum_mismatch == kNone; }
+};
+
+class TileUpdater {
+ public:
+  // REQUIRES: validate(form) is ok and `isa` is among available_isas().
+  explicit TileUpdater(const StateForm& form, Isa isa = best_isa());
+
+  // Runs on the calling thread.
+  TileReport update(const TileView& tile, const StepNumbers& numbers, const TileNotes& notes = {}) const;
+
+  const StateForm& form() const { return form_; }
+  Isa isa() const { return isa_; }
+  // Entries of a checksum span for a tile of `elements` elements.
+  uint64_t checksum_count(uint64_t elements) const { return ceil_div(elements, kBlockElements) * (1 + plane_count_); }
+
+ private:
+  StateForm form_;
+  Isa isa_;
+  uint64_t plane_count_;
+  const struct Kernels* kernels_;
+};
+
+}  // namespace penstock::cpu_optim
