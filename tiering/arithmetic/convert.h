@@ -14,10 +14,9 @@ PENSTOCK_HOST_DEVICE bool is_finite(uint32_t bits) { return (bits & kMagnitudeBi
 
 PENSTOCK_HOST_DEVICE float float_of_bf16(uint16_t half) { return float_of(uint32_t{half} << 16); }
 
-// Rounds to nearest, ties to even. A NaN stays a NaN, made quiet, with the upper part of its payload.
 PENSTOCK_HOST_DEVICE uint16_t bf16_of_float(float value) {
   uint32_t bits = bits_of(value);
-  if (is_nan(bits)) return static_cast<uint16_t>((bits >> 16) | 0x0040u);
+  if (is_nan(bits)) return 0x7fc0u;
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -40,12 +39,12 @@ PENSTOCK_HOST_DEVICE float float_of_fp16(uint16_t half) {
   return float_of(sign | ((113u - shift) << 23) | ((fraction & 0x3ffu) << 13));
 }
 
-// Rounds to nearest, ties to even; from 65520 on it is infinity, below 2^-14 a denormal. A NaN stays a quiet NaN.
+// From 65520 on it is infinity, below 2^-14 a denormal.
 PENSTOCK_HOST_DEVICE uint16_t fp16_of_float(float value) {
   uint32_t bits = bits_of(value);
   uint32_t sign = (bits >> 16) & 0x8000u;
   uint32_t magnitude = bits & kMagnitudeBits;
-  if (magnitude > kInfinityBits) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  if (magnitude > kInfinityBits) return 0x7e00u;
   if (magnitude >= 0x477f'f000u) return static_cast<uint16_t>(sign | 0x7c00u);
   if (magnitude >= 0x3880'0000u) {
     uint32_t rebiased = magnitude - (112u << 23);
@@ -63,8 +62,8 @@ PENSTOCK_HOST_DEVICE uint16_t fp16_of_float(float value) {
 }
 
 // A split master: high is the master rounded to bf16, half away from zero, low is the master's low half. The rounding
-// carried exactly when the top bit of low is set, so join() is exact for every number. A NaN that would lose all its
-// payload in high gets the quiet bit there, and comes back as a NaN.
+// carried exactly when the top bit of low is set, so join() is exact for every number. A NaN becomes the one whose high
+// is a NaN too and whose low is zero.
 struct SplitMaster {
   uint16_t high;
   uint16_t low;
@@ -72,7 +71,7 @@ struct SplitMaster {
 
 PENSTOCK_HOST_DEVICE SplitMaster split_of(float master) {
   uint32_t bits = bits_of(master);
-  if (is_nan(bits)) return {static_cast<uint16_t>((bits >> 16) | 0x0040u), static_cast<uint16_t>(bits & 0x7fffu)};
+  if (is_nan(bits)) return {0x7fc0u, 0};
   return {static_cast<uint16_t>((bits + 0x8000u) >> 16), static_cast<uint16_t>(bits)};
 }
 
