@@ -1,7 +1,7 @@
 // TileUpdater takes one optimizer step over a tile in one pass: widen and scale the gradient, update, write the new
 // master, moments and weight; on request also the norm of what came in and checksums of what was read and written.
 //
-// The arithmetic is that of the scalar kernel (formula.h), bit for bit, on every Isa, at any length, offset and
+// The arithmetic is that of the scalar kernel (tiering/arithmetic/optimizer.h), bit for bit, on every Isa, at any length, offset and
 // alignment. Flush-to-zero is set for the pass and the caller's mode restored.
 //   Scaled gradients below 2^-120 count as zero; weights and moments below 2^-100 are written as zero, sign kept.
 //   NaN and infinity pass through; a NaN is written as 0x7fc00000 (0x7fc0 in bf16, 0x7e00 in fp16). An int8 moment
@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <span>
 
-#include "cpu_optim/hyper.h"
 #include "cpu_optim/isa.h"
+#include "tiering/hyper.h"
 #include "tiering/state_layout.h"
 
 namespace penstock::cpu_optim {

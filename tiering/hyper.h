@@ -1,14 +1,14 @@
 // What a parameter group sets, and the numbers that one step's kernels use.
 //
-// Coefficients are computed in double, once per group and step, and rounded once to fp32. Kernels see nothing else, so
-// equal Coefficients mean equal results.
+// Coefficients are computed in double, once per group and step, and rounded once to fp32. Kernels, on whatever tier,
+// see nothing else, so equal Coefficients mean equal results.
 #pragma once
 
 #include <cstdint>
 
 #include "tiering/state_layout.h"
 
-namespace penstock::cpu_optim {
+namespace penstock {
 
 // One parameter group's settings. Fields that an optimizer does not name are not read by it.
 struct Hyper {
@@ -26,7 +26,7 @@ struct Hyper {
 // Refuses what has no meaning: a beta outside [0, 1), a negative rate, Nesterov without momentum or with dampening.
 Status validate(OptimizerKind kind, const Hyper& hyper);
 
-// In the formulas of formula.h, `g` is the scaled gradient and `p` the master weight.
+// In the formulas of arithmetic/optimizer.h, `g` is the scaled gradient and `p` the master weight.
 struct Coefficients {
   float decay = 1;                      // 1 - lr*weight_decay: p shrinks by it (decoupled)
   float l2 = 0;                         // weight_decay: p*l2 joins the gradient
@@ -49,4 +49,4 @@ struct Coefficients {
 // `step` counts from 1: it is the number of the step being taken, and belongs to the state of the parameters.
 Coefficients make_coefficients(OptimizerKind kind, const Hyper& hyper, uint64_t step);
 
-}  // namespace penstock::cpu_optim
+}  // namespace penstock

@@ -1,0 +1,142 @@
+// The optimizers, element by element: the definition that every kernel on every tier reproduces bit for bit.
+//
+// The formulas are written once, over a number system N. PlainNumbers is one float at a time: that is the definition.
+// SIMD kernels supply batches of floats whose operations are the same, correctly rounded ones. Each * + - / below is
+// one IEEE fp32 operation, fused() is one with a single rounding, and nothing may be contracted or reordered.
+//
+//   g  the scaled gradient     p  the master weight     m, v  the moments (momentum, variance)     c  coefficients
+//
+// No step depends on whether the hardware keeps denormals: scaled gradients below 2^-120 count as zero and settled()
+// writes what is below 2^-100 as zero, so that a denormal can neither enter nor change a rounding. (Two conditions:
+// gradient_scale is at most 64, and states that others wrote hold no denormals.) settled() also makes every NaN the
+// same one, since processors differ in which payload they pass on.
+#pragma once
+
+#include <cmath>
+
+#include "tiering/arithmetic/host_device.h"
+#include "tiering/hyper.h"
+
+namespace penstock::arithmetic {
+
+constexpr float kGradientTiny = 0x1p-120f;
+constexpr float kStateTiny = 0x1p-100f;
+constexpr uint32_t kSignBit = 0x8000'0000u;
+constexpr uint32_t kQuietNan = 0x7fc0'0000u;
+
+struct PlainNumbers {
+  using Float = float;
+
+  PENSTOCK_HOST_DEVICE static float all(float value) { return value; }
+  PENSTOCK_HOST_DEVICE static float fused(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+    return __fmaf_rn(a, b, c);
+#else
+    return std::fma(a, b, c);
+#endif
+  }
+  PENSTOCK_HOST_DEVICE static float root(float x) {
+#if defined(__CUDA_ARCH__)
+    return __fsqrt_rn(x);
+#else
+    return std::sqrt(x);
+#endif
+  }
+  // Zero with x's sign where |x| < tiny.
+  PENSTOCK_HOST_DEVICE static float flushed(float x, float tiny) {
+    return (bits_of(x) & ~kSignBit) < bits_of(tiny) ? float_of(bits_of(x) & kSignBit) : x;
+  }
+  PENSTOCK_HOST_DEVICE static float one_nan(float x) { return x != x ? float_of(kQuietNan) : x; }
+  // `size` with x's sign; zero for zero; NaN for NaN.
+  PENSTOCK_HOST_DEVICE static float signed_like(float size, float x) {
+    if (x != x) return x;
+    return x > 0 ? size : x < 0 ? -size : 0.0f;
+  }
+};
+
+// What every optimizer is handed as g.
+template <class N>
+PENSTOCK_HOST_DEVICE typename N::Float scaled_gradient(typename N::Float gradient, float scale) {
+  return N::flushed(gradient * N::all(scale), kGradientTiny);
+}
+
+// What may be written to a state plane.
+template <class N>
+PENSTOCK_HOST_DEVICE typename N::Float settled(typename N::Float x) {
+  return N::one_nan(N::flushed(x, kStateTiny));
+}
+
+// fp32 moments follow torch's fused kernels to the bit, two divisions included. Moments of fewer bits have no peer to
+// agree with, and less memory traffic to hide a division behind: they multiply by the reciprocal of the correction.
+enum class Denominator { divided, multiplied };
+
+template <class N, Denominator D>
+PENSTOCK_HOST_DEVICE typename N::Float adam_denominator(const Coefficients& c, typename N::Float v) {
+  if constexpr (D == Denominator::divided) {
+    return N::root(v) / N::all(c.variance_correction) + N::all(c.eps);
+  } else {
+    return N::fused(N::root(v), N::all(c.variance_correction_inverse), N::all(c.eps));
+  }
+}
+
+template <class N, Denominator D>
+PENSTOCK_HOST_DEVICE void adam_moments_and_weight(const Coefficients& c, typename N::Float g, typename N::Float& p,
+                                                  typename N::Float& m, typename N::Float& v) {
+  m = settled<N>(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m));
+  v = settled<N>(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)));
+  p = settled<N>(p + (N::all(c.step_size) * m) / adam_denominator<N, D>(c, v));
+}
+
+template <class N, Denominator D>
+PENSTOCK_HOST_DEVICE void adamw(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m,
+                                typename N::Float& v) {
+  p = p * N::all(c.decay);
+  adam_moments_and_weight<N, D>(c, g, p, m, v);
+}
+
+template <class N, Denominator D>
+PENSTOCK_HOST_DEVICE void adam(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m,
+                               typename N::Float& v) {
+  g = N::fused(p, N::all(c.l2), g);
+  adam_moments_and_weight<N, D>(c, g, p, m, v);
+}
+
+template <class N>
+PENSTOCK_HOST_DEVICE void adagrad(const Coefficients& c, typename N::Float g, typename N::Float& p,
+                                  typename N::Float& v) {
+  g = N::fused(p, N::all(c.l2), g);
+  v = settled<N>(N::fused(g, g, v));
+  p = settled<N>(p + (N::all(c.step_size) * g) / (N::root(v) + N::all(c.eps)));
+}
+
+template <class N>
+PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
+  typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1));
+  direction = N::flushed(direction, kGradientTiny);
+  p = settled<N>(p * N::all(c.decay) + N::signed_like(N::all(c.step_size), direction));
+  m = settled<N>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2)));
+}
+
+template <class N>
+PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
+  g = N::fused(p, N::all(c.l2), g);
+  m = settled<N>(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), m * N::all(c.momentum)));
+  typename N::Float direction = c.nesterov ? N::fused(m, N::all(c.momentum), g) : m;
+  p = settled<N>(N::fused(direction, N::all(c.step_size), p));
+}
+
+// The step of any optimizer; m or v is left alone where the optimizer has none.
+template <class N, OptimizerKind kind, Denominator D>
+PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, typename N::Float g, typename N::Float& p,
+                                         typename N::Float& m, typename N::Float& v) {
+  if constexpr (kind == OptimizerKind::adamw) adamw<N, D>(c, g, p, m, v);
+  if constexpr (kind == OptimizerKind::adam) adam<N, D>(c, g, p, m, v);
+  if constexpr (kind == OptimizerKind::adagrad) adagrad<N>(c, g, p, v);
+  if constexpr (kind == OptimizerKind::lion) lion<N>(c, g, p, m);
+  if constexpr (kind == OptimizerKind::sgd) sgd<N>(c, g, p, m);
+}
+
+constexpr bool has_momentum(OptimizerKind kind) { return kind != OptimizerKind::adagrad; }
+constexpr bool has_variance(OptimizerKind kind) { return kind != OptimizerKind::lion && kind != OptimizerKind::sgd; }
+
+}  // namespace penstock::arithmetic
