@@ -100,8 +100,8 @@ std::vector<Plane> resting_planes(const StateForm& form) {
   return planes;
 }
 
-TileLayout::TileLayout(const StateForm& form, uint64_t elements) {
-  for (const Plane& plane : resting_planes(form)) {
+TileLayout::TileLayout(std::span<const Plane> planes, uint64_t elements) {
+  for (const Plane& plane : planes) {
     places.push_back({plane, size_bytes, plane.bytes(elements)});
     size_bytes += round_up(plane.bytes(elements), kSegmentAlignmentBytes);
   }

@@ -92,7 +92,9 @@ struct TileLayout {
   std::vector<Place> places;
   uint64_t size_bytes = 0;  // a multiple of kSegmentAlignmentBytes
 
-  TileLayout(const StateForm& form, uint64_t elements);
+  // `planes` one after another; those of the form are its resting planes.
+  TileLayout(std::span<const Plane> planes, uint64_t elements);
+  TileLayout(const StateForm& form, uint64_t elements) : TileLayout(resting_planes(form), elements) {}
   const Place* find(Role role) const;
 };
 
