@@ -1,0 +1,98 @@
+// SlotTable knows, for every tile, which slot is what, and so which slot may be written next.
+//
+// One rule is the crash proof: a slot is free when no durable or pinned root, no root under way, no unconfirmed update
+// and no I/O in flight names it. The version that readers see is kept besides for as long as an update is speculative,
+// because a discard returns to it.
+//
+// Pure: it moves no bytes and knows no files. Table pages are kept by a SlotTable of their own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tiering/status.h"
+
+namespace penstock {
+
+using TileId = uint32_t;
+constexpr uint32_t kSlotsMax = 4;
+
+struct TileSlot {
+  TileId tile = 0;
+  uint32_t slot = 0;
+  bool operator==(const TileSlot&) const = default;
+};
+
+// speculative: becomes current by confirm(), or is dropped by discard(). final: is current at once.
+enum class Update : uint8_t { speculative, final };
+
+class SlotTable {
+ public:
+  // Every tile begins with the slot that the durable root names for it. A table of one slot per tile overwrites in
+  // place, and only while allow_in_place() holds.
+  SlotTable(std::vector<uint8_t> durable_slots, uint32_t slots);
+
+  uint32_t tiles() const { return static_cast<uint32_t>(tiles_.size()); }
+  uint32_t slots() const { return slots_; }
+
+  uint32_t current(TileId tile) const { return tiles_[tile].current; }
+  uint32_t durable(TileId tile) const { return tiles_[tile].durable; }
+  // Named by the root under way; the durable slot when there is none.
+  uint32_t sealed(TileId tile) const { return tiles_[tile].sealed; }
+  bool is_free(TileId tile, uint32_t slot, Update update) const;
+
+  // A read of the current version; nothing while it is still being written.
+  std::optional<uint32_t> try_begin_read(TileId tile);
+  void end_read(TileSlot place);
+
+  // A write of the next version; nothing while no slot is free for it.
+  std::optional<uint32_t> try_begin_write(TileId tile, Update update);
+  // The I/O has ended, well or not; the names are as before.
+  void end_write(TileSlot place);
+  bool is_writing(TileSlot place) const { return tiles_[place.tile].writing[place.slot]; }
+  // Whether the slot holds the tile's unconfirmed update.
+  bool is_unconfirmed(TileSlot place) const { return tiles_[place.tile].next == place.slot; }
+
+  void confirm();
+  void discard();
+  // Whether some tile has an unconfirmed update.
+  bool has_unconfirmed() const { return !unconfirmed_.empty(); }
+
+  // The root under way names the current version of every tile; then that root is the durable one.
+  // REQUIRES of seal(): no root under way.
+  void seal();
+  void make_durable();
+  bool is_sealed() const { return is_sealed_; }
+  // Whether the root under way names a slot that is still being written.
+  bool sealed_is_landing() const;
+
+  // A snapshot keeps the slots that the durable root names, until unpin() is given them again.
+  std::vector<uint8_t> pin();
+  void unpin(std::span<const uint8_t> pinned_slots);
+
+  // Whether the only slot of a tile may be overwritten: only while the durable root says that it may be torn.
+  void allow_in_place(bool allowed) { in_place_allowed_ = allowed; }
+
+ private:
+  static constexpr uint8_t kNoSlot = 0xff;
+  struct Names {
+    uint8_t durable;
+    uint8_t sealed;
+    uint8_t current;
+    uint8_t next = kNoSlot;
+    std::array<uint8_t, kSlotsMax> pins{};
+    std::array<bool, kSlotsMax> writing{};
+    std::array<uint16_t, kSlotsMax> reads{};
+  };
+
+  const uint32_t slots_;
+  std::vector<Names> tiles_;
+  std::vector<TileId> unconfirmed_;
+  bool is_sealed_ = false;
+  bool in_place_allowed_ = false;
+};
+
+}  // namespace penstock
