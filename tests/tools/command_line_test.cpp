@@ -1,0 +1,130 @@
+#include "tools/penstock/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "tools/penstock/command.h"
+#include "tools/penstock/completion.h"
+#include "tools/penstock/manual.h"
+
+namespace penstock::tools {
+namespace {
+
+struct Flags {
+  std::vector<std::string> paths;
+  uint64_t block_bytes = 1 << 20;
+  double share = 1;
+  std::string engine = "auto";
+};
+
+// Two verbs of one group that do nothing.
+std::vector<Verb> two_verbs(const std::shared_ptr<Flags>& flags) {
+  auto nothing = [](Session&) -> Result<Answer> { return Answer{}; };
+  auto define = [flags, nothing](Options& options) -> Action {
+    options.paths("PATH", flags->paths, 1, "Where");
+    options.bytes("--block", flags->block_bytes, "How large");
+    options.share("--read-share", flags->share, "How much is read");
+    options.choice("--engine", flags->engine, {"auto", "io_uring"}, "Which engine");
+    return nothing;
+  };
+  return {{"nvme bench", "Measure", "It's -details.\n.dot", {{"penstock nvme bench .", "Here"}}, define},
+          {"nvme probe", "Look", "", {}, [nothing](Options&) -> Action { return nothing; }}};
+}
+
+TEST(CommandLine, FillsInWhatAVerbDeclares) {
+  auto flags = std::make_shared<Flags>();
+  CommandLine line(two_verbs(flags));
+  const auto parsed = line.parse({"nvme", "bench", "a", "--block", "4KiB", "b", "--read-share=0.5", "--json"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(parsed->verb->name, "nvme bench");
+  EXPECT_TRUE(parsed->json);
+  EXPECT_EQ(flags->paths, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(flags->block_bytes, 4096u);
+  EXPECT_EQ(flags->share, 0.5);
+}
+
+struct Refused {
+  std::vector<std::string> arguments;
+  std::string message, remedy;  // parts of them
+};
+
+TEST(CommandLine, RefusesWithAWayOut) {
+  for (const Refused& refused : std::vector<Refused>{
+           {{}, "missing verb", "--help"},
+           {{"nvme"}, "missing verb: penstock nvme", "penstock nvme --help"},
+           {{"nvme", "prob"}, "unexpected argument: prob", "probe"},
+           {{"mvme"}, "unexpected argument: mvme", "nvme"},
+           {{"nvme", "bench"}, "PATH is required", "penstock nvme bench --help"},
+           {{"nvme", "bench", ".", "--blok", "1MiB"}, "unknown flag: --blok", "--block"},
+           {{"nvme", "bench", ".", "--xyzzy"}, "unknown flag: --xyzzy", "penstock nvme bench --help"},
+           {{"nvme", "bench", ".", "--block", "huge"}, "--block: size: 'huge'", "1MiB"},
+           {{"nvme", "bench", ".", "--block", "-4KiB"}, "--block", ""},
+           {{"nvme", "bench", ".", "--read-share", "1.5"}, "share: '1.5'", "0.5"},
+           {{"nvme", "bench", ".", "--engine", "uring"}, "choice: 'uring'", "auto, io_uring"},
+       }) {
+    CommandLine line(two_verbs(std::make_shared<Flags>()));
+    const auto parsed = line.parse(refused.arguments);
+    ASSERT_FALSE(parsed.ok()) << refused.message;
+    EXPECT_EQ(parsed.status().code(), Code::kUsage);
+    EXPECT_NE(parsed.status().message().find(refused.message), std::string::npos) << parsed.status().message();
+    EXPECT_NE(parsed.status().remedy().find(refused.remedy), std::string::npos) << parsed.status().remedy();
+  }
+}
+
+TEST(CommandLine, FindsTheNearestWord) {
+  EXPECT_EQ(nearest("--dept", {"--depth", "--block"}), "--depth");
+  EXPECT_EQ(nearest("benhc", {"probe", "bench"}), "bench");
+  EXPECT_EQ(nearest("quite-different", {"probe", "bench"}), "");
+}
+
+TEST(CommandLine, TellsSyntaxAsItParsesIt) {
+  CommandLine line(two_verbs(std::make_shared<Flags>()));
+  const auto verbs = syntax_of(line.root());
+  ASSERT_EQ(verbs.size(), 4u);  // the command, the group, two verbs
+  EXPECT_EQ(verbs[1].subverbs, (std::vector<std::string>{"bench", "probe"}));
+  const SyntaxVerb& bench = verbs[2];
+  EXPECT_EQ(bench.name, "nvme bench");
+  std::map<std::string, SyntaxOption> options;
+  for (const SyntaxOption& option : bench.options) options[option.name] = option;
+  const SyntaxOption& path = options["PATH"];
+  EXPECT_TRUE(path.argument && path.required && path.repeats && path.takes_path);
+  EXPECT_EQ(options["--engine"].choices, (std::vector<std::string>{"auto", "io_uring"}));
+  EXPECT_EQ(options["--engine"].default_text, "auto");
+  EXPECT_EQ(options["--block"].default_text, "1MiB");
+  EXPECT_TRUE(options["--block"].takes_value);
+  EXPECT_TRUE(options.contains("--json") && !options["--json"].takes_value);
+}
+
+TEST(Manual, HasEveryFlagAndNoStrayRequests) {
+  CommandLine line(two_verbs(std::make_shared<Flags>()));
+  const auto verbs = syntax_of(line.root());
+  const std::string page = manual_page(verbs[2], verbs);
+  EXPECT_EQ(manual_name(verbs[2]), "penstock-nvme-bench.1");
+  for (const char* part : {".TH PENSTOCK\\-NVME\\-BENCH 1", "\\-\\-block", "[default: 1MiB]", "\\-\\-read\\-share",
+                           "auto|io_uring", "\n\\&.dot", "EXIT STATUS"}) {
+    EXPECT_NE(page.find(part), std::string::npos) << part << " is not in\n" << page;
+  }
+}
+
+TEST(Completion, KnowsTheSameWordsInEveryShell) {
+  CommandLine line(two_verbs(std::make_shared<Flags>()));
+  const auto verbs = syntax_of(line.root());
+  for (const std::string& script : {bash_completion(verbs), zsh_completion(verbs), fish_completion(verbs)}) {
+    for (const char* word : {"nvme bench", "probe", "read-share", "io_uring"}) {
+      EXPECT_NE(script.find(word), std::string::npos) << word << " is not in\n" << script;
+    }
+  }
+}
+
+TEST(Command, EveryVerbExplainsItself) {
+  for (const Verb& verb : all_verbs()) {
+    EXPECT_FALSE(verb.summary.empty()) << verb.name;
+    EXPECT_LT(verb.summary.size(), 80u) << verb.name;
+    EXPECT_FALSE(verb.examples.empty()) << verb.name;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::tools

@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tiering/tier.h"
+#include "tools/doctor/checks.h"
+
+namespace penstock::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A made-up /proc and /sys.
+class FakeSystem : public testing::Test {
+ protected:
+  FakeSystem() {
+    std::string name = (fs::temp_directory_path() / "penstock-doctor-XXXXXX").string();
+    root_ = mkdtemp(name.data());
+  }
+  ~FakeSystem() override { fs::remove_all(root_); }
+
+  void file(const std::string& path, const std::string& content) {
+    fs::create_directories(fs::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << content;
+  }
+  SystemFiles files() const { return SystemFiles(root_); }
+  static Finding of(const Findings& findings, const std::string& subject) {
+    for (const Finding& finding : findings) {
+      if (finding.subject == subject) return finding;
+    }
+    ADD_FAILURE() << "no finding about " << subject;
+    return {};
+  }
+
+ private:
+  std::string root_;
+};
+
+TEST_F(FakeSystem, SmallestLimitOfNestedGroupsCounts) {
+  file("/proc/self/cgroup", "0::/outer/inner\n");
+  file("/sys/fs/cgroup/outer/inner/memory.max", "max\n");
+  file("/sys/fs/cgroup/outer/memory.max", "2147483648\n");
+  file("/sys/fs/cgroup/outer/inner/cpu.max", "150000 100000\n");
+  file("/sys/fs/cgroup/outer/cpu.max", "max 100000\n");
+  EXPECT_EQ(cgroup_memory_limit_bytes(files()), 2 * kGiB);
+  EXPECT_EQ(cgroup_cpu_limit_cores(files()), 1.5);
+}
+
+TEST_F(FakeSystem, FirstVersionOfCgroupsIsReadToo) {
+  file("/proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n");
+  file("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
+  file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  file("/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "50000\n");
+  file("/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(cgroup_memory_limit_bytes(files()), kGiB);
+  EXPECT_EQ(cgroup_cpu_limit_cores(files()), 0.5);
+}
+
+TEST_F(FakeSystem, NoLimitIsNoLimit) {
+  file("/proc/self/cgroup", "0::/\n");
+  file("/sys/fs/cgroup/memory.max", "max\n");
+  EXPECT_FALSE(cgroup_memory_limit_bytes(files()));
+  EXPECT_FALSE(cgroup_cpu_limit_cores(files()));
+}
+
+TEST_F(FakeSystem, GroupSeenFromInsideAContainerIsTheMountItself) {
+  file("/proc/self/cgroup", "0::/docker/0123\n");
+  file("/sys/fs/cgroup/memory.max", "536870912\n");
+  EXPECT_EQ(cgroup_memory_limit_bytes(files()), 512 * kMiB);
+}
+
+TEST_F(FakeSystem, HugePagesThatAreOffComeWithTheirCommand) {
+  file("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+  const Finding finding = of(check_memory(files()), "transparent huge pages");
+  EXPECT_EQ(finding.level, Level::note);
+  EXPECT_EQ(finding.found, "never");
+  EXPECT_EQ(finding.fix, "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled");
+}
+
+TEST_F(FakeSystem, LimitBelowTheMemoryIsNamed) {
+  file("/proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n");
+  file("/proc/self/cgroup", "0::/\n");
+  file("/sys/fs/cgroup/memory.max", "4294967296\n");
+  const Finding finding = of(check_memory(files()), "memory limit");
+  EXPECT_EQ(finding.level, Level::note);
+  EXPECT_EQ(finding.found, "the cgroup allows 4.00 GiB of 16.00 GiB");
+}
+
+TEST_F(FakeSystem, EveryFindingThatIsNotGoodSaysWhatFollows) {
+  for (const Findings& findings :
+       {check_kernel(files()), check_memory(files()), check_cpu(files()), check_cuda(files())}) {
+    for (const Finding& finding : findings) {
+      EXPECT_FALSE(finding.found.empty()) << finding.subject;
+      EXPECT_TRUE(finding.level == Level::good || !finding.follows.empty()) << finding.subject;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::tools

@@ -1,0 +1,65 @@
+#include "tools/penstock/quantity.h"
+
+#include <gtest/gtest.h>
+
+#include "tiering/tier.h"
+
+namespace penstock::tools {
+namespace {
+
+TEST(Quantity, ReadsSizesInBinaryAndDecimalUnits) {
+  EXPECT_EQ(*parse_bytes("4096"), 4096u);
+  EXPECT_EQ(*parse_bytes("17B"), 17u);
+  EXPECT_EQ(*parse_bytes("4KiB"), 4096u);
+  EXPECT_EQ(*parse_bytes("1.5MiB"), 1536 * kKiB);
+  EXPECT_EQ(*parse_bytes("200GiB"), 200 * kGiB);
+  EXPECT_EQ(*parse_bytes("2TiB"), 2048 * kGiB);
+  EXPECT_EQ(*parse_bytes("3kB"), 3000u);
+  EXPECT_EQ(*parse_bytes("1.5MB"), 1500000u);
+  EXPECT_EQ(*parse_bytes("7GB"), 7000000000u);
+  EXPECT_EQ(*parse_bytes("1TB"), 1000000000000u);
+}
+
+TEST(Quantity, RefusesNonsenseSizesWithAWayOut) {
+  for (const char* nonsense : {"", " ", "x", "-1", "-0", "1XB", "1K", "1 MiB", "1MiB ", "1e3", "0x10", "nan", "inf",
+                               "1.5", "9999999999TiB", "1..5MiB", "0.3B", "+4KiB"}) {
+    const Result<uint64_t> bytes = parse_bytes(nonsense);
+    ASSERT_FALSE(bytes.ok()) << nonsense << " was read as " << *bytes;
+    EXPECT_EQ(bytes.status().code(), Code::kUsage);
+    EXPECT_NE(bytes.status().message().find(nonsense), std::string::npos);
+    EXPECT_FALSE(bytes.status().remedy().empty());
+  }
+}
+
+TEST(Quantity, ReadsTimes) {
+  EXPECT_DOUBLE_EQ(*parse_seconds("2"), 2);
+  EXPECT_DOUBLE_EQ(*parse_seconds("250ms"), 0.25);
+  EXPECT_DOUBLE_EQ(*parse_seconds("1.5s"), 1.5);
+  EXPECT_DOUBLE_EQ(*parse_seconds("2min"), 120);
+  for (const char* nonsense : {"", "s", "-1s", "3h", "1 s", "inf"})
+    EXPECT_FALSE(parse_seconds(nonsense).ok()) << nonsense;
+}
+
+TEST(Quantity, ReadsCounts) {
+  EXPECT_EQ(*parse_count("12"), 12u);
+  EXPECT_EQ(*parse_count("3k"), 3000u);
+  EXPECT_EQ(*parse_count("350M"), 350000000u);
+  EXPECT_EQ(*parse_count("1.3B"), 1300000000u);
+  for (const char* nonsense : {"", "7G", "-7B", "0.5", "B"}) EXPECT_FALSE(parse_count(nonsense).ok()) << nonsense;
+}
+
+TEST(Quantity, ShowsAsAFlagWhatItReadsBack) {
+  for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4096}, kMiB, 3 * kGiB, kMiB + 512, 5000 * kGiB}) {
+    EXPECT_EQ(*parse_bytes(bytes_flag_text(bytes)), bytes);
+  }
+}
+
+TEST(Quantity, ShowsTimesInTheirUnit) {
+  EXPECT_EQ(seconds_text(0.0012), "1.2 ms");
+  EXPECT_EQ(seconds_text(0.25), "250 ms");
+  EXPECT_EQ(seconds_text(12.5), "12 s");
+  EXPECT_EQ(seconds_text(200), "3 min 20 s");
+}
+
+}  // namespace
+}  // namespace penstock::tools

@@ -1,0 +1,86 @@
+# shellcheck shell=bash
+# For tools/setup: a folder with all that the build needs besides the compiler, CUDA and torch. It holds Debian packages
+# unpacked, and cmake and ninja from pip, so that it can be carried to a host without network. There, PATH=DIR/bin:$PATH is
+# all that is needed: CMakeLists.txt finds the libraries in .bundle or PENSTOCK_BUNDLE.
+
+bundle_limit_mib=40
+# What the libraries need at run time, and the test library.
+bundle_extra=(libgtest-dev googletest libbenchmark-dev liburing2 libaio1 libtbb12 libtbbmalloc2 libtbbbind-2-5 libhwloc15
+  libnuma1 libyaml-cpp0.7 libxxhash0 libisal2)
+
+# make_bundle DIR PACKAGE...
+make_bundle() {
+  local into=$1 packages=("${@:2}" "${bundle_extra[@]}")
+  if [[ -e $into && ! -e $into/.penstock-bundle ]]; then
+    say "setup: make bundle: $into: exists and is not a bundle" >&2
+    say "try: another folder" >&2
+    exit 2
+  fi
+  refresh_lists
+  say "apt will download about 15 MB of libraries, pip about 30 MB of cmake and ninja, into $into"
+  [[ $dry_run ]] && return
+  rm -rf "$into"
+  mkdir -p "$into"
+  into=$(realpath "$into")
+  touch "$into/.penstock-bundle"
+  step "fetch ${#packages[@]} packages" fetch_packages "$into" "${packages[@]}"
+  step "fetch cmake and ninja" fetch_build_tools "$into"
+  step "leave out what a build does not read" thin_out "$into"
+  local mib
+  mib=$(du -sm --apparent-size "$into" | cut -f 1)
+  say "$into takes $mib MiB"
+  ((mib < bundle_limit_mib))
+}
+
+fetch_packages() {
+  local into=$1 debs
+  shift
+  debs=$(mktemp -d)
+  (cd "$debs" && apt-get download "$@")
+  for deb in "$debs"/*.deb; do
+    dpkg-deb -x "$deb" "$into"
+  done
+  rm -rf "$debs"
+}
+
+# cmake and ctest are large, so they travel packed; bin/ has a script for each that unpacks them when first used.
+fetch_build_tools() {
+  local into=$1 wheels tool
+  wheels=$(mktemp -d)
+  python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$wheels" 'cmake>=3.25,<4' ninja
+  for wheel in "$wheels"/*.whl; do
+    python3 -m zipfile -e "$wheel" "$wheels/tree"
+  done
+  mkdir -p "$wheels/packed/bin" "$wheels/packed/share" "$into/bin"
+  find "$wheels/tree" -path '*/bin/*' \( -name cmake -o -name ctest -o -name ninja \) -exec cp {} "$wheels/packed/bin" \;
+  cp -r "$wheels"/tree/cmake/data/share/cmake-* "$wheels/packed/share"
+  rm -rf "$wheels"/packed/share/cmake-*/{Help,completions,editors}
+  chmod +x "$wheels"/packed/bin/*
+  strip --strip-unneeded "$wheels"/packed/bin/* 2> /dev/null || true
+  tar -C "$wheels/packed" -czf "$into/build-tools.tar.gz" .
+  for tool in cmake ctest ninja; do
+    unpacking_script > "$into/bin/$tool"
+    chmod +x "$into/bin/$tool"
+  done
+  rm -rf "$wheels"
+}
+
+unpacking_script() {
+  cat << 'END'
+#!/bin/sh
+here=$(cd "$(dirname "$0")/.." && pwd)
+if [ ! -d "$here/build-tools" ]; then
+  mkdir "$here/build-tools.$$" && tar -C "$here/build-tools.$$" -xzf "$here/build-tools.tar.gz" &&
+    mv "$here/build-tools.$$" "$here/build-tools" || exit 1
+fi
+exec "$here/build-tools/bin/$(basename "$0")" "$@"
+END
+}
+
+thin_out() {
+  local into=$1
+  rm -rf "$into"/usr/share/{doc,man,lintian,bug}
+  # A shared library beside its archive is enough; GoogleTest, Benchmark and ISA-L are linked as archives.
+  find "$into/usr/lib" -name '*.a' ! -name 'libg*' ! -name 'libbenchmark*' ! -name 'libisal*' ! -name 'liburing*' \
+    ! -name 'libaio*' -delete
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Checks that includes follow the arrows of the design, and that tiering decides without acting.
+
+                 runtime
+       +------------+------------+
+      aio          gpu       cpu_optim      strangers to one another
+       +------------+------------+
+                 tiering                    no system calls, no CUDA, starts no threads
+
+     bench   tests   tools                  may use everything; nothing uses them
+
+Usage: check_layers.py [ROOT]. Prints each breach as FILE:LINE and ends with 1 if there is any.
+"""
+import re
+import sys
+from pathlib import Path
+
+MAY_INCLUDE = {
+    "tiering": {"tiering"},
+    "aio": {"aio", "tiering"},
+    "cpu_optim": {"cpu_optim", "tiering"},
+    "gpu": {"gpu", "tiering"},
+    "runtime/engine": {"runtime/engine", "aio", "cpu_optim", "gpu", "tiering"},
+    "runtime/trainer": {"runtime/trainer", "runtime/engine", "aio", "cpu_optim", "gpu", "tiering"},
+    "runtime/python": {"runtime/python", "runtime/engine", "aio", "cpu_optim", "gpu", "tiering"},
+}
+EVERYTHING = set(MAY_INCLUDE) | {"bench", "tests", "tools"}
+MAY_INCLUDE |= {folder: EVERYTHING for folder in ("bench", "tests", "tools")}
+
+# Outside headers that would let a folder do what is not its business.
+SYSTEM = r"unistd\.h|fcntl\.h|sys/.*|linux/.*|pthread\.h|sched\.h|signal\.h|dlfcn\.h"
+THREADS = r"thread|mutex|shared_mutex|condition_variable|future|stop_token|semaphore|latch|barrier|execution|tbb/.*|oneapi/.*"
+FILES = r"fstream|filesystem|iostream|liburing.*|libaio.*"
+CUDA = r"cuda.*|nccl.*|cub/.*|thrust/.*"
+TORCH = r"torch/.*|ATen/.*|c10/.*"
+FORBIDDEN = {
+    "tiering": "|".join((SYSTEM, THREADS, FILES, CUDA, TORCH)),
+    "aio": "|".join((CUDA, TORCH)),
+    "cpu_optim": "|".join((CUDA, TORCH, r"liburing.*|libaio.*")),
+    "gpu": "|".join((TORCH, r"liburing.*|libaio.*")),
+    "runtime/engine": TORCH,
+}
+
+SOURCES = {".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".cuh", ".inl"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def folder_of(path: str):
+    """The layer that a path from the root belongs to; None for what is not ours."""
+    return max((folder for folder in MAY_INCLUDE if path.startswith(folder + "/")), key=len, default=None)
+
+
+def breach(source: str, included: str, quoted: bool):
+    """Why `source` may not include `included`; None if it may."""
+    layer = folder_of(source)
+    target = folder_of(included)
+    if target is None:
+        if quoted and "/" not in included:
+            return f'"{included}" does not name its folder'
+        if re.fullmatch(FORBIDDEN.get(layer, "$^"), included):
+            return f"{layer} does not use <{included}>"
+        return None
+    if target not in MAY_INCLUDE[layer]:
+        return f"{layer} may not include {target} ({included})"
+    return None
+
+
+def breaches(root: Path):
+    for folder in sorted(MAY_INCLUDE):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in SOURCES:
+                continue
+            source = path.relative_to(root).as_posix()
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                match = INCLUDE.match(line)
+                why = match and breach(source, match[2], match[1] == '"')
+                if why:
+                    yield f"{source}:{number}: {why}"
+
+
+def main():
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
+    if not (root / "tiering").is_dir():
+        sys.exit(f"check_layers: {root}: has no tiering folder")
+    found = list(breaches(root))
+    print("\n".join(found) if found else "every include follows the arrows")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+# Finds the headers and libraries that `tools/setup --bundle DIR` has collected, so that a host without network builds.
+# A bundle is a tree of Debian packages, unpacked: DIR/usr/include, DIR/usr/lib.
+if(NOT PENSTOCK_BUNDLE AND IS_DIRECTORY ${PROJECT_SOURCE_DIR}/.bundle)
+  set(PENSTOCK_BUNDLE ${PROJECT_SOURCE_DIR}/.bundle)
+endif()
+if(PENSTOCK_BUNDLE)
+  if(NOT IS_DIRECTORY ${PENSTOCK_BUNDLE}/usr/include)
+    message(FATAL_ERROR "PENSTOCK_BUNDLE is '${PENSTOCK_BUNDLE}', which has no usr/include; tools/setup --bundle makes one")
+  endif()
+  message(STATUS "libraries come from the bundle ${PENSTOCK_BUNDLE}")
+  list(PREPEND CMAKE_PREFIX_PATH ${PENSTOCK_BUNDLE}/usr)
+  set(CMAKE_LIBRARY_ARCHITECTURE x86_64-linux-gnu)
+  include_directories(SYSTEM ${PENSTOCK_BUNDLE}/usr/include)
+  link_directories(${PENSTOCK_BUNDLE}/usr/lib/x86_64-linux-gnu)
+  set(CMAKE_BUILD_RPATH ${PENSTOCK_BUNDLE}/usr/lib/x86_64-linux-gnu)
+endif()

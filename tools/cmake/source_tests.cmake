@@ -1,0 +1,26 @@
+# Tests of the sources themselves: layers, formatting, scripts, and that every header compiles alone.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+
+function(penstock_source_test name)
+  add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS source)
+endfunction()
+penstock_source_test(Source.IncludesFollowTheArrows ${Python3_EXECUTABLE} tools/check_layers.py)
+penstock_source_test(Source.LayerCheckCatchesEachKindOfBreach ${Python3_EXECUTABLE} tests/tools/check_layers_test.py)
+penstock_source_test(Source.IsFormatted tools/check_format)
+penstock_source_test(Source.ScriptsPassShellcheck tools/check_scripts)
+
+# A header that compiles as the whole of a file needs nothing before it. Included twice, it is guarded.
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     tiering/*.h aio/*.h cpu_optim/*.h gpu/*.h runtime/engine/*.h tools/*.h tests/*.h bench/*.h)
+set(lone_headers)
+foreach(header IN LISTS headers)
+  set(lone ${CMAKE_BINARY_DIR}/headers/${header}.cpp)
+  if(NOT EXISTS ${lone})
+    file(WRITE ${lone} "#include \"${header}\"\n#include \"${header}\"\n")
+  endif()
+  list(APPEND lone_headers ${lone})
+endforeach()
+add_library(headers_alone OBJECT ${lone_headers})
+target_compile_options(headers_alone PRIVATE -O0 -g0)
+target_link_libraries(headers_alone PRIVATE penstock_test_support penstock_tools)

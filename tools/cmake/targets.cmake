@@ -1,0 +1,50 @@
+# One library per folder, one test program per folder of tests, one program per benchmark: a new file needs no line here.
+
+# FOLDER/*.cpp become the library NAME; the rest of the arguments is what it may include.
+function(penstock_library name folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
+  if(sources)
+    add_library(${name} STATIC ${sources})
+    target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} PUBLIC ${ARGN})
+  else()
+    add_library(${name} INTERFACE)
+    target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} INTERFACE ${ARGN})
+  endif()
+endfunction()
+
+# Fakes and contracts that the tests of several folders share.
+function(penstock_test_support)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cpp)
+  if(sources)
+    add_library(penstock_test_support STATIC ${sources})
+    target_link_libraries(penstock_test_support PUBLIC penstock_engine GTest::gtest)
+  else()
+    add_library(penstock_test_support INTERFACE)
+    target_link_libraries(penstock_test_support INTERFACE penstock_engine GTest::gtest)
+  endif()
+endfunction()
+
+# tests/FOLDER/*_test.cpp become build/bin/tests_FOLDER.
+function(penstock_tests folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(tests_${folder} ${sources})
+  target_include_directories(tests_${folder} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(tests_${folder} PRIVATE ${ARGN} penstock_test_support GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(tests_${folder} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600)
+endfunction()
+
+# bench/NAME.cpp becomes build/bench/NAME. Its small size runs with the tests.
+function(penstock_benches)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cpp)
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(bench_${name} ${source})
+    target_link_libraries(bench_${name} PRIVATE penstock_engine)
+    set_target_properties(bench_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  endforeach()
+endfunction()

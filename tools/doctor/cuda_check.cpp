@@ -1,0 +1,99 @@
+#include <dlfcn.h>
+
+#include <array>
+
+#include "tiering/check.h"
+#include "tiering/tier.h"
+#include "tools/doctor/checks.h"
+
+namespace penstock::tools {
+namespace {
+
+// The few calls of the CUDA driver that tell what is there; loaded at run time, so that this needs no CUDA to build.
+struct Driver {
+  void* library = nullptr;
+  int (*init)(unsigned) = nullptr;
+  int (*version)(int*) = nullptr;
+  int (*count)(int*) = nullptr;
+  int (*device)(int*, int) = nullptr;
+  int (*name)(char*, int, int) = nullptr;
+  int (*memory)(size_t*, int) = nullptr;
+  int (*attribute)(int*, int, int) = nullptr;
+
+  Driver() : library(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+    load(init, "cuInit");
+    load(version, "cuDriverGetVersion");
+    load(count, "cuDeviceGetCount");
+    load(device, "cuDeviceGet");
+    load(name, "cuDeviceGetName");
+    load(memory, "cuDeviceTotalMem_v2");
+    load(attribute, "cuDeviceGetAttribute");
+  }
+  ~Driver() {
+    if (library != nullptr) dlclose(library);
+  }
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  bool complete() const { return init && version && count && device && name && memory && attribute; }
+
+ private:
+  template <typename Function>
+  void load(Function& into, const char* symbol) {
+    if (library != nullptr) into = reinterpret_cast<Function>(dlsym(library, symbol));
+  }
+};
+
+constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;  // CUdevice_attribute
+constexpr int kOldestDriver = 12040;
+constexpr const char* kHostDevice =
+    "the host device runs the same engine, so that everything but GPU speed can be tried";
+
+Finding device_finding(const Driver& driver, int index) {
+  int device = 0, major = 0, minor = 0;
+  size_t bytes = 0;
+  std::array<char, 256> name{};
+  driver.device(&device, index);
+  driver.name(name.data(), static_cast<int>(name.size()) - 1, device);
+  driver.memory(&bytes, device);
+  driver.attribute(&major, kCapabilityMajor, device);
+  driver.attribute(&minor, kCapabilityMinor, device);
+  const std::string found = text(name.data(), ", ", bytes_text(bytes), ", compute capability ", major, ".", minor);
+  const std::string subject = text("GPU ", index);
+  if (major >= 8) return {subject, Level::good, found, "", ""};
+  return {subject, Level::problem, found, "kernels are built for capability 8.0 and newer", ""};
+}
+
+}  // namespace
+
+Findings check_cuda(const SystemFiles& files) {
+  const Driver driver;
+  const auto kernel_module = files.read("/proc/driver/nvidia/version");
+  if (!driver.complete()) {
+    if (kernel_module) {
+      return {{"CUDA driver", Level::problem, "the kernel module is loaded but libcuda.so.1 is not found", kHostDevice,
+               "in a container: docker run --gpus all ...; else sudo apt install libcuda1"}};
+    }
+    return {{"CUDA driver", Level::note, "none", kHostDevice, "with an NVIDIA card: sudo apt install nvidia-driver"}};
+  }
+  int version = 0, count = 0;
+  driver.version(&version);
+  const int refused = driver.init(0);
+  if (refused == 0) driver.count(&count);
+  const std::string found = text("supports CUDA ", version / 1000, ".", version % 1000 / 10, ", ", count, " devices");
+  if (refused != 0 || count == 0) {
+    return {{"CUDA driver", Level::problem, text(found, refused == 0 ? "" : text(", cuInit refuses with ", refused)),
+             kHostDevice, "nvidia-smi tells more; in a container: docker run --gpus all ..."}};
+  }
+  Findings findings;
+  if (version < kOldestDriver) {
+    findings.push_back(
+        {"CUDA driver", Level::problem, found, "12.4 or newer is needed", "sudo apt install a driver of 550 or newer"});
+  } else {
+    findings.push_back({"CUDA driver", Level::good, found, "", ""});
+  }
+  for (int index = 0; index < count; ++index) findings.push_back(device_finding(driver, index));
+  return findings;
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,41 @@
+#include <unistd.h>
+
+#include "tiering/check.h"
+#include "tools/doctor/checks.h"
+#include "tools/system/subprocess.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr const char* kAskForTorch = "import importlib.metadata as m; print(m.version('torch'))";
+
+// "2.13.0+cpu" is at least 2.7.
+bool at_least_2_7(const std::string& version) {
+  int major = 0, minor = 0;
+  return std::sscanf(version.c_str(), "%d.%d", &major, &minor) == 2 && (major > 2 || (major == 2 && minor >= 7));
+}
+
+Finding fio_finding() {
+  const Result<std::string> version = run_program({"fio", "--version"});
+  if (version.ok()) return {"fio", Level::good, trimmed(*version), "penstock nvme compare can run", ""};
+  return {"fio", Level::note, "not installed", "penstock nvme compare cannot run", "sudo apt install fio"};
+}
+
+Finding torch_finding() {
+  const char* const python = access(".venv/bin/python", X_OK) == 0 ? ".venv/bin/python" : "python3";
+  const Result<std::string> version = run_program({python, "-c", kAskForTorch});
+  const std::string where = text(" in ", python);
+  if (!version.ok()) {
+    return {"torch", Level::note, text("none", where), "drives, plans and updates need none; models will",
+            "tools/setup"};
+  }
+  const std::string found = trimmed(*version) + where;
+  if (at_least_2_7(*version)) return {"torch", Level::good, found, "", ""};
+  return {"torch", Level::note, found, "2.7 or newer is needed for models", "pip install 'torch>=2.7'"};
+}
+
+}  // namespace
+
+Findings check_software() { return {fio_finding(), torch_finding()}; }
+
+}  // namespace penstock::tools

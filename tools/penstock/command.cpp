@@ -1,0 +1,65 @@
+#include "tools/penstock/command.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tools/penstock/command_line.h"
+
+namespace penstock::tools {
+namespace {
+
+std::string schema_of(const std::string& verb) {
+  std::string name = verb.empty() ? "penstock" : "penstock." + verb;
+  std::replace(name.begin(), name.end(), ' ', '.');
+  return name + "/1";
+}
+
+void add_error(Json& object, const Status& status) {
+  object["error"] = {
+      {"code", static_cast<int>(status.code())}, {"message", status.message()}, {"try", status.remedy()}};
+}
+
+void print_json(const std::string& verb, const Json& fields, const Status& verdict) {
+  Json object{{"schema", schema_of(verb)}};
+  object.update(fields);
+  if (!verdict.ok()) add_error(object, verdict);
+  // Paths need not be UTF-8; what is not is shown as such instead of refused.
+  std::printf("%s\n", object.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+void print_refusal(const Status& status) {
+  std::fprintf(stderr, "penstock: %s\n", status.message().c_str());
+  if (!status.remedy().empty()) std::fprintf(stderr, "try: %s\n", status.remedy().c_str());
+}
+
+}  // namespace
+
+int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& arguments) {
+  CommandLine line(verbs);
+  Result<CommandLine::Parsed> parsed = line.parse(arguments);
+  if (parsed.ok() && parsed->verb == nullptr) {
+    std::printf("%s", parsed->help.c_str());
+    return 0;
+  }
+  // A line that cannot be parsed may still have asked for JSON.
+  const bool json =
+      parsed.ok() ? parsed->json : std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+
+  Status verdict = parsed.status();
+  Json fields = Json::object();
+  if (parsed.ok()) {
+    Progress progress(Progress::where_of_stderr());
+    Session session{progress};
+    Result<Answer> answer = parsed->action(session);
+    progress.clear();
+    verdict = answer.ok() ? answer->verdict : answer.status();
+    if (answer.ok()) fields = std::move(answer->json);
+    if (answer.ok() && !json) std::printf("%s", answer->text.c_str());
+  }
+  if (json) print_json(parsed.ok() ? parsed->verb->name : line.verb_named(arguments), fields, verdict);
+  std::fflush(stdout);
+  if (!verdict.ok()) print_refusal(verdict);
+  return static_cast<int>(verdict.code());
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,108 @@
+#include "tools/penstock/completion.h"
+
+#include "tiering/check.h"
+
+namespace penstock::tools {
+namespace {
+
+// `word` as one word of any of the three shells.
+std::string quoted(const std::string& word) {
+  std::string out = "'";
+  for (char letter : word) out += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return out + "'";
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words) all += (all.empty() ? "" : " ") + word;
+  return all;
+}
+
+// What may follow the verb: its subverbs and its flags.
+std::string words_after(const SyntaxVerb& verb) {
+  std::vector<std::string> words = verb.subverbs;
+  for (const SyntaxOption& option : verb.options) {
+    if (!option.argument) words.push_back(option.name);
+  }
+  return joined(words);
+}
+
+bool takes_paths(const SyntaxVerb& verb) {
+  for (const SyntaxOption& option : verb.options) {
+    if (option.argument && option.takes_path) return true;
+  }
+  return false;
+}
+
+// The body of a shell function that bash and zsh share: sets `words` to what fits, and `paths` to 1 where a path does.
+// REQUIRES of the function around it: `before` is an array of the words between the command and the cursor.
+std::string choose_words(const std::vector<SyntaxVerb>& verbs) {
+  std::string script =
+      "  local verb='' word previous='' words='' paths=0\n"
+      "  for word in \"${before[@]}\"; do\n"
+      "    previous=$word\n"
+      "    case \"$verb${verb:+ }$word\" in\n";
+  for (const SyntaxVerb& verb : verbs) {
+    if (!verb.name.empty()) script += text("      ", quoted(verb.name), ") verb=", quoted(verb.name), " ;;\n");
+  }
+  script += "    esac\n  done\n  case \"$verb $previous\" in\n";
+  for (const SyntaxVerb& verb : verbs) {
+    for (const SyntaxOption& option : verb.options) {
+      if (option.argument || !option.takes_value) continue;
+      script += text("    ", quoted(verb.name + " " + option.name), ") ",
+                     option.takes_path ? "paths=1" : "words=" + quoted(joined(option.choices)), " ;;\n");
+    }
+  }
+  script += "    *)\n      case \"$verb\" in\n";
+  for (const SyntaxVerb& verb : verbs) {
+    script += text("        ", quoted(verb.name), ") words=", quoted(words_after(verb)),
+                   takes_paths(verb) ? " paths=1" : "", " ;;\n");
+  }
+  return script + "      esac ;;\n  esac\n";
+}
+
+}  // namespace
+
+std::string bash_completion(const std::vector<SyntaxVerb>& verbs) {
+  return "# bash completion for penstock\n_penstock() {\n"
+         "  local before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\") current=${COMP_WORDS[COMP_CWORD]}\n" +
+         choose_words(verbs) +
+         "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\"; ((paths)) && compgen -f -- \"$current\")\n"
+         "}\ncomplete -o filenames -F _penstock penstock\n";
+}
+
+std::string zsh_completion(const std::vector<SyntaxVerb>& verbs) {
+  // `words` is zsh's own name for the command line, so it is read before the local of that name hides it.
+  return "#compdef penstock\n_penstock() {\n"
+         "  local -a before=(\"${words[@]:1:$((CURRENT - 2))}\")\n" +
+         choose_words(verbs) +
+         "  compadd -- ${=words}\n  ((paths)) && _files\n}\n"
+         "if [ \"$funcstack[1]\" = _penstock ]; then _penstock \"$@\"; else compdef _penstock penstock; fi\n";
+}
+
+std::string fish_completion(const std::vector<SyntaxVerb>& verbs) {
+  std::string script =
+      "# fish completion for penstock\n"
+      "function __penstock_at\n"
+      "  set -l said (commandline -opc)[2..-1]\n"
+      "  set -l flagless (string match -v -- '-*' $said)\n"
+      "  set -l verb (string split -n ' ' -- $argv[1])\n"
+      "  test \"$flagless[1..\"(count $verb)\"]\" = \"$argv[1]\" 2>/dev/null\n"
+      "  or test -z \"$argv[1]\" -a (count $flagless) -eq 0\n"
+      "end\n"
+      "complete -c penstock -f\n";
+  for (const SyntaxVerb& verb : verbs) {
+    const std::string at = text("complete -c penstock -n ", quoted("__penstock_at " + quoted(verb.name)));
+    if (!verb.subverbs.empty()) script += text(at, " -a ", quoted(joined(verb.subverbs)), "\n");
+    if (takes_paths(verb)) script += at + " -F\n";
+    for (const SyntaxOption& option : verb.options) {
+      if (option.argument) continue;
+      script += text(at, " -l ", option.name.substr(2), option.takes_value ? " -r" : "", option.takes_path ? " -F" : "",
+                     option.choices.empty() ? "" : " -xa " + quoted(joined(option.choices)), " -d ",
+                     quoted(option.help), "\n");
+    }
+  }
+  return script;
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,77 @@
+#include <memory>
+
+#include "tools/doctor/checks.h"
+#include "tools/penstock/command.h"
+
+namespace penstock::tools {
+namespace {
+
+const char* mark_of(Level level) { return level == Level::good ? "ok  " : level == Level::note ? "note" : "FAIL"; }
+
+std::string text_of(const Finding& finding) {
+  std::string out = text(mark_of(finding.level), "  ", finding.subject, ": ", finding.found, "\n");
+  if (!finding.follows.empty()) out += text("        ", finding.follows, "\n");
+  if (!finding.fix.empty()) out += text("        fix: ", finding.fix, "\n");
+  return out;
+}
+
+Json json_of(const Finding& finding) {
+  return {{"subject", finding.subject},
+          {"level", name_of(finding.level)},
+          {"found", finding.found},
+          {"follows", finding.follows},
+          {"fix", finding.fix}};
+}
+
+Result<Findings> examine(const std::vector<std::string>& paths) {
+  const SystemFiles files;
+  Findings all;
+  auto add = [&all](Findings more) { all.insert(all.end(), more.begin(), more.end()); };
+  add(check_kernel(files));
+  add(check_cpu(files));
+  add(check_memory(files));
+  for (const std::string& path : paths) {
+    PENSTOCK_TRY_ASSIGN(drive, check_drive(path));
+    add(drive);
+  }
+  add(check_cuda(files));
+  add(check_software());
+  return all;
+}
+
+Answer answer_of(const Findings& findings) {
+  Answer answer;
+  size_t notes = 0, problems = 0;
+  answer.json["findings"] = Json::array();
+  for (const Finding& finding : findings) {
+    answer.text += text_of(finding);
+    answer.json["findings"].push_back(json_of(finding));
+    notes += finding.level == Level::note;
+    problems += finding.level == Level::problem;
+  }
+  answer.text += text(findings.size(), " checks, ", notes, " notes, ", problems, " failures\n");
+  answer.json["notes"] = notes;
+  answer.json["problems"] = problems;
+  return answer;
+}
+
+}  // namespace
+
+Verb doctor_verb() {
+  auto paths = std::make_shared<std::vector<std::string>>();
+  return {"doctor",
+          "Say what this machine has, what follows, and how to fix it",
+          "Looks at the kernel's rings, memory limits, huge pages, drives, the CUDA driver, the processor and the\n"
+          "software that some verbs use. Changes nothing. A drive that cannot hold training state ends it with 4.",
+          {{"penstock doctor /mnt/nvme0 /mnt/nvme1", "Look at two drives besides the machine"}},
+          [paths](Options& options) -> Action {
+            options.paths("PATH", *paths, 0, "Folders on the drives to look at; else the current one");
+            return [paths](Session&) -> Result<Answer> {
+              if (paths->empty()) paths->push_back(".");
+              PENSTOCK_TRY_ASSIGN(findings, examine(*paths));
+              return answer_of(findings);
+            };
+          }};
+}
+
+}  // namespace penstock::tools

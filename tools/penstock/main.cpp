@@ -1,0 +1,7 @@
+#include "tools/penstock/command.h"
+#include "tools/penstock/interrupt.h"
+
+int main(int argc, char** argv) {
+  penstock::tools::watch_for_interrupts();
+  return penstock::tools::run_command(penstock::tools::all_verbs(), {argv + 1, argv + argc});
+}

@@ -1,0 +1,16 @@
+// Man pages, in roff: one for the command, one for each verb.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/penstock/syntax.h"
+
+namespace penstock::tools {
+
+// "penstock-nvme-probe.1"
+std::string manual_name(const SyntaxVerb& verb);
+
+std::string manual_page(const SyntaxVerb& verb, const std::vector<SyntaxVerb>& verbs);
+
+}  // namespace penstock::tools

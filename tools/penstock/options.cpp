@@ -1,0 +1,90 @@
+#include "tools/penstock/options.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+
+#include "tools/penstock/quantity.h"
+
+namespace penstock::tools {
+namespace {
+
+// Adds an option whose written value `parse` turns into a Result.
+template <typename T, typename Parse>
+CLI::Option* add_parsed(CLI::App& app, const std::string& name, T& into, const std::string& help, Parse parse) {
+  return app.add_option_function<std::string>(
+      name,
+      [name, &into, parse](const std::string& written) {
+        auto parsed = parse(written);
+        if (!parsed.ok()) throw RefusedValue{parsed.status().within(name)};
+        into = std::move(*parsed);
+      },
+      help);
+}
+
+Result<double> parse_share(const std::string& written) {
+  double share = -1;
+  const auto [rest, error] = std::from_chars(written.data(), written.data() + written.size(), share);
+  if (error != std::errc() || rest != written.data() + written.size() || !(share >= 0 && share <= 1)) {
+    return Status(Code::kUsage, penstock::text("share: '", written, "': is not a number from 0 to 1"),
+                  "write 0.5 for half");
+  }
+  return share;
+}
+
+std::string joined(const std::vector<std::string>& words, const char* between) {
+  std::string all;
+  for (const std::string& word : words) all += (all.empty() ? "" : between) + word;
+  return all;
+}
+
+}  // namespace
+
+void Options::path(const std::string& name, std::string& into, const std::string& help) {
+  app_.add_option(name, into, help)->type_name("PATH")->required();
+}
+
+void Options::paths(const std::string& name, std::vector<std::string>& into, size_t at_least, const std::string& help) {
+  CLI::Option* option = app_.add_option(name, into, help)->type_name("PATH");
+  if (at_least > 0) option->required();
+}
+
+void Options::flag(const std::string& name, bool& into, const std::string& help) { app_.add_flag(name, into, help); }
+
+void Options::text(const std::string& name, std::string& into, const std::string& value_name, const std::string& help) {
+  app_.add_option(name, into, help)->type_name(value_name);
+}
+
+void Options::file(const std::string& name, std::string& into, const std::string& help) {
+  app_.add_option(name, into, help)->type_name("FILE");
+}
+
+void Options::bytes(const std::string& name, uint64_t& into, const std::string& help) {
+  add_parsed(app_, name, into, help, parse_bytes)->type_name("SIZE")->default_str(bytes_flag_text(into));
+}
+
+void Options::seconds(const std::string& name, double& into, const std::string& help) {
+  CLI::Option* option = add_parsed(app_, name, into, help, parse_seconds)->type_name("TIME");
+  if (into > 0) option->default_str(fixed(into, 0) + "s");
+}
+
+void Options::count(const std::string& name, uint64_t& into, const std::string& help) {
+  add_parsed(app_, name, into, help, parse_count)->type_name("N")->default_str(std::to_string(into));
+}
+
+void Options::share(const std::string& name, double& into, const std::string& help) {
+  add_parsed(app_, name, into, help, parse_share)->type_name("SHARE")->default_str(fixed(into, 2));
+}
+
+void Options::choice(const std::string& name, std::string& into, const std::vector<std::string>& choices,
+                     const std::string& help) {
+  auto one_of = [choices](const std::string& written) -> Result<std::string> {
+    for (const std::string& choice : choices) {
+      if (choice == written) return written;
+    }
+    return Status(Code::kUsage, penstock::text("choice: '", written, "': is not known"),
+                  "one of " + joined(choices, ", "));
+  };
+  add_parsed(app_, name, into, help, one_of)->type_name(joined(choices, "|"))->default_str(into);
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,47 @@
+// Options declares the flags and arguments of one verb. Each names where its value goes; what stands there before is
+// its default. The place must outlive the verb's action (the action usually holds it in a shared struct).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tiering/status.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace penstock::tools {
+
+class Options {
+ public:
+  explicit Options(CLI::App& app) : app_(app) {}
+
+  // Positional arguments, completed as paths.
+  void path(const std::string& name, std::string& into, const std::string& help);
+  void paths(const std::string& name, std::vector<std::string>& into, size_t at_least, const std::string& help);
+
+  void flag(const std::string& name, bool& into, const std::string& help);
+  void text(const std::string& name, std::string& into, const std::string& value_name, const std::string& help);
+  void file(const std::string& name, std::string& into, const std::string& help);
+  void bytes(const std::string& name, uint64_t& into, const std::string& help);
+  void seconds(const std::string& name, double& into, const std::string& help);
+  void count(const std::string& name, uint64_t& into, const std::string& help);
+  // A number between 0 and 1.
+  void share(const std::string& name, double& into, const std::string& help);
+  void choice(const std::string& name, std::string& into, const std::vector<std::string>& choices,
+              const std::string& help);
+
+ private:
+  CLI::App& app_;
+};
+
+// A flag's or argument's value is refused. CLI11 reports by exceptions; this one goes no further than parse().
+struct RefusedValue {
+  Status status;
+};
+
+}  // namespace penstock::tools

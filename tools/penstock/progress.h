@@ -1,0 +1,36 @@
+// Progress tells a waiting person, on stderr, how far a verb has come: a bar on a terminal, anywhere else one plain
+// line at most every 5 s. Notes are lines of their own.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace penstock::tools {
+
+class Progress {
+ public:
+  enum class Where { terminal, plain, silent };
+
+  explicit Progress(Where where) : where_(where) {}
+  ~Progress() { clear(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // What stderr is.
+  static Where where_of_stderr();
+
+  // `share` from 0 to 1 of `what` is done.
+  void update(double share, const std::string& what);
+  void note(const std::string& line);
+  // Leaves no half-drawn bar behind.
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const Where where_;
+  bool drawn_ = false;
+  Clock::time_point last_{};
+};
+
+}  // namespace penstock::tools

@@ -1,0 +1,96 @@
+#include "tools/penstock/quantity.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <span>
+
+#include "tiering/tier.h"
+
+namespace penstock::tools {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+constexpr double kKibi = 1024;
+constexpr Unit kByteUnits[] = {{"", 1},
+                               {"B", 1},
+                               {"KiB", kKibi},
+                               {"MiB", kKibi* kKibi},
+                               {"GiB", kKibi* kKibi* kKibi},
+                               {"TiB", kKibi* kKibi* kKibi* kKibi},
+                               {"kB", 1e3},
+                               {"MB", 1e6},
+                               {"GB", 1e9},
+                               {"TB", 1e12}};
+constexpr Unit kTimeUnits[] = {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"min", 60}};
+constexpr Unit kCountUnits[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}};
+
+struct Kind {
+  const char* name;
+  std::span<const Unit> units;
+  const char* remedy;
+};
+
+constexpr Kind kBytes{"size", kByteUnits, "write a number and one of B KiB MiB GiB TiB kB MB GB TB, such as 1MiB"};
+constexpr Kind kTime{"time", kTimeUnits, "write a number and one of ms s min, such as 2s"};
+constexpr Kind kCount{"count", kCountUnits, "write a number and one of k M B, such as 7B"};
+
+Status refusal(const Kind& kind, std::string_view written, const char* why) {
+  return Status(Code::kUsage, text(kind.name, ": '", written, "': ", why), kind.remedy);
+}
+
+Result<double> parse(const Kind& kind, std::string_view written) {
+  double number = 0;
+  const auto [rest, error] =
+      std::from_chars(written.data(), written.data() + written.size(), number, std::chars_format::fixed);
+  if (error != std::errc() || !std::isfinite(number)) return refusal(kind, written, "is not a number with a unit");
+  if (std::signbit(number)) return refusal(kind, written, "is negative");
+  const std::string_view unit = written.substr(static_cast<size_t>(rest - written.data()));
+  for (const Unit& known : kind.units) {
+    if (unit == known.name) return number * known.factor;
+  }
+  return refusal(kind, written, "its unit is not known");
+}
+
+// Doubles are exact to 2^53: 8 PiB, more than anything that is asked for here.
+Result<uint64_t> parse_whole(const Kind& kind, std::string_view written) {
+  PENSTOCK_TRY_ASSIGN(number, parse(kind, written));
+  if (number >= 0x1p53) return refusal(kind, written, "is too large");
+  if (number != std::floor(number)) return refusal(kind, written, "is not whole");
+  return static_cast<uint64_t>(number);
+}
+
+}  // namespace
+
+Result<uint64_t> parse_bytes(std::string_view written) { return parse_whole(kBytes, written); }
+Result<double> parse_seconds(std::string_view written) { return parse(kTime, written); }
+Result<uint64_t> parse_count(std::string_view written) { return parse_whole(kCount, written); }
+
+std::string fixed(double value, int digits) {
+  std::array<char, 64> room;
+  const int length = std::snprintf(room.data(), room.size(), "%.*f", digits, value);
+  return std::string(room.data(), static_cast<size_t>(length));
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds < 1) return fixed(seconds * 1e3, seconds < 0.01 ? 1 : 0) + " ms";
+  if (seconds < 120) return fixed(seconds, seconds < 10 ? 1 : 0) + " s";
+  const uint64_t whole = static_cast<uint64_t>(std::llround(seconds));
+  return text(whole / 60, " min ", whole % 60, " s");
+}
+
+std::string bytes_flag_text(uint64_t bytes) {
+  if (bytes == 0) return "0";
+  if (bytes % kGiB == 0) return text(bytes / kGiB, "GiB");
+  if (bytes % kMiB == 0) return text(bytes / kMiB, "MiB");
+  if (bytes % kKiB == 0) return text(bytes / kKiB, "KiB");
+  return text(bytes);
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,30 @@
+// Sizes, times and counts as people write and read them: 1MiB, 1.5GB, 200ms, 2min, 7B.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tiering/status.h"
+
+namespace penstock::tools {
+
+// A number and B, KiB, MiB, GiB, TiB, kB, MB, GB or TB; bytes without a unit.
+Result<uint64_t> parse_bytes(std::string_view written);
+
+// A number and ms, s or min; seconds without a unit.
+Result<double> parse_seconds(std::string_view written);
+
+// A number and k, M or B (10^9); ones without a unit.
+Result<uint64_t> parse_count(std::string_view written);
+
+// "250 ms", "12.5 s", "3 min 20 s".
+std::string seconds_text(double seconds);
+
+// "4KiB", "1MiB", "1536": the shortest that parse_bytes() reads back.
+std::string bytes_flag_text(uint64_t bytes);
+
+// `value` with `digits` places after the point.
+std::string fixed(double value, int digits);
+
+}  // namespace penstock::tools

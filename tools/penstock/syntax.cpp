@@ -1,0 +1,48 @@
+#include "tools/penstock/syntax.h"
+
+#include <CLI/CLI.hpp>
+#include <sstream>
+
+namespace penstock::tools {
+namespace {
+
+std::vector<std::string> split(const std::string& joined, char between) {
+  std::vector<std::string> parts;
+  std::istringstream in(joined);
+  for (std::string part; std::getline(in, part, between);) parts.push_back(part);
+  return parts;
+}
+
+SyntaxOption option_of(const CLI::Option& option) {
+  SyntaxOption plain;
+  plain.argument = option.get_positional();
+  plain.name = plain.argument ? option.get_name(true) : "--" + option.get_lnames().front();
+  plain.takes_value = option.get_items_expected_max() > 0;
+  plain.value_name = plain.takes_value ? option.get_type_name() : "";
+  plain.default_text = option.get_default_str();
+  plain.help = option.get_description();
+  if (plain.value_name.find('|') != std::string::npos) plain.choices = split(plain.value_name, '|');
+  plain.required = option.get_required();
+  plain.takes_path = plain.value_name == "PATH" || plain.value_name == "FILE";
+  plain.repeats = option.get_items_expected_max() > 1;
+  return plain;
+}
+
+void add(const CLI::App& app, const std::string& name, std::vector<SyntaxVerb>& into) {
+  SyntaxVerb verb{name, app.get_description(), app.get_footer(), {}, {}};
+  for (const CLI::Option* option : app.get_options()) verb.options.push_back(option_of(*option));
+  const auto subs = app.get_subcommands([](const CLI::App*) { return true; });
+  for (const CLI::App* sub : subs) verb.subverbs.push_back(sub->get_name());
+  into.push_back(std::move(verb));
+  for (const CLI::App* sub : subs) add(*sub, (name.empty() ? "" : name + " ") + sub->get_name(), into);
+}
+
+}  // namespace
+
+std::vector<SyntaxVerb> syntax_of(const CLI::App& root) {
+  std::vector<SyntaxVerb> all;
+  add(root, "", all);
+  return all;
+}
+
+}  // namespace penstock::tools

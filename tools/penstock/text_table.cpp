@@ -1,0 +1,30 @@
+#include "tools/penstock/text_table.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace penstock::tools {
+
+std::string TextTable::str() const {
+  std::vector<size_t> widths(rows_.front().size());
+  std::vector<bool> right(rows_.front().size(), false);
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    for (size_t column = 0; column < rows_[row].size(); ++column) {
+      const std::string& cell = rows_[row][column];
+      widths[column] = std::max(widths[column], cell.size());
+      if (row > 0 && !cell.empty() && std::isdigit(static_cast<unsigned char>(cell.front()))) right[column] = true;
+    }
+  }
+  std::string out;
+  for (const auto& row : rows_) {
+    std::string line = " ";
+    for (size_t column = 0; column < row.size(); ++column) {
+      const std::string pad(widths[column] - row[column].size(), ' ');
+      line += " " + (right[column] ? pad + row[column] : row[column] + pad) + " ";
+    }
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+}  // namespace penstock::tools

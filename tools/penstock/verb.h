@@ -1,0 +1,46 @@
+// What a verb of the command is. Its definition is the one source of its flags, its --help, its man page and its shell
+// completion; what it answers is printed for people or, with --json, as one object.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tiering/status.h"
+#include "tools/penstock/options.h"
+#include "tools/penstock/progress.h"
+
+namespace penstock::tools {
+
+using Json = nlohmann::ordered_json;
+
+struct Answer {
+  std::string text;  // for people, on stdout
+  Json json = Json::object();
+  // A verb may have an answer and still end badly: a comparison that failed, a drive that cannot be used.
+  Status verdict;
+};
+
+// What a running verb may use of the command around it.
+struct Session {
+  Progress& progress;
+};
+
+using Action = std::function<Result<Answer>(Session&)>;
+
+struct Example {
+  std::string line;
+  std::string what;
+};
+
+struct Verb {
+  std::string name;  // "doctor", "nvme probe"
+  std::string summary;
+  std::string details;  // paragraphs for --help and the man page
+  std::vector<Example> examples;
+  // Declares the verb's flags and returns what runs once they are filled in.
+  std::function<Action(Options&)> define;
+};
+
+}  // namespace penstock::tools

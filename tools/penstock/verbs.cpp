@@ -1,0 +1,21 @@
+// The verbs of the command. A new one is a file that defines its function, and one line here.
+#include "tools/penstock/command.h"
+
+#define PENSTOCK_VERBS(VERB) \
+  VERB(doctor)               \
+  VERB(completion)           \
+  VERB(manual)
+
+namespace penstock::tools {
+
+#define PENSTOCK_DECLARE(name) Verb name##_verb();
+PENSTOCK_VERBS(PENSTOCK_DECLARE)
+#undef PENSTOCK_DECLARE
+
+std::vector<Verb> all_verbs() {
+#define PENSTOCK_MAKE(name) name##_verb(),
+  return {PENSTOCK_VERBS(PENSTOCK_MAKE)};
+#undef PENSTOCK_MAKE
+}
+
+}  // namespace penstock::tools
