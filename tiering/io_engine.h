@@ -22,6 +22,14 @@ class File {
   virtual uint32_t drive() const = 0;
   // The descriptor that the ring uses and that carries the lock; -1 for a file that is not the kernel's.
   virtual int descriptor() const = 0;
+
+  // After a failed flush nobody knows which writes have reached the drive, and asking again may say "all" (the kernel
+  // has dropped what it could not write). So the file takes no more writes from any engine; its owner opens it anew.
+  bool flush_failed() const { return flush_failed_; }
+  void note_failed_flush() const { flush_failed_ = true; }
+
+ private:
+  mutable bool flush_failed_ = false;
 };
 
 // A run of a file and the place in the lease where it lies in memory.
@@ -87,6 +95,10 @@ class IoEngine : public TransferDriver {
 
   // Makes transfers from and to this memory cheaper where the engine can; says in the result how much it took.
   virtual uint64_t register_memory(std::span<std::byte> memory) = 0;
+
+  // Likewise for a file. It must not be closed, nor can its lock pass to another, until unregister_file().
+  virtual void register_file(const File& file) = 0;
+  virtual void unregister_file(const File& file) = 0;
 
   // The engine that really runs and why, for people: "io_uring (registered buffers and files, deferred task running)".
   virtual std::string description() const = 0;

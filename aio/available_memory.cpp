@@ -1,0 +1,90 @@
+#include "aio/available_memory.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "tiering/check.h"
+#include "tiering/tier.h"
+
+namespace penstock::aio {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The number in the first line; nothing for "max" or where there is no such file.
+bool read_number(const fs::path& path, uint64_t& number) {
+  std::ifstream in(path);
+  return static_cast<bool>(in >> number);
+}
+
+uint64_t available_on_machine() {
+  std::ifstream in("/proc/meminfo");
+  std::string key;
+  uint64_t kib;
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    if (fields >> key >> kib && key == "MemAvailable:") return kib * kKiB;
+  }
+  return 0;
+}
+
+struct Hierarchy {
+  const char* limit;
+  const char* usage;
+  const char* cache;  // the line of memory.stat that the kernel gives back before it refuses
+};
+constexpr Hierarchy kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr Hierarchy kVersion2 = {"memory.max", "memory.current", "inactive_file"};
+
+uint64_t reclaimable(const fs::path& group, const Hierarchy& names) {
+  std::ifstream in(group / "memory.stat");
+  std::string key;
+  uint64_t bytes;
+  while (in >> key >> bytes) {
+    if (key == names.cache) return bytes;
+  }
+  return 0;
+}
+
+// The folder of our group and all above it. In a container the path may be the host's and the mount already ours, so
+// folders that do not exist are passed over.
+void limit_by(const fs::path& root, const std::string& group, const Hierarchy& names, AvailableMemory& available) {
+  for (fs::path path = group;; path = path.parent_path()) {
+    const fs::path folder = root / path.relative_path();
+    uint64_t limit, usage;
+    if (read_number(folder / names.limit, limit) && read_number(folder / names.usage, usage)) {
+      const uint64_t used = usage - std::min(usage, reclaimable(folder, names));
+      const uint64_t rest = limit - std::min(limit, used);
+      if (rest < available.bytes) available = {rest, text("the limit of control group ", path.string())};
+    }
+    if (path == path.root_path() || path.empty()) return;
+  }
+}
+
+}  // namespace
+
+AvailableMemory AvailableMemory::now() {
+  AvailableMemory available{available_on_machine(), "the machine's memory"};
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const std::string group = line.substr(second + 1);
+    if (controllers.find(",memory,") != std::string::npos)
+      limit_by("/sys/fs/cgroup/memory", group, kVersion1, available);
+    if (controllers == ",,") limit_by("/sys/fs/cgroup", group, kVersion2, available);
+  }
+  return available;
+}
+
+uint64_t free_huge_page_bytes() {
+  uint64_t pages = 0;
+  read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", pages);
+  return pages * 2 * kMiB;
+}
+
+}  // namespace penstock::aio

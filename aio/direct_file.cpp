@@ -1,0 +1,279 @@
+#include "aio/direct_file.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/stat.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "aio/drive_info.h"
+
+namespace penstock::aio {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+std::string remedy_for_opening(int error) {
+  switch (error) {
+    case ENOENT:
+      return "create the folder first, or correct the path";
+    case ENOTDIR:
+    case EISDIR:
+      return "give a folder's path for a store and a regular file's for a file";
+    case EEXIST:
+      return "choose another path, or --force to replace it";
+    case EACCES:
+    case EPERM:
+      return "give yourself the right to write there, or choose another path";
+    case EROFS:
+      return "choose a path on a file system that is mounted for writing";
+    default:
+      return {};
+  }
+}
+
+std::string folder_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// Copy-on-write file systems with checksums cannot let go of the bytes while the drive reads them, so they buffer.
+constexpr int kNoCopyOnWrite = FS_NOCOW_FL;
+
+bool copies_on_write(int fd) {
+  int flags = 0;
+  return ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0 && (flags & kNoCopyOnWrite) == 0;
+}
+
+bool forbid_copy_on_write(int fd) {
+  int flags = 0;
+  if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return false;
+  flags |= kNoCopyOnWrite;
+  return ioctl(fd, FS_IOC_SETFLAGS, &flags) == 0;
+}
+
+// Is the file's first page in the page cache? Looking does not bring it there.
+bool first_page_cached(int fd) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* mapping = mmap(nullptr, page, PROT_READ, MAP_SHARED, fd, 0);
+  if (mapping == MAP_FAILED) return false;
+  unsigned char resident = 0;
+  const bool cached = mincore(mapping, page, &resident) == 0 && (resident & 1) != 0;
+  munmap(mapping, page);
+  return cached;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DirectFile>> DirectFile::create(const std::string& path, uint64_t size_bytes, Existing existing,
+                                                       FileOptions options) {
+  if (size_bytes == 0 || size_bytes % kSegmentAlignmentBytes != 0 || size_bytes > uint64_t{1} << 62) {
+    return Status(Code::kUsage, text("create ", path, ": a size of ", size_bytes, " B"),
+                  text("choose a positive multiple of ", kSegmentAlignmentBytes, " B"));
+  }
+  std::unique_ptr<DirectFile> file(new DirectFile(path));
+  const int create_flags = existing == Existing::refuse ? O_CREAT | O_EXCL : O_CREAT;
+  struct stat before;
+  const bool is_new = lstat(path.c_str(), &before) != 0;
+  PENSTOCK_TRY(file->open_descriptor(O_RDWR | create_flags));
+  file->remove_at_end_ = is_new;
+  PENSTOCK_TRY(file->lock(Access::read_write, options.lock_wait));
+  PENSTOCK_TRY(file->look_at_drive(options.in_memory));
+  PENSTOCK_TRY(file->allocate(size_bytes));
+  PENSTOCK_TRY(file->find_alignment());
+  PENSTOCK_TRY(file->try_direct(Access::read_write, true));
+  return Result<std::unique_ptr<DirectFile>>(std::move(file));
+}
+
+Result<std::unique_ptr<DirectFile>> DirectFile::open(const std::string& path, Access access, FileOptions options) {
+  std::unique_ptr<DirectFile> file(new DirectFile(path));
+  PENSTOCK_TRY(file->open_descriptor(access == Access::read_only ? O_RDONLY : O_RDWR));
+  PENSTOCK_TRY(file->lock(access, options.lock_wait));
+  PENSTOCK_TRY(file->look_at_drive(options.in_memory));
+  struct stat now;
+  if (fstat(file->fd_, &now) != 0) return errno_status("open " + path, errno);
+  file->size_bytes_ = round_down(static_cast<uint64_t>(now.st_size), kSegmentAlignmentBytes);
+  if (file->size_bytes_ == 0) {
+    return Status(Code::kCorrupt, text("open ", path, ": ", now.st_size, " B is no size a file of ours has"),
+                  "give a file that penstock has made");
+  }
+  PENSTOCK_TRY(file->find_alignment());
+  PENSTOCK_TRY(file->try_direct(access, false));
+  return Result<std::unique_ptr<DirectFile>>(std::move(file));
+}
+
+DirectFile::~DirectFile() {
+  if (fd_ < 0) return;
+  if (remove_at_end_) unlink(path_.c_str());
+  close(fd_);
+}
+
+Status DirectFile::open_descriptor(int flags) {
+  const std::string what = ((flags & O_CREAT) != 0 ? "create " : "open ") + path_;
+  // Looked at before it is opened: opening a device or a pipe may already do something.
+  struct stat found;
+  if (stat(path_.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    const char* kind = S_ISDIR(found.st_mode)   ? "a folder"
+                       : S_ISBLK(found.st_mode) ? "a block device, which is never written to"
+                                                : "no regular file";
+    return Status(Code::kUsage, text(what, ": it is ", kind),
+                  "give the path of a regular file on a mounted file system");
+  }
+  fd_ = ::open(path_.c_str(), flags | O_DIRECT | O_CLOEXEC, 0600);
+  if (fd_ >= 0) return Status();
+  if (errno != EINVAL) return errno_status(what, errno, remedy_for_opening(errno));
+  if ((flags & O_EXCL) != 0) unlink(path_.c_str());  // EINVAL comes after the file has been made
+  return Status(Code::kEnvironment, text(what, ": no direct I/O on this file system"),
+                "put it on ext4, xfs or btrfs on a local drive");
+}
+
+Status DirectFile::lock(Access access, milliseconds wait) {
+  const int kind = access == Access::read_only ? LOCK_SH : LOCK_EX;
+  const auto until = steady_clock::now() + wait;
+  while (flock(fd_, kind | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return errno_status("lock " + path_, errno);
+    if (steady_clock::now() >= until) {
+      return Status(Code::kEnvironment, text("open ", path_, ": locked by another run, waited ", wait.count(), " ms"),
+                    text("end that run first (fuser -v ", path_, " names it), or use another path"));
+    }
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return Status();
+}
+
+Status DirectFile::look_at_drive(InMemory in_memory) {
+  PENSTOCK_TRY_ASSIGN(info, describe_drive(path_));
+  drive_ = info.id;
+  file_system_ = info.file_system;
+  if (info.in_memory() && in_memory == InMemory::refuse) {
+    return Status(Code::kEnvironment, text("open ", path_, ": on ", file_system_, ", which is memory and not a drive"),
+                  "choose a path on a drive");
+  }
+  return Status();
+}
+
+Status DirectFile::allocate(uint64_t size_bytes) {
+  PENSTOCK_TRY_ASSIGN(info, describe_drive(path_));
+  struct stat before;
+  if (fstat(fd_, &before) != 0) return errno_status("create " + path_, errno);
+  const uint64_t available_bytes = info.free_bytes + static_cast<uint64_t>(before.st_blocks) * 512;
+  const Status full(Code::kDoesNotFit,
+                    text("create ", path_, ": ", size_bytes, " B (", bytes_text(size_bytes), ") needed, ",
+                         available_bytes, " B (", bytes_text(available_bytes), ") available in ", info.mount_point),
+                    text("free ", bytes_text(size_bytes - std::min(size_bytes, available_bytes)), " in ",
+                         info.mount_point, ", ask for less, or use another drive"));
+  if (size_bytes > available_bytes) return full;
+
+  remove_at_end_ = true;  // from here on what was there before is gone
+  if (ftruncate(fd_, 0) != 0) return errno_status("create " + path_, errno);
+  // Only an empty file can be told so.
+  if (file_system_ == "btrfs" && forbid_copy_on_write(fd_)) {
+    note_ = "made without copy-on-write, so that direct I/O stays direct";
+  }
+  int result;
+  do {
+    result = fallocate(fd_, 0, 0, static_cast<off_t>(size_bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno == EOPNOTSUPP) {
+    result = ftruncate(fd_, static_cast<off_t>(size_bytes));
+    note_ = "this file system cannot allocate ahead: the first write of each block may still find it full";
+  }
+  if (result != 0 && (errno == ENOSPC || errno == EDQUOT)) return full;
+  if (result != 0) return errno_status("create " + path_, errno, remedy_for_opening(errno));
+  // The file's name and size must outlive a crash too.
+  if (fsync(fd_) != 0) return errno_status("create " + path_, errno);
+  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {
+    result = fsync(folder);
+    close(folder);
+  }
+  size_bytes_ = size_bytes;
+  return Status();
+}
+
+Status DirectFile::find_alignment() {
+  struct statx told {};
+  alignment_bytes_ = kSegmentAlignmentBytes;  // what every drive accepts, for kernels that do not tell
+  if (syscall(SYS_statx, fd_, "", AT_EMPTY_PATH, STATX_DIOALIGN, &told) != 0 || (told.stx_mask & STATX_DIOALIGN) == 0) {
+    return Status();
+  }
+  alignment_bytes_ = std::max(told.stx_dio_mem_align, told.stx_dio_offset_align);
+  if (alignment_bytes_ == 0 || kSegmentAlignmentBytes % alignment_bytes_ != 0) {
+    return Status(Code::kEnvironment,
+                  text("open ", path_, ": no direct I/O here (", file_system_, " asks for an alignment of ",
+                       alignment_bytes_, " B)"),
+                  "put it on ext4, xfs or btrfs on a local drive");
+  }
+  return Status();
+}
+
+// Moves one block each way and looks whether the page cache has seen it.
+Status DirectFile::try_direct(Access access, bool may_write) {
+  Buffer block = Buffer::on_heap(kSegmentAlignmentBytes);
+  std::memset(block.data(), 0, block.size_bytes());
+  posix_fadvise(fd_, 0, static_cast<off_t>(kSegmentAlignmentBytes), POSIX_FADV_DONTNEED);
+  ssize_t moved =
+      may_write ? pwrite(fd_, block.data(), block.size_bytes(), 0) : static_cast<ssize_t>(block.size_bytes());
+  if (moved >= 0) moved = pread(fd_, block.data(), block.size_bytes(), 0);
+  if (moved != static_cast<ssize_t>(block.size_bytes())) {
+    return moved < 0
+               ? errno_status("try direct I/O on " + path_, errno, "put it on ext4, xfs or btrfs on a local drive")
+               : Status(Code::kEnvironment,
+                        text("try direct I/O on ", path_, ": ", moved, " B moved of ", block.size_bytes()));
+  }
+  const bool in_memory = file_system_ == "tmpfs" || file_system_ == "ramfs";
+  // Writes to a file that copies on write are buffered even where reads are not.
+  const bool buffers =
+      first_page_cached(fd_) || (file_system_ == "btrfs" && access == Access::read_write && copies_on_write(fd_));
+  if (!in_memory && buffers) {
+    return Status(Code::kEnvironment, text("open ", path_, ": ", file_system_, " buffers direct I/O behind our back"),
+                  file_system_ == "btrfs" ? "make the file anew, or chattr +C its folder before copying it there"
+                                          : "put it on ext4 or xfs on a local drive");
+  }
+  return Status();
+}
+
+Status write_once(const File& file, IoEngine& engine, BufferPool& pool, const Fill& fill) {
+  Status refusal;
+  uint64_t under_way = 0;
+  uint64_t offset_bytes = 0;
+  while (offset_bytes < file.size_bytes() && refusal.ok()) {
+    std::optional<Lease> lease = pool.try_lease();
+    if (!lease) {
+      CHECK(under_way > 0, "no buffer is free to write ", file.path(), " with");
+      engine.wait(std::chrono::hours(1));
+      continue;
+    }
+    const uint64_t length_bytes = std::min(lease->size_bytes(), file.size_bytes() - offset_bytes);
+    const std::span<std::byte> block = lease->bytes().first(length_bytes);
+    if (fill) {
+      fill(offset_bytes, block);
+    } else {
+      std::memset(block.data(), 0, block.size());
+    }
+    const Extent extent{&file, offset_bytes, 0, length_bytes};
+    ++under_way;
+    engine.write({&extent, 1}, *std::move(lease), IoEngine::kWhenever).then([&](Result<Lease> end) {
+      --under_way;
+      if (!end.ok() && refusal.ok()) refusal = end.status();
+    });
+    offset_bytes += length_bytes;
+  }
+  while (under_way > 0) engine.wait(std::chrono::hours(1));
+  PENSTOCK_TRY(refusal);
+  return engine.flush(file).wait().status();
+}
+
+}  // namespace penstock::aio

@@ -1,0 +1,87 @@
+#include "aio/drive_queue.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace penstock::aio {
+namespace {
+
+// Heaps put the greatest at the front, so "less" is "less urgent".
+bool less_urgent(const Run& a, const Run& b) {
+  if (a.request->deadline != b.request->deadline) return a.request->deadline > b.request->deadline;
+  return a.arrival > b.arrival;
+}
+
+}  // namespace
+
+const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::read:
+      return "read";
+    case Operation::write:
+      return "write";
+    case Operation::flush:
+      return "flush";
+  }
+  return "?";
+}
+
+void DriveQueue::push(Run run) {
+  counters_.bytes_queued += run.length_bytes;
+  if (run.request->operation == Operation::flush) {
+    flushes_.push_back(std::move(run));
+    return;
+  }
+  std::vector<Run>& heap = run.request->operation == Operation::read ? reads_ : writes_;
+  heap.push_back(std::move(run));
+  std::push_heap(heap.begin(), heap.end(), less_urgent);
+}
+
+std::optional<Run> DriveQueue::next_piece() {
+  if (!may_issue()) return std::nullopt;
+  ++in_flight_;
+  if (!flushes_.empty()) {
+    Run flush = std::move(flushes_.front());
+    flushes_.pop_front();
+    return flush;
+  }
+  const bool read = writes_.empty() || (read_is_next_ && !reads_.empty());
+  read_is_next_ = !read;
+  return cut_piece(read ? reads_ : writes_);
+}
+
+Run DriveQueue::cut_piece(std::vector<Run>& heap) {
+  Run& front = heap.front();
+  // A run that has been refused elsewhere goes in one piece: the engine only counts it off.
+  const bool whole = front.length_bytes <= options_.block_bytes || !front.request->refusal.ok();
+  if (whole) {
+    counters_.bytes_queued -= front.length_bytes;
+    std::pop_heap(heap.begin(), heap.end(), less_urgent);
+    Run piece = std::move(heap.back());
+    heap.pop_back();
+    return piece;
+  }
+  Run piece = front;
+  piece.length_bytes = options_.block_bytes;
+  counters_.bytes_queued -= piece.length_bytes;
+  front.offset_bytes += piece.length_bytes;
+  front.data += piece.length_bytes;
+  front.length_bytes -= piece.length_bytes;
+  front.attempts = 0;
+  ++piece.request->open_runs;
+  return piece;
+}
+
+std::vector<Run> DriveQueue::take_all() {
+  std::vector<Run> all(std::make_move_iterator(flushes_.begin()), std::make_move_iterator(flushes_.end()));
+  std::move(reads_.begin(), reads_.end(), std::back_inserter(all));
+  std::move(writes_.begin(), writes_.end(), std::back_inserter(all));
+  flushes_.clear();
+  reads_.clear();
+  writes_.clear();
+  counters_.bytes_queued = 0;
+  return all;
+}
+
+}  // namespace penstock::aio

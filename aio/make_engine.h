@@ -1,0 +1,27 @@
+// make_engine: the best I/O engine that this machine allows, or the one that was asked for.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "aio/engine.h"
+#include "tiering/status.h"
+
+namespace penstock::aio {
+
+enum class EngineChoice { automatic, io_uring, libaio, threads };
+
+// "auto", "io_uring", "libaio" or "threads".
+Result<EngineChoice> parse_engine_choice(const std::string& name);
+const char* name_of(EngineChoice choice);
+
+struct MadeEngine {
+  std::unique_ptr<IoEngine> engine;
+  // What runs, and why nothing better does: "libaio; io_uring: EPERM (Operation not permitted)".
+  std::string reason;
+};
+
+// `automatic` takes the first of io_uring, libaio and threads that works; a forced one that does not is refused.
+Result<MadeEngine> make_engine(EngineChoice choice = EngineChoice::automatic, EngineOptions options = {});
+
+}  // namespace penstock::aio

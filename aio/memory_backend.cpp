@@ -1,0 +1,37 @@
+#include "aio/memory_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tiering/check.h"
+
+namespace penstock::aio {
+
+MemoryFile::MemoryFile(std::string path, uint64_t size_bytes, uint32_t drive, uint64_t alignment_bytes)
+    : path_(std::move(path)), drive_(drive), alignment_bytes_(alignment_bytes), bytes_(size_bytes) {}
+
+void MemoryBackend::submit(const Piece& piece) {
+  const auto* file = dynamic_cast<const MemoryFile*>(piece.file);
+  CHECK(file != nullptr, piece.file->path(), " is not a MemoryFile");
+  if (piece.operation != Operation::flush) {
+    const std::span<std::byte> place = file->bytes().subspan(piece.offset_bytes, piece.length_bytes);
+    if (piece.operation == Operation::read) {
+      std::memcpy(piece.data, place.data(), place.size());
+    } else {
+      std::memcpy(place.data(), piece.data, place.size());
+    }
+  }
+  ended_.push_back({piece.tag, static_cast<int32_t>(piece.length_bytes)});
+  event_fd_.signal();
+}
+
+size_t MemoryBackend::reap(std::span<Completion> ended, std::chrono::nanoseconds) {
+  const size_t count = std::min(ended.size(), ended_.size());
+  std::copy_n(ended_.begin(), count, ended.begin());
+  ended_.erase(ended_.begin(), ended_.begin() + static_cast<ptrdiff_t>(count));
+  if (ended_.empty()) event_fd_.drain();
+  return count;
+}
+
+}  // namespace penstock::aio
