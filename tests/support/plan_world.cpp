@@ -1,0 +1,226 @@
+#include "tests/support/plan_world.h"
+
+#include <algorithm>
+
+namespace penstock::test {
+
+PlanWorld::PlanWorld(const Plan& plan, const WorldOptions& options)
+    : plan_(plan), options_(options), run_(plan), random_(options.seed), tiles_(plan.tiles.size()) {
+  for (TileWorld& tile : tiles_) tile.slots.resize(options.slots);
+}
+
+PlanWorld::History PlanWorld::after(History before, uint64_t step, Verdict factor) {
+  uint64_t mixed = before ^ ((step + 1) * 0x9e3779b97f4a7c15u + (factor == Verdict::strike ? 0x1234567u : 0));
+  mixed = (mixed ^ (mixed >> 29)) * 0xbf58476d1ce4e5b9u;
+  return mixed ^ (mixed >> 32);
+}
+
+void PlanWorld::begin_write(TileWorld& tile, uint32_t id, uint64_t step, bool speculative) {
+  for (size_t slot = 0; slot < tile.slots.size(); ++slot) {
+    bool keeps_current = speculative && slot == tile.current;
+    if (slot == tile.durable || slot == tile.committing || keeps_current || static_cast<long>(slot) == tile.unconfirmed)
+      continue;
+    if (tile.slots[slot].readers > 0 || tile.slots[slot].writers > 0) continue;
+    // Where there is a choice a final write takes a slot that is not current, as the store does.
+    if (slot == tile.current && tile.slots.size() > 2) continue;
+    tile.of_step[step].writing_to = slot;
+    ++tile.slots[slot].writers;
+    if (speculative) tile.unconfirmed = static_cast<long>(slot);
+    return;
+  }
+  fail(text("step ", step, ": no free slot for tile ", id));
+}
+
+void PlanWorld::update(TileWorld& tile, uint32_t id, uint64_t step, bool speculative) {
+  if (!tile.of_step[step].gradient_here && !tile.of_step[step].gradient_returned)
+    fail(text("step ", step, ": tile ", id, " updated without gradient"));
+  if (tile.of_step[step].gradient_here && run_.is_over({step, plan_.of_tile[id].release_gradient}) &&
+      !tile.of_step[step].gradient_returned) {
+    fail(text("step ", step, ": tile ", id, " updated after its gradient had left"));
+  }
+  if (speculative && stopped_.count(step) != 0) fail(text("step ", step, ": tile ", id, " still speculates"));
+  Verdict factor = speculative ? Verdict::confirm : verdict(step);
+  bool in_host = plan_.placements[id].state == Tier::host;
+  History& place = in_host ? tile.host : tile.of_step[step].window;
+  place = after(place, step, factor);
+}
+
+void PlanWorld::begin_move(PlanRun::Ticket ticket) {
+  const Move& move = plan_.moves[ticket.move];
+  ++issued_[move.kind];
+  if (move.takes != Pool::none) taken_[static_cast<size_t>(move.takes)] += static_cast<int64_t>(move.taken);
+  if (move.kind == MoveKind::commit) {
+    for (TileWorld& tile : tiles_) {
+      if (tile.unconfirmed >= 0) fail(text("step ", ticket.step, ": a root names an unconfirmed slot"));
+      tile.committing = tile.current;
+    }
+  }
+  if (move.tile == kNone) return;
+  TileWorld& tile = tiles_[move.tile];
+  TileWorld::OfStep& now = tile.of_step[ticket.step];
+  switch (move.kind) {
+    case MoveKind::read_state:
+    case MoveKind::reread_state:
+      if (tile.slots[tile.current].writers > 0)
+        fail(text("step ", ticket.step, ": tile ", move.tile, " read while written"));
+      now.reading_from = tile.current;
+      ++tile.slots[tile.current].readers;
+      break;
+    case MoveKind::write_state:
+      begin_write(tile, move.tile, ticket.step,
+                  run_.was_speculative(ticket.step, move.tile) && !run_.has_verdict(ticket.step));
+      break;
+    case MoveKind::write_state_again:
+      begin_write(tile, move.tile, ticket.step, false);
+      break;
+    case MoveKind::update:
+      update(tile, move.tile, ticket.step, !run_.has_verdict(ticket.step));
+      break;
+    case MoveKind::update_again:
+      update(tile, move.tile, ticket.step, false);
+      break;
+    case MoveKind::return_gradient:
+    case MoveKind::return_gradient_again:
+      if (!now.gradient_on_nvme) fail(text("tile ", move.tile, ": a gradient returns that was not spilled"));
+      break;
+    default:
+      break;
+  }
+}
+
+void PlanWorld::end_move(PlanRun::Ticket ticket) {
+  const Move& move = plan_.moves[ticket.move];
+  if (move.kind == MoveKind::commit) {
+    for (TileWorld& tile : tiles_) tile.durable = tile.committing;
+  }
+  if (move.tile == kNone) return;
+  TileWorld& tile = tiles_[move.tile];
+  TileWorld::OfStep& now = tile.of_step[ticket.step];
+  switch (move.kind) {
+    case MoveKind::read_state:
+    case MoveKind::reread_state:
+      --tile.slots[now.reading_from].readers;
+      now.window = tile.slots[now.reading_from].history;
+      break;
+    case MoveKind::write_state:
+    case MoveKind::write_state_again: {
+      size_t slot = now.writing_to;
+      --tile.slots[slot].writers;
+      tile.slots[slot].history = plan_.placements[move.tile].state == Tier::host ? tile.host : now.window;
+      // A speculative write is made current, or dropped, by the verdict; the ends of others are their own.
+      bool dropped = speculated_[ticket.step][move.tile] && move.kind == MoveKind::write_state &&
+                     verdict(ticket.step) != Verdict::confirm;
+      if (tile.unconfirmed != static_cast<long>(slot) && !dropped) {
+        tile.current = slot;
+      }
+      break;
+    }
+    case MoveKind::spill_gradient:
+      now.gradient_on_nvme = true;
+      break;
+    case MoveKind::return_gradient:
+    case MoveKind::return_gradient_again:
+      now.gradient_returned = true;
+      break;
+    default:
+      break;
+  }
+}
+
+void PlanWorld::check_pools() {
+  for (size_t pool = 0; pool < kPools; ++pool) {
+    if (run_.pool_free(static_cast<Pool>(pool)) > plan_.pool_capacity[pool]) {
+      fail(text("pool ", name_of(static_cast<Pool>(pool)), " has more free than it holds"));
+    }
+  }
+}
+
+std::string PlanWorld::run() {
+  std::vector<History> expected(tiles_.size(), 0);
+  uint64_t begun = 0;
+  bool gradients_under_way = false;
+  uint64_t gradient_step = 0;
+  uint64_t quiet = 0;
+  while (failure_.empty() && (begun < options_.steps || !run_.idle())) {
+    bool progress = false;
+    if (!gradients_under_way && begun < options_.steps && run_.can_begin()) {
+      bool speculate = begun >= options_.speculate.size() || options_.speculate[begun];
+      run_.begin(begun, {.speculate = speculate, .durable = plan_.durability.durable_after(begun)});
+      speculated_[begun].assign(tiles_.size(), false);
+      gradient_step = begun++;
+      gradients_under_way = true;
+      progress = true;
+    }
+    // Any order of lanes, any order of ends.
+    size_t start = random_() % kLanes;
+    for (size_t i = 0; i < kLanes; ++i) {
+      Lane lane = static_cast<Lane>((start + i) % kLanes);
+      if (random_() % 3 == 0) continue;
+      if (auto ticket = run_.next(lane)) {
+        begin_move(*ticket);
+        in_flight_.push_back(*ticket);
+        const Move& move = plan_.moves[ticket->move];
+        if (move.kind == MoveKind::update) {
+          speculated_[ticket->step][move.tile] = run_.was_speculative(ticket->step, move.tile);
+        }
+        progress = true;
+      }
+    }
+    if (!in_flight_.empty() && random_() % 2 == 0) {
+      size_t which = random_() % in_flight_.size();
+      PlanRun::Ticket ticket = in_flight_[which];
+      in_flight_.erase(in_flight_.begin() + static_cast<long>(which));
+      end_move(ticket);
+      run_.ended(ticket);
+      progress = true;
+    }
+    if (gradients_under_way && random_() % 2 == 0) {
+      if (auto tile = run_.next_gradient(gradient_step)) {
+        if (run_.try_take_gradient(gradient_step, *tile)) {
+          tiles_[*tile].of_step[gradient_step].gradient_here = true;
+          run_.gradient_complete(gradient_step, *tile);
+          progress = true;
+        }
+      }
+      Verdict outcome = verdict(gradient_step);
+      if (plan_.clipping && outcome != Verdict::confirm && random_() % 8 == 0) {
+        run_.stop_speculating(gradient_step);
+        stopped_.insert(gradient_step);
+      }
+      if (run_.gradients_complete(gradient_step)) {
+        gradients_under_way = false;
+        progress = true;
+        if (plan_.clipping) {
+          for (TileWorld& tile : tiles_) {
+            if (tile.unconfirmed >= 0 && outcome == Verdict::confirm)
+              tile.current = static_cast<size_t>(tile.unconfirmed);
+            tile.unconfirmed = -1;
+          }
+          run_.give_verdict(gradient_step, outcome);
+        }
+        for (uint32_t tile = 0; tile < tiles_.size(); ++tile) {
+          if (plan_.of_tile[tile].update != kNoMove && outcome != Verdict::skip) {
+            expected[tile] = after(expected[tile], gradient_step, plan_.clipping ? outcome : Verdict::confirm);
+          }
+        }
+      }
+    }
+    check_pools();
+    quiet = progress || !in_flight_.empty() ? 0 : quiet + 1;
+    if (quiet > 1000) fail("no progress: " + run_.stall_text());
+  }
+  for (uint32_t tile = 0; tile < tiles_.size() && failure_.empty(); ++tile) {
+    bool in_host = plan_.placements[tile].state == Tier::host;
+    History found = in_host ? tiles_[tile].host : tiles_[tile].slots[tiles_[tile].current].history;
+    if (found != expected[tile])
+      fail(text("tile ", tile, in_host ? " in host memory" : " on nvme", " differs from the plain loop"));
+  }
+  for (size_t pool = 0; pool < kPools && failure_.empty(); ++pool) {
+    if (run_.pool_free(static_cast<Pool>(pool)) != plan_.pool_capacity[pool]) {
+      fail(text("pool ", name_of(static_cast<Pool>(pool)), " is not whole at the end"));
+    }
+  }
+  return failure_;
+}
+
+}  // namespace penstock::test

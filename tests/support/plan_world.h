@@ -1,0 +1,81 @@
+// A world of numbers in which a plan is carried out move by move, in whatever order a seed dictates, to see whether it
+// computes what a plain loop does and whether it ever breaks a rule of memory or slots. No bytes, no time.
+#pragma once
+
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tiering/plan_run.h"
+
+namespace penstock::test {
+
+struct WorldOptions {
+  uint64_t seed = 1;
+  uint64_t steps = 4;
+  std::vector<Verdict> verdicts;  // by step; missing ones confirm
+  std::vector<bool> speculate;    // by step; missing ones do
+  uint32_t slots = 2;
+};
+
+class PlanWorld {
+ public:
+  PlanWorld(const Plan& plan, const WorldOptions& options);
+
+  // Runs every step to its end; the first broken rule, or an empty string.
+  std::string run();
+
+  uint64_t moves_issued(MoveKind kind) const {
+    auto found = issued_.find(kind);
+    return found == issued_.end() ? 0 : found->second;
+  }
+
+ private:
+  // A tile's history as one number: what a plain loop would have in its place.
+  using History = uint64_t;
+  struct Slot {
+    History history = 0;
+    int readers = 0, writers = 0;
+  };
+  struct TileWorld {
+    std::vector<Slot> slots;
+    size_t current = 0, committing = 0, durable = 0;
+    long unconfirmed = -1;
+    History host = 0;  // where the state rests in host memory
+    struct OfStep {
+      History window = 0;  // what was read, or updated, there
+      size_t writing_to = 0, reading_from = 0;
+      bool gradient_here = false, gradient_on_nvme = false, gradient_returned = false;
+    };
+    std::map<uint64_t, OfStep> of_step;
+  };
+
+  Verdict verdict(uint64_t step) const {
+    return plan_.clipping && step < options_.verdicts.size() ? options_.verdicts[step] : Verdict::confirm;
+  }
+  void fail(const std::string& how) {
+    if (failure_.empty()) failure_ = how;
+  }
+  void begin_move(PlanRun::Ticket ticket);
+  void end_move(PlanRun::Ticket ticket);
+  void begin_write(TileWorld& tile, uint32_t id, uint64_t step, bool speculative);
+  void update(TileWorld& tile, uint32_t id, uint64_t step, bool speculative);
+  void check_pools();
+  static History after(History before, uint64_t step, Verdict factor);
+
+  const Plan& plan_;
+  const WorldOptions options_;
+  PlanRun run_;
+  std::mt19937_64 random_;
+  std::vector<TileWorld> tiles_;
+  std::vector<PlanRun::Ticket> in_flight_;
+  std::array<int64_t, kPools> taken_{};
+  std::map<MoveKind, uint64_t> issued_;
+  std::map<uint64_t, std::vector<bool>> speculated_;
+  std::set<uint64_t> stopped_;  // steps whose partial norm has passed the clip
+  std::string failure_;
+};
+
+}  // namespace penstock::test

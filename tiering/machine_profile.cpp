@@ -1,0 +1,216 @@
+#include "tiering/machine_profile.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tiering/tier.h"
+
+namespace penstock {
+
+MixCurve::MixCurve(std::vector<std::pair<double, double>> share_and_gbps) : points_(std::move(share_and_gbps)) {
+  CHECK(!points_.empty(), "a mix curve needs a point");
+  std::sort(points_.begin(), points_.end());
+  for (const auto& [share, rate] : points_) CHECK(rate > 0, "a rate of ", rate, " GB/s at a read share of ", share);
+}
+
+double MixCurve::gbps(double read_share) const {
+  CHECK(!points_.empty());
+  if (read_share <= points_.front().first) return points_.front().second;
+  for (size_t i = 1; i < points_.size(); ++i) {
+    const auto& [share, rate] = points_[i];
+    if (read_share > share) continue;
+    const auto& [share_before, rate_before] = points_[i - 1];
+    double part = (read_share - share_before) / (share - share_before);
+    return rate_before + part * (rate - rate_before);
+  }
+  return points_.back().second;
+}
+
+MixCurve MixCurve::scaled(double factor) const {
+  std::vector<std::pair<double, double>> points = points_;
+  for (auto& point : points) point.second *= factor;
+  return MixCurve(std::move(points));
+}
+
+bool MachineProfile::uses_burst_rates() const {
+  return std::any_of(drives.begin(), drives.end(), [](const DriveRates& drive) { return !drive.sustained; });
+}
+
+MixCurve MachineProfile::striped() const {
+  std::vector<std::pair<double, double>> sum;
+  for (const DriveRates& drive : drives) {
+    for (const auto& point : drive.rates().points()) sum.push_back({point.first, 0});
+  }
+  if (sum.empty()) return MixCurve();
+  std::sort(sum.begin(), sum.end());
+  sum.erase(std::unique(sum.begin(), sum.end()), sum.end());
+  for (auto& point : sum) {
+    for (const DriveRates& drive : drives) point.second += drive.rates().gbps(point.first);
+  }
+  return MixCurve(std::move(sum));
+}
+
+double MachineProfile::flush_s() const {
+  double slowest = 0;
+  for (const DriveRates& drive : drives) slowest = std::max(slowest, drive.flush_s);
+  return slowest;
+}
+
+namespace {
+
+using nlohmann::ordered_json;
+
+Result<MixCurve> parse_curve(const ordered_json& json, const std::string& where) {
+  std::vector<std::pair<double, double>> points;
+  if (json.is_array()) {
+    for (const ordered_json& point : json) {
+      if (!point.is_array() || point.size() != 2 || !point[0].is_number() || !point[1].is_number()) break;
+      double share = point[0].get<double>(), rate = point[1].get<double>();
+      if (!(share >= 0 && share <= 1 && rate > 0 && rate < 1e6)) break;
+      points.push_back({share, rate});
+    }
+  }
+  if (points.empty() || points.size() != json.size()) {
+    return Status(Code::kUsage, text("machine profile: ", where, ": expected [[read_share, gbps], ...]"),
+                  "run `penstock nvme probe` again");
+  }
+  return MixCurve(std::move(points));
+}
+
+double number_or(const ordered_json& json, const char* key, double otherwise) {
+  auto found = json.find(key);
+  return found != json.end() && found->is_number() ? found->get<double>() : otherwise;
+}
+
+std::string text_or(const ordered_json& json, const char* key, const std::string& otherwise) {
+  auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+}  // namespace
+
+Result<MachineProfile> parse_machine_profile(const std::string& json_text) {
+  ordered_json json = ordered_json::parse(json_text, nullptr, false);
+  if (json.is_discarded() || !json.is_object()) {
+    return Status(Code::kUsage, "machine profile: not a JSON object", "run `penstock nvme probe` again");
+  }
+  MachineProfile profile;
+  profile.name = text_or(json, "name", "unnamed");
+  profile.devices = static_cast<uint32_t>(std::clamp(number_or(json, "devices", 0), 0.0, 1024.0));
+  profile.device_flops = number_or(json, "device_flops", 0);
+  profile.device_bytes = static_cast<uint64_t>(std::max(0.0, number_or(json, "device_bytes", 0)));
+  profile.host_to_device_gbps = number_or(json, "host_to_device_gbps", 0);
+  profile.device_to_host_gbps = number_or(json, "device_to_host_gbps", 0);
+  profile.collective_gbps = number_or(json, "collective_gbps", 0);
+  profile.host_gbps = number_or(json, "host_gbps", 0);
+  profile.host_bytes = static_cast<uint64_t>(std::max(0.0, number_or(json, "host_bytes", 0)));
+  profile.threads = static_cast<uint32_t>(std::clamp(number_or(json, "threads", 0), 0.0, 65536.0));
+  if (auto drives = json.find("drives"); drives != json.end() && drives->is_array()) {
+    for (const ordered_json& entry : *drives) {
+      DriveRates drive;
+      drive.path = text_or(entry, "path", "");
+      drive.device = text_or(entry, "device", "");
+      PENSTOCK_TRY_ASSIGN(burst, parse_curve(entry.value("mix_curve", ordered_json()), "drives[].mix_curve"));
+      drive.burst = burst;
+      if (auto sustained = entry.find("sustained_mix_curve"); sustained != entry.end() && sustained->is_array()) {
+        PENSTOCK_TRY_ASSIGN(curve, parse_curve(*sustained, "drives[].sustained_mix_curve"));
+        drive.sustained = curve;
+      }
+      drive.latency_s = number_or(entry.value("latency_us", ordered_json::object()), "p50", 100) * 1e-6;
+      drive.flush_s = number_or(entry, "flush_s", 1e-3);
+      drive.capacity_bytes = static_cast<uint64_t>(std::max(0.0, number_or(entry, "free_bytes", 0)));
+      drive.endurance_bytes = number_or(entry, "endurance_bytes", 0);
+      profile.drives.push_back(std::move(drive));
+    }
+  }
+  return profile;
+}
+
+std::string to_json(const MachineProfile& profile) {
+  ordered_json json;
+  json["schema"] = "penstock.machine/1";
+  json["name"] = profile.name;
+  json["devices"] = profile.devices;
+  json["device_flops"] = profile.device_flops;
+  json["device_bytes"] = profile.device_bytes;
+  json["host_to_device_gbps"] = profile.host_to_device_gbps;
+  json["device_to_host_gbps"] = profile.device_to_host_gbps;
+  json["collective_gbps"] = profile.collective_gbps;
+  json["host_gbps"] = profile.host_gbps;
+  json["host_bytes"] = profile.host_bytes;
+  json["threads"] = profile.threads;
+  json["drives"] = ordered_json::array();
+  for (const DriveRates& drive : profile.drives) {
+    ordered_json entry;
+    entry["path"] = drive.path;
+    entry["device"] = drive.device;
+    entry["mix_curve"] = drive.burst.points();
+    if (drive.sustained) entry["sustained_mix_curve"] = drive.sustained->points();
+    entry["latency_us"] = {{"p50", drive.latency_s * 1e6}};
+    entry["flush_s"] = drive.flush_s;
+    entry["free_bytes"] = drive.capacity_bytes;
+    entry["endurance_bytes"] = drive.endurance_bytes;
+    json["drives"].push_back(std::move(entry));
+  }
+  return json.dump(2);
+}
+
+std::vector<MachineProfile> shipped_profiles() {
+  auto drives = [](int count, double read, double write, double endurance_tb) {
+    DriveRates drive;
+    drive.sustained = MixCurve({{0.0, write}, {0.5, 2 / (1 / read + 1 / write)}, {1.0, read}});
+    drive.burst = *drive.sustained;
+    drive.capacity_bytes = uint64_t{4'000'000'000'000};
+    drive.endurance_bytes = endurance_tb * 1e12;
+    std::vector<DriveRates> all(count, drive);
+    for (int i = 0; i < count; ++i) all[i].path = text("/mnt/nvme", i);
+    return all;
+  };
+  MachineProfile desktop{.name = "rtx4090-2gen4",
+                         .drives = drives(2, 7, 5, 2400),
+                         .devices = 1,
+                         .device_flops = 150e12,
+                         .device_bytes = 24 * kGiB,
+                         .host_to_device_gbps = 25,
+                         .device_to_host_gbps = 25,
+                         .collective_gbps = 0,
+                         .host_gbps = 60,
+                         .host_bytes = 128 * kGiB,
+                         .threads = 16};
+  MachineProfile h100{.name = "h100-4gen4",
+                      .drives = drives(4, 6.5, 4.5, 7000),
+                      .devices = 1,
+                      .device_flops = 450e12,
+                      .device_bytes = 80 * kGiB,
+                      .host_to_device_gbps = 50,
+                      .device_to_host_gbps = 50,
+                      .collective_gbps = 0,
+                      .host_gbps = 300,
+                      .host_bytes = 512 * kGiB,
+                      .threads = 48};
+  MachineProfile h200{.name = "8h200-8gen5",
+                      .drives = drives(8, 11.25, 7, 14000),
+                      .devices = 8,
+                      .device_flops = 550e12,
+                      .device_bytes = 141 * kGiB,
+                      .host_to_device_gbps = 50,
+                      .device_to_host_gbps = 50,
+                      .collective_gbps = 350,
+                      .host_gbps = 450,
+                      .host_bytes = 2048 * kGiB,
+                      .threads = 192};
+  MachineProfile cpu{.name = "cpu-2core",
+                     .drives = drives(1, 3.6, 4.6, 0),
+                     .devices = 0,
+                     .device_flops = 0.25e12,
+                     .device_bytes = 0,
+                     .host_to_device_gbps = 0,
+                     .device_to_host_gbps = 0,
+                     .collective_gbps = 0,
+                     .host_gbps = 60,
+                     .host_bytes = 24 * kGiB,
+                     .threads = 2};
+  return {desktop, h100, h200, cpu};
+}
+
+}  // namespace penstock

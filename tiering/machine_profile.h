@@ -1,0 +1,76 @@
+// MachineProfile: the measured rates that plans are made from. `penstock nvme probe` writes it, the planner reads it.
+//
+// Rates are in 10^9 B/s. Where a sustained rate was measured the planner uses it; else it uses the burst rate and says
+// so.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tiering/status.h"
+
+namespace penstock {
+
+// A drive's total rate by the share of bytes that are reads; between two points, linear.
+class MixCurve {
+ public:
+  MixCurve() = default;
+  // Points need not be sorted. REQUIRES: not empty, rates positive.
+  explicit MixCurve(std::vector<std::pair<double, double>> share_and_gbps);
+  static MixCurve flat(double gbps) { return MixCurve({{0.0, gbps}, {1.0, gbps}}); }
+
+  double gbps(double read_share) const;
+  const std::vector<std::pair<double, double>>& points() const { return points_; }
+  bool empty() const { return points_.empty(); }
+  // Both at once: the rates add up. `weight` is this curve's share of the bytes where the two are striped.
+  MixCurve scaled(double factor) const;
+
+ private:
+  std::vector<std::pair<double, double>> points_;  // sorted by share
+};
+
+struct DriveRates {
+  std::string path;
+  std::string device;
+  MixCurve burst;
+  std::optional<MixCurve> sustained;
+  double latency_s = 100e-6;
+  double flush_s = 1e-3;
+  uint64_t capacity_bytes = 0;
+  double endurance_bytes = 0;  // rated total bytes written; 0: unknown
+
+  const MixCurve& rates() const { return sustained ? *sustained : burst; }
+  // Rate at which it moves `read` bytes read for every `written` bytes written.
+  double gbps_for(double read, double written) const {
+    return rates().gbps(read + written > 0 ? read / (read + written) : 1);
+  }
+};
+
+struct MachineProfile {
+  std::string name;
+  std::vector<DriveRates> drives;
+  uint32_t devices = 0;            // accelerators; 0: the CPU computes
+  double device_flops = 0;         // achieved, of one device
+  uint64_t device_bytes = 0;       // of one device
+  double host_to_device_gbps = 0;  // of one device; 0: device memory is host memory
+  double device_to_host_gbps = 0;
+  double collective_gbps = 0;
+  double host_gbps = 0;  // memory traffic of the CPU update, all threads
+  uint64_t host_bytes = 0;
+  uint32_t threads = 0;
+
+  bool uses_burst_rates() const;
+  // Several drives in a stripe whose shares follow their rates, as one.
+  MixCurve striped() const;
+  double flush_s() const;
+};
+
+Result<MachineProfile> parse_machine_profile(const std::string& json);
+std::string to_json(const MachineProfile& profile);
+
+// The machines that ship with the planner, by name; figures are nominal, not measured.
+std::vector<MachineProfile> shipped_profiles();
+
+}  // namespace penstock

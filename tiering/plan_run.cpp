@@ -1,0 +1,361 @@
+#include "tiering/plan_run.h"
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+size_t index(Lane lane) { return static_cast<size_t>(lane); }
+size_t index(Pool pool) { return static_cast<size_t>(pool); }
+
+bool belongs_to_redo(MoveKind kind) {
+  return kind == MoveKind::reread_state || kind == MoveKind::return_gradient_again || kind == MoveKind::update_again ||
+         kind == MoveKind::write_state_again;
+}
+
+}  // namespace
+
+PlanRun::PlanRun(const Plan& plan)
+    : plan_(plan), followers_(plan.moves.size()), followers_next_(plan.moves.size()), pool_free_(plan.pool_capacity) {
+  for (MoveId id = 0; id < plan.moves.size(); ++id) {
+    for (MoveId other : plan.moves[id].after) followers_[other].push_back(id);
+    for (MoveId other : plan.moves[id].after_previous) followers_next_[other].push_back(id);
+  }
+}
+
+PlanRun::Step* PlanRun::find(uint64_t step) {
+  for (Step& open : steps_) {
+    if (open.number == step) return &open;
+  }
+  return nullptr;
+}
+
+const PlanRun::Step* PlanRun::find(uint64_t step) const { return const_cast<PlanRun*>(this)->find(step); }
+
+PlanRun::Step& PlanRun::require(uint64_t step) {
+  Step* open = find(step);
+  CHECK(open != nullptr, "step ", step, " is not open");
+  return *open;
+}
+
+bool PlanRun::can_begin() const {
+  return steps_.empty() ||
+         (steps_.size() == 1 && steps_.front().verdict.has_value() && steps_.front().gradients_missing == 0);
+}
+
+void PlanRun::begin(uint64_t number, StepChoices choices) {
+  CHECK(can_begin(), "step ", number, " begins too early");
+  const Step* previous = steps_.empty() ? nullptr : &steps_.back();
+  CHECK(previous == nullptr || previous->number + 1 == number, "step ", number, " does not follow ", previous->number);
+  auto outstanding = [&](MoveId id) {
+    return previous != nullptr && previous->state[id] != State::ended && previous->state[id] != State::skipped;
+  };
+
+  Step fresh;
+  fresh.number = number;
+  fresh.choices = choices;
+  fresh.speculating = plan_.clipping && choices.speculate;
+  if (!plan_.clipping) fresh.verdict = Verdict::confirm;
+  fresh.unfinished = plan_.moves.size();
+  fresh.state.assign(plan_.moves.size(), State::waiting);
+  fresh.waits.resize(plan_.moves.size());
+  fresh.tiles.resize(plan_.tiles.size());
+  for (MoveId id = 0; id < plan_.moves.size(); ++id) {
+    const Move& move = plan_.moves[id];
+    fresh.waits[id] =
+        static_cast<uint32_t>(move.after.size()) +
+        static_cast<uint32_t>(std::count_if(move.after_previous.begin(), move.after_previous.end(), outstanding));
+    if (move.takes != Pool::none && move.kind != MoveKind::gradient) fresh.takers[index(move.takes)].insert(id);
+    fresh.gradients_missing += move.kind == MoveKind::gradient;
+  }
+  steps_.push_back(std::move(fresh));
+  Step& step = steps_.back();
+
+  if (!choices.durable) {
+    skip_if_any(step, plan_.commit);
+    for (uint32_t tile = 0; tile < plan_.tiles.size(); ++tile) {
+      if (plan_.placements[tile].state == Tier::host) skip_if_any(step, plan_.of_tile[tile].write);
+    }
+  }
+  if (step.verdict) {
+    for (MoveId id = 0; id < plan_.moves.size(); ++id) {
+      if (belongs_to_redo(plan_.moves[id].kind)) skip(step, id);
+    }
+  }
+  for (MoveId id = 0; id < plan_.moves.size(); ++id) {
+    if (step.state[id] == State::waiting && step.waits[id] == 0) waits_over(step, id);
+  }
+  close_finished_steps();
+}
+
+bool PlanRun::speculates(const Step& step, uint32_t tile) const {
+  // A tile that rests in host memory is updated in place: there would be nothing to go back to.
+  return step.speculating && plan_.placements[tile].state != Tier::host;
+}
+
+bool PlanRun::gate_open(const Step& step, MoveId id) const {
+  const Move& move = plan_.moves[id];
+  auto over = [&](MoveId other) {
+    return other == kNoMove || step.state[other] == State::ended || step.state[other] == State::skipped;
+  };
+  switch (move.kind) {
+    case MoveKind::update: {
+      MoveId returned = plan_.of_tile[move.tile].return_gradient;
+      bool gradient_here =
+          step.tiles[move.tile].gradient_held || (returned != kNoMove && step.state[returned] == State::ended);
+      return gradient_here && (step.verdict.has_value() || speculates(step, move.tile));
+    }
+    case MoveKind::return_gradient:
+      return !step.tiles[move.tile].gradient_held;
+    case MoveKind::reread_state:
+    case MoveKind::return_gradient_again:
+    case MoveKind::update_again:
+    case MoveKind::write_state_again:
+    case MoveKind::verdict:
+      return step.verdict.has_value();
+    case MoveKind::release: {
+      const Move& taker = plan_.moves[move.gives_back];
+      if (taker.kind != MoveKind::gradient || plan_.of_tile[taker.tile].spill == kNoMove) return true;
+      // A spilled gradient leaves host memory with its update, or at once if that has to wait for the verdict.
+      MoveId update = plan_.of_tile[taker.tile].update;
+      return over(update) || (step.state[update] != State::in_flight && !step.verdict && !speculates(step, taker.tile));
+    }
+    default:
+      return true;
+  }
+}
+
+bool PlanRun::memory_open(const Step& step, MoveId id) const {
+  const Move& move = plan_.moves[id];
+  size_t pool = index(move.takes);
+  if (move.taken > pool_free_[pool]) return false;
+  for (const Step& open : steps_) {
+    if (!open.takers[pool].empty()) return &open == &step && *open.takers[pool].begin() == id;
+  }
+  return true;
+}
+
+void PlanRun::waits_over(Step& step, MoveId id) {
+  step.state[id] = State::parked;
+  step.parked.insert(id);
+  reconsider(step, id);
+}
+
+void PlanRun::reconsider(Step& step, MoveId id) {
+  if (id == kNoMove || step.state[id] != State::parked || !gate_open(step, id)) return;
+  const Move& move = plan_.moves[id];
+  step.parked.erase(id);
+  step.state[id] = State::ready;
+  switch (move.kind) {
+    case MoveKind::gradient:
+      step.gradients_due.insert(id);
+      return;
+    case MoveKind::verdict:
+      finish(step, id, State::ended);
+      return;
+    case MoveKind::release: {
+      const Move& taker = plan_.moves[move.gives_back];
+      if (step.state[move.gives_back] != State::skipped) pool_free_[index(taker.takes)] += taker.taken;
+      if (taker.kind == MoveKind::gradient) step.tiles[taker.tile].gradient_held = false;
+      finish(step, id, State::ended);
+      if (taker.kind == MoveKind::gradient) reconsider(step, plan_.of_tile[taker.tile].return_gradient);
+      return;
+    }
+    default:
+      step.ready[index(move.lane)][index(move.takes)].insert(id);
+  }
+}
+
+void PlanRun::reconsider_all_parked(Step& step) {
+  std::vector<MoveId> parked(step.parked.begin(), step.parked.end());
+  for (MoveId id : parked) reconsider(step, id);
+}
+
+std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
+  if (in_flight_[index(lane)] >= plan_.lane_depth[index(lane)]) return std::nullopt;
+  for (Step& step : steps_) {
+    MoveId best = kNoMove;
+    for (size_t pool = 0; pool < kPools; ++pool) {
+      const std::set<MoveId>& ready = step.ready[index(lane)][pool];
+      if (ready.empty()) continue;
+      MoveId first = *ready.begin();
+      bool open = pool == index(Pool::none) || memory_open(step, first);
+      if (open && first < best) best = first;
+    }
+    if (best == kNoMove) continue;
+    issue(step, best);
+    return Ticket{step.number, best};
+  }
+  return std::nullopt;
+}
+
+void PlanRun::issue(Step& step, MoveId id) {
+  const Move& move = plan_.moves[id];
+  step.ready[index(move.lane)][index(move.takes)].erase(id);
+  step.state[id] = State::in_flight;
+  ++in_flight_[index(move.lane)];
+  if (move.takes != Pool::none) {
+    pool_free_[index(move.takes)] -= move.taken;
+    step.takers[index(move.takes)].erase(id);
+  }
+  if (move.kind == MoveKind::update) {
+    step.tiles[move.tile].speculated = !step.verdict.has_value();
+    if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].return_gradient);
+  }
+}
+
+void PlanRun::ended(Ticket ticket) {
+  Step& step = require(ticket.step);
+  CHECK(step.state[ticket.move] == State::in_flight, "move ", ticket.move, " of step ", ticket.step,
+        " is not in flight");
+  --in_flight_[index(plan_.moves[ticket.move].lane)];
+  finish(step, ticket.move, State::ended);
+  close_finished_steps();
+}
+
+void PlanRun::finish(Step& step, MoveId id, State how) {
+  step.state[id] = how;
+  --step.unfinished;
+  for (MoveId follower : followers_[id]) {
+    if (--step.waits[follower] == 0 && step.state[follower] == State::waiting) waits_over(step, follower);
+  }
+  if (Step* next_step = find(step.number + 1)) {
+    for (MoveId follower : followers_next_[id]) {
+      if (--next_step->waits[follower] == 0 && next_step->state[follower] == State::waiting) {
+        waits_over(*next_step, follower);
+      }
+    }
+  }
+  // What a gate looks at besides the verdict.
+  const Move& move = plan_.moves[id];
+  if (move.tile == kNone) return;
+  const Plan::TileMoves& of_tile = plan_.of_tile[move.tile];
+  if (move.kind == MoveKind::return_gradient) reconsider(step, of_tile.update);
+  if (move.kind == MoveKind::update) reconsider(step, of_tile.release_gradient);
+}
+
+void PlanRun::skip(Step& step, MoveId id) {
+  State state = step.state[id];
+  if (state != State::waiting && state != State::parked && state != State::ready) return;
+  const Move& move = plan_.moves[id];
+  step.parked.erase(id);
+  step.ready[index(move.lane)][index(move.takes)].erase(id);
+  if (move.takes != Pool::none) step.takers[index(move.takes)].erase(id);
+  finish(step, id, State::skipped);
+}
+
+void PlanRun::skip_if_any(Step& step, MoveId id) {
+  if (id != kNoMove) skip(step, id);
+}
+
+void PlanRun::close_finished_steps() {
+  while (!steps_.empty() && steps_.front().unfinished == 0) steps_.pop_front();
+}
+
+std::optional<uint32_t> PlanRun::next_gradient(uint64_t number) const {
+  const Step* step = find(number);
+  if (step == nullptr || step->gradients_due.empty()) return std::nullopt;
+  return plan_.moves[*step->gradients_due.begin()].tile;
+}
+
+bool PlanRun::try_take_gradient(uint64_t number, uint32_t tile) {
+  Step& step = require(number);
+  CHECK(!step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " comes twice");
+  uint64_t& free = pool_free_[index(Pool::gradient)];
+  if (free == 0) return false;
+  --free;
+  step.tiles[tile].gradient_taken = true;
+  step.gradients_due.erase(plan_.of_tile[tile].gradient);
+  return true;
+}
+
+void PlanRun::gradient_complete(uint64_t number, uint32_t tile) {
+  Step& step = require(number);
+  CHECK(step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " has no place");
+  step.tiles[tile].gradient_held = true;
+  --step.gradients_missing;
+  finish(step, plan_.of_tile[tile].gradient, State::ended);
+  close_finished_steps();
+}
+
+void PlanRun::stop_speculating(uint64_t number) {
+  Step& step = require(number);
+  if (!std::exchange(step.speculating, false) || step.verdict) return;
+  // What was updated is certain not to be confirmed: its write would be wasted.
+  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
+    if (step.tiles[tile].speculated) skip_if_any(step, plan_.of_tile[tile].write);
+    MoveId update = plan_.of_tile[tile].update;
+    if (update != kNoMove && step.state[update] == State::ready) {
+      step.ready[index(Lane::update)][index(Pool::none)].erase(update);
+      step.parked.insert(update);
+      step.state[update] = State::parked;
+    }
+  }
+  reconsider_all_parked(step);
+}
+
+void PlanRun::give_verdict(uint64_t number, Verdict verdict) {
+  Step& step = require(number);
+  CHECK(!step.verdict.has_value(), "step ", number, " has its verdict");
+  CHECK(step.gradients_missing == 0, "step ", number, " misses ", step.gradients_missing, " gradients");
+  step.speculating = false;
+  step.verdict = verdict;
+  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
+    const Plan::TileMoves& moves = plan_.of_tile[tile];
+    bool redo = verdict == Verdict::strike && step.tiles[tile].speculated;
+    bool rests_in_host = plan_.placements[tile].state == Tier::host;
+    if (verdict == Verdict::skip) {
+      for (MoveId id : {moves.spill, moves.read, moves.return_gradient, moves.update}) skip_if_any(step, id);
+    }
+    if (redo || (verdict == Verdict::skip && !rests_in_host)) skip_if_any(step, moves.write);
+    if (redo) continue;
+    for (MoveId id : {moves.reread, moves.return_again, moves.update_again, moves.write_again}) skip_if_any(step, id);
+  }
+  reconsider_all_parked(step);
+  close_finished_steps();
+}
+
+bool PlanRun::has_verdict(uint64_t number) const {
+  const Step* step = find(number);
+  return step == nullptr || step->verdict.has_value();
+}
+
+bool PlanRun::gradients_complete(uint64_t number) const {
+  const Step* step = find(number);
+  return step == nullptr || step->gradients_missing == 0;
+}
+
+bool PlanRun::is_over(Ticket ticket) const {
+  const Step* step = find(ticket.step);
+  if (step == nullptr) return true;
+  State state = step->state[ticket.move];
+  return state == State::ended || state == State::skipped;
+}
+
+bool PlanRun::was_speculative(uint64_t number, uint32_t tile) const {
+  const Step* step = find(number);
+  return step != nullptr && step->tiles[tile].speculated;
+}
+
+std::string PlanRun::stall_text() const {
+  static constexpr const char* kStates[] = {"waits for other moves",
+                                            "waits for the verdict or its gradient",
+                                            "waits for its lane or for memory",
+                                            "is in flight",
+                                            "",
+                                            ""};
+  std::string out;
+  for (const Step& step : steps_) {
+    for (MoveId id = 0; id < step.state.size(); ++id) {
+      if (step.state[id] == State::ended || step.state[id] == State::skipped) continue;
+      const Move& move = plan_.moves[id];
+      out += text(out.empty() ? "" : "; ", "step ", step.number, " move ", id, " (", name_of(move.kind),
+                  move.tile == kNone ? std::string() : text(" of tile ", move.tile), ") ",
+                  kStates[static_cast<size_t>(step.state[id])]);
+      break;
+    }
+  }
+  return out;
+}
+
+}  // namespace penstock

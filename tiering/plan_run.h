@@ -1,0 +1,126 @@
+// PlanRun says which move may be issued next: the one set of rules under which plans are both executed and simulated.
+//
+// It runs steps of a cyclic plan, at most two at once: the tail of one under the head of the next. Per lane it offers,
+// of the moves whose waits are over, the earliest; memory is taken in plan order, so a later move never starves an
+// earlier.
+//
+// Speculation. Until the verdict an update is speculative if its step still speculates; else it waits for the verdict.
+// A verdict that strikes (the norm passed the clip) decides for each tile that was updated speculatively that it is
+// read and updated again; one that skips (overflow) decides that nothing more of the step is updated or written.
+//
+// Pure: no clock, no threads, no system calls.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <set>
+
+#include "tiering/plan.h"
+
+namespace penstock {
+
+enum class Verdict : uint8_t { confirm, strike, skip };
+
+class PlanRun {
+ public:
+  // A move of one step.
+  struct Ticket {
+    uint64_t step;
+    MoveId move;
+    bool operator==(const Ticket&) const = default;
+  };
+
+  // `plan` outlives the run.
+  explicit PlanRun(const Plan& plan);
+
+  // Opens a step. REQUIRES: can_begin().
+  struct StepChoices {
+    bool speculate = true;
+    bool durable = true;  // its root is written
+  };
+  void begin(uint64_t step, StepChoices choices);
+  // At most two steps are open, and the earlier of them has its verdict.
+  bool can_begin() const;
+
+  // The next move to issue on `lane`, whose memory is thereby taken and which is thereby in flight; nothing if none may
+  // be issued now. On `Lane::none` only commits are offered: releases, gradients and verdicts end inside.
+  std::optional<Ticket> next(Lane lane);
+  // A move that was issued has ended.
+  void ended(Ticket ticket);
+
+  // Told from outside: a tile's gradient. A place for it is taken first (false: none is free, wait), then it is
+  // complete. next_gradient is the earliest tile whose gradient may come by the plan.
+  std::optional<uint32_t> next_gradient(uint64_t step) const;
+  bool try_take_gradient(uint64_t step, uint32_t tile);
+  void gradient_complete(uint64_t step, uint32_t tile);
+  // The partial norm has passed the clip: what has not been updated waits for the verdict.
+  void stop_speculating(uint64_t step);
+  void give_verdict(uint64_t step, Verdict verdict);
+
+  // Open until every move of the step has ended or was skipped.
+  bool is_open(uint64_t step) const { return find(step) != nullptr; }
+  bool idle() const { return steps_.empty(); }
+  bool has_verdict(uint64_t step) const;
+  bool gradients_complete(uint64_t step) const;
+  // Whether the move has ended or was skipped; true for steps that are closed.
+  bool is_over(Ticket ticket) const;
+  // Whether the tile's first update was issued before the verdict.
+  bool was_speculative(uint64_t step, uint32_t tile) const;
+
+  uint64_t pool_free(Pool pool) const { return pool_free_[static_cast<size_t>(pool)]; }
+  uint32_t in_flight(Lane lane) const { return in_flight_[static_cast<size_t>(lane)]; }
+  const Plan& plan() const { return plan_; }
+
+  // For messages: the earliest unfinished move of each open step and its state.
+  std::string stall_text() const;
+
+ private:
+  // parked: its waits are over, but its gate is closed until the verdict, a gradient or a decision.
+  enum class State : uint8_t { waiting, parked, ready, in_flight, ended, skipped };
+
+  struct TileState {
+    bool gradient_held = false;  // its bytes are in host memory, in the place taken for it
+    bool gradient_taken = false;
+    bool speculated = false;
+  };
+
+  struct Step {
+    uint64_t number = 0;
+    StepChoices choices;
+    bool speculating = false;
+    std::optional<Verdict> verdict;
+    uint32_t gradients_missing = 0;
+    size_t unfinished = 0;
+    std::vector<State> state;
+    std::vector<uint32_t> waits;  // for how many moves
+    std::vector<TileState> tiles;
+    std::set<MoveId> parked;
+    std::set<MoveId> gradients_due;  // gradient moves whose waits are over and whose place is not taken
+    // By lane and by the pool they take from: of those that take, only the first can be next.
+    std::array<std::array<std::set<MoveId>, kPools>, kLanes> ready;
+    std::array<std::set<MoveId>, kPools> takers;  // not yet issued nor skipped
+  };
+
+  Step* find(uint64_t step);
+  const Step* find(uint64_t step) const;
+  Step& require(uint64_t step);
+  bool speculates(const Step& step, uint32_t tile) const;
+  bool gate_open(const Step& step, MoveId id) const;
+  bool memory_open(const Step& step, MoveId id) const;
+  void waits_over(Step& step, MoveId id);
+  void reconsider(Step& step, MoveId id);
+  void reconsider_all_parked(Step& step);
+  void issue(Step& step, MoveId id);
+  void finish(Step& step, MoveId id, State how);
+  void skip(Step& step, MoveId id);
+  void skip_if_any(Step& step, MoveId id);
+  void close_finished_steps();
+
+  const Plan& plan_;
+  std::vector<std::vector<MoveId>> followers_, followers_next_;
+  std::deque<Step> steps_;
+  std::array<uint64_t, kPools> pool_free_{};
+  std::array<uint32_t, kLanes> in_flight_{};
+};
+
+}  // namespace penstock

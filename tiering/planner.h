@@ -1,0 +1,52 @@
+// The planner: from sizes, budgets and measured rates to a Plan. A pure function; the same request gives the same plan.
+#pragma once
+
+#include <optional>
+
+#include "tiering/machine_profile.h"
+#include "tiering/plan.h"
+
+namespace penstock {
+
+struct Budgets {
+  uint64_t device_bytes = 0;
+  uint64_t host_bytes = 0;
+  uint64_t nvme_bytes = std::numeric_limits<uint64_t>::max();
+};
+
+enum class WeightRest : uint8_t { automatic, host, nvme };
+
+// What the user, a test or a benchmark wants to fix. Everything left empty is the planner's choice.
+struct PlanChoices {
+  std::optional<uint64_t> tile_elements;
+  std::optional<uint32_t> window_tiles;
+  std::optional<double> host_state_share;  // share of the tiles whose state rests in host memory
+  WeightRest weights = WeightRest::automatic;
+  std::optional<double> retained_host_share;  // share of the tiles whose gradient waits in host memory; the rest: nvme
+  std::optional<uint32_t> micro_batch_group;
+  std::optional<ActivationChoice> activations;
+};
+
+struct PlanRequest {
+  Workload workload;
+  MachineProfile machine;
+  Budgets budgets;
+  Durability durability;
+  PlanChoices choices;
+  // Taken from the host budget before anything else: the program and its libraries.
+  uint64_t process_bytes = 0;
+  // Slots per tile on the drives; 0: two, or three where durability is relaxed and updates are speculative.
+  uint32_t slots = 0;
+};
+
+// Refuses with needed and available bytes, by tier, when the budgets cannot hold even the smallest plan.
+Result<Plan> make_plan(const PlanRequest& request);
+
+// The plan that make_plan would make with every choice given: no search.
+Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& choices);
+
+uint32_t slots_per_tile(const PlanRequest& request);
+// What the store takes on the drives: slots, and the places of spilled gradients.
+uint64_t store_bytes(const PlanRequest& request, const Plan& plan);
+
+}  // namespace penstock

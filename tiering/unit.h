@@ -1,0 +1,58 @@
+// What is trained: units, the parameters in them, and how one training step uses them. Numbers and names, no memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tiering/state_layout.h"
+
+namespace penstock {
+
+// A named run of a unit's elements; starts at a multiple of 256 B of the unit's 16-bit buffer.
+struct Parameter {
+  std::string name;
+  uint64_t first_element = 0;
+  uint64_t elements = 0;
+};
+
+// The piece of a model that is gathered at once. Lengths are those of this rank's shard; times are of one micro-batch.
+struct Unit {
+  std::string name;
+  uint64_t elements = 0;
+  bool trainable = true;
+  uint32_t group = 0;  // of hyper-parameters
+  uint32_t uses = 1;   // gradients per micro-batch: more than one for a tied or reused unit
+  std::vector<Parameter> parameters;
+
+  double forward_s = 0;           // compute; 0 where only the update is planned
+  double backward_s = 0;          // without recomputation
+  uint64_t activation_bytes = 0;  // what backward needs of forward, if it is kept
+  uint64_t boundary_bytes = 0;    // what recomputation needs instead: the unit's input
+};
+
+// How the gradients of one step may strike: what speculation is planned against.
+struct Clipping {
+  bool on = false;
+  double strike_share = 0;  // expected share of steps that clip or overflow
+};
+
+enum class Pass : uint8_t { update_only, training };
+enum class ActivationChoice : uint8_t { keep, recompute, offload };
+
+struct Workload {
+  std::vector<Unit> units;  // in forward order
+  StateForm form;
+  Pass pass = Pass::update_only;
+  uint32_t micro_batches = 1;
+  uint32_t ranks = 1;
+  Clipping clipping;
+
+  uint64_t elements() const {
+    uint64_t sum = 0;
+    for (const Unit& unit : units) sum += unit.elements;
+    return sum;
+  }
+};
+
+}  // namespace penstock
