@@ -1,0 +1,12 @@
+// Stands in for the CUDA device in builds without a toolkit.
+#include "gpu/cuda_device.h"
+
+namespace penstock::gpu {
+
+CudaFindings find_cuda() { return {}; }
+
+Result<std::unique_ptr<Device>> open_cuda_device(const CudaDeviceOptions& options) {
+  return usable(find_cuda(), options.index);
+}
+
+}  // namespace penstock::gpu

@@ -1,0 +1,48 @@
+// CudaBackend: each primitive is one or two calls of the CUDA runtime, its refusals put into words.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "gpu/backend.h"
+
+namespace penstock::gpu {
+
+class CudaEventPool;
+
+class CudaBackend : public Backend {
+ public:
+  // REQUIRES: usable() said that the device can be opened.
+  static Result<std::unique_ptr<Backend>> open(int index);
+  ~CudaBackend() override;
+
+  Result<std::span<std::byte>> reserve(uint64_t bytes) override;
+  Result<std::span<std::byte>> pinned(uint64_t bytes) override;
+  Status register_host(std::span<std::byte> memory) override;
+  bool copies_unregistered() const override { return facts_.reads_pageable_memory; }
+  Result<Stream> make_stream() override;
+  Result<Event> record(Stream stream) override;
+  Status make_wait(Stream stream, const Event& event) override;
+  Result<bool> reached(const Event& event) override;
+  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction, Stream stream) override;
+  Status call(void (*function)(void*), void* data, Stream stream) override;
+  Status launch(const Kernel& kernel, Stream stream) override;
+  Status finish() override;
+  const DeviceFacts& facts() const override { return facts_; }
+
+ private:
+  explicit CudaBackend(int index) : index_(index) {}
+  Status learn_facts();
+
+  const int index_;
+  DeviceFacts facts_;
+  std::shared_ptr<CudaEventPool> events_;
+  std::byte* arena_ = nullptr;  // as allocated; what reserve() hands out begins at the next aligned address
+  std::vector<std::byte*> pinned_;
+  std::vector<std::byte*> registered_;
+  std::vector<cudaStream_t> streams_;
+};
+
+}  // namespace penstock::gpu

@@ -1,0 +1,52 @@
+// HostBackend: a device in plain memory. Streams are threads, copies are memcpy, kernels are the host build of the very
+// functions that a GPU runs.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "gpu/backend.h"
+#include "gpu/host_device.h"
+#include "gpu/host_stream.h"
+
+namespace penstock::gpu {
+
+class HostBackend : public Backend {
+ public:
+  explicit HostBackend(const HostDeviceOptions& options);
+  ~HostBackend() override;
+
+  Result<std::span<std::byte>> reserve(uint64_t bytes) override;
+  Result<std::span<std::byte>> pinned(uint64_t bytes) override;
+  Status register_host(std::span<std::byte>) override { return Status(); }
+  bool copies_unregistered() const override { return true; }
+  Result<Stream> make_stream() override;
+  Result<Event> record(Stream stream) override;
+  Status make_wait(Stream stream, const Event& event) override;
+  Result<bool> reached(const Event& event) override;
+  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction, Stream stream) override;
+  Status call(void (*function)(void*), void* data, Stream stream) override;
+  Status launch(const Kernel& kernel, Stream stream) override;
+  Status finish() override;
+  const DeviceFacts& facts() const override { return facts_; }
+
+ private:
+  // One direction of the pretended link: how fast it is, and until when it is taken. The second belongs to the stream
+  // that copies in this direction.
+  struct Link {
+    uint64_t bytes_per_s = 0;
+    std::chrono::steady_clock::time_point busy_until;
+  };
+
+  void put(Stream stream, std::function<void()> work);
+  void carry(std::byte* target, const std::byte* source, uint64_t bytes, Link* link);
+
+  DeviceFacts facts_;
+  Link to_device_, to_host_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::unique_ptr<HostStream>> streams_;
+};
+
+}  // namespace penstock::gpu

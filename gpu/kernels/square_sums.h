@@ -1,0 +1,70 @@
+// Sums of squares in the fixed block order. One warp has one block of kBlockElements: its lane j is the definition's
+// sum j, so 32 sequential chains of 2048 additions run at once, and the chains of other warps hide their latency.
+#pragma once
+
+#include "gpu/kernels/packet.h"
+
+namespace penstock::gpu {
+
+constexpr uint32_t kSums = 32;  // of the definition in device_kernels.h, and of a warp
+
+struct SquareSumsKernel : kernel::SquareSums {
+  static constexpr uint32_t kPhases = 2;
+  static constexpr uint32_t kBlocksAtOnce = kThreads / kSums;
+  struct Shared {
+    double sums[kBlocksAtOnce][kSums];
+  };
+  using Local = Nothing;
+
+  PENSTOCK_HOST_DEVICE uint64_t norm_blocks() const { return (elements + kBlockElements - 1) / kBlockElements; }
+  PENSTOCK_HOST_DEVICE uint64_t blocks() const { return (norm_blocks() + kBlocksAtOnce - 1) / kBlocksAtOnce; }
+
+  PENSTOCK_HOST_DEVICE void run(uint32_t phase, uint64_t block, uint32_t thread, Shared& shared, Local&) const {
+    uint32_t warp = thread / kSums;
+    uint32_t lane = thread % kSums;
+    uint64_t norm_block = block * kBlocksAtOnce + warp;
+    if (norm_block >= norm_blocks()) return;
+    if (phase == 0) {
+      shared.sums[warp][lane] = sum_of_lane(norm_block, lane);
+    } else if (lane == 0) {
+      double(&sum)[kSums] = shared.sums[warp];
+      for (uint32_t half = kSums / 2; half > 0; half /= 2) {
+        for (uint32_t j = 0; j < half; ++j) sum[j] += sum[j + half];
+      }
+      sums[norm_block] = sum[0];
+    }
+  }
+
+ private:
+  static constexpr uint32_t kAhead = 16;  // loads under way before the first is added
+
+  PENSTOCK_HOST_DEVICE double sum_of_lane(uint64_t norm_block, uint32_t lane) const {
+    uint64_t index = norm_block * kBlockElements + lane;
+    uint64_t end = norm_block * kBlockElements + kBlockElements;
+    if (end > elements) end = elements;
+    double sum = 0;
+    while (index + (kAhead - 1) * kSums < end) {
+      uint32_t raw[kAhead];
+      PENSTOCK_UNROLL
+      for (uint32_t k = 0; k < kAhead; ++k) raw[k] = load_one(index + k * kSums);
+      PENSTOCK_UNROLL
+      for (uint32_t k = 0; k < kAhead; ++k) sum = added(sum, raw[k]);
+      index += kAhead * kSums;
+    }
+    for (; index < end; index += kSums) sum = added(sum, load_one(index));
+    return sum;
+  }
+
+  PENSTOCK_HOST_DEVICE uint32_t load_one(uint64_t index) const {
+    return dtype == Dtype::fp32 ? reinterpret_cast<const uint32_t*>(values)[index]
+                                : uint32_t{reinterpret_cast<const uint16_t*>(values)[index]};
+  }
+
+  // The square of an fp32 number is exact in double, so fused or not is the same.
+  PENSTOCK_HOST_DEVICE double added(double sum, uint32_t raw) const {
+    double value = widen(raw, dtype);
+    return sum + value * value;
+  }
+};
+
+}  // namespace penstock::gpu

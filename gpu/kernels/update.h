@@ -1,0 +1,236 @@
+// One optimizer step over a tile, element by element as tiering/arithmetic/optimizer.h defines it.
+//
+// The optimizer is a template argument; formats of weight, gradient, master and moments are looked at while running,
+// since every thread of a launch takes the same branch and the memory is the limit: 26 B at 4.8 TB/s leave about 150
+// instructions an element on an H200.
+#pragma once
+
+#include "gpu/kernels/packet.h"
+#include "tiering/arithmetic/byte_moments.h"
+#include "tiering/arithmetic/optimizer.h"
+#include "tiering/arithmetic/stochastic.h"
+
+namespace penstock::gpu {
+
+// kernel::UpdateTile with its planes by name, as launch code prepares it.
+struct UpdatePlanes {
+  StateForm form;
+  StepNumbers numbers;
+  std::byte* weight = nullptr;
+  const std::byte* gradient = nullptr;
+  float* master = nullptr;
+  uint16_t* master_low = nullptr;
+  std::byte* momentum = nullptr;
+  std::byte* variance = nullptr;
+  float* momentum_scale = nullptr;
+  float* variance_scale = nullptr;
+  uint64_t elements = 0;
+  uint64_t first_element = 0;
+};
+
+// What a thread holds of four elements between reading and writing.
+struct UpdatePacket {
+  Packet<float> gradient, master, momentum, variance;
+};
+
+struct UpdateMaster : UpdatePlanes {
+  PENSTOCK_HOST_DEVICE Packet<float> load_master(uint64_t index, uint32_t length) const {
+    if (form.master == MasterForm::full) return load(master + index, length);
+    if (form.master == MasterForm::same) return load(reinterpret_cast<const float*>(weight) + index, length);
+    Packet<uint16_t> high = load(reinterpret_cast<const uint16_t*>(weight) + index, length);
+    Packet<uint16_t> low = load(master_low + index, length);
+    Packet<float> joined;
+    for (uint32_t i = 0; i < kPacket; ++i) joined.values[i] = arithmetic::join({high.values[i], low.values[i]});
+    return joined;
+  }
+
+  PENSTOCK_HOST_DEVICE void store_master(uint64_t index, uint32_t length, const Packet<float>& packet) const {
+    if (form.master != MasterForm::split) {
+      if (form.master == MasterForm::full) store(master + index, length, packet);
+      store_narrow(weight, form.weight, index, length, packet);
+      return;
+    }
+    Packet<uint16_t> high, low;
+    for (uint32_t i = 0; i < kPacket; ++i) {
+      arithmetic::SplitMaster split = arithmetic::split_of(packet.values[i]);
+      high.values[i] = split.high;
+      low.values[i] = split.low;
+    }
+    store(reinterpret_cast<uint16_t*>(weight) + index, length, high);
+    store(master_low + index, length, low);
+  }
+
+  PENSTOCK_HOST_DEVICE void random_of(uint64_t index, uint32_t (&random)[kPacket]) const {
+    for (uint32_t i = 0; i < kPacket; ++i) {
+      uint64_t element = first_element + index + i;
+      uint32_t key = arithmetic::random_key(numbers.seed, numbers.step, static_cast<uint32_t>(element >> 32));
+      random[i] = arithmetic::random_bits(key, static_cast<uint32_t>(element));
+    }
+  }
+
+  template <OptimizerKind kind, arithmetic::Denominator denominator>
+  PENSTOCK_HOST_DEVICE void step(UpdatePacket& packet) const {
+    using arithmetic::PlainNumbers;
+    for (uint32_t i = 0; i < kPacket; ++i) {
+      float g = arithmetic::scaled_gradient<PlainNumbers>(packet.gradient.values[i], numbers.gradient_scale);
+      arithmetic::optimizer_step<PlainNumbers, kind, denominator>(numbers.coefficients, g, packet.master.values[i],
+                                                                  packet.momentum.values[i], packet.variance.values[i]);
+    }
+  }
+};
+
+// Moments in fp32 or bf16.
+template <OptimizerKind kind>
+struct UpdateKernel : UpdateMaster {
+  static constexpr uint32_t kPhases = 1;
+  using Shared = Nothing;
+  using Local = Nothing;
+  static constexpr bool kHasMomentum = arithmetic::has_momentum(kind);
+  static constexpr bool kHasVariance = arithmetic::has_variance(kind);
+
+  PENSTOCK_HOST_DEVICE uint64_t blocks() const { return (elements + kThreads * kPacket - 1) / (kThreads * kPacket); }
+
+  PENSTOCK_HOST_DEVICE void run(uint32_t, uint64_t block, uint32_t thread, Shared&, Local&) const {
+    uint64_t index = (block * kThreads + thread) * kPacket;
+    uint32_t length = packet_length(index, elements);
+    if (length == 0) return;
+    Dtype moment = form.moments == MomentForm::fp32 ? Dtype::fp32 : Dtype::bf16;
+    RawPacket gradient_raw = load_raw(gradient, form.gradient, index, length);
+    RawPacket momentum_raw{}, variance_raw{};
+    if (kHasMomentum) momentum_raw = load_raw(momentum, moment, index, length);
+    if (kHasVariance) variance_raw = load_raw(variance, moment, index, length);
+    UpdatePacket packet{widen(gradient_raw, form.gradient), load_master(index, length), widen(momentum_raw, moment),
+                        widen(variance_raw, moment)};
+    if (form.moments == MomentForm::fp32) {
+      step<kind, arithmetic::Denominator::divided>(packet);
+      if (kHasMomentum) store_narrow(momentum, Dtype::fp32, index, length, packet.momentum);
+      if (kHasVariance) store_narrow(variance, Dtype::fp32, index, length, packet.variance);
+    } else {
+      step<kind, arithmetic::Denominator::multiplied>(packet);
+      uint32_t random[kPacket];
+      random_of(index, random);
+      if (kHasMomentum) store_stochastic(momentum, index, length, packet.momentum, random, 0);
+      if (kHasVariance) store_stochastic(variance, index, length, packet.variance, random, 16);
+    }
+    store_master(index, length, packet.master);
+  }
+
+ private:
+  static PENSTOCK_HOST_DEVICE void store_stochastic(std::byte* plane, uint64_t index, uint32_t length,
+                                                    const Packet<float>& packet, const uint32_t (&random)[kPacket],
+                                                    uint32_t shift) {
+    Packet<uint16_t> halves;
+    for (uint32_t i = 0; i < kPacket; ++i) {
+      halves.values[i] = arithmetic::bf16_stochastic(packet.values[i], static_cast<uint16_t>(random[i] >> shift));
+    }
+    store(reinterpret_cast<uint16_t*>(plane) + index, length, halves);
+  }
+};
+
+// Moments of one byte: their blocks of 256 elements are 64 threads' packets, which agree on a scale before any is
+// written. The variance rests as its root.
+template <OptimizerKind kind>
+struct UpdateByteKernel : UpdateMaster {
+  static constexpr uint32_t kPhases = 3;
+  static constexpr uint32_t kThreadsOfBlock = kMomentBlockElements / kPacket;
+  static constexpr uint32_t kPartsOfBlock = 8;  // of 8 threads each
+  struct Largest {
+    uint32_t momentum, root;
+  };
+  struct Shared {
+    Largest of_4[kThreads];
+    Largest of_32[kThreads / 8];
+  };
+  using Local = UpdatePacket;
+  static constexpr bool kHasMomentum = arithmetic::has_momentum(kind);
+  static constexpr bool kHasVariance = arithmetic::has_variance(kind);
+
+  PENSTOCK_HOST_DEVICE uint64_t blocks() const { return (elements + kThreads * kPacket - 1) / (kThreads * kPacket); }
+
+  PENSTOCK_HOST_DEVICE void run(uint32_t phase, uint64_t block, uint32_t thread, Shared& shared, Local& local) const {
+    uint64_t index = (block * kThreads + thread) * kPacket;
+    uint32_t length = packet_length(index, elements);
+    switch (phase) {
+      case 0:
+        shared.of_4[thread] = length == 0 ? Largest{0, 0} : updated(index, length, local);
+        return;
+      case 1:
+        if (thread % 8 == 0) shared.of_32[thread / 8] = largest(&shared.of_4[thread]);
+        return;
+      default:
+        if (length == 0) return;
+        write(index, length, largest(&shared.of_32[thread / kThreadsOfBlock * kPartsOfBlock]), local);
+    }
+  }
+
+ private:
+  PENSTOCK_HOST_DEVICE Largest updated(uint64_t index, uint32_t length, Local& local) const {
+    uint64_t scale_index = index / kMomentBlockElements;
+    local.gradient = load_wide(gradient, form.gradient, index, length);
+    local.master = load_master(index, length);
+    local.momentum = local.variance = Packet<float>{};
+    if (kHasMomentum) {
+      Packet<uint8_t> bytes = load(reinterpret_cast<const uint8_t*>(momentum) + index, length);
+      float scale = momentum_scale[scale_index];
+      for (uint32_t i = 0; i < kPacket; ++i) {
+        local.momentum.values[i] = arithmetic::momentum_of_byte(bytes.values[i], scale);
+      }
+    }
+    if (kHasVariance) {
+      Packet<uint8_t> bytes = load(reinterpret_cast<const uint8_t*>(variance) + index, length);
+      float scale = variance_scale[scale_index];
+      for (uint32_t i = 0; i < kPacket; ++i) {
+        float root = arithmetic::root_of_byte(bytes.values[i], scale);
+        local.variance.values[i] = root * root;
+      }
+    }
+    step<kind, arithmetic::Denominator::multiplied>(local);
+    Largest most{0, 0};
+    for (uint32_t i = 0; i < length; ++i) {
+      local.variance.values[i] = arithmetic::PlainNumbers::root(local.variance.values[i]);
+      uint32_t momentum_bits = arithmetic::bits_of(local.momentum.values[i]) & arithmetic::kMagnitudeBits;
+      uint32_t root_bits = arithmetic::bits_of(local.variance.values[i]) & arithmetic::kMagnitudeBits;
+      most = larger(most, {momentum_bits, root_bits});
+    }
+    return most;
+  }
+
+  PENSTOCK_HOST_DEVICE void write(uint64_t index, uint32_t length, Largest most, const Local& local) const {
+    uint32_t random[kPacket];
+    random_of(index, random);
+    bool is_first = index % kMomentBlockElements == 0;
+    if (kHasMomentum) {
+      float scale = arithmetic::byte_scale(arithmetic::kMomentumCode, most.momentum);
+      Packet<uint8_t> bytes;
+      for (uint32_t i = 0; i < kPacket; ++i) {
+        bytes.values[i] =
+            arithmetic::byte_of_momentum(local.momentum.values[i], scale, static_cast<uint16_t>(random[i]));
+      }
+      store(reinterpret_cast<uint8_t*>(momentum) + index, length, bytes);
+      if (is_first) momentum_scale[index / kMomentBlockElements] = scale;
+    }
+    if (kHasVariance) {
+      float scale = arithmetic::byte_scale(arithmetic::kRootCode, most.root);
+      Packet<uint8_t> bytes;
+      for (uint32_t i = 0; i < kPacket; ++i) {
+        bytes.values[i] =
+            arithmetic::byte_of_root(local.variance.values[i], scale, static_cast<uint16_t>(random[i] >> 16));
+      }
+      store(reinterpret_cast<uint8_t*>(variance) + index, length, bytes);
+      if (is_first) variance_scale[index / kMomentBlockElements] = scale;
+    }
+    store_master(index, length, local.master);
+  }
+
+  static PENSTOCK_HOST_DEVICE Largest larger(Largest a, Largest b) {
+    return {a.momentum > b.momentum ? a.momentum : b.momentum, a.root > b.root ? a.root : b.root};
+  }
+
+  static PENSTOCK_HOST_DEVICE Largest largest(const Largest* eight) {
+    Largest most = eight[0];
+    for (uint32_t i = 1; i < 8; ++i) most = larger(most, eight[i]);
+    return most;
+  }
+};
+
+}  // namespace penstock::gpu

@@ -1,0 +1,79 @@
+// StreamedDevice is Device over any Backend: it keeps the leases of copies, orders them, learns their ends through an
+// eventfd, and takes unregistered host memory through a small pinned buffer.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/backend.h"
+
+namespace penstock::gpu {
+
+class StreamedDevice : public Device {
+ public:
+  // Takes the arena, the streams and the eventfd, or says what was refused.
+  static Result<std::unique_ptr<Device>> open(std::unique_ptr<Backend> backend, uint64_t arena_bytes);
+  ~StreamedDevice() override;
+
+  std::span<std::byte> memory() override { return memory_; }
+  HostRegistration register_host_memory(std::span<std::byte> arena,
+                                        std::span<const std::span<std::byte>> windows) override;
+  using Device::copy;
+  Copy copy(std::span<const CopyRun> runs, Lease source, Lease target, std::span<const Event> after) override;
+  Stream kernel_stream() override { return kernel_stream_; }
+  Status launch(const Kernel& kernel, Stream stream) override { return backend_->launch(kernel, stream); }
+  Result<Event> record(Stream stream) override { return backend_->record(stream); }
+  Status make_wait(Stream stream, const Event& event) override { return backend_->make_wait(stream, event); }
+  Result<bool> reached(const Event& event) override { return backend_->reached(event); }
+  size_t poll() override;
+  size_t wait(std::chrono::nanoseconds timeout) override;
+  int completion_fd() const override { return completion_fd_; }
+  const DeviceFacts& facts() const override { return backend_->facts(); }
+  std::string description() const override;
+  void drive_until_ended(const TransferState& state) override;
+
+ private:
+  // One part of a staged copy: the host's memcpy between the caller's memory and the pinned buffer.
+  struct HostPart {
+    std::byte* target;
+    const std::byte* source;
+    uint64_t bytes;
+  };
+  struct Pending {
+    std::shared_ptr<TransferState> state;
+    Lease source;
+    Event done;
+    Status refused;  // why only part of it was issued
+    std::deque<HostPart> host_parts;
+  };
+  // One direction. Copies on one stream end in order, so only the first pending one is ever asked for.
+  struct Lane {
+    Stream copies;
+    Stream signals;  // carries the wake-ups, so that no copy waits for the host to be told of the one before
+    std::span<std::byte> staging;
+    std::deque<Pending> pending;
+  };
+
+  explicit StreamedDevice(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  Status take(uint64_t arena_bytes);
+  bool is_direct(std::span<const std::byte> host) const;
+  Status issue(std::span<const CopyRun> runs, Pending& pending, Lane& lane, Direction direction,
+               std::span<const Event> after);
+  Status issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending, Lane& lane,
+                      Direction direction);
+  size_t end_ready(Lane& lane);
+  bool idle() const { return to_device_.pending.empty() && to_host_.pending.empty(); }
+
+  std::unique_ptr<Backend> backend_;
+  std::span<std::byte> memory_;
+  int completion_fd_ = -1;
+  Stream kernel_stream_;
+  Lane to_device_, to_host_;
+  std::vector<std::span<std::byte>> registered_;
+  std::string registration_text_ = "no host memory registered";
+};
+
+}  // namespace penstock::gpu
