@@ -24,7 +24,10 @@
 #include <string>
 #include <vector>
 
+#include "aio/commit_barriers.h"
 #include "aio/drive_folder.h"
+#include "aio/root_writer.h"
+#include "aio/tile_chunks.h"
 #include "tiering/checksum.h"
 #include "tiering/io_engine.h"
 #include "tiering/root_record.h"
@@ -42,18 +45,17 @@ struct CreateOptions {
   // step loses the store.
   uint32_t slots = 2;
   // The drives' measured rates, one for each folder; empty means equal. Tiles are spread in these shares.
-  std::vector<double> weights;
+  std::vector<double> rates;
   // What is done about a store, whole or half-created, that is there already.
   enum class Existing { refuse, replace } existing = Existing::refuse;
   RootPayload payload;  // of the state before the first step
   ChecksumFunction checksum = penstock::checksum;
-  // Memory for the tiles on their way, cut into pieces of kCreatePieceBytes: at least 2 of them, 8 for full speed.
+  // Memory for the tiles on their way, cut into pieces of kChunkBytes: at least one, some eight for full speed.
   std::span<std::byte> memory;
 };
-constexpr uint64_t kCreatePieceBytes = 4 * kMiB;
 
 // Fills `bytes` with the initial state: the part of `tile`'s plane number `plane` that begins `first_byte` into the
-// plane. Asked for in the order of tiles, planes and bytes, every byte once, at most kCreatePieceBytes at a time.
+// plane. Asked for in the order of tiles, planes and bytes, every byte once, at most kChunkBytes at a time.
 using FillTile = std::function<Status(TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes)>;
 
 // What was found at opening that the user should read: a copy restored from a mirror, an older step taken after every
@@ -65,17 +67,10 @@ struct OpenReport {
 struct OpenOptions {
   // inspect writes nothing, not even repairs; a store left open by `space: single` may be inspected.
   enum class Access { run, inspect } access = Access::run;
+  uint32_t rank = 0;
   // What the caller means to find; null: whatever is there.
   const StoreShape* expected_shape = nullptr;
   ChecksumFunction checksum = penstock::checksum;
-};
-
-// Lets several ranks commit together. Each function is called at its point with a continuation, which it calls once,
-// at once or later on the same thread, with the verdict of all ranks. Empty functions stand for a single rank.
-struct CommitBarriers {
-  using Continue = std::function<void(Status)>;
-  std::function<void(Status mine, Continue)> data_flushed;
-  std::function<void(Status mine, Continue)> root_flushed;
 };
 
 struct BadBlock {
@@ -97,6 +92,8 @@ struct StoreCounters {
   uint64_t root_bytes = 0;
 };
 
+struct StoreParts;
+
 class TileStore {
  public:
   // Makes the files, preallocates every byte, writes the first slot of every tile as `fill` says, and the first root.
@@ -105,7 +102,8 @@ class TileStore {
                        const FillTile& fill);
 
   // The bytes that create() would take in each folder.
-  static std::vector<uint64_t> bytes_needed(const StoreShape& shape, uint32_t slots, std::vector<double> weights);
+  static std::vector<uint64_t> bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,
+                                            const std::vector<double>& rates = {});
 
   // Takes the locks and the newest root that can be believed; touches nothing unless it succeeds.
   static Result<std::unique_ptr<TileStore>> open(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
@@ -146,8 +144,8 @@ class TileStore {
     std::vector<Extent> extents;
   };
   // A free slot for the tile's next version; nothing while there is none: the root that still names one is not durable
-  // yet, or I/O on it has not ended. `speculative` keeps the current version for a discard(). `final` is current at
-  // once, and may take a slot whose version was never made durable.
+  // yet, or I/O on it has not ended, or the store has failed. `speculative` keeps the current version for a discard().
+  // `final` is current at once, and may take a slot whose version was never made durable.
   std::optional<Writing> begin_write(TileId tile, Update update, uint64_t lease_offset_bytes = 0);
   // The write has ended well.
   void written(TileSlot place, std::span<const uint64_t> checksums);
@@ -161,18 +159,41 @@ class TileStore {
 
   // Makes the current version of every tile durable together with `payload`, once every write begun so far has ended;
   // calls `done` from inside engine.poll(). Later reads and writes go on meanwhile.
-  // REQUIRES: no commit under way, no unconfirmed write.
+  // Unconfirmed writes are the next step's and stay out of it. REQUIRES: not committing().
   void commit(RootPayload payload, std::function<void(Status)> done);
   bool committing() const;
   void set_barriers(CommitBarriers barriers);
 
   // Reads everything that the newest durable root names and compares every checksum. `memory` as in CreateOptions.
-  Result<ScrubReport> scrub(std::span<std::byte> memory);
+  // Blocks. REQUIRES: no commit meanwhile.
+  ScrubReport scrub(std::span<std::byte> memory);
 
  private:
-  struct State;
-  explicit TileStore(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  TileStore(IoEngine& engine, std::unique_ptr<StoreParts> parts, ChecksumFunction checksum);
+
+  void ended_write(TileSlot place);
+  void mark_torn();
+  void write_root();
+  RootRecord next_root(RootRecord::State state, const RootPayload& payload) const;
+  std::vector<RootWriter::PlacedPage> changed_pages(RootRecord& root);
+  void committed(const RootRecord& root, const Status& outcome);
+  void fail(const Status& why);
+
+  IoEngine& engine_;
+  const ChecksumFunction checksum_;
+  const std::unique_ptr<StoreParts> parts_;
+
+  SlotTable tiles_;
+  SlotTable pages_;
+  // By slot: the checksums of what was last written there.
+  std::vector<TileTable> versions_;
+
+  RootWriter writer_;
+  CommitBarriers barriers_;
+  std::optional<RootPayload> payload_under_way_;
+  std::function<void(Status)> done_;
+  StoreCounters counters_;
+  Status status_;
 };
 
 }  // namespace penstock::aio

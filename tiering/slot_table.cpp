@@ -55,7 +55,10 @@ std::optional<uint32_t> SlotTable::try_begin_write(TileId tile, Update update) {
 
 void SlotTable::end_write(TileSlot place) {
   CHECK(is_writing(place), "tile ", place.tile, " slot ", place.slot, " is not being written");
-  tiles_[place.tile].writing[place.slot] = false;
+  Names& names = tiles_[place.tile];
+  names.writing[place.slot] = false;
+  // Nothing begins to be written where a root under way points, so what lands there was counted by seal().
+  if (is_sealed_ && names.sealed == place.slot) --landing_;
 }
 
 void SlotTable::confirm() {
@@ -74,20 +77,17 @@ void SlotTable::discard() {
 void SlotTable::seal() {
   CHECK(!is_sealed_, "a root is under way already");
   is_sealed_ = true;
-  for (Names& names : tiles_) names.sealed = names.current;
+  landing_ = 0;
+  for (Names& names : tiles_) {
+    names.sealed = names.current;
+    if (names.writing[names.sealed]) ++landing_;
+  }
 }
 
 void SlotTable::make_durable() {
   CHECK(is_sealed_, "no root is under way");
   is_sealed_ = false;
   for (Names& names : tiles_) names.durable = names.sealed;
-}
-
-bool SlotTable::sealed_is_landing() const {
-  for (const Names& names : tiles_) {
-    if (names.writing[names.sealed]) return true;
-  }
-  return false;
 }
 
 std::vector<uint8_t> SlotTable::pin() {

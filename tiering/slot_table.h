@@ -66,8 +66,8 @@ class SlotTable {
   void seal();
   void make_durable();
   bool is_sealed() const { return is_sealed_; }
-  // Whether the root under way names a slot that is still being written.
-  bool sealed_is_landing() const;
+  // How many slots that the root under way names are still being written.
+  uint32_t landing() const { return landing_; }
 
   // A snapshot keeps the slots that the durable root names, until unpin() is given them again.
   std::vector<uint8_t> pin();
@@ -92,6 +92,7 @@ class SlotTable {
   std::vector<Names> tiles_;
   std::vector<TileId> unconfirmed_;
   bool is_sealed_ = false;
+  uint32_t landing_ = 0;
   bool in_place_allowed_ = false;
 };
 

@@ -29,6 +29,10 @@ std::vector<Part> parts_of(const TileLayout& layout) {
   return parts;
 }
 
+bool continues(const StoreLayout::Piece& before, const StoreLayout::Piece& piece) {
+  return before.drive == piece.drive && before.file_offset_bytes + before.length_bytes == piece.file_offset_bytes;
+}
+
 }  // namespace
 
 std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drives) {
@@ -84,10 +88,10 @@ class StoreLayout::Spreader {
 };
 
 StoreLayout::StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares)
-    : slots_(slots), shares_(std::move(shares)), table_(shape) {
+    : slots_(slots), shares_(std::move(shares)), table_(std::make_shared<TableGeometry>(shape)) {
   CHECK(slots >= 1 && slots <= kSlotsMax, slots, " slots");
   pages_offset_ = shape_offset() + round_up(shape.encode().size(), kSegmentAlignmentBytes);
-  tiles_offset_ = round_up(pages_offset_ + table_.pages() * table_.page_bytes() * page_slots(), kMiB);
+  tiles_offset_ = round_up(pages_offset_ + table_->pages() * table_->page_bytes() * page_slots(), kMiB);
 
   Spreader spreader(shares_);
   region_bytes_.assign(drives(), 0);
@@ -121,14 +125,19 @@ std::vector<StoreLayout::Piece> StoreLayout::pieces(TileId tile, uint32_t slot, 
     uint64_t to = std::min(offset_bytes + length_bytes, run.tile_offset_bytes + run.length_bytes);
     if (from >= to) continue;
     uint64_t file_offset_bytes = tiles_offset_ + region * region_bytes_[run.drive] + run.region_offset_bytes;
-    pieces.push_back({run.drive, file_offset_bytes + (from - run.tile_offset_bytes), from, to - from});
+    Piece piece{run.drive, file_offset_bytes + (from - run.tile_offset_bytes), from, to - from};
+    if (!pieces.empty() && continues(pieces.back(), piece)) {
+      pieces.back().length_bytes += piece.length_bytes;
+    } else {
+      pieces.push_back(piece);
+    }
   }
   return pieces;
 }
 
 uint64_t StoreLayout::page_offset(uint32_t page, uint32_t slot) const {
-  CHECK(page < table_.pages() && slot < page_slots());
-  return pages_offset_ + (uint64_t{slot} * table_.pages() + page) * table_.page_bytes();
+  CHECK(page < table_->pages() && slot < page_slots());
+  return pages_offset_ + (uint64_t{slot} * table_->pages() + page) * table_->page_bytes();
 }
 
 }  // namespace penstock

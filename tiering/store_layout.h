@@ -48,7 +48,8 @@ class StoreLayout {
   static constexpr uint64_t shape_offset() { return 2 * kSecondCopyBytes; }
   uint64_t page_offset(uint32_t page, uint32_t slot) const;
 
-  const TableGeometry& table() const { return table_; }
+  const TableGeometry& table() const { return *table_; }
+  std::shared_ptr<const TableGeometry> shared_table() const { return table_; }
   uint32_t slots() const { return slots_; }
   // Table pages are never overwritten in place, even where tiles are.
   uint32_t page_slots() const { return slots_ < 2 ? 2 : slots_; }
@@ -74,9 +75,9 @@ class StoreLayout {
   };
   class Spreader;
 
-  const uint32_t slots_;
-  const std::vector<uint32_t> shares_;
-  const TableGeometry table_;
+  uint32_t slots_;
+  std::vector<uint32_t> shares_;
+  std::shared_ptr<const TableGeometry> table_;
   uint64_t pages_offset_ = 0;
   uint64_t tiles_offset_ = 0;
   std::vector<uint64_t> region_bytes_;  // of one slot of every updated tile, by drive

@@ -1,6 +1,7 @@
 #include "tiering/store_shape.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "tiering/byte_codec.h"
 #include "tiering/checksum.h"

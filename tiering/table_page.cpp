@@ -1,5 +1,6 @@
 #include "tiering/table_page.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "tiering/checksum.h"
@@ -28,7 +29,34 @@ TableGeometry::TableGeometry(const StoreShape& shape) {
 
 uint64_t TableGeometry::words_per_page() const { return words_of(page_bytes_); }
 
-void TablePage::encode(std::span<std::byte> page) const {
+void TileTable::set(TileId tile, uint32_t slot, std::span<const uint64_t> checksums) {
+  CHECK(checksums.size() == geometry_->checksums(tile), "tile ", tile, " has ", geometry_->checksums(tile),
+        " checksums, not ", checksums.size());
+  uint64_t first = geometry_->first_word(tile);
+  words_[first] = slot;
+  std::copy(checksums.begin(), checksums.end(), words_.begin() + static_cast<ptrdiff_t>(first) + 1);
+}
+
+void TileTable::set_checksum(TileId tile, uint64_t number, uint64_t checksum) {
+  CHECK(number < geometry_->checksums(tile));
+  words_[geometry_->first_word(tile) + 1 + number] = checksum;
+}
+
+std::span<const uint64_t> TileTable::page_words(uint32_t page) const {
+  uint64_t first = page * geometry_->words_per_page();
+  return std::span(words_).subspan(first, std::min(geometry_->words_per_page(), words_.size() - first));
+}
+
+Status TileTable::set_page_words(uint32_t page, std::span<const uint64_t> words) {
+  if (words.size() != page_words(page).size()) {
+    return Status(Code::kCorrupt,
+                  text("table page ", page, ": ", words.size(), " words, not ", page_words(page).size()));
+  }
+  std::copy(words.begin(), words.end(), words_.begin() + static_cast<ptrdiff_t>(page * geometry_->words_per_page()));
+  return Status();
+}
+
+std::vector<std::byte> TablePage::encode(uint64_t page_bytes) const {
   ByteWriter out;
   out.put(kPageMagic);
   out.put(kStoreFormat);
@@ -37,11 +65,11 @@ void TablePage::encode(std::span<std::byte> page) const {
   out.put(sequence);
   out.put(static_cast<uint32_t>(words.size()));
   out.pad_to(kFieldBytes);
-  CHECK(words.size() <= words_of(page.size()));
+  CHECK(words.size() <= words_of(page_bytes));
   out.put_bytes(std::as_bytes(std::span(words)));
-  out.pad_to(page.size() - sizeof(uint64_t));
+  out.pad_to(page_bytes - sizeof(uint64_t));
   out.put(checksum(out.bytes(), kPageMagic));
-  std::memcpy(page.data(), out.bytes().data(), page.size());
+  return out.take();
 }
 
 Result<TablePage> TablePage::decode(std::span<const std::byte> page, const std::string& what) {

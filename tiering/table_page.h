@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,29 @@ class TableGeometry {
   uint32_t pages_ = 0;
 };
 
+// What one root says about every tile.
+class TileTable {
+ public:
+  explicit TileTable(std::shared_ptr<const TableGeometry> geometry)
+      : geometry_(std::move(geometry)), words_(geometry_->words(), 0) {}
+
+  uint64_t slot(TileId tile) const { return words_[geometry_->first_word(tile)]; }
+  std::span<const uint64_t> checksums(TileId tile) const {
+    return std::span(words_).subspan(geometry_->first_word(tile) + 1, geometry_->checksums(tile));
+  }
+  // REQUIRES: as many checksums as the tile has.
+  void set(TileId tile, uint32_t slot, std::span<const uint64_t> checksums);
+  void set_checksum(TileId tile, uint64_t number, uint64_t checksum);
+
+  std::span<const uint64_t> page_words(uint32_t page) const;
+  // Refuses another number of words than the page has.
+  Status set_page_words(uint32_t page, std::span<const uint64_t> words);
+
+ private:
+  std::shared_ptr<const TableGeometry> geometry_;
+  std::vector<uint64_t> words_;
+};
+
 // One page as it lies on a drive. Its checksum covers store, page number and the sequence of the root that wrote it, so
 // an older version of the page, another page or another store's is not taken for it.
 struct TablePage {
@@ -43,8 +67,7 @@ struct TablePage {
   uint64_t sequence = 0;
   std::vector<uint64_t> words;
 
-  // Into all of `page`.
-  void encode(std::span<std::byte> page) const;
+  std::vector<std::byte> encode(uint64_t page_bytes) const;
   static Result<TablePage> decode(std::span<const std::byte> page, const std::string& what);
   // What the root's table_digest is made of.
   static uint64_t checksum_of(std::span<const std::byte> page);

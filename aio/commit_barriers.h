@@ -1,0 +1,19 @@
+// CommitBarriers let several ranks commit together: what every rank has flushed is real, or nothing is.
+#pragma once
+
+#include <functional>
+
+#include "tiering/status.h"
+
+namespace penstock::aio {
+
+// Each function is called at its point of a commit with this rank's outcome, and calls the continuation once, at once
+// or later on the same thread, with the verdict of all ranks. An empty function stands for a single rank.
+struct CommitBarriers {
+  using Continue = std::function<void(Status verdict)>;
+  using Barrier = std::function<void(Status mine, Continue)>;
+  Barrier data_flushed;
+  Barrier root_flushed;
+};
+
+}  // namespace penstock::aio

@@ -1,0 +1,44 @@
+#include "aio/direct_folder.h"
+
+#include <cerrno>
+#include <filesystem>
+
+namespace penstock::aio {
+
+bool DirectFolder::has_file(const std::string& name) const {
+  std::error_code ignored;
+  return std::filesystem::exists(full_path(name), ignored);
+}
+
+Result<uint64_t> DirectFolder::free_bytes() const {
+  std::error_code error;
+  std::filesystem::space_info space = std::filesystem::space(path_, error);
+  if (error) return errno_status(path_, error.value(), "give a folder that exists, on the drive that is meant");
+  return space.available;
+}
+
+Result<std::unique_ptr<File>> DirectFolder::create_file(const std::string& name, uint64_t size_bytes) {
+  PENSTOCK_TRY_ASSIGN(file, DirectFile::create(full_path(name), size_bytes, Existing::refuse, options_));
+  // From here on the file says itself that it is not complete; who made it removes it.
+  file->keep();
+  return std::unique_ptr<File>(std::move(file));
+}
+
+Result<std::unique_ptr<File>> DirectFolder::open_file(const std::string& name) {
+  PENSTOCK_TRY_ASSIGN(file, DirectFile::open(full_path(name), Access::read_write, options_));
+  return std::unique_ptr<File>(std::move(file));
+}
+
+Status DirectFolder::remove_file(const std::string& name) {
+  std::error_code error;
+  std::filesystem::remove(full_path(name), error);
+  return error ? errno_status("remove " + full_path(name), error.value()) : Status();
+}
+
+std::vector<std::shared_ptr<DriveFolder>> direct_folders(const std::vector<std::string>& paths) {
+  std::vector<std::shared_ptr<DriveFolder>> folders;
+  for (const std::string& path : paths) folders.push_back(std::make_shared<DirectFolder>(path));
+  return folders;
+}
+
+}  // namespace penstock::aio

@@ -1,0 +1,30 @@
+// DirectFolder is a store's folder on a real drive; its files are DirectFiles.
+#pragma once
+
+#include "aio/direct_file.h"
+#include "aio/drive_folder.h"
+
+namespace penstock::aio {
+
+class DirectFolder final : public DriveFolder {
+ public:
+  explicit DirectFolder(std::string path, FileOptions options = {}) : path_(std::move(path)), options_(options) {}
+
+  const std::string& path() const override { return path_; }
+  bool has_file(const std::string& name) const override;
+  Result<uint64_t> free_bytes() const override;
+  Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) override;
+  Result<std::unique_ptr<File>> open_file(const std::string& name) override;
+  Status remove_file(const std::string& name) override;
+
+ private:
+  std::string full_path(const std::string& name) const { return path_ + "/" + name; }
+
+  const std::string path_;
+  const FileOptions options_;
+};
+
+// The folders of `--store PATH[,PATH...]`.
+std::vector<std::shared_ptr<DriveFolder>> direct_folders(const std::vector<std::string>& paths);
+
+}  // namespace penstock::aio

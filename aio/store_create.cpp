@@ -1,0 +1,180 @@
+// Making a store: files, first slots, first root. Until the headers say that it is complete there is nothing to open.
+#include <cstring>
+#include <random>
+
+#include "aio/store_parts.h"
+#include "aio/tile_chunks.h"
+#include "tiering/check.h"
+
+namespace penstock::aio {
+namespace {
+
+StoreId random_store_id() {
+  std::random_device device;
+  auto word = [&] { return (uint64_t{device()} << 32) | device(); };
+  return {word(), word()};
+}
+
+// What is there may be in the way, and what is not there may have no space.
+Status check_folder(DriveFolder& folder, const std::string& name, uint64_t needed_bytes,
+                    CreateOptions::Existing existing) {
+  uint64_t freed_bytes = 0;
+  if (folder.has_file(name)) {
+    if (existing == CreateOptions::Existing::refuse) {
+      return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
+                    "resume from it, or replace it with --force");
+    }
+    PENSTOCK_TRY_ASSIGN(file, folder.open_file(name));  // refused while somebody uses it
+    freed_bytes = file->size_bytes();
+  }
+  PENSTOCK_TRY_ASSIGN(free_bytes, folder.free_bytes());
+  if (free_bytes + freed_bytes >= needed_bytes) return Status();
+  return Status(Code::kDoesNotFit,
+                text(folder.path(), ": the store needs ", bytes_text(needed_bytes), " here and ",
+                     bytes_text(free_bytes + freed_bytes), " are free"),
+                "free some space, give another drive, or choose `space: single`, which needs half");
+}
+
+class Creation {
+ public:
+  Creation(IoEngine& engine, const StoreShape& shape, const StoreLayout& layout, const CreateOptions& options)
+      : engine_(engine),
+        shape_(shape),
+        layout_(layout),
+        options_(options),
+        store_(random_store_id()),
+        table_(layout.shared_table()),
+        pool_(Tier::host, options.memory, kChunkBytes) {
+    CHECK(pool_.pieces() > 0, "making a store takes at least ", kChunkBytes, " B of memory");
+  }
+
+  Status run(DriveFolders folders, const FillTile& fill) {
+    const std::string name = store_file_name(shape_.rank);
+    for (uint32_t drive = 0; drive < folders.size(); ++drive) {
+      PENSTOCK_TRY_ASSIGN(file, folders[drive]->create_file(name, layout_.file_bytes(drive)));
+      files_.push_back(std::move(file));
+    }
+    PENSTOCK_TRY(write_headers(StoreHeader::State::creating));
+    PENSTOCK_TRY(write_on_all(engine_, files_, StoreLayout::shape_offset(), shape_.encode()));
+    PENSTOCK_TRY(write_tiles(fill));
+    PENSTOCK_TRY(write_table_and_root());
+    return write_headers(StoreHeader::State::complete);
+  }
+
+ private:
+  Status write_headers(StoreHeader::State state) {
+    StoreHeader header{.store = store_,
+                       .state = state,
+                       .drive = 0,
+                       .slots = layout_.slots(),
+                       .shares = layout_.shares(),
+                       .shape_bytes = shape_.encode().size(),
+                       .shape_digest = shape_.digest(),
+                       .file_bytes = 0};
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      for (header.drive = 0; header.drive < files_.size(); ++header.drive) {
+        header.file_bytes = layout_.file_bytes(header.drive);
+        PENSTOCK_TRY(write_bytes(engine_, *files_[header.drive], StoreLayout::header_offset(copy), header.encode()));
+      }
+    }
+    return flush_all(engine_, files_);
+  }
+
+  Status write_tiles(const FillTile& fill) {
+    Status status;
+    for (TileId tile = 0; tile < shape_.tiles.size() && status.ok() && refused_.ok(); ++tile) {
+      table_.set(tile, 0, std::vector<uint64_t>(layout_.table().checksums(tile)));
+      for (const TileChunk& chunk : chunks_of(shape_, tile)) {
+        if (status.ok() && refused_.ok()) status = write_chunk(chunk, fill);
+      }
+    }
+    while (pool_.pieces_free() < pool_.pieces()) engine_.wait(std::chrono::seconds(1));
+    return status.ok() ? refused_ : status;
+  }
+
+  Status write_chunk(const TileChunk& chunk, const FillTile& fill) {
+    engine_.poll();
+    while (pool_.pieces_free() == 0) engine_.wait(std::chrono::seconds(1));
+    Lease lease = *pool_.try_lease();
+    std::span<std::byte> bytes = lease.bytes().first(chunk.padded_bytes());
+    PENSTOCK_TRY(fill(chunk.tile, chunk.plane, chunk.plane_offset_bytes, bytes.first(chunk.length_bytes)));
+    std::memset(bytes.data() + chunk.length_bytes, 0, bytes.size() - chunk.length_bytes);
+    for_each_block(shape_, chunk, bytes, [&](uint64_t number, const TileBlock&, std::span<std::byte> content) {
+      table_.set_checksum(chunk.tile, number, options_.checksum(content, checksum_seed(chunk.tile, number)));
+    });
+    std::vector<Extent> extents =
+        extents_of(layout_, files_, {chunk.tile, 0}, chunk.tile_offset_bytes, chunk.padded_bytes());
+    engine_.write(extents, std::move(lease), IoEngine::kWhenever).then([this](Result<Lease> written) {
+      if (!written.ok() && refused_.ok()) refused_ = written.status();
+    });
+    return Status();
+  }
+
+  // The root lies at both places, so that an unreadable one is never taken for one that was not yet written.
+  Status write_table_and_root() {
+    const TableGeometry& geometry = layout_.table();
+    RootRecord root{.store = store_,
+                    .sequence = 1,
+                    .state = RootRecord::State::whole,
+                    .shape_digest = shape_.digest(),
+                    .table_digest = 0,
+                    .page_slots = std::vector<uint8_t>(geometry.pages(), 0),
+                    .payload = options_.payload};
+    std::vector<uint64_t> page_checksums;
+    for (uint32_t number = 0; number < geometry.pages(); ++number) {
+      std::span<const uint64_t> words = table_.page_words(number);
+      TablePage page{store_, number, root.sequence, {words.begin(), words.end()}};
+      std::vector<std::byte> bytes = page.encode(geometry.page_bytes());
+      page_checksums.push_back(TablePage::checksum_of(bytes));
+      PENSTOCK_TRY(write_on_all(engine_, files_, layout_.page_offset(number, 0), bytes));
+    }
+    root.table_digest = table_digest(page_checksums);
+    PENSTOCK_TRY(flush_all(engine_, files_));
+    for (uint64_t place : {0, 1}) {
+      PENSTOCK_TRY(write_on_all(engine_, files_, StoreLayout::root_offset(place), root.encode()));
+    }
+    return flush_all(engine_, files_);
+  }
+
+  IoEngine& engine_;
+  const StoreShape& shape_;
+  const StoreLayout& layout_;
+  const CreateOptions& options_;
+  const StoreId store_;
+  StoreFiles files_;
+  TileTable table_;
+  BufferPool pool_;
+  Status refused_;
+};
+
+}  // namespace
+
+std::vector<uint64_t> TileStore::bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,
+                                              const std::vector<double>& rates) {
+  StoreLayout layout(shape, slots, shares_of(rates, drives));
+  std::vector<uint64_t> bytes;
+  for (uint32_t drive = 0; drive < drives; ++drive) bytes.push_back(layout.file_bytes(drive));
+  return bytes;
+}
+
+Status TileStore::create(IoEngine& engine, DriveFolders folders, const StoreShape& shape, const CreateOptions& options,
+                         const FillTile& fill) {
+  CHECK(!folders.empty() && folders.size() <= kDrivesMax, folders.size(), " drives");
+  PENSTOCK_TRY(shape.validate());
+  const StoreLayout layout(shape, options.slots, shares_of(options.rates, static_cast<uint32_t>(folders.size())));
+  const std::string name = store_file_name(shape.rank);
+  for (uint32_t drive = 0; drive < folders.size(); ++drive) {
+    PENSTOCK_TRY(check_folder(*folders[drive], name, layout.file_bytes(drive), options.existing));
+  }
+  for (const std::shared_ptr<DriveFolder>& folder : folders) PENSTOCK_TRY(folder->remove_file(name));
+
+  Status outcome = Creation(engine, shape, layout, options).run(folders, fill);
+  if (outcome.ok()) return outcome;
+  for (const std::shared_ptr<DriveFolder>& folder : folders) {
+    Status removed = folder->remove_file(name);
+    if (!removed.ok()) return outcome.within(removed.message());
+  }
+  return outcome;
+}
+
+}  // namespace penstock::aio
