@@ -9,7 +9,10 @@
 namespace penstock::aio {
 
 MemoryFile::MemoryFile(std::string path, uint64_t size_bytes, uint32_t drive, uint64_t alignment_bytes)
-    : path_(std::move(path)), drive_(drive), alignment_bytes_(alignment_bytes), bytes_(size_bytes) {}
+    : MemoryFile(std::move(path), std::make_shared<Bytes>(size_bytes), drive, alignment_bytes) {}
+
+MemoryFile::MemoryFile(std::string path, std::shared_ptr<Bytes> bytes, uint32_t drive, uint64_t alignment_bytes)
+    : path_(std::move(path)), drive_(drive), alignment_bytes_(alignment_bytes), bytes_(std::move(bytes)) {}
 
 void MemoryBackend::submit(const Piece& piece) {
   const auto* file = dynamic_cast<const MemoryFile*>(piece.file);

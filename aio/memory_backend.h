@@ -13,22 +13,27 @@ namespace penstock::aio {
 
 class MemoryFile final : public File {
  public:
+  using Bytes = std::vector<std::byte>;
+
   MemoryFile(std::string path, uint64_t size_bytes, uint32_t drive = 0,
+             uint64_t alignment_bytes = kSegmentAlignmentBytes);
+  // Opens bytes that outlive this file object, as a drive's do.
+  MemoryFile(std::string path, std::shared_ptr<Bytes> bytes, uint32_t drive = 0,
              uint64_t alignment_bytes = kSegmentAlignmentBytes);
 
   const std::string& path() const override { return path_; }
-  uint64_t size_bytes() const override { return bytes_.size(); }
+  uint64_t size_bytes() const override { return bytes_->size(); }
   uint64_t alignment_bytes() const override { return alignment_bytes_; }
   uint32_t drive() const override { return drive_; }
   int descriptor() const override { return -1; }
 
-  std::span<std::byte> bytes() const { return bytes_; }
+  std::span<std::byte> bytes() const { return *bytes_; }
 
  private:
   const std::string path_;
   const uint32_t drive_;
   const uint64_t alignment_bytes_;
-  mutable std::vector<std::byte> bytes_;  // a File is const to those who write to it, as a descriptor is
+  const std::shared_ptr<Bytes> bytes_;  // a File is const to those who write to it, as a descriptor is
 };
 
 // Moves every piece at once, when it is submitted; pieces end in that order. REQUIRES: every file is a MemoryFile.
