@@ -1,8 +1,8 @@
 // TileUpdater takes one optimizer step over a tile in one pass: widen and scale the gradient, update, write the new
 // master, moments and weight; on request also the norm of what came in and checksums of what was read and written.
 //
-// The arithmetic is that of the scalar kernel (tiering/arithmetic/optimizer.h), bit for bit, on every Isa, at any length, offset and
-// alignment. Flush-to-zero is set for the pass and the caller's mode restored.
+// The arithmetic is that of the scalar kernel (tiering/arithmetic/optimizer.h), bit for bit, on every Isa, at any
+// length, offset and alignment. Flush-to-zero is set for the pass and the caller's mode restored.
 //   Scaled gradients below 2^-120 count as zero; weights and moments below 2^-100 are written as zero, sign kept.
 //   NaN and infinity pass through; a NaN is written as 0x7fc00000 (0x7fc0 in bf16, 0x7e00 in fp16). An int8 moment
 //   block that holds one becomes NaN as a whole.
@@ -13,10 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "cpu_optim/isa.h"
-#include "tiering/hyper.h"
 #include "tiering/state_layout.h"
+#include "tiering/step_numbers.h"
 
 namespace penstock::cpu_optim {
 
@@ -46,23 +47,17 @@ struct TileView {
                            uint64_t elements, uint64_t first_element);
 };
 
-// The numbers of one step, the same for all tiles of a parameter group.
-struct StepNumbers {
-  Coefficients coefficients;
-  // Every gradient is multiplied by it once, in fp32: 1/loss scale times clip factor, joined in double by the caller.
-  float gradient_scale = 1;
-  // Stochastic rounding draws from (seed, step, index of the element) and from nothing else.
-  uint64_t seed = 0;
-  uint64_t step = 0;
-};
-
 // What the pass shall report besides doing its work; an empty span is not asked for. Blocks are kBlockElements long,
 // counted from the tile's first element; the last may be shorter.
 struct TileNotes {
-  std::span<double> square_sums;                 // per block: gradient as it lies, before scaling (see gradient.h)
-  std::span<uint64_t> source_checksums;          // [block * (1 + planes) + plane], plane 0 the weight: what was read
-  std::span<uint64_t> target_checksums;          // likewise: what was written
-  std::span<const uint64_t> expected_checksums;  // likewise; the pass compares what it read with it
+  std::span<double> square_sums;  // per block: gradient as it lies, before scaling (see gradient.h)
+  // tiering/checksum.h over each plane's part of each block, at [block * (1 + planes) + plane], plane 0 the weight,
+  // with seed checksum_seed + that index. A full master's weight is not read: its entries are left alone and not
+  // compared.
+  uint64_t checksum_seed = 0;
+  std::span<uint64_t> source_checksums;          // of what was read
+  std::span<uint64_t> target_checksums;          // of what was written
+  std::span<const uint64_t> expected_checksums;  // what was read is compared with it
 };
 
 struct TileReport {
@@ -83,14 +78,15 @@ class TileUpdater {
   TileReport update(const TileView& tile, const StepNumbers& numbers, const TileNotes& notes = {}) const;
 
   const StateForm& form() const { return form_; }
-  Isa isa() const { return isa_; }
+  // The weight, then the resting planes.
+  std::span<const Plane> planes() const { return planes_; }
+  Isa isa() const;
   // Entries of a checksum span for a tile of `elements` elements.
-  uint64_t checksum_count(uint64_t elements) const { return ceil_div(elements, kBlockElements) * (1 + plane_count_); }
+  uint64_t checksum_count(uint64_t elements) const { return ceil_div(elements, kBlockElements) * planes_.size(); }
 
  private:
   StateForm form_;
-  Isa isa_;
-  uint64_t plane_count_;
+  std::vector<Plane> planes_;  // the weight, then the resting planes
   const struct Kernels* kernels_;
 };
 

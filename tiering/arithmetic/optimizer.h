@@ -113,7 +113,7 @@ template <class N>
 PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
   typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1));
   direction = N::flushed(direction, kGradientTiny);
-  p = settled<N>(p * N::all(c.decay) + N::signed_like(N::all(c.step_size), direction));
+  p = settled<N>(p * N::all(c.decay) + N::signed_like(c.step_size, direction));
   m = settled<N>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2)));
 }
 

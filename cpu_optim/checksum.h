@@ -1,0 +1,12 @@
+// tiering/checksum.h's value at SIMD speed, for whoever checks bytes outside of an update.
+#pragma once
+
+#include "cpu_optim/isa.h"
+#include "tiering/checksum.h"
+
+namespace penstock::cpu_optim {
+
+// REQUIRES: `isa` is among available_isas().
+ChecksumFunction checksum_function(Isa isa = best_isa());
+
+}  // namespace penstock::cpu_optim

@@ -1,0 +1,81 @@
+// The gradient helpers over Lanes: straight loops over whole groups.
+#pragma once
+
+#include "cpu_optim/kernels.h"
+#include "cpu_optim/lanes/inlined.h"
+
+namespace penstock::cpu_optim {
+
+template <class L>
+struct GradientPass {
+  using Float = typename L::Float;
+  using Bits = typename L::Bits;
+  static constexpr uint64_t kPair = 2 * L::kWidth;
+  // Bytes; some 20 lines ahead of a stream of one line every few nanoseconds.
+  static constexpr uint64_t kPrefetchBytes = 2048;
+
+  template <Dtype kDtype>
+  PENSTOCK_LANES Float load(const std::byte* values, uint64_t i) {
+    if constexpr (kDtype == Dtype::fp32) return L::load(values + i * 4);
+    if constexpr (kDtype == Dtype::bf16) return L::as_float(L::load16(values + i * 2) << 16);
+    if constexpr (kDtype == Dtype::fp16) return L::load_fp16(values + i * 2);
+  }
+
+  template <Dtype kDtype>
+  PENSTOCK_LANES void prefetch(const std::byte* values, uint64_t i, uint64_t elements) {
+    const std::byte* ahead = values + i * bytes_of(kDtype) + kPrefetchBytes;
+    for (uint64_t byte = 0; byte < elements * bytes_of(kDtype); byte += 64) L::prefetch(ahead + byte);
+  }
+
+  template <Dtype kDtype>
+  static void square_sums(const std::byte* values, uint64_t elements, double* lanes) {
+    constexpr size_t kSums = kSquareSumLanes / L::kWidth;
+    typename L::Squares sums[kSums];
+    for (size_t s = 0; s < kSums; ++s) sums[s] = L::load_squares(lanes + s * L::kWidth);
+    for (uint64_t i = 0; i < elements; i += kSquareSumLanes) {
+      prefetch<kDtype>(values, i, kSquareSumLanes);
+      for (size_t s = 0; s < kSums; ++s) sums[s] = L::add_squares(sums[s], load<kDtype>(values, i + s * L::kWidth));
+    }
+    for (size_t s = 0; s < kSums; ++s) L::store_squares(lanes + s * L::kWidth, sums[s]);
+  }
+
+  template <Dtype kDtype>
+  static void accumulate(const std::byte* source, float* target, uint64_t elements) {
+    std::byte* sums = reinterpret_cast<std::byte*>(target);
+    for (uint64_t i = 0; i < elements; i += kPair) {
+      prefetch<kDtype>(source, i, kPair);
+      prefetch<Dtype::fp32>(sums, i, kPair);
+      for (int k = 0; k < 2; ++k) {
+        const uint64_t at = i + k * L::kWidth;
+        L::store(sums + at * 4, L::load(sums + at * 4) + load<kDtype>(source, at));
+      }
+    }
+  }
+
+  template <Dtype kSource, Dtype kTarget>
+  static void cast(const std::byte* source, std::byte* target, uint64_t elements) {
+    for (uint64_t i = 0; i < elements; i += kPair) {
+      prefetch<kSource>(source, i, kPair);
+      Float x[2] = {load<kSource>(source, i), load<kSource>(source, i + L::kWidth)};
+      if constexpr (kTarget == Dtype::fp32) {
+        for (int k = 0; k < 2; ++k) L::store(target + (i + k * L::kWidth) * 4, x[k]);
+      } else if constexpr (kTarget == Dtype::bf16) {
+        L::store16(target + i * 2, L::bf16_of(x[0]), L::bf16_of(x[1]));
+      } else {
+        L::store16(target + i * 2, L::fp16_of(x[0]), L::fp16_of(x[1]));
+      }
+    }
+  }
+
+  template <Dtype kDtype>
+  static uint32_t largest(const std::byte* values, uint64_t elements) {
+    Bits largest = L::bits(0);
+    for (uint64_t i = 0; i < elements; i += L::kWidth) {
+      if (i % kSquareSumLanes == 0) prefetch<kDtype>(values, i, kSquareSumLanes);
+      largest = L::larger(largest, L::as_bits(load<kDtype>(values, i)) & L::bits(0x7fff'ffff));
+    }
+    return L::largest_of(largest);
+  }
+};
+
+}  // namespace penstock::cpu_optim

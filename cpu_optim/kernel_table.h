@@ -1,0 +1,54 @@
+// Fills a table of kernels from Lanes. Included by one source file per Isa, which is compiled for it.
+#pragma once
+
+#include "cpu_optim/gradient_kernel.h"
+#include "cpu_optim/kernels.h"
+#include "cpu_optim/update_kernel.h"
+
+namespace penstock::cpu_optim {
+
+template <class L, OptimizerKind kKind, MasterForm kMaster>
+constexpr void fill_moment_forms(UpdateKernel (&kernels)[kMomentForms]) {
+  kernels[static_cast<size_t>(MomentForm::fp32)] = &UpdatePass<L, kKind, kMaster, MomentForm::fp32>::run;
+  kernels[static_cast<size_t>(MomentForm::bf16)] = &UpdatePass<L, kKind, kMaster, MomentForm::bf16>::run;
+  kernels[static_cast<size_t>(MomentForm::int8)] = &ByteUpdatePass<L, kKind, kMaster>::run;
+}
+
+template <class L, OptimizerKind kKind>
+constexpr void fill_optimizer(Kernels& kernels) {
+  auto& forms = kernels.update[static_cast<size_t>(kKind)];
+  fill_moment_forms<L, kKind, MasterForm::split>(forms[static_cast<size_t>(MasterForm::split)]);
+  fill_moment_forms<L, kKind, MasterForm::full>(forms[static_cast<size_t>(MasterForm::full)]);
+  fill_moment_forms<L, kKind, MasterForm::same>(forms[static_cast<size_t>(MasterForm::same)]);
+}
+
+template <class L, Dtype kDtype>
+constexpr void fill_dtype(Kernels& kernels) {
+  constexpr size_t at = static_cast<size_t>(kDtype);
+  kernels.square_sums[at] = &GradientPass<L>::template square_sums<kDtype>;
+  kernels.accumulate[at] = &GradientPass<L>::template accumulate<kDtype>;
+  kernels.largest[at] = &GradientPass<L>::template largest<kDtype>;
+  kernels.cast[at][static_cast<size_t>(Dtype::fp32)] = &GradientPass<L>::template cast<kDtype, Dtype::fp32>;
+  kernels.cast[at][static_cast<size_t>(Dtype::bf16)] = &GradientPass<L>::template cast<kDtype, Dtype::bf16>;
+  kernels.cast[at][static_cast<size_t>(Dtype::fp16)] = &GradientPass<L>::template cast<kDtype, Dtype::fp16>;
+}
+
+template <class L>
+consteval Kernels kernel_table(Isa isa) {
+  Kernels kernels{};
+  kernels.isa = isa;
+  fill_optimizer<L, OptimizerKind::adamw>(kernels);
+  fill_optimizer<L, OptimizerKind::adam>(kernels);
+  fill_optimizer<L, OptimizerKind::adagrad>(kernels);
+  fill_optimizer<L, OptimizerKind::lion>(kernels);
+  fill_optimizer<L, OptimizerKind::sgd>(kernels);
+  fill_dtype<L, Dtype::fp32>(kernels);
+  fill_dtype<L, Dtype::bf16>(kernels);
+  fill_dtype<L, Dtype::fp16>(kernels);
+  kernels.checksum = [](ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe) {
+    L::add_checksum_stripes(lanes, stripes, count, first_stripe);
+  };
+  return kernels;
+}
+
+}  // namespace penstock::cpu_optim

@@ -1,0 +1,72 @@
+// The table of kernels that each Isa fills in; for this folder alone. Kernels work on whole groups of elements: who
+// calls them copies a ragged rest into zero-filled memory, so that one rule holds for every element of a tile.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu_optim/isa.h"
+#include "cpu_optim/tile_update.h"
+#include "tiering/checksum.h"
+#include "tiering/hyper.h"
+
+namespace penstock::cpu_optim {
+
+// Every kernel's loop takes a divisor of this many elements at a time.
+constexpr uint64_t kGroupElements = 64;
+
+constexpr size_t kOptimizerKinds = 5;
+constexpr size_t kMasterForms = 3;
+constexpr size_t kMomentForms = 3;
+constexpr size_t kGradientDtypes = 3;  // fp32, bf16, fp16: the first three Dtypes
+constexpr size_t kSquareSumLanes = 32;
+constexpr size_t kPlanesMax = 1 + kRestingPlanesMax;
+
+// A part of a tile. Pointers are to its first element; `elements` is a multiple of kGroupElements, and of
+// kMomentBlockElements with int8 moments.
+struct UpdateRun {
+  std::array<PlaneView, kPlanesMax> planes;  // the weight, then the resting planes
+  const std::byte* gradient;
+  uint64_t elements;
+  Dtype weight_dtype;
+  Dtype gradient_dtype;
+  float gradient_scale;
+  uint32_t random_key;         // of the step and of the upper half of the elements' indices
+  uint32_t random_index;       // lower half of the first element's index; does not wrap within the run
+  uint64_t prefetch_elements;  // how far ahead of the loop lines are asked for
+  bool stream_weight;          // write the 16-bit weight past the caches; its target is 64-byte aligned
+};
+
+using UpdateKernel = void (*)(const UpdateRun&, const Coefficients&);
+using SquareSumKernel = void (*)(const std::byte* values, uint64_t elements, double* lanes);
+using AccumulateKernel = void (*)(const std::byte* source, float* target, uint64_t elements);
+using CastKernel = void (*)(const std::byte* source, std::byte* target, uint64_t elements);
+// The largest magnitude's bits as fp32; above that of infinity for a NaN.
+using LargestKernel = uint32_t (*)(const std::byte* values, uint64_t elements);
+using ChecksumKernel = void (*)(ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe);
+
+struct Kernels {
+  Isa isa;
+  UpdateKernel update[kOptimizerKinds][kMasterForms][kMomentForms];
+  SquareSumKernel square_sums[kGradientDtypes];
+  AccumulateKernel accumulate[kGradientDtypes];
+  CastKernel cast[kGradientDtypes][kGradientDtypes];
+  LargestKernel largest[kGradientDtypes];
+  ChecksumKernel checksum;
+};
+
+// The tree that GradientKernels::square_sums promises.
+double sum_of_lanes(std::array<double, kSquareSumLanes> lanes);
+
+// REQUIRES: `isa` is among available_isas().
+const Kernels& kernels_of(Isa isa);
+
+// Each is defined where the build's target has the Isa.
+extern const Kernels kScalarKernels;
+extern const Kernels kSse2Kernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+extern const Kernels kNeonKernels;
+
+}  // namespace penstock::cpu_optim

@@ -1,0 +1,9 @@
+#include "cpu_optim/lanes/scalar_lanes.h"
+
+#include "cpu_optim/kernel_table.h"
+
+namespace penstock::cpu_optim {
+
+constinit const Kernels kScalarKernels = kernel_table<ScalarLanes>(Isa::scalar);
+
+}  // namespace penstock::cpu_optim

@@ -1,0 +1,82 @@
+// 4 lanes on AArch64.
+#pragma once
+
+#include <arm_neon.h>
+
+#include <cstring>
+
+#include "cpu_optim/lanes/xsimd_lanes.h"
+
+namespace penstock::cpu_optim {
+
+struct NeonLanes : XsimdLanes<xsimd::neon64> {
+  PENSTOCK_LANES Float fused(Float a, Float b, Float c) { return vfmaq_f32(c, a, b); }
+  PENSTOCK_LANES Float root(Float x) { return vsqrtq_f32(x); }
+
+  PENSTOCK_LANES Bits load16(const void* source) {
+    uint16x4_t halves;
+    std::memcpy(&halves, source, 8);
+    return vmovl_u16(halves);
+  }
+  PENSTOCK_LANES void store16(void* target, Bits first, Bits second) {
+    uint16x8_t halves = vcombine_u16(vmovn_u32(first), vmovn_u32(second));
+    std::memcpy(target, &halves, 16);
+  }
+  PENSTOCK_LANES void stream16(void* target, Bits first, Bits second) { store16(target, first, second); }
+  PENSTOCK_LANES Bits load8(const void* source) {
+    uint32_t bytes;
+    std::memcpy(&bytes, source, 4);
+    return vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(bytes)))));
+  }
+  PENSTOCK_LANES void store8(void* target, Bits x) {
+    uint16x4_t halves = vmovn_u32(x);
+    uint8x8_t bytes = vmovn_u16(vcombine_u16(halves, halves));
+    uint32_t word = vget_lane_u32(vreinterpret_u32_u8(bytes), 0);
+    std::memcpy(target, &word, 4);
+  }
+
+  PENSTOCK_LANES Float load_fp16(const void* source) {
+    uint16x4_t halves;
+    std::memcpy(&halves, source, 8);
+    return vcvt_f32_f16(vreinterpret_f16_u16(halves));
+  }
+  PENSTOCK_LANES Bits fp16_of(Float x) { return vmovl_u16(vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+
+  PENSTOCK_LANES Bits multiply(Bits a, Bits b) { return vmulq_u32(a, b); }
+  PENSTOCK_LANES Bits larger(Bits a, Bits b) { return vmaxq_u32(a, b); }
+
+  struct Squares {
+    float64x2_t low, high;
+  };
+  PENSTOCK_LANES Squares load_squares(const double* sums) { return {vld1q_f64(sums), vld1q_f64(sums + 2)}; }
+  PENSTOCK_LANES void store_squares(double* sums, Squares s) {
+    vst1q_f64(sums, s.low);
+    vst1q_f64(sums + 2, s.high);
+  }
+  PENSTOCK_LANES Squares add_squares(Squares sums, Float x) {
+    float64x2_t low = vcvt_f64_f32(vget_low_f32(x)), high = vcvt_high_f64_f32(x);
+    return {vfmaq_f64(sums.low, low, low), vfmaq_f64(sums.high, high, high)};
+  }
+
+  PENSTOCK_LANES void add_checksum_stripes(ChecksumLanes& lanes, const std::byte* stripes, uint64_t count,
+                                           uint64_t first) {
+    const uint64x2_t step = vdupq_n_u64(kChecksumKeyStep), start = vdupq_n_u64(first * kChecksumKeyStep);
+    uint64x2_t keys[4], sums[4];
+    for (int j = 0; j < 4; ++j) {
+      keys[j] = vaddq_u64(vld1q_u64(kChecksumKeys.data() + 2 * j), start);
+      sums[j] = vld1q_u64(lanes.data() + 2 * j);
+    }
+    for (uint64_t s = 0; s < count; ++s) {
+      for (int j = 0; j < 4; ++j) {
+        uint64x2_t word;
+        std::memcpy(&word, stripes + s * kChecksumStripeBytes + 16 * j, 16);
+        uint64x2_t x = veorq_u64(word, keys[j]);
+        sums[j] = vmlal_u32(vaddq_u64(sums[j], x), vmovn_u64(x), vshrn_n_u64(x, 32));
+        keys[j] = vaddq_u64(keys[j], step);
+      }
+    }
+    for (int j = 0; j < 4; ++j) vst1q_u64(lanes.data() + 2 * j, sums[j]);
+  }
+};
+
+}  // namespace penstock::cpu_optim

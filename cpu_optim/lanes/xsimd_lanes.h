@@ -1,0 +1,72 @@
+// What xsimd gives every Isa alike. Each Isa adds what xsimd lacks (16-bit numbers, streaming stores) or gets wrong
+// (xsimd 8's AVX-512 fma rounds twice).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <xsimd/xsimd.hpp>
+
+#include "cpu_optim/lanes/inlined.h"
+#include "tiering/arithmetic/optimizer.h"
+#include "tiering/checksum.h"
+
+namespace penstock::cpu_optim {
+
+template <class Arch>
+struct XsimdLanes {
+  using Float = xsimd::batch<float, Arch>;
+  using Bits = xsimd::batch<uint32_t, Arch>;
+  static constexpr size_t kWidth = Float::size;
+
+  PENSTOCK_LANES Float all(float value) { return Float(value); }
+  PENSTOCK_LANES Bits bits(uint32_t value) { return Bits(value); }
+  PENSTOCK_LANES Float load(const void* source) { return Float::load_unaligned(static_cast<const float*>(source)); }
+  PENSTOCK_LANES void store(void* target, Float x) { x.store_unaligned(static_cast<float*>(target)); }
+
+#if XSIMD_VERSION_MAJOR < 9
+  PENSTOCK_LANES Bits as_bits(Float x) { return xsimd::bitwise_cast<Bits>(x); }
+  PENSTOCK_LANES Float as_float(Bits x) { return xsimd::bitwise_cast<Float>(x); }
+#else
+  PENSTOCK_LANES Bits as_bits(Float x) { return xsimd::bitwise_cast<uint32_t>(x); }
+  PENSTOCK_LANES Float as_float(Bits x) { return xsimd::bitwise_cast<float>(x); }
+#endif
+
+  PENSTOCK_LANES Float root(Float x) { return xsimd::sqrt(x); }
+  PENSTOCK_LANES Float flushed(Float x, float tiny) {
+    return xsimd::select(xsimd::abs(x) < all(tiny), xsimd::bitofsign(x), x);
+  }
+  PENSTOCK_LANES Float one_nan(Float x) { return xsimd::select(x == x, x, as_float(bits(arithmetic::kQuietNan))); }
+  PENSTOCK_LANES Float signed_like(float size, Float x) {
+    Float result = as_float(as_bits(all(size)) ^ (as_bits(x) & bits(arithmetic::kSignBit)));
+    result = xsimd::select(x == all(0), all(0), result);
+    return xsimd::select(x == x, result, x);
+  }
+
+  PENSTOCK_LANES Bits bf16_of(Float x) {
+    Bits b = as_bits(x);
+    Bits nearest = (b + bits(0x7fff) + ((b >> 16) & bits(1))) >> 16;
+    Bits nan = (b >> 16) | bits(0x40);
+    return as_bits(xsimd::select(x == x, as_float(nearest), as_float(nan)));
+  }
+
+  PENSTOCK_LANES Bits where_set(Bits test, Bits x) { return xsimd::select(test == bits(0), bits(0), x); }
+  PENSTOCK_LANES Bits where_finite(Bits x, Bits a, Bits b) {
+    return xsimd::select((x & bits(0x7f80'0000)) == bits(0x7f80'0000), b, a);
+  }
+  PENSTOCK_LANES Bits ramp() {
+    alignas(64) uint32_t counts[kWidth];
+    for (size_t i = 0; i < kWidth; ++i) counts[i] = static_cast<uint32_t>(i);
+    return Bits::load_aligned(counts);
+  }
+  PENSTOCK_LANES uint32_t largest_of(Bits x) {
+    alignas(64) uint32_t values[kWidth];
+    x.store_aligned(values);
+    uint32_t largest = 0;
+    for (uint32_t value : values) largest = value > largest ? value : largest;
+    return largest;
+  }
+
+  PENSTOCK_LANES void prefetch(const void* address) { __builtin_prefetch(address); }
+};
+
+}  // namespace penstock::cpu_optim

@@ -1,0 +1,56 @@
+// One update() of a tile under way: cuts it into runs for the kernels, gives them a ragged rest in zero-filled memory,
+// and takes the notes before and after each run, while its bytes are in the first cache. For this folder alone.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "cpu_optim/kernels.h"
+#include "cpu_optim/running_checksum.h"
+#include "cpu_optim/tile_update.h"
+
+namespace penstock::cpu_optim {
+
+class TilePass {
+ public:
+  // `planes` as TileUpdater keeps them. All arguments outlive the pass.
+  TilePass(const Kernels& kernels, const StateForm& form, std::span<const Plane> planes, const TileView& tile,
+           const StepNumbers& numbers, const TileNotes& notes);
+
+  TileReport run();
+
+ private:
+  struct BlockNotes {
+    std::array<RunningChecksum, kPlanesMax> source, target;
+    alignas(64) std::array<double, kSquareSumLanes> square_sums{};
+  };
+
+  bool wants_square_sums() const { return !notes_.square_sums.empty(); }
+  bool wants_source() const { return !notes_.source_checksums.empty() || !notes_.expected_checksums.empty(); }
+  bool wants_target() const { return !notes_.target_checksums.empty(); }
+  bool is_read(size_t plane) const { return plane != 0 || form_.master != MasterForm::full; }
+
+  void run_block(uint64_t first, uint64_t elements);
+  void note_before(BlockNotes& block, uint64_t first, uint64_t elements);
+  void note_after(BlockNotes& block, uint64_t first, uint64_t elements);
+  void conclude(const BlockNotes& block, uint64_t number);
+
+  void update(uint64_t first, uint64_t elements);
+  void update_ragged(const UpdateRun& run);
+  UpdateRun run_at(uint64_t first, uint64_t elements) const;
+  bool may_stream_weight() const;
+
+  const Kernels& kernels_;
+  const StateForm& form_;
+  const std::span<const Plane> planes_;
+  const TileView& tile_;
+  const StepNumbers& numbers_;
+  const TileNotes& notes_;
+  const UpdateKernel kernel_;
+  const uint64_t group_elements_;
+  const bool streams_weight_;
+  std::array<PlaneView, kPlanesMax> views_;
+  TileReport report_;
+};
+
+}  // namespace penstock::cpu_optim
