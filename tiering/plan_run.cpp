@@ -155,7 +155,10 @@ void PlanRun::reconsider(Step& step, MoveId id) {
       return;
     case MoveKind::release: {
       const Move& taker = plan_.moves[move.gives_back];
-      if (step.state[move.gives_back] != State::skipped) pool_free_[index(taker.takes)] += taker.taken;
+      if (step.state[move.gives_back] != State::skipped) {
+        pool_free_[index(taker.takes)] += taker.taken;
+        tell_release(step, move.gives_back);
+      }
       if (taker.kind == MoveKind::gradient) step.tiles[taker.tile].gradient_held = false;
       finish(step, id, State::ended);
       if (taker.kind == MoveKind::gradient) reconsider(step, plan_.of_tile[taker.tile].return_gradient);
@@ -278,9 +281,23 @@ void PlanRun::gradient_complete(uint64_t number, uint32_t tile) {
   close_finished_steps();
 }
 
+void PlanRun::gradient_absent(uint64_t number, uint32_t tile) {
+  Step& step = require(number);
+  const Plan::TileMoves& moves = plan_.of_tile[tile];
+  CHECK(!step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " was announced");
+  step.gradients_due.erase(moves.gradient);
+  --step.gradients_missing;
+  for (MoveId id : {moves.gradient, moves.spill, moves.read, moves.return_gradient, moves.update}) {
+    skip_if_any(step, id);
+  }
+  if (plan_.placements[tile].state != Tier::host) skip_if_any(step, moves.write);
+  close_finished_steps();
+}
+
 void PlanRun::stop_speculating(uint64_t number) {
   Step& step = require(number);
   if (!std::exchange(step.speculating, false) || step.verdict) return;
+  step.stopped = true;
   // What was updated is certain not to be confirmed: its write would be wasted.
   for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
     if (step.tiles[tile].speculated) skip_if_any(step, plan_.of_tile[tile].write);
@@ -294,10 +311,30 @@ void PlanRun::stop_speculating(uint64_t number) {
   reconsider_all_parked(step);
 }
 
+void PlanRun::abandon(uint64_t number) {
+  Step& step = require(number);
+  CHECK(!plan_.clipping || !step.verdict.has_value(), "step ", number, " can no longer be abandoned");
+  step.verdict.reset();  // without clipping it was known from the beginning
+  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
+    MoveId gradient = plan_.of_tile[tile].gradient;
+    if (gradient == kNoMove || step.state[gradient] == State::ended) continue;
+    if (step.tiles[tile].gradient_taken) {
+      ++pool_free_[index(Pool::gradient)];
+      tell_release(step, gradient);
+    }
+    --step.gradients_missing;
+    step.gradients_due.erase(gradient);
+    skip(step, gradient);
+  }
+  skip_if_any(step, plan_.commit);
+  give_verdict(number, Verdict::skip);
+}
+
 void PlanRun::give_verdict(uint64_t number, Verdict verdict) {
   Step& step = require(number);
   CHECK(!step.verdict.has_value(), "step ", number, " has its verdict");
   CHECK(step.gradients_missing == 0, "step ", number, " misses ", step.gradients_missing, " gradients");
+  CHECK(verdict != Verdict::confirm || !step.stopped, "step ", number, " stopped speculating and is confirmed");
   step.speculating = false;
   step.verdict = verdict;
   for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
@@ -309,7 +346,11 @@ void PlanRun::give_verdict(uint64_t number, Verdict verdict) {
     }
     if (redo || (verdict == Verdict::skip && !rests_in_host)) skip_if_any(step, moves.write);
     if (redo) continue;
-    for (MoveId id : {moves.reread, moves.return_again, moves.update_again, moves.write_again}) skip_if_any(step, id);
+    // A speculative update has changed a weight that rests in host memory: it comes back from its old slot.
+    bool restore =
+        verdict == Verdict::skip && step.tiles[tile].speculated && plan_.placements[tile].weight == Tier::host;
+    if (!restore) skip_if_any(step, moves.reread);
+    for (MoveId id : {moves.return_again, moves.update_again, moves.write_again}) skip_if_any(step, id);
   }
   reconsider_all_parked(step);
   close_finished_steps();

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
 #include <set>
 
@@ -30,8 +31,9 @@ class PlanRun {
     bool operator==(const Ticket&) const = default;
   };
 
-  // `plan` outlives the run.
-  explicit PlanRun(const Plan& plan);
+  // `plan` outlives the run. `on_release` hears of every move whose pool memory has gone back, from inside the calls.
+  using OnRelease = std::function<void(Ticket taker)>;
+  explicit PlanRun(const Plan& plan, OnRelease on_release = {});
 
   // Opens a step. REQUIRES: can_begin().
   struct StepChoices {
@@ -53,9 +55,14 @@ class PlanRun {
   std::optional<uint32_t> next_gradient(uint64_t step) const;
   bool try_take_gradient(uint64_t step, uint32_t tile);
   void gradient_complete(uint64_t step, uint32_t tile);
+  // The tile gets no gradient in this step, and so no update. REQUIRES: no place was taken.
+  void gradient_absent(uint64_t step, uint32_t tile);
   // The partial norm has passed the clip: what has not been updated waits for the verdict.
   void stop_speculating(uint64_t step);
   void give_verdict(uint64_t step, Verdict verdict);
+  // Gives the step up: no further gradients, updates or writes, no root. What was updated in place is the caller's to
+  // bring back. REQUIRES: the verdict was not given.
+  void abandon(uint64_t step);
 
   // Open until every move of the step has ended or was skipped.
   bool is_open(uint64_t step) const { return find(step) != nullptr; }
@@ -88,6 +95,7 @@ class PlanRun {
     uint64_t number = 0;
     StepChoices choices;
     bool speculating = false;
+    bool stopped = false;
     std::optional<Verdict> verdict;
     uint32_t gradients_missing = 0;
     size_t unfinished = 0;
@@ -116,7 +124,12 @@ class PlanRun {
   void skip_if_any(Step& step, MoveId id);
   void close_finished_steps();
 
+  void tell_release(const Step& step, MoveId taker) const {
+    if (on_release_) on_release_({step.number, taker});
+  }
+
   const Plan& plan_;
+  const OnRelease on_release_;
   std::vector<std::vector<MoveId>> followers_, followers_next_;
   std::deque<Step> steps_;
   std::array<uint64_t, kPools> pool_free_{};

@@ -42,7 +42,13 @@ void PlanWorld::update(TileWorld& tile, uint32_t id, uint64_t step, bool specula
   Verdict factor = speculative ? Verdict::confirm : verdict(step);
   bool in_host = plan_.placements[id].state == Tier::host;
   History& place = in_host ? tile.host : tile.of_step[step].window;
+  const History before = place;
   place = after(place, step, factor);
+  if (plan_.placements[id].weight == Tier::host) {
+    // Weight and state are of one version before an update, wherever either rests.
+    if (tile.host_weight != before) fail(text("step ", step, ": the weight of tile ", id, " is of another version"));
+    tile.host_weight = place;
+  }
 }
 
 void PlanWorld::begin_move(PlanRun::Ticket ticket) {
@@ -101,6 +107,7 @@ void PlanWorld::end_move(PlanRun::Ticket ticket) {
     case MoveKind::reread_state:
       --tile.slots[now.reading_from].readers;
       now.window = tile.slots[now.reading_from].history;
+      if (move.kind == MoveKind::reread_state) tile.host_weight = now.window;
       break;
     case MoveKind::write_state:
     case MoveKind::write_state_again: {
@@ -176,7 +183,10 @@ std::string PlanWorld::run() {
     }
     if (gradients_under_way && random_() % 2 == 0) {
       if (auto tile = run_.next_gradient(gradient_step)) {
-        if (run_.try_take_gradient(gradient_step, *tile)) {
+        if (absent(gradient_step, *tile)) {
+          run_.gradient_absent(gradient_step, *tile);
+          progress = true;
+        } else if (run_.try_take_gradient(gradient_step, *tile)) {
           tiles_[*tile].of_step[gradient_step].gradient_here = true;
           run_.gradient_complete(gradient_step, *tile);
           progress = true;
@@ -199,7 +209,7 @@ std::string PlanWorld::run() {
           run_.give_verdict(gradient_step, outcome);
         }
         for (uint32_t tile = 0; tile < tiles_.size(); ++tile) {
-          if (plan_.of_tile[tile].update != kNoMove && outcome != Verdict::skip) {
+          if (plan_.of_tile[tile].update != kNoMove && outcome != Verdict::skip && !absent(gradient_step, tile)) {
             expected[tile] = after(expected[tile], gradient_step, plan_.clipping ? outcome : Verdict::confirm);
           }
         }

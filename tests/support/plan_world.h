@@ -18,6 +18,7 @@ struct WorldOptions {
   std::vector<Verdict> verdicts;  // by step; missing ones confirm
   std::vector<bool> speculate;    // by step; missing ones do
   uint32_t slots = 2;
+  bool some_absent = false;  // some tiles get no gradient in some steps
 };
 
 class PlanWorld {
@@ -43,7 +44,8 @@ class PlanWorld {
     std::vector<Slot> slots;
     size_t current = 0, committing = 0, durable = 0;
     long unconfirmed = -1;
-    History host = 0;  // where the state rests in host memory
+    History host = 0;         // where the state rests in host memory
+    History host_weight = 0;  // where the weight does
     struct OfStep {
       History window = 0;  // what was read, or updated, there
       size_t writing_to = 0, reading_from = 0;
@@ -54,6 +56,9 @@ class PlanWorld {
 
   Verdict verdict(uint64_t step) const {
     return plan_.clipping && step < options_.verdicts.size() ? options_.verdicts[step] : Verdict::confirm;
+  }
+  bool absent(uint64_t step, uint32_t tile) const {
+    return options_.some_absent && (step * 31 + tile * 7 + options_.seed) % 4 == 0;
   }
   void fail(const std::string& how) {
     if (failure_.empty()) failure_ = how;

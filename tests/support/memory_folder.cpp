@@ -1,0 +1,25 @@
+#include "tests/support/memory_folder.h"
+
+#include <cerrno>
+
+namespace penstock::aio {
+
+Result<std::unique_ptr<File>> MemoryFolder::create_file(const std::string& name, uint64_t size_bytes) {
+  if (has_file(name)) return errno_status(path_ + "/" + name, EEXIST);
+  if (size_bytes > free_bytes_) return errno_status(path_ + "/" + name, ENOSPC);
+  files_[name] = std::make_shared<MemoryFile::Bytes>(size_bytes);
+  return open_file(name);
+}
+
+Result<std::unique_ptr<File>> MemoryFolder::open_file(const std::string& name) {
+  auto found = files_.find(name);
+  if (found == files_.end()) return errno_status(path_ + "/" + name, ENOENT);
+  return std::unique_ptr<File>(std::make_unique<MemoryFile>(path_ + "/" + name, found->second, drive_));
+}
+
+Status MemoryFolder::remove_file(const std::string& name) {
+  files_.erase(name);
+  return Status();
+}
+
+}  // namespace penstock::aio

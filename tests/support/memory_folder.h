@@ -1,0 +1,39 @@
+// MemoryFolder is a drive's folder in memory: its files outlive being closed, and can be copied, damaged and compared.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/drive_folder.h"
+#include "aio/memory_backend.h"
+
+namespace penstock::aio {
+
+class MemoryFolder final : public DriveFolder {
+ public:
+  MemoryFolder(std::string path, uint32_t drive) : path_(std::move(path)), drive_(drive) {}
+
+  const std::string& path() const override { return path_; }
+  bool has_file(const std::string& name) const override { return files_.contains(name); }
+  Result<uint64_t> free_bytes() const override { return free_bytes_; }
+  Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) override;
+  Result<std::unique_ptr<File>> open_file(const std::string& name) override;
+  Status remove_file(const std::string& name) override;
+
+  // The bytes of a file; more than one drive's folder may be given the same.
+  MemoryFile::Bytes& bytes(const std::string& name) { return *files_.at(name); }
+  void put(const std::string& name, MemoryFile::Bytes bytes) {
+    files_[name] = std::make_shared<MemoryFile::Bytes>(std::move(bytes));
+  }
+  void set_free_bytes(uint64_t free_bytes) { free_bytes_ = free_bytes; }
+
+ private:
+  const std::string path_;
+  const uint32_t drive_;
+  uint64_t free_bytes_ = uint64_t{1} << 40;
+  std::map<std::string, std::shared_ptr<MemoryFile::Bytes>> files_;
+};
+
+}  // namespace penstock::aio
