@@ -89,8 +89,8 @@ struct DeviceFacts {
 //
 // Every copy ends exactly once; until then the device holds both leases. Ends are found by poll(), in any order.
 //
-// Made, used and destroyed by one thread, except record() and make_wait(), which any thread may call. Destroying it
-// waits for what was issued.
+// Made, used and destroyed by one thread, except launch(), record() and make_wait(), which any thread may call.
+// Destroying it waits for what was issued.
 class Device : public TransferDriver {
  public:
   // The arena: the budget, to the byte, reserved when the device was opened and never grown. Its address is a multiple

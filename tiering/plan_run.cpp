@@ -15,8 +15,12 @@ bool belongs_to_redo(MoveKind kind) {
 
 }  // namespace
 
-PlanRun::PlanRun(const Plan& plan)
-    : plan_(plan), followers_(plan.moves.size()), followers_next_(plan.moves.size()), pool_free_(plan.pool_capacity) {
+PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
+    : plan_(plan),
+      on_release_(std::move(on_release)),
+      followers_(plan.moves.size()),
+      followers_next_(plan.moves.size()),
+      pool_free_(plan.pool_capacity) {
   for (MoveId id = 0; id < plan.moves.size(); ++id) {
     for (MoveId other : plan.moves[id].after) followers_[other].push_back(id);
     for (MoveId other : plan.moves[id].after_previous) followers_next_[other].push_back(id);

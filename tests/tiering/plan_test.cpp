@@ -111,8 +111,8 @@ TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
     redone += world.moves_issued(MoveKind::update_again);
     deferred += world.moves_issued(MoveKind::return_gradient);
   });
-  EXPECT_GT(redone, 1000u);
-  EXPECT_GT(deferred, 1000u);
+  EXPECT_GT(redone, 500u);
+  EXPECT_GT(deferred, 500u);
 }
 
 TEST_F(RandomPlans, EndInTheSimulatorAndMoveTheBytesTheyAnnounce) {
