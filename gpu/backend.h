@@ -12,8 +12,8 @@ namespace penstock::gpu {
 
 enum class Direction { host_to_device, device_to_host, device_to_device };
 
-// One thread calls it, except record(), make_wait() and reached(), which any thread may call. Destroying it waits for
-// what was issued and gives back all that it handed out.
+// One thread calls it, except launch(), record(), make_wait() and reached(), which any thread may call. Destroying it
+// waits for what was issued and gives back all that it handed out.
 class Backend {
  public:
   virtual ~Backend() = default;
