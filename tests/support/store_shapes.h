@@ -13,11 +13,17 @@ inline StoreShape small_shape(uint32_t units, uint64_t elements, uint64_t tile_e
   workload.form = form;
   for (uint32_t u = 0; u < units; ++u) {
     std::string name = "h." + std::to_string(u);
-    Unit unit{.name = name, .elements = elements};
+    Unit unit;
+    unit.name = name;
+    unit.elements = elements;
     unit.parameters = {{name + ".attention", 0, elements / 2}, {name + ".mlp", elements / 2, elements - elements / 2}};
     workload.units.push_back(unit);
   }
-  workload.units.push_back({.name = "frozen", .elements = elements, .trainable = false});
+  Unit frozen;
+  frozen.name = "frozen";
+  frozen.elements = elements;
+  frozen.trainable = false;
+  workload.units.push_back(frozen);
   return StoreShape::of(workload, TileMap(workload, tile_elements));
 }
 
