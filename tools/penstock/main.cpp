@@ -1,5 +1,5 @@
 #include "tools/penstock/command.h"
-#include "tools/penstock/interrupt.h"
+#include "tools/system/interrupt.h"
 
 int main(int argc, char** argv) {
   penstock::tools::watch_for_interrupts();

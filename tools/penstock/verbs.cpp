@@ -3,6 +3,8 @@
 
 #define PENSTOCK_VERBS(VERB) \
   VERB(doctor)               \
+  VERB(nvme_probe)           \
+  VERB(nvme_compare)         \
   VERB(completion)           \
   VERB(manual)
 

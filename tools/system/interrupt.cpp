@@ -1,4 +1,4 @@
-#include "tools/penstock/interrupt.h"
+#include "tools/system/interrupt.h"
 
 #include <unistd.h>
 

@@ -1,0 +1,66 @@
+#include "tools/nvme/comparison.h"
+
+#include <algorithm>
+
+#include "tools/nvme/statistics.h"
+
+namespace penstock::tools {
+namespace {
+
+template <typename Figure>
+std::vector<double> each(const std::vector<Pair>& pairs, Figure figure) {
+  std::vector<double> values;
+  for (const Pair& pair : pairs) values.push_back(figure(pair));
+  return values;
+}
+
+std::vector<double> ratios(const std::vector<Pair>& pairs) {
+  return each(pairs, [](const Pair& pair) { return pair.ours_gbps / pair.fio_gbps; });
+}
+
+Status run_ours(const Job& job, Rig& rig, const Tick& tick, Pair& into) {
+  PENSTOCK_TRY_ASSIGN(result, rig.run(job, tick));
+  into.ours_gbps = result.gbps();
+  into.ours_cpu_s_per_gb = result.cpu_s_per_gb();
+  return {};
+}
+
+Status run_theirs(const Job& job, const Rig& rig, FioPages pages, Pair& into) {
+  std::vector<std::string> files;
+  for (size_t i = 0; i < rig.folders(); ++i) files.push_back(rig.folder(i).file().path());
+  PENSTOCK_TRY_ASSIGN(result, run_fio(job, files, pages));
+  into.fio_gbps = result.gbps;
+  into.fio_cpu_s_per_gb = result.cpu_s_per_gb;
+  return {};
+}
+
+}  // namespace
+
+double Comparison::ratio_median() const { return median(ratios(pairs)); }
+double Comparison::ratio_min() const { return std::ranges::min(ratios(pairs)); }
+double Comparison::ratio_max() const { return std::ranges::max(ratios(pairs)); }
+double Comparison::ours_cpu_s_per_gb() const {
+  return median(each(pairs, [](const Pair& pair) { return pair.ours_cpu_s_per_gb; }));
+}
+double Comparison::fio_cpu_s_per_gb() const {
+  return median(each(pairs, [](const Pair& pair) { return pair.fio_cpu_s_per_gb; }));
+}
+
+Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioPages pages, const Tick& tick) {
+  Comparison comparison{job, {}};
+  for (size_t turn = 0; turn < pairs; ++turn) {
+    Pair pair;
+    auto ours_tick = [&](double share) {
+      return tick((static_cast<double>(turn) + share / 2) / static_cast<double>(pairs));
+    };
+    PENSTOCK_TRY(ours_tick(0));
+    if (turn % 2 == 0) PENSTOCK_TRY(run_ours(job, rig, ours_tick, pair));
+    PENSTOCK_TRY(run_theirs(job, rig, pages, pair));
+    PENSTOCK_TRY(ours_tick(1));
+    if (turn % 2 == 1) PENSTOCK_TRY(run_ours(job, rig, ours_tick, pair));
+    comparison.pairs.push_back(pair);
+  }
+  return comparison;
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,31 @@
+// Comparison runs one job with our engine and with fio in turns on the same file, so that a drive whose speed drifts
+// drifts for both.
+#pragma once
+
+#include <vector>
+
+#include "tools/nvme/fio.h"
+#include "tools/nvme/rig.h"
+
+namespace penstock::tools {
+
+struct Pair {
+  double ours_gbps = 0, fio_gbps = 0;
+  double ours_cpu_s_per_gb = 0, fio_cpu_s_per_gb = 0;
+};
+
+struct Comparison {
+  Job job;
+  std::vector<Pair> pairs;
+
+  double ratio_median() const;
+  double ratio_min() const;
+  double ratio_max() const;
+  double ours_cpu_s_per_gb() const;  // medians
+  double fio_cpu_s_per_gb() const;
+};
+
+// `pairs` turns; who begins changes from turn to turn.
+Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioPages pages, const Tick& tick);
+
+}  // namespace penstock::tools

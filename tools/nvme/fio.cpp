@@ -1,0 +1,90 @@
+#include "tools/nvme/fio.h"
+
+#include <nlohmann/json.hpp>
+
+#include "tools/penstock/quantity.h"
+#include "tools/system/subprocess.h"
+#include "tools/system/system_files.h"
+
+namespace penstock::tools {
+namespace {
+
+std::string direction(const Job& job) {
+  const std::string random = job.pattern == Pattern::random ? "rand" : "";
+  if (job.read_share == 1) return random + "read";
+  if (job.read_share == 0) return random + "write";
+  return random + "rw";
+}
+
+}  // namespace
+
+std::vector<std::string> fio_settings(const Job& job, const std::vector<std::string>& files, FioPages pages) {
+  std::string names;
+  for (const std::string& file : files) names += (names.empty() ? "" : ":") + file;
+  std::vector<std::string> settings{
+      "filename=" + names,
+      "rw=" + direction(job),
+      text("bs=", job.block_bytes),
+      // fio spreads its depth over the files; ours is for each.
+      text("iodepth=", job.depth * files.size()),
+      "ioengine=io_uring",
+      "fixedbufs=1",
+      "registerfiles=1",
+      "direct=1",
+      "norandommap=1",
+      "randrepeat=0",
+      // The files exist and stay as they are; buffers are random once, as ours are.
+      "allow_file_create=0",
+      "overwrite=1",
+      "scramble_buffers=0",
+      "time_based=1",
+      text("runtime=", fixed(job.seconds * 1000, 0), "ms"),
+  };
+  if (job.read_share > 0 && job.read_share < 1) settings.push_back(text("rwmixread=", fixed(job.read_share * 100, 0)));
+  if (pages == FioPages::huge) {
+    settings.push_back("iomem=mmaphuge");
+    settings.push_back("hugepage-size=2m");
+  }
+  return settings;
+}
+
+std::string fio_job_file(const Job& job, const std::vector<std::string>& files) {
+  std::string out = "; " + name_of(job) + ". 2 MiB pages: sysctl -w vm.nr_hugepages=" +
+                    text(ceil_div(job.block_bytes * job.depth * files.size(), 2 * kMiB) + 8) + "\n[penstock]\n";
+  for (const std::string& setting : fio_settings(job, files, FioPages::huge)) out += setting + "\n";
+  return out;
+}
+
+Result<FioResult> parse_fio_output(const std::string& printed) {
+  auto refusal = [](const char* why) { return Status(Code::kEnvironment, text("run program: fio: ", why)); };
+  const size_t begin = printed.find('{');  // notes may stand before it
+  if (begin == std::string::npos) return refusal("printed no JSON");
+  const auto json = nlohmann::json::parse(printed.substr(begin), nullptr, false);
+  if (json.is_discarded() || !json.contains("jobs") || json["jobs"].empty()) return refusal("printed no results");
+  const auto& job = json["jobs"][0];
+  if (job.value("error", 0) != 0) return refusal("its job ended with an error");
+
+  double bytes = 0, runtime_s = 0;
+  for (const char* way : {"read", "write"}) {
+    bytes += job.at(way).value("io_bytes", 0.0);
+    runtime_s = std::max(runtime_s, job.at(way).value("runtime", 0.0) / 1e3);
+  }
+  if (bytes <= 0 || runtime_s <= 0) return refusal("moved nothing");
+  const double cpu_s = (job.value("usr_cpu", 0.0) + job.value("sys_cpu", 0.0)) / 100 * runtime_s;
+  return FioResult{bytes / runtime_s / 1e9, cpu_s / (bytes / 1e9)};
+}
+
+Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files, FioPages pages) {
+  std::vector<std::string> words{"fio", "--name=penstock", "--output-format=json"};
+  for (const std::string& setting : fio_settings(job, files, pages)) words.push_back("--" + setting);
+  PENSTOCK_TRY_ASSIGN(printed, run_program(words));
+  return parse_fio_output(printed);
+}
+
+Result<std::string> fio_version() {
+  const Result<std::string> version = run_program({"fio", "--version"});
+  if (version.ok()) return trimmed(*version);
+  return Status(Code::kEnvironment, version.status().message(), "sudo apt install fio");
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,35 @@
+// fio, run on the same file in the same way as a Job: what ours is compared with, and what --emit-fio writes down.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tiering/status.h"
+#include "tools/nvme/job.h"
+
+namespace penstock::tools {
+
+// What fio's buffers lie in.
+enum class FioPages { huge, small };
+
+// fio's best settings for the job on existing files: io_uring with fixed buffers and registered files.
+std::vector<std::string> fio_settings(const Job& job, const std::vector<std::string>& files, FioPages pages);
+
+// The job file that does the same as `fio` with those settings.
+std::string fio_job_file(const Job& job, const std::vector<std::string>& files);
+
+struct FioResult {
+  double gbps = 0;
+  double cpu_s_per_gb = 0;  // fio's own figure: user and system time of its job
+};
+
+// REQUIRES: the files exist, are written and are larger than a block.
+Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files, FioPages pages);
+
+// Its figures out of what `fio --output-format=json` printed.
+Result<FioResult> parse_fio_output(const std::string& printed);
+
+// "fio-3.33", or a refusal that says how to install it.
+Result<std::string> fio_version();
+
+}  // namespace penstock::tools

@@ -1,0 +1,34 @@
+#include "tools/nvme/huge_pages.h"
+
+#include <fstream>
+
+#include "tiering/tier.h"
+#include "tools/system/system_files.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr const char* kReserved = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+constexpr const char* kFree = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+
+void reserve(uint64_t pages) { std::ofstream(kReserved) << pages; }
+
+}  // namespace
+
+HugePageReserve::HugePageReserve(uint64_t wanted_bytes) {
+  const SystemFiles files;
+  const uint64_t wanted = ceil_div(wanted_bytes, 2 * kMiB);
+  const uint64_t free = files.read_number(kFree).value_or(0);
+  pages_before_ = files.read_number(kReserved).value_or(0);
+  if (free < wanted) {
+    reserve(pages_before_ + wanted - free);
+    raised_ = files.read_number(kReserved).value_or(0) > pages_before_;
+  }
+  enough_ = files.read_number(kFree).value_or(0) >= wanted;
+}
+
+HugePageReserve::~HugePageReserve() {
+  if (raised_) reserve(pages_before_);
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,24 @@
+// HugePageReserve sees to it that enough explicit 2 MiB pages are free, and gives back afterwards what it reserved.
+#pragma once
+
+#include <cstdint>
+
+namespace penstock::tools {
+
+class HugePageReserve {
+ public:
+  // Only root can reserve; without, the pages that are free already may still be enough.
+  explicit HugePageReserve(uint64_t wanted_bytes);
+  ~HugePageReserve();
+  HugePageReserve(const HugePageReserve&) = delete;
+  HugePageReserve& operator=(const HugePageReserve&) = delete;
+
+  bool enough() const { return enough_; }
+
+ private:
+  uint64_t pages_before_ = 0;
+  bool raised_ = false;
+  bool enough_ = false;
+};
+
+}  // namespace penstock::tools

@@ -1,0 +1,62 @@
+// A Job is one way of using drives, held for a while: which way, how large, how many at once. run_job() is the one loop
+// that measures: every verb of `penstock nvme` is made of it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tiering/io_engine.h"
+#include "tools/nvme/latency_histogram.h"
+
+namespace penstock::tools {
+
+enum class Pattern { sequential, random };
+
+constexpr const char* name_of(Pattern pattern) { return pattern == Pattern::sequential ? "sequential" : "random"; }
+
+struct Job {
+  Pattern pattern = Pattern::sequential;
+  double read_share = 1;  // of the bytes
+  uint64_t block_bytes = kMiB;
+  uint32_t depth = 16;  // requests under way on each drive
+  double seconds = 2;   // ends when this has passed,
+  uint64_t bytes = 0;   // or when this much has been asked for; 0: no such limit
+};
+
+// "read 1MiB depth 16", "50 % read random 4KiB depth 1"
+std::string name_of(const Job& job);
+
+struct RatePoint {
+  double at_s = 0;
+  double gbps = 0;
+};
+
+struct JobResult {
+  double seconds = 0;
+  uint64_t read_bytes = 0;
+  uint64_t written_bytes = 0;
+  uint64_t requests = 0;
+  double cpu_s = 0;  // of all threads of this process, the kernel's work for them included
+  LatencyHistogram latency;
+  std::vector<RatePoint> rate;  // over time
+
+  double gbps() const { return static_cast<double>(read_bytes + written_bytes) / seconds / 1e9; }
+  double iops() const { return static_cast<double>(requests) / seconds; }
+  double cpu_s_per_gb() const { return cpu_s / (static_cast<double>(read_bytes + written_bytes) / 1e9); }
+};
+
+// Called a few times a second with the share of the job that is done; a refusal stops the job and is its result.
+using Tick = std::function<Status(double share)>;
+
+// Keeps the job's depth of requests under way on each file, out of `memory`, until it ends, and waits for the last.
+// REQUIRES: memory holds depth blocks for each file; every file holds a block; block and memory are aligned.
+Result<JobResult> run_job(const Job& job, IoEngine& engine, std::span<const File* const> files,
+                          std::span<std::byte> memory, const Tick& tick);
+
+// Bytes that neither compress nor repeat.
+void fill_incompressible(std::span<std::byte> bytes, uint64_t seed);
+
+}  // namespace penstock::tools

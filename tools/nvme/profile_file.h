@@ -1,0 +1,22 @@
+// The machine profile on disk: where `penstock nvme` leaves what it measured and the planner finds it.
+#pragma once
+
+#include <string>
+
+#include "tiering/machine_profile.h"
+
+namespace penstock::tools {
+
+// $XDG_CONFIG_HOME/penstock/profile.json, or ~/.config/penstock/profile.json.
+Result<std::string> default_profile_path();
+
+// The profile there; one of this machine without drives where there is none. A file that is no profile is refused.
+Result<MachineProfile> load_or_begin_profile(const std::string& path);
+
+// Adds a drive, or replaces the one of the same path. What was known of it besides burst rates stays.
+void put_drive(MachineProfile& profile, DriveRates drive);
+
+// Replaces the file at once or not at all; makes its folder.
+Status save_profile(const MachineProfile& profile, const std::string& path);
+
+}  // namespace penstock::tools

@@ -1,0 +1,111 @@
+#include "tools/nvme/rig.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace penstock::tools {
+namespace {
+
+constexpr uint64_t kSeed = 20240601;
+constexpr Job kLayoutJob{.read_share = 0, .block_bytes = 4 * kMiB, .depth = 4, .seconds = 0};
+constexpr int kFlushes = 7;
+constexpr uint64_t kFlushedBytes = 16 * kMiB;
+
+}  // namespace
+
+class Rig::Part final : public File {
+ public:
+  Part(const File& whole, uint64_t size_bytes) : whole_(whole), size_bytes_(size_bytes) {}
+  const std::string& path() const override { return whole_.path(); }
+  uint64_t size_bytes() const override { return size_bytes_; }
+  uint64_t alignment_bytes() const override { return whole_.alignment_bytes(); }
+  uint32_t drive() const override { return whole_.drive(); }
+  int descriptor() const override { return whole_.descriptor(); }
+
+ private:
+  const File& whole_;
+  const uint64_t size_bytes_;
+};
+
+Result<std::unique_ptr<Rig>> Rig::make(const RigOptions& options, const Tick& tick) {
+  std::unique_ptr<Rig> rig(new Rig(options.engine));
+  for (const std::string& path : options.paths) {
+    PENSTOCK_TRY_ASSIGN(folder, ScratchFolder::open(path));
+    rig->folders_.push_back(std::move(folder));
+  }
+  const uint64_t each = std::max(options.memory_bytes, kLayoutJob.block_bytes * kLayoutJob.depth);
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(round_up(each * rig->folders(), 2 * kMiB)));
+  rig->arena_ = std::move(arena);
+  fill_incompressible(rig->arena_->bytes(), kSeed);
+  for (auto& folder : rig->folders_) PENSTOCK_TRY(folder->make_file(options.size_bytes, options.wanted_bytes));
+  PENSTOCK_TRY(rig->lay_out(options.layout_seconds, tick));
+  return rig;
+}
+
+Status Rig::lay_out(double seconds, const Tick& tick) {
+  double spent_s = 0, written_gb = 0;
+  for (const auto& folder : folders_) {
+    Job job = kLayoutJob;
+    job.bytes = round_up(folder->file().size_bytes(), job.block_bytes);
+    job.seconds = seconds / static_cast<double>(folders());
+    const auto placed = static_cast<double>(files_.size());
+    const File* const file = &folder->file();
+    PENSTOCK_TRY_ASSIGN(result, run_on_files(job, {&file, 1}, [&](double share) {
+                          return tick((placed + share) / static_cast<double>(folders()));
+                        }));
+    files_.push_back(std::make_unique<Part>(*file, std::min(result.written_bytes, file->size_bytes())));
+    spent_s += result.seconds;
+    written_gb += static_cast<double>(result.written_bytes) / 1e9;
+  }
+  layout_gbps_ = written_gb / spent_s;
+  return {};
+}
+
+Result<aio::MadeEngine> Rig::engine_for(const Job& job) {
+  aio::EngineOptions options;
+  options.drive.block_bytes = static_cast<uint32_t>(job.block_bytes);
+  // Two folders may share a drive, and so its queue.
+  options.drive.depth = job.depth * static_cast<uint32_t>(folders());
+  return aio::make_engine(engine_, options);
+}
+
+Result<JobResult> Rig::run_on_files(const Job& job, std::span<const File* const> files, const Tick& tick) {
+  PENSTOCK_TRY_ASSIGN(made, engine_for(job));
+  made.engine->register_memory(arena_->bytes());
+  for (const File* file : files) made.engine->register_file(*file);
+  engine_used_ = made.engine->description();
+  Result<JobResult> result = run_job(job, *made.engine, files, arena_->bytes(), tick);
+  for (const File* file : files) made.engine->unregister_file(*file);
+  return result;
+}
+
+Result<JobResult> Rig::run(const Job& job, const Tick& tick) {
+  std::vector<const File*> files;
+  for (const auto& file : files_) files.push_back(file.get());
+  return run_on_files(job, files, tick);
+}
+
+Result<JobResult> Rig::run_on(size_t folder, const Job& job, const Tick& tick) {
+  const File* const file = files_[folder].get();
+  return run_on_files(job, {&file, 1}, tick);
+}
+
+Result<double> Rig::flush_seconds(size_t folder, const Tick& tick) {
+  const File& file = *files_[folder];
+  const Job job{.read_share = 0, .depth = 4, .seconds = 0, .bytes = kFlushedBytes};
+  PENSTOCK_TRY_ASSIGN(made, engine_for(job));
+  std::vector<double> seconds;
+  const File* const one = &file;
+  for (int i = 0; i < kFlushes; ++i) {
+    PENSTOCK_TRY_ASSIGN(written, run_job(job, *made.engine, {&one, 1}, arena_->bytes(), tick));
+    (void)written;
+    const auto before = std::chrono::steady_clock::now();
+    PENSTOCK_TRY_ASSIGN(empty, made.engine->flush(file).wait());
+    (void)empty;
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + kFlushes / 2, seconds.end());
+  return seconds[kFlushes / 2];
+}
+
+}  // namespace penstock::tools

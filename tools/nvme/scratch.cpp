@@ -1,0 +1,99 @@
+#include "tools/nvme/scratch.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "tools/penstock/quantity.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr const char* kPrefix = ".penstock-scratch-";
+constexpr uint64_t kSmallestFile = 64 * kMiB;
+// Left free for the file system's own needs.
+constexpr uint64_t kSpare = 16 * kMiB;
+
+const char* kind_of(mode_t mode) {
+  if (S_ISBLK(mode)) return "is a block device, which measuring would overwrite";
+  if (S_ISREG(mode)) return "is a file";
+  return "is not a folder";
+}
+
+}  // namespace
+
+Result<aio::DriveInfo> examine_folder(const std::string& path) {
+  const std::string what = "measure folder: " + path;
+  struct stat found = {};
+  if (stat(path.c_str(), &found) != 0) return errno_status(what, errno, "the path of a folder on the drive to measure");
+  if (!S_ISDIR(found.st_mode)) {
+    return Status(Code::kUsage, what + ": " + kind_of(found.st_mode),
+                  S_ISBLK(found.st_mode) ? "a folder on a file system that is mounted from it" : "the folder it is in");
+  }
+  PENSTOCK_TRY_ASSIGN(drive, aio::describe_drive(path));
+  if (drive.in_memory()) {
+    return Status(Code::kEnvironment, text(what, ": is ", drive.file_system, ", which lies in memory"),
+                  "a folder on a drive; `df -T` tells which file systems are");
+  }
+  if (access(path.c_str(), W_OK | X_OK) != 0) {
+    return errno_status(what, errno,
+                        errno == EROFS ? "mount -o remount,rw " + drive.mount_point + ", or another folder"
+                                       : "a folder that you may write to, or run it as its owner");
+  }
+  return drive;
+}
+
+Result<std::unique_ptr<ScratchFolder>> ScratchFolder::open(const std::string& path) {
+  PENSTOCK_TRY_ASSIGN(drive, examine_folder(path));
+  const std::string what = "measure folder: " + path;
+  const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return errno_status(what, errno, "a folder that you may read and write");
+  std::unique_ptr<ScratchFolder> scratch(new ScratchFolder(path, drive, folder));
+  if (flock(folder, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      return Status(Code::kEnvironment, what + ": locked: another run is measuring here", "wait for it to end");
+    }
+    return errno_status(what + ": lock", errno, "a folder on a local file system");
+  }
+  scratch->remove_leftovers();
+  return scratch;
+}
+
+ScratchFolder::~ScratchFolder() {
+  file_.reset();
+  removed_.reset();
+  close(folder_);
+}
+
+// Whoever holds the folder's lock knows that no other run needs what lies there.
+void ScratchFolder::remove_leftovers() const {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+    if (entry.path().filename().string().starts_with(kPrefix)) std::filesystem::remove(entry.path(), error);
+  }
+}
+
+Status ScratchFolder::make_file(uint64_t size_bytes, uint64_t wanted_bytes) {
+  PENSTOCK_TRY_ASSIGN(drive, aio::describe_drive(path_));  // leftovers are gone by now
+  const uint64_t usable = drive.free_bytes > kSpare ? drive.free_bytes - kSpare : 0;
+  if (size_bytes == 0) size_bytes = std::max(kSmallestFile, round_down(std::min(wanted_bytes, usable / 2), kMiB));
+  if (size_bytes > usable) {
+    return Status(Code::kDoesNotFit,
+                  text("make scratch file: ", path_, ": needs ", bytes_text(size_bytes), " and ", bytes_text(kSpare),
+                       " to spare, ", bytes_text(drive.free_bytes), " are free"),
+                  usable >= kSmallestFile ? "--size " + bytes_flag_text(round_down(usable / 2, kMiB))
+                                          : "free some space, or a folder on another drive");
+  }
+  const std::string name = text(path_, "/", kPrefix, getpid());
+  removed_ = std::make_unique<RemovedAtExit>(name);
+  PENSTOCK_TRY_ASSIGN(file, aio::DirectFile::create(name, size_bytes));
+  file_ = std::move(file);
+  return {};
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,84 @@
+#include "tools/penstock/nvme_common.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "tools/penstock/quantity.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr uint64_t kBlockMost = kGiB;
+constexpr uint64_t kDepthMost = 4096;
+constexpr uint64_t kUnderWayMost = 4 * kGiB;  // for one drive
+
+}  // namespace
+
+Tick ticking(Session& session, const std::string& what, double begin, double end) {
+  return [&session, what, begin, end](double share) {
+    session.progress.update(begin + (end - begin) * share, what);
+    return check_interrupted();
+  };
+}
+
+std::vector<std::string> remarks(const Rig& rig) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < rig.folders(); ++i) {
+    const ScratchFolder& folder = rig.folder(i);
+    if (!folder.file().note().empty()) lines.push_back(folder.path() + ": " + folder.file().note());
+    for (size_t j = 0; j < i; ++j) {
+      if (rig.folder(j).drive().id == folder.drive().id) {
+        lines.push_back(text(rig.folder(j).path(), " and ", folder.path(), " lie on one drive (", folder.drive().device,
+                             ") and share its bandwidth"));
+      }
+    }
+  }
+  if (rig.memory().pages() == aio::PageKind::small) {
+    lines.push_back("buffers lie in 4 KiB pages, which may halve the rates; penstock doctor tells how to change it");
+  }
+  return lines;
+}
+
+Json latency_json(const LatencyHistogram& latency) {
+  return {{"p50", latency.percentile_us(0.5)},
+          {"p99", latency.percentile_us(0.99)},
+          {"p999", latency.percentile_us(0.999)}};
+}
+
+std::string microseconds(double value) { return fixed(value, value < 100 ? 1 : 0); }
+
+Status check_job_size(uint64_t block_bytes, uint64_t depth) {
+  if (block_bytes == 0 || block_bytes > kBlockMost || block_bytes % kSegmentAlignmentBytes != 0) {
+    return Status(Code::kUsage,
+                  text("block size: ", bytes_flag_text(block_bytes), ": is no multiple of 4KiB up to 1GiB"),
+                  "--block 1MiB");
+  }
+  if (depth == 0 || depth > kDepthMost || block_bytes * depth > kUnderWayMost) {
+    return Status(Code::kUsage,
+                  text("depth: ", depth, ": with blocks of ", bytes_flag_text(block_bytes), " goes from 1 to ",
+                       std::min(kDepthMost, kUnderWayMost / block_bytes)),
+                  "--depth 16");
+  }
+  return {};
+}
+
+void engine_option(Options& options, std::string& into) {
+  options.choice("--engine", into, {"auto", "io_uring", "libaio", "threads"}, "I/O engine");
+}
+
+Status write_new_file(const std::string& path, const std::string& content, bool force) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0644);
+  if (file < 0)
+    return errno_status("create file: " + path, errno, errno == EEXIST ? "another name, or --force" : "another path");
+  const ssize_t written = write(file, content.data(), content.size());
+  const int error = errno;
+  close(file);
+  if (written == static_cast<ssize_t>(content.size())) return {};
+  unlink(path.c_str());
+  return errno_status("write file: " + path, written < 0 ? error : ENOSPC, "a path with space");
+}
+
+}  // namespace penstock::tools

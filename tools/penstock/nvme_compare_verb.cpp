@@ -1,0 +1,139 @@
+#include <memory>
+
+#include "tools/nvme/comparison.h"
+#include "tools/nvme/huge_pages.h"
+#include "tools/penstock/command.h"
+#include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/text_table.h"
+
+namespace penstock::tools {
+namespace {
+
+struct Flags {
+  std::vector<std::string> paths;
+  uint64_t size_bytes = 0;
+  uint64_t block_bytes = kMiB;
+  uint64_t depth = 16;
+  uint64_t pairs = 5;
+  double seconds = 2;
+  double goal = 0.97;
+  std::string engine = "auto";
+};
+
+constexpr double kShares[] = {1, 0, 0.5};
+
+Json json_of(const Comparison& comparison) {
+  Json ours = Json::array(), fio = Json::array();
+  for (const Pair& pair : comparison.pairs) {
+    ours.push_back(pair.ours_gbps);
+    fio.push_back(pair.fio_gbps);
+  }
+  return {{"job", name_of(comparison.job)},
+          {"ours_gbps", ours},
+          {"fio_gbps", fio},
+          {"ratio_median", comparison.ratio_median()},
+          {"ratio_min", comparison.ratio_min()},
+          {"ratio_max", comparison.ratio_max()},
+          {"ours_cpu_s_per_gb", comparison.ours_cpu_s_per_gb()},
+          {"fio_cpu_s_per_gb", comparison.fio_cpu_s_per_gb()}};
+}
+
+std::string table_of(const std::vector<Comparison>& comparisons) {
+  TextTable table({"job", "ours/fio", "from", "to", "ours GB/s", "fio GB/s", "ours CPU s/GB", "fio CPU s/GB"});
+  for (const Comparison& comparison : comparisons) {
+    double ours = 0, fio = 0;
+    for (const Pair& pair : comparison.pairs) {
+      ours += pair.ours_gbps / static_cast<double>(comparison.pairs.size());
+      fio += pair.fio_gbps / static_cast<double>(comparison.pairs.size());
+    }
+    table.add({name_of(comparison.job), fixed(comparison.ratio_median(), 3), fixed(comparison.ratio_min(), 3),
+               fixed(comparison.ratio_max(), 3), fixed(ours, 2), fixed(fio, 2),
+               fixed(comparison.ours_cpu_s_per_gb(), 4), fixed(comparison.fio_cpu_s_per_gb(), 4)});
+  }
+  return table.str();
+}
+
+Status verdict_of(const std::vector<Comparison>& comparisons, double goal) {
+  for (const Comparison& comparison : comparisons) {
+    if (comparison.ratio_median() >= goal) continue;
+    return Status(Code::kComparison,
+                  text("compare with fio: ", name_of(comparison.job), ": median ratio ",
+                       fixed(comparison.ratio_median(), 3), ", ", fixed(goal, 2), " asked for"),
+                  "run it again on an idle machine, with --pairs 9");
+  }
+  return {};
+}
+
+Result<Answer> compare(Session& session, const Flags& flags) {
+  PENSTOCK_TRY_ASSIGN(version, fio_version());
+  PENSTOCK_TRY_ASSIGN(engine, aio::parse_engine_choice(flags.engine));
+  PENSTOCK_TRY(check_job_size(flags.block_bytes, flags.depth));
+  if (flags.pairs == 0) return Status(Code::kUsage, "compare with fio: --pairs: 0", "--pairs 5");
+
+  // Both take their buffers from it: ours for the whole run, fio's while it runs.
+  const uint64_t buffers = flags.block_bytes * flags.depth * flags.paths.size();
+  const HugePageReserve huge_pages(2 * buffers + 64 * kMiB);
+  const FioPages pages = huge_pages.enough() ? FioPages::huge : FioPages::small;
+  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags.paths,
+                                      .size_bytes = flags.size_bytes,
+                                      .memory_bytes = flags.block_bytes * flags.depth,
+                                      .engine = engine},
+                                     ticking(session, "write scratch files", 0, 0.1)));
+
+  std::vector<Comparison> comparisons;
+  Answer answer;
+  answer.json["fio"] = version;
+  answer.json["pages"] = pages == FioPages::huge ? "2 MiB" : "4 KiB";
+  for (double share : kShares) {
+    const Job job{.read_share = share,
+                  .block_bytes = flags.block_bytes,
+                  .depth = static_cast<uint32_t>(flags.depth),
+                  .seconds = flags.seconds};
+    const double done = static_cast<double>(comparisons.size()) / std::size(kShares);
+    PENSTOCK_TRY_ASSIGN(comparison,
+                        compare_with_fio(job, *rig, flags.pairs, pages,
+                                         ticking(session, name_of(job) + ", ours and fio in turns", 0.1 + 0.9 * done,
+                                                 0.1 + 0.9 * (done + 1.0 / std::size(kShares)))));
+    comparisons.push_back(comparison);
+    answer.json["pairs"].push_back(json_of(comparison));
+  }
+  answer.json["engine"] = rig->engine_used();
+  answer.text = text("ours: ", rig->engine_used(), ", ", rig->memory().description(), "\ntheirs: ", version,
+                     ", io_uring, fixed buffers, registered files, ", pages == FioPages::huge ? "2 MiB" : "4 KiB",
+                     " pages; ", flags.pairs, " pairs of ", seconds_text(flags.seconds), " in turns\n");
+  if (pages == FioPages::small) {
+    answer.text +=
+        text("no explicit huge pages could be had for fio, so this flatters ours; as root: sysctl -w vm.nr_hugepages=",
+             ceil_div(2 * buffers + 64 * kMiB, 2 * kMiB), "\n");
+  }
+  answer.text += table_of(comparisons);
+  answer.verdict = verdict_of(comparisons, flags.goal);
+  return answer;
+}
+
+}  // namespace
+
+Verb nvme_compare_verb() {
+  auto flags = std::make_shared<Flags>();
+  return {
+      "nvme compare",
+      "Run our engine and fio's best job in turns on the same file",
+      "Reads, writes and half of both, each as pairs of runs, ours and fio's, interleaved so that a drive that drifts\n"
+      "drifts for both. fio gets io_uring, fixed buffers, registered files and 2 MiB pages. Our CPU time is that of\n"
+      "all our threads, fio's is what it reports of its job. Ends with 6 if a median ratio is below the goal.",
+      {{"penstock nvme compare /mnt/nvme0", "Compare on one drive"}},
+      [flags](Options& options) -> Action {
+        options.paths("PATH", flags->paths, 1, "Folders, one on each drive");
+        options.bytes("--size", flags->size_bytes, "Size of each scratch file; 0: up to 4GiB, as space allows");
+        options.bytes("--block", flags->block_bytes, "Block size");
+        options.count("--depth", flags->depth, "Requests under way on each drive");
+        options.count("--pairs", flags->pairs, "Pairs of runs for each job");
+        options.seconds("--duration", flags->seconds, "Time of each run");
+        options.share("--goal", flags->goal, "Least median ratio of our rate to fio's");
+        engine_option(options, flags->engine);
+        return [flags](Session& session) { return compare(session, *flags); };
+      }};
+}
+
+}  // namespace penstock::tools
