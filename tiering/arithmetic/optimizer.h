@@ -6,10 +6,11 @@
 //
 //   g  the scaled gradient     p  the master weight     m, v  the moments (momentum, variance)     c  coefficients
 //
-// No step depends on whether the hardware keeps denormals: scaled gradients below 2^-120 count as zero and settled()
-// writes what is below 2^-100 as zero, so that a denormal can neither enter nor change a rounding. (Two conditions:
-// gradient_scale is at most 64, and states that others wrote hold no denormals.) settled() also makes every NaN the
-// same one, since processors differ in which payload they pass on.
+// No step depends on whether the hardware keeps denormals: settled() writes what is below 2^-100 as zero, and what is
+// added to a weight or moment counts as zero below 2^-120, so that a denormal can neither enter, nor change a rounding,
+// nor leave its sign on a zero. (Conditions: gradient_scale is at most 64, coefficients are zero or at least 2^-26, and
+// states that others wrote hold nothing but zero below 2^-100.) settled() also makes every NaN the same one, since
+// processors differ in which payload they pass on.
 #pragma once
 
 #include <cmath>
@@ -54,10 +55,23 @@ struct PlainNumbers {
   }
 };
 
+// What counts of a number that is about to be added to a settled one.
+template <class N>
+PENSTOCK_HOST_DEVICE typename N::Float counted(typename N::Float x) {
+  return N::flushed(x, kGradientTiny);
+}
+
 // What every optimizer is handed as g.
 template <class N>
 PENSTOCK_HOST_DEVICE typename N::Float scaled_gradient(typename N::Float gradient, float scale) {
-  return N::flushed(gradient * N::all(scale), kGradientTiny);
+  return counted<N>(gradient * N::all(scale));
+}
+
+// With the L2 term that adam, adagrad and sgd add.
+template <class N>
+PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, typename N::Float g,
+                                                        typename N::Float p) {
+  return counted<N>(N::fused(p, N::all(c.l2), g));
 }
 
 // What may be written to a state plane.
@@ -84,7 +98,7 @@ PENSTOCK_HOST_DEVICE void adam_moments_and_weight(const Coefficients& c, typenam
                                                   typename N::Float& m, typename N::Float& v) {
   m = settled<N>(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m));
   v = settled<N>(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)));
-  p = settled<N>(p + (N::all(c.step_size) * m) / adam_denominator<N, D>(c, v));
+  p = settled<N>(p + counted<N>(counted<N>(N::all(c.step_size) * m) / adam_denominator<N, D>(c, v)));
 }
 
 template <class N, Denominator D>
@@ -97,31 +111,30 @@ PENSTOCK_HOST_DEVICE void adamw(const Coefficients& c, typename N::Float g, type
 template <class N, Denominator D>
 PENSTOCK_HOST_DEVICE void adam(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m,
                                typename N::Float& v) {
-  g = N::fused(p, N::all(c.l2), g);
+  g = decayed_gradient<N>(c, g, p);
   adam_moments_and_weight<N, D>(c, g, p, m, v);
 }
 
 template <class N>
 PENSTOCK_HOST_DEVICE void adagrad(const Coefficients& c, typename N::Float g, typename N::Float& p,
                                   typename N::Float& v) {
-  g = N::fused(p, N::all(c.l2), g);
+  g = decayed_gradient<N>(c, g, p);
   v = settled<N>(N::fused(g, g, v));
-  p = settled<N>(p + (N::all(c.step_size) * g) / (N::root(v) + N::all(c.eps)));
+  p = settled<N>(p + counted<N>(counted<N>(N::all(c.step_size) * g) / (N::root(v) + N::all(c.eps))));
 }
 
 template <class N>
 PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
   typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1));
-  direction = N::flushed(direction, kGradientTiny);
-  p = settled<N>(p * N::all(c.decay) + N::signed_like(c.step_size, direction));
+  p = settled<N>(p * N::all(c.decay) + N::signed_like(c.step_size, counted<N>(direction)));
   m = settled<N>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2)));
 }
 
 template <class N>
 PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
-  g = N::fused(p, N::all(c.l2), g);
+  g = decayed_gradient<N>(c, g, p);
   m = settled<N>(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), m * N::all(c.momentum)));
-  typename N::Float direction = c.nesterov ? N::fused(m, N::all(c.momentum), g) : m;
+  typename N::Float direction = c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m;
   p = settled<N>(N::fused(direction, N::all(c.step_size), p));
 }
 
