@@ -18,10 +18,10 @@ namespace penstock {
 struct RootPayload {
   uint64_t step = 0;
   double loss_scale = 1;
-  std::string rng;
-  std::string data_position;
-  std::string schedule;
-  std::string config_hash;
+  std::string rng{};
+  std::string data_position{};
+  std::string schedule{};
+  std::string config_hash{};
 
   bool operator==(const RootPayload&) const = default;
   size_t size_bytes() const { return rng.size() + data_position.size() + schedule.size() + config_hash.size(); }

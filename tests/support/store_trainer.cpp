@@ -1,0 +1,220 @@
+#include "tests/support/store_trainer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tiering/check.h"
+
+namespace penstock::aio {
+namespace {
+
+uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 31)) * 0x9e3779b97f4a7c15;
+  value = (value ^ (value >> 29)) * 0xbf58476d1ce4e5b9;
+  return value ^ (value >> 32);
+}
+
+uint64_t slot_bytes_max(const TileStore& store) {
+  uint64_t most = 0;
+  for (TileId tile = 0; tile < store.shape().tiles.size(); ++tile)
+    most = std::max(most, store.whole(tile).length_bytes);
+  return most;
+}
+
+}  // namespace
+
+void TrainingNumbers::draw() {
+  ++step;
+  random = mix(random + step);
+}
+
+RootPayload TrainingNumbers::payload() const {
+  RootPayload payload;
+  payload.step = step;
+  payload.rng.assign(reinterpret_cast<const char*>(&random), sizeof(random));
+  return payload;
+}
+
+TrainingNumbers TrainingNumbers::of(const RootPayload& payload) {
+  TrainingNumbers numbers{payload.step, 0};
+  CHECK(payload.rng.size() == sizeof(numbers.random));
+  std::memcpy(&numbers.random, payload.rng.data(), sizeof(numbers.random));
+  return numbers;
+}
+
+void update_tile(std::span<std::byte> bytes, TileId tile, const TrainingNumbers& numbers, bool struck) {
+  uint64_t salt = mix(numbers.random ^ (numbers.step << 32) ^ tile) + struck;
+  for (size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+    uint64_t word;
+    std::memcpy(&word, &bytes[at], 8);
+    word = word * 3 + mix(salt + at);
+    std::memcpy(&bytes[at], &word, 8);
+  }
+}
+
+// The padding behind a plane is zero at first, as creation leaves it.
+Status initial_fill(const StoreShape&, TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes) {
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    bytes[at] = static_cast<std::byte>(mix((uint64_t{tile} << 40) + (uint64_t{plane} << 32) + first_byte + at));
+  }
+  return Status();
+}
+
+PlainTraining::PlainTraining(const StoreShape& shape) : shape_(shape) {
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+    TileLayout layout = shape.layout(tile);
+    tiles_.emplace_back(layout.size_bytes);
+    for (uint32_t plane = 0; plane < layout.places.size(); ++plane) {
+      const TileLayout::Place& place = layout.places[plane];
+      Status filled =
+          initial_fill(shape, tile, plane, 0, std::span(tiles_.back()).subspan(place.offset_bytes, place.length_bytes));
+      CHECK(filled.ok());
+    }
+  }
+}
+
+void PlainTraining::run(uint64_t steps) {
+  for (; steps > 0; --steps) {
+    numbers_.draw();
+    for (TileId tile = 0; tile < tiles_.size(); ++tile) {
+      if (shape_.kind(tile).updated) update_tile(tiles_[tile], tile, numbers_, false);
+    }
+  }
+}
+
+StoreTrainer::StoreTrainer(IoEngine& engine, TileStore& store, uint32_t leases)
+    : engine_(engine),
+      store_(store),
+      memory_(Buffer::on_heap(slot_bytes_max(store) * leases)),
+      pool_(Tier::host, memory_.bytes(), slot_bytes_max(store)),
+      numbers_(TrainingNumbers::of(store.payload())),
+      acknowledged_(numbers_.step) {}
+
+StoreTrainer::~StoreTrainer() {
+  updated_.clear();
+  while (in_flight_ > 0) engine_.wait(std::chrono::seconds(1));
+}
+
+// Some steps strike: their speculative updates are discarded and done again. Of the tiles of every step some are
+// updated speculatively and some after the verdict.
+Status StoreTrainer::step(uint64_t every) {
+  numbers_.draw();
+  const bool strikes = mix(numbers_.step) % 3 == 0;
+  std::vector<Work> before, after;
+  for (TileId tile = 0; tile < store_.shape().tiles.size(); ++tile) {
+    if (!store_.shape().kind(tile).updated) continue;
+    bool speculative = store_.layout().slots() > 1 && mix(numbers_.step * 1000 + tile) % 4 != 0;
+    if (speculative) before.push_back({tile, strikes ? Pass::struck : Pass::speculative});
+    if (!speculative || strikes) after.push_back({tile, Pass::final});
+  }
+  PENSTOCK_TRY(run(before));
+  if (strikes) {
+    store_.discard();
+  } else {
+    store_.confirm();
+  }
+  PENSTOCK_TRY(run(after));
+  if (numbers_.step % every != 0) return Status();
+  const RootPayload at_the_end = numbers_.payload();
+  PENSTOCK_TRY(settle());
+  store_.commit(at_the_end, [this, step = at_the_end.step](const Status& outcome) {
+    if (!outcome.ok()) return fail(outcome);
+    acknowledged_ = step;
+    if (on_acknowledged_) on_acknowledged_(step);
+  });
+  return status_;
+}
+
+Status StoreTrainer::settle() {
+  return wait_until([&] { return !store_.committing(); });
+}
+
+// Begins every piece of work; the writes may still be under way when it returns, as at the end of a real step.
+Status StoreTrainer::run(std::vector<Work> work) {
+  std::reverse(work.begin(), work.end());
+  return wait_until([&] {
+    std::erase_if(updated_, [&](auto& ready) { return start_write(ready.first, ready.second); });
+    while (!work.empty() && start_read(work.back())) work.pop_back();
+    return work.empty() && updated_.empty() && reads_in_flight_ == 0;
+  });
+}
+
+bool StoreTrainer::start_read(const Work& work) {
+  if (pool_.pieces_free() == 0) return false;
+  std::optional<TileStore::Reading> reading = store_.begin_read(work.tile);
+  if (!reading) return false;
+  std::vector<uint64_t> expected(reading->checksums.begin(), reading->checksums.end());
+  ++in_flight_;
+  ++reads_in_flight_;
+  engine_.read(reading->extents, *pool_.try_lease(), IoEngine::kWhenever)
+      .then([this, work, place = reading->place, expected](Result<Lease> read) {
+        --in_flight_;
+        --reads_in_flight_;
+        store_.end_read(place);
+        if (!read.ok()) return fail(read.status());
+        std::span<std::byte> bytes = read->bytes().first(store_.whole(work.tile).length_bytes);
+        if (checksums(work.tile, bytes) != expected) {
+          return fail(Status(Code::kCorrupt, text("tile ", work.tile, ": a block is not what was written")));
+        }
+        update_tile(bytes, work.tile, numbers_, work.pass == Pass::struck);
+        updated_.emplace_back(work, *std::move(read));
+      });
+  return true;
+}
+
+bool StoreTrainer::start_write(const Work& work, Lease& lease) {
+  Update update = work.pass == Pass::final ? Update::final : Update::speculative;
+  std::optional<TileStore::Writing> writing = store_.begin_write(work.tile, update);
+  if (!writing) return false;
+  std::vector<uint64_t> sums = checksums(work.tile, lease.bytes().first(store_.whole(work.tile).length_bytes));
+  ++in_flight_;
+  engine_.write(writing->extents, std::move(lease), IoEngine::kWhenever)
+      .then([this, place = writing->place, sums](Result<Lease> written) {
+        --in_flight_;
+        if (written.ok()) return store_.written(place, sums);
+        store_.write_failed(place, written.status());
+        fail(written.status());
+      });
+  return true;
+}
+
+template <typename Condition>
+Status StoreTrainer::wait_until(Condition condition) {
+  while (status_.ok() && store_.status().ok() && !condition()) engine_.wait(std::chrono::seconds(1));
+  return status_.ok() ? store_.status() : status_;
+}
+
+void StoreTrainer::fail(const Status& why) {
+  if (status_.ok()) status_ = why;
+}
+
+std::vector<uint64_t> StoreTrainer::checksums(TileId tile, std::span<const std::byte> bytes) const {
+  TileLayout layout = store_.shape().layout(tile);
+  std::vector<uint64_t> sums;
+  for (uint64_t number = 0; number < checksum_count(store_.shape(), tile); ++number) {
+    TileBlock block = block_of(layout, store_.shape().tiles[tile].elements, number);
+    sums.push_back(checksum(bytes.subspan(block.offset_bytes, block.length_bytes), checksum_seed(tile, number)));
+  }
+  return sums;
+}
+
+Result<std::vector<std::vector<std::byte>>> StoreTrainer::read_all() {
+  std::vector<std::vector<std::byte>> tiles;
+  for (TileId tile = 0; tile < store_.shape().tiles.size(); ++tile) {
+    std::optional<TileStore::Reading> reading;
+    PENSTOCK_TRY(wait_until([&] { return (reading = store_.begin_read(tile)).has_value(); }));
+    PENSTOCK_TRY(wait_until([&] { return pool_.pieces_free() > 0; }));
+    std::vector<uint64_t> expected(reading->checksums.begin(), reading->checksums.end());
+    Result<Lease> read = engine_.read(reading->extents, *pool_.try_lease(), IoEngine::kWhenever).wait();
+    store_.end_read(reading->place);
+    if (!read.ok()) return read.status();
+    std::span<std::byte> bytes = read->bytes().first(store_.whole(tile).length_bytes);
+    if (checksums(tile, bytes) != expected) {
+      return Status(Code::kCorrupt, text("tile ", tile, ": a block is not what was written"));
+    }
+    tiles.emplace_back(bytes.begin(), bytes.end());
+  }
+  return tiles;
+}
+
+}  // namespace penstock::aio

@@ -1,0 +1,85 @@
+// StoreWorld: some drives in memory, an engine over them, and the stores that tests make there.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "aio/engine.h"
+#include "tests/support/memory_folder.h"
+#include "tests/support/store_shapes.h"
+#include "tests/support/store_trainer.h"
+
+namespace penstock::aio {
+
+class StoreWorld {
+ public:
+  static constexpr const char* kFile = "rank0.tiles";
+
+  explicit StoreWorld(uint32_t drives)
+      : memory_(Buffer::on_heap(4 * kChunkBytes)), engine_(std::make_unique<MemoryBackend>()) {
+    for (uint32_t drive = 0; drive < drives; ++drive) {
+      folders_.push_back(std::make_shared<MemoryFolder>("/drive" + std::to_string(drive), drive));
+    }
+  }
+
+  Status create(const StoreShape& shape, CreateOptions options = {}, const FillTile& fill = {}) {
+    options.memory = memory_.bytes();
+    options.payload = TrainingNumbers{}.payload();
+    auto usual = [&](TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes) {
+      return initial_fill(shape, tile, plane, first_byte, bytes);
+    };
+    return TileStore::create(engine_, given(), shape, options, fill ? fill : FillTile(usual));
+  }
+  Status create(const StoreShape& shape, uint32_t slots) {
+    CreateOptions options;
+    options.slots = slots;
+    return create(shape, options);
+  }
+
+  Result<std::unique_ptr<TileStore>> open(OpenOptions options = {}) {
+    return TileStore::open(engine_, given(), options);
+  }
+  Result<std::unique_ptr<TileStore>> open(const std::vector<uint32_t>& drives) {
+    std::vector<std::shared_ptr<DriveFolder>> some;
+    for (uint32_t drive : drives) some.push_back(folders_[drive]);
+    return TileStore::open(engine_, some, {});
+  }
+
+  Engine& engine() { return engine_; }
+  std::span<std::byte> memory() { return memory_.bytes(); }
+  MemoryFolder& folder(uint32_t drive) { return *folders_[drive]; }
+  MemoryFile::Bytes& bytes(uint32_t drive) { return folders_[drive]->bytes(kFile); }
+  std::vector<MemoryFile::Bytes> image() const {
+    std::vector<MemoryFile::Bytes> all;
+    for (const auto& folder : folders_) {
+      all.push_back(folder->has_file(kFile) ? folder->bytes(kFile) : MemoryFile::Bytes());
+    }
+    return all;
+  }
+  void put_image(const std::vector<MemoryFile::Bytes>& image) {
+    for (size_t drive = 0; drive < folders_.size(); ++drive) folders_[drive]->put(kFile, image[drive]);
+  }
+
+ private:
+  std::vector<std::shared_ptr<DriveFolder>> given() const { return {folders_.begin(), folders_.end()}; }
+
+  Buffer memory_;
+  Engine engine_;
+  std::vector<std::shared_ptr<MemoryFolder>> folders_;
+};
+
+// Empty, or how the store's current state differs from the plain training after `steps` steps.
+inline std::string difference(StoreTrainer& trainer, const StoreShape& shape, uint64_t steps) {
+  PlainTraining plain(shape);
+  plain.run(steps);
+  Result<std::vector<std::vector<std::byte>>> tiles = trainer.read_all();
+  if (!tiles.ok()) return tiles.status().message();
+  for (TileId tile = 0; tile < tiles->size(); ++tile) {
+    if ((*tiles)[tile] != plain.tile(tile)) return "tile " + std::to_string(tile) + " differs";
+  }
+  return "";
+}
+
+}  // namespace penstock::aio
