@@ -26,9 +26,7 @@ Status run_ours(const Job& job, Rig& rig, const Tick& tick, Pair& into) {
 }
 
 Status run_theirs(const Job& job, const Rig& rig, FioPages pages, Pair& into) {
-  std::vector<std::string> files;
-  for (size_t i = 0; i < rig.folders(); ++i) files.push_back(rig.folder(i).file().path());
-  PENSTOCK_TRY_ASSIGN(result, run_fio(job, files, pages));
+  PENSTOCK_TRY_ASSIGN(result, run_fio(job, rig.file_paths(), pages));
   into.fio_gbps = result.gbps;
   into.fio_cpu_s_per_gb = result.cpu_s_per_gb;
   return {};

@@ -73,6 +73,11 @@ Result<MachineProfile> load_or_begin_profile(const std::string& path) {
   return profile;
 }
 
+std::string profile_name_of(const std::string& folder) {
+  std::error_code error;
+  return std::filesystem::canonical(folder, error);
+}
+
 void put_drive(MachineProfile& profile, DriveRates drive) {
   for (DriveRates& known : profile.drives) {
     if (known.path != drive.path) continue;

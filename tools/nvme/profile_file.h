@@ -13,6 +13,9 @@ Result<std::string> default_profile_path();
 // The profile there; one of this machine without drives where there is none. A file that is no profile is refused.
 Result<MachineProfile> load_or_begin_profile(const std::string& path);
 
+// The folder's absolute path: its drive's name in a profile.
+std::string profile_name_of(const std::string& folder);
+
 // Adds a drive, or replaces the one of the same path. What was known of it besides burst rates stays.
 void put_drive(MachineProfile& profile, DriveRates drive);
 

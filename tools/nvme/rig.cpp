@@ -61,6 +61,12 @@ Status Rig::lay_out(double seconds, const Tick& tick) {
   return {};
 }
 
+std::vector<std::string> Rig::file_paths() const {
+  std::vector<std::string> paths;
+  for (const auto& folder : folders_) paths.push_back(folder->file().path());
+  return paths;
+}
+
 Result<aio::MadeEngine> Rig::engine_for(const Job& job) {
   aio::EngineOptions options;
   options.drive.block_bytes = static_cast<uint32_t>(job.block_bytes);

@@ -40,6 +40,7 @@ class Rig {
 
   size_t folders() const { return folders_.size(); }
   const ScratchFolder& folder(size_t index) const { return *folders_[index]; }
+  std::vector<std::string> file_paths() const;
   // The part of the folder's file that has been written, which is all that jobs use.
   uint64_t usable_bytes(size_t index) const { return files_[index]->size_bytes(); }
   const aio::HostArena& memory() const { return *arena_; }

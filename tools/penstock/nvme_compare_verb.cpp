@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 
 #include "tools/nvme/comparison.h"
@@ -14,7 +15,7 @@ struct Flags {
   std::vector<std::string> paths;
   uint64_t size_bytes = 0;
   uint64_t block_bytes = kMiB;
-  uint64_t depth = 16;
+  uint64_t depth = 0;
   uint64_t pairs = 5;
   double seconds = 2;
   double goal = 0.97;
@@ -22,6 +23,9 @@ struct Flags {
 };
 
 constexpr double kShares[] = {1, 0, 0.5};
+// Where fio's best depth is looked for, and for how long each.
+constexpr uint32_t kDepths[] = {4, 8, 16, 32};
+constexpr double kDepthSeconds = 1;
 
 Json json_of(const Comparison& comparison) {
   Json ours = Json::array(), fio = Json::array();
@@ -65,19 +69,38 @@ Status verdict_of(const std::vector<Comparison>& comparisons, double goal) {
   return {};
 }
 
+Status choose_best_depth_for_fio(Job& job, const Rig& rig, FioPages pages) {
+  uint32_t best_depth = 0;
+  double best_gbps = 0;
+  for (uint32_t depth : kDepths) {
+    PENSTOCK_TRY(check_interrupted());
+    Job trial = job;
+    trial.depth = depth;
+    trial.seconds = kDepthSeconds;
+    PENSTOCK_TRY_ASSIGN(result, run_fio(trial, rig.file_paths(), pages));
+    if (result.gbps > best_gbps) {
+      best_depth = depth;
+      best_gbps = result.gbps;
+    }
+  }
+  job.depth = best_depth;
+  return {};
+}
+
 Result<Answer> compare(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(version, fio_version());
   PENSTOCK_TRY_ASSIGN(engine, aio::parse_engine_choice(flags.engine));
-  PENSTOCK_TRY(check_job_size(flags.block_bytes, flags.depth));
+  const uint64_t deepest = flags.depth > 0 ? flags.depth : std::ranges::max(kDepths);
+  PENSTOCK_TRY(check_job_size(flags.block_bytes, deepest));
   if (flags.pairs == 0) return Status(Code::kUsage, "compare with fio: --pairs: 0", "--pairs 5");
 
   // Both take their buffers from it: ours for the whole run, fio's while it runs.
-  const uint64_t buffers = flags.block_bytes * flags.depth * flags.paths.size();
+  const uint64_t buffers = flags.block_bytes * deepest * flags.paths.size();
   const HugePageReserve huge_pages(2 * buffers + 64 * kMiB);
   const FioPages pages = huge_pages.enough() ? FioPages::huge : FioPages::small;
   PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags.paths,
                                       .size_bytes = flags.size_bytes,
-                                      .memory_bytes = flags.block_bytes * flags.depth,
+                                      .memory_bytes = flags.block_bytes * deepest,
                                       .engine = engine},
                                      ticking(session, "write scratch files", 0, 0.1)));
 
@@ -86,10 +109,11 @@ Result<Answer> compare(Session& session, const Flags& flags) {
   answer.json["fio"] = version;
   answer.json["pages"] = pages == FioPages::huge ? "2 MiB" : "4 KiB";
   for (double share : kShares) {
-    const Job job{.read_share = share,
-                  .block_bytes = flags.block_bytes,
-                  .depth = static_cast<uint32_t>(flags.depth),
-                  .seconds = flags.seconds};
+    Job job{.read_share = share,
+            .block_bytes = flags.block_bytes,
+            .depth = static_cast<uint32_t>(flags.depth),
+            .seconds = flags.seconds};
+    if (flags.depth == 0) PENSTOCK_TRY(choose_best_depth_for_fio(job, *rig, pages));
     const double done = static_cast<double>(comparisons.size()) / std::size(kShares);
     PENSTOCK_TRY_ASSIGN(comparison,
                         compare_with_fio(job, *rig, flags.pairs, pages,

@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <memory>
 
 #include "tools/nvme/probe.h"
@@ -117,7 +116,7 @@ Result<Answer> probe(Session& session, const Flags& flags) {
   answer.json["drives"] = Json::array();
   for (const DriveProbe& probe : probes) {
     DriveRates rates = probe.rates();
-    rates.path = std::filesystem::absolute(probe.path).lexically_normal();
+    rates.path = profile_name_of(probe.path);
     put_drive(profile, rates);
     for (const DriveRates& known : profile.drives) {
       if (known.path == rates.path) rates = known;  // with what was known before

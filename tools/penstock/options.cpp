@@ -1,6 +1,7 @@
 #include "tools/penstock/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 
 #include "tools/penstock/quantity.h"
@@ -21,7 +22,7 @@ CLI::Option* add_parsed(CLI::App& app, const std::string& name, T& into, const s
       help);
 }
 
-Result<double> parse_share(const std::string& written) {
+Result<double> parse_share(std::string_view written) {
   double share = -1;
   const auto [rest, error] = std::from_chars(written.data(), written.data() + written.size(), share);
   if (error != std::errc() || rest != written.data() + written.size() || !(share >= 0 && share <= 1)) {
@@ -36,6 +37,31 @@ std::string joined(const std::vector<std::string>& words, const char* between) {
   for (const std::string& word : words) all += (all.empty() ? "" : between) + word;
   return all;
 }
+
+// Parses each of the words between commas.
+template <typename T>
+auto list_of(Result<T> (*parse)(std::string_view)) {
+  return [parse](const std::string& written) -> Result<std::vector<T>> {
+    std::vector<T> values;
+    for (size_t begin = 0; begin <= written.size();) {
+      const size_t end = std::min(written.find(',', begin), written.size());
+      PENSTOCK_TRY_ASSIGN(value, parse(std::string_view(written).substr(begin, end - begin)));
+      values.push_back(value);
+      begin = end + 1;
+    }
+    return values;
+  };
+}
+
+template <typename T, typename Show>
+std::string shown(const std::vector<T>& values, Show show) {
+  std::vector<std::string> words;
+  for (const T& value : values) words.push_back(show(value));
+  return joined(words, ",");
+}
+
+std::string share_text(double share) { return penstock::text(share); }
+std::string count_text(uint64_t count) { return std::to_string(count); }
 
 }  // namespace
 
@@ -72,7 +98,23 @@ void Options::count(const std::string& name, uint64_t& into, const std::string& 
 }
 
 void Options::share(const std::string& name, double& into, const std::string& help) {
-  add_parsed(app_, name, into, help, parse_share)->type_name("SHARE")->default_str(fixed(into, 2));
+  add_parsed(app_, name, into, help, parse_share)->type_name("SHARE")->default_str(share_text(into));
+}
+
+void Options::bytes_list(const std::string& name, std::vector<uint64_t>& into, const std::string& help) {
+  add_parsed(app_, name, into, help, list_of(parse_bytes))
+      ->type_name("SIZE,...")
+      ->default_str(shown(into, bytes_flag_text));
+}
+
+void Options::count_list(const std::string& name, std::vector<uint64_t>& into, const std::string& help) {
+  add_parsed(app_, name, into, help, list_of(parse_count))->type_name("N,...")->default_str(shown(into, count_text));
+}
+
+void Options::share_list(const std::string& name, std::vector<double>& into, const std::string& help) {
+  add_parsed(app_, name, into, help, list_of(parse_share))
+      ->type_name("SHARE,...")
+      ->default_str(shown(into, share_text));
 }
 
 void Options::choice(const std::string& name, std::string& into, const std::vector<std::string>& choices,

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +29,10 @@ class Options {
   void bytes(const std::string& name, uint64_t& into, const std::string& help);
   void seconds(const std::string& name, double& into, const std::string& help);
   void count(const std::string& name, uint64_t& into, const std::string& help);
+  // Several values, separated by commas.
+  void bytes_list(const std::string& name, std::vector<uint64_t>& into, const std::string& help);
+  void count_list(const std::string& name, std::vector<uint64_t>& into, const std::string& help);
+  void share_list(const std::string& name, std::vector<double>& into, const std::string& help);
   // A number between 0 and 1.
   void share(const std::string& name, double& into, const std::string& help);
   void choice(const std::string& name, std::string& into, const std::vector<std::string>& choices,

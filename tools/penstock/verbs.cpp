@@ -4,6 +4,8 @@
 #define PENSTOCK_VERBS(VERB) \
   VERB(doctor)               \
   VERB(nvme_probe)           \
+  VERB(nvme_bench)           \
+  VERB(nvme_tune)            \
   VERB(nvme_compare)         \
   VERB(completion)           \
   VERB(manual)

@@ -1,0 +1,232 @@
+#include <algorithm>
+#include <memory>
+
+#include "tools/nvme/fio.h"
+#include "tools/nvme/profile_file.h"
+#include "tools/nvme/steady.h"
+#include "tools/penstock/command.h"
+#include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/text_table.h"
+
+namespace penstock::tools {
+namespace {
+
+struct Flags {
+  std::vector<std::string> paths;
+  std::string pattern = "sequential";
+  std::vector<double> read_shares{1, 0, 0.5};
+  std::vector<uint64_t> blocks{kMiB};
+  std::vector<uint64_t> depths{8};
+  std::string engine = "auto";
+  double seconds = 2;
+  uint64_t size_bytes = 0;
+  bool steady = false;
+  uint64_t write_budget_bytes = 0;
+  std::string profile;
+  std::string emit_fio;
+  bool force = false;
+};
+
+// More than so many results are shown as a table alone.
+constexpr size_t kShownInDetail = 3;
+
+Result<std::vector<Job>> jobs_of(const Flags& flags) {
+  std::vector<Job> jobs;
+  for (double share : flags.read_shares) {
+    for (uint64_t block : flags.blocks) {
+      for (uint64_t depth : flags.depths) {
+        PENSTOCK_TRY(check_job_size(block, depth));
+        jobs.push_back({.pattern = flags.pattern == "random" ? Pattern::random : Pattern::sequential,
+                        .read_share = share,
+                        .block_bytes = block,
+                        .depth = static_cast<uint32_t>(depth),
+                        .seconds = flags.seconds});
+      }
+    }
+  }
+  return jobs;
+}
+
+uint64_t memory_for(const std::vector<Job>& jobs) {
+  uint64_t most = 0;
+  for (const Job& job : jobs) most = std::max(most, job.block_bytes * job.depth);
+  return most;
+}
+
+Json json_of(const Job& job, const JobResult& result, const std::string& engine) {
+  Json rate = Json::array(), histogram = Json::array();
+  for (const RatePoint& point : result.rate) rate.push_back({point.at_s, point.gbps});
+  for (const auto& [below_us, count] : result.latency.by_powers_of_two()) histogram.push_back({below_us, count});
+  return {{"pattern", name_of(job.pattern)},
+          {"read_share", job.read_share},
+          {"block_bytes", job.block_bytes},
+          {"depth", job.depth},
+          {"engine", engine},
+          {"gbps", result.gbps()},
+          {"iops", result.iops()},
+          {"latency_us", latency_json(result.latency)},
+          {"cpu_s_per_gb", result.cpu_s_per_gb()},
+          {"latency_histogram", histogram},
+          {"rate_over_time", rate}};
+}
+
+std::string histogram_text(const LatencyHistogram& latency) {
+  constexpr double kBarCells = 40;
+  std::string out;
+  for (const auto& [below_us, count] : latency.by_powers_of_two()) {
+    const double share = static_cast<double>(count) / static_cast<double>(latency.count());
+    std::string bound = microseconds(below_us);
+    bound.insert(0, 9 - std::min<size_t>(9, bound.size()), ' ');
+    out += text("    below ", bound, " us ", std::string(static_cast<size_t>(share * kBarCells + 0.5), '#'), " ",
+                fixed(share * 100, 1), " %\n");
+  }
+  return out;
+}
+
+// The rate in ten parts of the time.
+std::string rate_text(const std::vector<RatePoint>& rate) {
+  constexpr size_t kParts = 10;
+  if (rate.size() < kParts) return "";
+  std::string out = "    GB/s over time:";
+  for (size_t part = 0; part < kParts; ++part) {
+    const size_t begin = part * rate.size() / kParts, end = (part + 1) * rate.size() / kParts;
+    double sum = 0;
+    for (size_t i = begin; i < end; ++i) sum += rate[i].gbps;
+    out += " " + fixed(sum / static_cast<double>(end - begin), 2);
+  }
+  return out + "\n";
+}
+
+Result<Answer> run_jobs(Session& session, const Flags& flags, const std::vector<Job>& jobs, Rig& rig) {
+  Answer answer;
+  TextTable table({"job", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "CPU s/GB"});
+  std::string details;
+  answer.json["results"] = Json::array();
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const auto done = static_cast<double>(i), all = static_cast<double>(jobs.size());
+    PENSTOCK_TRY_ASSIGN(result, rig.run(jobs[i], ticking(session, name_of(jobs[i]), done / all, (done + 1) / all)));
+    table.add({name_of(jobs[i]), fixed(result.gbps(), 2), fixed(result.iops(), 0),
+               microseconds(result.latency.percentile_us(0.5)), microseconds(result.latency.percentile_us(0.99)),
+               microseconds(result.latency.percentile_us(0.999)), fixed(result.cpu_s_per_gb(), 4)});
+    details += text("\n  ", name_of(jobs[i]), "\n", histogram_text(result.latency), rate_text(result.rate));
+    answer.json["results"].push_back(json_of(jobs[i], result, rig.engine_used()));
+  }
+  answer.text = rig.engine_used() + ", " + rig.memory().description() + "\n" + table.str();
+  if (jobs.size() <= kShownInDetail) answer.text += details;
+  if (!flags.emit_fio.empty()) answer.text += "fio job file: " + flags.emit_fio + "\n";
+  return answer;
+}
+
+// Leaves the curve in the profile if the drive is there.
+Result<bool> remember(const std::string& profile_flag, const std::string& folder, const Steady& steady) {
+  std::string path = profile_flag;
+  if (path.empty()) {
+    PENSTOCK_TRY_ASSIGN(usual, default_profile_path());
+    path = usual;
+  }
+  PENSTOCK_TRY_ASSIGN(profile, load_or_begin_profile(path));
+  for (DriveRates& drive : profile.drives) {
+    if (drive.path != profile_name_of(folder)) continue;
+    drive.sustained = MixCurve(steady.mix_curve);
+    PENSTOCK_TRY(save_profile(profile, path));
+    return true;
+  }
+  return false;
+}
+
+Result<Answer> run_steady(Session& session, const Flags& flags, Rig& rig) {
+  Answer answer;
+  const SteadyOptions options{flags.write_budget_bytes, flags.blocks.front(),
+                              static_cast<uint32_t>(flags.depths.front())};
+  answer.json["steady"] = Json::array();
+  for (size_t folder = 0; folder < rig.folders(); ++folder) {
+    const std::string& path = rig.folder(folder).path();
+    PENSTOCK_TRY_ASSIGN(steady, measure_steady(rig, folder, options, ticking(session, "write to " + path)));
+    PENSTOCK_TRY_ASSIGN(remembered, remember(flags.profile, path, steady));
+    Json rate = Json::array();
+    for (const RatePoint& point : steady.rate) rate.push_back({point.at_s, point.gbps});
+    Json json{{"path", path},
+              {"written_bytes", steady.written_bytes},
+              {"burst_gbps", steady.burst_gbps},
+              {"sustained_gbps", steady.sustained_gbps},
+              {"fell_after_bytes", nullptr},
+              {"mix_curve", steady.mix_curve},
+              {"rate_over_time", rate},
+              {"in_profile", remembered}};
+    if (steady.fell_after_bytes) json["fell_after_bytes"] = *steady.fell_after_bytes;
+    answer.json["steady"].push_back(json);
+    answer.text += text(
+        path, ": writes began at ", fixed(steady.burst_gbps, 2), " GB/s, ",
+        steady.fell_after_bytes ? "fell after " + bytes_text(*steady.fell_after_bytes) + " and stay at "
+                                : "did not fall within " + bytes_text(steady.written_bytes) + ", last ",
+        fixed(steady.sustained_gbps, 2), " GB/s\n", rate_text(steady.rate),
+        remembered ? "  the sustained rates are in the profile\n"
+                   : "  the drive is not in the profile, so nothing was kept there; penstock nvme probe puts it in\n");
+  }
+  return answer;
+}
+
+Result<Answer> bench(Session& session, const Flags& flags) {
+  PENSTOCK_TRY_ASSIGN(engine, aio::parse_engine_choice(flags.engine));
+  PENSTOCK_TRY_ASSIGN(jobs, jobs_of(flags));
+  if (flags.seconds <= 0) return Status(Code::kUsage, "run jobs: --duration: 0 measures nothing", "--duration 2s");
+  if (flags.steady && flags.write_budget_bytes < kGiB) {
+    return Status(Code::kUsage,
+                  text("find the plateau: --write-budget: ", bytes_text(flags.write_budget_bytes), ", at least 1 GiB"),
+                  "state how much may be written, for wear: --write-budget 200GiB");
+  }
+  for (const std::string& path : flags.paths) {
+    if (auto drive = examine_folder(path); !drive.ok()) return drive.status();
+  }
+  if (!flags.emit_fio.empty()) {
+    std::vector<std::string> files;
+    for (const std::string& path : flags.paths) files.push_back(path + "/penstock-fio.0");
+    PENSTOCK_TRY(write_new_file(flags.emit_fio, fio_job_file(jobs.front(), files), flags.force));
+  }
+  const uint64_t wanted = std::max(4 * kGiB, flags.write_budget_bytes / 4);
+  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags.paths,
+                                      .size_bytes = flags.size_bytes,
+                                      .wanted_bytes = wanted,
+                                      .memory_bytes = memory_for(jobs),
+                                      .engine = engine},
+                                     ticking(session, "write scratch files")));
+  Result<Answer> answer = flags.steady ? run_steady(session, flags, *rig) : run_jobs(session, flags, jobs, *rig);
+  if (!answer.ok()) return answer;
+  answer->json["remarks"] = remarks(*rig);
+  for (const std::string& line : remarks(*rig)) answer->text += line + "\n";
+  return answer;
+}
+
+}  // namespace
+
+Verb nvme_bench_verb() {
+  auto flags = std::make_shared<Flags>();
+  return {
+      "nvme bench",
+      "Measure chosen ways of using drives",
+      "Runs a job for every combination of read share, block size and depth, with incompressible data, on all folders\n"
+      "at once, and shows rate, latency and CPU time.\n\n"
+      "--steady writes past the drive's fast cache instead, at most --write-budget, until the rate stays where it\n"
+      "fell to, and leaves the sustained rates in the machine's profile.",
+      {{"penstock nvme bench . --pattern random --block 4KiB --depth 1,32 --read-share 1", "Small random reads"},
+       {"penstock nvme bench /mnt/nvme0 --steady --write-budget 200GiB", "What the drive sustains"}},
+      [flags](Options& options) -> Action {
+        options.paths("PATH", flags->paths, 1, "Folders, one on each drive");
+        options.choice("--pattern", flags->pattern, {"sequential", "random"}, "Where requests go");
+        options.share_list("--read-share", flags->read_shares, "Share of the bytes that are read");
+        options.bytes_list("--block", flags->blocks, "Block sizes");
+        options.count_list("--depth", flags->depths, "Requests under way on each drive");
+        engine_option(options, flags->engine);
+        options.seconds("--duration", flags->seconds, "Time of each job");
+        options.bytes("--size", flags->size_bytes, "Size of each scratch file; 0: up to 4GiB, as space allows");
+        options.flag("--steady", flags->steady, "Find what the drives sustain");
+        options.bytes("--write-budget", flags->write_budget_bytes, "The most that --steady writes to each drive");
+        options.file("--profile", flags->profile, "Where the profile is, instead of ~/.config/penstock/profile.json");
+        options.file("--emit-fio", flags->emit_fio, "Write the first job as an equivalent fio job file");
+        options.flag("--force", flags->force, "Overwrite the file of --emit-fio");
+        return [flags](Session& session) { return bench(session, *flags); };
+      }};
+}
+
+}  // namespace penstock::tools

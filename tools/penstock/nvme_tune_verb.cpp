@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <random>
+
+#include "tools/nvme/statistics.h"
+#include "tools/penstock/command.h"
+#include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/text_table.h"
+
+namespace penstock::tools {
+namespace {
+
+struct Flags {
+  std::vector<std::string> paths;
+  uint64_t size_bytes = 0;
+  double seconds = 40;
+};
+
+constexpr uint64_t kBlocks[] = {256 * kKiB, 512 * kKiB, kMiB, 2 * kMiB, 4 * kMiB, 8 * kMiB};
+constexpr uint32_t kDepths[] = {1, 2, 4, 8, 16, 32};
+constexpr uint64_t kUnderWayMost = 64 * kMiB;
+constexpr int kPasses = 2;
+constexpr const char* kEngines[] = {"io_uring", "libaio", "threads"};
+constexpr int kEnginePasses = 3;
+// A smaller shape that is as good as the best, within this, is better: less memory, less waiting.
+constexpr double kAsGood = 0.98;
+// Of a training step with everything on NVMe: 14 bytes read and 12 written for each parameter.
+constexpr double kReadBytes = 14, kWrittenBytes = 12;
+constexpr double kReadShare = kReadBytes / (kReadBytes + kWrittenBytes);
+constexpr uint64_t kSeed = 1;
+constexpr double kLayoutSeconds = 5;
+
+struct Shape {
+  uint64_t block_bytes;
+  uint32_t depth;
+  double gbps = 0;
+};
+
+Job job_of(const Shape& shape, double seconds) {
+  return {.read_share = kReadShare, .block_bytes = shape.block_bytes, .depth = shape.depth, .seconds = seconds};
+}
+
+std::vector<Shape> shapes() {
+  std::vector<Shape> all;
+  for (uint64_t block : kBlocks) {
+    for (uint32_t depth : kDepths) {
+      if (block * depth <= kUnderWayMost) all.push_back({block, depth});
+    }
+  }
+  return all;
+}
+
+// Every shape in a random order, several times: a drive that drifts must not favour any.
+Status measure(std::vector<Shape>& shapes, Rig& rig, double seconds, const Tick& tick) {
+  std::mt19937_64 random(kSeed);
+  std::vector<size_t> order(shapes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto runs = static_cast<double>(kPasses * shapes.size());
+  double done = 0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (size_t index : order) {
+      PENSTOCK_TRY_ASSIGN(result, rig.run(job_of(shapes[index], seconds / runs),
+                                          [&](double share) { return tick((done + share) / runs); }));
+      shapes[index].gbps += result.gbps() / kPasses;
+      done += 1;
+    }
+  }
+  return {};
+}
+
+Shape best_of(const std::vector<Shape>& shapes) {
+  double most = 0;
+  for (const Shape& shape : shapes) most = std::max(most, shape.gbps);
+  Shape best = shapes.front();
+  uint64_t least = UINT64_MAX;
+  for (const Shape& shape : shapes) {
+    if (shape.gbps < kAsGood * most || shape.block_bytes * shape.depth >= least) continue;
+    least = shape.block_bytes * shape.depth;
+    best = shape;
+  }
+  return best;
+}
+
+struct EngineRate {
+  std::string name;
+  double gbps = 0, cpu_s_per_gb = 0;
+  std::string refusal;
+};
+
+Result<std::vector<EngineRate>> compare_engines(const Shape& shape, Rig& rig, double seconds, const Tick& tick) {
+  const double runs = kEnginePasses * std::size(kEngines);
+  std::vector<EngineRate> rates;
+  for (const char* name : kEngines) {
+    PENSTOCK_TRY_ASSIGN(choice, aio::parse_engine_choice(name));
+    const auto made = aio::make_engine(choice);
+    rates.push_back({name, 0, 0, made.ok() ? "" : made.status().message()});
+  }
+  double done = 0;
+  for (int pass = 0; pass < kEnginePasses; ++pass) {
+    for (EngineRate& rate : rates) {
+      if (!rate.refusal.empty()) continue;
+      PENSTOCK_TRY_ASSIGN(choice, aio::parse_engine_choice(rate.name));
+      rig.set_engine(choice);
+      PENSTOCK_TRY_ASSIGN(
+          result, rig.run(job_of(shape, seconds / runs), [&](double share) { return tick((done + share) / runs); }));
+      rate.gbps += result.gbps() / kEnginePasses;
+      rate.cpu_s_per_gb += result.cpu_s_per_gb() / kEnginePasses;
+      done += 1;
+    }
+  }
+  return rates;
+}
+
+// Blocks down, depths across.
+std::string curve_text(const std::vector<Shape>& shapes) {
+  std::vector<std::string> heads{"GB/s at depth"};
+  for (uint32_t depth : kDepths) heads.push_back(text(depth));
+  TextTable table(heads);
+  for (uint64_t block : kBlocks) {
+    std::vector<std::string> row{bytes_text(block)};
+    for (const Shape& shape : shapes) {
+      if (shape.block_bytes == block) row.push_back(fixed(shape.gbps, 2));
+    }
+    row.resize(heads.size());
+    table.add(row);
+  }
+  return table.str();
+}
+
+Json json_of(const std::vector<Shape>& shapes) {
+  Json curve = Json::array();
+  for (const Shape& shape : shapes) {
+    curve.push_back({{"block_bytes", shape.block_bytes}, {"depth", shape.depth}, {"gbps", shape.gbps}});
+  }
+  return curve;
+}
+
+Result<Answer> tune(Session& session, const Flags& flags) {
+  if (flags.seconds <= 0) return Status(Code::kUsage, "tune: --duration: 0 measures nothing", "--duration 40s");
+  const double all = kLayoutSeconds + flags.seconds, sweep = 0.8 * flags.seconds;
+  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags.paths,
+                                      .size_bytes = flags.size_bytes,
+                                      .memory_bytes = kUnderWayMost,
+                                      .layout_seconds = kLayoutSeconds},
+                                     ticking(session, "write scratch files", 0, kLayoutSeconds / all)));
+  std::vector<Shape> curve = shapes();
+  PENSTOCK_TRY(
+      measure(curve, *rig, sweep,
+              ticking(session, "block sizes and depths", kLayoutSeconds / all, (kLayoutSeconds + sweep) / all)));
+  const Shape best = best_of(curve);
+  PENSTOCK_TRY_ASSIGN(engines, compare_engines(best, *rig, flags.seconds - sweep,
+                                               ticking(session, "engines", (kLayoutSeconds + sweep) / all, 1)));
+
+  const double ns_per_parameter = (kReadBytes + kWrittenBytes) / best.gbps;
+  Answer answer;
+  TextTable engine_table({"engine", "GB/s", "CPU s/GB"});
+  Json engine_json = Json::array();
+  for (const EngineRate& rate : engines) {
+    const bool ran = rate.refusal.empty();
+    engine_table.add({rate.name, ran ? fixed(rate.gbps, 2) : rate.refusal, ran ? fixed(rate.cpu_s_per_gb, 4) : ""});
+    engine_json.push_back(
+        {{"engine", rate.name}, {"gbps", rate.gbps}, {"cpu_s_per_gb", rate.cpu_s_per_gb}, {"refusal", rate.refusal}});
+  }
+  answer.json = {{"read_share", kReadShare},
+                 {"best", {{"block_bytes", best.block_bytes}, {"depth", best.depth}, {"gbps", best.gbps}}},
+                 {"ns_per_parameter", ns_per_parameter},
+                 {"curve", json_of(curve)},
+                 {"engines", engine_json},
+                 {"remarks", remarks(*rig)}};
+  answer.text =
+      text("A training step with everything on NVMe reads 14 bytes and writes 12 for each parameter: that mixture.\n\n",
+           curve_text(curve), "\n", engine_table.str(), "\nbest: blocks of ", bytes_text(best.block_bytes), ", ",
+           best.depth, " under way on each drive, ", fixed(best.gbps, 2), " GB/s: ", fixed(ns_per_parameter, 2),
+           " ns a parameter and step, ", fixed(ns_per_parameter * 7, 1), " s a step for 7B parameters\n");
+  for (const std::string& line : remarks(*rig)) answer.text += line + "\n";
+  return answer;
+}
+
+}  // namespace
+
+Verb nvme_tune_verb() {
+  auto flags = std::make_shared<Flags>();
+  return {
+      "nvme tune",
+      "Find the block size, depth and engine that suit the drives",
+      "Measures the mixture of a training step over block sizes and depths in random order, then the engines at the\n"
+      "best of them. Takes under a minute. Of shapes that are equally fast, the one with fewest bytes under way wins.",
+      {{"penstock nvme tune /mnt/nvme0", "Tune for one drive"}},
+      [flags](Options& options) -> Action {
+        options.paths("PATH", flags->paths, 1, "Folders, one on each drive, measured together");
+        options.bytes("--size", flags->size_bytes, "Size of each scratch file; 0: up to 4GiB, as space allows");
+        options.seconds("--duration", flags->seconds, "Time to measure, besides 5 s to write the scratch files");
+        return [flags](Session& session) { return tune(session, *flags); };
+      }};
+}
+
+}  // namespace penstock::tools
