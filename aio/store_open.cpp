@@ -60,7 +60,7 @@ std::string count_text(size_t count) { return text(count, count == 1 ? " drive" 
 Status judge(const std::vector<Found>& all, const std::string& name) {
   const Found* any = nullptr;
   for (const Found& found : all) {
-    if (found.header && (!any || found.header->state == StoreHeader::State::complete)) any = &found;
+    if (found.header && (!any || any->header->state < found.header->state)) any = &found;
   }
   for (const Found& found : all) {
     if (!found.header && found.file && !found.blank) return found.refusal;

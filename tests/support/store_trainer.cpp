@@ -42,18 +42,22 @@ TrainingNumbers TrainingNumbers::of(const RootPayload& payload) {
   return numbers;
 }
 
-void update_tile(std::span<std::byte> bytes, TileId tile, const TrainingNumbers& numbers, bool struck) {
-  uint64_t salt = mix(numbers.random ^ (numbers.step << 32) ^ tile) + struck;
-  for (size_t at = 0; at + 8 <= bytes.size(); at += 8) {
-    uint64_t word;
-    std::memcpy(&word, &bytes[at], 8);
-    word = word * 3 + mix(salt + at);
-    std::memcpy(&bytes[at], &word, 8);
+void update_tile(const StoreShape& shape, TileId tile, std::span<std::byte> bytes, const TrainingNumbers& numbers,
+                 bool struck) {
+  const uint64_t salt = mix(numbers.random ^ (numbers.step << 32) ^ tile) + struck;
+  // What fills a plane up to a whole sector belongs to nobody.
+  for (const TileLayout::Place& place : shape.layout(tile).places) {
+    for (uint64_t at = place.offset_bytes; at + sizeof(uint16_t) <= place.offset_bytes + place.length_bytes;
+         at += sizeof(uint16_t)) {
+      uint16_t word;
+      std::memcpy(&word, &bytes[at], sizeof(word));
+      word = static_cast<uint16_t>(word * 3 + ((salt + at) * 0x9e3779b97f4a7c15 >> 32));
+      std::memcpy(&bytes[at], &word, sizeof(word));
+    }
   }
 }
 
-// The padding behind a plane is zero at first, as creation leaves it.
-Status initial_fill(const StoreShape&, TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes) {
+Status initial_fill(TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes) {
   for (size_t at = 0; at < bytes.size(); ++at) {
     bytes[at] = static_cast<std::byte>(mix((uint64_t{tile} << 40) + (uint64_t{plane} << 32) + first_byte + at));
   }
@@ -67,7 +71,7 @@ PlainTraining::PlainTraining(const StoreShape& shape) : shape_(shape) {
     for (uint32_t plane = 0; plane < layout.places.size(); ++plane) {
       const TileLayout::Place& place = layout.places[plane];
       Status filled =
-          initial_fill(shape, tile, plane, 0, std::span(tiles_.back()).subspan(place.offset_bytes, place.length_bytes));
+          initial_fill(tile, plane, 0, std::span(tiles_.back()).subspan(place.offset_bytes, place.length_bytes));
       CHECK(filled.ok());
     }
   }
@@ -77,7 +81,7 @@ void PlainTraining::run(uint64_t steps) {
   for (; steps > 0; --steps) {
     numbers_.draw();
     for (TileId tile = 0; tile < tiles_.size(); ++tile) {
-      if (shape_.kind(tile).updated) update_tile(tiles_[tile], tile, numbers_, false);
+      if (shape_.kind(tile).updated) update_tile(shape_, tile, tiles_[tile], numbers_, false);
     }
   }
 }
@@ -156,7 +160,7 @@ bool StoreTrainer::start_read(const Work& work) {
         if (checksums(work.tile, bytes) != expected) {
           return fail(Status(Code::kCorrupt, text("tile ", work.tile, ": a block is not what was written")));
         }
-        update_tile(bytes, work.tile, numbers_, work.pass == Pass::struck);
+        update_tile(store_.shape(), work.tile, bytes, numbers_, work.pass == Pass::struck);
         updated_.emplace_back(work, *std::move(read));
       });
   return true;
@@ -212,7 +216,10 @@ Result<std::vector<std::vector<std::byte>>> StoreTrainer::read_all() {
     if (checksums(tile, bytes) != expected) {
       return Status(Code::kCorrupt, text("tile ", tile, ": a block is not what was written"));
     }
-    tiles.emplace_back(bytes.begin(), bytes.end());
+    tiles.emplace_back(bytes.size());
+    for (const TileLayout::Place& place : store_.shape().layout(tile).places) {
+      std::memcpy(&tiles.back()[place.offset_bytes], &bytes[place.offset_bytes], place.length_bytes);
+    }
   }
   return tiles;
 }

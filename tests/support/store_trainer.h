@@ -22,9 +22,9 @@ struct TrainingNumbers {
 };
 
 // `struck` gives bytes that only a discarded update has.
-void update_tile(std::span<std::byte> bytes, TileId tile, const TrainingNumbers& numbers, bool struck);
-Status initial_fill(const StoreShape& shape, TileId tile, uint32_t plane, uint64_t first_byte,
-                    std::span<std::byte> bytes);
+void update_tile(const StoreShape& shape, TileId tile, std::span<std::byte> bytes, const TrainingNumbers& numbers,
+                 bool struck);
+Status initial_fill(TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes);
 
 // All tiles of a shape as they are after `steps` steps.
 class PlainTraining {
@@ -55,7 +55,7 @@ class StoreTrainer {
   void on_acknowledged(std::function<void(uint64_t)> function) { on_acknowledged_ = std::move(function); }
   const TrainingNumbers& numbers() const { return numbers_; }
 
-  // Every byte of the current versions, checked against their checksums.
+  // The current version of every tile, checked against its checksums; zero between planes.
   Result<std::vector<std::vector<std::byte>>> read_all();
 
  private:

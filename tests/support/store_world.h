@@ -27,10 +27,7 @@ class StoreWorld {
   Status create(const StoreShape& shape, CreateOptions options = {}, const FillTile& fill = {}) {
     options.memory = memory_.bytes();
     options.payload = TrainingNumbers{}.payload();
-    auto usual = [&](TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes) {
-      return initial_fill(shape, tile, plane, first_byte, bytes);
-    };
-    return TileStore::create(engine_, given(), shape, options, fill ? fill : FillTile(usual));
+    return TileStore::create(engine_, given(), shape, options, fill ? fill : FillTile(initial_fill));
   }
   Status create(const StoreShape& shape, uint32_t slots) {
     CreateOptions options;

@@ -1,0 +1,210 @@
+// Drives that do not keep what was written: a named error or a recovery from a mirror, never a silent continuation.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/support/store_world.h"
+#include "tiering/root_record.h"
+
+namespace penstock::aio {
+namespace {
+
+constexpr uint64_t kSteps = 4;
+
+class StoreMedia : public testing::TestWithParam<uint32_t> {
+ protected:
+  StoreMedia() : shape_(small_shape(12, 3000, kBlockElements)), world_(GetParam()) {
+    CHECK(world_.create(shape_).ok());
+    images_.push_back(world_.image());
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      Result<std::unique_ptr<TileStore>> store = world_.open();
+      StoreTrainer trainer(world_.engine(), **store);
+      CHECK(trainer.step().ok() && trainer.settle().ok());
+      images_.push_back(world_.image());
+    }
+  }
+
+  uint32_t drives() const { return GetParam(); }
+  void rot(uint32_t drive, uint64_t offset_bytes) { world_.bytes(drive)[offset_bytes] ^= std::byte{16}; }
+  void rot_root(uint32_t drive, uint64_t sequence) { rot(drive, StoreLayout::root_offset(sequence % 2) + 99); }
+  // The first root has number 1 and step 0.
+  static uint64_t sequence_of(uint64_t step) { return step + 1; }
+
+  // Opens, goes on for two steps and expects the plain loop's bits; returns the step it began from.
+  uint64_t expect_goes_on() {
+    Result<std::unique_ptr<TileStore>> store = world_.open();
+    EXPECT_TRUE(store.ok()) << store.status().message();
+    if (!store.ok()) return 0;
+    notes_ = (*store)->open_report().notes;
+    uint64_t step = (*store)->payload().step;
+    StoreTrainer trainer(world_.engine(), **store);
+    EXPECT_EQ(difference(trainer, shape_, step), "");
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(trainer.step().ok());
+    EXPECT_TRUE(trainer.settle().ok());
+    EXPECT_EQ(difference(trainer, shape_, step + 2), "");
+    return step;
+  }
+
+  uint64_t expect_opens_at() {
+    Result<std::unique_ptr<TileStore>> store = world_.open();
+    return store.ok() ? (*store)->payload().step : ~uint64_t{0};
+  }
+
+  // Opening or the next step names what is wrong.
+  std::string refusal() {
+    Result<std::unique_ptr<TileStore>> store = world_.open();
+    if (!store.ok()) return store.status().message();
+    StoreTrainer trainer(world_.engine(), **store);
+    return trainer.step().message();
+  }
+
+  StoreLayout layout() const { return StoreLayout(shape_, 2, shares_of({}, drives())); }
+  StoreLayout::Piece place_of(TileId tile, uint32_t slot) const { return layout().pieces(tile, slot, 0, 4096).front(); }
+  uint32_t slot_of(TileId tile) {
+    Result<std::unique_ptr<TileStore>> store = world_.open({.access = OpenOptions::Access::inspect});
+    TileStore::Reading reading = *(*store)->begin_read(tile);
+    (*store)->end_read(reading.place);
+    return reading.place.slot;
+  }
+
+  StoreShape shape_;
+  StoreWorld world_;
+  std::vector<std::vector<MemoryFile::Bytes>> images_;  // by step
+  std::vector<std::string> notes_;
+};
+
+TEST_P(StoreMedia, TakesARottenRootFromItsMirrorAndSaysSo) {
+  if (drives() == 1) GTEST_SKIP() << "one drive has no mirror";
+  rot_root(1, sequence_of(kSteps));
+  EXPECT_EQ(expect_goes_on(), kSteps);
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find("/drive1/rank0.tiles: root"), std::string::npos);
+  rot_root(0, sequence_of(kSteps + 2));
+  EXPECT_EQ(expect_goes_on(), kSteps + 2);
+}
+
+// The slots of the step before may have been written since; every block is looked at before that step is believed.
+TEST_P(StoreMedia, BelievesAnOlderRootOnlyAfterVerifyingEveryBlock) {
+  for (uint32_t drive = 0; drive < drives(); ++drive) rot_root(drive, sequence_of(kSteps));
+  EXPECT_EQ(expect_goes_on(), kSteps - 1);
+  ASSERT_FALSE(notes_.empty());
+  EXPECT_NE(notes_[0].find("every block of step 3 was verified"), std::string::npos) << notes_[0];
+}
+
+TEST_P(StoreMedia, RefusesAnOlderRootWhoseSlotsHaveBeenReused) {
+  // The first tile of step 5 has landed where step 3's lay, and step 4's root rots.
+  StoreLayout::Piece place = place_of(6, 1 - slot_of(6));
+  rot(place.drive, place.file_offset_bytes);
+  EXPECT_EQ(expect_opens_at(), kSteps);
+  for (uint32_t drive = 0; drive < drives(); ++drive) rot_root(drive, sequence_of(kSteps));
+  EXPECT_NE(refusal().find("step 3: 1 of 49 blocks are not what they were"), std::string::npos) << refusal();
+}
+
+TEST_P(StoreMedia, RefusesAStoreWithoutAnyRoot) {
+  for (uint32_t drive = 0; drive < drives(); ++drive) {
+    for (uint64_t sequence : {1, 2}) rot_root(drive, sequence);
+  }
+  EXPECT_NE(refusal().find("no root can be read on any drive"), std::string::npos);
+}
+
+TEST_P(StoreMedia, RestoresTablePagesHeadersAndShapeFromMirrors) {
+  if (drives() == 1) GTEST_SKIP() << "one drive has no mirror";
+  for (uint64_t at : {StoreLayout::header_offset(0), StoreLayout::header_offset(1), StoreLayout::shape_offset(),
+                      layout().page_offset(0, 0), layout().page_offset(0, 1)}) {
+    SCOPED_TRACE(testing::Message() << "offset " << at);
+    world_.put_image(images_[kSteps]);
+    rot(1, at + 70);
+    std::vector<MemoryFile::Bytes> rotten = world_.image();
+    ASSERT_TRUE(world_.open({.access = OpenOptions::Access::inspect}).ok());
+    EXPECT_TRUE(rotten == world_.image()) << "inspecting has written";
+    bool meant = at != layout().page_offset(0, 1 - kSteps % 2);  // the other slot has an older page
+    ASSERT_TRUE(world_.open().ok());
+    EXPECT_EQ(world_.image() == images_[kSteps], meant);
+    EXPECT_EQ(expect_goes_on(), kSteps);
+  }
+}
+
+TEST_P(StoreMedia, NamesAFlippedBitOfAWeight) {
+  StoreLayout::Piece place = place_of(5, slot_of(5));
+  rot(place.drive, place.file_offset_bytes + 1234);
+  EXPECT_EQ(refusal(), "tile 5: a block is not what was written");
+  Result<std::unique_ptr<TileStore>> store = world_.open();
+  ScrubReport report = (*store)->scrub(world_.memory());
+  ASSERT_EQ(report.bad.size(), 1u);
+  EXPECT_EQ(report.bad[0].file, "/drive" + std::to_string(place.drive) + "/rank0.tiles");
+  EXPECT_EQ(report.bad[0].offset_bytes, place.file_offset_bytes);
+  EXPECT_EQ(report.bad[0].tensor, "h.5.attention[0..1500), h.5.mlp[0..1500) weight");
+}
+
+TEST_P(StoreMedia, NamesATileWhoseOldBytesCameBack) {
+  const uint32_t slot = slot_of(3);
+  for (const StoreLayout::Piece& piece : layout().pieces(3, slot, 0, layout().tile_bytes(3))) {
+    std::memcpy(world_.bytes(piece.drive).data() + piece.file_offset_bytes,
+                images_[kSteps - 2][piece.drive].data() + piece.file_offset_bytes, piece.length_bytes);
+  }
+  EXPECT_EQ(refusal(), "tile 3: a block is not what was written");
+}
+
+TEST_P(StoreMedia, NamesTilesThatWereSwapped) {
+  StoreLayout::Piece a = place_of(2, slot_of(2)), b = place_of(7, slot_of(7));
+  ASSERT_EQ(a.length_bytes, b.length_bytes);
+  std::swap_ranges(world_.bytes(a.drive).begin() + static_cast<ptrdiff_t>(a.file_offset_bytes),
+                   world_.bytes(a.drive).begin() + static_cast<ptrdiff_t>(a.file_offset_bytes + a.length_bytes),
+                   world_.bytes(b.drive).begin() + static_cast<ptrdiff_t>(b.file_offset_bytes));
+  EXPECT_NE(refusal().find("a block is not what was written"), std::string::npos);
+}
+
+TEST_P(StoreMedia, NoticesADriveThatWentBackInTime) {
+  if (drives() == 1) GTEST_SKIP() << "one drive that goes back as a whole is a store that goes back as a whole";
+  world_.folder(1).put(StoreWorld::kFile, images_[kSteps - 3][1]);
+  EXPECT_NE(refusal().find("no step can be recovered"), std::string::npos) << refusal();
+}
+
+// Any one accident to any one place of any one drive.
+TEST_P(StoreMedia, NeverGoesOnSilentlyAfterAnyDamage) {
+  uint64_t refused = 0, recovered = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    world_.put_image(images_[kSteps]);
+    const uint32_t drive = static_cast<uint32_t>(random() % drives());
+    MemoryFile::Bytes& bytes = world_.bytes(drive);
+    // Half of the accidents hit what the store says about itself.
+    const uint64_t sector = random() % (random() % 2 ? bytes.size() / 4096 : 48);
+    if (random() % 2) {
+      bytes[sector * 4096 + random() % 4096] ^= std::byte{1} << (random() % 8);
+    } else {
+      const MemoryFile::Bytes& old = images_[random() % kSteps][drive];
+      std::memcpy(&bytes[sector * 4096], &old[sector * 4096], 4096);
+    }
+    Result<std::unique_ptr<TileStore>> store = world_.open();
+    if (!store.ok()) {
+      ++refused;
+      continue;
+    }
+    const uint64_t step = (*store)->payload().step;
+    StoreTrainer trainer(world_.engine(), **store);
+    Status ran;
+    for (int i = 0; i < 2 && ran.ok(); ++i) ran = trainer.step();
+    if (ran.ok()) ran = trainer.settle();
+    if (!ran.ok()) {
+      EXPECT_EQ(ran.code(), Code::kCorrupt);
+      ++refused;
+      continue;
+    }
+    ++recovered;
+    ASSERT_EQ(difference(trainer, shape_, step + 2), "");
+    // A root that an only drive has forgotten looks like a crash just before it was written.
+    const bool forgotten = drives() == 1 && sector * 4096 == StoreLayout::root_offset(sequence_of(kSteps) % 2);
+    ASSERT_TRUE(step == kSteps || forgotten || !(*store)->open_report().notes.empty())
+        << "an older step without a word";
+  }
+  EXPECT_GT(refused, 5u);
+  EXPECT_GT(recovered, 50u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Drives, StoreMedia, testing::Values(1, 3));
+
+}  // namespace
+}  // namespace penstock::aio
