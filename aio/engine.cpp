@@ -210,9 +210,8 @@ void Engine::settle(const Completion& completion) {
   queue.piece_ended();
   queue.counters().bytes_in_flight -= slot.piece.length_bytes;
 
-  const Operation operation = slot.piece.request->operation;
-  if (completion.result >= 0) count_moved(queue, operation, static_cast<uint64_t>(completion.result));
   if (completion.result == static_cast<int64_t>(slot.piece.length_bytes)) {
+    count_moved(queue, slot.piece.request->operation, slot.piece.length_bytes);
     close_run(slot.piece.request, Status());
   } else {
     settle_shortfall(slot, completion.result);
@@ -248,7 +247,10 @@ void Engine::settle_shortfall(InFlight& slot, int32_t result) {
     piece.offset_bytes += done;
     piece.data += done;
     piece.length_bytes -= done;
-    if (done > 0) piece.attempts = 0;
+    if (done > 0) {
+      count_moved(*slot.queue, operation, done);
+      piece.attempts = 0;
+    }
   }
   const int error = result < 0 ? -result : 0;
   if (result == 0 && operation == Operation::read) {

@@ -1,7 +1,10 @@
 #include "tests/contracts/io_engine_contract.h"
 
+#include "aio/faulty_backend.h"
 #include "aio/make_engine.h"
 #include "aio/memory_backend.h"
+#include "aio/recording_backend.h"
+#include "aio/throttled_backend.h"
 
 namespace penstock::aio {
 namespace {
@@ -25,22 +28,47 @@ EngineUnderTest real(EngineChoice choice) {
             PENSTOCK_TRY_ASSIGN(made, make_engine(choice, std::move(options)));
             return Made(std::move(made.engine));
           },
-          direct_file};
+          direct_file, false};
 }
 
-EngineUnderTest in_memory() {
-  return {"memory",
-          [](EngineOptions options) -> Made {
-            return Made(std::make_unique<Engine>(std::make_unique<MemoryBackend>(), std::move(options)));
+using Wrap = std::function<std::unique_ptr<IoBackend>(std::unique_ptr<IoBackend> inner)>;
+
+EngineUnderTest in_memory(const std::string& name, Wrap wrap) {
+  return {name,
+          [wrap](EngineOptions options) -> Made {
+            return Made(std::make_unique<Engine>(wrap(std::make_unique<MemoryBackend>()), std::move(options)));
           },
           [](const std::string& path, uint64_t size_bytes) -> MadeFile {
             return MadeFile(std::make_unique<MemoryFile>(path, size_bytes));
-          }};
+          },
+          name == "faulty"};
+}
+
+std::unique_ptr<IoBackend> plain(std::unique_ptr<IoBackend> inner) { return inner; }
+
+// Faults that an engine must get over without anybody noticing.
+std::unique_ptr<IoBackend> faulty(std::unique_ptr<IoBackend> inner) {
+  FaultOptions options{.seed = 7, .chance = {}, .delay_chance = 0.3};
+  return std::make_unique<FaultyBackend>(std::move(inner),
+                                         options.with(Fault::short_move, 0.1).with(Fault::eintr, 0.1));
+}
+
+std::unique_ptr<IoBackend> throttled(std::unique_ptr<IoBackend> inner) {
+  return std::make_unique<ThrottledBackend>(std::move(inner),
+                                            ThrottleOptions{.latency = std::chrono::microseconds(100)});
+}
+
+std::unique_ptr<IoBackend> recorded(std::unique_ptr<IoBackend> inner) {
+  static IoLog log;  // nobody reads it here
+  log.clear();
+  return std::make_unique<RecordingBackend>(std::move(inner), log);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoEngineContract,
                          ::testing::Values(real(EngineChoice::io_uring), real(EngineChoice::libaio),
-                                           real(EngineChoice::threads), in_memory()),
+                                           real(EngineChoice::threads), in_memory("memory", plain),
+                                           in_memory("faulty", faulty), in_memory("throttled", throttled),
+                                           in_memory("recorded", recorded)),
                          [](const auto& engine) { return engine.param.name; });
 
 }  // namespace

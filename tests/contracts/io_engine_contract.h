@@ -20,6 +20,7 @@ struct EngineUnderTest {
   std::string name;
   std::function<Result<std::unique_ptr<IoEngine>>(EngineOptions options)> make;
   std::function<Result<std::unique_ptr<File>>(const std::string& path, uint64_t size_bytes)> make_file;
+  bool is_faulty = false;  // pieces may come in several, so that only the result tells, not the order
 };
 
 class IoEngineContract : public ::testing::TestWithParam<EngineUnderTest> {
@@ -148,6 +149,7 @@ TEST_P(IoEngineContract, IssuesTheEarliestDeadlineFirst) {
 }
 
 TEST_P(IoEngineContract, AlternatesReadsAndWrites) {
+  if (GetParam().is_faulty) GTEST_SKIP() << "a piece that is continued counts as another one";
   make({.drive = {.block_bytes = 64 * 1024, .depth = 1}, .drives = {}, .on_stuck = {}});
   const File& f = file("a", kMiB);
   OwnMemory memory(kMiB);
