@@ -223,15 +223,17 @@ Status DirectFile::find_alignment() {
 Status DirectFile::try_direct(Access access, bool may_write) {
   Buffer block = Buffer::on_heap(kSegmentAlignmentBytes);
   std::memset(block.data(), 0, block.size_bytes());
-  posix_fadvise(fd_, 0, static_cast<off_t>(kSegmentAlignmentBytes), POSIX_FADV_DONTNEED);
-  ssize_t moved =
-      may_write ? pwrite(fd_, block.data(), block.size_bytes(), 0) : static_cast<ssize_t>(block.size_bytes());
+  const auto length = static_cast<ssize_t>(block.size_bytes());
+  // Somebody may have copied the file here a moment ago; what that has left in the cache is not ours.
+  if (!may_write && first_page_cached(fd_)) fdatasync(fd_);
+  posix_fadvise(fd_, 0, length, POSIX_FADV_DONTNEED);
+  ssize_t moved = may_write ? pwrite(fd_, block.data(), block.size_bytes(), 0) : length;
   if (moved >= 0) moved = pread(fd_, block.data(), block.size_bytes(), 0);
-  if (moved != static_cast<ssize_t>(block.size_bytes())) {
-    return moved < 0
-               ? errno_status("try direct I/O on " + path_, errno, "put it on ext4, xfs or btrfs on a local drive")
-               : Status(Code::kEnvironment,
-                        text("try direct I/O on ", path_, ": ", moved, " B moved of ", block.size_bytes()));
+  const std::string what = "try direct I/O on " + path_;
+  if (moved < 0) return errno_status(what, errno, "put it on ext4, xfs or btrfs on a local drive");
+  if (moved != length) {
+    return Status(Code::kEnvironment, text(what, ": ", moved, " B moved of ", length),
+                  "look into the kernel's log (dmesg)");
   }
   const bool in_memory = file_system_ == "tmpfs" || file_system_ == "ramfs";
   // Writes to a file that copies on write are buffered even where reads are not.

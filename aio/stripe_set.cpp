@@ -1,0 +1,81 @@
+#include "aio/stripe_set.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "tiering/check.h"
+
+namespace penstock::aio {
+namespace {
+
+constexpr uint64_t kUnit = kSegmentAlignmentBytes;
+
+// Whole units by the shares, at least one each, adding up to `units`: rounded down, and the rest to whoever has lost
+// most.
+std::vector<uint64_t> apportion(std::span<const double> shares, uint64_t units) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  std::vector<uint64_t> parts;
+  uint64_t given = 0;
+  for (double share : shares) {
+    CHECK(share > 0, "a drive with a share of ", share);
+    parts.push_back(std::max<uint64_t>(1, static_cast<uint64_t>(share / sum * static_cast<double>(units))));
+    given += parts.back();
+  }
+  const auto missing = [&](size_t i) {
+    return shares[i] / sum * static_cast<double>(units) - static_cast<double>(parts[i]);
+  };
+  const auto most_missing = [&] {
+    size_t most = 0;
+    for (size_t i = 1; i < parts.size(); ++i) {
+      if (missing(i) > missing(most)) most = i;
+    }
+    return most;
+  };
+  for (; given < units; ++given) ++parts[most_missing()];
+  for (; given > units; --given) --*std::max_element(parts.begin(), parts.end());
+  return parts;
+}
+
+}  // namespace
+
+std::vector<double> shares_by_rate(std::span<const DriveRate> rates, double read_share) {
+  std::vector<double> shares;
+  for (const DriveRate& rate : rates) {
+    const double seconds_per_byte = read_share / rate.read_bytes_per_s + (1 - read_share) / rate.write_bytes_per_s;
+    shares.push_back(1 / seconds_per_byte);
+  }
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+StripeSet::StripeSet(std::span<const double> shares, uint64_t row_bytes) : part_begins_{0} {
+  CHECK(row_bytes % kUnit == 0 && !shares.empty() && row_bytes / kUnit >= shares.size(), shares.size(),
+        " drives in rows of ", row_bytes, " B");
+  for (uint64_t part : apportion(shares, row_bytes / kUnit)) part_begins_.push_back(part_begins_.back() + part * kUnit);
+}
+
+uint64_t StripeSet::file_bytes(size_t drive, uint64_t bytes) const {
+  return ceil_div(bytes, row_bytes()) * part_bytes(drive);
+}
+
+void StripeSet::map(std::span<const File* const> files, uint64_t offset_bytes, uint64_t length_bytes,
+                    uint64_t lease_offset_bytes, std::vector<Extent>& extents) const {
+  CHECK(files.size() == drives(), files.size(), " files for ", drives(), " drives");
+  CHECK(offset_bytes % kUnit == 0 && length_bytes % kUnit == 0, length_bytes, " B at ", offset_bytes,
+        " of a stripe set");
+  while (length_bytes > 0) {
+    const uint64_t row = offset_bytes / row_bytes();
+    const uint64_t in_row = offset_bytes % row_bytes();
+    const auto end = std::upper_bound(part_begins_.begin(), part_begins_.end(), in_row);
+    const auto drive = static_cast<size_t>(end - part_begins_.begin()) - 1;
+    const uint64_t in_part = in_row - part_begins_[drive];
+    const uint64_t run = std::min(length_bytes, *end - in_row);
+    extents.push_back({files[drive], row * part_bytes(drive) + in_part, lease_offset_bytes, run});
+    offset_bytes += run;
+    lease_offset_bytes += run;
+    length_bytes -= run;
+  }
+}
+
+}  // namespace penstock::aio

@@ -1,0 +1,90 @@
+#include "aio/host_arena.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "aio/available_memory.h"
+
+namespace penstock::aio {
+namespace {
+
+uintptr_t address(std::span<std::byte> bytes) { return reinterpret_cast<uintptr_t>(bytes.data()); }
+
+TEST(HostArena, CutsAlignedRunsThatDoNotOverlap) {
+  auto arena = HostArena::make(16 * kMiB);
+  ASSERT_TRUE(arena.ok()) << arena.status().message();
+  const auto small = (*arena)->take("roots", 5000).value();
+  const auto large = (*arena)->take("tiles", 5 * kMiB).value();
+  const auto more = (*arena)->take("roots", 4096).value();
+  EXPECT_EQ(small.size(), 5000u);
+  EXPECT_EQ(address(small) % kSegmentAlignmentBytes, 0u);
+  EXPECT_EQ(address(large) % (2 * kMiB), 0u);
+  EXPECT_GE(large.data(), small.data() + small.size());
+  EXPECT_GE(more.data(), large.data() + large.size());
+  EXPECT_EQ((*arena)->budget().lines().size(), 2u);
+}
+
+TEST(HostArena, RefusesWhatIsNotLeftWithNeededAndAvailable) {
+  auto arena = HostArena::make(4 * kMiB);
+  ASSERT_TRUE(arena.ok());
+  auto refused = (*arena)->take("tiles", 5 * kMiB);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kDoesNotFit);
+  EXPECT_TRUE((*arena)->take("tiles", 4 * kMiB).ok()) << "a refusal takes nothing";
+}
+
+TEST(HostArena, RefusesMoreThanThereIsBeforeTakingIt) {
+  const AvailableMemory available = AvailableMemory::now();
+  EXPECT_GT(available.bytes, 0u);
+  auto refused = HostArena::make(available.bytes * 2);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kDoesNotFit);
+  EXPECT_NE(refused.status().message().find("available"), std::string::npos) << refused.status().message();
+  EXPECT_FALSE(refused.status().remedy().empty());
+  EXPECT_FALSE(HostArena::make(0).ok());
+}
+
+TEST(HostArena, SaysWhichPagesItReallyHas) {
+  auto small = HostArena::make(8 * kMiB, PageKind::small);
+  ASSERT_TRUE(small.ok());
+  EXPECT_EQ((*small)->pages(), PageKind::small);
+  EXPECT_EQ((*small)->huge_bytes(), 0u);
+  auto huge = HostArena::make(8 * kMiB, PageKind::transparent_huge);
+  ASSERT_TRUE(huge.ok());
+  EXPECT_EQ((*huge)->pages() == PageKind::transparent_huge, (*huge)->huge_bytes() > 0) << (*huge)->description();
+  const uint64_t reserved = free_huge_page_bytes();
+  auto best = HostArena::make(8 * kMiB);
+  ASSERT_TRUE(best.ok());
+  if (reserved >= 8 * kMiB) {
+    EXPECT_EQ((*best)->pages(), PageKind::explicit_huge);
+    EXPECT_EQ((*best)->huge_bytes(), 8 * kMiB);
+  } else {
+    EXPECT_NE((*best)->pages(), PageKind::explicit_huge);
+  }
+}
+
+TEST(HostArena, IsPopulated) {
+  auto arena = HostArena::make(8 * kMiB, PageKind::small);
+  ASSERT_TRUE(arena.ok());
+  std::vector<unsigned char> resident(8 * kMiB / 4096);
+  ASSERT_EQ(mincore((*arena)->bytes().data(), 8 * kMiB, resident.data()), 0);
+  for (unsigned char page : resident) EXPECT_EQ(page & 1, 1);
+}
+
+TEST(HostArena, ChildrenDoNotInheritIt) {
+  auto arena = HostArena::make(4 * kMiB);
+  ASSERT_TRUE(arena.ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    unsigned char resident;
+    _exit(mincore((*arena)->bytes().data(), 4096, &resident) != 0 && errno == ENOMEM ? 0 : 1);  // not mapped
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace penstock::aio
