@@ -113,6 +113,7 @@ struct Plan {
   bool clipping = false;
   Durability durability;
   uint32_t micro_batch_group = 1;
+  uint64_t accumulated_bytes = 0;  // fp32 sums of gradients under way
   ActivationChoice activations = ActivationChoice::keep;
 
   uint64_t needed_bytes(Tier tier) const;

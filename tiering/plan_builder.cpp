@@ -46,6 +46,7 @@ class Builder {
     plan_.clipping = workload.clipping.on;
     plan_.micro_batch_group = sizes.micro_batch_group;
     plan_.activations = sizes.activations;
+    plan_.accumulated_bytes = sizes.accumulated_bytes;
     plan_.of_tile.resize(plan_.tiles.size());
     plan_.placements.resize(plan_.tiles.size());
     order_ = update_order(workload, plan_.tiles);

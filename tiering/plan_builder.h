@@ -13,7 +13,7 @@ struct PlanSizes {
   uint32_t retained_tiles = 0;     // gradients that wait for the verdict in host memory; the others on nvme
   uint32_t host_weight_tiles = 0;  // whose weight rests in host memory
   uint32_t host_state_tiles = 0;   // of those, whose state does too
-  uint64_t accumulated_elements = 0;
+  uint64_t accumulated_bytes = 0;
 
   // A training pass.
   uint32_t micro_batch_group = 1;

@@ -8,11 +8,6 @@ namespace {
 size_t index(Lane lane) { return static_cast<size_t>(lane); }
 size_t index(Pool pool) { return static_cast<size_t>(pool); }
 
-bool belongs_to_redo(MoveKind kind) {
-  return kind == MoveKind::reread_state || kind == MoveKind::return_gradient_again || kind == MoveKind::update_again ||
-         kind == MoveKind::write_state_again;
-}
-
 }  // namespace
 
 PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
@@ -59,7 +54,6 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
   fresh.number = number;
   fresh.choices = choices;
   fresh.speculating = plan_.clipping && choices.speculate;
-  if (!plan_.clipping) fresh.verdict = Verdict::confirm;
   fresh.unfinished = plan_.moves.size();
   fresh.state.assign(plan_.moves.size(), State::waiting);
   fresh.waits.resize(plan_.moves.size());
@@ -79,11 +73,6 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
     skip_if_any(step, plan_.commit);
     for (uint32_t tile = 0; tile < plan_.tiles.size(); ++tile) {
       if (plan_.placements[tile].state == Tier::host) skip_if_any(step, plan_.of_tile[tile].write);
-    }
-  }
-  if (step.verdict) {
-    for (MoveId id = 0; id < plan_.moves.size(); ++id) {
-      if (belongs_to_redo(plan_.moves[id].kind)) skip(step, id);
     }
   }
   for (MoveId id = 0; id < plan_.moves.size(); ++id) {
@@ -107,7 +96,7 @@ bool PlanRun::gate_open(const Step& step, MoveId id) const {
       MoveId returned = plan_.of_tile[move.tile].return_gradient;
       bool gradient_here =
           step.tiles[move.tile].gradient_held || (returned != kNoMove && step.state[returned] == State::ended);
-      return gradient_here && (step.verdict.has_value() || speculates(step, move.tile));
+      return gradient_here && (!plan_.clipping || step.verdict.has_value() || speculates(step, move.tile));
     }
     case MoveKind::return_gradient:
       return !step.tiles[move.tile].gradient_held;
@@ -206,7 +195,7 @@ void PlanRun::issue(Step& step, MoveId id) {
     step.takers[index(move.takes)].erase(id);
   }
   if (move.kind == MoveKind::update) {
-    step.tiles[move.tile].speculated = !step.verdict.has_value();
+    step.tiles[move.tile].speculated = plan_.clipping && !step.verdict.has_value();
     if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].return_gradient);
   }
 }
@@ -317,8 +306,7 @@ void PlanRun::stop_speculating(uint64_t number) {
 
 void PlanRun::abandon(uint64_t number) {
   Step& step = require(number);
-  CHECK(!plan_.clipping || !step.verdict.has_value(), "step ", number, " can no longer be abandoned");
-  step.verdict.reset();  // without clipping it was known from the beginning
+  CHECK(!step.verdict.has_value(), "step ", number, " can no longer be abandoned");
   for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
     MoveId gradient = plan_.of_tile[tile].gradient;
     if (gradient == kNoMove || step.state[gradient] == State::ended) continue;
@@ -330,6 +318,7 @@ void PlanRun::abandon(uint64_t number) {
     step.gradients_due.erase(gradient);
     skip(step, gradient);
   }
+  for (const Plan::TileMoves& moves : plan_.of_tile) skip_if_any(step, moves.write);
   skip_if_any(step, plan_.commit);
   give_verdict(number, Verdict::skip);
 }

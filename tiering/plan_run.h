@@ -4,9 +4,10 @@
 // of the moves whose waits are over, the earliest; memory is taken in plan order, so a later move never starves an
 // earlier.
 //
-// Speculation. Until the verdict an update is speculative if its step still speculates; else it waits for the verdict.
-// A verdict that strikes (the norm passed the clip) decides for each tile that was updated speculatively that it is
-// read and updated again; one that skips (overflow) decides that nothing more of the step is updated or written.
+// Speculation. In a plan that clips, until the verdict an update is speculative if its step still speculates; else it
+// waits for the verdict. A verdict that strikes (the norm passed the clip) decides for each tile that was updated
+// speculatively that it is read and updated again; one that skips (overflow) decides that nothing more of the step is
+// updated or written.
 //
 // Pure: no clock, no threads, no system calls.
 #pragma once

@@ -34,9 +34,7 @@ Status take_working_memory(const PlanRequest& request, const TileMap& tiles, con
   if (spills(request, sizes, tiles.size())) {
     PENSTOCK_TRY(host.take("returned gradients", sizes.returned_tiles * tiles.gradient_bytes_max()));
   }
-  if (request.workload.micro_batches > 1 || sizes.accumulated_elements > 0) {
-    PENSTOCK_TRY(host.take("accumulated gradients", sizes.accumulated_elements * 4));
-  }
+  if (sizes.accumulated_bytes > 0) PENSTOCK_TRY(host.take("accumulated gradients", sizes.accumulated_bytes));
   if (request.workload.pass == Pass::training) {
     PENSTOCK_TRY(host.take("units under way", sizes.unit_host_bytes));
     if (sizes.unit_device_bytes > 0) PENSTOCK_TRY(device.take("units under way", sizes.unit_device_bytes));
@@ -57,8 +55,6 @@ uint64_t largest_unit_bytes(const Workload& workload) {
 
 void size_training(const PlanRequest& request, const PlanChoices& choices, PlanSizes& sizes) {
   const Workload& workload = request.workload;
-  sizes.micro_batch_group = std::clamp<uint32_t>(choices.micro_batch_group.value_or(workload.micro_batches), 1,
-                                                 std::max(1u, workload.micro_batches));
   sizes.activations = choices.activations.value_or(ActivationChoice::recompute);
   // One unit is used while the next arrives; backward's copies stay for their update besides.
   uint64_t unit = largest_unit_bytes(workload);
@@ -78,19 +74,17 @@ void size_training(const PlanRequest& request, const PlanChoices& choices, PlanS
   }
 }
 
-// Elements whose gradients are added up in fp32 at the same time.
-uint64_t accumulated_elements(const Workload& workload, uint32_t group) {
-  uint64_t sum = 0, most = 0;
-  bool several = false;
+// The fp32 sums that are under way at the same time.
+uint64_t accumulated_bytes(const Workload& workload, uint32_t group) {
+  uint64_t units = 0;
+  bool reused = false;
   for (const Unit& unit : workload.units) {
-    if (!unit.trainable) continue;
-    sum += unit.elements;
-    most = std::max(most, unit.elements);
-    several |= unit.uses > 1;
+    units += unit.trainable && workload.micro_batches * unit.uses > 1;
+    reused |= unit.trainable && unit.uses > 1;
   }
-  bool vertical = group >= workload.micro_batches && !several;
-  if (workload.micro_batches == 1 && !several) return 0;
-  return vertical ? std::min(sum, 2 * most) : sum;
+  // Vertical: all micro-batches pass through a unit before the next; two, so that one may still be handed on.
+  bool vertical = group >= workload.micro_batches && !reused;
+  return accumulator_bytes(workload) * (vertical ? std::min<uint64_t>(units, 2) : units);
 }
 
 struct Fit {
@@ -108,8 +102,10 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   sizes.window_tiles = choices.window_tiles.value_or(kWindowTiles);
   sizes.backlog_tiles = sizes.window_tiles >= kWindowTiles ? kBacklogTiles : kBacklogTilesLeast;
   sizes.returned_tiles = kReturnedTiles;
+  sizes.micro_batch_group = std::clamp<uint32_t>(choices.micro_batch_group.value_or(request.workload.micro_batches), 1,
+                                                 std::max(1u, request.workload.micro_batches));
   if (request.workload.pass == Pass::training) size_training(request, choices, sizes);
-  sizes.accumulated_elements = accumulated_elements(request.workload, sizes.micro_batch_group);
+  sizes.accumulated_bytes = accumulated_bytes(request.workload, sizes.micro_batch_group);
 
   std::vector<uint64_t> weights, states;  // in update order
   for (uint32_t tile : update_order(request.workload, tiles)) {

@@ -49,7 +49,7 @@ class Simulator {
       gradient_step_ = begun_++;
       gradients_done_ = 0;
       gradient_step_done_ = gradients_ == 0;
-      if (gradients_ == 0 && plan_.clipping) run_.give_verdict(gradient_step_, Verdict::confirm);
+      if (gradients_ == 0) run_.give_verdict(gradient_step_, Verdict::confirm);
     }
   }
 
@@ -142,7 +142,7 @@ class Simulator {
       run_.stop_speculating(gradient_step_);
     }
     if (gradients_done_ < gradients_) return;
-    if (plan_.clipping) run_.give_verdict(gradient_step_, verdict);
+    run_.give_verdict(gradient_step_, plan_.clipping ? verdict : Verdict::confirm);
     result_.steps[gradient_step_].verdict_s = now_;
     gradient_step_done_ = true;
   }

@@ -55,4 +55,14 @@ struct Workload {
   }
 };
 
+// The fp32 sum of the largest gradient that has several contributions; 0 if none has.
+constexpr uint64_t accumulator_bytes(const Workload& workload) {
+  uint64_t most = 0;
+  for (const Unit& unit : workload.units) {
+    bool adds_up = unit.trainable && workload.micro_batches * unit.uses > 1;
+    if (adds_up && unit.elements * 4 > most) most = round_up(unit.elements * 4, kSegmentAlignmentBytes);
+  }
+  return most;
+}
+
 }  // namespace penstock

@@ -1,0 +1,69 @@
+// DecisionThread owns the one thread on which the executor, the store and the I/O engine live, and lets other threads
+// ask it for things.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "runtime/engine/mailbox.h"
+#include "tiering/status.h"
+
+namespace penstock::engine {
+
+// What one thread waits for and another provides, once.
+template <typename T>
+class Answer {
+ public:
+  void give(T value) {
+    // Notified under the lock: whoever waits may destroy this as soon as it has the value.
+    std::lock_guard lock(mutex_);
+    value_ = std::move(value);
+    given_.notify_one();
+  }
+  T wait() {
+    std::unique_lock lock(mutex_);
+    given_.wait(lock, [this] { return value_.has_value(); });
+    return std::move(*value_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable given_;
+  std::optional<T> value_;  // GUARDED_BY(mutex_)
+};
+
+class DecisionThread {
+ public:
+  // Runs `body` on the new thread; it returns when stopping() holds.
+  explicit DecisionThread(std::function<void(DecisionThread&)> body)
+      : body_(std::move(body)), thread_([this] { body_(*this); }) {}
+  // Asks the body to return and waits for it.
+  ~DecisionThread() {
+    mailbox_.post([this] { stopping_ = true; });
+    thread_.join();
+  }
+
+  Mailbox& mailbox() { return mailbox_; }
+  // Decision thread only.
+  bool stopping() const { return stopping_; }
+
+  // Runs `function` on the decision thread and returns what it returned.
+  template <typename Function>
+  auto ask(Function function) -> decltype(function()) {
+    Answer<decltype(function())> answer;
+    mailbox_.post([&] { answer.give(function()); });
+    return answer.wait();
+  }
+
+ private:
+  Mailbox mailbox_;
+  bool stopping_ = false;
+  std::function<void(DecisionThread&)> body_;
+  std::thread thread_;
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,289 @@
+#include "runtime/engine/engine.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "runtime/engine/engine_core.h"
+#include "runtime/engine/root_state.h"
+#include "tiering/simulator.h"
+
+namespace penstock::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+// Stochastic rounding counts elements from a unit's first, so each unit draws under a seed of its own.
+uint64_t seed_of(uint64_t seed, uint32_t unit) { return (seed ^ unit) * 0x9e3779b97f4a7c15u + unit; }
+
+}  // namespace
+
+Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
+
+Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
+  auto engine = std::unique_ptr<Engine>(new Engine(options));
+  PENSTOCK_TRY(engine->start());
+  return engine;
+}
+
+Status Engine::start() {
+  options_.request.workload.clipping.on = options_.clip_norm > 0 || options_.skip_overflow;
+  Answer<Status> opened;
+  thread_ = std::make_unique<DecisionThread>([this, &opened](DecisionThread& thread) {
+    Result<std::unique_ptr<EngineCore>> core = EngineCore::open(options_, thread.mailbox());
+    if (core.ok()) core_ = std::move(*core);
+    const bool runs = core.ok();
+    opened.give(core.status());
+    while (runs && !thread.stopping()) core_->executor().turn(std::chrono::milliseconds(100));
+    core_.reset();
+  });
+  PENSTOCK_TRY(opened.wait());
+
+  RootPayload payload = thread_->ask([this] { return core_->store().payload(); });
+  PENSTOCK_TRY_ASSIGN(restored, parse_root_state(payload));
+  steps_done_ = payload.step;
+  updates_done_ = restored.updates;
+  restored_ = restored.state;
+  plan_ = std::make_unique<Plan>(core_->plan());
+  intake_ = std::make_unique<GradientIntake>(options_.request.workload, core_->memory().accumulators());
+  for (const Unit& unit : options_.request.workload.units)
+    squares_.emplace_back(ceil_div(unit.elements, kBlockElements));
+  if (!options_.request.machine.drives.empty()) {
+    predicted_s_ = simulate(*plan_, options_.request.machine, {}).step_s;
+  }
+  return Status();
+}
+
+Engine::~Engine() {
+  if (thread_ && in_step_) (void)discard();
+  if (thread_ && plan_) (void)settle();
+  thread_.reset();
+}
+
+std::string Engine::description() const {
+  return thread_->ask([this] { return core_->description(); });
+}
+
+// Runs `then` on the decision thread once `ready` holds, and books the time as stalls of the lanes waited for.
+template <typename Function>
+Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
+  Answer<Status> answer;
+  Executor::LaneSeconds before{}, after{};
+  const Clock::time_point asked = Clock::now();
+  thread_->mailbox().post([&] {
+    Executor& executor = core_->executor();
+    before = executor.waited_s();
+    executor.when([&] { return ready(*core_); },
+                  [&](Status status) {
+                    if (status.ok()) status = then(*core_);
+                    after = core_->executor().waited_s();
+                    answer.give(status);
+                  });
+  });
+  Status status = answer.wait();
+  double waited = seconds_since(asked), accounted = 0;
+  for (size_t lane = 0; lane < kLanes; ++lane) accounted += after[lane] - before[lane];
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    double share = accounted > 0 ? (after[lane] - before[lane]) / accounted : (lane + 1 == kLanes ? 1.0 : 0.0);
+    report_.stall_s[lane] += waited * share;
+  }
+  return status;
+}
+
+Status Engine::begin(const StepBegin& begin) {
+  CHECK(!in_step_, "begin() inside a step");
+  const Workload& workload = options_.request.workload;
+  if (begin.micro_batches > workload.micro_batches) {
+    return Status(Code::kUsage,
+                  text("begin: ", begin.micro_batches, " micro-batches, planned for ", workload.micro_batches));
+  }
+  began_ = Clock::now();
+  report_ = StepReport();
+  StepSetup setup;
+  setup.inverse_loss_scale = 1 / begin.loss_scale;
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
+    uint32_t group = workload.units[unit].group;
+    if (group >= begin.groups.size()) {
+      return Status(Code::kUsage, text("begin: unit ", workload.units[unit].name, " is in group ", group, " of ",
+                                       begin.groups.size()));
+    }
+    PENSTOCK_TRY(validate(workload.form.optimizer, begin.groups[group]));
+    StepNumbers numbers;
+    numbers.coefficients = make_coefficients(workload.form.optimizer, begin.groups[group], updates_done_ + 1);
+    numbers.gradient_scale = static_cast<float>(setup.inverse_loss_scale);
+    numbers.seed = seed_of(options_.seed, unit);
+    numbers.step = updates_done_ + 1;
+    setup.numbers.push_back(numbers);
+  }
+  if (options_.clip_norm > 0) {
+    // The least sum of squares that is certain to clip; the last digits of the norm depend on the order of adding.
+    double norm = std::max(0.0, options_.clip_norm - 1e-6) * begin.loss_scale;
+    setup.certain_strike = norm * norm * (1 + 1e-9);
+  }
+  setup.skips_overflow = options_.skip_overflow;
+  const bool durable = plan_->durability.durable_after(steps_done_ + 1);
+  setup.choices.durable = durable;
+  begin_ = begin;
+  intake_->begin(begin.micro_batches);
+  Status status = wait_for([](EngineCore& core) { return core.executor().can_begin(); },
+                           [&](EngineCore& core) {
+                             const uint32_t slots = core.store().layout().slots();
+                             setup.round = core.executor().next_round();
+                             setup.keeps_confirmed =
+                                 slots > 2 || (slots == 2 && plan_->durability.kind == Durability::Kind::step);
+                             setup.choices.speculate = setup.keeps_confirmed && speculation_.speculate();
+                             core.executor().begin(setup);
+                             return Status();
+                           });
+  in_step_ = status.ok();
+  left_ = Clock::now();
+  return status;
+}
+
+Status Engine::gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {
+  CHECK(in_step_, "gradient() outside a step");
+  report_.trainer_s += seconds_since(left_);
+  const Clock::time_point start = Clock::now();
+  const double stalled_before = std::accumulate(report_.stall_s.begin(), report_.stall_s.end(), 0.0);
+  Result<GradientIntake::Taken> taken = intake_->take(unit, micro_batch, dtype, values);
+  Status status = taken.status();
+  if (taken.ok() && *taken == GradientIntake::Taken::completes) status = hand_over(unit, dtype, values);
+  const double stalled = std::accumulate(report_.stall_s.begin(), report_.stall_s.end(), 0.0) - stalled_before;
+  report_.intake_s += seconds_since(start) - stalled;
+  left_ = Clock::now();
+  return status;
+}
+
+Status Engine::hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values) {
+  for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+    const Tile& shape = plan_->tiles[tile];
+    std::byte* place = nullptr;
+    PENSTOCK_TRY(
+        wait_for([&](EngineCore& core) { return (place = core.executor().try_take_gradient(tile)) != nullptr; },
+                 [](EngineCore&) { return Status(); }));
+    const uint64_t first_block = shape.first_element / kBlockElements;
+    std::span<double> squares(squares_[unit].data() + first_block, ceil_div(shape.elements, kBlockElements));
+    intake_->finish(unit, dtype, values, shape.first_element, shape.elements, place, squares);
+    thread_->mailbox().post([this, tile, squares] { core_->executor().gradient_complete(tile, squares); });
+  }
+  intake_->finished(unit);
+  return Status();
+}
+
+Status Engine::absent_gradient(uint32_t unit, Absent absent) {
+  CHECK(in_step_, "absent_gradient() outside a step");
+  const Unit& shape = options_.request.workload.units.at(unit);
+  if (!shape.trainable || intake_->complete(unit)) {
+    return Status(Code::kUsage,
+                  text("absent gradient: unit ", shape.name, shape.trainable ? " has one" : " is frozen"));
+  }
+  if (absent == Absent::zero) {
+    std::vector<std::byte> zeros(shape.elements * bytes_of(options_.request.workload.form.gradient));
+    intake_->expect_last(unit);
+    return gradient(unit, begin_.micro_batches - 1, options_.request.workload.form.gradient, zeros);
+  }
+  intake_->give_up(unit);
+  std::fill(squares_[unit].begin(), squares_[unit].end(), 0.0);
+  return thread_->ask([&] {
+    for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+      if (core_->executor().status().ok()) core_->executor().gradient_absent(tile);
+    }
+    return core_->executor().status();
+  });
+}
+
+Result<StepReport> Engine::step(StepState state) {
+  CHECK(in_step_, "step() outside a step");
+  report_.trainer_s += seconds_since(left_);
+  const Workload& workload = options_.request.workload;
+  double squares = 0;
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
+    if (!workload.units[unit].trainable) continue;
+    if (!intake_->complete(unit)) {
+      return Status(Code::kUsage, text("step: unit ", workload.units[unit].name, " has no complete gradient"),
+                    "hand over every micro-batch, or declare the gradient absent");
+    }
+    for (double block : squares_[unit]) squares += block;
+  }
+  report_.gradient_norm = std::sqrt(squares) / begin_.loss_scale;
+  double factor = options_.clip_norm > 0 ? options_.clip_norm / (report_.gradient_norm + 1e-6) : 1;
+  report_.verdict = Verdict::confirm;
+  if (options_.clip_norm > 0 && factor < 1) report_.verdict = Verdict::strike;
+  if (options_.skip_overflow && !std::isfinite(squares)) report_.verdict = Verdict::skip;
+  report_.clip_factor = report_.verdict == Verdict::strike ? factor : 1;
+
+  const uint64_t updates = updates_done_ + (report_.verdict != Verdict::skip);
+  RootPayload payload =
+      root_payload({updates, std::move(state)}, steps_done_ + 1, begin_.loss_scale, options_.config_hash);
+  Executor::Moved moved;
+  PENSTOCK_TRY(wait_for([](EngineCore& core) { return core.executor().gradients_complete(); },
+                        [&](EngineCore& core) {
+                          core.executor().give_verdict(report_.verdict, report_.clip_factor, std::move(payload));
+                          moved = core.executor().moved();
+                          return core.executor().status();
+                        }));
+  in_step_ = false;
+  speculation_.learn(report_.verdict == Verdict::strike);
+  updates_done_ = updates;
+  report_.step = ++steps_done_;
+  report_.read_bytes = moved.read_bytes - moved_read_;
+  report_.written_bytes = moved.written_bytes - moved_written_;
+  moved_read_ = moved.read_bytes;
+  moved_written_ = moved.written_bytes;
+  report_.predicted_s = predicted_s_;
+  report_.wall_s = seconds_since(began_);
+  return report_;
+}
+
+Status Engine::discard() {
+  CHECK(in_step_, "discard() outside a step");
+  in_step_ = false;
+  if (!plan_->clipping && plan_->durability.kind != Durability::Kind::step) {
+    return thread_->ask([this] {
+      core_->executor().fail(Status(Code::kEnvironment,
+                                    "discard: without clipping and without a root after every step, updates overwrite "
+                                    "what was before them",
+                                    "open the store again: it goes on from the last durable step"));
+      return core_->executor().status();
+    });
+  }
+  PENSTOCK_TRY(wait_for([](EngineCore&) { return true; },
+                        [](EngineCore& core) {
+                          core.executor().abandon();
+                          return Status();
+                        }));
+  // With clipping nothing that rests in host memory was updated yet, but for weights whose update was speculative.
+  auto which = plan_->clipping ? EngineCore::Resting::weights_of_others : EngineCore::Resting::all;
+  return wait_for([](EngineCore& core) { return core.executor().idle(); },
+                  [&](EngineCore& core) {
+                    core.executor().forget_unwritten();
+                    return core.load_resting(which);
+                  });
+}
+
+Status Engine::settle() {
+  CHECK(!in_step_, "settle() inside a step");
+  const bool last_is_durable = steps_done_ == 0 || plan_->durability.durable_after(steps_done_);
+  return wait_for([](EngineCore& core) { return core.executor().idle(); },
+                  [&](EngineCore& core) {
+                    PENSTOCK_TRY(core.executor().status());
+                    if (last_is_durable || core.store().payload().step == steps_done_) return Status();
+                    return core.commit_resting(core.executor().last_payload());
+                  });
+}
+
+Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
+  CHECK(!in_step_, "read() inside a step");
+  return wait_for([](EngineCore& core) { return core.executor().idle(); },
+                  [&](EngineCore& core) { return core.read_plane(unit, role, first, values); });
+}
+
+Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values) {
+  PENSTOCK_TRY(settle());
+  return wait_for(
+      [](EngineCore& core) { return core.executor().idle(); },
+      [&](EngineCore& core) { return core.write_plane(unit, role, first, values, core.store().payload()); });
+}
+
+}  // namespace penstock::engine

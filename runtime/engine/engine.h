@@ -1,0 +1,147 @@
+// Engine drives the tiered state of a model through training steps. Every trainer uses the same few verbs:
+//
+//   begin(step)          what early updates must know.
+//   gradient(unit, mb)   one micro-batch's gradient: added up, rounded once, and handed to the update when complete.
+//   step()               learns the norm, confirms or redoes speculative updates; returns before the last writes do.
+//   discard()            after a failure of the trainer: as if begin() had not happened.
+//   read(), write()      parameters and their state, outside a step.
+//
+// Updates run while later gradients still come. The result does not depend on when they run, on budgets, tile sizes,
+// drives, threads or placement: not by a bit.
+//
+// Used by one thread. Behind it one decision thread owns store, drives and plan. After a failure every verb returns
+// that failure; the store holds the last committed step, and opening it again goes on from there.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/make_engine.h"
+#include "aio/tile_store.h"
+#include "runtime/engine/decision_thread.h"
+#include "runtime/engine/gradient_intake.h"
+#include "tiering/hyper.h"
+#include "tiering/plan_run.h"
+#include "tiering/planner.h"
+#include "tiering/speculation.h"
+
+namespace penstock::engine {
+
+// The drives of a run: one I/O engine and the store's folders. Made on the decision thread.
+struct Drives {
+  std::unique_ptr<IoEngine> io;
+  std::vector<std::shared_ptr<aio::DriveFolder>> folders;
+  std::string description;
+};
+using MakeDrives = std::function<Result<Drives>()>;
+
+struct EngineOptions {
+  PlanRequest request;   // what is trained, budgets, durability, rates; request.workload.clipping is set by the engine
+  MakeDrives drives;     // direct_drives(), or a test's
+  double clip_norm = 0;  // 0: gradients are not clipped
+  bool skip_overflow = false;   // a step whose gradients are not finite changes nothing
+  uint64_t seed = 0;            // of stochastic rounding
+  uint32_t update_threads = 0;  // 0: as many as there are processors
+  std::string config_hash;      // a store written under another one is refused; empty: not compared
+};
+
+// The fp32 master of a unit's elements [first, first + values.size()): where training begins.
+using InitialValues = std::function<void(uint32_t unit, uint64_t first, std::span<float> values)>;
+
+// What a step needs before its gradients come.
+struct StepBegin {
+  std::vector<Hyper> groups;  // of hyper-parameters, by number; a unit names its group
+  uint32_t micro_batches = 1;
+  double loss_scale = 1;
+};
+
+// What is kept beside the tiles, for the trainer: captured when the step ends.
+struct StepState {
+  std::string rng;
+  std::string data_position;
+  std::string schedule;
+};
+
+struct StepReport {
+  uint64_t step = 0;  // counts from 1
+  Verdict verdict = Verdict::confirm;
+  double gradient_norm = 0;  // without loss scale, before clipping
+  double clip_factor = 1;
+  double wall_s = 0;                     // since begin() was called
+  double trainer_s = 0;                  // of it outside the engine's verbs
+  double intake_s = 0;                   // adding up, rounding and measuring gradients
+  std::array<double, kLanes> stall_s{};  // waiting, by the lane that was waited for; the three add up to wall_s
+  double predicted_s = 0;
+  uint64_t read_bytes = 0;  // by the drives since the report before
+  uint64_t written_bytes = 0;
+};
+
+// Real files in these folders, one for each drive.
+MakeDrives direct_drives(std::vector<std::string> paths, aio::EngineChoice choice = aio::EngineChoice::automatic);
+
+enum class Absent { skip, zero };
+
+class EngineCore;  // what lives on the decision thread
+
+class Engine {
+ public:
+  // Makes the store and writes the initial state, in bounded memory.
+  static Status create(const EngineOptions& options, const InitialValues& initial,
+                       aio::CreateOptions::Existing existing = aio::CreateOptions::Existing::refuse);
+  // Opens the store at its last committed step.
+  static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
+  // Waits for what is under way. A step that was begun and not ended is given up.
+  ~Engine();
+
+  uint64_t steps_done() const { return steps_done_; }
+  const StepState& restored_state() const { return restored_; }
+  const Plan& plan() const { return *plan_; }
+  double predicted_step_s() const { return predicted_s_; }
+  // Budget lines, what I/O engine and what pages are really used: what a user reads at start.
+  std::string description() const;
+
+  Status begin(const StepBegin& begin);
+  // `values`: the whole unit, element by element. Micro-batches of a unit come in ascending order.
+  Status gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values);
+  // The unit has no gradient in this step at all, of no micro-batch: `skip` leaves it untouched, `zero` updates with
+  // zeros.
+  Status absent_gradient(uint32_t unit, Absent absent);
+  Result<StepReport> step(StepState state = {});
+  Status discard();
+
+  // Waits until every step that should be durable is.
+  Status settle();
+  // Outside a step. Elements [first, ...) of a unit's plane, in the plane's dtype.
+  Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
+  Status write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values);
+
+ private:
+  explicit Engine(EngineOptions options);
+
+  Status start();
+  Status hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values);
+  template <typename Function>
+  Status wait_for(std::function<bool(EngineCore&)> ready, Function then);
+
+  EngineOptions options_;
+  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<EngineCore> core_;  // touched by the decision thread only
+  std::unique_ptr<DecisionThread> thread_;
+  std::unique_ptr<GradientIntake> intake_;
+  SpeculationPolicy speculation_;
+  StepState restored_;
+  double predicted_s_ = 0;
+  uint64_t steps_done_ = 0;
+  uint64_t updates_done_ = 0;                    // steps that were not skipped
+  uint64_t moved_read_ = 0, moved_written_ = 0;  // up to the last report
+
+  bool in_step_ = false;
+  StepBegin begin_;
+  std::vector<std::vector<double>> squares_;  // by unit, of every block
+  std::chrono::steady_clock::time_point began_, left_;
+  StepReport report_;
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,75 @@
+// The initial state of a store, made plane by plane from fp32 values in bounded memory.
+#include <algorithm>
+
+#include "aio/host_arena.h"
+#include "cpu_optim/checksum.h"
+#include "runtime/engine/engine.h"
+#include "tiering/arithmetic/convert.h"
+
+namespace penstock::engine {
+namespace {
+
+// What each plane holds of a master before the first step; moments are zeros.
+void fill_plane(const Plane& plane, std::span<const float> masters, std::span<std::byte> out) {
+  auto each = [&]<typename T>(auto value_of) {
+    T* place = reinterpret_cast<T*>(out.data());
+    for (size_t i = 0; i < masters.size(); ++i) place[i] = value_of(masters[i]);
+  };
+  switch (plane.dtype) {
+    case Dtype::fp32:
+      return each.operator()<float>([](float master) { return master; });
+    case Dtype::fp16:
+      return each.operator()<uint16_t>([](float master) { return arithmetic::fp16_of_float(master); });
+    case Dtype::uint16:
+      return each.operator()<uint16_t>([](float master) { return arithmetic::split_of(master).low; });
+    case Dtype::bf16:
+      return each.operator()<uint16_t>([](float master) { return arithmetic::bf16_of_float(master); });
+    default:
+      CHECK(false, "no plane of ", name_of(plane.dtype), " holds a master");
+  }
+}
+
+bool holds_master(Role role) { return role == Role::weight || role == Role::master || role == Role::master_low; }
+
+}  // namespace
+
+Status Engine::create(const EngineOptions& options, const InitialValues& initial,
+                      aio::CreateOptions::Existing existing) {
+  const Workload& workload = options.request.workload;
+  PENSTOCK_TRY_ASSIGN(plan, make_plan(options.request));
+  StoreShape shape = StoreShape::of(workload, plan.tiles);
+  PENSTOCK_TRY_ASSIGN(drives, options.drives());
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(16 * aio::kChunkBytes));
+  drives.io->register_memory(arena->bytes());
+
+  aio::CreateOptions create;
+  create.slots = slots_per_tile(options.request);
+  create.existing = existing;
+  create.payload.config_hash = options.config_hash;
+  create.checksum = cpu_optim::checksum_function();
+  create.memory = arena->bytes();
+  if (options.request.machine.drives.size() == drives.folders.size()) {
+    for (const DriveRates& drive : options.request.machine.drives) create.rates.push_back(drive.gbps_for(10, 12));
+  }
+  std::vector<float> masters;
+  auto fill = [&](TileId id, uint32_t number, uint64_t first_byte, std::span<std::byte> bytes) {
+    const StoreShape::Tile& tile = shape.tiles[id];
+    const Plane& plane = shape.kind(id).planes[number];
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    if (!holds_master(plane.role)) return Status();
+    const uint64_t first = first_byte / bytes_of(plane.dtype);
+    if (first >= tile.elements) return Status();  // padding
+    masters.resize(std::min(bytes.size() / bytes_of(plane.dtype), tile.elements - first));
+    initial(tile.unit, tile.first_element + first, masters);
+    if (plane.role == Role::weight && workload.form.master == MasterForm::split) {
+      auto* high = reinterpret_cast<uint16_t*>(bytes.data());
+      for (size_t i = 0; i < masters.size(); ++i) high[i] = arithmetic::split_of(masters[i]).high;
+    } else {
+      fill_plane(plane, masters, bytes);
+    }
+    return Status();
+  };
+  return aio::TileStore::create(*drives.io, drives.folders, shape, create, fill);
+}
+
+}  // namespace penstock::engine

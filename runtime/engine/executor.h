@@ -1,0 +1,167 @@
+// Executor carries out a plan: it issues every move that PlanRun offers to the lane that carries it, and tells PlanRun
+// when the move has ended. One thread makes every decision; drives, update workers and the trainer's thread only
+// answer.
+//
+// The life of one tile in one step, top to bottom: begin_read, begin_update, begin_write; when the update was
+// speculative and the gradients struck, once more. Drives and workers end each of them with ended().
+//
+// The first failure is kept in status(): nothing is issued after it, what is under way ends, every wait is answered
+// with it. The store keeps its last committed step.
+//
+// Made, used and destroyed by the decision thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "aio/tile_store.h"
+#include "cpu_optim/update_arena.h"
+#include "runtime/engine/mailbox.h"
+#include "runtime/engine/spill_files.h"
+#include "runtime/engine/tile_memory.h"
+#include "tiering/plan_run.h"
+#include "tiering/step_numbers.h"
+
+namespace penstock::engine {
+
+// What a step's updates must know before the verdict.
+struct StepSetup {
+  uint64_t round = 0;                // counts attempts; the plan's step number
+  std::vector<StepNumbers> numbers;  // by unit; gradient_scale without clip factor
+  double inverse_loss_scale = 1;
+  double certain_strike = 0;  // a sum of squares above it is certain to strike; 0: none does
+  bool skips_overflow = false;
+  bool keeps_confirmed = true;  // until the verdict, writes leave the version of the step before as it is
+  PlanRun::StepChoices choices;
+};
+
+class Executor {
+ public:
+  struct Parts {
+    const Plan& plan;
+    const StateForm& form;
+    TileMemory& memory;
+    aio::TileStore& store;
+    SpillFiles& spill;
+    IoEngine& io;
+    cpu_optim::UpdateArena& workers;
+    Mailbox& mailbox;
+  };
+  explicit Executor(Parts parts);
+  ~Executor();
+
+  // Waits for events, acts on them, issues what may be issued. Returns after at most `timeout`.
+  void turn(std::chrono::milliseconds timeout);
+
+  const Status& status() const { return status_; }
+  bool can_begin() const { return run_.can_begin(); }
+  uint64_t next_round() const { return next_round_; }
+  void begin(StepSetup setup);
+
+  // Calls `then` once `ready` holds, or with the failure.
+  void when(std::function<bool()> ready, std::function<void(Status)> then);
+
+  // Where the tile's gradient goes; nothing while there is no place.
+  std::byte* try_take_gradient(uint32_t tile);
+  // `squares`: its sums of squares, by block.
+  void gradient_complete(uint32_t tile, std::span<const double> squares);
+  void gradient_absent(uint32_t tile) { run_.gradient_absent(round(), tile); }
+  bool gradients_complete() const { return run_.gradients_complete(round()); }
+
+  // The norm is known: `clip_factor` of a strike. `payload` goes into the step's root.
+  void give_verdict(Verdict verdict, double clip_factor, RootPayload payload);
+  void abandon();
+  // After an abandoned step: host memory is again what the store has.
+  void forget_unwritten() {
+    if (!parts_.plan.clipping) unwritten_.clear();
+  }
+  // The first failure stays.
+  void fail(const Status& status);
+  bool idle() const { return run_.idle() && in_flight_ == 0; }
+  // Of the last step that had a verdict.
+  const RootPayload& last_payload() const { return last_payload_; }
+
+  // Seconds that passed while the earliest move under way was on each lane; `none` where nothing was under way.
+  using LaneSeconds = std::array<double, kLanes>;
+  const LaneSeconds& waited_s() const { return waited_s_; }
+  struct Moved {
+    uint64_t read_bytes = 0, written_bytes = 0;
+  };
+  Moved moved() const { return moved_; }
+
+ private:
+  using Ticket = PlanRun::Ticket;
+
+  // One tile in one step.
+  struct TileWork {
+    Lease window, gradient, returned;
+    std::optional<aio::TileStore::Reading> reading;
+    std::vector<uint64_t> checksums;
+  };
+  struct Round {
+    StepSetup setup;
+    double squares = 0;
+    bool verdict_given = false;
+    std::vector<StepNumbers> struck;  // setup.numbers with the clip factor, after a strike
+    RootPayload payload;              // as it was when the step ended
+
+    const StepNumbers& numbers(uint32_t unit) const { return struck.empty() ? setup.numbers[unit] : struck[unit]; }
+  };
+  struct Waiter {
+    std::function<bool()> ready;
+    std::function<void(Status)> then;
+  };
+
+  void issue();
+  void begin_move(Ticket ticket);
+  void begin_read(Ticket ticket, const Move& move);
+  void begin_update(Ticket ticket, const Move& move);
+  void begin_write(Ticket ticket, const Move& move);
+  void begin_spill(Ticket ticket, const Move& move);
+  void begin_return(Ticket ticket, const Move& move);
+  void begin_commit(Ticket ticket);
+
+  void end_reading(TileWork& work);
+  void read_ended(Ticket ticket, const Status& status);
+  void update_ended(Ticket ticket, const cpu_optim::TileReport& report);
+  void write_ended(Ticket ticket, TileSlot place, const Status& status);
+  void ended(Ticket ticket, const Status& status);
+  void released(Ticket taker);
+
+  uint64_t round() const { return rounds_.rbegin()->first; }
+  TileWork& work(Ticket ticket, uint32_t tile) { return work_[{ticket.step, tile}]; }
+  std::byte* weight_of(TileWork& work, uint32_t tile) const;
+  std::byte* state_of(TileWork& work, uint32_t tile) const;
+  // The store's extents, which count from the tile's first byte, as places in the arena.
+  std::vector<Extent> in_arena(const std::vector<Extent>& extents, TileWork& work, uint32_t tile) const;
+  Lease arena_lease() const { return Lease::over(Tier::host, parts_.memory.bytes()); }
+  uint64_t deadline(Ticket ticket) const { return ticket.step * parts_.plan.moves.size() + ticket.move; }
+
+  void answer_waiters();
+  void forget_closed_rounds();
+  void account();
+
+  Parts parts_;
+  cpu_optim::TileUpdater updater_;
+  PlanRun run_;
+  Status status_;
+  // Of tiles that rest in host memory: checksums of what lies there, while the store has an older version.
+  std::map<uint32_t, std::vector<uint64_t>> unwritten_;
+  uint64_t next_round_ = 0;
+  RootPayload last_payload_;
+  std::map<uint64_t, Round> rounds_;  // that are open; the last is the one that gets gradients
+  std::map<std::pair<uint64_t, uint32_t>, TileWork> work_;
+  std::list<Waiter> waiters_;
+  std::map<std::pair<uint64_t, MoveId>, Lane> under_way_;
+  size_t in_flight_ = 0;
+  LaneSeconds waited_s_{};
+  std::chrono::steady_clock::time_point accounted_;
+  Moved moved_;
+};
+
+}  // namespace penstock::engine

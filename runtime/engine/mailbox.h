@@ -1,0 +1,32 @@
+// Mailbox carries work to the decision thread: any thread posts, that one thread runs what was posted. Its descriptor
+// is readable while something waits, so that the thread can wait on drives, copies and messages at once.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+namespace penstock::engine {
+
+class Mailbox {
+ public:
+  using Message = std::function<void()>;
+
+  Mailbox();
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  void post(Message message);
+  // Runs everything that was posted so far, in order; how many there were. Decision thread only.
+  size_t run_all();
+  int descriptor() const { return fd_; }
+
+ private:
+  const int fd_;
+  std::mutex mutex_;
+  std::vector<Message> waiting_;  // GUARDED_BY(mutex_)
+  std::vector<Message> running_;  // kept for its memory
+};
+
+}  // namespace penstock::engine

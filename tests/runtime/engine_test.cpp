@@ -1,0 +1,184 @@
+// The central claim: whatever the plan, a tiered step leaves the bits that the plain loop leaves.
+#include "runtime/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/support/engine_world.h"
+
+namespace penstock::engine {
+namespace {
+
+struct Case {
+  const char* name;
+  uint64_t tile_blocks = 1;
+  double host_state_share = 0;
+  WeightRest weights = WeightRest::nvme;
+  double retained_share = 1;
+  double clip = 0;
+  bool skip_overflow = false;
+  uint32_t micro_batches = 1;
+  uint32_t threads = 2;
+  uint32_t drives = 2;
+  uint32_t window = 4;
+  Durability durability = {};
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+class Placements : public testing::TestWithParam<Case> {};
+
+TEST_P(Placements, LeaveTheBitsOfThePlainLoop) {
+  const Case& c = GetParam();
+  EngineWorld world(7, c.drives);
+  PlanRequest& request = world.options.request;
+  request.workload.micro_batches = world.micro_batches = c.micro_batches;
+  request.choices.tile_elements = c.tile_blocks * kBlockElements;
+  request.choices.window_tiles = c.window;
+  request.choices.host_state_share = c.host_state_share;
+  request.choices.weights = c.weights;
+  request.choices.retained_host_share = c.retained_share;
+  request.durability = c.durability;
+  world.options.update_threads = c.threads;
+  world.options.clip_norm = world.settings.clip = c.clip;
+  world.options.skip_overflow = world.settings.skip_overflow = c.skip_overflow;
+  request.workload.clipping.on = c.clip > 0 || c.skip_overflow;
+  Status created = world.create();
+  ASSERT_TRUE(created.ok()) << created.message();
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+
+  const float nan = std::numeric_limits<float>::infinity();
+  // Calm steps, some that strike, one that overflows, a habit of striking.
+  std::vector<float> sizes = {0.001f, 10.0f, 0.001f, nan, 0.002f, 20.0f, 20.0f, 20.0f, 20.0f, 0.001f};
+  uint64_t strikes = 0, skips = 0;
+  for (float size : sizes) {
+    if (!c.skip_overflow && size == nan) continue;
+    uint64_t number = (*engine)->steps_done() + 1;
+    Result<StepReport> report = world.step(**engine, size);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    world.plain_step(number, size);
+    strikes += report->verdict == Verdict::strike;
+    skips += report->verdict == Verdict::skip;
+    if (number % 4 == 0) {
+      ASSERT_EQ(world.words_different(**engine), 0u) << "after step " << number;
+    }
+  }
+  EXPECT_EQ(world.words_different(**engine), 0u);
+  EXPECT_EQ(strikes > 0, c.clip > 0);
+  EXPECT_EQ(skips > 0, c.skip_overflow);
+
+  // What was left behind is what is found again.
+  engine->reset();
+  engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ((*engine)->steps_done(), c.skip_overflow ? 10u : 9u);
+  EXPECT_EQ((*engine)->restored_state().rng, c.skip_overflow ? "rng10" : "rng9");
+  EXPECT_EQ(world.words_different(**engine), 0u);
+}
+
+using D = Durability;
+INSTANTIATE_TEST_SUITE_P(
+    Engine, Placements,
+    testing::Values(
+        Case{.name = "AllOnDrives"}, Case{.name = "WeightsInHost", .weights = WeightRest::host},
+        Case{.name = "HalfInHost", .host_state_share = 0.5},
+        Case{.name = "AllInHost", .host_state_share = 1, .weights = WeightRest::host},
+        Case{.name = "OneThreadOneDrive", .threads = 1, .drives = 1}, Case{.name = "LargeTiles", .tile_blocks = 3},
+        Case{.name = "SmallestWindow", .clip = 5, .window = 1}, Case{.name = "Clipped", .clip = 5},
+        Case{.name = "ClippedNothingRetained", .retained_share = 0, .clip = 5},
+        Case{.name = "ClippedHalfRetained", .retained_share = 0.5, .clip = 5},
+        Case{.name = "ClippedWeightsInHost", .weights = WeightRest::host, .retained_share = 0.5, .clip = 5},
+        Case{.name = "ClippedHalfInHost", .host_state_share = 0.5, .retained_share = 0, .clip = 5},
+        Case{.name = "ClippedAndSkipping", .weights = WeightRest::host, .clip = 5, .skip_overflow = true},
+        Case{.name = "SkippingOnDrives", .retained_share = 0.5, .skip_overflow = true},
+        Case{.name = "SkippingHalfInHost", .host_state_share = 0.5, .clip = 5, .skip_overflow = true},
+        Case{.name = "FourMicroBatches", .clip = 5, .micro_batches = 4},
+        Case{.name = "EveryThirdStep", .durability = {D::Kind::every, 3}},
+        Case{.name = "EveryThirdStepClipped",
+             .retained_share = 0.5,
+             .clip = 5,
+             .skip_overflow = true,
+             .durability = {D::Kind::every, 3}},
+        Case{.name = "EveryThirdStepHalfInHost", .host_state_share = 0.5, .clip = 5, .durability = {D::Kind::every, 3}},
+        Case{.name = "AtExitAllInHost", .host_state_share = 1, .durability = {D::Kind::exit, 1}},
+        Case{.name = "AtExitOnDrives", .durability = {D::Kind::exit, 1}}),
+    [](const auto& each) { return each.param.name; });
+
+TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
+  for (bool clips : {false, true}) {
+    for (WeightRest weights : {WeightRest::host, WeightRest::nvme}) {
+      EngineWorld world(11);
+      world.options.request.choices.host_state_share = weights == WeightRest::host ? 0.5 : 0;
+      world.options.request.choices.weights = weights;
+      world.options.clip_norm = world.settings.clip = clips ? 5 : 0;
+      world.options.request.workload.clipping.on = clips;
+      ASSERT_TRUE(world.create().ok());
+      Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+      ASSERT_TRUE(engine.ok()) << engine.status().message();
+      ASSERT_TRUE(world.step(**engine, 0.001f).ok());
+      world.plain_step(1, 0.001f);
+      // Two units out of three, then the trainer fails.
+      ASSERT_TRUE((*engine)->begin({.groups = {world.hyper}}).ok());
+      for (uint32_t unit : {2u, 1u}) {
+        std::vector<uint16_t> values(world.options.request.workload.units[unit].elements, 0x3f80);
+        ASSERT_TRUE((*engine)->gradient(unit, 0, Dtype::bf16, std::as_bytes(std::span(values))).ok());
+      }
+      Status discarded = (*engine)->discard();
+      ASSERT_TRUE(discarded.ok()) << discarded.message();
+      EXPECT_EQ(world.words_different(**engine), 0u);
+      ASSERT_TRUE(world.step(**engine, 0.002f).ok());
+      world.plain_step(2, 0.002f);
+      EXPECT_EQ(world.words_different(**engine), 0u);
+    }
+  }
+}
+
+TEST(Engine, RefusesAnotherModelByName) {
+  EngineWorld world(3);
+  ASSERT_TRUE(world.create().ok());
+  world.options.request.workload.units[1].elements += 1;
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().code(), Code::kUsage);
+  EXPECT_NE(engine.status().message().find("unit1"), std::string::npos) << engine.status().message();
+}
+
+TEST(Engine, LeavesAUnitWithoutGradientUntouched) {
+  EngineWorld world(5);
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok());
+  auto weights = [&](uint32_t unit) {
+    std::vector<uint16_t> values(world.options.request.workload.units[unit].elements);
+    EXPECT_TRUE((*engine)->read(unit, Role::master_low, 0, std::as_writable_bytes(std::span(values))).ok());
+    return values;
+  };
+  std::vector<uint16_t> before0 = weights(0), before1 = weights(1);
+  ASSERT_TRUE((*engine)->begin({.groups = {world.hyper}}).ok());
+  std::vector<uint16_t> gradient(world.options.request.workload.units[2].elements, 0x3f80);
+  ASSERT_TRUE((*engine)->gradient(2, 0, Dtype::bf16, std::as_bytes(std::span(gradient))).ok());
+  ASSERT_TRUE((*engine)->absent_gradient(1, Absent::skip).ok());
+  ASSERT_TRUE((*engine)->absent_gradient(0, Absent::zero).ok());
+  Result<StepReport> report = (*engine)->step();
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(weights(1), before1);
+  EXPECT_NE(weights(0), before0);  // weight decay moves it
+}
+
+TEST(Engine, TellsWhereTheTimeWent) {
+  EngineWorld world(5);
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok());
+  Result<StepReport> report = world.step(**engine, 0.01f);
+  ASSERT_TRUE(report.ok());
+  double sum = report->trainer_s + report->intake_s;
+  for (double stall : report->stall_s) sum += stall;
+  EXPECT_NEAR(sum, report->wall_s, 0.02 * report->wall_s + 1e-3);
+  EXPECT_EQ(report->read_bytes, (*engine)->plan().read_bytes());
+}
+
+}  // namespace
+}  // namespace penstock::engine

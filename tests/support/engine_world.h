@@ -1,0 +1,143 @@
+// EngineWorld: drives in memory, a model of random weights and gradients, and the plain loop beside the engine.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "aio/engine.h"
+#include "runtime/engine/engine.h"
+#include "tests/support/memory_folder.h"
+#include "tests/support/plain_loop.h"
+
+namespace penstock::engine {
+
+class EngineWorld {
+ public:
+  explicit EngineWorld(uint64_t seed, uint32_t drives = 2,
+                       std::vector<uint64_t> unit_elements = {200'000, 65'536, 131'073})
+      : seed_(seed) {
+    for (uint32_t drive = 0; drive < drives; ++drive) {
+      folders_.push_back(std::make_shared<aio::MemoryFolder>("/drive" + std::to_string(drive), drive));
+    }
+    Workload& workload = options.request.workload;
+    for (uint64_t elements : unit_elements) {
+      Unit unit;
+      unit.name = "unit" + std::to_string(workload.units.size());
+      unit.elements = elements;
+      workload.units.push_back(unit);
+      plain_.emplace_back(initial(static_cast<uint32_t>(plain_.size()), elements));
+    }
+    DriveRates drive;
+    drive.burst = MixCurve::flat(4);
+    options.request.machine.drives.assign(drives, drive);
+    options.request.machine.host_gbps = 50;
+    options.request.budgets.host_bytes = 256 * kMiB;
+    options.request.choices.tile_elements = kBlockElements;
+    options.update_threads = 2;
+    options.drives = [this] {
+      Drives drives_made;
+      drives_made.io =
+          std::make_unique<aio::Engine>(make_backend_ ? make_backend_() : std::make_unique<aio::MemoryBackend>());
+      drives_made.folders.assign(folders_.begin(), folders_.end());
+      drives_made.description = "memory";
+      return Result<Drives>(std::move(drives_made));
+    };
+    hyper.lr = settings.lr = 1e-2;
+    hyper.weight_decay = settings.decay = 0.1;
+    hyper.beta2 = settings.beta2 = 0.95;
+  }
+
+  Status create() {
+    return Engine::create(options, [this](uint32_t unit, uint64_t first, std::span<float> values) {
+      for (size_t i = 0; i < values.size(); ++i) values[i] = initial_value(unit, first + i);
+    });
+  }
+
+  // One step of both; `size` scales the gradients.
+  Result<StepReport> step(Engine& engine, float size) {
+    const uint64_t number = engine.steps_done() + 1;
+    Status begun = engine.begin({.groups = {hyper}, .micro_batches = micro_batches, .loss_scale = settings.loss_scale});
+    if (!begun.ok()) return begun;
+    for (uint32_t unit = static_cast<uint32_t>(plain_.size()); unit-- > 0;) {
+      for (uint32_t mb = 0; mb < micro_batches; ++mb) {
+        std::vector<uint16_t> values = gradient(number, unit, mb, size);
+        Status status = engine.gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values)));
+        if (!status.ok()) return status;
+      }
+    }
+    return engine.step({.rng = "rng" + std::to_string(number), .data_position = "", .schedule = "s"});
+  }
+  void plain_step(uint64_t number, float size) {
+    for (uint32_t unit = 0; unit < plain_.size(); ++unit) {
+      for (uint32_t mb = 0; mb < micro_batches; ++mb) {
+        plain_[unit].add_gradient(gradient(number, unit, mb, size).data(), mb == 0, mb + 1 == micro_batches);
+      }
+    }
+    plain::step(plain_, settings, plain_updates_);
+  }
+
+  // Words of weight, low half, momentum and variance that differ between the engine and the plain loop.
+  uint64_t words_different(Engine& engine) {
+    uint64_t different = 0;
+    for (uint32_t unit = 0; unit < plain_.size(); ++unit) {
+      const plain::Unit& expected = plain_[unit];
+      const size_t n = expected.p.size();
+      std::vector<uint16_t> high(n), low(n);
+      std::vector<float> m(n), v(n);
+      read(engine, unit, Role::weight, high);
+      read(engine, unit, Role::master_low, low);
+      read(engine, unit, Role::momentum, m);
+      read(engine, unit, Role::variance, v);
+      for (size_t i = 0; i < n; ++i) {
+        different += high[i] != expected.high(i) || low[i] != expected.low(i);
+        different += plain::bits(m[i]) != plain::bits(expected.m[i]);
+        different += plain::bits(v[i]) != plain::bits(expected.v[i]);
+      }
+    }
+    return different;
+  }
+
+  EngineOptions options;
+  Hyper hyper;
+  plain::Settings settings;
+  uint32_t micro_batches = 1;
+  std::function<std::unique_ptr<aio::IoBackend>()> make_backend_;
+
+  aio::MemoryFolder& folder(uint32_t drive) { return *folders_[drive]; }
+
+ private:
+  template <typename T>
+  void read(Engine& engine, uint32_t unit, Role role, std::vector<T>& values) {
+    Status status = engine.read(unit, role, 0, std::as_writable_bytes(std::span(values)));
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  float initial_value(uint32_t unit, uint64_t i) const {
+    return static_cast<float>(static_cast<int64_t>((i * 2654435761u + unit * 97 + seed_) % 20011) - 10005) * 1e-5f;
+  }
+  std::vector<float> initial(uint32_t unit, uint64_t elements) const {
+    std::vector<float> values(elements);
+    for (uint64_t i = 0; i < elements; ++i) values[i] = initial_value(unit, i);
+    return values;
+  }
+  std::vector<uint16_t> gradient(uint64_t step, uint32_t unit, uint32_t mb, float size) const {
+    std::vector<uint16_t> values(plain_[unit].p.size());
+    uint64_t state = seed_ * 7919 + step * 104729 + unit * 1299709 + mb * 15485863 + 1;
+    for (uint16_t& value : values) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      float x = static_cast<float>(static_cast<int32_t>(state >> 33) - (1 << 30)) * 0x1p-30f * size;
+      value = static_cast<uint16_t>(plain::bits(x) >> 16);
+    }
+    return values;
+  }
+
+  const uint64_t seed_;
+  std::vector<std::shared_ptr<aio::MemoryFolder>> folders_;
+  std::vector<plain::Unit> plain_;
+  uint64_t plain_updates_ = 0;
+};
+
+}  // namespace penstock::engine
