@@ -21,7 +21,7 @@ struct CudaFindings {
   int built_for = 0;       // the runtime in this build; 0: built without CUDA
   int driver_version = 0;  // the newest that the driver can serve; 0: no driver
   int devices = 0;
-  std::string error;  // the runtime's own words, where it had any
+  std::string error = {};  // the runtime's own words, where it had any
 };
 
 CudaFindings find_cuda();

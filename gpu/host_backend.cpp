@@ -132,7 +132,7 @@ Status HostBackend::launch(const Kernel& kernel, Stream stream) {
 
 Status HostBackend::finish() {
   for (const auto& stream : streams_) {
-    PENSTOCK_TRY_ASSIGN(end, record({stream.get()}));
+    PENSTOCK_TRY_ASSIGN(end, HostBackend::record({stream.get()}));
     host_event(end).wait();
   }
   return Status();

@@ -13,8 +13,8 @@ enum class DeviceChoice { automatic, cuda, host };
 
 struct DeviceOptions {
   DeviceChoice choice = DeviceChoice::automatic;
-  CudaDeviceOptions cuda;
-  HostDeviceOptions host;
+  CudaDeviceOptions cuda = {};
+  HostDeviceOptions host = {};
 };
 
 struct OpenedDevice {

@@ -31,7 +31,7 @@ struct Cast {
   uint64_t elements = 0;
 };
 
-// target[i] += source[i], in fp32.
+// target[i] += source[i], in fp32; a denormal counts as zero, in and out.
 struct Accumulate {
   const std::byte* source = nullptr;
   Dtype source_dtype = Dtype::fp32;

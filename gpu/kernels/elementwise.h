@@ -27,6 +27,8 @@ struct CastKernel : kernel::Cast {
   }
 };
 
+// A denormal counts as zero, coming in and going out, as on the CPU. (A sum of two fp32 numbers that is that small is
+// exact, so it does not matter how the hardware would have rounded it.)
 struct AccumulateKernel : kernel::Accumulate {
   static constexpr uint32_t kPhases = 1;
   using Shared = Nothing;
@@ -47,9 +49,17 @@ struct AccumulateKernel : kernel::Accumulate {
     for (uint32_t k = 0; k < kPacketsPerThread; ++k) {
       uint64_t index = packet_index(block, thread, k);
       Packet<float> more = widen(raw[k], source_dtype);
-      for (uint32_t i = 0; i < kPacket; ++i) sum[k].values[i] += more.values[i];
+      for (uint32_t i = 0; i < kPacket; ++i) {
+        sum[k].values[i] = normal(normal(sum[k].values[i]) + normal(more.values[i]));
+      }
       store_narrow(reinterpret_cast<std::byte*>(target), Dtype::fp32, index, packet_length(index, elements), sum[k]);
     }
+  }
+
+ private:
+  static PENSTOCK_HOST_DEVICE float normal(float value) {
+    uint32_t bits = arithmetic::bits_of(value);
+    return (bits & arithmetic::kInfinityBits) == 0 ? arithmetic::float_of(bits & 0x8000'0000u) : value;
   }
 };
 

@@ -31,7 +31,7 @@ struct SquareSumsKernel : kernel::SquareSums {
       for (uint32_t half = kSums / 2; half > 0; half /= 2) {
         for (uint32_t j = 0; j < half; ++j) sum[j] += sum[j + half];
       }
-      sums[norm_block] = sum[0];
+      write(norm_block, sum[0]);
     }
   }
 
@@ -58,6 +58,15 @@ struct SquareSumsKernel : kernel::SquareSums {
   PENSTOCK_HOST_DEVICE uint32_t load_one(uint64_t index) const {
     return dtype == Dtype::fp32 ? reinterpret_cast<const uint32_t*>(values)[index]
                                 : uint32_t{reinterpret_cast<const uint16_t*>(values)[index]};
+  }
+
+  // Processors differ in which NaN a sum becomes.
+  PENSTOCK_HOST_DEVICE void write(uint64_t norm_block, double sum) const {
+    if (sum == sum) {
+      sums[norm_block] = sum;
+    } else {
+      reinterpret_cast<uint64_t*>(sums)[norm_block] = 0x7ff8'0000'0000'0000u;
+    }
   }
 
   // The square of an fp32 number is exact in double, so fused or not is the same.

@@ -203,8 +203,7 @@ struct UpdateByteKernel : UpdateMaster {
       float scale = arithmetic::byte_scale(arithmetic::kMomentumCode, most.momentum);
       Packet<uint8_t> bytes;
       for (uint32_t i = 0; i < kPacket; ++i) {
-        bytes.values[i] =
-            arithmetic::byte_of_momentum(local.momentum.values[i], scale, static_cast<uint16_t>(random[i]));
+        bytes.values[i] = arithmetic::byte_of_momentum(local.momentum.values[i], scale, random[i]);
       }
       store(reinterpret_cast<uint8_t*>(momentum) + index, length, bytes);
       if (is_first) momentum_scale[index / kMomentBlockElements] = scale;
@@ -213,8 +212,7 @@ struct UpdateByteKernel : UpdateMaster {
       float scale = arithmetic::byte_scale(arithmetic::kRootCode, most.root);
       Packet<uint8_t> bytes;
       for (uint32_t i = 0; i < kPacket; ++i) {
-        bytes.values[i] =
-            arithmetic::byte_of_root(local.variance.values[i], scale, static_cast<uint16_t>(random[i] >> 16));
+        bytes.values[i] = arithmetic::byte_of_root(local.variance.values[i], scale, random[i]);
       }
       store(reinterpret_cast<uint8_t*>(variance) + index, length, bytes);
       if (is_first) variance_scale[index / kMomentBlockElements] = scale;
