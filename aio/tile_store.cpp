@@ -176,6 +176,7 @@ std::vector<RootWriter::PlacedPage> TileStore::changed_pages(RootRecord& root) {
 
 void TileStore::committed(const RootRecord& root, const Status& outcome) {
   if (!outcome.ok()) return fail(outcome);
+  if (!status_.ok()) return;  // a write of the next step has failed meanwhile, and this commit was given up
   payload_under_way_.reset();
   pages_.make_durable();
   tiles_.make_durable();

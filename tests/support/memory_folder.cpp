@@ -14,7 +14,9 @@ Result<std::unique_ptr<File>> MemoryFolder::create_file(const std::string& name,
 Result<std::unique_ptr<File>> MemoryFolder::open_file(const std::string& name) {
   auto found = files_.find(name);
   if (found == files_.end()) return errno_status(path_ + "/" + name, ENOENT);
-  return std::unique_ptr<File>(std::make_unique<MemoryFile>(path_ + "/" + name, found->second, drive_));
+  auto file = std::make_unique<MemoryFile>(path_ + "/" + name, found->second, drive_);
+  opened_.insert(file.get());
+  return std::unique_ptr<File>(std::move(file));
 }
 
 Status MemoryFolder::remove_file(const std::string& name) {

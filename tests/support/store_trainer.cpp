@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tiering/check.h"
 
@@ -96,41 +97,56 @@ StoreTrainer::StoreTrainer(IoEngine& engine, TileStore& store, uint32_t leases)
 
 StoreTrainer::~StoreTrainer() {
   updated_.clear();
-  while (in_flight_ > 0) engine_.wait(std::chrono::seconds(1));
+  held_.reset();
+  while (in_flight_ > 0 || store_.committing()) {
+    if (engine_.wait(std::chrono::seconds(1)) == 0) break;
+  }
 }
 
 // Some steps strike: their speculative updates are discarded and done again. Of the tiles of every step some are
-// updated speculatively and some after the verdict.
+// updated speculatively and some after the verdict. With slots to spare, some commits begin only when the next step has
+// speculated already.
 Status StoreTrainer::step(uint64_t every) {
   numbers_.draw();
   const bool strikes = mix(numbers_.step) % 3 == 0;
+  const bool may_speculate = store_.layout().slots() > (every > 1 ? 2 : 1);
   std::vector<Work> before, after;
   for (TileId tile = 0; tile < store_.shape().tiles.size(); ++tile) {
     if (!store_.shape().kind(tile).updated) continue;
-    bool speculative = store_.layout().slots() > 1 && mix(numbers_.step * 1000 + tile) % 4 != 0;
+    const bool speculative = may_speculate && mix(numbers_.step * 1000 + tile) % 4 != 0;
     if (speculative) before.push_back({tile, strikes ? Pass::struck : Pass::speculative});
     if (!speculative || strikes) after.push_back({tile, Pass::final});
   }
   PENSTOCK_TRY(run(before));
+  holds_back_ = false;
+  PENSTOCK_TRY(wait_until([&] { return !held_; }));
   if (strikes) {
     store_.discard();
   } else {
     store_.confirm();
   }
   PENSTOCK_TRY(run(after));
-  if (numbers_.step % every != 0) return Status();
-  const RootPayload at_the_end = numbers_.payload();
-  PENSTOCK_TRY(settle());
-  store_.commit(at_the_end, [this, step = at_the_end.step](const Status& outcome) {
+  if (numbers_.step % every == 0) {
+    held_ = numbers_.payload();
+    holds_back_ = store_.layout().slots() > 2 && mix(numbers_.step) % 2 == 0;
+    try_commit();
+  }
+  return status_;
+}
+
+void StoreTrainer::try_commit() {
+  if (!held_ || holds_back_ || store_.committing()) return;
+  const uint64_t step = held_->step;
+  store_.commit(*std::exchange(held_, std::nullopt), [this, step](const Status& outcome) {
     if (!outcome.ok()) return fail(outcome);
     acknowledged_ = step;
     if (on_acknowledged_) on_acknowledged_(step);
   });
-  return status_;
 }
 
 Status StoreTrainer::settle() {
-  return wait_until([&] { return !store_.committing(); });
+  holds_back_ = false;
+  return wait_until([&] { return !held_ && !store_.committing(); });
 }
 
 // Begins every piece of work; the writes may still be under way when it returns, as at the end of a real step.
@@ -184,7 +200,9 @@ bool StoreTrainer::start_write(const Work& work, Lease& lease) {
 
 template <typename Condition>
 Status StoreTrainer::wait_until(Condition condition) {
-  while (status_.ok() && store_.status().ok() && !condition()) engine_.wait(std::chrono::seconds(1));
+  for (try_commit(); status_.ok() && store_.status().ok() && !condition(); try_commit()) {
+    engine_.wait(std::chrono::seconds(1));
+  }
   return status_.ok() ? store_.status() : status_;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "aio/tile_store.h"
@@ -45,9 +46,10 @@ class StoreTrainer {
   // Waits for the I/O under way, also after a failure.
   ~StoreTrainer();
 
-  // One step and the beginning of its commit. `every`: commits only every so many steps.
+  // One step. Its commit begins at once, or as soon as the one before it has ended. `every`: commits only every so many
+  // steps.
   Status step(uint64_t every = 1);
-  // Waits for the commit under way.
+  // Waits until every step so far is durable.
   Status settle();
 
   // The newest step whose root was said to be durable.
@@ -66,6 +68,7 @@ class StoreTrainer {
   };
 
   Status run(std::vector<Work> work);
+  void try_commit();
   bool start_read(const Work& work);
   bool start_write(const Work& work, Lease& lease);
   void fail(const Status& why);
@@ -78,6 +81,8 @@ class StoreTrainer {
   Buffer memory_;
   BufferPool pool_;
   TrainingNumbers numbers_;
+  std::optional<RootPayload> held_;  // of a step that has ended, until its commit may begin
+  bool holds_back_ = false;
   uint64_t acknowledged_ = 0;
   std::function<void(uint64_t)> on_acknowledged_;
   std::vector<std::pair<Work, Lease>> updated_;  // ready to be written

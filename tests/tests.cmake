@@ -1,0 +1,1 @@
+include(tests/aio/crash_mutants.cmake)
