@@ -1,12 +1,12 @@
 # The `penstock` command: everything but main() is a library, so that tests can reach it.
 find_package(CLI11 REQUIRED)
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/penstock/*.cpp ${PROJECT_SOURCE_DIR}/tools/doctor/*.cpp
-     ${PROJECT_SOURCE_DIR}/tools/nvme/*.cpp ${PROJECT_SOURCE_DIR}/tools/system/*.cpp)
+     ${PROJECT_SOURCE_DIR}/tools/nvme/*.cpp ${PROJECT_SOURCE_DIR}/tools/system/*.cpp ${PROJECT_SOURCE_DIR}/tools/update/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
 add_library(penstock_tools STATIC ${sources})
 target_include_directories(penstock_tools PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_definitions(penstock_tools PUBLIC PENSTOCK_VERSION="${PROJECT_VERSION}")
-target_link_libraries(penstock_tools PUBLIC penstock_aio PRIVATE CLI11::CLI11 ${CMAKE_DL_LIBS})
+target_link_libraries(penstock_tools PUBLIC penstock_engine PRIVATE CLI11::CLI11 ${CMAKE_DL_LIBS})
 
 add_executable(penstock tools/penstock/main.cpp)
 target_link_libraries(penstock PRIVATE penstock_tools)

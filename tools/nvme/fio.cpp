@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/penstock/quantity.h"
+#include "tools/system/interrupt.h"
 #include "tools/system/subprocess.h"
 #include "tools/system/system_files.h"
 
@@ -33,8 +34,7 @@ std::vector<std::string> fio_settings(const Job& job, const std::vector<std::str
       "direct=1",
       "norandommap=1",
       "randrepeat=0",
-      // The files exist and stay as they are; buffers are random once, as ours are.
-      "allow_file_create=0",
+      // Files are written before they are measured; buffers are random once, as ours are.
       "overwrite=1",
       "scramble_buffers=0",
       "time_based=1",
@@ -48,11 +48,11 @@ std::vector<std::string> fio_settings(const Job& job, const std::vector<std::str
   return settings;
 }
 
-std::string fio_job_file(const Job& job, const std::vector<std::string>& files) {
+std::string fio_job_file(const Job& job, const std::vector<std::string>& files, uint64_t size_bytes) {
   std::string out = "; " + name_of(job) + ". 2 MiB pages: sysctl -w vm.nr_hugepages=" +
                     text(ceil_div(job.block_bytes * job.depth * files.size(), 2 * kMiB) + 8) + "\n[penstock]\n";
   for (const std::string& setting : fio_settings(job, files, FioPages::huge)) out += setting + "\n";
-  return out;
+  return out + text("size=", size_bytes * files.size(), "\n");
 }
 
 Result<FioResult> parse_fio_output(const std::string& printed) {
@@ -75,10 +75,12 @@ Result<FioResult> parse_fio_output(const std::string& printed) {
 }
 
 Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files, FioPages pages) {
-  std::vector<std::string> words{"fio", "--name=penstock", "--output-format=json"};
+  std::vector<std::string> words{"fio", "--name=penstock", "--output-format=json", "--allow_file_create=0"};
   for (const std::string& setting : fio_settings(job, files, pages)) words.push_back("--" + setting);
-  PENSTOCK_TRY_ASSIGN(printed, run_program(words));
-  return parse_fio_output(printed);
+  const Result<std::string> printed = run_program(words);
+  PENSTOCK_TRY(check_interrupted());  // a signal from a terminal reaches fio as well
+  if (!printed.ok()) return printed.status();
+  return parse_fio_output(*printed);
 }
 
 Result<std::string> fio_version() {

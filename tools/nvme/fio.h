@@ -15,8 +15,8 @@ enum class FioPages { huge, small };
 // fio's best settings for the job on existing files: io_uring with fixed buffers and registered files.
 std::vector<std::string> fio_settings(const Job& job, const std::vector<std::string>& files, FioPages pages);
 
-// The job file that does the same as `fio` with those settings.
-std::string fio_job_file(const Job& job, const std::vector<std::string>& files);
+// The job file that does the same with new files of `size_bytes` each, which fio makes and writes first.
+std::string fio_job_file(const Job& job, const std::vector<std::string>& files, uint64_t size_bytes);
 
 struct FioResult {
   double gbps = 0;

@@ -169,6 +169,7 @@ std::string name_of(const Job& job) {
 
 Result<JobResult> run_job(const Job& job, IoEngine& engine, std::span<const File* const> files,
                           std::span<std::byte> memory, const Tick& tick) {
+  CHECK(job.seconds > 0 || job.bytes > 0, "a job that would never end");
   CHECK(memory.size() >= files.size() * job.depth * job.block_bytes, "memory for the blocks under way");
   return Load(job, engine, files).run(memory, tick);
 }

@@ -52,7 +52,8 @@ struct JobResult {
 using Tick = std::function<Status(double share)>;
 
 // Keeps the job's depth of requests under way on each file, out of `memory`, until it ends, and waits for the last.
-// REQUIRES: memory holds depth blocks for each file; every file holds a block; block and memory are aligned.
+// REQUIRES: memory holds depth blocks for each file; every file holds a block; block and memory are aligned; the job
+// has a limit.
 Result<JobResult> run_job(const Job& job, IoEngine& engine, std::span<const File* const> files,
                           std::span<std::byte> memory, const Tick& tick);
 

@@ -23,17 +23,31 @@ Json json_of(const Finding& finding) {
           {"fix", finding.fix}};
 }
 
-Result<Findings> examine(const std::vector<std::string>& paths) {
+// A folder that cannot hold training state was asked about, so it decides how the command ends.
+Status verdict_on(const Findings& drives) {
+  for (const Finding& finding : drives) {
+    if (finding.level == Level::problem) return Status(Code::kEnvironment, finding.found, finding.fix);
+  }
+  return {};
+}
+
+Result<Findings> examine_drives(const std::vector<std::string>& paths) {
+  Findings all;
+  for (const std::string& path : paths) {
+    PENSTOCK_TRY_ASSIGN(findings, check_drive(path));
+    all.insert(all.end(), findings.begin(), findings.end());
+  }
+  return all;
+}
+
+Findings examine_all(const Findings& drives) {
   const SystemFiles files;
   Findings all;
   auto add = [&all](Findings more) { all.insert(all.end(), more.begin(), more.end()); };
   add(check_kernel(files));
   add(check_cpu(files));
   add(check_memory(files));
-  for (const std::string& path : paths) {
-    PENSTOCK_TRY_ASSIGN(drive, check_drive(path));
-    add(drive);
-  }
+  add(drives);
   add(check_cuda(files));
   add(check_software());
   return all;
@@ -68,8 +82,10 @@ Verb doctor_verb() {
             options.paths("PATH", *paths, 0, "Folders on the drives to look at; else the current one");
             return [paths](Session&) -> Result<Answer> {
               if (paths->empty()) paths->push_back(".");
-              PENSTOCK_TRY_ASSIGN(findings, examine(*paths));
-              return answer_of(findings);
+              PENSTOCK_TRY_ASSIGN(drives, examine_drives(*paths));
+              Answer answer = answer_of(examine_all(drives));
+              answer.verdict = verdict_on(drives);
+              return answer;
             };
           }};
 }

@@ -30,6 +30,7 @@ struct Flags {
 
 // More than so many results are shown as a table alone.
 constexpr size_t kShownInDetail = 3;
+constexpr uint64_t kWantedBytes = 4 * kGiB;
 
 Result<std::vector<Job>> jobs_of(const Flags& flags) {
   std::vector<Job> jobs;
@@ -170,7 +171,7 @@ Result<Answer> run_steady(Session& session, const Flags& flags, Rig& rig) {
 Result<Answer> bench(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(engine, aio::parse_engine_choice(flags.engine));
   PENSTOCK_TRY_ASSIGN(jobs, jobs_of(flags));
-  if (flags.seconds <= 0) return Status(Code::kUsage, "run jobs: --duration: 0 measures nothing", "--duration 2s");
+  PENSTOCK_TRY(check_duration(flags.seconds));
   if (flags.steady && flags.write_budget_bytes < kGiB) {
     return Status(Code::kUsage,
                   text("find the plateau: --write-budget: ", bytes_text(flags.write_budget_bytes), ", at least 1 GiB"),
@@ -182,9 +183,11 @@ Result<Answer> bench(Session& session, const Flags& flags) {
   if (!flags.emit_fio.empty()) {
     std::vector<std::string> files;
     for (const std::string& path : flags.paths) files.push_back(path + "/penstock-fio.0");
-    PENSTOCK_TRY(write_new_file(flags.emit_fio, fio_job_file(jobs.front(), files), flags.force));
+    PENSTOCK_TRY(write_new_file(
+        flags.emit_fio, fio_job_file(jobs.front(), files, flags.size_bytes > 0 ? flags.size_bytes : kWantedBytes),
+        flags.force));
   }
-  const uint64_t wanted = std::max(4 * kGiB, flags.write_budget_bytes / 4);
+  const uint64_t wanted = std::max(kWantedBytes, flags.write_budget_bytes / 4);
   PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags.paths,
                                       .size_bytes = flags.size_bytes,
                                       .wanted_bytes = wanted,

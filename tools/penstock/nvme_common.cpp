@@ -65,6 +65,11 @@ Status check_job_size(uint64_t block_bytes, uint64_t depth) {
   return {};
 }
 
+Status check_duration(double seconds) {
+  if (seconds > 0) return {};
+  return Status(Code::kUsage, "duration: 0 s: measures nothing", "leave --duration out, or --duration 10s");
+}
+
 void engine_option(Options& options, std::string& into) {
   options.choice("--engine", into, {"auto", "io_uring", "libaio", "threads"}, "I/O engine");
 }

@@ -23,6 +23,9 @@ std::string microseconds(double value);
 // Refuses blocks and depths that no drive takes: blocks are multiples of 4 KiB up to 1 GiB, depths at most 4096.
 Status check_job_size(uint64_t block_bytes, uint64_t depth);
 
+// Refuses a time in which nothing can be measured.
+Status check_duration(double seconds);
+
 // The name of an engine: auto, io_uring, libaio, threads.
 void engine_option(Options& options, std::string& into);
 

@@ -89,6 +89,7 @@ Status choose_best_depth_for_fio(Job& job, const Rig& rig, FioPages pages) {
 
 Result<Answer> compare(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(version, fio_version());
+  PENSTOCK_TRY(check_duration(flags.seconds));
   PENSTOCK_TRY_ASSIGN(engine, aio::parse_engine_choice(flags.engine));
   const uint64_t deepest = flags.depth > 0 ? flags.depth : std::ranges::max(kDepths);
   PENSTOCK_TRY(check_job_size(flags.block_bytes, deepest));

@@ -95,6 +95,7 @@ std::string drive_text(const DriveProbe& probe, const DriveRates& rates) {
 }
 
 Result<Answer> probe(Session& session, const Flags& flags) {
+  PENSTOCK_TRY(check_duration(flags.seconds));
   std::string profile_path = flags.profile;
   if (profile_path.empty()) {
     PENSTOCK_TRY_ASSIGN(path, default_profile_path());

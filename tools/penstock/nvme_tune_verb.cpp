@@ -139,7 +139,7 @@ Json json_of(const std::vector<Shape>& shapes) {
 }
 
 Result<Answer> tune(Session& session, const Flags& flags) {
-  if (flags.seconds <= 0) return Status(Code::kUsage, "tune: --duration: 0 measures nothing", "--duration 40s");
+  PENSTOCK_TRY(check_duration(flags.seconds));
   const double all = kLayoutSeconds + flags.seconds, sweep = 0.8 * flags.seconds;
   PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags.paths,
                                       .size_bytes = flags.size_bytes,

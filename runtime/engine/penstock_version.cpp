@@ -1,0 +1,3 @@
+#include "runtime/engine/penstock_version.h"
+
+const char* penstock_version(void) { return PENSTOCK_VERSION; }

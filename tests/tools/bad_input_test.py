@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""What bad input and bad luck get from `penstock nvme`: the right exit code, one sentence, a `try:` line, nothing left.
+
+Usage: bad_input_test.py PENSTOCK. Prints the table of what was tried. What needs root or a loop device is skipped,
+visibly, without.
+"""
+import fcntl
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from contextlib import contextmanager
+from pathlib import Path
+
+PENSTOCK = Path(sys.argv.pop(1)).resolve()
+VERBS = ("probe", "bench", "tune", "compare")
+USAGE, DOES_NOT_FIT, ENVIRONMENT, INTERRUPTED = 2, 3, 4, 130
+NOBODY = 65534
+TRIED = []
+HAVE_FIO = shutil.which("fio") is not None
+
+
+def run(*arguments, user=None, env=None):
+    return subprocess.run([PENSTOCK if user is None else PUBLIC_COPY, *map(str, arguments)], capture_output=True,
+                          text=True, user=user, env=env, timeout=120, check=False)
+
+
+@contextmanager
+def mounted(image_bytes, *options):
+    """A small ext4 file system over a loop device."""
+    with tempfile.TemporaryDirectory() as place:
+        image, mount = Path(place) / "image", Path(place) / "mount"
+        image.touch()
+        os.truncate(image, image_bytes)
+        mount.mkdir()
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        made = subprocess.run(["mount", "-o", ",".join(("loop", *options)), image, mount], capture_output=True, check=False)
+        if made.returncode != 0:
+            raise unittest.SkipTest("no loop device can be mounted here: " + made.stderr.decode().strip())
+        try:
+            yield mount
+        finally:
+            subprocess.run(["umount", mount], check=True)
+
+
+def need_root():
+    if os.geteuid() != 0:
+        raise unittest.SkipTest("needs root")
+
+
+def verbs():
+    """The verbs that can run here: compare needs fio before it looks at anything else."""
+    return [verb for verb in VERBS if verb != "compare" or HAVE_FIO]
+
+
+class BadInput(unittest.TestCase):
+    def setUp(self):
+        # Beside the build: /tmp may be a tmpfs, which is refused for a reason of its own.
+        self.folder = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
+        self.addCleanup(shutil.rmtree, self.folder, True)
+        os.environ["XDG_CONFIG_HOME"] = str(self.folder / "config")
+
+    def refused(self, code, what, *arguments, left=(), **how):
+        """Runs it twice, for people and for programs, and checks the whole manner of the refusal."""
+        ran = run(*arguments, **how)
+        TRIED.append((what, " ".join(map(str, arguments[:2])), ran.returncode, ran.stderr.splitlines()[-2:]))
+        lines = [line for line in ran.stderr.splitlines() if "%" not in line[:6]]
+        self.assertEqual(ran.returncode, code, ran.stderr)
+        self.assertEqual(len(lines), 2, ran.stderr)
+        self.assertRegex(lines[0], r"^penstock: .+: .+")
+        self.assertRegex(lines[1], r"^try: .+")
+        self.assertEqual(ran.stdout, "")
+        machine = run(*arguments, "--json", **how)
+        self.assertEqual(machine.returncode, code)
+        answer = json.loads(machine.stdout)
+        self.assertEqual(list(answer)[0], "schema")
+        self.assertTrue(answer["schema"].startswith("penstock.nvme."), answer["schema"])
+        self.assertEqual(answer["error"]["code"], code)
+        self.assertTrue(answer["error"]["message"] and answer["error"]["try"])
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), sorted(left))
+
+    def each_verb(self, code, what, path, **how):
+        for verb in verbs():
+            with self.subTest(verb=verb, what=what):
+                self.refused(code, what, "nvme", verb, path, **how)
+
+    def test_missing_path(self):
+        self.each_verb(USAGE, "missing path", self.folder / "absent")
+
+    def test_no_path_at_all(self):
+        for verb in verbs():
+            self.refused(USAGE, "no path given", "nvme", verb)
+
+    def test_file_instead_of_folder(self):
+        (self.folder / "file").write_text("mine")
+        self.each_verb(USAGE, "a file instead of a folder", self.folder / "file", left=["file"])
+        self.assertEqual((self.folder / "file").read_text(), "mine")
+
+    def test_block_device(self):
+        devices = [path for path in Path("/dev").iterdir() if stat.S_ISBLK(path.stat().st_mode)]
+        if not devices:
+            self.skipTest("no block device in /dev")
+        self.each_verb(USAGE, "a block device", devices[0])
+
+    def test_tmpfs(self):
+        if subprocess.run(["stat", "-f", "-c", "%T", "/dev/shm"], capture_output=True, text=True,
+                          check=False).stdout.strip() != "tmpfs":
+            self.skipTest("/dev/shm is no tmpfs")
+        self.each_verb(ENVIRONMENT, "tmpfs", "/dev/shm")
+
+    def test_more_than_there_is_space_for(self):
+        for verb in verbs():
+            self.refused(DOES_NOT_FIT, "no space for --size", "nvme", verb, self.folder, "--size", "1000TiB")
+
+    def test_full_drive(self):
+        need_root()
+        with mounted(24 << 20) as mount:
+            self.each_verb(DOES_NOT_FIT, "a drive without space", mount)
+            self.assertEqual([path.name for path in mount.iterdir()], ["lost+found"])
+
+    def test_read_only_mount(self):
+        need_root()
+        with mounted(64 << 20, "ro") as mount:
+            self.each_verb(ENVIRONMENT, "a read-only mount", mount)
+
+    def test_no_permission(self):
+        need_root()
+        self.folder.chmod(0o755)
+        self.each_verb(ENVIRONMENT, "no permission to write", self.folder, user=NOBODY)
+        closed = self.folder / "closed"
+        closed.mkdir(mode=0o700)
+        self.each_verb(ENVIRONMENT, "no permission to look", closed, user=NOBODY, left=["closed"])
+
+    def test_locked(self):
+        held = os.open(self.folder, os.O_RDONLY)
+        self.addCleanup(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        self.each_verb(ENVIRONMENT, "locked by another run", self.folder)
+
+    def test_existing_files_are_kept(self):
+        mine = self.folder / "mine"
+        mine.write_text("{}")
+        self.refused(USAGE, "an existing job file", "nvme", "bench", self.folder, "--emit-fio", mine, left=["mine"])
+        self.refused(USAGE, "an existing file as profile", "nvme", "probe", self.folder, "--profile", mine, left=["mine"])
+        self.assertEqual(mine.read_text(), "{}")
+
+    def test_nonsense_values(self):
+        for verb, flag, value in (
+            ("bench", "--block", "0"), ("bench", "--block", "3"), ("bench", "--block", "1XB"),
+            ("bench", "--block", "-4KiB"), ("bench", "--block", "1000"), ("bench", "--block", "2GiB"),
+            ("bench", "--block", "4KiB,"), ("bench", "--block", ""), ("bench", "--block", "99999999999TiB"),
+            ("bench", "--depth", "0"), ("bench", "--depth", "1B"), ("bench", "--depth", "1.5"),
+            ("bench", "--read-share", "2"), ("bench", "--read-share", "nan"), ("bench", "--duration", "0"),
+            ("bench", "--duration", "-1s"), ("bench", "--duration", "forever"), ("bench", "--engine", "warp"),
+            ("bench", "--pattern", "zigzag"), ("bench", "--blok", "4KiB"), ("probe", "--size", "4 GiB"),
+            ("probe", "--duration", "0"), ("tune", "--duration", "0"), ("compare", "--duration", "0"), ("probe", "--size", "0.5B"),
+        ):
+            if verb not in verbs():
+                continue
+            with self.subTest(flag=flag, value=value):
+                self.refused(USAGE, f"{flag} '{value}'", "nvme", verb, self.folder, flag, value)
+
+    def test_steady_without_a_budget(self):
+        self.refused(USAGE, "--steady without a budget", "nvme", "bench", self.folder, "--steady")
+
+    def test_same_folder_twice(self):
+        for verb in verbs():
+            self.refused(USAGE, "one folder twice", "nvme", verb, self.folder, self.folder)
+
+    def test_without_fio(self):
+        self.refused(ENVIRONMENT, "no fio", "nvme", "compare", self.folder, env={"PATH": "/nonexistent"})
+
+    def start(self, *arguments):
+        """A long run, past the making of its scratch file."""
+        process = subprocess.Popen([PENSTOCK, "nvme", "bench", self.folder, "--size", "64MiB", *arguments],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not list(self.folder.glob(".penstock-scratch-*")):
+            self.assertLess(time.monotonic(), deadline, "no scratch file appeared")
+            time.sleep(0.01)
+        return process
+
+    def test_interrupts_remove_scratch_files(self):
+        for wish in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process = self.start("--duration", "60s")
+            process.send_signal(wish)
+            _, errors = process.communicate(timeout=60)
+            TRIED.append((wish.name, "nvme bench", process.returncode, errors.splitlines()[-2:]))
+            self.assertEqual(process.returncode, INTERRUPTED, errors)
+            self.assertIn("penstock: interrupted", errors)
+            self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_crash_removes_scratch_files(self):
+        process = self.start("--duration", "60s")
+        process.send_signal(signal.SIGABRT)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, -signal.SIGABRT)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_next_run_removes_what_a_killed_one_left(self):
+        process = self.start("--duration", "60s")
+        process.kill()
+        process.communicate()
+        self.assertEqual(len(list(self.folder.iterdir())), 1)
+        after = run("nvme", "bench", self.folder, "--size", "64MiB", "--duration", "10ms", "--read-share", "1")
+        self.assertEqual(after.returncode, 0, after.stderr)
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+
+def print_table():
+    print(f"\n{'what was tried':32} {'verb':14} {'code':>4}  what was said", file=sys.stderr)
+    for what, verb, code, said in TRIED:
+        print(f"{what:32} {verb:14} {code:4}  {said[0] if said else ''}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    # Others than root must be able to run it.
+    with tempfile.TemporaryDirectory() as public:
+        os.chmod(public, 0o755)
+        PUBLIC_COPY = Path(public) / "penstock"
+        shutil.copy(PENSTOCK, PUBLIC_COPY)
+        ran = unittest.main(exit=False)
+        print_table()
+    sys.exit(not ran.result.wasSuccessful())

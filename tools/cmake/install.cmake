@@ -1,0 +1,64 @@
+# The shared library for those who embed the engine, and what `cmake --install` puts where.
+#
+# libpenstock holds all folders' code and exports C functions alone, so that it can live in one process with any other
+# build of the same libraries.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(public_headers)
+foreach(header runtime/engine/penstock.h runtime/engine/penstock_version.h cpu_optim/penstock_optim.h)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${header})
+    list(APPEND public_headers ${header})
+  endif()
+endforeach()
+
+file(WRITE ${CMAKE_BINARY_DIR}/no_source.cpp "")
+add_library(penstock_shared SHARED ${CMAKE_BINARY_DIR}/no_source.cpp)
+foreach(folder tiering aio cpu_optim gpu engine)
+  get_target_property(kind penstock_${folder} TYPE)
+  if(kind STREQUAL "STATIC_LIBRARY")
+    target_link_libraries(penstock_shared PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,penstock_${folder}>)
+  endif()
+endforeach()
+# Hidden visibility leaves out ours; the list leaves out what templates of other libraries would add.
+file(WRITE ${CMAKE_BINARY_DIR}/exported.map "{ global: penstock_*; local: *; };\n")
+target_link_options(penstock_shared PRIVATE -Wl,--version-script=${CMAKE_BINARY_DIR}/exported.map)
+set_target_properties(penstock_shared PROPERTIES OUTPUT_NAME penstock EXPORT_NAME penstock VERSION ${PROJECT_VERSION}
+                      SOVERSION ${PROJECT_VERSION_MAJOR})
+target_include_directories(penstock_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+# Man pages and completions, out of the command itself.
+set(documents ${CMAKE_BINARY_DIR}/documents)
+add_custom_command(OUTPUT ${documents}/made
+  COMMAND ${CMAKE_COMMAND} -E rm -rf ${documents}
+  COMMAND ${CMAKE_COMMAND} -E make_directory ${documents}/man1
+  COMMAND penstock manual --into ${documents}/man1
+  COMMAND penstock completion --shell bash > ${documents}/penstock
+  COMMAND penstock completion --shell zsh > ${documents}/_penstock
+  COMMAND penstock completion --shell fish > ${documents}/penstock.fish
+  COMMAND ${CMAKE_COMMAND} -E touch ${documents}/made
+  DEPENDS penstock COMMENT "Man pages and shell completion" VERBATIM)
+add_custom_target(penstock_documents ALL DEPENDS ${documents}/made)
+
+install(TARGETS penstock_shared EXPORT penstock LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS penstock RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES ${public_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/penstock)
+install(DIRECTORY ${documents}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
+install(FILES ${documents}/penstock DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${documents}/_penstock DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES ${documents}/penstock.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+
+set(package ${CMAKE_INSTALL_LIBDIR}/cmake/penstock)
+install(EXPORT penstock NAMESPACE penstock:: FILE penstock-config.cmake DESTINATION ${package})
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/penstock-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/penstock-config-version.cmake DESTINATION ${package})
+
+file(CONFIGURE OUTPUT penstock.pc @ONLY CONTENT [[
+prefix=${pcfiledir}/../..
+Name: penstock
+Description: @PROJECT_DESCRIPTION@
+Version: @PROJECT_VERSION@
+Cflags: -I${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
+Libs: -L${prefix}/@CMAKE_INSTALL_LIBDIR@ -lpenstock
+]])
+install(FILES ${CMAKE_BINARY_DIR}/penstock.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
