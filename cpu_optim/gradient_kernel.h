@@ -60,9 +60,9 @@ struct GradientPass {
       if constexpr (kTarget == Dtype::fp32) {
         for (int k = 0; k < 2; ++k) L::store(target + (i + k * L::kWidth) * 4, x[k]);
       } else if constexpr (kTarget == Dtype::bf16) {
-        L::store16(target + i * 2, L::bf16_of(x[0]), L::bf16_of(x[1]));
+        L::store_bits(target + i * 2, L::packed16(L::bf16_of(x[0]), L::bf16_of(x[1])));
       } else {
-        L::store16(target + i * 2, L::fp16_of(x[0]), L::fp16_of(x[1]));
+        L::store_bits(target + i * 2, L::packed16(L::fp16_of(x[0]), L::fp16_of(x[1])));
       }
     }
   }

@@ -1,6 +1,7 @@
 // Fills a table of kernels from Lanes. Included by one source file per Isa, which is compiled for it.
 #pragma once
 
+#include "cpu_optim/byte_update_kernel.h"
 #include "cpu_optim/gradient_kernel.h"
 #include "cpu_optim/kernels.h"
 #include "cpu_optim/update_kernel.h"
@@ -9,8 +10,8 @@ namespace penstock::cpu_optim {
 
 template <class L, OptimizerKind kKind, MasterForm kMaster>
 constexpr void fill_moment_forms(UpdateKernel (&kernels)[kMomentForms]) {
-  kernels[static_cast<size_t>(MomentForm::fp32)] = &UpdatePass<L, kKind, kMaster, MomentForm::fp32>::run;
-  kernels[static_cast<size_t>(MomentForm::bf16)] = &UpdatePass<L, kKind, kMaster, MomentForm::bf16>::run;
+  kernels[static_cast<size_t>(MomentForm::fp32)] = &WordUpdatePass<L, kKind, kMaster, MomentForm::fp32>::run;
+  kernels[static_cast<size_t>(MomentForm::bf16)] = &WordUpdatePass<L, kKind, kMaster, MomentForm::bf16>::run;
   kernels[static_cast<size_t>(MomentForm::int8)] = &ByteUpdatePass<L, kKind, kMaster>::run;
 }
 

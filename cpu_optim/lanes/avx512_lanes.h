@@ -11,31 +11,37 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   PENSTOCK_LANES Float fused(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
 
   PENSTOCK_LANES Float flushed(Float x, float tiny) {
-    __mmask16 is_tiny = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(tiny), _CMP_LT_OQ);
+    // Below kTermTiny the five upper exponent bits are zero.
+    __mmask16 is_tiny = tiny == arithmetic::kTermTiny
+                            ? _mm512_testn_epi32_mask(as_bits(x), bits(0x7c00'0000))
+                            : _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(tiny), _CMP_LT_OQ);
     return _mm512_mask_and_ps(x, is_tiny, x, _mm512_set1_ps(-0.0f));
   }
-  PENSTOCK_LANES Float one_nan(Float x) {
-    __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    return _mm512_mask_mov_ps(x, is_nan, as_float(bits(arithmetic::kQuietNan)));
+  PENSTOCK_LANES Float flushed_positive(Float x, float tiny) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(tiny), _CMP_NLT_UQ), x);
   }
+  PENSTOCK_LANES bool any_nan(Float a, Float b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
 
   PENSTOCK_LANES Bits load16(const void* source) {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(source)));
   }
-  PENSTOCK_LANES __m512i packed(Bits first, Bits second) {
+  PENSTOCK_LANES Bits packed16(Bits first, Bits second) {
     return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packus_epi32(first, second));
   }
-  PENSTOCK_LANES void store16(void* target, Bits first, Bits second) {
-    _mm512_storeu_si512(target, packed(first, second));
+  PENSTOCK_LANES void stream_bits(void* target, Bits x) { _mm512_stream_si512(static_cast<__m512i*>(target), x); }
+  PENSTOCK_LANES void deinterleave(Float& a, Float& b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    __m512 x = a, y = b;
+    a = _mm512_permutex2var_ps(x, even, y);
+    b = _mm512_permutex2var_ps(x, odd, y);
   }
-  PENSTOCK_LANES void stream16(void* target, Bits first, Bits second) {
-    _mm512_stream_si512(static_cast<__m512i*>(target), packed(first, second));
-  }
-  PENSTOCK_LANES Bits load8(const void* source) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(source)));
-  }
-  PENSTOCK_LANES void store8(void* target, Bits x) {
-    _mm_storeu_si128(static_cast<__m128i*>(target), _mm512_cvtepi32_epi8(x));
+  PENSTOCK_LANES void interleave(Float& a, Float& b) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    __m512 x = a, y = b;
+    a = _mm512_permutex2var_ps(x, low, y);
+    b = _mm512_permutex2var_ps(x, high, y);
   }
 
   PENSTOCK_LANES Float load_fp16(const void* source) {
@@ -46,9 +52,13 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   }
 
   PENSTOCK_LANES Bits multiply(Bits a, Bits b) { return _mm512_mullo_epi32(a, b); }
-  PENSTOCK_LANES Bits larger(Bits a, Bits b) { return _mm512_max_epu32(a, b); }
-  PENSTOCK_LANES Bits where_set(Bits test, Bits x) {
-    return _mm512_maskz_mov_epi32(_mm512_test_epi32_mask(test, test), x);
+  PENSTOCK_LANES Bits shift_signed(Bits x, int count) { return _mm512_srai_epi32(x, static_cast<unsigned>(count)); }
+  PENSTOCK_LANES Bits larger(Bits a, Bits b) { return _mm512_max_epi32(a, b); }
+  PENSTOCK_LANES Bits select_bits(uint32_t mask, Bits a, Bits b) {
+    return _mm512_ternarylogic_epi32(bits(mask), a, b, 0xca);
+  }
+  PENSTOCK_LANES Bits if_set(Bits test, Bits x, Bits otherwise) {
+    return _mm512_mask_mov_epi32(otherwise, _mm512_test_epi32_mask(test, test), x);
   }
 
   struct Squares {

@@ -18,21 +18,19 @@ struct NeonLanes : XsimdLanes<xsimd::neon64> {
     std::memcpy(&halves, source, 8);
     return vmovl_u16(halves);
   }
-  PENSTOCK_LANES void store16(void* target, Bits first, Bits second) {
-    uint16x8_t halves = vcombine_u16(vmovn_u32(first), vmovn_u32(second));
-    std::memcpy(target, &halves, 16);
+  PENSTOCK_LANES Bits packed16(Bits first, Bits second) {
+    return vreinterpretq_u32_u16(vcombine_u16(vmovn_u32(first), vmovn_u32(second)));
   }
-  PENSTOCK_LANES void stream16(void* target, Bits first, Bits second) { store16(target, first, second); }
-  PENSTOCK_LANES Bits load8(const void* source) {
-    uint32_t bytes;
-    std::memcpy(&bytes, source, 4);
-    return vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(bytes)))));
+  PENSTOCK_LANES void stream_bits(void* target, Bits x) { store_bits(target, x); }
+  PENSTOCK_LANES void deinterleave(Float& a, Float& b) {
+    float32x4_t x = a, y = b;
+    a = vuzp1q_f32(x, y);
+    b = vuzp2q_f32(x, y);
   }
-  PENSTOCK_LANES void store8(void* target, Bits x) {
-    uint16x4_t halves = vmovn_u32(x);
-    uint8x8_t bytes = vmovn_u16(vcombine_u16(halves, halves));
-    uint32_t word = vget_lane_u32(vreinterpret_u32_u8(bytes), 0);
-    std::memcpy(target, &word, 4);
+  PENSTOCK_LANES void interleave(Float& a, Float& b) {
+    float32x4_t x = a, y = b;
+    a = vzip1q_f32(x, y);
+    b = vzip2q_f32(x, y);
   }
 
   PENSTOCK_LANES Float load_fp16(const void* source) {
@@ -43,7 +41,12 @@ struct NeonLanes : XsimdLanes<xsimd::neon64> {
   PENSTOCK_LANES Bits fp16_of(Float x) { return vmovl_u16(vreinterpret_u16_f16(vcvt_f16_f32(x))); }
 
   PENSTOCK_LANES Bits multiply(Bits a, Bits b) { return vmulq_u32(a, b); }
-  PENSTOCK_LANES Bits larger(Bits a, Bits b) { return vmaxq_u32(a, b); }
+  PENSTOCK_LANES Bits shift_signed(Bits x, int count) {
+    return vreinterpretq_u32_s32(vshlq_s32(vreinterpretq_s32_u32(x), vdupq_n_s32(-count)));
+  }
+  PENSTOCK_LANES Bits larger(Bits a, Bits b) {
+    return vreinterpretq_u32_s32(vmaxq_s32(vreinterpretq_s32_u32(a), vreinterpretq_s32_u32(b)));
+  }
 
   struct Squares {
     float64x2_t low, high;

@@ -29,16 +29,18 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static Float load(const void* source) { return read<float>(source); }
   static void store(void* target, Float x) { write(target, x); }
 
-  // kWidth numbers of 16 or 8 bits, zeros above; and 2*kWidth of them, packed. `stream` writes past the caches to an
-  // address that is a multiple of the packed size.
+  // A register's bytes; streamed past the caches to an address that is a multiple of their number.
+  static Bits load_bits(const void* source) { return read<Bits>(source); }
+  static void store_bits(void* target, Bits x) { write(target, x); }
+  static void stream_bits(void* target, Bits x) { write(target, x); }
+
+  // kWidth 16-bit numbers with zeros above; and twice as many, packed.
   static Bits load16(const void* source) { return read<uint16_t>(source); }
-  static void store16(void* target, Bits first, Bits second) {
-    write(target, static_cast<uint16_t>(first));
-    write(static_cast<std::byte*>(target) + 2, static_cast<uint16_t>(second));
-  }
-  static void stream16(void* target, Bits first, Bits second) { store16(target, first, second); }
-  static Bits load8(const void* source) { return read<uint8_t>(source); }
-  static void store8(void* target, Bits x) { write(target, static_cast<uint8_t>(x)); }
+  static Bits packed16(Bits first, Bits second) { return first | second << 16; }
+
+  // (a, b) from elements one after another to even and odd ones, and back.
+  static void deinterleave(Float&, Float&) {}
+  static void interleave(Float&, Float&) {}
 
   static Bits bits(uint32_t value) { return value; }
   static Bits as_bits(Float x) { return arithmetic::bits_of(x); }
@@ -49,12 +51,16 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static Bits bf16_of(Float x) { return arithmetic::bf16_of_float(x); }
 
   static Bits multiply(Bits a, Bits b) { return a * b; }
-  // Both below 2^31.
-  static Bits larger(Bits a, Bits b) { return a > b ? a : b; }
-  // x where `test` is not zero, else zero.
-  static Bits where_set(Bits test, Bits x) { return test != 0 ? x : 0; }
-  // a where x is finite, else b.
-  static Bits where_finite(Bits x, Bits a, Bits b) { return arithmetic::is_finite(x) ? a : b; }
+  static Bits shift_signed(Bits x, int count) { return static_cast<Bits>(static_cast<int32_t>(x) >> count); }
+  // As signed numbers.
+  static Bits larger(Bits a, Bits b) { return static_cast<int32_t>(a) > static_cast<int32_t>(b) ? a : b; }
+  // a's bits where mask is set, else b's.
+  static Bits select_bits(uint32_t mask, Bits a, Bits b) { return (a & mask) | (b & ~mask); }
+  static Bits if_set(Bits test, Bits x, Bits otherwise) { return test != 0 ? x : otherwise; }
+  static bool any_nan(Float a, Float b) { return a != a || b != b; }
+  static Bits zero_unless_finite(Bits x, Float decider) {
+    return arithmetic::is_finite(arithmetic::bits_of(decider)) ? x : 0;
+  }
   // 0, 1, 2, ...
   static Bits ramp() { return 0; }
   static uint32_t largest_of(Bits x) { return x; }

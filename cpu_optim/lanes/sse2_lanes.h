@@ -44,27 +44,21 @@ struct Sse2Lanes : XsimdLanes<xsimd::sse2> {
   PENSTOCK_LANES Bits load16(const void* source) {
     return _mm_unpacklo_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(source)), _mm_setzero_si128());
   }
-  PENSTOCK_LANES __m128i packed(Bits first, Bits second) {
+  PENSTOCK_LANES Bits packed16(Bits first, Bits second) {
     // Packing saturates as signed numbers, so the 16 bits are made signed first.
     return _mm_packs_epi32(_mm_srai_epi32(_mm_slli_epi32(first, 16), 16),
                            _mm_srai_epi32(_mm_slli_epi32(second, 16), 16));
   }
-  PENSTOCK_LANES void store16(void* target, Bits first, Bits second) {
-    _mm_storeu_si128(static_cast<__m128i*>(target), packed(first, second));
+  PENSTOCK_LANES void stream_bits(void* target, Bits x) { _mm_stream_si128(static_cast<__m128i*>(target), x); }
+  PENSTOCK_LANES void deinterleave(Float& a, Float& b) {
+    __m128 x = a, y = b;
+    a = _mm_shuffle_ps(x, y, _MM_SHUFFLE(2, 0, 2, 0));
+    b = _mm_shuffle_ps(x, y, _MM_SHUFFLE(3, 1, 3, 1));
   }
-  PENSTOCK_LANES void stream16(void* target, Bits first, Bits second) {
-    _mm_stream_si128(static_cast<__m128i*>(target), packed(first, second));
-  }
-  PENSTOCK_LANES Bits load8(const void* source) {
-    int32_t bytes;
-    std::memcpy(&bytes, source, 4);
-    __m128i zero = _mm_setzero_si128();
-    return _mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(bytes), zero), zero);
-  }
-  PENSTOCK_LANES void store8(void* target, Bits x) {
-    __m128i halves = _mm_packs_epi32(x, x);
-    int32_t bytes = _mm_cvtsi128_si32(_mm_packus_epi16(halves, halves));
-    std::memcpy(target, &bytes, 4);
+  PENSTOCK_LANES void interleave(Float& a, Float& b) {
+    __m128 x = a, y = b;
+    a = _mm_unpacklo_ps(x, y);
+    b = _mm_unpackhi_ps(x, y);
   }
 
   PENSTOCK_LANES Float load_fp16(const void* source) {
@@ -88,6 +82,7 @@ struct Sse2Lanes : XsimdLanes<xsimd::sse2> {
     return _mm_unpacklo_epi32(_mm_shuffle_epi32(even, _MM_SHUFFLE(3, 3, 2, 0)),
                               _mm_shuffle_epi32(odd, _MM_SHUFFLE(3, 3, 2, 0)));
   }
+  PENSTOCK_LANES Bits shift_signed(Bits x, int count) { return _mm_srai_epi32(x, count); }
   PENSTOCK_LANES Bits larger(Bits a, Bits b) {
     __m128i is_larger = _mm_cmpgt_epi32(a, b);
     return _mm_or_si128(_mm_and_si128(is_larger, a), _mm_andnot_si128(is_larger, b));

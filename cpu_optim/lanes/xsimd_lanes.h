@@ -35,6 +35,8 @@ struct XsimdLanes {
   PENSTOCK_LANES Float flushed(Float x, float tiny) {
     return xsimd::select(xsimd::abs(x) < all(tiny), xsimd::bitofsign(x), x);
   }
+  PENSTOCK_LANES Float flushed_positive(Float x, float tiny) { return xsimd::select(x < all(tiny), all(0), x); }
+  PENSTOCK_LANES bool any_nan(Float a, Float b) { return xsimd::any((a != a) || (b != b)); }
   PENSTOCK_LANES Float one_nan(Float x) { return xsimd::select(x == x, x, as_float(bits(arithmetic::kQuietNan))); }
   PENSTOCK_LANES Float signed_like(float size, Float x) {
     Float result = as_float(as_bits(all(size)) ^ (as_bits(x) & bits(arithmetic::kSignBit)));
@@ -49,9 +51,16 @@ struct XsimdLanes {
     return as_bits(xsimd::select(x == x, as_float(nearest), as_float(nan)));
   }
 
-  PENSTOCK_LANES Bits where_set(Bits test, Bits x) { return xsimd::select(test == bits(0), bits(0), x); }
-  PENSTOCK_LANES Bits where_finite(Bits x, Bits a, Bits b) {
-    return xsimd::select((x & bits(0x7f80'0000)) == bits(0x7f80'0000), b, a);
+  PENSTOCK_LANES Bits load_bits(const void* source) {
+    return Bits::load_unaligned(static_cast<const uint32_t*>(source));
+  }
+  PENSTOCK_LANES void store_bits(void* target, Bits x) { x.store_unaligned(static_cast<uint32_t*>(target)); }
+
+  PENSTOCK_LANES Bits select_bits(uint32_t mask, Bits a, Bits b) { return (a & bits(mask)) | (b & bits(~mask)); }
+  PENSTOCK_LANES Bits if_set(Bits test, Bits x, Bits otherwise) { return xsimd::select(test == bits(0), otherwise, x); }
+  PENSTOCK_LANES Bits zero_unless_finite(Bits x, Float decider) {
+    Bits exponent = as_bits(decider) & bits(0x7f80'0000);
+    return xsimd::select(exponent == bits(0x7f80'0000), bits(0), x);
   }
   PENSTOCK_LANES Bits ramp() {
     alignas(64) uint32_t counts[kWidth];

@@ -19,11 +19,14 @@ namespace penstock::arithmetic {
 
 struct ByteCode {
   uint32_t shift;           // fraction bits of fp32 that are dropped
-  uint32_t random_shift;    // from 16 random bits to the dropped ones
   uint32_t magnitude_mask;  // of the code
 };
-constexpr ByteCode kMomentumCode = {20, 4, 0x7f};
-constexpr ByteCode kRootCode = {19, 3, 0xff};
+constexpr ByteCode kMomentumCode = {20, 0x7f};
+constexpr ByteCode kRootCode = {19, 0xff};
+
+// As many of an element's random bits as its number drops: the upper ones and the lower ones.
+PENSTOCK_HOST_DEVICE uint32_t momentum_random(uint32_t random) { return random >> (32 - kMomentumCode.shift); }
+PENSTOCK_HOST_DEVICE uint32_t root_random(uint32_t random) { return random & ((1u << kRootCode.shift) - 1u); }
 
 constexpr uint32_t kByteExponents = 15u << 23;
 
@@ -49,22 +52,22 @@ PENSTOCK_HOST_DEVICE float root_of_byte(uint8_t byte, float scale) {
   return byte == 0 ? 0.0f : float_of((uint32_t{byte} << kRootCode.shift) + byte_base(scale));
 }
 
-// REQUIRES: `scale` is byte_scale() of a block that holds the value. A block of scale NaN or zero is all zero bytes.
-PENSTOCK_HOST_DEVICE uint8_t byte_of_momentum(float momentum, float scale, uint16_t random) {
+// REQUIRES: `scale` is byte_scale() of a block that holds the value; `random` is random_bits() of its element. A block
+// of scale NaN or zero is all zero bytes.
+PENSTOCK_HOST_DEVICE uint8_t byte_of_momentum(float momentum, float scale, uint32_t random) {
   if (bits_of(scale) == 0 || is_nan(bits_of(scale))) return 0;
-  uint32_t magnitude = bits_of(momentum) & kMagnitudeBits;
-  uint32_t base = byte_base(scale);
-  uint32_t above = (magnitude > base ? magnitude : base) - base;
-  uint32_t code = (above + (uint32_t{random} << kMomentumCode.random_shift)) >> kMomentumCode.shift;
-  return static_cast<uint8_t>(code | (bits_of(momentum) >> 24 & 0x80u));
+  int32_t code =
+      static_cast<int32_t>((bits_of(momentum) & kMagnitudeBits) - byte_base(scale) + momentum_random(random));
+  if (code < 0) code = 0;
+  return static_cast<uint8_t>((code >> kMomentumCode.shift) | (bits_of(momentum) >> 24 & 0x80u));
 }
 
-PENSTOCK_HOST_DEVICE uint8_t byte_of_root(float root, float scale, uint16_t random) {
+PENSTOCK_HOST_DEVICE uint8_t byte_of_root(float root, float scale, uint32_t random) {
   if (bits_of(scale) == 0 || is_nan(bits_of(scale)) || bits_of(root) == 0) return 0;
-  uint32_t base = byte_base(scale);
-  uint32_t above = (bits_of(root) > base ? bits_of(root) : base) - base;
-  uint32_t code = (above + (uint32_t{random} << kRootCode.random_shift)) >> kRootCode.shift;
-  return static_cast<uint8_t>(code == 0 ? 1u : code);
+  constexpr int32_t kOne = 1 << kRootCode.shift;
+  int32_t code = static_cast<int32_t>(bits_of(root) - byte_base(scale) + root_random(random));
+  if (code < kOne) code = kOne;
+  return static_cast<uint8_t>(code >> kRootCode.shift);
 }
 
 }  // namespace penstock::arithmetic

@@ -6,11 +6,10 @@
 //
 //   g  the scaled gradient     p  the master weight     m, v  the moments (momentum, variance)     c  coefficients
 //
-// No step depends on whether the hardware keeps denormals: settled() writes what is below 2^-100 as zero, and what is
-// added to a weight or moment counts as zero below 2^-120, so that a denormal can neither enter, nor change a rounding,
-// nor leave its sign on a zero. (Conditions: gradient_scale is at most 64, coefficients are zero or at least 2^-26, and
-// states that others wrote hold nothing but zero below 2^-100.) settled() also makes every NaN the same one, since
-// processors differ in which payload they pass on.
+// No step depends on whether the hardware keeps denormals: moments below 2^-100, and weights and whatever is added to a
+// weight or moment below 2^-119, count as zero, so that a denormal can neither enter, nor change a rounding, nor leave
+// its sign on a zero. (Conditions: gradient_scale is at most 64, coefficients are zero or at least 2^-26, and states
+// that others wrote keep these bounds.) Processors also differ in which NaN they pass on; here there is one.
 #pragma once
 
 #include <cmath>
@@ -20,8 +19,10 @@
 
 namespace penstock::arithmetic {
 
-constexpr float kGradientTiny = 0x1p-120f;
-constexpr float kStateTiny = 0x1p-100f;
+// The exponent field of a number below it has five leading zeros: one bit test.
+constexpr float kTermTiny = 0x1p-119f;
+// g - m is never denormal if m is not below this and g not below kTermTiny.
+constexpr float kMomentTiny = 0x1p-100f;
 constexpr uint32_t kSignBit = 0x8000'0000u;
 constexpr uint32_t kQuietNan = 0x7fc0'0000u;
 
@@ -47,6 +48,8 @@ struct PlainNumbers {
   PENSTOCK_HOST_DEVICE static float flushed(float x, float tiny) {
     return (bits_of(x) & ~kSignBit) < bits_of(tiny) ? float_of(bits_of(x) & kSignBit) : x;
   }
+  // The same for x that is never negative.
+  PENSTOCK_HOST_DEVICE static float flushed_positive(float x, float tiny) { return x < tiny ? 0.0f : x; }
   PENSTOCK_HOST_DEVICE static float one_nan(float x) { return x != x ? float_of(kQuietNan) : x; }
   // `size` with x's sign; zero for zero; NaN for NaN.
   PENSTOCK_HOST_DEVICE static float signed_like(float size, float x) {
@@ -55,10 +58,10 @@ struct PlainNumbers {
   }
 };
 
-// What counts of a number that is about to be added to a settled one.
+// What counts of a weight, or of a number that is about to be added to one or to a moment.
 template <class N>
 PENSTOCK_HOST_DEVICE typename N::Float counted(typename N::Float x) {
-  return N::flushed(x, kGradientTiny);
+  return N::flushed(x, kTermTiny);
 }
 
 // What every optimizer is handed as g.
@@ -72,12 +75,6 @@ template <class N>
 PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, typename N::Float g,
                                                         typename N::Float p) {
   return counted<N>(N::fused(p, N::all(c.l2), g));
-}
-
-// What may be written to a state plane.
-template <class N>
-PENSTOCK_HOST_DEVICE typename N::Float settled(typename N::Float x) {
-  return N::one_nan(N::flushed(x, kStateTiny));
 }
 
 // fp32 moments follow torch's fused kernels to the bit, two divisions included. Moments of fewer bits have no peer to
@@ -96,9 +93,9 @@ PENSTOCK_HOST_DEVICE typename N::Float adam_denominator(const Coefficients& c, t
 template <class N, Denominator D>
 PENSTOCK_HOST_DEVICE void adam_moments_and_weight(const Coefficients& c, typename N::Float g, typename N::Float& p,
                                                   typename N::Float& m, typename N::Float& v) {
-  m = settled<N>(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m));
-  v = settled<N>(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)));
-  p = settled<N>(p + counted<N>(counted<N>(N::all(c.step_size) * m) / adam_denominator<N, D>(c, v)));
+  m = N::flushed(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m), kMomentTiny);
+  v = N::flushed_positive(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)), kMomentTiny);
+  p = counted<N>(p + counted<N>((N::all(c.step_size) * m) / adam_denominator<N, D>(c, v)));
 }
 
 template <class N, Denominator D>
@@ -119,29 +116,29 @@ template <class N>
 PENSTOCK_HOST_DEVICE void adagrad(const Coefficients& c, typename N::Float g, typename N::Float& p,
                                   typename N::Float& v) {
   g = decayed_gradient<N>(c, g, p);
-  v = settled<N>(N::fused(g, g, v));
-  p = settled<N>(p + counted<N>(counted<N>(N::all(c.step_size) * g) / (N::root(v) + N::all(c.eps))));
+  v = N::flushed_positive(N::fused(g, g, v), kMomentTiny);
+  p = counted<N>(p + counted<N>(counted<N>(N::all(c.step_size) * g) / (N::root(v) + N::all(c.eps))));
 }
 
 template <class N>
 PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
   typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1));
-  p = settled<N>(p * N::all(c.decay) + N::signed_like(c.step_size, counted<N>(direction)));
-  m = settled<N>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2)));
+  p = counted<N>(p * N::all(c.decay) + N::signed_like(c.step_size, counted<N>(direction)));
+  m = N::flushed(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2)), kMomentTiny);
 }
 
 template <class N>
 PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
   g = decayed_gradient<N>(c, g, p);
-  m = settled<N>(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), m * N::all(c.momentum)));
+  m = N::flushed(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), m * N::all(c.momentum)), kMomentTiny);
   typename N::Float direction = c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m;
-  p = settled<N>(N::fused(direction, N::all(c.step_size), p));
+  p = counted<N>(N::fused(direction, N::all(c.step_size), p));
 }
 
-// The step of any optimizer; m or v is left alone where the optimizer has none.
+// The step of any optimizer, but for NaNs; m or v is left alone where the optimizer has none.
 template <class N, OptimizerKind kind, Denominator D>
-PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, typename N::Float g, typename N::Float& p,
-                                         typename N::Float& m, typename N::Float& v) {
+PENSTOCK_HOST_DEVICE void optimizer_formula(const Coefficients& c, typename N::Float g, typename N::Float& p,
+                                            typename N::Float& m, typename N::Float& v) {
   if constexpr (kind == OptimizerKind::adamw) adamw<N, D>(c, g, p, m, v);
   if constexpr (kind == OptimizerKind::adam) adam<N, D>(c, g, p, m, v);
   if constexpr (kind == OptimizerKind::adagrad) adagrad<N>(c, g, p, v);
@@ -151,5 +148,15 @@ PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, typename N::Floa
 
 constexpr bool has_momentum(OptimizerKind kind) { return kind != OptimizerKind::adagrad; }
 constexpr bool has_variance(OptimizerKind kind) { return kind != OptimizerKind::lion && kind != OptimizerKind::sgd; }
+
+// The whole step. A NaN in a moment makes p one too (but for lion's with beta2 = 0), so that p shows where to look.
+template <class N, OptimizerKind kind, Denominator D>
+PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, typename N::Float g, typename N::Float& p,
+                                         typename N::Float& m, typename N::Float& v) {
+  optimizer_formula<N, kind, D>(c, g, p, m, v);
+  p = N::one_nan(p);
+  if constexpr (has_momentum(kind)) m = N::one_nan(m);
+  if constexpr (has_variance(kind)) v = N::one_nan(v);
+}
 
 }  // namespace penstock::arithmetic
