@@ -64,16 +64,25 @@ struct Tile {
         return;
       case Role::momentum_scale:
       case Role::variance_scale:
-        for (uint64_t block = 0; block < ceil_div(count, kMomentBlockElements); ++block) {
-          float scale = std::ldexp(1.0f, static_cast<int>(random() % 60) - 50);
-          if (random() % 16 == 0) scale = 0;
-          if (random() % 16 == 0) scale = std::bit_cast<float>(0x7fc0'0000u);
-          std::memcpy(target + 4 * block, &scale, 4);
-        }
-        return;
+        return fill_scales(place, random);
       default:
         if (place.plane.dtype != Dtype::int8) return put(bytes_in(place.plane.dtype, moments));
         for (uint64_t i = 0; i < count; ++i) target[i] = static_cast<std::byte>(random());
+    }
+  }
+
+  // A block of zeros and a block of NaN hold zero bytes (tiering/arithmetic/byte_moments.h).
+  void fill_scales(const TileLayout::Place& place, std::mt19937_64& random) {
+    Role role = place.plane.role == Role::momentum_scale ? Role::momentum : Role::variance;
+    std::byte* bytes = slot.data() + layout.find(role)->offset_bytes;
+    for (uint64_t block = 0; block < ceil_div(elements, kMomentBlockElements); ++block) {
+      float scale = std::ldexp(1.0f, static_cast<int>(random() % 60) - 50);
+      uint64_t kind = random() % 16;
+      if (kind == 0) scale = 0;
+      if (kind == 1) scale = std::bit_cast<float>(0x7fc0'0000u);
+      std::memcpy(slot.data() + place.offset_bytes + 4 * block, &scale, 4);
+      uint64_t begin = block * kMomentBlockElements;
+      if (kind < 2) std::memset(bytes + misalignment + begin, 0, std::min(kMomentBlockElements, elements - begin));
     }
   }
 };
