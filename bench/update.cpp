@@ -1,0 +1,226 @@
+// Does an optimizer step whose state rests on NVMe run at the byte floor?
+//
+// On paper: a parameter's lo16, m and v are read (10 B), and with hi16 written back (12 B). The drive moves that
+// mixture at a rate which is measured on a scratch file of the same drive in the same run, between the steps; the floor
+// is bytes by rate. Where the CPU is slower than the drive, its update rate is the floor.
+//
+//   build/bench/update FOLDER[,FOLDER...] [--params 250M,1B] [--rounds 5] [--clip never,tenth,always]
+//                      [--retained 1,0.5,0] [--budget 4GiB] [--quick] [--json]
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "aio/drive_info.h"
+#include "tools/nvme/rig.h"
+#include "tools/penstock/quantity.h"
+#include "tools/update/update_run.h"
+
+namespace penstock::tools {
+namespace {
+
+struct Flags {
+  std::vector<std::string> folders;
+  std::vector<uint64_t> parameters = {250'000'000};
+  std::vector<double> strike_shares = {-1};  // below 0: not clipping at all
+  std::vector<double> retained = {1};
+  uint64_t budget_bytes = 0;
+  uint64_t seed = 1;
+  int rounds = 5;
+  int steps = 3;
+  bool json = false;
+  bool quick = false;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Sectors {
+  uint64_t read_bytes = 0, written_bytes = 0;
+};
+
+// What the block devices below the folders have moved since boot.
+Sectors device_bytes(const std::vector<std::string>& folders) {
+  Sectors sum;
+  std::map<std::string, bool> seen;
+  for (const std::string& folder : folders) {
+    Result<aio::DriveInfo> drive = aio::describe_drive(folder);
+    if (!drive.ok() || drive->device.empty() || seen[drive->device]) continue;
+    seen[drive->device] = true;
+    std::ifstream stat("/sys/class/block/" + drive->device + "/stat");
+    uint64_t fields[11] = {};
+    for (uint64_t& field : fields) stat >> field;
+    sum.read_bytes += fields[2] * 512;
+    sum.written_bytes += fields[6] * 512;
+  }
+  return sum;
+}
+
+void print(const Flags& flags, const std::string& name, double value, const std::string& unit, double against,
+           double ratio, double goal, const std::string& note) {
+  if (flags.json) {
+    nlohmann::ordered_json line = {{"bench", "update"}, {"case", name},       {"value", value},
+                                   {"unit", unit},      {"against", "floor"}, {"against_value", against},
+                                   {"ratio", ratio},    {"goal", goal}};
+    std::cout << line.dump() << std::endl;
+  } else {
+    std::printf("%-34s %9.3f %-8s floor %9.3f  ratio %.3f (goal %.2f)  %s\n", name.c_str(), value, unit.c_str(),
+                against, ratio, goal, note.c_str());
+    std::fflush(stdout);
+  }
+}
+
+// Nanoseconds per parameter of the update alone, in memory: every tile rests in host memory.
+Status run_case(const Flags& flags, uint64_t parameters, double strike_share, double retained) {
+  UpdateSettings settings;
+  settings.parameters = parameters;
+  settings.seed = flags.seed;
+  for (const std::string& folder : flags.folders) settings.folders.push_back(folder + "/update.store");
+  for (const std::string& folder : settings.folders) std::filesystem::create_directories(folder);
+  // All states on NVMe; the weight in host memory, written through.
+  settings.host_bytes = flags.budget_bytes ? flags.budget_bytes : parameters * 2 + parameters * 2 + kGiB;
+  settings.choices.host_state_share = flags.budget_bytes ? std::optional<double>() : 0.0;
+  settings.choices.weights = flags.budget_bytes ? WeightRest::automatic : WeightRest::host;
+  settings.clip = strike_share >= 0;
+  settings.strike_share = std::max(0.0, strike_share);
+  if (settings.clip) settings.choices.retained_host_share = retained;
+
+  Rig* rig = nullptr;
+  PENSTOCK_TRY_ASSIGN(
+      made,
+      Rig::make({.paths = flags.folders, .size_bytes = flags.quick ? 256 * kMiB : 2 * kGiB, .memory_bytes = 16 * kMiB},
+                [](double) { return Status(); }));
+  rig = made.get();
+  for (const std::string& folder : flags.folders) {
+    DriveRates drive;
+    drive.path = folder;
+    size_t index = settings.machine.drives.size();
+    std::vector<std::pair<double, double>> curve;
+    for (double share : {0.0, 10.0 / 22, 1.0}) {
+      PENSTOCK_TRY_ASSIGN(result,
+                          rig->run_on(index, {.read_share = share, .depth = 8, .seconds = flags.quick ? 0.1 : 1.0},
+                                      [](double) { return Status(); }));
+      curve.push_back({share, result.gbps()});
+    }
+    drive.burst = MixCurve(curve);
+    settings.machine.drives.push_back(drive);
+  }
+  settings.machine.host_gbps = 40;
+
+  UpdateRun run(settings);
+  PENSTOCK_TRY(run.create(aio::CreateOptions::Existing::replace));
+  PENSTOCK_TRY(run.open());
+  const Plan& plan = run.engine().plan();
+  const double per = static_cast<double>(parameters);
+  // A speculative step that strikes, and one that waits, move more; the plan says how much.
+  for (int i = 0; i < 3; ++i) PENSTOCK_TRY(run.step().status());
+  PENSTOCK_TRY(run.engine().settle());
+
+  std::vector<double> ratios, ns, floors, reads, writes;
+  double planned_read = 0, planned_written = 0;
+  for (int round = 0; round < flags.rounds; ++round) {
+    auto probe = [&]() -> Result<double> {
+      PENSTOCK_TRY_ASSIGN(result, rig->run({.read_share = 10.0 / 22, .depth = 8, .seconds = flags.quick ? 0.1 : 1.0},
+                                           [](double) { return Status(); }));
+      return result.gbps();
+    };
+    PENSTOCK_TRY_ASSIGN(before, probe());
+    const Sectors start = device_bytes(flags.folders);
+    auto begin = std::chrono::steady_clock::now();
+    double moved_read = 0, moved_written = 0;
+    for (int i = 0; i < flags.steps; ++i) {
+      PENSTOCK_TRY_ASSIGN(report, run.step());
+      (void)report;
+    }
+    PENSTOCK_TRY(run.engine().settle());
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / flags.steps;
+    const Sectors end = device_bytes(flags.folders);
+    moved_read = static_cast<double>(end.read_bytes - start.read_bytes) / flags.steps / per;
+    moved_written = static_cast<double>(end.written_bytes - start.written_bytes) / flags.steps / per;
+    PENSTOCK_TRY_ASSIGN(after, probe());
+    double floor_ns = (moved_read + moved_written) / ((before + after) / 2);
+    ns.push_back(seconds / per * 1e9);
+    floors.push_back(floor_ns);
+    ratios.push_back(floor_ns / ns.back());
+    reads.push_back(moved_read);
+    writes.push_back(moved_written);
+  }
+  planned_read = static_cast<double>(plan.read_bytes()) / per;
+  planned_written = static_cast<double>(plan.written_bytes()) / per;
+  std::string name = text(parameters / 1'000'000, "M");
+  if (strike_share >= 0) name += text(" clip ", strike_share, " retained ", retained);
+  if (flags.budget_bytes) name += text(" budget ", bytes_text(flags.budget_bytes));
+  std::string note = text("read ", median(reads), " of ", planned_read, " B, written ", median(writes), " of ",
+                          planned_written, " B, peak ", bytes_text(resident_bytes_peak()), " of ",
+                          bytes_text(plan.needed_bytes(Tier::host)), " planned");
+  print(flags, name, median(ns), "ns/param", median(floors), median(ratios), 1 / 1.05, note);
+  run.close();
+  for (const std::string& folder : settings.folders) std::filesystem::remove_all(folder);
+  return Status();
+}
+
+template <typename T, typename Parse>
+std::vector<T> list_of(const std::string& value, Parse parse) {
+  std::vector<T> values;
+  std::stringstream stream(value);
+  for (std::string item; std::getline(stream, item, ',');) values.push_back(parse(item));
+  return values;
+}
+
+int run(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    std::string flag = argv[i];
+    auto value = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
+    if (flag == "--json")
+      flags.json = true;
+    else if (flag == "--quick")
+      flags.quick = true;
+    else if (flag == "--params")
+      flags.parameters = list_of<uint64_t>(value(), [](const std::string& s) { return *parse_count(s); });
+    else if (flag == "--rounds")
+      flags.rounds = std::stoi(value());
+    else if (flag == "--steps")
+      flags.steps = std::stoi(value());
+    else if (flag == "--clip")
+      flags.strike_shares = list_of<double>(value(), [](const std::string& s) {
+        return s == "off" ? -1.0 : s == "never" ? 0.0 : s == "tenth" ? 0.1 : 1.0;
+      });
+    else if (flag == "--retained")
+      flags.retained = list_of<double>(value(), [](const std::string& s) { return std::stod(s); });
+    else if (flag == "--budget")
+      flags.budget_bytes = *parse_bytes(value());
+    else
+      flags.folders = list_of<std::string>(flag, [](const std::string& s) { return s; });
+  }
+  if (flags.folders.empty()) flags.folders = {std::filesystem::current_path().string()};
+  if (flags.quick) {
+    flags.parameters = {8'000'000};
+    flags.rounds = 1;
+    flags.strike_shares = {-1, 0.1};
+  }
+  for (uint64_t parameters : flags.parameters) {
+    for (double strikes : flags.strike_shares) {
+      for (double retained : strikes < 0 ? std::vector<double>{1} : flags.retained) {
+        Status status = run_case(flags, parameters, strikes, retained);
+        if (status.ok()) continue;
+        std::fprintf(stderr, "penstock: bench update: %s\ntry: %s\n", status.message().c_str(),
+                     status.remedy().c_str());
+        return static_cast<int>(status.code());
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace penstock::tools
+
+int main(int argc, char** argv) { return penstock::tools::run(argc, argv); }

@@ -1,0 +1,83 @@
+#include "tools/update/update_run.h"
+
+#include <unistd.h>
+
+#include <fstream>
+
+namespace penstock::tools {
+namespace {
+
+// What threads, rings, tables and the plan will take besides the arena.
+uint64_t engine_overhead_bytes(uint64_t parameters, uint64_t tile_elements) {
+  return 12 * kMiB + parameters / tile_elements * 12 * 1024;
+}
+
+uint64_t status_line(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(key)) return std::stoull(line.substr(key.size())) * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+uint64_t resident_bytes() { return status_line("VmRSS:"); }
+uint64_t resident_bytes_peak() { return status_line("VmHWM:"); }
+
+UpdateRun::UpdateRun(const UpdateSettings& settings)
+    : settings_(settings),
+      model_(settings.parameters,
+             settings.unit_elements ? settings.unit_elements : SyntheticModel::usual_unit_elements(settings.parameters),
+             settings.seed) {
+  PlanRequest& request = options_.request;
+  request.workload.units = model_.units();
+  request.workload.clipping = {settings.clip || settings.strike_share > 0, settings.strike_share};
+  request.machine = settings.machine;
+  request.budgets.host_bytes = settings.host_bytes;
+  request.durability = settings.durability;
+  request.choices = settings.choices;
+  request.slots = settings.slots;
+  options_.drives = engine::direct_drives(settings.folders, settings.io);
+  options_.clip_norm = request.workload.clipping.on ? 2 * model_.gradient_norm() : 0;
+  options_.update_threads = settings.threads;
+  options_.seed = settings.seed;
+  hyper_.lr = 1e-4;
+  hyper_.beta2 = 0.95;
+  hyper_.weight_decay = 0.1;
+}
+
+Status UpdateRun::create(aio::CreateOptions::Existing existing) {
+  auto initial = [this](uint32_t unit, uint64_t first, std::span<float> values) {
+    model_.initial(unit, first, values);
+  };
+  return engine::Engine::create(options_, initial, existing);
+}
+
+Status UpdateRun::open() {
+  options_.request.process_bytes =
+      resident_bytes() + engine_overhead_bytes(settings_.parameters, settings_.choices.tile_elements.value_or(1 << 19));
+  PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(options_));
+  engine_ = std::move(engine);
+  return Status();
+}
+
+bool UpdateRun::strikes(uint64_t step) const {
+  // Evenly spread, beginning late enough that a run starts calmly.
+  auto so_far = [&](uint64_t steps) {
+    return static_cast<uint64_t>(static_cast<double>(steps) * settings_.strike_share);
+  };
+  return so_far(step) > so_far(step - 1);
+}
+
+Result<engine::StepReport> UpdateRun::step() {
+  const uint64_t number = engine_->steps_done() + 1;
+  PENSTOCK_TRY(engine_->begin({.groups = {hyper_}, .micro_batches = 1, .loss_scale = loss_scale(number)}));
+  for (uint32_t unit = static_cast<uint32_t>(model_.units().size()); unit-- > 0;) {
+    Status given = engine_->gradient(unit, 0, Dtype::bf16, model_.gradient(number, unit));
+    if (!given.ok()) return given;
+  }
+  return engine_->step();
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,63 @@
+// UpdateRun is the main job as far as it exists without a trainer: optimizer steps over a synthetic model whose state
+// rests on drives.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/engine.h"
+#include "tools/update/synthetic_model.h"
+
+namespace penstock::tools {
+
+struct UpdateSettings {
+  uint64_t parameters = 250'000'000;
+  uint64_t unit_elements = 0;  // 0: usual
+  uint64_t seed = 1;
+  std::vector<std::string> folders;
+  uint64_t host_bytes = 256 * kMiB;  // the program included
+  MachineProfile machine;
+  Durability durability;
+  PlanChoices choices;
+  double strike_share = 0;  // of steps that clip; 0: not even looked at
+  bool clip = false;        // clipping is on, whether it strikes or not
+  uint32_t threads = 0;
+  aio::EngineChoice io = aio::EngineChoice::automatic;
+  uint32_t slots = 0;
+};
+
+class UpdateRun {
+ public:
+  explicit UpdateRun(const UpdateSettings& settings);
+
+  const SyntheticModel& model() const { return model_; }
+  const engine::EngineOptions& options() const { return options_; }
+  const Hyper& hyper() const { return hyper_; }
+
+  Status create(aio::CreateOptions::Existing existing);
+  // At the last committed step; the host budget is what the process has, and what the plan takes besides.
+  Status open();
+  void close() { engine_.reset(); }
+  engine::Engine& engine() { return *engine_; }
+
+  Result<engine::StepReport> step();
+  // A step whose gradients are four times as large as usual, and twice as large as the clip: known after a quarter.
+  bool strikes(uint64_t step) const;
+  double loss_scale(uint64_t step) const { return strikes(step) ? 0.25 : 1; }
+  double clip_norm() const { return options_.clip_norm; }
+
+ private:
+  const UpdateSettings settings_;
+  SyntheticModel model_;
+  engine::EngineOptions options_;
+  Hyper hyper_;
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+// Bytes of this process in memory now, and at most so far.
+uint64_t resident_bytes();
+uint64_t resident_bytes_peak();
+
+}  // namespace penstock::tools
