@@ -32,8 +32,10 @@ library=$(find "$prefix" -name 'libpenstock.so')
 libraries=$(dirname "$library")
 claim "the library has a versioned name" bash -c "readelf -d '$library' | grep -q 'SONAME.*libpenstock.so.${version%%.*}\]'"
 claim "it exports C functions of ours alone" only_our_c_functions "$library"
-claim "every header is C" bash -c "for header in '$prefix'/include/penstock/*.h; do
-  cc -std=c11 -Wall -Wextra -Werror -fsyntax-only -x c \"\$header\" -include stddef.h; done"
+for header in "$prefix"/include/penstock/*.h; do
+  echo "#include \"$header\"" > "$place/header.c"
+  claim "$(basename "$header") is C" cc -std=c11 -Wall -Wextra -Werror -fsyntax-only "$place/header.c"
+done
 
 claim "find_package finds it" cmake -S "$here/consumer" -B "$place/consumer" -DCMAKE_PREFIX_PATH="$prefix"
 claim "a program links" cmake --build "$place/consumer"
