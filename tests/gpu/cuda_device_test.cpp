@@ -7,10 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
+#include <random>
 
 #include "gpu/host_device.h"
 #include "gpu/open_device.h"
-#include "tests/contracts/device_contract.h"
 #include "tests/gpu/adversarial.h"
 
 namespace penstock {
@@ -26,9 +27,6 @@ std::string absent_cuda() {
 Result<std::unique_ptr<Device>> open_cuda(uint64_t arena_bytes) {
   return gpu::open_cuda_device({.index = 0, .arena_bytes = arena_bytes});
 }
-
-INSTANTIATE_TEST_SUITE_P(CudaDevice, DeviceContract, testing::Values(DeviceCase{"first", open_cuda, absent_cuda}),
-                         device_case_name);
 
 void expect_refusal(const CudaFindings& findings, const std::string& message, const std::string& remedy) {
   Status status = gpu::usable(findings, 0);

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-
-#include "tests/contracts/device_contract.h"
+#include <utility>
+#include <vector>
 
 namespace penstock {
 namespace {
@@ -15,16 +15,6 @@ using gpu::open_host_device;
 Result<std::unique_ptr<Device>> open_plain(uint64_t arena_bytes) {
   return open_host_device({.arena_bytes = arena_bytes});
 }
-
-Result<std::unique_ptr<Device>> open_throttled(uint64_t arena_bytes) {
-  return open_host_device({.arena_bytes = arena_bytes,
-                           .host_to_device_bytes_per_s = 2'000'000'000,
-                           .device_to_host_bytes_per_s = 1'000'000'000});
-}
-
-INSTANTIATE_TEST_SUITE_P(HostDevice, DeviceContract,
-                         testing::Values(DeviceCase{"plain", open_plain}, DeviceCase{"throttled", open_throttled}),
-                         device_case_name);
 
 double seconds_for(Device& device, std::vector<std::pair<Lease, Lease>> copies) {
   auto start = std::chrono::steady_clock::now();

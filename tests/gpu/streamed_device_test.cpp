@@ -4,112 +4,21 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
-#include <mutex>
+#include <random>
 
-#include "gpu/host_backend.h"
-#include "tests/contracts/device_contract.h"
+#include "tests/gpu/refusing_backend.h"
 
 namespace penstock::gpu {
 namespace {
-
-// A host backend whose copy engines reach registered and pinned memory only, and whose calls can be made to fail.
-class RefusingBackend : public HostBackend {
- public:
-  struct Refusals {
-    uint64_t register_at_most_bytes = ~0ull;  // as a memlock limit does
-    bool nothing_pinned = false;
-    int streams = 1000;      // so many are made
-    int copies = 1'000'000;  // so many are issued
-    int records = 1'000'000;
-    int calls = 1'000'000;
-    bool lost = false;  // a query answers that the device is gone
-  };
-
-  explicit RefusingBackend(Refusals& refusals) : HostBackend({}), refusals_(refusals) {}
-
-  Status register_host(std::span<std::byte> memory) override {
-    if (memory.size() > refusals_.register_at_most_bytes) return refusal("cudaErrorMemoryAllocation");
-    reachable_.push_back(memory);
-    return Status();
-  }
-  bool copies_unregistered() const override { return false; }
-  Result<std::span<std::byte>> pinned(uint64_t bytes) override {
-    if (refusals_.nothing_pinned) return refusal("cudaHostAlloc");
-    Result<std::span<std::byte>> memory = HostBackend::pinned(bytes);
-    reachable_.push_back(*memory);
-    return memory;
-  }
-  Result<std::span<std::byte>> reserve(uint64_t bytes) override {
-    Result<std::span<std::byte>> memory = HostBackend::pinned(bytes);
-    reachable_.push_back(*memory);
-    return memory;
-  }
-  Result<Stream> make_stream() override {
-    if (refusals_.streams-- <= 0) return refusal("cudaStreamCreate");
-    return HostBackend::make_stream();
-  }
-  Result<Event> record(Stream stream) override {
-    if (refusals_.records-- <= 0) return refusal("cudaEventRecord");
-    return HostBackend::record(stream);
-  }
-  Result<bool> reached(const Event& event) override {
-    if (refusals_.lost) return refusal("cudaErrorIllegalAddress");
-    return HostBackend::reached(event);
-  }
-  Status call(void (*function)(void*), void* data, Stream stream) override {
-    if (refusals_.calls-- <= 0) return refusal("cudaLaunchHostFunc");
-    return HostBackend::call(function, data, stream);
-  }
-  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction, Stream stream) override {
-    if (refusals_.copies-- <= 0) return refusal("cudaMemcpyAsync");
-    EXPECT_TRUE(is_reachable(target, bytes) && is_reachable(source, bytes)) << "a copy engine went astray";
-    return HostBackend::copy(target, source, bytes, direction, stream);
-  }
-
- private:
-  static Status refusal(const char* what) { return Status(Code::kEnvironment, what); }
-  bool is_reachable(const std::byte* memory, uint64_t bytes) const {
-    return std::any_of(reachable_.begin(), reachable_.end(), [&](std::span<std::byte> span) {
-      return memory >= span.data() && memory + bytes <= span.data() + span.size();
-    });
-  }
-
-  Refusals& refusals_;
-  std::vector<std::span<std::byte>> reachable_;
-};
 
 using Refusals = RefusingBackend::Refusals;
 
-Result<std::unique_ptr<Device>> open(Refusals& refusals, uint64_t arena_bytes) {
+std::shared_ptr<Refusals> refusing(Refusals refusals) { return std::make_shared<Refusals>(refusals); }
+
+Result<std::unique_ptr<Device>> open(const std::shared_ptr<Refusals>& refusals, uint64_t arena_bytes) {
   return StreamedDevice::open(std::make_unique<RefusingBackend>(refusals), arena_bytes);
 }
-
-// The whole contract once more, with every copy taken through the pinned buffer.
-Result<std::unique_ptr<Device>> open_staged(uint64_t arena_bytes) {
-  static Refusals refusals{.register_at_most_bytes = 0};
-  if (arena_bytes > HostBackend({}).facts().memory_bytes) return HostBackend({}).reserve(arena_bytes).status();
-  return open(refusals, arena_bytes);
-}
-Result<std::unique_ptr<Device>> open_with_windows(uint64_t arena_bytes) {
-  static Refusals refusals{.register_at_most_bytes = kMiB};
-  if (arena_bytes > HostBackend({}).facts().memory_bytes) return HostBackend({}).reserve(arena_bytes).status();
-  return open(refusals, arena_bytes);
-}
-
-}  // namespace
-}  // namespace penstock::gpu
-
-namespace penstock {
-INSTANTIATE_TEST_SUITE_P(StreamedDevice, DeviceContract,
-                         testing::Values(DeviceCase{"staged", gpu::open_staged},
-                                         DeviceCase{"windows", gpu::open_with_windows}),
-                         device_case_name);
-}  // namespace penstock
-
-namespace penstock::gpu {
-namespace {
 
 Lease host(std::span<std::byte> bytes) { return Lease::over(Tier::host, bytes); }
 Lease all_of(Device& device) { return Lease::over(Tier::device, device.memory()); }
@@ -119,7 +28,7 @@ TEST(StreamedDevice, RegistersAllThenWindowsThenNothingAndSaysSo) {
   std::span<std::byte> windows[] = {arena.bytes().subspan(0, kMiB), arena.bytes().subspan(kMiB, 2 * kMiB),
                                     arena.bytes().subspan(3 * kMiB, 512 * kKiB)};
   {
-    Refusals refusals;
+    auto refusals = refusing({});
     std::unique_ptr<Device> device = open(refusals, 4096).value();
     HostRegistration done = device->register_host_memory(arena.bytes(), windows);
     EXPECT_EQ(done.extent, HostRegistration::Extent::all);
@@ -128,7 +37,7 @@ TEST(StreamedDevice, RegistersAllThenWindowsThenNothingAndSaysSo) {
     EXPECT_NE(device->description().find("host memory registered"), std::string::npos) << device->description();
   }
   {
-    Refusals refusals{.register_at_most_bytes = kMiB};
+    auto refusals = refusing({.register_at_most_bytes = kMiB});
     std::unique_ptr<Device> device = open(refusals, 4096).value();
     HostRegistration done = device->register_host_memory(arena.bytes(), windows);
     EXPECT_EQ(done.extent, HostRegistration::Extent::windows);
@@ -138,7 +47,7 @@ TEST(StreamedDevice, RegistersAllThenWindowsThenNothingAndSaysSo) {
               "copies elsewhere go through a pinned buffer of 4.00 MiB");
   }
   {
-    Refusals refusals{.register_at_most_bytes = 4096};
+    auto refusals = refusing({.register_at_most_bytes = 4096});
     std::unique_ptr<Device> device = open(refusals, 4096).value();
     HostRegistration done = device->register_host_memory(arena.bytes(), windows);
     EXPECT_EQ(done.extent, HostRegistration::Extent::nothing);
@@ -149,7 +58,7 @@ TEST(StreamedDevice, RegistersAllThenWindowsThenNothingAndSaysSo) {
 
 TEST(StreamedDevice, SaysWhichPartOfOpeningWasRefused) {
   for (int streams = 0; streams < 5; ++streams) {
-    Refusals refusals{.streams = streams};
+    auto refusals = refusing({.streams = streams});
     Result<std::unique_ptr<Device>> device = open(refusals, 4096);
     ASSERT_FALSE(device.ok());
     EXPECT_EQ(device.status().message(), "open host memory: cudaStreamCreate");
@@ -159,7 +68,7 @@ TEST(StreamedDevice, SaysWhichPartOfOpeningWasRefused) {
 TEST(StreamedDevice, EndsACopyThatWasRefusedAndGivesItsLeasesBack) {
   Buffer memory = Buffer::on_heap(kMiB);
   for (int copies : {0, 1}) {
-    Refusals refusals{.copies = copies};
+    auto refusals = refusing({.copies = copies});
     std::unique_ptr<Device> device = open(refusals, kMiB).value();
     device->register_host_memory(memory.bytes(), {});
     BufferPool sources(Tier::host, memory.bytes(), kMiB), targets(Tier::device, device->memory(), kMiB);
@@ -175,12 +84,12 @@ TEST(StreamedDevice, EndsACopyThatWasRefusedAndGivesItsLeasesBack) {
 
 TEST(StreamedDevice, EndsEveryCopyWhenTheDeviceIsLost) {
   Buffer memory = Buffer::on_heap(4 * 64 * kKiB);
-  Refusals refusals;
+  auto refusals = refusing({});
   std::unique_ptr<Device> device = open(refusals, 64 * kKiB).value();
   device->register_host_memory(memory.bytes(), {});
   BufferPool sources(Tier::host, memory.bytes(), 64 * kKiB);
   std::vector<Transfer> transfers;
-  refusals.lost = true;
+  refusals->lost = true;
   for (int i = 0; i < 4; ++i) transfers.push_back(device->copy(*sources.try_lease(), all_of(*device)).transfer);
   for (Transfer& transfer : transfers) {
     Result<Lease> ended = std::move(transfer).wait();
@@ -192,7 +101,7 @@ TEST(StreamedDevice, EndsEveryCopyWhenTheDeviceIsLost) {
 
 TEST(StreamedDevice, DrainsACopyWhoseEndCannotBeRecorded) {
   Buffer memory = Buffer::on_heap(8 * kMiB);
-  Refusals refusals{.records = 0};
+  auto refusals = refusing({.records = 0});
   std::unique_ptr<Device> device = open(refusals, 8 * kMiB).value();
   device->register_host_memory(memory.bytes(), {});
   std::memset(memory.data(), 0x33, memory.size_bytes());
@@ -207,7 +116,7 @@ TEST(StreamedDevice, DrainsACopyWhoseEndCannotBeRecorded) {
 
 TEST(StreamedDevice, FindsTheEndOfACopyThatCouldNotSignal) {
   Buffer memory = Buffer::on_heap(kMiB);
-  Refusals refusals{.calls = 0};
+  auto refusals = refusing({.calls = 0});
   std::unique_ptr<Device> device = open(refusals, kMiB).value();
   device->register_host_memory(memory.bytes(), {});
   Result<Lease> ended = std::move(device->copy(host(memory.bytes()), all_of(*device)).transfer).wait();
@@ -217,7 +126,7 @@ TEST(StreamedDevice, FindsTheEndOfACopyThatCouldNotSignal) {
 
 TEST(StreamedDevice, RefusesAStagedCopyWhereNothingCanBePinned) {
   std::vector<std::byte> bytes(kMiB);
-  Refusals refusals{.nothing_pinned = true};
+  auto refusals = refusing({.nothing_pinned = true});
   std::unique_ptr<Device> device = open(refusals, kMiB).value();
   Result<Lease> ended = std::move(device->copy(host(bytes), all_of(*device)).transfer).wait();
   ASSERT_FALSE(ended.ok());
@@ -225,7 +134,7 @@ TEST(StreamedDevice, RefusesAStagedCopyWhereNothingCanBePinned) {
 }
 
 TEST(StreamedDevice, StagesCopiesLargerThanItsPinnedBuffer) {
-  Refusals refusals{.register_at_most_bytes = 0};
+  auto refusals = refusing({.register_at_most_bytes = 0});
   std::unique_ptr<Device> device = open(refusals, 19 * kMiB + 12345).value();
   std::vector<std::byte> in(device->memory().size()), out(device->memory().size());
   std::mt19937_64 random(11);
