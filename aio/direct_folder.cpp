@@ -25,7 +25,7 @@ Result<std::unique_ptr<File>> DirectFolder::create_file(const std::string& name,
 }
 
 Result<std::unique_ptr<File>> DirectFolder::open_file(const std::string& name) {
-  PENSTOCK_TRY_ASSIGN(file, DirectFile::open(full_path(name), Access::read_write, options_));
+  PENSTOCK_TRY_ASSIGN(file, DirectFile::open(full_path(name), access_, options_));
   return std::unique_ptr<File>(std::move(file));
 }
 
@@ -35,9 +35,9 @@ Status DirectFolder::remove_file(const std::string& name) {
   return error ? errno_status("remove " + full_path(name), error.value()) : Status();
 }
 
-std::vector<std::shared_ptr<DriveFolder>> direct_folders(const std::vector<std::string>& paths) {
+std::vector<std::shared_ptr<DriveFolder>> direct_folders(const std::vector<std::string>& paths, Access access) {
   std::vector<std::shared_ptr<DriveFolder>> folders;
-  for (const std::string& path : paths) folders.push_back(std::make_shared<DirectFolder>(path));
+  for (const std::string& path : paths) folders.push_back(std::make_shared<DirectFolder>(path, access));
   return folders;
 }
 

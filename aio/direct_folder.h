@@ -8,7 +8,9 @@ namespace penstock::aio {
 
 class DirectFolder final : public DriveFolder {
  public:
-  explicit DirectFolder(std::string path, FileOptions options = {}) : path_(std::move(path)), options_(options) {}
+  // With read_only its files can be read beside other readers, also from where nothing can be written.
+  explicit DirectFolder(std::string path, Access access = Access::read_write, FileOptions options = {})
+      : path_(std::move(path)), access_(access), options_(options) {}
 
   const std::string& path() const override { return path_; }
   bool has_file(const std::string& name) const override;
@@ -21,10 +23,12 @@ class DirectFolder final : public DriveFolder {
   std::string full_path(const std::string& name) const { return path_ + "/" + name; }
 
   const std::string path_;
+  const Access access_;
   const FileOptions options_;
 };
 
 // The folders of `--store PATH[,PATH...]`.
-std::vector<std::shared_ptr<DriveFolder>> direct_folders(const std::vector<std::string>& paths);
+std::vector<std::shared_ptr<DriveFolder>> direct_folders(const std::vector<std::string>& paths,
+                                                         Access access = Access::read_write);
 
 }  // namespace penstock::aio

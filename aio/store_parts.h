@@ -32,7 +32,9 @@ std::string store_file_name(uint32_t rank);
 Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
 
 // Reads every block that `table` names and compares it. `memory` is cut into chunks.
-ScrubReport verify_tiles(IoEngine& engine, const StoreFiles& files, const StoreShape& shape, const StoreLayout& layout,
-                         const TileTable& table, ChecksumFunction checksum, std::span<std::byte> memory);
+// Refused only by `progress`.
+Result<ScrubReport> verify_tiles(IoEngine& engine, const StoreParts& parts, const TileTable& table,
+                                 ChecksumFunction checksum, std::span<std::byte> memory,
+                                 const ScrubProgress& progress = {});
 
 }  // namespace penstock::aio

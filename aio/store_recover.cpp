@@ -151,8 +151,7 @@ Result<Loaded> load(const StoreParts& parts, const RootRecord& root, const PageA
 Status verify_all(IoEngine& engine, const StoreParts& parts, const TileTable& table, ChecksumFunction checksum,
                   uint64_t step) {
   Buffer memory = Buffer::on_heap(kVerifyBytes);
-  const ScrubReport report =
-      verify_tiles(engine, parts.files, parts.shape, parts.layout, table, checksum, memory.bytes());
+  PENSTOCK_TRY_ASSIGN(report, verify_tiles(engine, parts, table, checksum, memory.bytes()));
   if (report.bad.empty()) return Status();
   const BadBlock& first = report.bad.front();
   return Status(Code::kCorrupt, text("step ", step, ": ", report.bad.size(), " of ", report.blocks,
@@ -181,7 +180,7 @@ void repair_roots(const std::vector<RootCopy>& copies, const RootRecord& root, R
     bool good = copy.root && (*copy.root == root || (!own_place && copy.root->sequence < root.sequence));
     if (good) continue;
     repairs.add_root(copy.drive, StoreLayout::root_offset(copy.place), root.encode());
-    if (!copy.root) repairs.note(copy.why + ": written anew");
+    if (!copy.root) repairs.note(copy.why + "; another is good");
   }
 }
 
@@ -196,7 +195,7 @@ Status torn(const RootRecord& root) {
 
 void Repairs::add(uint32_t drive, uint64_t offset_bytes, std::vector<std::byte> bytes, const std::string& what) {
   repairs_.push_back({drive, offset_bytes, std::move(bytes)});
-  notes_.push_back(what + ": restored from its mirror");
+  notes_.push_back(what + ": not what its mirror says");
 }
 
 void Repairs::add_root(uint32_t drive, uint64_t offset_bytes, std::vector<std::byte> bytes) {
@@ -239,7 +238,9 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
     Status refusal = loaded.status();
     if (root.state == RootRecord::State::torn && options.access == OpenOptions::Access::run)
       return torn(root).within(where);
-    if (refusal.ok() && !doubt.empty()) {
+    if (refusal.ok() && !doubt.empty() && options.access == OpenOptions::Access::inspect) {
+      repairs.note(text(doubt, ": step ", root.payload.step, " may not be the last, and has not been verified"));
+    } else if (refusal.ok() && !doubt.empty()) {
       refusal = verify_all(engine, parts, loaded->table, options.checksum, root.payload.step);
       repairs.note(text(doubt, ": every block of step ", root.payload.step, " was verified"));
     }

@@ -10,23 +10,26 @@ namespace {
 
 class Verification {
  public:
-  Verification(IoEngine& engine, const StoreFiles& files, const StoreShape& shape, const StoreLayout& layout,
-               const TileTable& table, ChecksumFunction checksum, std::span<std::byte> memory)
+  Verification(IoEngine& engine, const StoreParts& parts, const TileTable& table, ChecksumFunction checksum,
+               std::span<std::byte> memory)
       : engine_(engine),
-        files_(files),
-        shape_(shape),
-        layout_(layout),
+        files_(parts.files),
+        shape_(parts.shape),
+        layout_(parts.layout),
         table_(table),
         checksum_(checksum),
         pool_(Tier::host, memory, kChunkBytes) {
     CHECK(pool_.pieces() > 0, "verifying takes at least ", kChunkBytes, " B of memory");
   }
 
-  ScrubReport run() {
-    for (TileId tile = 0; tile < shape_.tiles.size(); ++tile) {
+  Result<ScrubReport> run(const ScrubProgress& progress) {
+    Status asked;
+    for (TileId tile = 0; tile < shape_.tiles.size() && asked.ok(); ++tile) {
       for (const TileChunk& chunk : chunks_of(shape_, tile)) start(chunk);
+      if (progress) asked = progress(static_cast<double>(tile) / static_cast<double>(shape_.tiles.size()));
     }
     wait_until([&] { return pool_.pieces_free() == pool_.pieces(); });
+    PENSTOCK_TRY(asked);
     for (const TileChunk& chunk : unreadable_) compare_block_by_block(chunk);
     std::sort(report_.bad.begin(), report_.bad.end(), [](const BadBlock& a, const BadBlock& b) {
       return std::pair(a.file, a.offset_bytes) < std::pair(b.file, b.offset_bytes);
@@ -100,9 +103,10 @@ class Verification {
 
 }  // namespace
 
-ScrubReport verify_tiles(IoEngine& engine, const StoreFiles& files, const StoreShape& shape, const StoreLayout& layout,
-                         const TileTable& table, ChecksumFunction checksum, std::span<std::byte> memory) {
-  return Verification(engine, files, shape, layout, table, checksum, memory).run();
+Result<ScrubReport> verify_tiles(IoEngine& engine, const StoreParts& parts, const TileTable& table,
+                                 ChecksumFunction checksum, std::span<std::byte> memory,
+                                 const ScrubProgress& progress) {
+  return Verification(engine, parts, table, checksum, memory).run(progress);
 }
 
 }  // namespace penstock::aio

@@ -193,8 +193,8 @@ void TileStore::fail(const Status& why) {
   if (done_) std::exchange(done_, nullptr)(status_);
 }
 
-ScrubReport TileStore::scrub(std::span<std::byte> memory) {
-  return verify_tiles(engine_, parts_->files, parts_->shape, parts_->layout, parts_->table, checksum_, memory);
+Result<ScrubReport> TileStore::scrub(std::span<std::byte> memory, const ScrubProgress& progress) {
+  return verify_tiles(engine_, *parts_, parts_->table, checksum_, memory, progress);
 }
 
 }  // namespace penstock::aio

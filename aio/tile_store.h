@@ -65,7 +65,8 @@ struct OpenReport {
 };
 
 struct OpenOptions {
-  // inspect writes nothing, not even repairs; a store left open by `space: single` may be inspected.
+  // inspect writes nothing, not even repairs, and takes the newest root there is: also one that is in doubt, or that
+  // `space: single` has left torn.
   enum class Access { run, inspect } access = Access::run;
   uint32_t rank = 0;
   // What the caller means to find; null: whatever is there.
@@ -84,6 +85,9 @@ struct ScrubReport {
   uint64_t blocks = 0;
   std::vector<BadBlock> bad;
 };
+
+// Told how much of a long reading is done; refuses to have it stopped.
+using ScrubProgress = std::function<Status(double share)>;
 
 // Bytes written that are no tile, on all drives together.
 struct StoreCounters {
@@ -166,7 +170,7 @@ class TileStore {
 
   // Reads everything that the newest durable root names and compares every checksum. `memory` as in CreateOptions.
   // Blocks. REQUIRES: no commit meanwhile.
-  ScrubReport scrub(std::span<std::byte> memory);
+  Result<ScrubReport> scrub(std::span<std::byte> memory, const ScrubProgress& progress = {});
 
  private:
   TileStore(IoEngine& engine, std::unique_ptr<StoreParts> parts, ChecksumFunction checksum);

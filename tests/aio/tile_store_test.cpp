@@ -33,7 +33,7 @@ TEST_P(TileStoreRun, IsBitEqualToAPlainLoopAndGoesOnWhereItWas) {
     ASSERT_TRUE(trainer.settle().ok());
     EXPECT_EQ(trainer.acknowledged(), steps + 6);
     ASSERT_EQ(difference(trainer, shape, steps + 6), "");
-    EXPECT_TRUE((*store)->scrub(world.memory()).bad.empty());
+    EXPECT_TRUE((*store)->scrub(world.memory())->bad.empty());
   }
 }
 
