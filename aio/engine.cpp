@@ -106,6 +106,7 @@ Transfer Engine::accept(Operation operation, std::span<const Extent> extents, Le
   close_run(request, Status());
   issue();
   backend_->start();
+  set_alarm();
   return Transfer(std::move(request));
 }
 
@@ -149,7 +150,10 @@ void Engine::drive_until_ended(const TransferState& state) {
 }
 
 int Engine::completion_fd() const {
-  if (!wakeup_) wakeup_ = std::make_unique<Wakeup>(backend_->completion_fd());
+  if (!wakeup_) {
+    wakeup_ = std::make_unique<Wakeup>(backend_->completion_fd());
+    set_alarm();
+  }
   return wakeup_->fd();
 }
 
@@ -169,7 +173,19 @@ size_t Engine::step(nanoseconds timeout) {
   // back in the kernel at once and hands over the new pieces in the same call.
   const bool waits_on = settled_.empty() && timeout > nanoseconds(0);
   if (!waits_on) backend_->start();
-  return end_settled();
+  const size_t ended = end_settled();
+  set_alarm();
+  return ended;
+}
+
+// Whoever waits on the descriptor also wakes for what no drive will announce.
+void Engine::set_alarm() const {
+  if (!wakeup_) return;
+  if (!settled_.empty()) return wakeup_->alarm_at(Clock::time_point());
+  const auto sooner = [](const Delayed& a, const Delayed& b) { return a.due < b.due; };
+  const auto first = std::min_element(delayed_.begin(), delayed_.end(), sooner);
+  if (first == delayed_.end()) return wakeup_->silence();
+  wakeup_->alarm_at(first->due);
 }
 
 void Engine::issue() {
@@ -278,9 +294,6 @@ void Engine::settle_shortfall(InFlight& slot, int32_t result) {
     return;
   }
   delayed_.push_back({Clock::now() + kFirstDelay * (1 << std::min(piece.attempts - 1, 7u)), std::move(piece)});
-  if (wakeup_)
-    wakeup_->alarm_at(
-        std::min_element(delayed_.begin(), delayed_.end(), [](auto& a, auto& b) { return a.due < b.due; })->due);
 }
 
 void Engine::resume_delayed() {
@@ -288,7 +301,6 @@ void Engine::resume_delayed() {
   auto due = std::partition(delayed_.begin(), delayed_.end(), [&](const Delayed& d) { return d.due > now; });
   for (auto d = due; d != delayed_.end(); ++d) queue_of(d->piece.file->drive()).push(std::move(d->piece));
   delayed_.erase(due, delayed_.end());
-  if (wakeup_ && delayed_.empty()) wakeup_->silence();
 }
 
 void Engine::close_run(const std::shared_ptr<Request>& request, Status outcome) {

@@ -75,6 +75,7 @@ class Engine final : public IoEngine {
   void count_moved(DriveQueue& queue, Operation operation, uint64_t bytes);
   void close_run(const std::shared_ptr<Request>& request, Status outcome);
   size_t end_settled();
+  void set_alarm() const;
 
   bool anything_under_way() const { return in_flight_ > 0 || !delayed_.empty() || !settled_.empty() || waiting(); }
   bool waiting() const;

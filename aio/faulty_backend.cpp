@@ -107,7 +107,7 @@ size_t FaultyBackend::reap(std::span<Completion> ended, nanoseconds timeout) {
     ++round_;
     let = let_go(ended);
   }
-  if (wakeup_ && !held_.empty()) wakeup_->alarm_at(std::chrono::steady_clock::now());
+  if (wakeup_ && !held_.empty()) wakeup_->alarm_at({});
   if (wakeup_ && held_.empty()) wakeup_->silence();
   return let;
 }
@@ -127,7 +127,7 @@ size_t FaultyBackend::let_go(std::span<Completion> ended) {
 
 int FaultyBackend::completion_fd() {
   if (!wakeup_) wakeup_ = std::make_unique<Wakeup>(inner_->completion_fd());
-  if (!held_.empty()) wakeup_->alarm_at(std::chrono::steady_clock::now());
+  if (!held_.empty()) wakeup_->alarm_at({});
   return wakeup_->fd();
 }
 

@@ -41,6 +41,11 @@ constexpr uint64_t kWindowBytesMin = 2 * kMiB;
 constexpr unsigned kLargeTogether = 2;
 constexpr uint32_t kLargeBytes = 256 * 1024;
 
+// A wait with a timeout of its own sets and clears a timer for every piece. Long waits share one that runs in the ring
+// and wakes them that often.
+constexpr nanoseconds kTick = std::chrono::milliseconds(250);
+constexpr uint64_t kTickTag = ~uint64_t{0};
+
 struct Mode {
   unsigned flags;
   const char* words;
@@ -81,6 +86,7 @@ class UringBackend final : public IoBackend {
   int place_of(const File* file) const;
   size_t take(std::span<Completion> ended);
   void enter(nanoseconds timeout);
+  void start_tick();
   bool kernel_has_task_work() const { return (*ring_.sq.kflags & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0; }
 
   const uint32_t capacity_;
@@ -88,6 +94,7 @@ class UringBackend final : public IoBackend {
   const char* mode_ = nullptr;
   EventFd event_fd_;
   unsigned large_entered_ = 0;
+  bool ticking_ = false;
   std::vector<Window> windows_;
   size_t last_window_ = 0;
   bool has_windows_ = false;  // the kernel has given us the table
@@ -171,13 +178,19 @@ size_t UringBackend::reap(std::span<Completion> ended, nanoseconds timeout) {
 
 size_t UringBackend::take(std::span<Completion> ended) {
   unsigned head;
+  unsigned seen = 0;
   size_t count = 0;
   io_uring_cqe* cqe;
   io_uring_for_each_cqe(&ring_, head, cqe) {
     if (count == ended.size()) break;
-    ended[count++] = {static_cast<uint32_t>(cqe->user_data), cqe->res};
+    ++seen;
+    if (cqe->user_data == kTickTag) {
+      ticking_ = false;
+    } else {
+      ended[count++] = {static_cast<uint32_t>(cqe->user_data), cqe->res};
+    }
   }
-  io_uring_cq_advance(&ring_, static_cast<unsigned>(count));
+  io_uring_cq_advance(&ring_, seen);
   return count;
 }
 
@@ -185,7 +198,10 @@ size_t UringBackend::take(std::span<Completion> ended) {
 void UringBackend::enter(nanoseconds timeout) {
   large_entered_ = 0;
   int result = 0;
-  if (timeout > nanoseconds(0)) {
+  if (timeout >= kTick) {
+    if (!ticking_) start_tick();
+    result = io_uring_submit_and_wait(&ring_, 1);
+  } else if (timeout > nanoseconds(0)) {
     __kernel_timespec until{timeout.count() / 1'000'000'000, timeout.count() % 1'000'000'000};
     io_uring_cqe* first = nullptr;
     result = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &until, nullptr);
@@ -197,6 +213,16 @@ void UringBackend::enter(nanoseconds timeout) {
   const bool passing =
       result == -ETIME || result == -EINTR || result == -EAGAIN || result == -EBUSY || result == -ENOMEM;
   CHECK(result >= 0 || passing, "io_uring_enter: errno ", -result);
+}
+
+void UringBackend::start_tick() {
+  static const __kernel_timespec kEvery{0, kTick.count()};
+  if (io_uring_sq_space_left(&ring_) == 0) start();
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+  if (sqe == nullptr) return;  // as many as fit are under way, and the first to end wakes us
+  io_uring_prep_timeout(sqe, const_cast<__kernel_timespec*>(&kEvery), 0, 0);
+  sqe->user_data = kTickTag;
+  ticking_ = true;
 }
 
 int UringBackend::completion_fd() {

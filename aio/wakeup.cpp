@@ -4,6 +4,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "tiering/check.h"
@@ -34,6 +35,9 @@ Wakeup::~Wakeup() {
 }
 
 void Wakeup::alarm_at(std::chrono::steady_clock::time_point when) {
+  if (armed_ && alarm_ == when) return;
+  armed_ = true;
+  alarm_ = when;
   // A time of zero would silence the timer instead.
   const auto ns =
       std::max<int64_t>(1, std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch()).count());
@@ -43,6 +47,8 @@ void Wakeup::alarm_at(std::chrono::steady_clock::time_point when) {
 }
 
 void Wakeup::silence() {
+  if (!armed_) return;
+  armed_ = false;
   itimerspec never{};
   CHECK(timerfd_settime(timer_fd_, 0, &never, nullptr) == 0, "timerfd_settime: errno ", errno);
 }

@@ -14,13 +14,16 @@ class Wakeup {
 
   // Readable when the joined descriptor is, or the alarm has gone off.
   int fd() const { return epoll_fd_; }
-  // Goes off once at `when`; replaces the alarm before.
+  // From `when` on the descriptor is readable, until another alarm or silence(). Asking again for the same costs
+  // nothing.
   void alarm_at(std::chrono::steady_clock::time_point when);
   void silence();
 
  private:
   int epoll_fd_ = -1;
   int timer_fd_ = -1;
+  bool armed_ = false;
+  std::chrono::steady_clock::time_point alarm_;
 };
 
 }  // namespace penstock::aio

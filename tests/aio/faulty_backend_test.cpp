@@ -11,7 +11,7 @@ namespace penstock::aio {
 namespace {
 
 // Reads and writes blocks at random until so many faults have struck. Every read that ended well must bring what the
-// last write that ended well left there, unless a failed write came after it: then a block of 4 KiB may be old or new.
+// last write that ended well left there, unless a failed write came after it: then each aligned part may be old or new.
 class FaultStorm {
  public:
   FaultStorm(const File& file, std::unique_ptr<IoBackend> inner, FaultOptions options)
@@ -52,7 +52,7 @@ class FaultStorm {
   struct Block {
     bool busy = false;
     bool untouched = true;         // no write has ended well yet, so zeros may be left
-    std::vector<uint64_t> may_be;  // the versions that a 4 KiB block of it may have
+    std::vector<uint64_t> may_be;  // the versions that an aligned part of it may have
   };
 
   void write(uint64_t block) {
@@ -88,8 +88,8 @@ class FaultStorm {
       refused_ += !end.ok();
       if (!end.ok() || b.untouched) return;
       ++read_well_;
-      for (uint64_t at = 0; at < kBlockBytes; at += kSegmentAlignmentBytes) {
-        const auto part = end->bytes().subspan(at, kSegmentAlignmentBytes);
+      for (uint64_t at = 0; at < kBlockBytes; at += file_.alignment_bytes()) {
+        const auto part = end->bytes().subspan(at, file_.alignment_bytes());
         bool known = false;
         for (uint64_t version : b.may_be) known = known || first_wrong(part, version, block * kBlockBytes + at) == -1;
         EXPECT_TRUE(known) << "wrong bytes at " << block * kBlockBytes + at;

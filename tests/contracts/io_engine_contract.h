@@ -222,6 +222,23 @@ TEST_P(IoEngineContract, TheCompletionDescriptorWakesAWaiter) {
   }
 }
 
+TEST_P(IoEngineContract, TheCompletionDescriptorWakesForWhatIsRefusedAtOnce) {
+  const File& f = file("a", kMiB);
+  f.note_failed_flush();
+  const int fd = engine_->completion_fd();
+  OwnMemory memory(4096);
+  for (int round = 0; round < 3; ++round) {
+    engine_->wait(std::chrono::milliseconds(1));
+    bool refused = false;
+    engine_->write(f, 0, memory.lease()).then([&](Result<Lease> end) { refused = !end.ok(); });
+    while (!refused) {
+      pollfd wanted{fd, POLLIN, 0};
+      ASSERT_EQ(::poll(&wanted, 1, 20000), 1) << "nobody was woken in round " << round;
+      engine_->poll();
+    }
+  }
+}
+
 TEST_P(IoEngineContract, FlushEndsAndGivesBackAnEmptyLease) {
   const File& f = file("a", kMiB);
   write(f, 1, 0, kMiB);
