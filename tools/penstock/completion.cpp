@@ -34,11 +34,11 @@ bool takes_paths(const SyntaxVerb& verb) {
   return false;
 }
 
-// The body of a shell function that bash and zsh share: sets `words` to what fits, and `paths` to 1 where a path does.
-// REQUIRES of the function around it: `before` is an array of the words between the command and the cursor.
+// The body of a shell function that bash and zsh share: sets `fitting` to what fits, and `paths` to 1 where a path
+// does. REQUIRES of the function around it: `before` is an array of the words between the command and the cursor.
 std::string choose_words(const std::vector<SyntaxVerb>& verbs) {
   std::string script =
-      "  local verb='' word previous='' words='' paths=0\n"
+      "  local verb='' word previous='' fitting='' paths=0\n"
       "  for word in \"${before[@]}\"; do\n"
       "    previous=$word\n"
       "    case \"$verb${verb:+ }$word\" in\n";
@@ -50,12 +50,12 @@ std::string choose_words(const std::vector<SyntaxVerb>& verbs) {
     for (const SyntaxOption& option : verb.options) {
       if (option.argument || !option.takes_value) continue;
       script += text("    ", quoted(verb.name + " " + option.name), ") ",
-                     option.takes_path ? "paths=1" : "words=" + quoted(joined(option.choices)), " ;;\n");
+                     option.takes_path ? "paths=1" : "fitting=" + quoted(joined(option.choices)), " ;;\n");
     }
   }
   script += "    *)\n      case \"$verb\" in\n";
   for (const SyntaxVerb& verb : verbs) {
-    script += text("        ", quoted(verb.name), ") words=", quoted(words_after(verb)),
+    script += text("        ", quoted(verb.name), ") fitting=", quoted(words_after(verb)),
                    takes_paths(verb) ? " paths=1" : "", " ;;\n");
   }
   return script + "      esac ;;\n  esac\n";
@@ -67,32 +67,37 @@ std::string bash_completion(const std::vector<SyntaxVerb>& verbs) {
   return "# bash completion for penstock\n_penstock() {\n"
          "  local before=(\"${COMP_WORDS[@]:1:COMP_CWORD-1}\") current=${COMP_WORDS[COMP_CWORD]}\n" +
          choose_words(verbs) +
-         "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\"; ((paths)) && compgen -f -- \"$current\")\n"
+         "  mapfile -t COMPREPLY < <(compgen -W \"$fitting\" -- \"$current\"; ((paths)) && compgen -f -- "
+         "\"$current\")\n"
          "}\ncomplete -o filenames -F _penstock penstock\n";
 }
 
 std::string zsh_completion(const std::vector<SyntaxVerb>& verbs) {
-  // `words` is zsh's own name for the command line, so it is read before the local of that name hides it.
   return "#compdef penstock\n_penstock() {\n"
          "  local -a before=(\"${words[@]:1:$((CURRENT - 2))}\")\n" +
          choose_words(verbs) +
-         "  compadd -- ${=words}\n  ((paths)) && _files\n}\n"
+         "  compadd -- ${=fitting}\n  ((paths)) && _files\n}\n"
          "if [ \"$funcstack[1]\" = _penstock ]; then _penstock \"$@\"; else compdef _penstock penstock; fi\n";
 }
 
 std::string fish_completion(const std::vector<SyntaxVerb>& verbs) {
+  // A group of verbs is completed right after it; a verb goes on with its flags and paths whatever stands between.
   std::string script =
       "# fish completion for penstock\n"
+      "function __penstock_said\n"
+      "  string join ' ' -- (string match -v -- '-*' (commandline -opc)[2..-1])\n"
+      "end\n"
       "function __penstock_at\n"
-      "  set -l said (commandline -opc)[2..-1]\n"
-      "  set -l flagless (string match -v -- '-*' $said)\n"
-      "  set -l verb (string split -n ' ' -- $argv[1])\n"
-      "  test \"$flagless[1..\"(count $verb)\"]\" = \"$argv[1]\" 2>/dev/null\n"
-      "  or test -z \"$argv[1]\" -a (count $flagless) -eq 0\n"
+      "  set -l said (__penstock_said)\n"
+      "  test \"$said\" = \"$argv[1]\"\n"
+      "end\n"
+      "function __penstock_in\n"
+      "  __penstock_at $argv[1]; or string match -q -- \"$argv[1] *\" (__penstock_said)\n"
       "end\n"
       "complete -c penstock -f\n";
   for (const SyntaxVerb& verb : verbs) {
-    const std::string at = text("complete -c penstock -n ", quoted("__penstock_at " + quoted(verb.name)));
+    const std::string where = (verb.subverbs.empty() ? "__penstock_in " : "__penstock_at ") + quoted(verb.name);
+    const std::string at = "complete -c penstock -n " + quoted(where);
     if (!verb.subverbs.empty()) script += text(at, " -a ", quoted(joined(verb.subverbs)), "\n");
     if (takes_paths(verb)) script += at + " -F\n";
     for (const SyntaxOption& option : verb.options) {
