@@ -49,7 +49,8 @@ else()
   string(REPLACE ";" " " architectures "${CMAKE_CUDA_ARCHITECTURES}")
   message(STATUS "CUDA device: ${cuda_version}, architectures ${architectures}")
   target_sources(penstock_gpu PRIVATE gpu/cuda/cuda_backend.cpp gpu/cuda/kernels.cu)
-  target_include_directories(penstock_gpu SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  target_include_directories(penstock_gpu SYSTEM PUBLIC ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  target_compile_definitions(penstock_gpu PUBLIC PENSTOCK_HAS_CUDA)
   # The same numbers as the CPU: nothing contracted, division and root correctly rounded, denormals kept.
   target_compile_options(penstock_gpu PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false> $<$<COMPILE_LANGUAGE:CUDA>:--prec-div=true>

@@ -64,7 +64,7 @@ Result<std::span<std::byte>> HostBackend::reserve(uint64_t bytes) {
                        facts_.memory_bytes, " B of memory"),
                   "lower --budget device=");
   }
-  return pinned(bytes);
+  return HostBackend::pinned(bytes);
 }
 
 Result<std::span<std::byte>> HostBackend::pinned(uint64_t bytes) {
