@@ -2,9 +2,6 @@
 #include "gpu/cuda_device.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -121,35 +118,6 @@ class CudaDevice : public testing::Test {
     if (std::string absent = absent_cuda(); !absent.empty()) GTEST_SKIP() << absent;
   }
 };
-
-// An arena as the engine has it: registered with CUDA, kept out of a child by MADV_DONTFORK, used before and after.
-TEST_F(CudaDevice, KeepsItsRegistrationThroughAFork) {
-  constexpr uint64_t kBytes = 64 * kMiB;
-  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  ASSERT_EQ(madvise(memory, kBytes, MADV_DONTFORK), 0);
-  std::span<std::byte> arena(static_cast<std::byte*>(memory), kBytes);
-  {
-    std::unique_ptr<Device> device = open_cuda(kBytes).value();
-    EXPECT_EQ(device->register_host_memory(arena, {}).extent, HostRegistration::Extent::all);
-    std::mt19937_64 random(1);
-    for (std::byte& byte : arena) byte = static_cast<std::byte>(random());
-    std::vector<std::byte> wanted(arena.begin(), arena.end());
-    Copy in = device->copy(Lease::over(Tier::host, arena), Lease::over(Tier::device, device->memory()));
-    pid_t child = fork();
-    if (child == 0) _exit(0);
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(std::move(in.transfer).wait().ok());
-    std::fill(arena.begin(), arena.end(), std::byte{0});
-    ASSERT_TRUE(
-        std::move(device->copy(Lease::over(Tier::device, device->memory()), Lease::over(Tier::host, arena)).transfer)
-            .wait()
-            .ok());
-    EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), arena.begin()));
-  }
-  munmap(memory, kBytes);
-}
 
 // Runs one kernel on a device over copies of the same bytes and brings all of them back.
 std::vector<std::byte> after_kernel(Device& device, const std::vector<std::byte>& bytes,
