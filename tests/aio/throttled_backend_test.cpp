@@ -17,16 +17,22 @@ TEST(ThrottledBackend, KeepsToItsRatesAndLatency) {
   Engine engine(std::make_unique<ThrottledBackend>(std::make_unique<MemoryBackend>(), options));
   MemoryFile file("a", 16 * kMiB);
   OwnMemory memory(16 * kMiB);
-  const auto begin = std::chrono::steady_clock::now();
-  ASSERT_TRUE(engine.write(file, 0, memory.lease()).wait().ok());
-  const auto written = std::chrono::steady_clock::now();
-  ASSERT_TRUE(engine.read(file, 0, memory.lease()).wait().ok());
-  const auto read = std::chrono::steady_clock::now();
-  // Never faster than asked. Slower by what a busy machine adds; half as fast again would be a mistake of ours.
-  EXPECT_GE(Seconds(written - begin).count(), 16 * kMiB / 100e6);
-  EXPECT_LT(Seconds(written - begin).count(), 1.5 * 16 * kMiB / 100e6);
-  EXPECT_GE(Seconds(read - written).count(), 16 * kMiB / 400e6);
-  EXPECT_LT(Seconds(read - written).count(), 1.5 * 16 * kMiB / 400e6 + 0.02);
+  const double write_s = 16 * kMiB / options.write_bytes_per_s, read_s = 16 * kMiB / options.read_bytes_per_s;
+  double best_write_s = 1e9, best_read_s = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_TRUE(engine.write(file, 0, memory.lease()).wait().ok());
+    const auto written = std::chrono::steady_clock::now();
+    ASSERT_TRUE(engine.read(file, 0, memory.lease()).wait().ok());
+    const auto read = std::chrono::steady_clock::now();
+    best_write_s = std::min(best_write_s, Seconds(written - begin).count());
+    best_read_s = std::min(best_read_s, Seconds(read - written).count());
+  }
+  EXPECT_GE(best_write_s, write_s) << "never faster than asked";
+  EXPECT_GE(best_read_s, read_s);
+  // What a busy machine adds is not in the best of five; half as long again would be a mistake of ours.
+  EXPECT_LT(best_write_s, 1.5 * write_s + 0.005);
+  EXPECT_LT(best_read_s, 1.5 * read_s + 0.005);
 }
 
 TEST(Watchdog, NamesARequestThatIsStuckOnce) {
