@@ -13,11 +13,11 @@ using Seconds = std::chrono::duration<double>;
 
 TEST(ThrottledBackend, KeepsToItsRatesAndLatency) {
   const ThrottleOptions options{
-      .read_bytes_per_s = 400e6, .write_bytes_per_s = 100e6, .latency = std::chrono::milliseconds(5)};
+      .read_bytes_per_s = 100e6, .write_bytes_per_s = 50e6, .latency = std::chrono::milliseconds(5)};
   Engine engine(std::make_unique<ThrottledBackend>(std::make_unique<MemoryBackend>(), options));
-  MemoryFile file("a", 16 * kMiB);
-  OwnMemory memory(16 * kMiB);
-  const double write_s = 16 * kMiB / options.write_bytes_per_s, read_s = 16 * kMiB / options.read_bytes_per_s;
+  MemoryFile file("a", 8 * kMiB);
+  OwnMemory memory(8 * kMiB);
+  const double write_s = 8 * kMiB / options.write_bytes_per_s, read_s = 8 * kMiB / options.read_bytes_per_s;
   double best_write_s = 1e9, best_read_s = 1e9;
   for (int round = 0; round < 5; ++round) {
     const auto begin = std::chrono::steady_clock::now();
