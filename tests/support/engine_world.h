@@ -11,7 +11,7 @@
 #include "aio/engine.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/memory_folder.h"
-#include "tests/support/plain_loop.h"
+#include "tools/update/plain_loop.h"
 
 namespace penstock::engine {
 

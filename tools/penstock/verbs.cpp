@@ -7,6 +7,8 @@
   VERB(nvme_bench)           \
   VERB(nvme_tune)            \
   VERB(nvme_compare)         \
+  VERB(update)               \
+  VERB(verify)               \
   VERB(completion)           \
   VERB(manual)
 

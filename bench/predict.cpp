@@ -1,0 +1,165 @@
+// Does a step take as long as the simulator said it would?
+//
+// On paper: the simulator lets virtual time pass over the very plan that is executed, so what it can get wrong is the
+// rates: they are measured on the same drives for a moment before each configuration, and drift with the machine.
+//
+//   build/bench/predict FOLDER[,FOLDER...] [--configurations 20] [--throttled FOLDER] [--quick] [--json]
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "tiering/simulator.h"
+#include "tools/update/measured_machine.h"
+#include "tools/update/update_run.h"
+
+namespace penstock::tools {
+namespace {
+
+struct Configuration {
+  uint64_t parameters;
+  uint64_t tile_elements;
+  double host_state_share;
+  double strike_share;  // below 0: no clipping
+  double retained;
+  std::string folders;
+};
+
+std::vector<Configuration> configurations(const std::string& folders, const std::string& throttled, int count,
+                                          uint64_t parameters) {
+  std::mt19937_64 random(1);
+  std::vector<Configuration> all;
+  constexpr double kShares[] = {0, 0, 0.25, 0.5, 0.75}, kStrikes[] = {-1, -1, 0, 0.25, 1}, kRetained[] = {1, 0.5, 0};
+  for (int i = 0; i < count; ++i) {
+    Configuration one;
+    one.parameters = parameters * (1 + random() % 3);
+    one.tile_elements = kBlockElements << (1 + random() % 4);
+    one.host_state_share = kShares[random() % 5];
+    one.strike_share = kStrikes[random() % 5];
+    one.retained = kRetained[random() % 3];
+    one.folders = !throttled.empty() && i % 5 == 4 ? throttled : folders;
+    all.push_back(one);
+  }
+  return all;
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> items;
+  std::stringstream stream(list);
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+// Relative error of the prediction of a few steps, their tail included.
+Result<double> error_of(const Configuration& one, bool quick, double& actual_s, double& predicted_s) {
+  UpdateSettings settings;
+  settings.parameters = one.parameters;
+  std::vector<std::string> folders = split(one.folders);
+  PENSTOCK_TRY_ASSIGN(machine,
+                      measure_machine(folders, StateForm(), quick ? 0.05 : 0.4, [](double) { return Status(); }));
+  settings.machine = machine;
+  for (const std::string& folder : folders) {
+    settings.folders.push_back(folder + "/predict.store");
+    std::filesystem::create_directories(settings.folders.back());
+  }
+  settings.choices.tile_elements = one.tile_elements;
+  settings.choices.host_state_share = one.host_state_share;
+  settings.choices.weights = WeightRest::host;
+  settings.clip = one.strike_share >= 0;
+  settings.strike_share = std::max(0.0, one.strike_share);
+  if (settings.clip) settings.choices.retained_host_share = one.retained;
+  settings.host_bytes = 16 * one.parameters + kGiB;
+
+  UpdateRun run(settings);
+  PENSTOCK_TRY(run.create(aio::CreateOptions::Existing::replace));
+  PENSTOCK_TRY(run.open());
+  constexpr uint64_t kSteps = 4;
+  for (int i = 0; i < 2; ++i) PENSTOCK_TRY(run.step().status());  // speculation has learnt
+  PENSTOCK_TRY(run.engine().settle());
+
+  SpeculationPolicy policy;
+  std::vector<bool> speculates;
+  for (uint64_t step = 1; step <= 2 + kSteps; ++step) {
+    speculates.push_back(policy.speculate());
+    policy.learn(run.strikes(step));
+  }
+  SimulationOptions options;
+  options.steps = kSteps;
+  options.verdict = [&](uint64_t step) { return run.strikes(step + 3) ? Verdict::strike : Verdict::confirm; };
+  options.speculate = [&](uint64_t step) { return speculates[step + 2]; };
+  options.strike_known_at = 0.25;
+  // The trainer copies and measures a gradient: a memory pass over it.
+  options.gradient_s = [&](uint32_t tile) {
+    return 3.0 * static_cast<double>(run.engine().plan().tiles[tile].gradient_bytes) / (machine.host_gbps * 1e9);
+  };
+  predicted_s = simulate(run.engine().plan(), machine, options).total_s / kSteps;
+
+  auto begin = std::chrono::steady_clock::now();
+  for (uint64_t step = 0; step < kSteps; ++step) PENSTOCK_TRY(run.step().status());
+  PENSTOCK_TRY(run.engine().settle());
+  actual_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kSteps;
+  run.close();
+  for (const std::string& folder : settings.folders) std::filesystem::remove_all(folder);
+  return std::abs(predicted_s - actual_s) / actual_s;
+}
+
+int run(int argc, char** argv) {
+  std::string folders = std::filesystem::current_path().string(), throttled;
+  int count = 20;
+  bool json = false, quick = false;
+  for (int i = 1; i < argc; ++i) {
+    std::string flag = argv[i];
+    auto value = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
+    if (flag == "--json") {
+      json = true;
+    } else if (flag == "--quick") {
+      quick = true;
+    } else if (flag == "--configurations") {
+      count = std::stoi(value());
+    } else if (flag == "--throttled") {
+      throttled = value();
+    } else {
+      folders = flag;
+    }
+  }
+  if (quick) count = 2;
+  std::vector<double> errors;
+  for (const Configuration& one : configurations(folders, throttled, count, quick ? 4'000'000 : 80'000'000)) {
+    double actual = 0, predicted = 0;
+    Result<double> error = error_of(one, quick, actual, predicted);
+    if (!error.ok()) {
+      std::fprintf(stderr, "penstock: bench predict: %s\n", error.status().message().c_str());
+      return static_cast<int>(error.status().code());
+    }
+    errors.push_back(*error);
+    std::string name =
+        text(one.parameters / 1'000'000, "M tile ", one.tile_elements / kBlockElements, " blocks, host ",
+             one.host_state_share, ", clip ", one.strike_share, ", retained ", one.retained, " on ", one.folders);
+    if (json) {
+      nlohmann::ordered_json line = {{"bench", "predict"},          {"case", name},
+                                     {"value", predicted},          {"unit", "s"},
+                                     {"against", "actual"},         {"against_value", actual},
+                                     {"ratio", predicted / actual}, {"goal", 1.0}};
+      std::cout << line.dump() << std::endl;
+    } else {
+      std::printf("%-90s predicted %.3f s, actual %.3f s, error %4.1f %%\n", name.c_str(), predicted, actual,
+                  *error * 100);
+      std::fflush(stdout);
+    }
+  }
+  std::sort(errors.begin(), errors.end());
+  if (!json) {
+    std::printf("median error %.1f %% (goal 10), worst %.1f %% (goal 25) over %zu configurations\n",
+                errors[errors.size() / 2] * 100, errors.back() * 100, errors.size());
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace penstock::tools
+
+int main(int argc, char** argv) { return penstock::tools::run(argc, argv); }

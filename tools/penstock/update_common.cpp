@@ -1,0 +1,119 @@
+#include "tools/penstock/update_common.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "aio/make_engine.h"
+#include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
+#include "tools/system/interrupt.h"
+#include "tools/update/measured_machine.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> items;
+  std::stringstream stream(list);
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+Result<uint64_t> host_budget(const std::string& budget) {
+  for (const std::string& item : split(budget)) {
+    if (!item.starts_with("host=")) continue;
+    return parse_bytes(std::string_view(item).substr(5));
+  }
+  return Status(Code::kUsage, text("--budget: ", budget, ": no host= in it"), "--budget host=256MiB");
+}
+
+Result<Durability> parse_durability(const std::string& written) {
+  if (written == "step") return Durability{Durability::Kind::step, 1};
+  if (written == "exit") return Durability{Durability::Kind::exit, 1};
+  if (written.starts_with("every:")) {
+    PENSTOCK_TRY_ASSIGN(steps, parse_count(std::string_view(written).substr(6)));
+    if (steps > 0) return Durability{Durability::Kind::every, static_cast<uint32_t>(steps)};
+  }
+  return Status(Code::kUsage, text("--durability: ", written), "it is step, every:N or exit");
+}
+
+bool has_store(const std::vector<std::string>& folders) {
+  return std::any_of(folders.begin(), folders.end(),
+                     [](const std::string& folder) { return std::filesystem::exists(folder + "/rank0.tiles"); });
+}
+
+}  // namespace
+
+void update_options(Options& options, UpdateFlags& flags) {
+  options.count("--params", flags.parameters, "Parameters of the model");
+  options.count("--steps", flags.steps, "Run until this step");
+  options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; made where missing");
+  options.text("--budget", flags.budget, "host=SIZE", "Host memory for everything, the program included");
+  options.text("--durability", flags.durability, "WHEN", "From when a step survives a crash: step, every:N or exit");
+  options.share("--strike-share", flags.strike_share, "Share of the steps whose gradients are clipped");
+  options.count("--tile", flags.tile_elements, "Parameters a tile, a multiple of 65536; 0: the planner chooses");
+  options.count("--threads", flags.threads, "Threads that update; 0: one for each processor");
+  options.count("--seed", flags.seed, "Seed of weights and gradients");
+  engine_option(options, flags.engine);
+  options.flag("--force", flags.force, "Replace a store that is there");
+}
+
+Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags) {
+  UpdateSettings settings;
+  settings.parameters = flags.parameters;
+  settings.seed = flags.seed;
+  settings.folders = split(flags.stores);
+  settings.strike_share = flags.strike_share;
+  settings.threads = static_cast<uint32_t>(flags.threads);
+  if (settings.folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
+  if (flags.parameters == 0 || flags.parameters > 1'000'000'000'000) {
+    return Status(Code::kUsage, text("--params: ", flags.parameters), "give between 1 and 1000B");
+  }
+  if (flags.tile_elements % kBlockElements != 0) {
+    return Status(Code::kUsage, text("--tile: ", flags.tile_elements), "a tile has a multiple of 65536 parameters");
+  }
+  if (flags.tile_elements > 0) settings.choices.tile_elements = flags.tile_elements;
+  PENSTOCK_TRY_ASSIGN(host_bytes, host_budget(flags.budget));
+  settings.host_bytes = host_bytes;
+  PENSTOCK_TRY_ASSIGN(durability, parse_durability(flags.durability));
+  settings.durability = durability;
+  PENSTOCK_TRY_ASSIGN(io, aio::parse_engine_choice(flags.engine));
+  settings.io = io;
+  for (const std::string& folder : settings.folders) {
+    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return errno_status(text("--store: ", folder), errno);
+  }
+  PENSTOCK_TRY_ASSIGN(
+      machine, measure_machine(settings.folders, StateForm(), kProbeSeconds, ticking(session, "measure drives")));
+  settings.machine = machine;
+
+  auto run = std::make_unique<UpdateRun>(settings);
+  if (flags.force || !has_store(settings.folders)) {
+    session.progress.note(text("making a store of ", flags.parameters, " parameters"));
+    PENSTOCK_TRY(
+        run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse));
+  }
+  PENSTOCK_TRY(run->open());
+  if (run->engine().steps_done() > 0) {
+    session.progress.note(text("resuming after step ", run->engine().steps_done()));
+  }
+  return run;
+}
+
+Result<std::vector<engine::StepReport>> run_steps(Session& session, UpdateRun& run, uint64_t until) {
+  std::vector<engine::StepReport> reports;
+  while (run.engine().steps_done() < until) {
+    PENSTOCK_TRY(check_interrupted());
+    PENSTOCK_TRY_ASSIGN(report, run.step());
+    reports.push_back(report);
+    session.progress.update(static_cast<double>(report.step) / static_cast<double>(until), text("step ", report.step));
+  }
+  PENSTOCK_TRY(run.engine().settle());
+  return reports;
+}
+
+}  // namespace penstock::tools

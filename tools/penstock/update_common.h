@@ -1,0 +1,32 @@
+// What `penstock update` and `penstock verify` share: their flags, and the run they make of them.
+#pragma once
+
+#include <memory>
+
+#include "tools/penstock/options.h"
+#include "tools/penstock/verb.h"
+#include "tools/update/update_run.h"
+
+namespace penstock::tools {
+
+struct UpdateFlags {
+  uint64_t parameters = 250'000'000;
+  uint64_t steps = 6;
+  uint64_t seed = 1;
+  std::string stores;
+  std::string budget = "host=256MiB";
+  std::string durability = "step";
+  double strike_share = 0;
+  uint64_t tile_elements = 0;
+  uint64_t threads = 0;
+  std::string engine = "auto";
+  bool force = false;
+};
+
+void update_options(Options& options, UpdateFlags& flags);
+// Measures the drives for a moment, so that steps can be predicted, and makes the store if it is not there.
+Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags);
+// Runs up to flags.steps; a line of progress for each.
+Result<std::vector<engine::StepReport>> run_steps(Session& session, UpdateRun& run, uint64_t until);
+
+}  // namespace penstock::tools

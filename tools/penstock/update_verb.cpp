@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "tools/nvme/statistics.h"
+#include "tools/penstock/command.h"
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/text_table.h"
+#include "tools/penstock/update_common.h"
+
+namespace penstock::tools {
+namespace {
+
+const char* name_of(Verdict verdict) {
+  return verdict == Verdict::confirm ? "confirmed" : verdict == Verdict::strike ? "clipped" : "skipped";
+}
+
+Json json_of(const engine::StepReport& report) {
+  Json stalls = Json::object();
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    if (report.stall_s[lane] > 0) stalls[penstock::name_of(static_cast<Lane>(lane))] = report.stall_s[lane];
+  }
+  return {{"step", report.step},
+          {"grad_norm", report.gradient_norm},
+          {"verdict", name_of(report.verdict)},
+          {"step_s", report.wall_s},
+          {"predicted_s", report.predicted_s},
+          {"trainer_s", report.trainer_s},
+          {"intake_s", report.intake_s},
+          {"nvme_read_bytes", report.read_bytes},
+          {"nvme_written_bytes", report.written_bytes},
+          {"stall_s", stalls},
+          {"skipped", report.verdict == Verdict::skip}};
+}
+
+Result<Answer> update(Session& session, const UpdateFlags& flags) {
+  PENSTOCK_TRY_ASSIGN(run, open_update_run(session, flags));
+  const std::string description = run->engine().description();
+  const auto begin = std::chrono::steady_clock::now();
+  const uint64_t first = run->engine().steps_done();
+  PENSTOCK_TRY_ASSIGN(reports, run_steps(session, *run, flags.steps));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double steps = std::max<double>(1, static_cast<double>(reports.size()));
+  const double parameters = static_cast<double>(flags.parameters);
+
+  double read = 0, written = 0;
+  for (const engine::StepReport& report : reports) {
+    read += static_cast<double>(report.read_bytes);
+    written += static_cast<double>(report.written_bytes);
+  }
+  const double moved = read + written;
+  const MixCurve drives = run->options().request.machine.striped();
+  const double drive_floor_s = moved > 0 ? moved / (drives.gbps(read / moved) * 1e9) / steps : 0;
+  const Plan& plan = run->engine().plan();
+
+  Answer answer;
+  answer.json = {
+      {"parameters", flags.parameters},
+      {"steps", run->engine().steps_done()},
+      {"step_s", seconds / steps},
+      {"predicted_s", run->engine().predicted_step_s()},
+      {"floor_s", drive_floor_s},
+      {"bytes_per_parameter", {{"read", read / steps / parameters}, {"written", written / steps / parameters}}},
+      {"planned_bytes_per_parameter",
+       {{"read", static_cast<double>(plan.read_bytes()) / parameters},
+        {"written", static_cast<double>(plan.written_bytes()) / parameters}}},
+      {"rss_bytes", resident_bytes_peak()},
+      {"budget_bytes", run->options().request.budgets.host_bytes}};
+  Json log = Json::array();
+  TextTable table({"step", "gradients", "norm", "seconds", "predicted", "read B/param", "written B/param"});
+  for (const engine::StepReport& report : reports) {
+    log.push_back(json_of(report));
+    table.add({text(report.step), name_of(report.verdict), fixed(report.gradient_norm, 3), fixed(report.wall_s, 2),
+               fixed(report.predicted_s, 2), fixed(static_cast<double>(report.read_bytes) / parameters, 2),
+               fixed(static_cast<double>(report.written_bytes) / parameters, 2)});
+  }
+  answer.json["log"] = log;
+  answer.text =
+      text("budget\n", description, "\nsteps ", first + 1, " to ", run->engine().steps_done(), "\n", table.str(), "\n",
+           fixed(seconds / steps, 2), " s a step, the last one's tail included; predicted ",
+           fixed(run->engine().predicted_step_s(), 2), " s; the drives alone need ", fixed(drive_floor_s, 2),
+           " s for its ", fixed(moved / steps / 1e9, 2), " GB (", fixed(100 * drive_floor_s / (seconds / steps), 0),
+           " % of the floor's speed)\npeak memory ", bytes_text(resident_bytes_peak()), " of ",
+           bytes_text(run->options().request.budgets.host_bytes), "\n");
+  return answer;
+}
+
+}  // namespace
+
+Verb update_verb() {
+  auto flags = std::make_shared<UpdateFlags>();
+  return {"update",
+          "Optimizer steps over a synthetic model whose state rests on drives",
+          "What training does with the state of a model, without the model: gradients that are made up, every byte\n"
+          "of weights, masters and moments moved, updated and committed as in training. A killed run goes on from its\n"
+          "last committed step when it is started again.",
+          {{"penstock update --params 250M --store /mnt/nvme0/demo --budget host=256MiB", "Six steps"},
+           {"penstock update --params 1B --store /mnt/nvme0/demo,/mnt/nvme1/demo --budget host=4GiB --steps 20",
+            "Over two drives, with what memory holds kept in memory"}},
+          [flags](Options& options) -> Action {
+            update_options(options, *flags);
+            return [flags](Session& session) { return update(session, *flags); };
+          }};
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,65 @@
+#include <memory>
+
+#include "tools/penstock/command.h"
+#include "tools/penstock/update_common.h"
+#include "tools/update/plain_run.h"
+
+namespace penstock::tools {
+namespace {
+
+Result<Answer> verify(Session& session, const UpdateFlags& flags) {
+  PENSTOCK_TRY_ASSIGN(run, open_update_run(session, flags));
+  if (run->engine().steps_done() > flags.steps) {
+    return Status(Code::kUsage, text("--steps: the store is at step ", run->engine().steps_done(), " already"),
+                  text("--steps ", run->engine().steps_done(), " or more, or --force to begin again"));
+  }
+  PENSTOCK_TRY(run_steps(session, *run, flags.steps).status());
+  PlainRun plain(*run);
+  while (plain.steps_done() < flags.steps) {
+    plain.step();
+    session.progress.update(static_cast<double>(plain.steps_done()) / static_cast<double>(flags.steps), "plain loop");
+  }
+  PENSTOCK_TRY_ASSIGN(comparison, plain.compare(run->engine()));
+
+  Answer answer;
+  answer.json = {{"steps", flags.steps},
+                 {"tensors", comparison.tensors},
+                 {"words_compared", comparison.words_compared},
+                 {"words_different", comparison.words_different},
+                 {"first_difference", nullptr}};
+  answer.text =
+      text(flags.steps, " steps tiered against ", flags.steps, " plain steps in memory: ", comparison.words_different,
+           " of ", comparison.words_compared, " words differ\n");
+  if (comparison.first) {
+    const Comparison::Difference& first = *comparison.first;
+    answer.json["first_difference"] = {{"tensor", first.tensor},
+                                       {"index", first.index},
+                                       {"step", flags.steps},
+                                       {"tiered", first.tiered},
+                                       {"plain", first.plain}};
+    answer.verdict = Status(Code::kComparison,
+                            text("verify: ", first.tensor, "[", first.index, "]: tiered ", first.tiered, ", plain ",
+                                 first.plain, ", and ", comparison.words_different - 1, " more words differ"),
+                            "run `penstock checkpoint scrub` on the store, and report it: this must not happen");
+  }
+  return answer;
+}
+
+}  // namespace
+
+Verb verify_verb() {
+  auto flags = std::make_shared<UpdateFlags>();
+  return {"verify",
+          "Compare tiered steps with plain ones, bit for bit",
+          "Runs the steps of `penstock update` (or goes on with what is there), runs the same steps in memory with a\n"
+          "plain loop that shares no code with the engine, and compares every bit of weights, masters and moments.\n"
+          "The plain loop takes 14 bytes of memory a parameter. Exit code 6 if a word differs.",
+          {{"penstock verify --params 250M --store /mnt/nvme0/demo --budget host=256MiB --steps 6",
+            "Six steps, resumed if some are done already"}},
+          [flags](Options& options) -> Action {
+            update_options(options, *flags);
+            return [flags](Session& session) { return verify(session, *flags); };
+          }};
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,79 @@
+#include "tools/update/measured_machine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "cpu_optim/update_arena.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr uint64_t kElements = kBlockElements * 8;
+constexpr uint32_t kTiles = 12;  // more than any cache holds
+constexpr int kRounds = 5;
+
+}  // namespace
+
+double measure_update_gbps(const StateForm& form, uint32_t threads) {
+  TileLayout layout(form, kElements);
+  const uint64_t weight_bytes = kElements * bytes_of(form.weight), gradient_bytes = kElements * bytes_of(form.gradient);
+  Buffer state = Buffer::on_heap(kTiles * layout.size_bytes), weights = Buffer::on_heap(kTiles * weight_bytes),
+         gradients = Buffer::on_heap(kTiles * gradient_bytes);
+  for (const Buffer* buffer : {&state, &weights, &gradients}) std::memset(buffer->data(), 0, buffer->size_bytes());
+  cpu_optim::TileUpdater updater(form);
+  cpu_optim::UpdateArena arena({.threads = threads, .cpus = {}});
+  StepNumbers numbers;
+  numbers.coefficients = make_coefficients(form.optimizer, Hyper(), 1);
+  std::vector<uint64_t> written(updater.checksum_count(kElements)), expected = written;
+  std::vector<double> seconds;
+  for (int round = 0; round <= kRounds; ++round) {
+    auto begin = std::chrono::steady_clock::now();
+    for (uint32_t tile = 0; tile < kTiles; ++tile) {
+      cpu_optim::TileJob job;
+      job.updater = &updater;
+      job.numbers = &numbers;
+      job.tile = cpu_optim::TileView::in_place(layout, state.data() + tile * layout.size_bytes,
+                                               weights.data() + tile * weight_bytes,
+                                               gradients.data() + tile * gradient_bytes, kElements, 0);
+      job.notes.target_checksums = written;
+      job.notes.expected_checksums = expected;
+      arena.run(job);
+    }
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  seconds.erase(seconds.begin());  // the first touches memory
+  std::sort(seconds.begin(), seconds.end());
+  uint64_t bytes = kTiles * (2 * (layout.size_bytes + weight_bytes) + gradient_bytes);
+  return static_cast<double>(bytes) / seconds[seconds.size() / 2] / 1e9;
+}
+
+Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, const StateForm& form, double seconds,
+                                       const Tick& tick) {
+  MachineProfile machine;
+  machine.name = "measured";
+  constexpr double kShares[] = {0, 0.25, 0.5, 0.75, 1};
+  const double points = static_cast<double>(std::size(kShares) * folders.size());
+  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = folders, .wanted_bytes = kGiB, .memory_bytes = 16 * kMiB},
+                                     [&](double share) { return tick(share * 0.2); }));
+  double done = 0;
+  for (size_t folder = 0; folder < folders.size(); ++folder) {
+    std::vector<std::pair<double, double>> curve;
+    for (double read_share : kShares) {
+      PENSTOCK_TRY_ASSIGN(result, rig->run_on(folder, {.read_share = read_share, .depth = 8, .seconds = seconds},
+                                              [&](double share) { return tick(0.2 + 0.8 * (done + share) / points); }));
+      curve.push_back({read_share, result.gbps()});
+      done += 1;
+    }
+    DriveRates drive;
+    drive.path = folders[folder];
+    drive.burst = MixCurve(curve);
+    PENSTOCK_TRY_ASSIGN(flush_s, rig->flush_seconds(folder, [](double) { return Status(); }));
+    drive.flush_s = flush_s;
+    machine.drives.push_back(drive);
+  }
+  machine.host_gbps = measure_update_gbps(form, 0);
+  return machine;
+}
+
+}  // namespace penstock::tools
