@@ -68,12 +68,14 @@ TEST(HostDevice, ReturnsToItsCallerBeforeAThrottledCopyIsDone) {
 }
 
 TEST(HostDeviceDeathTest, RefusesCopiesThatTheDeviceHasNoPartIn) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // its streams are threads
   std::unique_ptr<Device> device = open_plain(4096).value();
   std::vector<std::byte> a(16), b(16);
   EXPECT_DEATH(device->copy(Lease::over(Tier::host, a), Lease::over(Tier::host, b)), "a device copy from host to host");
 }
 
 TEST(HostDeviceDeathTest, RefusesRunsThatLeaveTheirLeases) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // its streams are threads
   std::unique_ptr<Device> device = open_plain(4096).value();
   std::vector<std::byte> in(16);
   CopyRun run{8, 0, 9};
