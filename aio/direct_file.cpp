@@ -224,9 +224,10 @@ Status DirectFile::try_direct(Access access, bool may_write) {
   Buffer block = Buffer::on_heap(kSegmentAlignmentBytes);
   std::memset(block.data(), 0, block.size_bytes());
   const auto length = static_cast<ssize_t>(block.size_bytes());
-  // Somebody may have copied the file here a moment ago; what that has left in the cache is not ours.
+  // Somebody may have copied the file here a moment ago; what that has left in the cache is not ours. All of the file,
+  // because the kernel keeps a large folio of which only a part is let go.
   if (!may_write && first_page_cached(fd_)) fdatasync(fd_);
-  posix_fadvise(fd_, 0, length, POSIX_FADV_DONTNEED);
+  posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
   ssize_t moved = may_write ? pwrite(fd_, block.data(), block.size_bytes(), 0) : length;
   if (moved >= 0) moved = pread(fd_, block.data(), block.size_bytes(), 0);
   const std::string what = "try direct I/O on " + path_;

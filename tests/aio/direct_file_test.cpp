@@ -87,6 +87,13 @@ TEST(DirectFile, RefusesWhatIsInTheWay) {
   EXPECT_EQ(fs::file_size(folder / "file"), 10u) << "what was there is untouched";
 }
 
+TEST(DirectFile, OpensAFileThatWasCopiedHereAMomentAgo) {
+  ScratchFolder folder;
+  std::ofstream(folder / "a") << std::string(4 * kMiB, 'x');
+  auto file = DirectFile::open(folder / "a", Access::read_write, kAnywhere);
+  EXPECT_TRUE(file.ok()) << file.status().message();
+}
+
 TEST(DirectFile, RefusesNonsenseSizesAndWhatDoesNotFitAndLeavesNothing) {
   ScratchFolder folder;
   for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{5000}, ~uint64_t{0}, uint64_t{1} << 63}) {
