@@ -11,7 +11,8 @@ endfunction()
 penstock_kernel_flags(scalar -O2)
 penstock_kernel_flags(sse2 -O3)
 penstock_kernel_flags(avx2 -O3 ${PENSTOCK_AVX2_FLAGS})
-penstock_kernel_flags(avx512 -O3 ${PENSTOCK_AVX512_FLAGS} -Wno-maybe-uninitialized -Wno-uninitialized)
+penstock_kernel_flags(avx512 -O3 ${PENSTOCK_AVX512_FLAGS}
+                      $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>)
 penstock_kernel_flags(neon -O3)
 
 find_package(TBB REQUIRED)

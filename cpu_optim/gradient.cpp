@@ -13,6 +13,8 @@ namespace {
 constexpr uint32_t kInfinityBits = 0x7f80'0000;
 // Whether values are finite is asked piece by piece, so that the answer no comes early.
 constexpr uint64_t kFinitePieceElements = 64 * 1024;
+// As long as a block, what is cast will have left the caches before it is read.
+constexpr uint64_t kStreamElements = kBlockElements;
 
 size_t index_of(Dtype dtype) {
   CHECK(static_cast<size_t>(dtype) < kGradientDtypes, "gradients are fp32, bf16 or fp16, not ", name_of(dtype));
@@ -55,11 +57,15 @@ void GradientKernels::cast(Dtype source_dtype, const std::byte* source, Dtype ta
                            uint64_t elements) const {
   const CastKernel kernel = kernels_->cast[index_of(source_dtype)][index_of(target_dtype)];
   const uint64_t whole = round_down(elements, kGroupElements), rest_elements = elements - whole;
-  kernel(source, target, whole);
+  const bool streams = elements >= kStreamElements && reinterpret_cast<uintptr_t>(target) % 64 == 0;
+  kernel(source, target, whole, streams);
+#if defined(__x86_64__)
+  if (streams) _mm_sfence();
+#endif
   if (rest_elements == 0) return;
   const Rest rest_source(source + whole * bytes_of(source_dtype), rest_elements * bytes_of(source_dtype));
   Rest rest_target;
-  kernel(rest_source.bytes, rest_target.bytes, kGroupElements);
+  kernel(rest_source.bytes, rest_target.bytes, kGroupElements, /*streams=*/false);
   std::memcpy(target + whole * bytes_of(target_dtype), rest_target.bytes, rest_elements * bytes_of(target_dtype));
 }
 

@@ -52,17 +52,25 @@ struct GradientPass {
     }
   }
 
+  PENSTOCK_LANES void put(std::byte* target, Bits x, bool streams) {
+    if (streams) {
+      L::stream_bits(target, x);
+    } else {
+      L::store_bits(target, x);
+    }
+  }
+
   template <Dtype kSource, Dtype kTarget>
-  static void cast(const std::byte* source, std::byte* target, uint64_t elements) {
+  static void cast(const std::byte* source, std::byte* target, uint64_t elements, bool streams) {
     for (uint64_t i = 0; i < elements; i += kPair) {
       prefetch<kSource>(source, i, kPair);
       Float x[2] = {load<kSource>(source, i), load<kSource>(source, i + L::kWidth)};
       if constexpr (kTarget == Dtype::fp32) {
-        for (int k = 0; k < 2; ++k) L::store(target + (i + k * L::kWidth) * 4, x[k]);
+        for (int k = 0; k < 2; ++k) put(target + (i + k * L::kWidth) * 4, L::as_bits(x[k]), streams);
       } else if constexpr (kTarget == Dtype::bf16) {
-        L::store_bits(target + i * 2, L::packed16(L::bf16_of(x[0]), L::bf16_of(x[1])));
+        put(target + i * 2, L::packed16(L::bf16_of(x[0]), L::bf16_of(x[1])), streams);
       } else {
-        L::store_bits(target + i * 2, L::packed16(L::fp16_of(x[0]), L::fp16_of(x[1])));
+        put(target + i * 2, L::packed16(L::fp16_of(x[0]), L::fp16_of(x[1])), streams);
       }
     }
   }

@@ -1,6 +1,9 @@
 #include "cpu_optim/isa.h"
 
 #include <algorithm>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "cpu_optim/kernels.h"
 #include "tiering/check.h"
@@ -9,6 +12,14 @@ namespace penstock::cpu_optim {
 namespace {
 
 constexpr Isa kIsas[] = {Isa::scalar, Isa::sse2, Isa::avx2, Isa::avx512, Isa::neon};
+
+#if defined(__x86_64__)
+// Clang's __builtin_cpu_supports does not know its name.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
 
 // Null where this build has none or this processor cannot run them.
 const Kernels* kernels_if_available(Isa isa) {
@@ -20,9 +31,7 @@ const Kernels* kernels_if_available(Isa isa) {
       return &kSse2Kernels;
     case Isa::avx2:
       // The compiler's test includes that of the operating system's support for the registers.
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")
-                 ? &kAvx2Kernels
-                 : nullptr;
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() ? &kAvx2Kernels : nullptr;
     case Isa::avx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")

@@ -41,7 +41,8 @@ struct UpdateRun {
 using UpdateKernel = void (*)(const UpdateRun&, const Coefficients&);
 using SquareSumKernel = void (*)(const std::byte* values, uint64_t elements, double* lanes);
 using AccumulateKernel = void (*)(const std::byte* source, float* target, uint64_t elements);
-using CastKernel = void (*)(const std::byte* source, std::byte* target, uint64_t elements);
+// `streams`: past the caches, to a 64-byte aligned target.
+using CastKernel = void (*)(const std::byte* source, std::byte* target, uint64_t elements, bool streams);
 // The largest magnitude's bits as fp32; above that of infinity for a NaN.
 using LargestKernel = uint32_t (*)(const std::byte* values, uint64_t elements);
 using ChecksumKernel = void (*)(ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe);

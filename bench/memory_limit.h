@@ -1,0 +1,132 @@
+// What the memory allows: the fastest of several loops that move the same bytes as a kernel and compute next to
+// nothing.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "tiering/tier.h"
+
+namespace penstock::bench {
+
+// Anonymous memory of 2 MiB pages, touched once. Stays until the process ends.
+inline std::byte* huge_memory(uint64_t bytes) {
+  constexpr uint64_t kHugePage = 2 * kMiB;
+  const uint64_t length = round_up(bytes, kHugePage) + kHugePage;
+  void* raw = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) {
+    std::fprintf(stderr, "penstock: memory for a benchmark: %llu B refused\ntry: --quick\n",
+                 static_cast<unsigned long long>(length));
+    std::exit(3);
+  }
+  auto* memory = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<uintptr_t>(raw), kHugePage));
+  madvise(memory, length - kHugePage, MADV_HUGEPAGE);
+  std::memset(memory, 0, bytes);
+  return memory;
+}
+
+// Streams of so many bytes per element.
+struct ByteMix {
+  struct Stream {
+    std::byte* memory;
+    uint64_t element_bytes;
+  };
+  std::vector<Stream> changed;  // read and written in place
+  std::vector<Stream> read;
+  std::vector<Stream> written;
+
+  double bytes_per_element() const {
+    double sum = 0;
+    for (const Stream& s : changed) sum += 2 * static_cast<double>(s.element_bytes);
+    for (const Stream& s : read) sum += static_cast<double>(s.element_bytes);
+    for (const Stream& s : written) sum += static_cast<double>(s.element_bytes);
+    return sum;
+  }
+};
+
+// How a loop asks for lines ahead (0: leaves it to the hardware) and writes what it has not read.
+struct MoveShape {
+  uint64_t prefetch_elements;
+  bool streams;
+};
+constexpr MoveShape kMoveShapes[] = {{0, true}, {0, false}, {256, true}, {512, true}, {512, false}, {1024, true}};
+
+// Moves the elements [begin, end), 64 at a time: a line for every byte of a stream's elements.
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) inline void move_avx512(const ByteMix& mix, MoveShape shape, uint64_t begin,
+                                                           uint64_t end) {
+  const __m512i one = _mm512_set1_epi32(1);
+  __m512i seen = one;
+  for (uint64_t i = begin; i < end; i += 64) {
+    for (const auto& s : mix.changed) {
+      for (uint64_t line = 0; line < s.element_bytes; ++line) {
+        std::byte* at = s.memory + i * s.element_bytes + line * 64;
+        if (shape.prefetch_elements != 0) __builtin_prefetch(at + shape.prefetch_elements * s.element_bytes);
+        _mm512_store_si512(at, _mm512_add_epi32(_mm512_load_si512(at), one));
+      }
+    }
+    for (const auto& s : mix.read) {
+      for (uint64_t line = 0; line < s.element_bytes; ++line) {
+        std::byte* at = s.memory + i * s.element_bytes + line * 64;
+        if (shape.prefetch_elements != 0) __builtin_prefetch(at + shape.prefetch_elements * s.element_bytes);
+        seen = _mm512_or_si512(seen, _mm512_load_si512(at));
+      }
+    }
+    for (const auto& s : mix.written) {
+      for (uint64_t line = 0; line < s.element_bytes; ++line) {
+        std::byte* at = s.memory + i * s.element_bytes + line * 64;
+        if (shape.streams) {
+          _mm512_stream_si512(reinterpret_cast<__m512i*>(at), one);
+        } else {
+          _mm512_store_si512(at, one);
+        }
+      }
+    }
+  }
+  asm volatile("" ::"v"(seen));
+  _mm_sfence();
+}
+#endif
+
+// Without AVX-512: words, as the compiler vectorises them.
+inline void move_words(const ByteMix& mix, MoveShape shape, uint64_t begin, uint64_t end) {
+  uint64_t seen = 0;
+  for (uint64_t i = begin; i < end; i += 64) {
+    for (const auto& s : mix.changed) {
+      auto* words = reinterpret_cast<uint64_t*>(s.memory + i * s.element_bytes);
+      for (uint64_t w = 0; w < 8 * s.element_bytes; ++w) {
+        if (shape.prefetch_elements != 0 && w % 8 == 0)
+          __builtin_prefetch(words + w + shape.prefetch_elements * s.element_bytes / 8);
+        words[w] += 1;
+      }
+    }
+    for (const auto& s : mix.read) {
+      auto* words = reinterpret_cast<const uint64_t*>(s.memory + i * s.element_bytes);
+      for (uint64_t w = 0; w < 8 * s.element_bytes; ++w) seen |= words[w];
+    }
+    for (const auto& s : mix.written) {
+      auto* words = reinterpret_cast<uint64_t*>(s.memory + i * s.element_bytes);
+      for (uint64_t w = 0; w < 8 * s.element_bytes; ++w) words[w] = 1;
+    }
+  }
+  asm volatile("" ::"r"(seen));
+}
+
+inline void move(const ByteMix& mix, MoveShape shape, uint64_t begin, uint64_t end) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return move_avx512(mix, shape, begin, end);
+#endif
+  move_words(mix, shape, begin, end);
+}
+
+}  // namespace penstock::bench

@@ -1,0 +1,105 @@
+#include "cpu_optim/penstock_optim.h"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "cpu_optim/gradient.h"
+#include "cpu_optim/tile_update.h"
+#include "tiering/arithmetic/optimizer.h"
+
+namespace penstock::cpu_optim {
+namespace {
+
+constexpr int kRefused = 2;
+
+std::atomic<Isa>& isa_in_use() {
+  static std::atomic<Isa> isa{best_isa()};
+  return isa;
+}
+
+bool is_dtype(int dtype) { return dtype == PENSTOCK_FP32 || dtype == PENSTOCK_BF16 || dtype == PENSTOCK_FP16; }
+
+Dtype dtype_of(int dtype) {
+  return dtype == PENSTOCK_FP32 ? Dtype::fp32 : dtype == PENSTOCK_BF16 ? Dtype::bf16 : Dtype::fp16;
+}
+
+std::byte* bytes_at(void* address) { return static_cast<std::byte*>(address); }
+
+int step(OptimizerKind kind, const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
+  if (arrays == nullptr || rates == nullptr || number == 0) return kRefused;
+  if (arrays->elements == 0) return 0;
+  const bool has_momentum = arithmetic::has_momentum(kind), has_variance = arithmetic::has_variance(kind);
+  if (arrays->master == nullptr || arrays->gradient == nullptr || !is_dtype(arrays->gradient_dtype) ||
+      (has_momentum && arrays->momentum == nullptr) || (has_variance && arrays->variance == nullptr)) {
+    return kRefused;
+  }
+  StateForm form{kind, MasterForm::same, MomentForm::fp32, Dtype::fp32, dtype_of(arrays->gradient_dtype)};
+  TileView tile;
+  tile.elements = arrays->elements;
+  tile.gradient = static_cast<const std::byte*>(arrays->gradient);
+  size_t plane = 0;
+  if (arrays->weight == nullptr) {
+    tile.weight = PlaneView::in_place(bytes_at(arrays->master));
+  } else {
+    if (arrays->weight_dtype != PENSTOCK_BF16 && arrays->weight_dtype != PENSTOCK_FP16) return kRefused;
+    form.master = MasterForm::full;
+    form.weight = dtype_of(arrays->weight_dtype);
+    tile.weight.target = bytes_at(arrays->weight);
+    tile.planes[plane++] = PlaneView::in_place(bytes_at(arrays->master));
+  }
+  if (has_momentum) tile.planes[plane++] = PlaneView::in_place(bytes_at(arrays->momentum));
+  if (has_variance) tile.planes[plane++] = PlaneView::in_place(bytes_at(arrays->variance));
+
+  const Hyper hyper{rates->lr,       rates->beta1,     rates->beta2,         rates->eps,     rates->weight_decay,
+                    rates->momentum, rates->dampening, rates->nesterov != 0, rates->lr_decay};
+  if (!validate(kind, hyper).ok()) return kRefused;
+  StepNumbers numbers;
+  numbers.coefficients = make_coefficients(kind, hyper, number);
+  numbers.gradient_scale = arrays->gradient_scale;
+  numbers.step = number;
+  TileNotes notes;
+  std::vector<double> square_sums;
+  if (arrays->gradient_square_sum != nullptr) square_sums.resize(ceil_div(tile.elements, kBlockElements));
+  notes.square_sums = square_sums;
+  TileUpdater(form, isa_in_use()).update(tile, numbers, notes);
+  if (arrays->gradient_square_sum != nullptr) *arrays->gradient_square_sum = total(square_sums);
+  return 0;
+}
+
+}  // namespace
+}  // namespace penstock::cpu_optim
+
+using penstock::OptimizerKind;
+using penstock::cpu_optim::step;
+
+extern "C" {
+
+int penstock_adamw(const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
+  return step(OptimizerKind::adamw, arrays, rates, number);
+}
+int penstock_adam(const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
+  return step(OptimizerKind::adam, arrays, rates, number);
+}
+int penstock_adagrad(const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
+  return step(OptimizerKind::adagrad, arrays, rates, number);
+}
+int penstock_lion(const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
+  return step(OptimizerKind::lion, arrays, rates, number);
+}
+int penstock_sgd(const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
+  return step(OptimizerKind::sgd, arrays, rates, number);
+}
+
+const char* penstock_optim_isa(void) { return penstock::cpu_optim::name_of(penstock::cpu_optim::isa_in_use()); }
+
+int penstock_optim_use_isa(const char* name) {
+  using namespace penstock::cpu_optim;
+  const auto isa = name == nullptr ? std::nullopt : isa_named(name);
+  const auto available = available_isas();
+  if (!isa || std::find(available.begin(), available.end(), *isa) == available.end()) return kRefused;
+  isa_in_use() = *isa;
+  return 0;
+}
+
+}  // extern "C"

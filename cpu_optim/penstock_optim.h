@@ -1,0 +1,66 @@
+/* The optimizers for C: one step over arrays of the caller's, on the calling thread, in one pass.
+ *
+ * The arithmetic is that of Penstock's CPU kernels (for fp32 arrays: bit for bit that of torch 2.13's fused CPU
+ * optimizers over multiples of 16 elements); the fastest kernels that this processor can run are chosen at the first
+ * call. Every function returns 0, or 2 if it refuses its arguments (then nothing has been written).
+ */
+#ifndef PENSTOCK_OPTIM_H
+#define PENSTOCK_OPTIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define PENSTOCK_OPTIM_API __attribute__((visibility("default")))
+#else
+#define PENSTOCK_OPTIM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum penstock_dtype { PENSTOCK_FP32 = 0, PENSTOCK_BF16 = 1, PENSTOCK_FP16 = 2 };
+
+/* What lies where. No array overlaps another. */
+struct penstock_arrays {
+  uint64_t elements;
+  float* master; /* updated in place */
+  void* weight;  /* receives the master rounded to weight_dtype; NULL: no 16-bit weight is wanted */
+  const void* gradient;
+  float* momentum;  /* NULL where the optimizer has none */
+  float* variance;  /* likewise */
+  int weight_dtype; /* PENSTOCK_BF16 or PENSTOCK_FP16; not read where weight is NULL */
+  int gradient_dtype;
+  double* gradient_square_sum; /* NULL, or receives the sum of squares of the gradient as it lies, in double and in one
+                                  order whatever the Isa; it is finite if and only if every gradient is */
+  float gradient_scale;        /* every gradient is multiplied by it: 1 / loss scale, times the clip factor */
+};
+
+struct penstock_rates {
+  double lr, beta1, beta2, eps, weight_decay;
+  double momentum, dampening, lr_decay;
+  int nesterov;
+};
+
+/* `step` counts from 1. Fields of the rates that an optimizer does not have are not read. */
+PENSTOCK_OPTIM_API int penstock_adamw(const struct penstock_arrays* arrays, const struct penstock_rates* rates,
+                                      uint64_t step);
+PENSTOCK_OPTIM_API int penstock_adam(const struct penstock_arrays* arrays, const struct penstock_rates* rates,
+                                     uint64_t step);
+PENSTOCK_OPTIM_API int penstock_adagrad(const struct penstock_arrays* arrays, const struct penstock_rates* rates,
+                                        uint64_t step);
+PENSTOCK_OPTIM_API int penstock_lion(const struct penstock_arrays* arrays, const struct penstock_rates* rates,
+                                     uint64_t step);
+PENSTOCK_OPTIM_API int penstock_sgd(const struct penstock_arrays* arrays, const struct penstock_rates* rates,
+                                    uint64_t step);
+
+/* "avx512", "avx2", "sse2", "neon" or "scalar": the kernels in use. */
+PENSTOCK_OPTIM_API const char* penstock_optim_isa(void);
+/* Uses the named kernels from now on; 2 if there are none or the processor cannot run them. For tests. */
+PENSTOCK_OPTIM_API int penstock_optim_use_isa(const char* name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,226 @@
+// The definition against the textbook: every optimizer, element by element, against the same step in double, with
+// plain formulas that share nothing with tiering/arithmetic.
+//
+// Bound per step: the moments are a few fp32 roundings (4 ulp, where their two terms do not cancel; where they do, 4
+// ulp of the larger term); the update u = |change of p| has at most 8 roundings; adding it rounds p once, decay once
+// more.
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "cpu_optim/flush_scope.h"
+#include "cpu_optim/kernels.h"
+#include "tests/cpu_optim/tile_world.h"
+
+namespace penstock::cpu_optim {
+namespace {
+
+constexpr double kUlp = 1.0 / (1 << 23);
+
+struct Element {
+  double p, m, v;
+};
+struct Bounds {
+  double p, m, v;
+};
+
+double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
+
+// The step as papers write it, and what fp32 may be off by.
+Bounds step_in_double(OptimizerKind kind, const Hyper& h, uint64_t step, double g, Element& e) {
+  const Element old = e;
+  const double t = static_cast<double>(step);
+  double change = 0, decayed = e.p, term = std::abs(g);
+  switch (kind) {
+    case OptimizerKind::adamw:
+    case OptimizerKind::adam: {
+      if (kind == OptimizerKind::adamw) decayed = e.p - h.lr * h.weight_decay * e.p;
+      if (kind == OptimizerKind::adam) g += h.weight_decay * e.p, term += std::abs(h.weight_decay * e.p);
+      e.m = h.beta1 * e.m + (1 - h.beta1) * g;
+      e.v = h.beta2 * e.v + (1 - h.beta2) * g * g;
+      change = -h.lr * (e.m / (1 - std::pow(h.beta1, t))) / (std::sqrt(e.v / (1 - std::pow(h.beta2, t))) + h.eps);
+      break;
+    }
+    case OptimizerKind::adagrad:
+      g += h.weight_decay * e.p, term += std::abs(h.weight_decay * e.p);
+      e.v += g * g;
+      change = -h.lr / (1 + (t - 1) * h.lr_decay) * g / (std::sqrt(e.v) + h.eps);
+      break;
+    case OptimizerKind::lion:
+      decayed = e.p - h.lr * h.weight_decay * e.p;
+      change = -h.lr * sign(h.beta1 * e.m + (1 - h.beta1) * g);
+      e.m = h.beta2 * e.m + (1 - h.beta2) * g;
+      break;
+    case OptimizerKind::sgd: {
+      g += h.weight_decay * e.p, term += std::abs(h.weight_decay * e.p);
+      e.m = step == 1 ? g : h.momentum * e.m + (1 - h.dampening) * g;
+      change = -h.lr * (h.nesterov ? g + h.momentum * e.m : e.m);
+      break;
+    }
+  }
+  e.p = decayed + change;
+  Bounds bounds;
+  bounds.m = 4 * kUlp * (std::abs(old.m) + term);
+  bounds.v = 4 * kUlp * (old.v + term * term);
+  // What an error of m and of v does to the change, besides its own roundings.
+  double relative = 8 * kUlp + (e.v > 0 ? bounds.v / e.v : 0);
+  double scale = std::abs(e.m) > 0 ? std::abs(change / e.m) : 0;
+  if (kind == OptimizerKind::adagrad) scale = std::abs(g) > 0 ? std::abs(change / g) : 0;
+  if (kind == OptimizerKind::lion) scale = 0;
+  bounds.p = 2 * kUlp * std::abs(old.p) + relative * std::abs(change) + scale * bounds.m + kUlp * std::abs(e.p);
+  return bounds;
+}
+
+std::vector<Hyper> hypers_of(OptimizerKind kind) {
+  std::vector<Hyper> hypers = {usual_hyper(kind), usual_hyper(kind), usual_hyper(kind)};
+  hypers[1].weight_decay = 0;
+  hypers[1].lr = 3e-4;
+  hypers[2].beta1 = 0.3;
+  hypers[2].beta2 = 0.9;
+  hypers[2].lr_decay = 0.05;
+  if (kind == OptimizerKind::sgd) hypers[2].dampening = 0, hypers[2].nesterov = true;
+  return hypers;
+}
+
+TEST(Definition, IsTheTextbooksStepWithinItsRoundings) {
+  constexpr uint64_t kElements = 4096;
+  for (const StateForm& form : all_forms()) {
+    if (form.moments != MomentForm::fp32 || form.gradient != Dtype::fp32) continue;
+    for (const Hyper& hyper : hypers_of(form.optimizer)) {
+      Random random(99);
+      Tile tile(form, kElements);
+      tile.fill_masters(random, Numbers::ordinary);
+      const size_t first_moment = form.master == MasterForm::same ? 1 : 2;
+      const bool has_m = form.optimizer != OptimizerKind::adagrad;
+      const bool has_v = form.optimizer != OptimizerKind::lion && form.optimizer != OptimizerKind::sgd;
+      for (uint64_t step = 1; step <= 20; ++step) {
+        auto gradient = gradients(form.gradient, kElements, random, Numbers::ordinary);
+        std::vector<Element> before(kElements);
+        const std::byte* m_plane = tile.plane(first_moment);
+        const std::byte* v_plane = tile.plane(first_moment + (has_m ? 1 : 0) * (has_v ? 1 : 0));
+        auto read = [&](uint64_t i) {
+          return Element{tile.master(i), has_m ? get(m_plane, Dtype::fp32, i) : 0,
+                         has_v ? get(v_plane, Dtype::fp32, i) : 0};
+        };
+        for (uint64_t i = 0; i < kElements; ++i) before[i] = read(i);
+        TileUpdater(form, Isa::scalar)
+            .update(tile.view(gradient.data(), 0, kElements), numbers_of(form.optimizer, hyper, step, 0.5f));
+        for (uint64_t i = 0; i < kElements; ++i) {
+          Element expected = before[i];
+          const double g = 0.5 * get(gradient.data(), Dtype::fp32, i);
+          const Bounds bounds = step_in_double(form.optimizer, hyper, step, g, expected);
+          const Element actual = read(i);
+          ASSERT_NEAR(actual.p, expected.p, bounds.p) << describe(form) << ", step " << step << ", element " << i;
+          ASSERT_NEAR(actual.m, expected.m, bounds.m) << describe(form) << ", step " << step << ", element " << i;
+          ASSERT_NEAR(actual.v, expected.v, bounds.v) << describe(form) << ", step " << step << ", element " << i;
+          if (form.weight != Dtype::fp32) {
+            const float nearest = form.weight == Dtype::fp16
+                                      ? arithmetic::float_of_fp16(arithmetic::fp16_of_float(tile.master(i)))
+                                      : arithmetic::float_of_bf16(arithmetic::bf16_of_float(tile.master(i)));
+            const float weight = get(tile.plane(0), form.weight, i);
+            // A split weight rounds ties away from zero, which is one bf16 step from ties to even.
+            ASSERT_LE(std::abs(weight - nearest), form.master == MasterForm::split ? std::abs(nearest) / 128 : 0.0f);
+            ASSERT_LE(std::abs(weight - tile.master(i)), std::abs(tile.master(i)) / 256 + 1e-7f);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Kernels called as they are, without the pass that sets flush-to-zero: with and without it the same bits.
+TEST(Definition, DoesNotDependOnHardwareFlushing) {
+  constexpr uint64_t kElements = 4096;
+  for (const StateForm& form : all_forms()) {
+    Random random(7);
+    Tile kept(form, kElements);
+    for (uint64_t i = 0; i < kElements; ++i) {
+      float master = random.number(Numbers::adversarial, 1e-2f);
+      kept.set_master(i, std::abs(master) < 0x1p-100f ? 0.0f : master);
+    }
+    Tile flushed = kept;
+    const Kernels& kernels = kernels_of(Isa::scalar);
+    const UpdateKernel kernel = kernels.update[static_cast<size_t>(form.optimizer)][static_cast<size_t>(form.master)]
+                                              [static_cast<size_t>(form.moments)];
+    for (uint64_t step = 1; step <= 5; ++step) {
+      auto gradient = gradients(form.gradient, kElements, random, Numbers::adversarial);
+      auto numbers = numbers_of(form.optimizer, usual_hyper(form.optimizer), step);
+      auto run_of = [&](Tile& tile) {
+        UpdateRun run{};
+        for (size_t i = 0; i < tile.planes().size(); ++i) run.planes[i] = PlaneView::in_place(tile.plane(i));
+        run.gradient = gradient.data();
+        run.elements = kElements;
+        run.weight_dtype = form.weight;
+        run.gradient_dtype = form.gradient;
+        run.gradient_scale = numbers.gradient_scale;
+        run.random_key = static_cast<uint32_t>(step * 77);
+        return run;
+      };
+      kernel(run_of(kept), numbers.coefficients);
+      FlushScope scope;
+      kernel(run_of(flushed), numbers.coefficients);
+    }
+    EXPECT_EQ(kept.difference(flushed), "") << describe(form);
+  }
+}
+
+TEST(Definition, WritesNoDenormalAndOneNan) {
+  constexpr uint64_t kElements = 8192;
+  for (const StateForm& form : all_forms()) {
+    if (form.moments != MomentForm::fp32) continue;
+    Random random(8);
+    Tile tile(form, kElements);
+    tile.fill_masters(random, Numbers::adversarial);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      auto gradient = gradients(form.gradient, kElements, random, Numbers::adversarial);
+      TileUpdater(form).update(tile.view(gradient.data(), 0, kElements),
+                               numbers_of(form.optimizer, usual_hyper(form.optimizer), step));
+    }
+    bool has_nan = false;
+    for (size_t plane = 0; plane < tile.planes().size(); ++plane) {
+      if (tile.planes()[plane].dtype != Dtype::fp32) continue;
+      const bool is_moment = tile.planes()[plane].role != Role::weight && tile.planes()[plane].role != Role::master;
+      for (uint64_t i = 0; i < kElements; ++i) {
+        const float value = get(tile.plane(plane), Dtype::fp32, i);
+        const uint32_t bits = std::bit_cast<uint32_t>(value);
+        if (std::isnan(value)) {
+          has_nan = true;
+          ASSERT_EQ(bits, 0x7fc00000u) << describe(form);
+        } else if (value != 0) {
+          ASSERT_GE(std::abs(value), is_moment ? 0x1p-100f : 0x1p-119f) << describe(form);
+        }
+      }
+    }
+    EXPECT_TRUE(has_nan || form.master == MasterForm::split) << "the numbers were to hold NaNs: " << describe(form);
+  }
+}
+
+TEST(Definition, SplitMasterIsAnExactInverseAndKeepsNan) {
+  StateForm split{OptimizerKind::sgd, MasterForm::split, MomentForm::fp32, Dtype::bf16, Dtype::fp32};
+  StateForm same = split;
+  same.master = MasterForm::same;
+  same.weight = Dtype::fp32;
+  constexpr uint64_t kElements = 1 << 16;
+  Random random(9);
+  Tile halves(split, kElements), whole(same, kElements);
+  for (uint64_t i = 0; i < kElements; ++i) {
+    const float value = random.number(Numbers::adversarial, 1.0f);
+    halves.set_master(i, value);
+    whole.set_master(i, value);
+  }
+  auto gradient = gradients(Dtype::fp32, kElements, random, Numbers::ordinary);
+  for (uint64_t step = 1; step <= 3; ++step) {
+    auto numbers = numbers_of(split.optimizer, usual_hyper(split.optimizer), step);
+    TileUpdater(split).update(halves.view(gradient.data(), 0, kElements), numbers);
+    TileUpdater(same).update(whole.view(gradient.data(), 0, kElements), numbers);
+    for (uint64_t i = 0; i < kElements; ++i) {
+      const uint32_t a = std::bit_cast<uint32_t>(halves.master(i)), b = std::bit_cast<uint32_t>(whole.master(i));
+      ASSERT_EQ(a, b) << "element " << i;
+      const float weight = get(halves.plane(0), Dtype::bf16, i);
+      ASSERT_EQ(std::isnan(weight), std::isnan(whole.master(i))) << "element " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cpu_optim

@@ -1,0 +1,97 @@
+#include "cpu_optim/gradient.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/cpu_optim/tile_world.h"
+
+namespace penstock::cpu_optim {
+namespace {
+
+constexpr Dtype kDtypes[] = {Dtype::fp32, Dtype::bf16, Dtype::fp16};
+constexpr uint64_t kLengths[] = {0, 1, 63, 64, 65, 1000, kBlockElements + 77};
+
+class GradientKernelsOn : public testing::TestWithParam<Isa> {
+ protected:
+  GradientKernels kernels{GetParam()};
+};
+INSTANTIATE_TEST_SUITE_P(Isas, GradientKernelsOn, testing::ValuesIn(available_isas()),
+                         [](const auto& isa) { return name_of(isa.param); });
+
+TEST_P(GradientKernelsOn, AccumulatesAsAPlainLoopDoes) {
+  Random random(1);
+  for (Dtype dtype : kDtypes) {
+    for (uint64_t n : kLengths) {
+      auto source = gradients(dtype, n, random, Numbers::ordinary);
+      std::vector<float> sums(n + 3), expected(n + 3);
+      for (uint64_t i = 0; i < sums.size(); ++i) sums[i] = expected[i] = random.normal(1);
+      for (uint64_t i = 0; i < n; ++i) expected[i] += get(source.data(), dtype, i);
+      kernels.accumulate(dtype, source.data(), sums.data(), n);
+      ASSERT_EQ(std::memcmp(sums.data(), expected.data(), sums.size() * 4), 0) << name_of(dtype) << ' ' << n;
+    }
+  }
+}
+
+// Denormals, ties, NaN payloads and all.
+TEST_P(GradientKernelsOn, CastsEveryNumberAsTheDefinitionDoes) {
+  Random random(2);
+  for (Dtype from : kDtypes) {
+    for (Dtype to : kDtypes) {
+      for (uint64_t n : kLengths) {
+        std::vector<std::byte> source(n * bytes_of(from)), target(n * bytes_of(to) + 4), expected(target.size());
+        for (std::byte& byte : source) byte = static_cast<std::byte>(random.below(256));
+        for (uint64_t i = 0; i < n; ++i) put(expected.data(), to, i, get(source.data(), from, i));
+        kernels.cast(from, source.data(), to, target.data(), n);
+        ASSERT_EQ(target, expected) << name_of(from) << " to " << name_of(to) << ' ' << n;
+      }
+    }
+  }
+}
+
+TEST_P(GradientKernelsOn, SumsSquaresInTheOrderThatIsPromised) {
+  Random random(3);
+  for (Dtype dtype : kDtypes) {
+    for (uint64_t n : kLengths) {
+      auto values = gradients(dtype, n, random, Numbers::ordinary);
+      std::vector<double> sums(ceil_div(n, kBlockElements)), expected;
+      for (uint64_t first = 0; first < n; first += kBlockElements) {
+        double lanes[32] = {};
+        for (uint64_t i = first; i < std::min(n, first + kBlockElements); ++i) {
+          const double x = get(values.data(), dtype, i);
+          lanes[i % 32] += x * x;
+        }
+        for (int half : {16, 8, 4, 2, 1}) {
+          for (int j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+        }
+        expected.push_back(lanes[0]);
+      }
+      kernels.square_sums(dtype, values.data(), n, sums);
+      ASSERT_EQ(sums, expected) << name_of(dtype) << ' ' << n;
+    }
+  }
+}
+
+TEST_P(GradientKernelsOn, FindsTheOneValueThatIsNotFinite) {
+  Random random(4);
+  for (Dtype dtype : kDtypes) {
+    for (uint64_t n : kLengths) {
+      auto values = gradients(dtype, n, random, Numbers::ordinary);
+      EXPECT_TRUE(kernels.finite(dtype, values.data(), n));
+      if (n == 0) continue;
+      for (float bad : {INFINITY, -INFINITY, NAN}) {
+        const uint64_t place = random.below(n);
+        const float good = get(values.data(), dtype, place);
+        put(values.data(), dtype, place, bad);
+        EXPECT_FALSE(kernels.finite(dtype, values.data(), n)) << name_of(dtype) << ' ' << place << " of " << n;
+        put(values.data(), dtype, place, good);
+      }
+    }
+  }
+}
+
+TEST(Total, AddsInBlockOrder) {
+  const double sums[] = {1e300, 1.0, -1e300, 3.0};
+  EXPECT_EQ(total(sums), ((1e300 + 1.0) - 1e300) + 3.0);
+}
+
+}  // namespace
+}  // namespace penstock::cpu_optim
