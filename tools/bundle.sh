@@ -5,8 +5,7 @@
 
 bundle_limit_mib=40
 # What the libraries need at run time, and the test library.
-bundle_extra=(libgtest-dev googletest libbenchmark-dev liburing2 libaio1 libtbb12 libtbbmalloc2 libtbbbind-2-5 libhwloc15
-  libnuma1 libyaml-cpp0.7 libxxhash0 libisal2)
+bundle_extra=(libgtest-dev googletest liburing2 libtbb12 libtbbmalloc2 libtbbbind-2-5 libhwloc15)
 
 # make_bundle DIR PACKAGE...
 make_bundle() {
@@ -80,7 +79,6 @@ END
 thin_out() {
   local into=$1
   rm -rf "$into"/usr/share/{doc,man,lintian,bug}
-  # A shared library beside its archive is enough; GoogleTest, Benchmark and ISA-L are linked as archives.
-  find "$into/usr/lib" -name '*.a' ! -name 'libg*' ! -name 'libbenchmark*' ! -name 'libisal*' ! -name 'liburing*' \
-    ! -name 'libaio*' -delete
+  # A shared library beside its archive is enough; GoogleTest is linked as an archive.
+  find "$into/usr/lib" -name '*.a' ! -name 'libg*' ! -name 'liburing*' -delete
 }
