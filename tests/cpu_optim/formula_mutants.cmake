@@ -1,138 +1,81 @@
-#A suite that passes with a sign flipped or a tail element skipped is a defect.Each mutant is one source with one
-#mistake in it; the tests, linked with it in place of the real one, must fail.
+# A suite that passes with a sign flipped or a tail element skipped is a defect. Each mutant is one source with one
+# mistake in it; the tests, linked with it in place of the real one, must fail.
 
-if (PENSTOCK_SANITIZE)
-return () #the unbroken suite runs there endif()
+if(PENSTOCK_SANITIZE)
+  return()  # the unbroken suite runs there
+endif()
 
-    add_library(formula_test_object OBJECT ${PROJECT_SOURCE_DIR} / tests / cpu_optim /
-                definition_test.cpp ${PROJECT_SOURCE_DIR} / tests / cpu_optim /
-                isa_equality_test.cpp ${PROJECT_SOURCE_DIR} / tests / cpu_optim /
-                low_bit_moments_test.cpp ${PROJECT_SOURCE_DIR} / tests / cpu_optim /
-                tile_notes_test.cpp) target_include_directories(formula_test_object PRIVATE ${
-        PROJECT_SOURCE_DIR}) target_link_libraries(formula_test_object PRIVATE penstock_cpu_optim GTest::gtest)
+add_library(formula_test_object OBJECT
+            ${PROJECT_SOURCE_DIR}/tests/cpu_optim/definition_test.cpp
+            ${PROJECT_SOURCE_DIR}/tests/cpu_optim/isa_equality_test.cpp
+            ${PROJECT_SOURCE_DIR}/tests/cpu_optim/low_bit_moments_test.cpp
+            ${PROJECT_SOURCE_DIR}/tests/cpu_optim/tile_notes_test.cpp)
+target_include_directories(formula_test_object PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(formula_test_object PRIVATE penstock_cpu_optim GTest::gtest)
 
-#penstock_formula_mutant(NAME TESTS SOURCE FILE TEXT REPLACEMENT) : SOURCE is what is compiled anew, \
-    FILE the one that is
-#changed : SOURCE itself or a header that it includes.
-        function(penstock_formula_mutant name tests source file text replacement) file(
-            READ ${PROJECT_SOURCE_DIR} /
-            ${file} content) set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR} /
-                                          ${file}) string(FIND
-                                                          "${content}"
-                                                          "${text}" found) if (found EQUAL - 1)
-            message(FATAL_ERROR "formula mutant ${name}: ${file} no longer has: ${text}") endif() string(
-                REPLACE
-                "${text}"
-                "${replacement}" content "${content}") set(folder ${CMAKE_BINARY_DIR} / mutants / ${name})
-                file(CONFIGURE OUTPUT ${folder} / ${file} CONTENT "${content}"
-                     @ONLY) if (file STREQUAL source) set(compiled ${folder} / ${file}) else()
-#A copy, so that its flags are its own.
-                    set(compiled ${folder} / ${source}) configure_file(
-                        ${PROJECT_SOURCE_DIR} /
-                        ${source} ${
-                            compiled} COPYONLY) endif() if (source MATCHES "avx2") set_source_files_properties(${
-                        compiled} PROPERTIES COMPILE_OPTIONS "${PENSTOCK_AVX2_FLAGS}") endif()
+# penstock_formula_mutant(NAME TESTS SOURCE FILE TEXT REPLACEMENT): SOURCE is what is compiled anew, FILE the one that is
+# changed: SOURCE itself or a header that it includes.
+function(penstock_formula_mutant name tests source file text replacement)
+  file(READ ${PROJECT_SOURCE_DIR}/${file} content)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+  string(FIND "${content}" "${text}" found)
+  if(found EQUAL -1)
+    message(FATAL_ERROR "formula mutant ${name}: ${file} no longer has: ${text}")
+  endif()
+  string(REPLACE "${text}" "${replacement}" content "${content}")
+  set(folder ${CMAKE_BINARY_DIR}/mutants/${name})
+  file(CONFIGURE OUTPUT ${folder}/${file} CONTENT "${content}" @ONLY)
+  set(compiled ${folder}/${source})
+  if(NOT file STREQUAL source)
+    configure_file(${PROJECT_SOURCE_DIR}/${source} ${compiled} COPYONLY)  # a copy, so that its flags are its own
+  endif()
+  if(source MATCHES "avx2")
+    set_source_files_properties(${compiled} PROPERTIES COMPILE_OPTIONS "${PENSTOCK_AVX2_FLAGS}")
+  endif()
 
-#The mutant 's object defines what the library' s would, so the linker never takes the latter.
-                        add_executable(formula_mutant_${name} $ < TARGET_OBJECTS
-                                       : formula_test_object > ${compiled}) target_include_directories(formula_mutant_${
-                            name} BEFORE PRIVATE ${folder} ${
-                            PROJECT_SOURCE_DIR}) target_include_directories(formula_mutant_${name} SYSTEM PRIVATE ${
-                            PENSTOCK_XSIMD_INCLUDE}) target_link_libraries(formula_mutant_${
-                            name} PRIVATE penstock_cpu_optim GTest::gtest GTest::gtest_main)
-                            add_test(NAME FormulaMutant.${name} COMMAND formula_mutant_$ {
-                              name
-                            } --gtest_fail_fast-- gtest_filter =
-                                         *${tests}*) set_tests_properties(FormulaMutant.${
-                                name} PROPERTIES PASS_REGULAR_EXPRESSION "1 FAILED TEST" TIMEOUT 300) endfunction()
+  # The mutant's object defines what the library's would, so the linker never takes the latter.
+  add_executable(formula_mutant_${name} $<TARGET_OBJECTS:formula_test_object> ${compiled})
+  target_include_directories(formula_mutant_${name} BEFORE PRIVATE ${folder} ${PROJECT_SOURCE_DIR})
+  target_include_directories(formula_mutant_${name} SYSTEM PRIVATE ${PENSTOCK_XSIMD_INCLUDE})
+  target_link_libraries(formula_mutant_${name} PRIVATE penstock_cpu_optim GTest::gtest GTest::gtest_main)
+  add_test(NAME FormulaMutant.${name} COMMAND formula_mutant_${name} --gtest_fail_fast --gtest_filter=*${tests}*)
+  set_tests_properties(FormulaMutant.${name} PROPERTIES PASS_REGULAR_EXPRESSION "1 FAILED TEST" TIMEOUT 300)
+endfunction()
 
-                                set(formula tiering / arithmetic /
-                                    optimizer.h) set(scalar cpu_optim / kernels_scalar.cpp)
+set(formula tiering/arithmetic/optimizer.h)
+set(scalar cpu_optim/kernels_scalar.cpp)
 
-                                    penstock_formula_mutant(sign_flipped Textbook ${scalar} $ {
-                                      formula
-                                    } "p = counted<N>(p + counted<N>((N::all(c.step_size) * m)"
-                                      "p = counted<N>(p - counted<N>((N::all(c.step_size) * m)")
-                                        penstock_formula_mutant(weight_decay_twice Textbook ${scalar} $ {
-                                          formula
-                                        } "p = p * N::all(c.decay);"
-                                          "p = p * N::all(c.decay) * N::all(c.decay);")
-                                            penstock_formula_mutant(momentum_after_gradient Textbook ${scalar} $ {
-                                              formula
-                                            } "c.momentum_from_gradient ? g : m"
-                                              "c.momentum_from_gradient ? m : g")
-                                                penstock_formula_mutant(eps_inside_the_root Textbook ${scalar} $ {
-                                                  formula
-                                                } "N::root(v) / N::all(c.variance_correction) + N::all(c.eps)"
-                                                  "N::root(v + N::all(c.eps)) / N::all(c.variance_correction)")
-                                                    penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} $ {
-                                                      formula
-                                                    } "c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m"
-                                                      "m")
-                                                        penstock_formula_mutant(moments_not_flushed HardwareFlushing ${
-                                                            scalar} $ {
-                                                          formula
-                                                        } "g - m, c.momentum_from_gradient ? g : m), kMomentTiny)"
-                                                          "g - m, c.momentum_from_gradient ? g : m), 0.0f)")
+penstock_formula_mutant(sign_flipped Textbook ${scalar} ${formula}
+  "p = counted<N>(p + counted<N>((N::all(c.step_size) * m)" "p = counted<N>(p - counted<N>((N::all(c.step_size) * m)")
+penstock_formula_mutant(weight_decay_twice Textbook ${scalar} ${formula}
+  "p = p * N::all(c.decay)" "p = p * N::all(c.decay) * N::all(c.decay)")
+penstock_formula_mutant(momentum_after_gradient Textbook ${scalar} ${formula}
+  "c.momentum_from_gradient ? g : m" "c.momentum_from_gradient ? m : g")
+penstock_formula_mutant(eps_inside_the_root Textbook ${scalar} ${formula}
+  "N::root(v) / N::all(c.variance_correction) + N::all(c.eps)"
+  "N::root(v + N::all(c.eps)) / N::all(c.variance_correction)")
+penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
+  "c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m" "m")
+penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}
+  "g - m, c.momentum_from_gradient ? g : m), kMomentTiny)" "g - m, c.momentum_from_gradient ? g : m), 0.0f)")
 
-                                                            penstock_formula_mutant(
-                                                                lr_tripled Textbook tiering / hyper.cpp tiering /
-                                                                hyper.cpp
-                                                                "c.step_size = static_cast<float>(-hyper.lr / (1 - "
-                                                                "std::pow(hyper.beta1, count)))"
-                                                                "c.step_size = static_cast<float>(-3 * hyper.lr / (1 - "
-                                                                "std::pow(hyper.beta1, count)))")
-                                                                penstock_formula_mutant(
-                                                                    bias_correction_dropped Textbook tiering /
-                                                                    hyper.cpp tiering /
-                                                                    hyper.cpp
-                                                                    "std::sqrt(1 - std::pow(hyper.beta2, count))"
-                                                                    "std::sqrt(1 - 0 * count)")
+penstock_formula_mutant(lr_tripled Textbook tiering/hyper.cpp tiering/hyper.cpp
+  "static_cast<float>(-hyper.lr / (1 - std::pow(hyper.beta1, count)))"
+  "static_cast<float>(-3 * hyper.lr / (1 - std::pow(hyper.beta1, count)))")
+penstock_formula_mutant(bias_correction_dropped Textbook tiering/hyper.cpp tiering/hyper.cpp
+  "std::sqrt(1 - std::pow(hyper.beta2, count))" "std::sqrt(1 - 0 * count)")
 
-                                                                    penstock_formula_mutant(
-                                                                        tail_element_skipped IsTheSameOnEveryIsa
-                                                                            cpu_optim /
-                                                                        tile_pass.cpp cpu_optim /
-                                                                        tile_pass.cpp
-                                                                        "std::memcpy(run.planes[i].target, scratch[i], "
-                                                                        "planes_[i].bytes(run.elements));"
-                                                                        "std::memcpy(run.planes[i].target, scratch[i], "
-                                                                        "planes_[i].bytes(run.elements - 1));")
-                                                                        penstock_formula_mutant(
-                                                                            random_numbers_of_the_tile CutsAndAlignment
-                                                                                cpu_optim /
-                                                                            tile_pass.cpp cpu_optim /
-                                                                            tile_pass.cpp
-                                                                            "run.random_index = "
-                                                                            "static_cast<uint32_t>(index);"
-                                                                            "run.random_index = "
-                                                                            "static_cast<uint32_t>(first);")
-                                                                            penstock_formula_mutant(
-                                                                                target_checksum_of_the_source Checksums
-                                                                                    cpu_optim /
-                                                                                tile_pass.cpp cpu_optim /
-                                                                                tile_pass.cpp
-                                                                                "block.target[i].add(kernels_, "
-                                                                                "views_[i].target + "
-                                                                                "planes_[i].bytes(first)"
-                                                                                "block.target[i].add(kernels_, "
-                                                                                "views_[i].source + planes_[i].bytes(0 "
-                                                                                "* first)")
+penstock_formula_mutant(tail_element_skipped IsTheSameOnEveryIsa cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "std::memcpy(run.planes[i].target, scratch[i], planes_[i].bytes(run.elements))"
+  "std::memcpy(run.planes[i].target, scratch[i], planes_[i].bytes(run.elements - (kernels_.isa != Isa::scalar)))")
+penstock_formula_mutant(random_numbers_of_the_tile CutsAndAlignment cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "run.random_index = static_cast<uint32_t>(index)" "run.random_index = static_cast<uint32_t>(first)")
+penstock_formula_mutant(last_checksum_part_skipped Checksums cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "if (!wants_target()) return" "if (!wants_target() || elements < kNotedElements) return")
 
-                                                                                penstock_formula_mutant(
-                                                                                    split_rounds_down Nan ${
-                                                                                        scalar} cpu_optim /
-                                                                                    update_kernel.h
-                                                                                    "halves.at[k] + L::bits(0x8000)"
-                                                                                    "halves.at[k] + "
-                                                                                    "L::bits(0x7fff)") if (PENSTOCK_AVX2_FLAGS)
-                                                                                    penstock_formula_mutant(
-                                                                                        fma_rounds_twice
-                                                                                            IsTheSameOnEveryIsa
-                                                                                                cpu_optim /
-                                                                                        kernels_avx2.cpp cpu_optim /
-                                                                                        lanes /
-                                                                                        avx2_lanes.h
-                                                                                        "return _mm256_fmadd_ps(a, b, "
-                                                                                        "c);"
-                                                                                        "return a * b + c;") endif()
+penstock_formula_mutant(split_rounds_down SplitMaster ${scalar} cpu_optim/update_kernel.h
+  "halves.at[k] + L::bits(0x8000)" "halves.at[k] + L::bits(0x7fff)")
+if(PENSTOCK_AVX2_FLAGS)
+  penstock_formula_mutant(fma_rounds_twice IsTheSameOnEveryIsa cpu_optim/kernels_avx2.cpp cpu_optim/lanes/avx2_lanes.h
+    "return _mm256_fmadd_ps(a, b, c)" "return a * b + c")
+endif()

@@ -2,8 +2,7 @@
 
 usage: torch_exactness.py LIBRARY. Prints one line per case and ends with 1 if a word differs, 77 if there is no torch.
 torch's fused kernels are vectors of 16 with a scalar tail that rounds v once more, so the words of a tail (n mod 16)
-are not compared; they follow the one rule that ours has for all n. Lion is not in torch:
-it is compared with the
+are not compared; they follow the one rule that ours has for all n. Lion is not in torch: it is compared with the
 operations of the paper's reference loop (mul_, add with alpha, sign_).
 """
 import ctypes
@@ -109,12 +108,13 @@ def main():
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         print("SKIPPED: torch runs its kernels for", torch.backends.cpu.get_cpu_capability(), "here, which do not fuse")
         sys.exit(77)
+    torch.set_num_threads(1)  # torch cuts by threads, and every cut has a tail
     failed = False
     for isa in (b"scalar", b"sse2", b"avx2", b"avx512"):
         if library.penstock_optim_use_isa(isa) != 0:
             print(f"{isa.decode()}: not on this processor")
             continue
-#The slow ones show the same with fewer elements.
+        # The slow ones show the same with fewer elements.
         for n in (1 << 12, 999) if isa in (b"scalar", b"sse2") else (1 << 16, 4099):
             for name, make, states, rates in cases():
                 different = compare(library, name, make, states, n, rates)
