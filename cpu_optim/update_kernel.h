@@ -143,8 +143,6 @@ struct UpdatePass {
         continue;
       for (size_t j = k; j < k + 2; ++j) {
         e.weight.at[j] = L::one_nan(e.weight.at[j]);
-        // A NaN in a byte moment makes its block's scale NaN, whichever NaN it is.
-        if constexpr (kMoments == MomentForm::int8) continue;
         if constexpr (kHasMomentum) e.momentum.at[j] = L::one_nan(e.momentum.at[j]);
         if constexpr (kHasVariance) e.variance.at[j] = L::one_nan(e.variance.at[j]);
       }
