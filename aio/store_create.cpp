@@ -24,8 +24,10 @@ Status check_folder(DriveFolder& folder, const std::string& name, uint64_t neede
       return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
                     "resume from it, or replace it with --force");
     }
-    PENSTOCK_TRY_ASSIGN(file, folder.open_file(name));  // refused while somebody uses it
-    freed_bytes = file->size_bytes();
+    // Refused while somebody uses it. Damage does not matter to what goes away.
+    Result<std::unique_ptr<File>> file = folder.open_file(name);
+    if (!file.ok() && file.status().code() != Code::kCorrupt) return file.status();
+    if (file.ok()) freed_bytes = (*file)->size_bytes();
   }
   PENSTOCK_TRY_ASSIGN(free_bytes, folder.free_bytes());
   if (free_bytes + freed_bytes >= needed_bytes) return Status();

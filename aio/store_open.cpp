@@ -12,10 +12,11 @@ namespace {
 // What one folder turned out to hold.
 struct Found {
   const DriveFolder* folder = nullptr;
+  std::string path;
   std::unique_ptr<File> file;
   std::optional<StoreHeader> header;
   Status refusal;       // why there is no header
-  bool blank = false;   // the file was made, but nothing was ever written to it
+  bool blank = false;   // the file was being made, but nothing was ever written to it
   bool healed = false;  // one copy of the header is not as it should be
 };
 
@@ -26,9 +27,15 @@ bool all_zero(std::span<const std::byte> bytes) {
 }
 
 Status read_header(IoEngine& engine, Found& found) {
-  const std::string& path = found.file->path();
-  if (found.file->size_bytes() < StoreLayout::shape_offset()) {
-    return Status(Code::kUsage, text(path, ": ", found.file->size_bytes(), " B are no store"));
+  const std::string& path = found.path;
+  const uint64_t size_bytes = found.file->size_bytes();
+  if (size_bytes < StoreLayout::shape_offset()) {
+    if (size_bytes >= kRecordBytes) {
+      PENSTOCK_TRY_ASSIGN(bytes, read_bytes(engine, *found.file, 0, kRecordBytes));
+      found.blank = all_zero(bytes.bytes());
+    }
+    if (!found.blank) found.refusal = Status(Code::kUsage, text(path, ": ", size_bytes, " B are no store"));
+    return Status();
   }
   std::vector<std::optional<StoreHeader>> copies;
   uint32_t blank_copies = 0;
@@ -68,13 +75,12 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
   bool complete = any && any->header->state == StoreHeader::State::complete;
   for (const Found& found : all) {
     if (complete && found.blank) {
-      return Status(
-          Code::kCorrupt,
-          text(found.file->path(), ": empty, but ", any->folder->path(), " has store ", to_text(any->header->store)),
-          kRecreate);
+      return Status(Code::kCorrupt,
+                    text(found.path, ": empty, but ", any->folder->path(), " has store ", to_text(any->header->store)),
+                    kRecreate);
     }
     if (!complete && (found.blank || found.header)) {
-      return Status(Code::kCorrupt, text(found.file->path(), ": a half-created store: its creation was interrupted"),
+      return Status(Code::kCorrupt, text(found.path, ": a half-created store: its creation was interrupted"),
                     kRecreate);
     }
   }
@@ -100,7 +106,7 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
     }
     place = &found;
     if (found.file->size_bytes() != found.header->file_bytes) {
-      return Status(Code::kCorrupt, text(found.file->path(), ": ", found.file->size_bytes(), " B long, made with ",
+      return Status(Code::kCorrupt, text(found.path, ": ", found.file->size_bytes(), " B long, made with ",
                                          found.header->file_bytes, " B"));
     }
   }
@@ -118,10 +124,17 @@ Result<std::vector<Found>> open_files(IoEngine& engine, DriveFolders folders, co
   std::vector<Found> all(folders.size());
   for (size_t i = 0; i < folders.size(); ++i) {
     all[i].folder = folders[i].get();
+    all[i].path = folders[i]->path() + "/" + name;
     if (!folders[i]->has_file(name)) continue;
-    PENSTOCK_TRY_ASSIGN(file, folders[i]->open_file(name));
-    all[i].file = std::move(file);
-    PENSTOCK_TRY(read_header(engine, all[i]));
+    Result<std::unique_ptr<File>> file = folders[i]->open_file(name);
+    if (file.ok()) {
+      all[i].file = *std::move(file);
+      PENSTOCK_TRY(read_header(engine, all[i]));
+    } else if (file.status().code() == Code::kCorrupt) {
+      all[i].blank = true;  // without any bytes
+    } else {
+      return file.status();
+    }
   }
   PENSTOCK_TRY(judge(all, name));
   std::vector<Found> by_drive(all.size());

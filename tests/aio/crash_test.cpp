@@ -49,7 +49,7 @@ class CrashTest : public testing::TestWithParam<CrashSetting> {
 };
 
 TEST_P(CrashTest, EveryEventIsACutThatACommittedStepSurvives) {
-  for (uint64_t seed = 1; seed <= seeds(2); ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(1); ++seed) {
     CrashWorld world = new_world();
     ASSERT_EQ(world.create(seed, kNeverKilled), "");
     const size_t begin = world.events();
@@ -79,7 +79,7 @@ TEST_P(CrashTest, AHalfCreatedStoreIsNeverOpened) {
 // Killed processes leave what the drives have not yet flushed to the next one; then the power fails; then all of it
 // once more on what was left.
 TEST_P(CrashTest, SurvivesCrashesOnTopOfCrashes) {
-  for (uint64_t seed = 1; seed <= seeds(40); ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(15); ++seed) {
     SCOPED_TRACE(testing::Message() << "caught: seed " << seed);
     std::mt19937_64 random(seed);
     CrashWorld first = new_world();

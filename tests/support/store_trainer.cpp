@@ -65,7 +65,7 @@ Status initial_fill(TileId tile, uint32_t plane, uint64_t first_byte, std::span<
   return Status();
 }
 
-PlainTraining::PlainTraining(const StoreShape& shape) : shape_(shape) {
+PlainTraining::PlainTraining(const StoreShape& shape) : shape_(&shape) {
   for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
     TileLayout layout = shape.layout(tile);
     tiles_.emplace_back(layout.size_bytes);
@@ -82,7 +82,7 @@ void PlainTraining::run(uint64_t steps) {
   for (; steps > 0; --steps) {
     numbers_.draw();
     for (TileId tile = 0; tile < tiles_.size(); ++tile) {
-      if (shape_.kind(tile).updated) update_tile(shape_, tile, tiles_[tile], numbers_, false);
+      if (shape_->kind(tile).updated) update_tile(*shape_, tile, tiles_[tile], numbers_, false);
     }
   }
 }

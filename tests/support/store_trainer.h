@@ -30,12 +30,13 @@ Status initial_fill(TileId tile, uint32_t plane, uint64_t first_byte, std::span<
 // All tiles of a shape as they are after `steps` steps.
 class PlainTraining {
  public:
+  // `shape` outlives it.
   explicit PlainTraining(const StoreShape& shape);
   void run(uint64_t steps);
   const std::vector<std::byte>& tile(TileId tile) const { return tiles_[tile]; }
 
  private:
-  const StoreShape& shape_;
+  const StoreShape* shape_;
   TrainingNumbers numbers_;
   std::vector<std::vector<std::byte>> tiles_;
 };

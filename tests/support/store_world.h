@@ -38,6 +38,7 @@ class StoreWorld {
   Result<std::unique_ptr<TileStore>> open(OpenOptions options = {}) {
     return TileStore::open(engine_, given(), options);
   }
+  Result<std::unique_ptr<TileStore>> open_with(Engine& engine) { return TileStore::open(engine, given(), {}); }
   Result<std::unique_ptr<TileStore>> open(const std::vector<uint32_t>& drives) {
     std::vector<std::shared_ptr<DriveFolder>> some;
     for (uint32_t drive : drives) some.push_back(folders_[drive]);

@@ -1,0 +1,132 @@
+// A store on a real drive that really fails: a loop device whose backing has no room, or is not there. Needs root.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "aio/direct_folder.h"
+#include "aio/make_engine.h"
+#include "tests/aio/test_files.h"
+#include "tests/support/store_world.h"
+
+namespace penstock::aio {
+namespace {
+
+bool shell(const std::string& script) { return std::system(("bash -c '" + script + "' 2> /dev/null").c_str()) == 0; }
+
+// ext4 over a loop device over a sparse file in a tmpfs of 48 MiB.
+class LoopDrive {
+ public:
+  LoopDrive() {
+    ready_ = geteuid() == 0 && shell("cd " + scratch_.path() +
+                                     " && mkdir back drive && mount -t tmpfs -o size=48M tmpfs back && "
+                                     "truncate -s 256M back/img && losetup -f --show back/img > loop && "
+                                     "mkfs.ext4 -q -F -m 0 -J size=4 -E lazy_itable_init=0,lazy_journal_init=0 "
+                                     "$(cat loop) && mount $(cat loop) drive");
+  }
+  ~LoopDrive() { shell("cd " + scratch_.path() + "; umount -l drive; losetup -d $(cat loop); umount -l back"); }
+
+  bool ready() const { return ready_; }
+  std::string folder() const { return scratch_ / "drive"; }
+  bool fill_backing() { return !shell("dd if=/dev/zero of=" + (scratch_ / "back/filler") + " bs=1M"); }
+  bool free_backing() { return shell("rm " + (scratch_ / "back/filler")); }
+  bool lose_backing() {
+    return shell("cd " + scratch_.path() + " && sync && cp --sparse=always back/img kept && truncate -s 1M back/img");
+  }
+  bool return_backing() {
+    return shell("cd " + scratch_.path() +
+                 " && umount drive; losetup -d $(cat loop); cp --sparse=always kept back/img && "
+                 "losetup -f --show back/img > loop && mount $(cat loop) drive");
+  }
+
+ private:
+  ScratchFolder scratch_;
+  bool ready_ = false;
+};
+
+class StoreOnDrive : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!drive_.ready()) GTEST_SKIP() << "needs root, loop devices and ext4";
+    Buffer memory = Buffer::on_heap(4 * kChunkBytes);
+    CreateOptions options;
+    options.memory = memory.bytes();
+    options.payload = TrainingNumbers{}.payload();
+    made_ = make_engine().value();
+    Status created = TileStore::create(*made_.engine, folders(), shape_, options, initial_fill);
+    ASSERT_TRUE(created.ok()) << created.message();
+  }
+
+  std::vector<std::shared_ptr<DriveFolder>> folders() const { return direct_folders({drive_.folder()}); }
+
+  // Steps until one fails; its message.
+  std::string train_until_failure(uint64_t steps_max) {
+    Result<std::unique_ptr<TileStore>> store = TileStore::open(*made_.engine, folders(), {});
+    if (!store.ok()) return store.status().message();
+    StoreTrainer trainer(*made_.engine, **store);
+    Status status;
+    for (uint64_t i = 0; i < steps_max && status.ok(); ++i) status = trainer.step();
+    if (status.ok()) status = trainer.settle();
+    acknowledged_ = trainer.acknowledged();
+    return status.message();
+  }
+
+  void expect_intact() {
+    Result<std::unique_ptr<TileStore>> store = TileStore::open(*made_.engine, folders(), {});
+    ASSERT_TRUE(store.ok()) << store.status().message();
+    ASSERT_GE((*store)->payload().step, acknowledged_);
+    StoreTrainer trainer(*made_.engine, **store);
+    EXPECT_EQ(difference(trainer, shape_, (*store)->payload().step), "");
+  }
+
+  LoopDrive drive_;
+  const StoreShape shape_ = small_shape(12, 40000, kBlockElements);
+  MadeEngine made_;
+  uint64_t acknowledged_ = 0;
+};
+
+// The space was promised to the store, but the drive below cannot keep it.
+TEST_F(StoreOnDrive, SurvivesADriveThatRunsOutOfSpaceInAStep) {
+  ASSERT_TRUE(drive_.fill_backing());
+  std::string message = train_until_failure(3);
+  EXPECT_TRUE(message.find("ENOSPC") != std::string::npos || message.find("EIO") != std::string::npos) << message;
+  EXPECT_NE(message.find("rank0.tiles"), std::string::npos) << message;
+  ASSERT_TRUE(drive_.free_backing());
+  expect_intact();
+  EXPECT_EQ(train_until_failure(3), "");
+  expect_intact();
+}
+
+TEST_F(StoreOnDrive, SurvivesADriveThatIsGoneForAWhile) {
+  ASSERT_EQ(train_until_failure(2), "");
+  {
+    Result<std::unique_ptr<TileStore>> store = TileStore::open(*made_.engine, folders(), {});
+    ASSERT_TRUE(store.ok());
+    StoreTrainer trainer(*made_.engine, **store);
+    ASSERT_TRUE(drive_.lose_backing());
+    std::string message = trainer.step().message();
+    EXPECT_NE(message.find("EIO"), std::string::npos) << message;
+    EXPECT_NE(message.find("rank0.tiles"), std::string::npos) << message;
+  }
+  ASSERT_TRUE(drive_.return_backing());
+  expect_intact();
+  EXPECT_EQ(train_until_failure(2), "");
+  expect_intact();
+}
+
+TEST_F(StoreOnDrive, IsRefusedWithoutSpaceAndLeavesNothing) {
+  StoreShape large = small_shape(12, 2000000, 16 * kBlockElements);
+  Buffer memory = Buffer::on_heap(4 * kChunkBytes);
+  CreateOptions options;
+  options.memory = memory.bytes();
+  ASSERT_TRUE(drive_.ready());
+  std::filesystem::create_directory(drive_.folder() + "/other");
+  Status created =
+      TileStore::create(*made_.engine, direct_folders({drive_.folder() + "/other"}), large, options, initial_fill);
+  EXPECT_EQ(created.code(), Code::kDoesNotFit);
+  EXPECT_NE(created.message().find("the store needs 549"), std::string::npos) << created.message();
+  EXPECT_TRUE(std::filesystem::is_empty(drive_.folder() + "/other"));
+}
+
+}  // namespace
+}  // namespace penstock::aio
