@@ -9,6 +9,8 @@
   VERB(nvme_compare)         \
   VERB(update)               \
   VERB(verify)               \
+  VERB(checkpoint_ls)        \
+  VERB(checkpoint_scrub)     \
   VERB(completion)           \
   VERB(manual)
 

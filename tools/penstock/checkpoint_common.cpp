@@ -1,0 +1,73 @@
+#include "tools/penstock/checkpoint_common.h"
+
+#include <filesystem>
+#include <sstream>
+
+#include "aio/direct_folder.h"
+#include "aio/store_parts.h"
+#include "cpu_optim/checksum.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr uint64_t kMemoryBytes = 64 * kMiB;
+
+std::vector<std::string> split_at_commas(const std::vector<std::string>& paths) {
+  std::vector<std::string> all;
+  for (const std::string& given : paths) {
+    std::istringstream parts(given);
+    for (std::string path; std::getline(parts, path, ',');) all.push_back(path);
+  }
+  return all;
+}
+
+Result<std::string> store_folder_of(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return errno_status(path, ENOENT, "give the folders of a store");
+  if (!std::filesystem::is_directory(path, error)) {
+    return errno_status(path, ENOTDIR, "give the folder that holds the store's files");
+  }
+  const std::string inside = path + "/store";
+  const bool is_run = !std::filesystem::exists(path + "/" + aio::store_file_name(0), error) &&
+                      std::filesystem::exists(inside + "/" + aio::store_file_name(0), error);
+  return is_run ? inside : path;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector<std::string>& paths) {
+  std::vector<std::string> folders;
+  for (const std::string& path : split_at_commas(paths)) {
+    PENSTOCK_TRY_ASSIGN(folder, store_folder_of(path));
+    folders.push_back(folder);
+  }
+  auto stores = std::make_unique<InspectedStores>();
+  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  stores->engine_ = std::move(made.engine);
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kMemoryBytes));
+  PENSTOCK_TRY_ASSIGN(memory, arena->take("blocks to verify", kMemoryBytes));
+  stores->arena_ = std::move(arena);
+  stores->memory_ = memory;
+  stores->engine_->register_memory(memory);
+
+  const auto drives = aio::direct_folders(folders, aio::Access::read_only);
+  aio::OpenOptions options;
+  options.access = aio::OpenOptions::Access::inspect;
+  options.checksum = cpu_optim::checksum_function();
+  do {
+    PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*stores->engine_, drives, options));
+    stores->ranks_.push_back(std::move(store));
+    ++options.rank;
+  } while (drives.front()->has_file(aio::store_file_name(options.rank)));
+  return stores;
+}
+
+std::vector<std::string> InspectedStores::notes() const {
+  std::vector<std::string> all;
+  for (const auto& store : ranks_) {
+    for (const std::string& note : store->open_report().notes) all.push_back(note);
+  }
+  return all;
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,63 @@
+#include <algorithm>
+
+#include "tools/penstock/checkpoint_common.h"
+#include "tools/penstock/command.h"
+#include "tools/penstock/text_table.h"
+
+namespace penstock::tools {
+namespace {
+
+// Ranks commit together; one that is a step ahead was killed between the others' roots and its own.
+uint64_t step_of(const InspectedStores& stores) {
+  uint64_t step = stores.ranks().front()->payload().step;
+  for (const auto& store : stores.ranks()) step = std::min(step, store->payload().step);
+  return step;
+}
+
+Result<Answer> list(const std::vector<std::string>& paths) {
+  PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open(paths));
+  uint64_t parameters = 0, bytes = 0, tiles = 0;
+  for (const auto& store : stores->ranks()) {
+    parameters += store->shape().parameter_elements();
+    bytes += store->size_bytes();
+    tiles += store->shape().tiles.size();
+  }
+  const aio::TileStore& first = *stores->ranks().front();
+  const uint64_t step = step_of(*stores);
+  Answer answer;
+  answer.json = {{"step", step},
+                 {"parameters", parameters},
+                 {"bytes", bytes},
+                 {"snapshots", Json::array()},
+                 {"ranks", stores->ranks().size()},
+                 {"drives", first.layout().drives()},
+                 {"slots", first.layout().slots()},
+                 {"units", first.shape().units.size()},
+                 {"tiles", tiles},
+                 {"remarks", stores->notes()}};
+  TextTable table({"step", "parameters", "bytes", "ranks", "drives", "slots", "units", "tiles"});
+  table.add({text(step), text(parameters), bytes_text(bytes), text(stores->ranks().size()),
+             text(first.layout().drives()), text(first.layout().slots()), text(first.shape().units.size()),
+             text(tiles)});
+  answer.text = table.str();
+  for (const std::string& note : stores->notes()) answer.text += note + "\n";
+  return answer;
+}
+
+}  // namespace
+
+Verb checkpoint_ls_verb() {
+  auto paths = std::make_shared<std::vector<std::string>>();
+  return {"checkpoint ls",
+          "Say what a store holds",
+          "The store is the checkpoint: its newest durable step is listed, without changing anything. A store that a\n"
+          "run has open is refused until the run ends.",
+          {{"penstock checkpoint ls /mnt/nvme0/run,/mnt/nvme1/run", "A store on two drives"}},
+          [paths](Options& options) -> Action {
+            options.paths("PATH", *paths, 1,
+                          "The folders of the store, one on each drive, in any order; commas may join them");
+            return [paths](Session&) { return list(*paths); };
+          }};
+}
+
+}  // namespace penstock::tools
