@@ -76,7 +76,7 @@ std::string EngineCore::description() const {
   for (const BudgetLine& line : plan_->budget_lines) {
     lines += text("  ", name_of(line.tier), "  ", line.name, "  ", bytes_text(line.bytes), "\n");
   }
-  return text(lines, "  memory  ", memory_->description(), "\n  I/O     ", drives_.description, "\n  tiles   ",
+  return text(lines, "  memory  ", memory_->description(), "\n  I/O     ", drives_.io->description(), "\n  tiles   ",
               plan_->tiles.size(), " of ", plan_->tiles.tile_elements(), " parameters, ", store_->layout().slots(),
               " slots each\n  update  ", workers_->threads(), " threads, ", cpu_optim::name_of(cpu_optim::best_isa()),
               "\n");
