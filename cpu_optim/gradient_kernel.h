@@ -70,7 +70,7 @@ struct GradientPass {
       } else if constexpr (kTarget == Dtype::bf16) {
         put(target + i * 2, L::packed16(L::bf16_of(x[0]), L::bf16_of(x[1])), streams);
       } else {
-        put(target + i * 2, L::packed16(L::fp16_of(x[0]), L::fp16_of(x[1])), streams);
+        put(target + i * 2, L::packed16(L::fp16_of(L::one_nan(x[0])), L::fp16_of(L::one_nan(x[1]))), streams);
       }
     }
   }

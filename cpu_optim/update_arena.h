@@ -16,9 +16,9 @@
 namespace penstock::cpu_optim {
 
 struct UpdateArenaOptions {
-  uint32_t threads = 0;   // 0: one per entry of `cpus`, or per processor that this process may run on
-  std::vector<int> cpus;  // worker i is pinned to cpus[i % size]; empty: not pinned
-  int numa_node = -1;     // as oneTBB counts them; -1: any. Not with `cpus`
+  uint32_t threads = 0;        // 0: one per entry of `cpus`, or per processor that this process may run on
+  std::vector<int> cpus = {};  // worker i is pinned to cpus[i % size]; empty: not pinned
+  int numa_node = -1;          // as oneTBB counts them; -1: any. Not with `cpus`
   uint64_t inline_elements = 64 * 1024;
 };
 

@@ -12,6 +12,7 @@ namespace penstock::cpu_optim {
 struct NeonLanes : XsimdLanes<xsimd::neon64> {
   PENSTOCK_LANES Float fused(Float a, Float b, Float c) { return vfmaq_f32(c, a, b); }
   PENSTOCK_LANES Float root(Float x) { return vsqrtq_f32(x); }
+  PENSTOCK_LANES Float quotient(Float a, Float b) { return vdivq_f32(a, b); }
 
   PENSTOCK_LANES Bits load16(const void* source) {
     uint16x4_t halves;

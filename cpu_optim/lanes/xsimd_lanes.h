@@ -1,5 +1,5 @@
 // What xsimd gives every Isa alike. Each Isa adds what xsimd lacks (16-bit numbers, streaming stores) or gets wrong
-// (xsimd 8's AVX-512 fma rounds twice).
+// (xsimd 8's AVX-512 fma rounds twice, its NEON division is an approximation).
 #pragma once
 
 #include <cstddef>
@@ -32,6 +32,7 @@ struct XsimdLanes {
 #endif
 
   PENSTOCK_LANES Float root(Float x) { return xsimd::sqrt(x); }
+  PENSTOCK_LANES Float quotient(Float a, Float b) { return a / b; }
   PENSTOCK_LANES Float flushed(Float x, float tiny) {
     return xsimd::select(xsimd::abs(x) < all(tiny), xsimd::bitofsign(x), x);
   }
@@ -47,8 +48,7 @@ struct XsimdLanes {
   PENSTOCK_LANES Bits bf16_of(Float x) {
     Bits b = as_bits(x);
     Bits nearest = (b + bits(0x7fff) + ((b >> 16) & bits(1))) >> 16;
-    Bits nan = (b >> 16) | bits(0x40);
-    return as_bits(xsimd::select(x == x, as_float(nearest), as_float(nan)));
+    return as_bits(xsimd::select(x == x, as_float(nearest), as_float(bits(0x7fc0))));
   }
 
   PENSTOCK_LANES Bits load_bits(const void* source) {

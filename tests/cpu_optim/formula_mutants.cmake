@@ -46,14 +46,14 @@ set(formula tiering/arithmetic/optimizer.h)
 set(scalar cpu_optim/kernels_scalar.cpp)
 
 penstock_formula_mutant(sign_flipped Textbook ${scalar} ${formula}
-  "p = counted<N>(p + counted<N>((N::all(c.step_size) * m)" "p = counted<N>(p - counted<N>((N::all(c.step_size) * m)")
+  "p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m" "p = counted<N>(p - counted<N>(N::quotient(N::all(c.step_size) * m")
 penstock_formula_mutant(weight_decay_twice Textbook ${scalar} ${formula}
   "p = p * N::all(c.decay)" "p = p * N::all(c.decay) * N::all(c.decay)")
 penstock_formula_mutant(momentum_after_gradient Textbook ${scalar} ${formula}
   "c.momentum_from_gradient ? g : m" "c.momentum_from_gradient ? m : g")
 penstock_formula_mutant(eps_inside_the_root Textbook ${scalar} ${formula}
-  "N::root(v) / N::all(c.variance_correction) + N::all(c.eps)"
-  "N::root(v + N::all(c.eps)) / N::all(c.variance_correction)")
+  "N::quotient(N::root(v), N::all(c.variance_correction)) + N::all(c.eps)"
+  "N::quotient(N::root(v + N::all(c.eps)), N::all(c.variance_correction))")
 penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
   "c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m" "m")
 penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}

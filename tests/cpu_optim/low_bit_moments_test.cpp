@@ -57,7 +57,9 @@ TEST(ByteMoments, ReachDownToTwoToTheMinusFifteenOfTheLargestAndNeverLoseARoot) 
     const uint32_t bits = static_cast<uint32_t>(random.below(1ull << 32));
     const float back = arithmetic::root_of_byte(arithmetic::byte_of_root(root, scale, bits), scale);
     EXPECT_GT(back, 0) << root;
-    if (root > largest * 0x1p-14f) EXPECT_NEAR(back, root, root / 16) << root;
+    if (root > largest * 0x1p-14f) {
+      EXPECT_NEAR(back, root, root / 16);
+    }
   }
 }
 

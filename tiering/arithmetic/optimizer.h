@@ -1,7 +1,7 @@
 // The optimizers, element by element: the definition that every kernel on every tier reproduces bit for bit.
 //
 // The formulas are written once, over a number system N. PlainNumbers is one float at a time: that is the definition.
-// SIMD kernels supply batches of floats whose operations are the same, correctly rounded ones. Each * + - / below is
+// SIMD kernels supply batches of floats whose operations are the same, correctly rounded ones. Each * + - below is
 // one IEEE fp32 operation, fused() is one with a single rounding, and nothing may be contracted or reordered.
 //
 //   g  the scaled gradient     p  the master weight     m, v  the moments (momentum, variance)     c  coefficients
@@ -35,6 +35,13 @@ struct PlainNumbers {
     return __fmaf_rn(a, b, c);
 #else
     return std::fma(a, b, c);
+#endif
+  }
+  PENSTOCK_HOST_DEVICE static float quotient(float a, float b) {
+#if defined(__CUDA_ARCH__)
+    return __fdiv_rn(a, b);
+#else
+    return a / b;
 #endif
   }
   PENSTOCK_HOST_DEVICE static float root(float x) {
@@ -84,7 +91,7 @@ enum class Denominator { divided, multiplied };
 template <class N, Denominator D>
 PENSTOCK_HOST_DEVICE typename N::Float adam_denominator(const Coefficients& c, typename N::Float v) {
   if constexpr (D == Denominator::divided) {
-    return N::root(v) / N::all(c.variance_correction) + N::all(c.eps);
+    return N::quotient(N::root(v), N::all(c.variance_correction)) + N::all(c.eps);
   } else {
     return N::fused(N::root(v), N::all(c.variance_correction_inverse), N::all(c.eps));
   }
@@ -95,7 +102,7 @@ PENSTOCK_HOST_DEVICE void adam_moments_and_weight(const Coefficients& c, typenam
                                                   typename N::Float& m, typename N::Float& v) {
   m = N::flushed(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m), kMomentTiny);
   v = N::flushed_positive(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)), kMomentTiny);
-  p = counted<N>(p + counted<N>((N::all(c.step_size) * m) / adam_denominator<N, D>(c, v)));
+  p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m, adam_denominator<N, D>(c, v))));
 }
 
 template <class N, Denominator D>
@@ -117,7 +124,7 @@ PENSTOCK_HOST_DEVICE void adagrad(const Coefficients& c, typename N::Float g, ty
                                   typename N::Float& v) {
   g = decayed_gradient<N>(c, g, p);
   v = N::flushed_positive(N::fused(g, g, v), kMomentTiny);
-  p = counted<N>(p + counted<N>(counted<N>(N::all(c.step_size) * g) / (N::root(v) + N::all(c.eps))));
+  p = counted<N>(p + counted<N>(N::quotient(counted<N>(N::all(c.step_size) * g), N::root(v) + N::all(c.eps))));
 }
 
 template <class N>
