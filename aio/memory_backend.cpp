@@ -1,6 +1,7 @@
 #include "aio/memory_backend.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -17,7 +18,10 @@ MemoryFile::MemoryFile(std::string path, std::shared_ptr<Bytes> bytes, uint32_t 
 void MemoryBackend::submit(const Piece& piece) {
   const auto* file = dynamic_cast<const MemoryFile*>(piece.file);
   CHECK(file != nullptr, piece.file->path(), " is not a MemoryFile");
-  if (piece.operation != Operation::flush) {
+  const uint64_t alignment = file->alignment_bytes();
+  const bool aligned = piece.offset_bytes % alignment == 0 && piece.length_bytes % alignment == 0 &&
+                       reinterpret_cast<uintptr_t>(piece.data) % alignment == 0;
+  if (piece.operation != Operation::flush && aligned) {
     const std::span<std::byte> place = file->bytes().subspan(piece.offset_bytes, piece.length_bytes);
     if (piece.operation == Operation::read) {
       std::memcpy(piece.data, place.data(), place.size());
@@ -25,7 +29,7 @@ void MemoryBackend::submit(const Piece& piece) {
       std::memcpy(place.data(), piece.data, place.size());
     }
   }
-  ended_.push_back({piece.tag, static_cast<int32_t>(piece.length_bytes)});
+  ended_.push_back({piece.tag, aligned ? static_cast<int32_t>(piece.length_bytes) : -EINVAL});
   event_fd_.signal();
 }
 

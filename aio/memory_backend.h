@@ -36,7 +36,8 @@ class MemoryFile final : public File {
   const std::shared_ptr<Bytes> bytes_;  // a File is const to those who write to it, as a descriptor is
 };
 
-// Moves every piece at once, when it is submitted; pieces end in that order. REQUIRES: every file is a MemoryFile.
+// Moves every piece at once, when it is submitted; pieces end in that order. Refuses what is not aligned, as a drive
+// does. REQUIRES: every file is a MemoryFile.
 class MemoryBackend final : public IoBackend {
  public:
   uint32_t capacity() const override { return 256; }

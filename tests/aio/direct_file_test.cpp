@@ -123,7 +123,7 @@ TEST(DirectFile, RefusesABlockDevice) {
 
 TEST(DirectFile, RefusesMemoryForAStore) {
   if (describe_drive("/dev/shm").value().file_system != "tmpfs") GTEST_SKIP() << "/dev/shm is no tmpfs";
-  const std::string path = "/dev/shm/penstock-test-file";
+  const std::string path = text("/dev/shm/penstock-test-file-", getpid());
   expect_refused(DirectFile::create(path, kMiB), Code::kEnvironment, "tmpfs");
   EXPECT_FALSE(fs::exists(path));
 }
@@ -176,7 +176,7 @@ class TestDrive : public ::testing::TestWithParam<const char*> {
     if (!fs::exists(path())) GTEST_SKIP() << path() << " is not there; as root: tools/test-drives up";
   }
   std::string path() const { return std::string(kTestDrives) + "/" + GetParam(); }
-  std::string file() const { return path() + "/direct_file_test"; }
+  std::string file() const { return text(path(), "/direct_file_test-", getpid()); }
 };
 
 class FileSystem : public TestDrive {};

@@ -45,7 +45,7 @@ TEST_P(SecondOwner, WaitsForTheDeadOnesWrites) {
   // On a slow drive the dead one's writes take long, so that there is something to wait for.
   const std::string slow = "/run/penstock-test-drives/tenth";
   ScratchFolder scratch;
-  const std::string path = fs::exists(slow) ? slow + "/second_owner_test" : scratch / "file";
+  const std::string path = fs::exists(slow) ? text(slow, "/second_owner_test-", getpid()) : scratch / "file";
   fs::remove(path);
   {
     auto file = DirectFile::create(path, kFileBytes, Existing::refuse, kPatient);
