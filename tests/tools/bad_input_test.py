@@ -166,6 +166,12 @@ class BadInput(unittest.TestCase):
             with self.subTest(flag=flag, value=value):
                 self.refused(USAGE, f"{flag} '{value}'", "nvme", verb, self.folder, flag, value)
 
+    def test_sizes_that_do_not_go_together(self):
+        for verb in verbs():
+            self.refused(USAGE, "a scratch file of 4 KiB", "nvme", verb, self.folder, "--size", "4KiB")
+        self.refused(USAGE, "blocks larger than the file", "nvme", "bench", self.folder, "--size", "64MiB", "--block",
+                     "128MiB", "--depth", "1")
+
     def test_steady_without_a_budget(self):
         self.refused(USAGE, "--steady without a budget", "nvme", "bench", self.folder, "--steady")
 

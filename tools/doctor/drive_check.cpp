@@ -10,7 +10,6 @@ namespace {
 // Below this even a small model's state does not fit.
 constexpr uint64_t kLittleSpace = 10 * kGiB;
 constexpr double kHotCelsius = 70;
-constexpr uint64_t kTrialBytes = kMiB;
 
 Finding place_finding(const std::string& path, const aio::DriveInfo& drive) {
   const std::string found =
@@ -68,7 +67,7 @@ Result<Findings> check_drive(const std::string& path) {
     return Findings{refused(path, folder.status())};
   }
   Findings findings{place_finding(path, (*folder)->drive())};
-  const Status made = (*folder)->make_file(kTrialBytes, kTrialBytes);
+  const Status made = (*folder)->make_file(ScratchFolder::kUnitBytes, ScratchFolder::kUnitBytes);
   findings.push_back(made.ok() ? direct_finding(path, (*folder)->file()) : refused(path + ", direct I/O", made));
   if (!(*folder)->drive().device.empty()) findings.push_back(hardware_finding(path, (*folder)->drive()));
   return findings;

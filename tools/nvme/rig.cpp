@@ -8,7 +8,7 @@ namespace penstock::tools {
 namespace {
 
 constexpr uint64_t kSeed = 20240601;
-constexpr Job kLayoutJob{.read_share = 0, .block_bytes = 4 * kMiB, .depth = 4, .seconds = 0};
+constexpr Job kLayoutJob{.read_share = 0, .block_bytes = ScratchFolder::kUnitBytes, .depth = 4, .seconds = 0};
 constexpr int kFlushes = 7;
 constexpr uint64_t kFlushedBytes = 16 * kMiB;
 
@@ -59,7 +59,7 @@ Status Rig::lay_out(double seconds, const Tick& tick) {
   double spent_s = 0, written_gb = 0;
   for (const auto& folder : folders_) {
     Job job = kLayoutJob;
-    job.bytes = round_up(folder->file().size_bytes(), job.block_bytes);
+    job.bytes = folder->file().size_bytes();
     job.seconds = seconds / static_cast<double>(folders());
     const auto placed = static_cast<double>(files_.size());
     const File* const file = &folder->file();
@@ -89,6 +89,13 @@ Result<aio::MadeEngine> Rig::engine_for(const Job& job) {
 }
 
 Result<JobResult> Rig::run_on_files(const Job& job, std::span<const File* const> files, const Tick& tick) {
+  for (const File* file : files) {
+    if (file->size_bytes() >= job.block_bytes) continue;
+    return Status(
+        Code::kUsage,
+        text("run job: ", name_of(job), ": ", bytes_text(file->size_bytes()), " of scratch file hold no such block"),
+        "--size 4GiB, or a smaller --block");
+  }
   PENSTOCK_TRY_ASSIGN(made, engine_for(job));
   made.engine->register_memory(arena_->bytes());
   for (const File* file : files) made.engine->register_file(*file);

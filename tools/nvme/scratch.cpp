@@ -15,7 +15,7 @@ namespace penstock::tools {
 namespace {
 
 constexpr const char* kPrefix = ".penstock-scratch-";
-constexpr uint64_t kSmallestFile = 64 * kMiB;
+constexpr uint64_t kSmallestUnasked = 64 * kMiB;
 // Left free for the file system's own needs.
 constexpr uint64_t kSpare = 16 * kMiB;
 
@@ -81,13 +81,21 @@ void ScratchFolder::remove_leftovers() const {
 Status ScratchFolder::make_file(uint64_t size_bytes, uint64_t wanted_bytes) {
   PENSTOCK_TRY_ASSIGN(drive, aio::describe_drive(path_));  // leftovers are gone by now
   const uint64_t usable = drive.free_bytes > kSpare ? drive.free_bytes - kSpare : 0;
-  if (size_bytes == 0) size_bytes = std::max(kSmallestFile, round_down(std::min(wanted_bytes, usable / 2), kMiB));
+  if (size_bytes == 0) {
+    size_bytes = std::max(kSmallestUnasked, std::min(wanted_bytes, usable / 2));
+  } else if (size_bytes < kUnitBytes) {
+    return Status(
+        Code::kUsage,
+        text("make scratch file: ", path_, ": of ", bytes_text(size_bytes), ", at least ", bytes_text(kUnitBytes)),
+        "--size 4GiB, or leave it out");
+  }
+  size_bytes = round_down(size_bytes, kUnitBytes);
   if (size_bytes > usable) {
     return Status(Code::kDoesNotFit,
                   text("make scratch file: ", path_, ": needs ", bytes_text(size_bytes), " and ", bytes_text(kSpare),
                        " to spare, ", bytes_text(drive.free_bytes), " are free"),
-                  usable >= kSmallestFile ? "--size " + bytes_flag_text(round_down(usable / 2, kMiB))
-                                          : "free some space, or a folder on another drive");
+                  usable >= kSmallestUnasked ? "--size " + bytes_flag_text(round_down(usable / 2, kMiB))
+                                             : "free some space, or a folder on another drive");
   }
   const std::string name = text(path_, "/", kPrefix, getpid());
   removed_ = std::make_unique<RemovedAtExit>(name);

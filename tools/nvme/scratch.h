@@ -9,6 +9,7 @@
 #include "aio/direct_file.h"
 #include "aio/drive_info.h"
 #include "tiering/status.h"
+#include "tiering/tier.h"
 #include "tools/system/interrupt.h"
 
 namespace penstock::tools {
@@ -25,8 +26,9 @@ class ScratchFolder {
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
 
-  // Makes the scratch file. Without a size (0) it takes `wanted_bytes`, or half of what is free if that is less.
-  // Refuses when there is no space, with needed and available.
+  // Makes the scratch file, of a multiple of kUnitBytes. Without a size (0) it takes `wanted_bytes`, or half of what is
+  // free if that is less. Refuses when there is no space, with needed and available.
+  static constexpr uint64_t kUnitBytes = 4 * kMiB;
   Status make_file(uint64_t size_bytes, uint64_t wanted_bytes);
 
   const std::string& path() const { return path_; }
