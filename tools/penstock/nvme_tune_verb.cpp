@@ -77,8 +77,10 @@ Shape best_of(const std::vector<Shape>& shapes) {
   Shape best = shapes.front();
   uint64_t least = UINT64_MAX;
   for (const Shape& shape : shapes) {
-    if (shape.gbps < kAsGood * most || shape.block_bytes * shape.depth >= least) continue;
-    least = shape.block_bytes * shape.depth;
+    const uint64_t under_way = shape.block_bytes * shape.depth;
+    if (shape.gbps < kAsGood * most || under_way > least) continue;
+    if (under_way == least && shape.gbps <= best.gbps) continue;
+    least = under_way;
     best = shape;
   }
   return best;
