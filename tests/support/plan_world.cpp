@@ -80,7 +80,7 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
       begin_write(tile, move.tile, ticket.step, false);
       break;
     case MoveKind::update:
-      update(tile, move.tile, ticket.step, !run_.has_verdict(ticket.step));
+      update(tile, move.tile, ticket.step, run_.was_speculative(ticket.step, move.tile));
       break;
     case MoveKind::update_again:
       update(tile, move.tile, ticket.step, false);
@@ -206,8 +206,8 @@ std::string PlanWorld::run() {
               tile.current = static_cast<size_t>(tile.unconfirmed);
             tile.unconfirmed = -1;
           }
-          run_.give_verdict(gradient_step, outcome);
         }
+        run_.give_verdict(gradient_step, outcome);
         for (uint32_t tile = 0; tile < tiles_.size(); ++tile) {
           if (plan_.of_tile[tile].update != kNoMove && outcome != Verdict::skip && !absent(gradient_step, tile)) {
             expected[tile] = after(expected[tile], gradient_step, plan_.clipping ? outcome : Verdict::confirm);
