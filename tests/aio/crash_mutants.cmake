@@ -33,7 +33,8 @@ function(penstock_crash_mutant name tests file)
   target_compile_options(crash_mutant_${name} PRIVATE -Wno-unused -Wno-unused-but-set-variable)
   target_link_libraries(crash_mutant_${name} PRIVATE penstock_test_support GTest::gtest GTest::gtest_main)
   add_test(NAME CrashMutant.${name} COMMAND crash_mutant_${name} --gtest_fail_fast --gtest_filter=*${tests}*)
-  set_tests_properties(CrashMutant.${name} PROPERTIES PASS_REGULAR_EXPRESSION "caught: seed" TIMEOUT 300)
+  set_tests_properties(CrashMutant.${name} PROPERTIES PASS_REGULAR_EXPRESSION "caught: seed"
+    ENVIRONMENT CRASH_SEEDS=4 TIMEOUT 300)
 endfunction()
 
 penstock_crash_mutant(no_data_flush EveryEventIsACut aio/root_writer.cpp
@@ -48,10 +49,11 @@ penstock_crash_mutant(no_root_flush EveryEventIsACut aio/root_writer.cpp
   "on_every_drive(write_to, &RootWriter::flush_root,"
   "on_every_drive(write_to, &RootWriter::root_is_flushed,")
 
-penstock_crash_mutant(flush_before_pages_have_ended EveryEventIsACut aio/root_writer.cpp
-  "on_every_drive(write_to, &RootWriter::flush_data, &RootWriter::data_is_flushed);"
-  "for (const auto& file : files_) Transfer unawaited = write_to(*file);
-  flush_data();")
+penstock_crash_mutant(commit_before_tiles_have_landed EveryEventIsACut aio/tile_store.cpp
+  "if (tiles_.landing() == 0) write_root();"
+  "write_root();"
+  "tiles_.landing() == 0 && !writer_.busy()"
+  "false")
 
 penstock_crash_mutant(flush_before_tiles_have_ended EveryEventIsACut tests/support/store_trainer.cpp
   "engine_.write(writing->extents,"

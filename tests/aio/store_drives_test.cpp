@@ -124,7 +124,7 @@ TEST_F(StoreOnDrive, IsRefusedWithoutSpaceAndLeavesNothing) {
   Status created =
       TileStore::create(*made_.engine, direct_folders({drive_.folder() + "/other"}), large, options, initial_fill);
   EXPECT_EQ(created.code(), Code::kDoesNotFit);
-  EXPECT_NE(created.message().find("the store needs 549"), std::string::npos) << created.message();
+  EXPECT_NE(created.message().find("the store needs 554"), std::string::npos) << created.message();
   EXPECT_TRUE(std::filesystem::is_empty(drive_.folder() + "/other"));
 }
 

@@ -25,9 +25,9 @@ uint64_t kills() {
   return asked ? std::strtoull(asked, nullptr, 10) : 40;
 }
 
-// What a worker wrote before it was killed after `life`.
-std::vector<std::string> promises_of(const std::string& verb, const std::vector<std::string>& folders,
-                                     std::chrono::microseconds life) {
+// A worker that is killed a while after it has made so many promises; what it has promised by its end.
+std::vector<std::string> killed(const std::string& verb, const std::vector<std::string>& folders, size_t promises,
+                                std::chrono::microseconds and_then) {
   int ends[2];
   CHECK(pipe(ends) == 0);
   std::vector<std::string> words{STORE_WORKER, verb};
@@ -43,21 +43,17 @@ std::vector<std::string> promises_of(const std::string& verb, const std::vector<
     _exit(127);
   }
   close(ends[1]);
-  std::this_thread::sleep_for(life);
+  FILE* said = fdopen(ends[0], "r");
+  std::vector<std::string> lines;
+  char line[64];
+  while (lines.size() < promises && std::fgets(line, sizeof(line), said)) lines.push_back(line);
+  std::this_thread::sleep_for(and_then);
   kill(child, SIGKILL);
-  // The next owner must not need the dead one to be buried.
-  std::string said;
-  char piece[4096];
-  for (ssize_t count; (count = read(ends[0], piece, sizeof(piece))) > 0;)
-    said.append(piece, static_cast<size_t>(count));
-  close(ends[0]);
+  while (std::fgets(line, sizeof(line), said)) lines.push_back(line);
+  std::fclose(said);
   int how = 0;
   waitpid(child, &how, 0);
   EXPECT_TRUE(WIFSIGNALED(how) || WEXITSTATUS(how) == 0) << verb << " ended by itself with " << WEXITSTATUS(how);
-  std::vector<std::string> lines;
-  for (size_t at = 0, end; (end = said.find('\n', at)) != std::string::npos; at = end + 1) {
-    lines.push_back(said.substr(at, end - at));
-  }
   return lines;
 }
 
@@ -107,29 +103,39 @@ class StoreKill : public testing::Test {
 };
 
 TEST_F(StoreKill, LeavesWhatWasPromisedWheneverItComes) {
+  using std::chrono::microseconds;
   std::mt19937_64 random(1);
-  bool there = false;
-  uint64_t in_creation = 0, in_recovery = 0, in_a_run = 0;
-  for (uint64_t killed = 0; killed < kills() && !HasFailure(); ++killed) {
-    SCOPED_TRACE(testing::Message() << "kill " << killed << ", seed 1");
-    if (!there || killed % 5 == 0) {
-      steps_ = 0, plain_ = PlainTraining(shape_);
-      const auto said = promises_of("create", folders_, std::chrono::microseconds(random() % 50000));
-      if (said.empty()) ++in_creation;
-      there = check(!said.empty(), 0);
+  auto up_to = [&](microseconds most) { return microseconds(random() % static_cast<uint64_t>(most.count() + 1)); };
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_EQ(killed("create", folders_, 1, microseconds(0)).size(), 1u);
+  const auto creation = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin);
+
+  bool there = check(true, 0);
+  uint64_t in_creation = 0, while_opening = 0, while_training = 0;
+  for (uint64_t round = 0; in_creation + while_opening + while_training < kills() && !HasFailure(); ++round) {
+    SCOPED_TRACE(testing::Message() << "round " << round << ", seed 1");
+    if (!there || round % 4 == 0) {
+      steps_ = 0;
+      plain_ = PlainTraining(shape_);
+      const bool created = !killed("create", folders_, 0, up_to(creation)).empty();
+      if (!created) ++in_creation;
+      there = check(created, 0);
       continue;
     }
     // Some are killed while they still open what the one before has left.
     uint64_t acknowledged = 0;
-    for (uint64_t lives = 1 + random() % 3; lives > 0; --lives, ++killed) {
-      const auto said = promises_of("run", folders_, std::chrono::microseconds(random() % (lives > 1 ? 30000 : 90000)));
+    for (uint64_t lives = 1 + random() % 3; lives > 0; --lives) {
+      const auto said = killed("run", folders_, lives > 1 ? random() % 2 : random() % 6, up_to(creation / 2));
       if (!said.empty()) acknowledged = std::stoull(said.back());
-      ++(said.empty() ? in_recovery : in_a_run);
+      ++(said.empty() ? while_opening : while_training);
     }
     ASSERT_TRUE(check(true, acknowledged));
   }
-  std::printf("killed in creation %lu, while opening %lu, while training %lu\n", in_creation, in_recovery, in_a_run);
-  EXPECT_GT(in_a_run, kills() / 8);
+  std::printf("killed in creation %lu, while opening or in the first step %lu, while training %lu\n", in_creation,
+              while_opening, while_training);
+  EXPECT_GT(in_creation, 0u);
+  EXPECT_GT(while_opening, 0u);
+  EXPECT_GT(while_training, kills() / 8);
 }
 
 }  // namespace
