@@ -56,8 +56,7 @@ class Builder {
 
   Plan build() {
     if (workload_.pass == Pass::training) {
-      forward();
-      backward();
+      train();
     } else {
       for (uint32_t tile : order_) update_tile(tile, {}, kNoMove);
     }
@@ -290,9 +289,11 @@ class Builder {
   };
   Held fetch(uint32_t unit, bool first_of_step) {
     uint64_t from_nvme = 0, whole = 0;
-    for (uint32_t tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
-      whole += plan_.tiles[tile].weight_bytes;
-      if (plan_.placements[tile].weight == Tier::nvme) from_nvme += plan_.tiles[tile].weight_bytes;
+    for (uint32_t part : parts_of(unit)) {
+      for (uint32_t tile = plan_.tiles.first_of(part); tile < plan_.tiles.first_of(part + 1); ++tile) {
+        whole += plan_.tiles[tile].weight_bytes;
+        if (plan_.placements[tile].weight == Tier::nvme) from_nvme += plan_.tiles[tile].weight_bytes;
+      }
     }
     Held held;
     if (from_nvme > 0) {
@@ -325,27 +326,44 @@ class Builder {
                         .after = {held.ready},
                         .after_previous = {}});
     }
-    if (first_of_step) first_uses_.push_back({unit, held.host != kNoMove ? held.host : held.ready});
+    if (first_of_step) {
+      for (uint32_t part : parts_of(unit)) {
+        first_uses_.push_back({part, held.host != kNoMove ? held.host : held.ready});
+      }
+    }
     return held;
   }
 
-  uint64_t activation_bytes(const Unit& unit) const {
-    return sizes_.activations == ActivationChoice::recompute ? unit.boundary_bytes : unit.activation_bytes;
+  // The units whose weights a unit is computed with.
+  std::vector<uint32_t> parts_of(uint32_t unit) const {
+    const std::optional<uint32_t> other = workload_.units[unit].also_uses;
+    return other ? std::vector<uint32_t>{unit, *other} : std::vector<uint32_t>{unit};
   }
 
-  void forward() {
-    const uint32_t units = static_cast<uint32_t>(workload_.units.size());
-    activations_.assign(units, std::vector<Held>(workload_.micro_batches));
-    last_forward_.assign(workload_.micro_batches, kNoMove);
+  uint64_t activation_bytes(const Unit& unit) const {
+    return recomputes(sizes_.activations) ? unit.boundary_bytes : unit.activation_bytes;
+  }
+
+  // Group by group, so that only one group's activations are held at a time.
+  void train() {
+    activations_.assign(workload_.units.size(), std::vector<Held>(workload_.micro_batches));
+    last_use_.assign(workload_.micro_batches, kNoMove);
+    handed_over_.assign(workload_.units.size(), {});
     for (uint32_t first = 0; first < workload_.micro_batches; first += sizes_.micro_batch_group) {
-      uint32_t end = std::min(first + sizes_.micro_batch_group, workload_.micro_batches);
-      for (uint32_t u = 0; u < units; ++u) {
-        Held held = fetch(u, first == 0);
-        MoveId use = kNoMove;
-        for (uint32_t mb = first; mb < end; ++mb) use = forward_use(u, mb, held);
-        if (held.device != kNoMove) release(held.device, {use});
-        if (held.host != kNoMove) release(held.host, {held.device != kNoMove ? held.device : use});
-      }
+      const uint32_t end = std::min(first + sizes_.micro_batch_group, workload_.micro_batches);
+      forward(first, end);
+      backward(first, end);
+    }
+  }
+
+  // Micro-batches [first, end) pass through a unit before the next is fetched.
+  void forward(uint32_t first, uint32_t end) {
+    for (uint32_t u = 0; u < workload_.units.size(); ++u) {
+      Held held = fetch(u, first == 0);
+      MoveId use = kNoMove;
+      for (uint32_t mb = first; mb < end; ++mb) use = forward_use(u, mb, held);
+      if (held.device != kNoMove) release(held.device, {use});
+      if (held.host != kNoMove) release(held.host, {held.device != kNoMove ? held.device : use});
     }
   }
 
@@ -359,11 +377,11 @@ class Builder {
                       .micro_batch = mb,
                       .taken = kept,
                       .seconds = unit.forward_s,
-                      .after = {held.ready, last_forward_[mb]},
+                      .after = {held.ready, last_use_[mb]},
                       .after_previous = {}});
-    last_forward_[mb] = use;
+    last_use_[mb] = use;
     if (kept > 0) activations_[u][mb].device = use;
-    if (kept > 0 && sizes_.activations == ActivationChoice::offload) {
+    if (kept > 0 && offloads(sizes_.activations)) {
       activations_[u][mb].host = add({.kind = MoveKind::offload_activation,
                                       .lane = Lane::device_to_host,
                                       .takes = Pool::activation_host,
@@ -378,26 +396,24 @@ class Builder {
     return use;
   }
 
-  void backward() {
-    const uint32_t units = static_cast<uint32_t>(workload_.units.size());
-    std::vector<MoveId> last = last_forward_;
-    // With fewer micro-batches a group than there are, a unit's gradient is complete after its last group.
-    for (uint32_t first = 0; first < workload_.micro_batches; first += sizes_.micro_batch_group) {
-      uint32_t end = std::min(first + sizes_.micro_batch_group, workload_.micro_batches);
-      bool last_group = end == workload_.micro_batches;
-      for (uint32_t u = units; u-- > 0;) {
-        Held held = fetch(u, false);
-        MoveId use = kNoMove;
-        for (uint32_t mb = first; mb < end; ++mb) use = backward_use(u, mb, held, last[mb]);
-        if (held.device != kNoMove) release(held.device, {use});
-        std::vector<MoveId> until = {held.device != kNoMove ? held.device : use};
-        if (last_group && workload_.units[u].trainable) complete(u, use, held, until);
-        if (held.host != kNoMove) release(held.host, until);
+  void backward(uint32_t first, uint32_t end) {
+    // A unit's gradient is complete after its last group.
+    const bool last_group = end == workload_.micro_batches;
+    for (uint32_t u = static_cast<uint32_t>(workload_.units.size()); u-- > 0;) {
+      Held held = fetch(u, false);
+      MoveId use = kNoMove;
+      for (uint32_t mb = first; mb < end; ++mb) use = backward_use(u, mb, held);
+      if (held.device != kNoMove) release(held.device, {use});
+      std::vector<MoveId> until = {held.device != kNoMove ? held.device : use};
+      if (workload_.units[u].trainable) {
+        handed_over_[u].push_back(hand_over(u, use));
+        if (last_group) complete(u, held, until);
       }
+      if (held.host != kNoMove) release(held.host, until);
     }
   }
 
-  MoveId backward_use(uint32_t u, uint32_t mb, const Held& held, MoveId& last) {
+  MoveId backward_use(uint32_t u, uint32_t mb, const Held& held) {
     const Unit& unit = workload_.units[u];
     Held& activation = activations_[u][mb];
     MoveId here = activation.device;
@@ -413,12 +429,12 @@ class Builder {
                   .after = {activation.host},
                   .after_previous = {}});
     }
-    bool recomputes = sizes_.activations == ActivationChoice::recompute;
+    MoveId& last = last_use_[mb];
     last = add({.kind = MoveKind::backward,
                 .lane = Lane::compute,
                 .unit = u,
                 .micro_batch = mb,
-                .seconds = unit.backward_s + (recomputes ? unit.forward_s : 0),
+                .seconds = unit.backward_s + (recomputes(sizes_.activations) ? unit.forward_s : 0),
                 .after = {held.ready, here, last},
                 .after_previous = {}});
     if (here != kNoMove) release(here, {last});
@@ -426,8 +442,8 @@ class Builder {
     return last;
   }
 
-  // The gradient of a unit after its last use, and the updates of its tiles.
-  void complete(uint32_t u, MoveId use, const Held& held, std::vector<MoveId>& until) {
+  // One group's gradient of a unit, on its way to where it is added up; returns the move after which it is there.
+  MoveId hand_over(uint32_t u, MoveId use) {
     uint64_t bytes = workload_.units[u].elements * bytes_of(workload_.form.gradient);
     MoveId here = use;
     if (workload_.ranks > 1) {
@@ -446,12 +462,17 @@ class Builder {
                   .after = {here},
                   .after_previous = {}});
     }
+    return here;
+  }
+
+  // The gradient of a unit after its last use, and the updates of its tiles.
+  void complete(uint32_t u, const Held& held, std::vector<MoveId>& until) {
     // A deferred update would hold backward's copy until the verdict, of every unit at once; so with clipping the
     // update reads the weight again.
     MoveId copy = plan_.clipping ? kNoMove : held.host;
     for (uint32_t tile = plan_.tiles.first_of(u); tile < plan_.tiles.first_of(u + 1); ++tile) {
       bool from_copy = copy != kNoMove && plan_.placements[tile].weight == Tier::nvme;
-      update_tile(tile, {here}, from_copy ? copy : kNoMove);
+      update_tile(tile, handed_over_[u], from_copy ? copy : kNoMove);
       if (from_copy) until.push_back(plan_.of_tile[tile].update);
     }
   }
@@ -476,8 +497,9 @@ class Builder {
   const bool has_device_;
   Plan plan_;
   std::vector<uint32_t> order_;
-  std::vector<std::vector<Held>> activations_;  // by unit and micro-batch
-  std::vector<MoveId> last_forward_;            // by micro-batch
+  std::vector<std::vector<Held>> activations_;    // by unit and micro-batch
+  std::vector<MoveId> last_use_;                  // by micro-batch: of the pass so far
+  std::vector<std::vector<MoveId>> handed_over_;  // by unit: its groups' gradients
   std::vector<std::pair<uint32_t, MoveId>> first_uses_;
 };
 

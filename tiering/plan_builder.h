@@ -22,6 +22,9 @@ struct PlanSizes {
   uint64_t unit_device_bytes = 0;
   uint64_t activation_device_bytes = 0;
   uint64_t activation_host_bytes = 0;
+  // Not taken by moves, but there while units are computed.
+  uint64_t gradient_device_bytes = 0;
+  uint64_t computing_bytes = 0;
 };
 
 // Trainable tiles in the order in which backward completes their gradients: last unit first.

@@ -14,8 +14,12 @@ constexpr uint32_t kWindowTilesLeast = 3;  // one being read, one updated, one w
 constexpr uint32_t kBacklogTiles = 8;      // gradients that wait for their tile's state
 constexpr uint32_t kBacklogTilesLeast = 2;
 constexpr uint32_t kReturnedTiles = 4;
-constexpr uint64_t kSlotBytesMost = 16 * kMiB;
 constexpr uint64_t kSlotBytesUsual = 6 * kMiB;
+// Larger tiles only where there would be more than this many, for each costs decisions and a line of the table.
+constexpr uint64_t kSlotBytesMost = 16 * kMiB;
+constexpr uint64_t kTilesUsual = 16 * 1024;
+// Offloaded activations on their way: one being made or used, one moving, and one more of each.
+constexpr uint64_t kActivationsUnderWay = 4;
 
 bool spills(const PlanRequest& request, const PlanSizes& sizes, uint32_t tiles) {
   return request.workload.clipping.on && sizes.retained_tiles < tiles;
@@ -38,40 +42,56 @@ Status take_working_memory(const PlanRequest& request, const TileMap& tiles, con
   if (request.workload.pass == Pass::training) {
     PENSTOCK_TRY(host.take("units under way", sizes.unit_host_bytes));
     if (sizes.unit_device_bytes > 0) PENSTOCK_TRY(device.take("units under way", sizes.unit_device_bytes));
-    if (sizes.activation_device_bytes > 0) {
-      Budget& where = request.machine.devices > 0 ? device : host;
-      PENSTOCK_TRY(where.take("activations", sizes.activation_device_bytes));
-    }
+    if (sizes.gradient_device_bytes > 0) PENSTOCK_TRY(device.take("gradients under way", sizes.gradient_device_bytes));
+    Budget& computing = request.machine.devices > 0 ? device : host;
+    if (sizes.activation_device_bytes > 0) PENSTOCK_TRY(computing.take("activations", sizes.activation_device_bytes));
+    if (sizes.computing_bytes > 0) PENSTOCK_TRY(computing.take("unit being computed", sizes.computing_bytes));
     if (sizes.activation_host_bytes > 0) PENSTOCK_TRY(host.take("offloaded activations", sizes.activation_host_bytes));
   }
   return Status();
 }
 
-uint64_t largest_unit_bytes(const Workload& workload) {
-  uint64_t most = 0;
-  for (const Unit& unit : workload.units) most = std::max(most, unit.elements * bytes_of(workload.form.weight));
-  return round_up(most, kSegmentAlignmentBytes);
+// A unit's elements, and those that it borrows.
+uint64_t elements_used(const Workload& workload, const Unit& unit) {
+  return unit.elements + (unit.also_uses ? workload.units[*unit.also_uses].elements : 0);
 }
 
-void size_training(const PlanRequest& request, const PlanChoices& choices, PlanSizes& sizes) {
+void size_units(const PlanRequest& request, PlanSizes& sizes) {
   const Workload& workload = request.workload;
-  sizes.activations = choices.activations.value_or(ActivationChoice::recompute);
+  uint64_t used = 0, trained = 0;
+  for (const Unit& unit : workload.units) {
+    used = std::max(used, elements_used(workload, unit));
+    if (unit.trainable) trained = std::max(trained, unit.elements);
+  }
   // One unit is used while the next arrives; backward's copies stay for their update besides.
-  uint64_t unit = largest_unit_bytes(workload);
+  const uint64_t unit = round_up(used * bytes_of(workload.form.weight), kSegmentAlignmentBytes) +
+                        (used > 0 ? 2 * kSegmentAlignmentBytes : 0);
   sizes.unit_host_bytes = 4 * unit;
-  sizes.unit_device_bytes = request.machine.devices > 0 ? 2 * unit * std::max(1u, workload.ranks) : 0;
-  uint64_t kept = 0, most = 0;
-  for (const Unit& u : workload.units) {
-    uint64_t bytes = sizes.activations == ActivationChoice::recompute ? u.boundary_bytes : u.activation_bytes;
+  if (request.machine.devices == 0) return;
+  const uint64_t ranks = std::max(1u, workload.ranks);
+  sizes.unit_device_bytes = 2 * unit * ranks;
+  // A whole unit's gradient: one on its way to the host, and what the next is added up in.
+  const uint64_t sum = workload.micro_batches > 1 ? 4 : 0;
+  sizes.gradient_device_bytes = trained * ranks * (bytes_of(workload.form.gradient) + sum);
+}
+
+void size_activations(const PlanRequest& request, ActivationChoice choice, PlanSizes& sizes) {
+  sizes.activations = choice;
+  uint64_t kept = 0, most = 0, whole = 0, boundary = 0;
+  for (const Unit& unit : request.workload.units) {
+    const uint64_t bytes = recomputes(choice) ? unit.boundary_bytes : unit.activation_bytes;
     kept += bytes;
     most = std::max(most, bytes);
+    whole = std::max(whole, unit.activation_bytes);
+    boundary = std::max(boundary, unit.boundary_bytes);
   }
-  if (sizes.activations == ActivationChoice::offload) {
-    sizes.activation_device_bytes = most * 3 * sizes.micro_batch_group;
-    sizes.activation_host_bytes = kept * workload.micro_batches;
-  } else {
-    sizes.activation_device_bytes = kept * workload.micro_batches;
+  sizes.activation_device_bytes = kept * sizes.micro_batch_group;
+  if (offloads(choice)) {
+    sizes.activation_host_bytes = sizes.activation_device_bytes;
+    sizes.activation_device_bytes = std::min(sizes.activation_device_bytes, most * kActivationsUnderWay);
   }
+  // Between two units lie every micro-batch's hidden state and its gradient; recomputation makes one unit's whole.
+  sizes.computing_bytes = 2 * boundary * sizes.micro_batch_group + (recomputes(choice) ? whole : 0);
 }
 
 // The fp32 sums that are under way at the same time.
@@ -87,16 +107,24 @@ uint64_t accumulated_bytes(const Workload& workload, uint32_t group) {
   return accumulator_bytes(workload) * (vertical ? std::min<uint64_t>(units, 2) : units);
 }
 
+Status take_slots(const PlanRequest& request, const TileMap& tiles, uint32_t spilled_tiles, Budget& nvme) {
+  uint64_t slots = 0;
+  for (const Tile& tile : tiles.tiles()) slots += tile.slot_bytes() * slots_per_tile(request);
+  PENSTOCK_TRY(nvme.take("slots", slots));
+  return spilled_tiles > 0 ? nvme.take("spilled gradients", spilled_tiles * tiles.gradient_bytes_max()) : Status();
+}
+
 struct Fit {
   TileMap tiles;
   PlanSizes sizes;
-  Budget host, device;
+  Budget host, device, nvme;
 };
 
 // The working memory that the choices ask for, and resting state in what is then left of the host budget.
 Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   Fit fit{TileMap(request.workload, *choices.tile_elements), PlanSizes{},
-          Budget(Tier::host, request.budgets.host_bytes), Budget(Tier::device, request.budgets.device_bytes)};
+          Budget(Tier::host, request.budgets.host_bytes), Budget(Tier::device, request.budgets.device_bytes),
+          Budget(Tier::nvme, request.budgets.nvme_bytes)};
   const TileMap& tiles = fit.tiles;
   PlanSizes& sizes = fit.sizes;
   sizes.window_tiles = choices.window_tiles.value_or(kWindowTiles);
@@ -104,7 +132,10 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   sizes.returned_tiles = kReturnedTiles;
   sizes.micro_batch_group = std::clamp<uint32_t>(choices.micro_batch_group.value_or(request.workload.micro_batches), 1,
                                                  std::max(1u, request.workload.micro_batches));
-  if (request.workload.pass == Pass::training) size_training(request, choices, sizes);
+  if (request.workload.pass == Pass::training) {
+    size_units(request, sizes);
+    size_activations(request, choices.activations.value_or(ActivationChoice::recompute), sizes);
+  }
   sizes.accumulated_bytes = accumulated_bytes(request.workload, sizes.micro_batch_group);
 
   std::vector<uint64_t> weights, states;  // in update order
@@ -143,7 +174,16 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   PENSTOCK_TRY(take("resting weights", resting_bytes(weights, spread_evenly(sizes.host_weight_tiles, count))));
   PENSTOCK_TRY(take("resting state", resting_bytes(states, resting_states(sizes, count))));
   PENSTOCK_TRY(take("retained gradients", clips ? sizes.retained_tiles * gradient_piece : 0));
+  PENSTOCK_TRY(take_slots(request, tiles, clips ? count - sizes.retained_tiles : 0, fit.nvme));
   return fit;
+}
+
+std::vector<BudgetLine> lines_of(const Fit& fit) {
+  std::vector<BudgetLine> lines;
+  for (const Budget* budget : {&fit.device, &fit.host, &fit.nvme}) {
+    for (const Budget::Line& line : budget->lines()) lines.push_back({budget->tier(), line.name, line.bytes});
+  }
+  return lines;
 }
 
 Status smallest_refused(const PlanRequest& request, const Status& last) {
@@ -158,33 +198,20 @@ uint32_t slots_per_tile(const PlanRequest& request) {
   return relaxed && request.workload.clipping.on ? 3 : 2;
 }
 
-uint64_t store_bytes(const PlanRequest& request, const Plan& plan) {
-  uint64_t sum = 0;
-  for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) {
-    sum += plan.tiles[tile].slot_bytes() * slots_per_tile(request);
-    if (plan.of_tile[tile].spill != kNoMove) sum += plan.tiles[tile].gradient_bytes;
-  }
-  return sum;
+Result<std::vector<BudgetLine>> budget_lines(const PlanRequest& request, const PlanChoices& choices) {
+  PENSTOCK_TRY(validate(request.workload.form));
+  PENSTOCK_TRY_ASSIGN(fitted, fit(request, choices));
+  return lines_of(fitted);
 }
 
 Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& choices) {
   PENSTOCK_TRY(validate(request.workload.form));
   CHECK(choices.tile_elements.has_value());
   PENSTOCK_TRY_ASSIGN(fitted, fit(request, choices));
+  std::vector<BudgetLine> lines = lines_of(fitted);
   Plan plan = build_plan(request.workload, request.machine, std::move(fitted.tiles), fitted.sizes);
   plan.durability = request.durability;
-  for (const Budget* budget : {&fitted.host, &fitted.device}) {
-    for (const Budget::Line& line : budget->lines())
-      plan.budget_lines.push_back({budget->tier(), line.name, line.bytes});
-  }
-  uint64_t on_nvme = store_bytes(request, plan);
-  plan.budget_lines.push_back({Tier::nvme, "slots", on_nvme});
-  if (on_nvme > request.budgets.nvme_bytes) {
-    return Status(Code::kDoesNotFit,
-                  text("nvme budget: slots need ", on_nvme, " B (", bytes_text(on_nvme), "), the budget is ",
-                       request.budgets.nvme_bytes, " B"),
-                  "raise --budget nvme=, or use `space: single`");
-  }
+  plan.budget_lines = std::move(lines);
   return plan;
 }
 
@@ -197,20 +224,30 @@ Result<Plan> make_plan(const PlanRequest& request) {
     sizes = {*request.choices.tile_elements};
   } else {
     // The usual size first; smaller ones only where memory is short.
-    uint64_t blocks = std::max<uint64_t>(1, kSlotBytesUsual / std::max<uint64_t>(1, slot_bytes_per_block));
+    const uint64_t all = request.workload.elements() / kBlockElements * slot_bytes_per_block;
+    const uint64_t slot_bytes = std::clamp(all / kTilesUsual, kSlotBytesUsual, kSlotBytesMost);
+    uint64_t blocks = std::max<uint64_t>(1, slot_bytes / std::max<uint64_t>(1, slot_bytes_per_block));
     for (; blocks >= 1; blocks /= 2) sizes.push_back(blocks * kBlockElements);
   }
   std::vector<uint32_t> windows = request.choices.window_tiles
                                       ? std::vector<uint32_t>{*request.choices.window_tiles}
                                       : std::vector<uint32_t>{kWindowTiles, kWindowTiles / 2, kWindowTilesLeast};
+  auto with = [&](uint32_t window, uint64_t tile_elements) {
+    PlanChoices choices = request.choices;
+    choices.tile_elements = tile_elements;
+    choices.window_tiles = window;
+    return choices;
+  };
   Status refusal;
   for (uint32_t window : windows) {
     for (uint64_t tile_elements : sizes) {
-      PlanChoices choices = request.choices;
-      choices.tile_elements = tile_elements;
-      choices.window_tiles = window;
-      Result<Plan> plan = make_plan_as_chosen(request, choices);
+      Result<Plan> plan = make_plan_as_chosen(request, with(window, tile_elements));
       if (plan.ok()) return plan;
+      // Where not even the smallest fits, those between need not be tried.
+      if (refusal.ok()) {
+        const auto least = budget_lines(request, with(windows.back(), sizes.back()));
+        if (!least.ok()) return smallest_refused(request, least.status());
+      }
       refusal = plan.status();
     }
   }

@@ -46,7 +46,8 @@ Result<Plan> make_plan(const PlanRequest& request);
 Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& choices);
 
 uint32_t slots_per_tile(const PlanRequest& request);
-// What the store takes on the drives: slots, and the places of spilled gradients.
-uint64_t store_bytes(const PlanRequest& request, const Plan& plan);
+
+// What a plan with these choices would take of each tier, without making it. REQUIRES: choices.tile_elements.
+Result<std::vector<BudgetLine>> budget_lines(const PlanRequest& request, const PlanChoices& choices);
 
 }  // namespace penstock

@@ -93,6 +93,8 @@ class Simulator {
 
   // Seconds until the first work of a lane ends at the present rates, and those rates.
   double rate_of(Lane lane) const {
+    const bool on_cpu = machine_.devices == 0 && (lane == Lane::update || lane == Lane::compute);
+    if (on_cpu) return work_[index(Lane::update)].empty() || work_[index(Lane::compute)].empty() ? 1 : 0.5;
     if (!on_drive(lane)) return 1;
     bool reads = !work_[index(Lane::nvme_read)].empty(), writes = !work_[index(Lane::nvme_write)].empty();
     if (reads && writes) return drives_.gbps(0.5) * 1e9 / 2;
@@ -110,6 +112,8 @@ class Simulator {
     CHECK(std::isfinite(soonest), "the plan makes no progress: ", run_.stall_text());
     soonest = std::max(0.0, soonest);
     now_ += soonest;
+    const bool drives_busy = !work_[index(Lane::nvme_read)].empty() || !work_[index(Lane::nvme_write)].empty();
+    if (drives_busy) result_.drives_busy_s += soonest;
     for (size_t lane = 0; lane < kLanes; ++lane) {
       if (work_[lane].empty()) continue;
       result_.busy_s[lane] += soonest;

@@ -1,7 +1,8 @@
 // The simulator lets virtual time pass over a plan, under the rules that the executor issues moves by (PlanRun).
 //
 // The drives are one resource: what is in flight is read and written at the rate that the mix curve gives for it, reads
-// and writes taking turns. Every other lane carries its moves one after another.
+// and writes taking turns. Where the CPU computes, updates share it with compute. Every other lane carries its moves
+// one after another.
 #pragma once
 
 #include <array>
@@ -32,6 +33,7 @@ struct SimulatedStep {
 struct Simulation {
   std::vector<SimulatedStep> steps;
   std::array<double, kLanes> busy_s{};
+  double drives_busy_s = 0;          // reading, writing or both
   std::vector<SimulatedSpan> spans;  // if asked for
   // Seconds per step once the pipeline is full: between the verdicts of the second and the last step.
   double step_s = 0;

@@ -8,6 +8,7 @@ TileMap::TileMap(const Workload& workload, uint64_t tile_elements) : tile_elemen
   CHECK(tile_elements > 0 && tile_elements % kBlockElements == 0, "tiles of ", tile_elements, " elements");
   const uint64_t weight_size = bytes_of(workload.form.weight);
   const uint64_t gradient_size = bytes_of(workload.form.gradient);
+  const uint64_t whole_state_bytes = TileLayout(workload.form, tile_elements).size_bytes;
   for (uint32_t u = 0; u < workload.units.size(); ++u) {
     const Unit& unit = workload.units[u];
     first_of_unit_.push_back(size());
@@ -18,7 +19,8 @@ TileMap::TileMap(const Workload& workload, uint64_t tile_elements) : tile_elemen
       tile.elements = std::min(tile_elements, unit.elements - first);
       tile.weight_bytes = round_up(tile.elements * weight_size, kSegmentAlignmentBytes);
       if (unit.trainable) {
-        tile.state_bytes = TileLayout(workload.form, tile.elements).size_bytes;
+        const bool whole = tile.elements == tile_elements;
+        tile.state_bytes = whole ? whole_state_bytes : TileLayout(workload.form, tile.elements).size_bytes;
         tile.gradient_bytes = round_up(tile.elements * gradient_size, kSegmentAlignmentBytes);
       }
       slot_bytes_max_ = std::max(slot_bytes_max_, tile.slot_bytes());

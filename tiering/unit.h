@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Unit {
   uint32_t group = 0;  // of hyper-parameters
   uint32_t uses = 1;   // gradients per micro-batch: more than one for a tied or reused unit
   std::vector<Parameter> parameters;
+  // The unit whose weights it is computed with besides its own: a tied head has the embedding's.
+  std::optional<uint32_t> also_uses = {};
 
   double forward_s = 0;           // compute; 0 where only the update is planned
   double backward_s = 0;          // without recomputation
@@ -38,7 +41,17 @@ struct Clipping {
 };
 
 enum class Pass : uint8_t { update_only, training };
-enum class ActivationChoice : uint8_t { keep, recompute, offload };
+
+// What backward needs of forward. keep: all of it stays where it was computed. recompute: only each unit's input stays.
+// offload: all of it waits in host memory; recompute_offload: only the inputs do.
+enum class ActivationChoice : uint8_t { keep, recompute, offload, recompute_offload };
+
+constexpr bool recomputes(ActivationChoice choice) {
+  return choice == ActivationChoice::recompute || choice == ActivationChoice::recompute_offload;
+}
+constexpr bool offloads(ActivationChoice choice) {
+  return choice == ActivationChoice::offload || choice == ActivationChoice::recompute_offload;
+}
 
 struct Workload {
   std::vector<Unit> units;  // in forward order

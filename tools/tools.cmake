@@ -1,7 +1,8 @@
 # The `penstock` command: everything but main() is a library, so that tests can reach it.
 find_package(CLI11 REQUIRED)
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/penstock/*.cpp ${PROJECT_SOURCE_DIR}/tools/doctor/*.cpp
-     ${PROJECT_SOURCE_DIR}/tools/nvme/*.cpp ${PROJECT_SOURCE_DIR}/tools/system/*.cpp ${PROJECT_SOURCE_DIR}/tools/update/*.cpp)
+     ${PROJECT_SOURCE_DIR}/tools/nvme/*.cpp ${PROJECT_SOURCE_DIR}/tools/plan/*.cpp ${PROJECT_SOURCE_DIR}/tools/system/*.cpp
+     ${PROJECT_SOURCE_DIR}/tools/update/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
 add_library(penstock_tools STATIC ${sources})
 target_include_directories(penstock_tools PUBLIC ${PROJECT_SOURCE_DIR})

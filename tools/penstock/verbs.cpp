@@ -7,6 +7,7 @@
   VERB(nvme_bench)           \
   VERB(nvme_tune)            \
   VERB(nvme_compare)         \
+  VERB(plan)                 \
   VERB(update)               \
   VERB(verify)               \
   VERB(checkpoint_ls)        \

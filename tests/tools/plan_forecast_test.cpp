@@ -1,0 +1,248 @@
+// Forecasts against floors worked out on paper, and properties that any honest forecast has.
+#include "tools/plan/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tools/plan/forecast_report.h"
+#include "tools/plan/gantt.h"
+#include "tools/plan/model_config.h"
+
+namespace penstock::tools {
+namespace {
+
+MachineProfile shipped(const std::string& name) {
+  for (MachineProfile& machine : shipped_profiles()) {
+    if (machine.name == name) return std::move(machine);
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+ForecastRequest request_for(const std::string& model, const std::string& machine) {
+  ForecastRequest request;
+  request.shape = *load_model(model);
+  request.machine = shipped(machine);
+  request.tokens = 65536;
+  request.sequence = 512;
+  request.durability = Durability{};
+  return request;
+}
+
+Forecast forecast_of(ForecastRequest request) {
+  Result<Forecast> result = forecast(std::move(request));
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  return result.ok() ? std::move(*result) : Forecast();
+}
+
+// Nanoseconds a parameter and step on the drives (14 bytes read, 12 written), and the tokens at which that is as long
+// as computing 8 flops a parameter and token takes: 14/14 + 12/10 with 150 Tflop/s, 14/26 + 12/18 with 450, 14/90 +
+// 12/56 with 8 x 550.
+struct Floor {
+  const char* machine;
+  double ns_per_parameter;
+  double compute_bound_tokens;
+};
+constexpr Floor kFloors[] = {{"rtx4090-2gen4", 2.20, 41e3}, {"h100-4gen4", 1.205, 68e3}, {"8h200-8gen5", 0.370, 204e3}};
+
+ForecastRequest all_on_drives(const char* machine) {
+  ForecastRequest request = request_for("llama-2-7b", machine);
+  request.choices.host_state_share = 0;
+  request.choices.weights = WeightRest::nvme;
+  request.choices.activations = ActivationChoice::recompute_offload;
+  return request;
+}
+
+TEST(Forecast, IsNearTheFloorWhereTheDrivesBoundIt) {
+  for (const Floor& floor : kFloors) {
+    ForecastRequest request = all_on_drives(floor.machine);
+    request.tokens = 8192;
+    const Forecast result = forecast_of(request);
+    ASSERT_TRUE(result.fits) << floor.machine;
+    const auto parameters = static_cast<double>(request.shape.parameters());
+    const double ns = result.step_s / parameters * 1e9;
+    EXPECT_EQ(result.bottleneck(), "drives") << floor.machine;
+    EXPECT_GE(ns, 0.99 * floor.ns_per_parameter) << floor.machine;
+    EXPECT_LE(ns, 1.10 * floor.ns_per_parameter) << floor.machine;
+    EXPECT_NEAR(result.read_bytes_per_step / parameters, 14, 0.01);
+    EXPECT_NEAR(result.written_bytes_per_step / parameters, 12, 0.01);
+  }
+}
+
+TEST(Forecast, IsNearComputeWhereThatBoundsIt) {
+  for (const Floor& floor : kFloors) {
+    ForecastRequest request = all_on_drives(floor.machine);
+    request.tokens = static_cast<uint64_t>(4 * floor.compute_bound_tokens) / 512 * 512;
+    const Forecast result = forecast_of(request);
+    ASSERT_TRUE(result.fits) << floor.machine << forecast_text(result);
+    EXPECT_EQ(result.bottleneck(), "compute") << floor.machine;
+    const double compute_s = result.lane_busy_s(Lane::compute);
+    EXPECT_GE(result.step_s, 0.99 * compute_s);
+    EXPECT_LE(result.step_s, 1.05 * compute_s) << floor.machine;
+    EXPECT_NEAR(result.compute_bound_tokens / floor.compute_bound_tokens, 1, 0.12) << floor.machine;
+  }
+}
+
+TEST(Forecast, SaysWhatTheSmallestPlanNeedsWhereItDoesNotFit) {
+  ForecastRequest request = request_for("llama-2-7b", "rtx4090-2gen4");
+  request.budgets.host_bytes = kGiB;
+  request.budgets.nvme_bytes = 100 * kGiB;
+  const Forecast result = forecast_of(request);
+  ASSERT_FALSE(result.fits);
+  EXPECT_GT(result.needed_bytes(Tier::host), kGiB);
+  EXPECT_GT(result.needed_bytes(Tier::nvme), 100 * kGiB);
+  const Status verdict = forecast_verdict(result);
+  EXPECT_EQ(verdict.code(), Code::kDoesNotFit);
+  EXPECT_NE(verdict.message().find("1.00 GiB"), std::string::npos) << verdict.message();
+  EXPECT_NE(verdict.remedy().find("--budget host="), std::string::npos) << verdict.remedy();
+  EXPECT_FALSE(forecast_json(result)["fits"].get<bool>());
+  // And with that, it does.
+  request.budgets.host_bytes = result.needed_bytes(Tier::host);
+  request.budgets.nvme_bytes = result.needed_bytes(Tier::nvme);
+  EXPECT_TRUE(forecast_of(request).fits);
+}
+
+TEST(Forecast, HasTheKeysThatProgramsRelyOn) {
+  const auto json = forecast_json(forecast_of(request_for("gpt2", "cpu-2core")));
+  for (const char* key : {"fits", "needed_bytes", "budget_bytes", "step_s", "bottleneck", "lanes",
+                          "bytes_per_parameter", "tokens_per_s", "drive_life_days"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_TRUE(json["bytes_per_parameter"].contains("read") && json["bytes_per_parameter"].contains("written"));
+  EXPECT_TRUE(json["needed_bytes"]["host"]["lines"].is_object());
+}
+
+TEST(Forecast, StrikesCostWhatIsRedone) {
+  ForecastRequest request = request_for("gpt2-xl", "h100-4gen4");
+  request.tokens = 262144;  // enough that updates keep pace with gradients, and are speculative
+  request.choices.host_state_share = 0;
+  request.clipping = {.on = true, .strike_share = 0};
+  const Forecast calm = forecast_of(request);
+  request.clipping.strike_share = 0.1;
+  const Forecast rough = forecast_of(request);
+  EXPECT_GT(rough.struck_step_s, 1.05 * calm.step_s);
+  EXPECT_GT(rough.step_s, calm.step_s);
+  EXPECT_LT(rough.step_s, 1.2 * calm.step_s);
+  EXPECT_GT(rough.written_bytes_per_step, 1.05 * calm.written_bytes_per_step);
+}
+
+TEST(Forecast, WritesHostStateAsOftenAsCostsLittle) {
+  ForecastRequest request = request_for("gpt2-xl", "h100-4gen4");
+  request.tokens = 4096;
+  const Forecast each = forecast_of(request);
+  request.durability.reset();
+  const Forecast chosen = forecast_of(request);
+  ASSERT_EQ(chosen.durability.kind, Durability::Kind::every);
+  EXPECT_GT(chosen.durability.steps, 1u);
+  EXPECT_LT(chosen.step_s, each.step_s);
+  request.durability = Durability{Durability::Kind::exit, 1};
+  EXPECT_LE(chosen.step_s, 1.031 * forecast_of(request).step_s);
+}
+
+TEST(Forecast, NotesWhatItDoesNotKnow) {
+  ForecastRequest request = request_for("gpt2", "cpu-2core");
+  request.machine.device_flops = request.machine.host_gbps = 0;
+  for (DriveRates& drive : request.machine.drives) drive.sustained.reset();
+  const Forecast result = forecast_of(request);
+  std::string notes;
+  for (const std::string& note : result.notes) notes += note;
+  for (const char* part : {"burst rates", "compute counts as no time", "updates count as no time", "life is unknown"}) {
+    EXPECT_NE(notes.find(part), std::string::npos) << part;
+  }
+}
+
+TEST(Forecast, RefusesNonsense) {
+  for (auto spoil : std::vector<void (*)(ForecastRequest&)>{
+           [](ForecastRequest& request) { request.machine.drives.clear(); },
+           [](ForecastRequest& request) { request.tokens = 100; },
+           [](ForecastRequest& request) { request.sequence = 0; },
+           [](ForecastRequest& request) { request.micro_batches = 1'000'000; },
+       }) {
+    ForecastRequest request = request_for("gpt2", "cpu-2core");
+    spoil(request);
+    const Result<Forecast> result = forecast(request);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.status().code(), Code::kUsage);
+  }
+}
+
+TEST(Gantt, ShowsEveryLaneThatIsBusy) {
+  ForecastRequest request = request_for("gpt2", "rtx4090-2gen4");
+  request.choices.host_state_share = 0;
+  request.choices.weights = WeightRest::nvme;
+  request.record_spans = true;
+  const Forecast result = forecast_of(request);
+  const std::string svg = gantt_svg(*result.plan, result.simulation, "gpt2 <on> a desktop");
+  for (const char* part : {"<svg", "nvme_read", "nvme_write", "update", "compute", "host_to_device", "device_to_host",
+                           "&lt;on&gt;", "begins", "</svg>"}) {
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
+  }
+  EXPECT_LT(svg.size(), 2'000'000u);
+}
+
+// More of anything is never slower. A plan's pipeline fills in whole tiles, which is worth a little either way.
+constexpr double kTileEffects = 1.03;
+
+ForecastRequest random_request(std::mt19937_64& random) {
+  auto up_to = [&](uint64_t n) { return random() % (n + 1); };
+  static const char* const kMachines[] = {"rtx4090-2gen4", "h100-4gen4", "8h200-8gen5", "cpu-2core"};
+  ForecastRequest request = request_for("gpt2", kMachines[up_to(3)]);
+  ModelShape& shape = request.shape;
+  shape.layers = 2 + up_to(10);
+  shape.heads = shape.kv_heads = 4 + 4 * up_to(3);
+  shape.hidden = 64 * shape.heads;
+  shape.ffn = 4 * shape.hidden;
+  shape.vocab = 8192;
+  shape.tied = up_to(1);
+  request.tokens = 512 * 8 * (1 + up_to(15));
+  request.clipping.on = up_to(1);
+  const uint64_t state = shape.parameters() * 12;
+  request.budgets.host_bytes = 700 * kMiB + up_to(2 * state);
+  request.budgets.device_bytes = kGiB + up_to(4 * kGiB);
+  return request;
+}
+
+class MoreIsNeverSlower : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (uint64_t seed = 1; seed <= 80; ++seed) {
+      std::mt19937_64 random(seed);
+      requests_.push_back(random_request(random));
+    }
+  }
+
+  void check(void (*improve)(ForecastRequest&)) {
+    int compared = 0;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      const Forecast before = forecast_of(requests_[i]);
+      if (!before.fits) continue;
+      ForecastRequest better = requests_[i];
+      improve(better);
+      const Forecast after = forecast_of(better);
+      ASSERT_TRUE(after.fits) << "seed " << i + 1;
+      EXPECT_LE(after.step_s, kTileEffects * before.step_s) << "seed " << i + 1 << "\n"
+                                                            << forecast_text(before) << forecast_text(after);
+      ++compared;
+    }
+    EXPECT_GT(compared, 40);
+  }
+
+  std::vector<ForecastRequest> requests_;
+};
+
+TEST_F(MoreIsNeverSlower, HostMemory) {
+  check([](ForecastRequest& request) { request.budgets.host_bytes += 100 * kMiB; });
+}
+TEST_F(MoreIsNeverSlower, MuchHostMemory) {
+  check([](ForecastRequest& request) { request.budgets.host_bytes *= 3; });
+}
+TEST_F(MoreIsNeverSlower, DeviceMemory) {
+  check([](ForecastRequest& request) { request.budgets.device_bytes *= 2; });
+}
+TEST_F(MoreIsNeverSlower, Drives) {
+  check([](ForecastRequest& request) { request.machine.drives.push_back(request.machine.drives.front()); });
+}
+
+}  // namespace
+}  // namespace penstock::tools

@@ -1,0 +1,172 @@
+// Model shapes: the parameters of published models to the last one, and shapes out of a few words.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tools/plan/model_config.h"
+#include "tools/plan/shape_solver.h"
+#include "tools/plan/training_workload.h"
+
+namespace penstock::tools {
+namespace {
+
+uint64_t parameters_of(const std::string& name) {
+  const Result<ModelShape> shape = load_model(name);
+  EXPECT_TRUE(shape.ok()) << name;
+  return shape.ok() ? shape->parameters() : 0;
+}
+
+// As their authors' weights count.
+TEST(ModelShape, CountsPublishedModelsExactly) {
+  EXPECT_EQ(parameters_of("gpt2"), 124'439'808u);
+  EXPECT_EQ(parameters_of("gpt2-xl"), 1'557'611'200u);
+  EXPECT_EQ(parameters_of("gpt-neo-1.3b"), 1'315'575'808u);
+  EXPECT_EQ(parameters_of("llama-2-7b"), 6'738'415'616u);
+  EXPECT_EQ(parameters_of("llama-2-13b"), 13'015'864'320u);
+  EXPECT_EQ(parameters_of("llama-2-70b"), 68'976'648'192u);
+  EXPECT_EQ(parameters_of("llama-3-8b"), 8'030'261'248u);
+  EXPECT_EQ(parameters_of("mistral-7b"), 7'241'732'096u);
+  EXPECT_EQ(parameters_of("mixtral-8x7b"), 46'702'792'704u);
+  EXPECT_EQ(parameters_of("qwen2.5-7b"), 7'615'616'512u);
+}
+
+TEST(ModelShape, CountsActiveExperts) {
+  const Result<ModelShape> mixtral = load_model("mixtral-8x7b");
+  ASSERT_TRUE(mixtral.ok());
+  EXPECT_NEAR(static_cast<double>(mixtral->active_parameters()), 12.9e9, 0.05e9);
+}
+
+TEST(ModelConfig, ReadsEveryStyle) {
+  struct Case {
+    const char* json;
+    uint64_t parameters;
+  };
+  const Case cases[] = {
+      {R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257})",
+       124'439'808u},
+      {R"({"model_type": "gpt_neo", "hidden_size": 768, "num_layers": 12, "num_heads": 12, "intermediate_size": null,
+           "max_position_embeddings": 2048, "vocab_size": 50257})",
+       125'198'592u},
+      {R"({"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
+           "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "tie_word_embeddings": true})",
+       494'032'768u},
+      {R"({"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+           "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+           "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936})",
+       30'532'122'624u},
+      {R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+           "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2,
+           "vocab_size": 32000})",
+       46'702'792'704u},
+  };
+  for (const Case& one : cases) {
+    const Result<ModelShape> shape = parse_model_config(one.json);
+    ASSERT_TRUE(shape.ok()) << shape.status().message() << one.json;
+    EXPECT_EQ(shape->parameters(), one.parameters) << one.json;
+  }
+}
+
+TEST(ModelConfig, RefusesNonsenseAndNamesTheKey) {
+  for (const auto& [json, part] : std::vector<std::pair<std::string, std::string>>{
+           {"", "not a JSON object"},
+           {"[1]", "not a JSON object"},
+           {R"({"model_type": "llama"})", "num_hidden_layers: is missing"},
+           {R"({"num_hidden_layers": "many"})", "num_hidden_layers: is not a size"},
+           {R"({"num_hidden_layers": -3})", "num_hidden_layers: is not a size"},
+           {R"({"num_hidden_layers": 1e30})", "num_hidden_layers: is not a size"},
+           {R"({"num_hidden_layers": 2, "hidden_size": 0, "num_attention_heads": 1, "intermediate_size": 4,
+               "vocab_size": 7})",
+            "is 0"},
+           {R"({"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 4,
+               "vocab_size": 7, "num_local_experts": 4, "num_experts_per_tok": 5})",
+            "more experts"},
+       }) {
+    const Result<ModelShape> shape = parse_model_config(json);
+    ASSERT_FALSE(shape.ok()) << json;
+    EXPECT_EQ(shape.status().code(), Code::kUsage);
+    EXPECT_NE(shape.status().message().find(part), std::string::npos) << shape.status().message();
+  }
+}
+
+TEST(ShapeSolver, ComesOutWithinOnePercent) {
+  for (uint64_t parameters : {14'000'000u, 124'000'000u, 350'000'000u, 1'300'000'000u}) {
+    for (uint64_t layers : {0u, 6u, 12u, 24u, 40u}) {
+      const Result<ModelShape> shape = solve_shape({.parameters = parameters, .layers = layers});
+      if (!shape.ok()) {
+        EXPECT_EQ(parameters, 14'000'000u) << shape.status().message();  // its embedding alone is most of it
+        continue;
+      }
+      EXPECT_NEAR(static_cast<double>(shape->parameters()) / static_cast<double>(parameters), 1, 0.01);
+      EXPECT_TRUE(layers == 0 || shape->layers == layers);
+    }
+  }
+  for (double billions : {3.0, 7.0, 13.0, 30.0, 70.0, 175.0, 1000.0}) {
+    const auto parameters = static_cast<uint64_t>(billions * 1e9);
+    const Result<ModelShape> shape = solve_shape({.parameters = parameters});
+    ASSERT_TRUE(shape.ok()) << shape.status().message();
+    EXPECT_NEAR(static_cast<double>(shape->parameters()) / static_cast<double>(parameters), 1, 0.01);
+    EXPECT_EQ(shape->hidden % shape->heads, 0u);
+  }
+}
+
+TEST(ShapeSolver, FindsTheShapeThatPeopleMean) {
+  const Result<ModelShape> shape = solve_shape({.parameters = 7'000'000'000, .layers = 32});
+  ASSERT_TRUE(shape.ok());
+  EXPECT_EQ(shape->hidden, 4096u);
+  EXPECT_EQ(shape->heads, 32u);
+}
+
+TEST(ShapeSolver, KeepsWhatWasSaidOrRefuses) {
+  const Result<ModelShape> kept = solve_shape({.parameters = 7'000'000'000, .layers = 30, .heads = 40, .kv_heads = 8});
+  ASSERT_TRUE(kept.ok()) << kept.status().message();
+  EXPECT_EQ(kept->layers, 30u);
+  EXPECT_EQ(kept->heads, 40u);
+  EXPECT_EQ(kept->kv_heads, 8u);
+  for (const ShapeWish& wish : std::vector<ShapeWish>{
+           {},
+           {.layers = 4},
+           {.parameters = 7'000'000'000, .layers = 32, .hidden = 1024, .ffn = 1024},
+           {.parameters = 1000},
+           {.layers = 4, .hidden = 100, .heads = 7},
+           {.layers = uint64_t{1} << 40, .hidden = 64},
+       }) {
+    const Result<ModelShape> refused = solve_shape(wish);
+    ASSERT_FALSE(refused.ok()) << refused->parameters();
+    EXPECT_EQ(refused.status().code(), Code::kUsage);
+  }
+}
+
+TEST(ShapeSolver, ReadsAmounts) {
+  EXPECT_EQ(*parse_amount("7e9"), 7'000'000'000u);
+  EXPECT_EQ(*parse_amount("7B"), 7'000'000'000u);
+  EXPECT_EQ(*parse_amount("125000"), 125'000u);
+  for (const char* nonsense : {"", "x", "-7e9", "0", "1e40", "nan", "7e9x"}) EXPECT_FALSE(parse_amount(nonsense).ok());
+}
+
+// 6 flops a parameter and token without recomputation, besides attention.
+TEST(TrainingWorkload, ComputesSixFlopsAParameterAndToken) {
+  const Result<ModelShape> shape = load_model("llama-2-7b");
+  const StepShape step{.tokens = 1 << 16, .sequence = 16, .micro_batches = 4, .ranks = 2, .device_flops = 1e12};
+  double seconds = 0;
+  uint64_t elements = 0;
+  for (const Unit& unit : training_units(*shape, step)) {
+    seconds += (unit.forward_s + unit.backward_s) * step.micro_batches;
+    elements += unit.elements;
+  }
+  // The head's logits are made twice; the embedding is looked up.
+  const double computed = 6.0 * (6.738e9 - 131e6) + 2.0 * 131e6;
+  EXPECT_NEAR(seconds * 1e12 * 2 / (1 << 16), computed, 0.01 * computed);
+  EXPECT_EQ(elements, shape->parameters() / 2);
+}
+
+TEST(TrainingWorkload, ATiedHeadBorrowsTheEmbedding) {
+  const Result<ModelShape> shape = load_model("gpt2");
+  const std::vector<Unit> units = training_units(*shape, {.tokens = 1024, .sequence = 1024, .device_flops = 1e12});
+  ASSERT_EQ(units.size(), 14u);
+  EXPECT_EQ(units.front().uses, 2u);
+  EXPECT_EQ(units.back().also_uses, 0u);
+  EXPECT_EQ(units.back().elements, 2u * 768);
+}
+
+}  // namespace
+}  // namespace penstock::tools

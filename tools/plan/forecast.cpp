@@ -1,0 +1,286 @@
+#include "tools/plan/forecast.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tools/penstock/quantity.h"
+#include "tools/plan/least_plan.h"
+#include "tools/plan/node_share.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr double kDurabilityCost = 0.03;  // what writing through may add to a step where it is left open
+constexpr uint32_t kSteps = 4, kStepsOfLargePlans = 3;
+constexpr size_t kLargePlanMoves = 150'000;
+// The program itself: with LibTorch in training, without where only updates run.
+constexpr uint64_t kTrainerBytes = 512 * kMiB, kEngineBytes = 64 * kMiB;
+constexpr uint64_t kTokensMost = uint64_t{1} << 40;
+
+Status check_request(const ForecastRequest& request) {
+  if (request.machine.drives.empty()) {
+    return Status(Code::kUsage, text("machine ", request.machine.name, ": no drive is known"),
+                  "`penstock nvme probe PATH`, or --machine with a shipped name");
+  }
+  if (request.sequence == 0 || request.tokens < request.sequence || request.tokens > kTokensMost) {
+    return Status(Code::kUsage,
+                  text("tokens: ", request.tokens, " of a step in sequences of ", request.sequence, ": less than one"),
+                  "--tokens at least --seq");
+  }
+  if (request.micro_batches > request.tokens) {
+    return Status(Code::kUsage, text("micro-batches: ", request.micro_batches, " of ", request.tokens, " tokens"),
+                  "fewer micro-batches");
+  }
+  return Status();
+}
+
+void fill_in(ForecastRequest& request, uint32_t ranks) {
+  const Budgets usual = usual_budgets(request.machine);
+  Budgets& budgets = request.budgets;
+  if (budgets.device_bytes == 0) budgets.device_bytes = usual.device_bytes;
+  if (budgets.host_bytes == 0) budgets.host_bytes = usual.host_bytes;
+  if (budgets.nvme_bytes == 0) budgets.nvme_bytes = usual.nvme_bytes;
+  if (request.pass == Pass::update_only) {
+    request.micro_batches = 1;
+  } else if (request.micro_batches == 0) {
+    request.micro_batches = usual_micro_batches(request.tokens, request.sequence, ranks);
+  }
+}
+
+PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
+  PlanRequest rank;
+  rank.machine = share_of(request.machine, ranks);
+  rank.budgets = share_of(request.budgets, ranks);
+  rank.workload.units = training_units(request.shape, {.tokens = request.tokens,
+                                                       .sequence = request.sequence,
+                                                       .micro_batches = request.micro_batches,
+                                                       .ranks = ranks,
+                                                       .device_flops = request.machine.device_flops});
+  rank.workload.form = request.form;
+  rank.workload.pass = request.pass;
+  rank.workload.micro_batches = request.micro_batches;
+  rank.workload.ranks = ranks;
+  rank.workload.clipping = request.clipping;
+  if (request.pass == Pass::update_only) {
+    for (Unit& unit : rank.workload.units) unit.uses = 1;
+  }
+  rank.choices = request.choices;
+  rank.durability = request.durability.value_or(Durability{});
+  rank.process_bytes = request.pass == Pass::training ? kTrainerBytes : kEngineBytes;
+  return rank;
+}
+
+class Forecaster {
+ public:
+  explicit Forecaster(Forecast& forecast) : forecast_(forecast) {}
+
+  Status run() {
+    PENSTOCK_TRY(search());
+    if (!forecast_.fits) return Status();
+    PENSTOCK_TRY(settle_durability());
+    if (!forecast_.fits) return Status();
+    settle_strikes();
+    count_bytes();
+    find_compute_bound();
+    return Status();
+  }
+
+ private:
+  // The plan, as if every step were durable.
+  Status search() {
+    PlanRequest& request = forecast_.rank_request;
+    SimulationOptions options;
+    options.steps = steps_for(request);
+    forecast_.simulated_steps = options.steps;
+    options.record_spans = forecast_.request.record_spans;
+    PlanRequest durable = request;
+    durable.slots = slots_per_tile(request);
+    durable.durability = Durability{};
+    Result<PredictedPlan> found = fastest_plan(durable, options);
+    if (!found.ok()) {
+      if (found.status().code() != Code::kDoesNotFit) return found.status();
+      PENSTOCK_TRY_ASSIGN(least, least_plan(request));
+      forecast_.needed = std::move(least.lines);
+      forecast_.remedy = std::move(least.remedy);
+      forecast_.fits = false;
+      return Status();
+    }
+    forecast_.fits = true;
+    forecast_.plan = std::move(found->plan);
+    forecast_.simulation = std::move(found->simulation);
+    forecast_.needed = forecast_.plan->budget_lines;
+    forecast_.step_s = forecast_.simulation.step_s;
+    return Status();
+  }
+
+  // A plan's moves are known only when it is made; its tiles tell enough.
+  static uint32_t steps_for(const PlanRequest& request) {
+    const uint64_t bytes = request.workload.elements() * 12;
+    return bytes / (16 * kMiB) * 5 > kLargePlanMoves ? kStepsOfLargePlans : kSteps;
+  }
+
+  Simulation simulate_with(Durability::Kind kind, std::function<Verdict(uint64_t)> verdict = {},
+                           bool speculate = true) {
+    Plan plan = *forecast_.plan;
+    plan.durability = {kind, 1};
+    SimulationOptions options;
+    options.steps = forecast_.simulated_steps;
+    options.verdict = std::move(verdict);
+    options.speculate = [speculate](uint64_t) { return speculate; };
+    return simulate(plan, forecast_.rank_request.machine, options);
+  }
+
+  // What rests in host memory costs extra writes on durable steps only; the rest is written anyway.
+  Status settle_durability() {
+    const auto& placements = forecast_.plan->placements;
+    const bool rests = std::any_of(placements.begin(), placements.end(),
+                                   [](const Placement& placement) { return placement.state == Tier::host; });
+    forecast_.durability = forecast_.rank_request.durability;
+    const bool automatic = !forecast_.request.durability.has_value();
+    if (forecast_.durability.kind == Durability::Kind::step && !(automatic && rests)) return Status();
+    const double durable_s = forecast_.step_s, other_s = simulate_with(Durability::Kind::exit).step_s;
+    const double extra_s = std::max(0.0, durable_s - other_s);
+    if (automatic) {
+      const double steps = std::ceil(extra_s / (kDurabilityCost * other_s));
+      if (steps <= 1) return Status();
+      forecast_.durability = {Durability::Kind::every, static_cast<uint32_t>(std::min(steps, 1e6))};
+      PENSTOCK_TRY(make_room_for_relaxed());
+    }
+    const bool at_exit = forecast_.durability.kind == Durability::Kind::exit;
+    durable_share_ = at_exit ? 0 : 1.0 / forecast_.durability.steps;
+    forecast_.step_s = other_s + extra_s * durable_share_;
+    return Status();
+  }
+
+  // Relaxed durability under speculation takes a third slot.
+  Status make_room_for_relaxed() {
+    PlanRequest& request = forecast_.rank_request;
+    const uint32_t before = slots_per_tile(request);
+    request.durability = forecast_.durability;
+    return slots_per_tile(request) == before ? Status() : search();
+  }
+
+  // Speculation pauses where strikes are a habit, so every other step is the most that is redone.
+  void settle_strikes() {
+    const Clipping& clipping = forecast_.request.clipping;
+    if (!clipping.on || clipping.strike_share <= 0) return;
+    auto strike = [](uint64_t) { return Verdict::strike; };
+    const bool speculate = clipping.strike_share <= 0.5;
+    const Simulation struck = simulate_with(Durability::Kind::step, strike, speculate);
+    forecast_.struck_step_s = struck.step_s;
+    forecast_.step_s += clipping.strike_share * std::max(0.0, struck.step_s - forecast_.simulation.step_s);
+    // The norm is often known before all is updated, so less than everything is redone.
+    const SimulatedStep& step = struck.steps[1];
+    const SimulatedStep& calm = forecast_.simulation.steps[1];
+    redone_read_bytes_ = static_cast<double>(step.read_bytes) - static_cast<double>(calm.read_bytes);
+    redone_written_bytes_ = static_cast<double>(step.written_bytes) - static_cast<double>(calm.written_bytes);
+  }
+
+  void count_bytes() {
+    const Plan& plan = *forecast_.plan;
+    double read = static_cast<double>(plan.read_bytes()), written = static_cast<double>(plan.written_bytes());
+    double resting = 0;
+    for (const Move& move : plan.moves) {
+      const bool rests = move.kind == MoveKind::write_state && plan.placements[move.tile].state == Tier::host;
+      if (rests) resting += static_cast<double>(move.bytes);
+    }
+    const double share = forecast_.request.clipping.strike_share;
+    read += share * redone_read_bytes_;
+    written += share * redone_written_bytes_ - resting * (1 - durable_share_);
+    forecast_.read_bytes_per_step = read * forecast_.ranks;
+    forecast_.written_bytes_per_step = written * forecast_.ranks;
+  }
+
+  // Everything but compute and offloading takes the same time whatever the tokens; compute grows with them.
+  void find_compute_bound() {
+    const double compute_s = forecast_.lane_busy_s(Lane::compute);
+    if (compute_s <= 0) return;
+    const MachineProfile& machine = forecast_.rank_request.machine;
+    uint64_t up = 0, down = 0;
+    for (const Move& move : forecast_.plan->moves) {
+      if (move.kind == MoveKind::lift_weight) up += move.bytes;
+      if (move.kind == MoveKind::lower_gradient) down += move.bytes;
+    }
+    auto at = [](uint64_t bytes, double gbps) { return gbps > 0 ? static_cast<double>(bytes) / (gbps * 1e9) : 0; };
+    const double others_s = std::max({forecast_.drives_busy_s(), forecast_.lane_busy_s(Lane::update),
+                                      forecast_.lane_busy_s(Lane::collective), at(up, machine.host_to_device_gbps),
+                                      at(down, machine.device_to_host_gbps)});
+    forecast_.compute_bound_tokens = static_cast<double>(forecast_.request.tokens) * others_s / compute_s;
+  }
+
+  Forecast& forecast_;
+  double durable_share_ = 1;
+  double redone_read_bytes_ = 0, redone_written_bytes_ = 0;  // of a step that strikes
+};
+
+void take_notes(Forecast& forecast) {
+  const ForecastRequest& request = forecast.request;
+  auto note = [&](std::string line) { forecast.notes.push_back(std::move(line)); };
+  if (request.machine.uses_burst_rates()) {
+    note(
+        "burst rates are used: no sustained rate was measured, and long writes may be slower than this says "
+        "(`penstock nvme bench --steady` measures them)");
+  }
+  if (request.pass == Pass::training && request.machine.device_flops <= 0) {
+    note("compute counts as no time: the machine's profile has no rate of compute (--flops gives one)");
+  }
+  if (request.machine.host_gbps <= 0) {
+    note("updates count as no time: the machine's profile has no rate of host memory (--host-gbps gives one)");
+  }
+  if (!forecast.drive_life_days()) note("drive life is unknown: the profile has no endurance of its drives");
+  if (forecast.ranks > 1) {
+    note(text("memory and lanes are those of one of ", forecast.ranks, " ranks, with its share of drives and host"));
+  }
+}
+
+}  // namespace
+
+double Forecast::lane_busy_s(Lane lane) const { return simulation.busy_s[static_cast<size_t>(lane)] / simulated_steps; }
+
+std::string Forecast::bottleneck() const {
+  std::string busiest = "drives";
+  double most = drives_busy_s();
+  for (Lane lane : {Lane::host_to_device, Lane::device_to_host, Lane::update, Lane::collective, Lane::compute}) {
+    if (lane_busy_s(lane) <= most) continue;
+    most = lane_busy_s(lane);
+    busiest = name_of(lane);
+  }
+  return busiest;
+}
+
+double Forecast::tokens_per_s() const { return static_cast<double>(request.tokens) / step_s; }
+
+std::optional<double> Forecast::drive_life_days() const {
+  double endurance = 0;
+  for (const DriveRates& drive : request.machine.drives) {
+    if (drive.endurance_bytes <= 0) return std::nullopt;
+    endurance += drive.endurance_bytes;
+  }
+  if (written_bytes_per_step <= 0) return std::nullopt;
+  return endurance / written_bytes_per_step * step_s / 86400;
+}
+
+uint64_t Forecast::needed_bytes(Tier tier) const {
+  uint64_t sum = 0;
+  for (const BudgetLine& line : needed) sum += line.tier == tier ? line.bytes : 0;
+  return sum;
+}
+
+uint64_t Forecast::budget_bytes(Tier tier) const {
+  const Budgets& budgets = rank_request.budgets;
+  return tier == Tier::device ? budgets.device_bytes : tier == Tier::host ? budgets.host_bytes : budgets.nvme_bytes;
+}
+
+Result<Forecast> forecast(ForecastRequest request) {
+  PENSTOCK_TRY(check_request(request));
+  Forecast result;
+  result.ranks = std::max(1u, request.machine.devices);
+  fill_in(request, result.ranks);
+  result.request = std::move(request);
+  result.rank_request = request_of_rank(result.request, result.ranks);
+  PENSTOCK_TRY(Forecaster(result).run());
+  if (result.fits) take_notes(result);
+  return result;
+}
+
+}  // namespace penstock::tools

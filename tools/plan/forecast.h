@@ -1,0 +1,63 @@
+// Forecast: what a training step of a model would be on a machine, before anything is trained: whether it fits, what it
+// moves, how long it takes and what bounds it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tiering/plan_search.h"
+#include "tools/plan/training_workload.h"
+
+namespace penstock::tools {
+
+struct ForecastRequest {
+  ModelShape shape;
+  MachineProfile machine;  // the whole node
+  // Of the whole node; device: of each one. 0: nine tenths of what the machine has.
+  Budgets budgets{0, 0, 0};
+  StateForm form;
+  Clipping clipping;
+  Pass pass = Pass::training;
+  uint64_t tokens = 0;  // of a step, over all ranks
+  uint64_t sequence = 0;
+  uint32_t micro_batches = 0;            // of each rank; 0: usual
+  std::optional<Durability> durability;  // none: automatic
+  PlanChoices choices;
+  bool record_spans = false;
+};
+
+struct Forecast {
+  ForecastRequest request;  // what was left open is filled in
+  uint32_t ranks = 1;
+  PlanRequest rank_request;  // one rank's share of everything
+  bool fits = false;
+  std::vector<BudgetLine> needed;  // of one rank; where it does not fit, of the smallest plan
+  std::string remedy;              // where it does not fit
+
+  // Of one rank where it fits.
+  std::optional<Plan> plan;
+  Simulation simulation;
+  uint32_t simulated_steps = 0;
+  Durability durability;
+  double step_s = 0;
+  double struck_step_s = 0;        // of a step whose gradients strike; 0: none is expected
+  double read_bytes_per_step = 0;  // of all ranks
+  double written_bytes_per_step = 0;
+  double compute_bound_tokens = 0;  // of a step, from which on compute is the bottleneck; 0: unknown
+  std::vector<std::string> notes;
+
+  double lane_busy_s(Lane lane) const;
+  double drives_busy_s() const { return simulation.drives_busy_s / simulated_steps; }
+  // The busiest resource: "drives", "compute", "host_to_device" ...
+  std::string bottleneck() const;
+  double tokens_per_s() const;
+  std::optional<double> drive_life_days() const;
+  uint64_t needed_bytes(Tier tier) const;
+  uint64_t budget_bytes(Tier tier) const;
+};
+
+// Refuses what makes no sense; what does not fit is a forecast that says so.
+Result<Forecast> forecast(ForecastRequest request);
+
+}  // namespace penstock::tools

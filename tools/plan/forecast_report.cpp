@@ -1,0 +1,205 @@
+#include "tools/plan/forecast_report.h"
+
+#include <cmath>
+
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/text_table.h"
+
+namespace penstock::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
+constexpr Lane kLanesShown[] = {Lane::nvme_read, Lane::nvme_write, Lane::host_to_device, Lane::device_to_host,
+                                Lane::update,    Lane::collective, Lane::compute};
+constexpr uint64_t kUnbounded = std::numeric_limits<uint64_t>::max();
+
+const char* name_of(ActivationChoice choice) {
+  switch (choice) {
+    case ActivationChoice::keep:
+      return "keep";
+    case ActivationChoice::recompute:
+      return "recompute";
+    case ActivationChoice::offload:
+      return "offload";
+    case ActivationChoice::recompute_offload:
+      return "recompute-offload";
+  }
+  return "?";
+}
+
+std::string text_of(const Durability& durability) {
+  if (durability.kind == Durability::Kind::step) return "step";
+  if (durability.kind == Durability::Kind::exit) return "exit";
+  return text("every:", durability.steps);
+}
+
+std::string budget_text(uint64_t bytes) { return bytes >= kUnbounded / 2 ? "unbounded" : bytes_text(bytes); }
+
+// 12345678 as "12.3M", for figures that are no more exact than that.
+std::string rounded(double count) {
+  if (count >= 1e9) return fixed(count / 1e9, 2) + "B";
+  if (count >= 1e6) return fixed(count / 1e6, 1) + "M";
+  if (count >= 10e3) return fixed(count / 1e3, 0) + "k";
+  return fixed(count, 0);
+}
+
+std::string memory_table(const Forecast& forecast) {
+  TextTable table({"tier", "line", "needed", "available"});
+  for (Tier tier : kTiers) {
+    if (forecast.needed_bytes(tier) == 0) continue;
+    for (const BudgetLine& line : forecast.needed) {
+      if (line.tier == tier) table.add({penstock::name_of(tier), line.name, bytes_text(line.bytes), ""});
+    }
+    const uint64_t needed = forecast.needed_bytes(tier), budget = forecast.budget_bytes(tier);
+    table.add(
+        {penstock::name_of(tier), needed > budget ? "all: too much" : "all", bytes_text(needed), budget_text(budget)});
+  }
+  return table.str();
+}
+
+std::string lane_table(const Forecast& forecast) {
+  TextTable table({"lane", "busy", "of the step"});
+  auto add = [&](const std::string& name, double busy_s) {
+    if (busy_s > 0) table.add({name, seconds_text(busy_s), fixed(100 * busy_s / forecast.step_s, 0) + " %"});
+  };
+  add("drives", forecast.drives_busy_s());
+  for (Lane lane : kLanesShown) add(penstock::name_of(lane), forecast.lane_busy_s(lane));
+  return table.str();
+}
+
+std::string model_line(const Forecast& forecast) {
+  const ModelShape& shape = forecast.request.shape;
+  std::string line = text(shape.name, ": ", rounded(static_cast<double>(shape.parameters())), " parameters, ",
+                          shape.layers, " layers, ", shape.hidden, " wide, ", shape.heads, " heads");
+  if (shape.kv_heads != shape.heads) line += text(" (", shape.kv_heads, " for keys and values)");
+  line += text(", ffn ", shape.ffn, ", ", shape.vocab, " words");
+  if (shape.experts > 1) {
+    line += text(", ", shape.experts_active, " of ", shape.experts, " experts active (",
+                 rounded(static_cast<double>(shape.active_parameters())), " parameters)");
+  }
+  return line + (shape.tied ? ", tied head\n" : "\n");
+}
+
+std::string machine_line(const Forecast& forecast) {
+  const MachineProfile& machine = forecast.request.machine;
+  const MixCurve drives = machine.striped();
+  std::string line = text(machine.name, ": ", machine.drives.size(), machine.drives.size() == 1 ? " drive" : " drives",
+                          ", ", fixed(drives.gbps(1), 1), " GB/s read, ", fixed(drives.gbps(0), 1), " GB/s written");
+  if (machine.devices > 0) line += text(", ", machine.devices, machine.devices == 1 ? " device" : " devices");
+  return line + "\n";
+}
+
+std::string step_lines(const Forecast& forecast) {
+  const ForecastRequest& request = forecast.request;
+  const auto parameters = static_cast<double>(request.shape.parameters());
+  std::string lines = text("step: ", seconds_text(forecast.step_s), ", bound by ", forecast.bottleneck());
+  if (request.pass == Pass::training) {
+    lines += text("; ", request.tokens, " tokens, ", fixed(forecast.tokens_per_s(), 0), " tokens/s");
+  }
+  lines += text("\ndrives: ", fixed(forecast.read_bytes_per_step / parameters, 1), " bytes read and ",
+                fixed(forecast.written_bytes_per_step / parameters, 1), " written per parameter; ",
+                bytes_text(static_cast<uint64_t>(forecast.written_bytes_per_step)), " written per step");
+  if (const auto days = forecast.drive_life_days()) lines += text("; rated life ", fixed(*days, 0), " days of this");
+  lines += "\n";
+  if (request.pass == Pass::training) {
+    lines += text("plan: ", request.micro_batches, request.micro_batches == 1 ? " micro-batch" : " micro-batches",
+                  " in groups of ", forecast.plan->micro_batch_group, ", activations ",
+                  name_of(forecast.plan->activations), ", ");
+  } else {
+    lines += "plan: ";
+  }
+  lines += text(forecast.plan->tiles.size(), " tiles, durable: ", text_of(forecast.durability), "\n");
+  if (forecast.struck_step_s > 0) lines += text("a step that clips: ", seconds_text(forecast.struck_step_s), "\n");
+  if (forecast.compute_bound_tokens > 0) {
+    lines += text("compute-bound from about ", rounded(forecast.compute_bound_tokens), " tokens a step\n");
+  }
+  return lines;
+}
+
+Json needed_json(const Forecast& forecast) {
+  Json all = Json::object();
+  for (Tier tier : kTiers) {
+    Json lines = Json::object();
+    for (const BudgetLine& line : forecast.needed) {
+      if (line.tier == tier) lines[line.name] = line.bytes;
+    }
+    all[penstock::name_of(tier)] = {{"total", forecast.needed_bytes(tier)}, {"lines", lines}};
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string forecast_text(const Forecast& forecast) {
+  std::string all = model_line(forecast) + machine_line(forecast);
+  const char* of_rank = forecast.ranks > 1 ? " (of each rank)" : "";
+  if (!forecast.fits) {
+    return all + text("\nDoes not fit. The smallest plan needs", of_rank, ":\n\n", memory_table(forecast));
+  }
+  all +=
+      text("\n", step_lines(forecast), "\n", lane_table(forecast), "\nmemory", of_rank, "\n", memory_table(forecast));
+  if (!forecast.notes.empty()) all += "\n";
+  for (const std::string& note : forecast.notes) all += "note: " + note + "\n";
+  return all;
+}
+
+Json forecast_json(const Forecast& forecast) {
+  const ForecastRequest& request = forecast.request;
+  Json json;
+  json["fits"] = forecast.fits;
+  json["model"] = {{"name", request.shape.name},
+                   {"parameters", request.shape.parameters()},
+                   {"active_parameters", request.shape.active_parameters()},
+                   {"layers", request.shape.layers},
+                   {"hidden", request.shape.hidden}};
+  json["machine"] = request.machine.name;
+  json["ranks"] = forecast.ranks;
+  json["needed_bytes"] = needed_json(forecast);
+  for (Tier tier : kTiers) {
+    const uint64_t budget = forecast.budget_bytes(tier);
+    json["budget_bytes"][penstock::name_of(tier)] = budget >= kUnbounded / 2 ? Json("unbounded") : Json(budget);
+  }
+  if (!forecast.fits) return json;
+  json["step_s"] = forecast.step_s;
+  json["bottleneck"] = forecast.bottleneck();
+  json["lanes"] = {{"drives", forecast.drives_busy_s()}};
+  for (Lane lane : kLanesShown) json["lanes"][penstock::name_of(lane)] = forecast.lane_busy_s(lane);
+  const auto parameters = static_cast<double>(request.shape.parameters());
+  json["bytes_per_parameter"] = {{"read", forecast.read_bytes_per_step / parameters},
+                                 {"written", forecast.written_bytes_per_step / parameters}};
+  json["written_bytes_per_step"] = std::llround(forecast.written_bytes_per_step);
+  const bool trains = request.pass == Pass::training;
+  json["tokens_per_step"] = trains ? Json(request.tokens) : Json();
+  json["tokens_per_s"] = trains ? Json(forecast.tokens_per_s()) : Json();
+  const auto days = forecast.drive_life_days();
+  json["drive_life_days"] = days ? Json(*days) : Json();
+  json["compute_bound_tokens"] =
+      forecast.compute_bound_tokens > 0 ? Json(std::llround(forecast.compute_bound_tokens)) : Json();
+  json["struck_step_s"] = forecast.struck_step_s > 0 ? Json(forecast.struck_step_s) : Json();
+  json["rates"] = request.machine.uses_burst_rates() ? "burst" : "sustained";
+  json["plan"] = {{"micro_batches", request.micro_batches},
+                  {"micro_batch_group", forecast.plan->micro_batch_group},
+                  {"activations", trains ? Json(name_of(forecast.plan->activations)) : Json()},
+                  {"tile_parameters", forecast.plan->tiles.tile_elements()},
+                  {"tiles", forecast.plan->tiles.size()},
+                  {"durability", text_of(forecast.durability)}};
+  json["notes"] = forecast.notes;
+  return json;
+}
+
+Status forecast_verdict(const Forecast& forecast) {
+  if (forecast.fits) return Status();
+  std::string missing;
+  for (Tier tier : kTiers) {
+    const uint64_t needed = forecast.needed_bytes(tier), budget = forecast.budget_bytes(tier);
+    if (needed <= budget) continue;
+    missing += text(missing.empty() ? "" : ", ", penstock::name_of(tier), " needs ", bytes_text(needed), " of ",
+                    bytes_text(budget));
+  }
+  return Status(Code::kDoesNotFit, text("plan: ", forecast.request.shape.name, ": does not fit: ", missing),
+                forecast.remedy);
+}
+
+}  // namespace penstock::tools

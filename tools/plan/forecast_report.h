@@ -1,0 +1,17 @@
+// A forecast for people and for programs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/plan/forecast.h"
+
+namespace penstock::tools {
+
+std::string forecast_text(const Forecast& forecast);
+nlohmann::ordered_json forecast_json(const Forecast& forecast);
+
+// Why it does not fit, as a refusal; ok where it does.
+Status forecast_verdict(const Forecast& forecast);
+
+}  // namespace penstock::tools

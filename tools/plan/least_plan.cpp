@@ -1,0 +1,81 @@
+#include "tools/plan/least_plan.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace penstock::tools {
+namespace {
+
+constexpr uint32_t kWindowTiles = 3;
+constexpr uint64_t kUnbounded = std::numeric_limits<uint64_t>::max();
+constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
+
+uint64_t budget_of(const Budgets& budgets, Tier tier) {
+  return tier == Tier::device ? budgets.device_bytes : tier == Tier::host ? budgets.host_bytes : budgets.nvme_bytes;
+}
+
+uint64_t short_of(const std::vector<BudgetLine>& lines, const Budgets& budgets, Tier tier) {
+  uint64_t needed = 0;
+  for (const BudgetLine& line : lines) needed += line.tier == tier ? line.bytes : 0;
+  return needed - std::min(needed, budget_of(budgets, tier));
+}
+
+std::vector<PlanChoices> smallest_choices(const PlanRequest& request) {
+  PlanChoices least = request.choices;
+  if (!least.tile_elements) least.tile_elements = kBlockElements;
+  if (!least.window_tiles) least.window_tiles = kWindowTiles;
+  if (!least.host_state_share) least.host_state_share = 0;
+  if (!least.retained_host_share) least.retained_host_share = 0;
+  if (least.weights == WeightRest::automatic) least.weights = WeightRest::nvme;
+
+  using enum ActivationChoice;
+  std::vector<ActivationChoice> activations = {recompute_offload, recompute};
+  if (request.machine.devices == 0) activations = {recompute};
+  if (least.activations) activations = {*least.activations};
+  std::vector<uint32_t> groups = {request.workload.micro_batches, 1};
+  if (least.micro_batch_group) groups = {*least.micro_batch_group};
+  std::vector<PlanChoices> all;
+  for (ActivationChoice choice : activations) {
+    for (uint32_t group : groups) {
+      all.push_back(least);
+      all.back().activations = choice;
+      all.back().micro_batch_group = group;
+    }
+  }
+  return all;
+}
+
+std::string remedy_for(const PlanRequest& request, const std::vector<BudgetLine>& lines) {
+  std::string remedy;
+  auto add = [&](const std::string& way) { remedy += (remedy.empty() ? "" : "; ") + way; };
+  for (Tier tier : kTiers) {
+    const uint64_t missing = short_of(lines, request.budgets, tier);
+    if (missing == 0) continue;
+    add(text(bytes_text(missing), " more for --budget ", name_of(tier), "="));
+    if (tier == Tier::device) add("more and smaller --micro-batches, or --activations recompute-offload");
+    if (tier == Tier::nvme && request.workload.form.moments != MomentForm::int8) add("--moments bf16 or int8");
+    if (tier == Tier::host && request.workload.pass == Pass::training) add("fewer --tokens");
+  }
+  return remedy;
+}
+
+}  // namespace
+
+Result<LeastPlan> least_plan(const PlanRequest& request) {
+  PlanRequest unbounded = request;
+  unbounded.budgets = {kUnbounded, kUnbounded, kUnbounded};
+  std::optional<std::vector<BudgetLine>> best;
+  uint64_t fewest = kUnbounded;
+  for (const PlanChoices& choices : smallest_choices(request)) {
+    PENSTOCK_TRY_ASSIGN(lines, budget_lines(unbounded, choices));
+    uint64_t missing = 0;
+    for (Tier tier : kTiers) missing += short_of(lines, request.budgets, tier);
+    if (best && missing >= fewest) continue;
+    fewest = missing;
+    best = std::move(lines);
+  }
+  std::string remedy = remedy_for(request, *best);
+  return LeastPlan{std::move(*best), std::move(remedy)};
+}
+
+}  // namespace penstock::tools

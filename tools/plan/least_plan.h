@@ -1,0 +1,16 @@
+// What the smallest plan takes, for a request that does not fit: shown beside what there is.
+#pragma once
+
+#include "tiering/planner.h"
+
+namespace penstock::tools {
+
+struct LeastPlan {
+  std::vector<BudgetLine> lines;
+  std::string remedy;
+};
+
+// Of all plans, the one that is short of the fewest bytes.
+Result<LeastPlan> least_plan(const PlanRequest& request);
+
+}  // namespace penstock::tools

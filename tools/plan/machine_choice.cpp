@@ -1,0 +1,49 @@
+#include "tools/plan/machine_choice.h"
+
+#include <filesystem>
+#include <set>
+
+#include "tools/nvme/profile_file.h"
+
+namespace penstock::tools {
+namespace {
+
+void count_drives_once(MachineProfile& machine) {
+  std::set<std::string> seen;
+  std::erase_if(machine.drives,
+                [&](const DriveRates& drive) { return !drive.device.empty() && !seen.insert(drive.device).second; });
+}
+
+}  // namespace
+
+std::string shipped_machine_names() {
+  std::string names;
+  for (const MachineProfile& machine : shipped_profiles()) names += (names.empty() ? "" : ", ") + machine.name;
+  return names;
+}
+
+Result<MachineProfile> choose_machine(const std::string& name_or_path) {
+  for (MachineProfile& machine : shipped_profiles()) {
+    if (machine.name == name_or_path) return std::move(machine);
+  }
+  std::string path = name_or_path;
+  if (path.empty()) {
+    PENSTOCK_TRY_ASSIGN(usual, default_profile_path());
+    path = usual;
+  }
+  std::error_code error;
+  const bool exists = std::filesystem::exists(path, error);
+  const std::string remedy =
+      text("`penstock nvme probe PATH` measures this machine, or --machine with one of ", shipped_machine_names());
+  if (!exists) {
+    const bool named = !name_or_path.empty();
+    return Status(Code::kUsage,
+                  text("machine: ", path, named ? ": neither a file nor a shipped machine" : ": no profile"), remedy);
+  }
+  PENSTOCK_TRY_ASSIGN(machine, load_or_begin_profile(path));
+  count_drives_once(machine);
+  if (machine.drives.empty()) return Status(Code::kUsage, text("machine: ", path, ": no drive is known"), remedy);
+  return std::move(machine);
+}
+
+}  // namespace penstock::tools

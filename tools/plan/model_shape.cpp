@@ -1,0 +1,52 @@
+#include "tools/plan/model_shape.h"
+
+namespace penstock::tools {
+
+uint64_t ModelShape::attention_matrices() const {
+  return 2 * hidden * heads * head_size + 2 * hidden * kv_heads * head_size;
+}
+
+uint64_t ModelShape::embedding_parameters() const { return (vocab + positions) * hidden; }
+
+uint64_t ModelShape::block_parameters() const {
+  uint64_t sum = attention_matrices() + 2 * norm_parameters();
+  if (qkv_bias) sum += (heads + 2 * kv_heads) * head_size;
+  if (out_bias) sum += hidden;
+  if (qk_norm) sum += 2 * head_size;
+  sum += experts * (ffn_matrices(ffn) + (ffn_bias ? ffn + hidden : 0));
+  if (experts > 1) sum += hidden * experts;
+  if (shared_ffn > 0) sum += ffn_matrices(shared_ffn) + (shared_gate ? hidden : 0);
+  return sum;
+}
+
+uint64_t ModelShape::head_parameters() const { return norm_parameters() + (tied ? 0 : vocab * hidden); }
+
+uint64_t ModelShape::parameters() const {
+  return embedding_parameters() + layers * block_parameters() + head_parameters();
+}
+
+uint64_t ModelShape::active_parameters() const {
+  return parameters() - layers * (experts - experts_active) * ffn_matrices(ffn);
+}
+
+double ModelShape::block_forward_flops(uint64_t sequence) const {
+  uint64_t matrices = attention_matrices() + experts_active * ffn_matrices(ffn) + ffn_matrices(shared_ffn);
+  if (experts > 1) matrices += hidden * experts;
+  // Scores and their use: 2 flops for each of two products, over half of the sequence.
+  const double attention = 2.0 * static_cast<double>(sequence) * static_cast<double>(heads * head_size);
+  return 2.0 * static_cast<double>(matrices) + attention;
+}
+
+double ModelShape::head_forward_flops() const { return 2.0 * static_cast<double>(vocab) * static_cast<double>(hidden); }
+
+uint64_t ModelShape::block_activation_bytes() const {
+  // The block's input, both norms' outputs, the input of the second; queries, keys, values and attention's output.
+  const uint64_t attention = 4 * hidden + (2 * heads + 2 * kv_heads) * head_size;
+  // Gated: gate, up, the activated gate, their product. Else: before and after the activation.
+  const uint64_t width = experts_active * ffn + shared_ffn;
+  return 2 * (attention + (gated ? 4 : 2) * width);
+}
+
+uint64_t ModelShape::boundary_bytes() const { return 2 * hidden; }
+
+}  // namespace penstock::tools

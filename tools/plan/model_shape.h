@@ -1,0 +1,46 @@
+// ModelShape: the sizes of a decoder-only transformer, and what follows from them: parameters, arithmetic, activations.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace penstock::tools {
+
+struct ModelShape {
+  std::string name;
+  uint64_t layers = 0;
+  uint64_t hidden = 0;
+  uint64_t heads = 0;
+  uint64_t kv_heads = 0;
+  uint64_t head_size = 0;
+  uint64_t ffn = 0;  // of one expert
+  uint64_t vocab = 0;
+  uint64_t positions = 0;  // learned; 0: rotary or none
+  uint64_t experts = 1, experts_active = 1;
+  uint64_t shared_ffn = 0;  // of an expert that every token passes
+  bool shared_gate = false;
+  bool gated = true;  // three ffn matrices (SwiGLU) instead of two
+  bool tied = false;  // the head's weight is the embedding's
+  bool qkv_bias = false, out_bias = false, ffn_bias = false, norm_bias = false;
+  bool qk_norm = false;
+
+  uint64_t embedding_parameters() const;
+  uint64_t block_parameters() const;
+  uint64_t head_parameters() const;  // with the last norm; without what it borrows from the embedding
+  uint64_t parameters() const;
+  uint64_t active_parameters() const;  // that one token is computed with
+
+  // Of one token. Attention is causal: on average a token sees half of the sequence.
+  double block_forward_flops(uint64_t sequence) const;
+  double head_forward_flops() const;
+  // What backward needs of one block's forward, 16-bit, attention's matrix recomputed in its kernel.
+  uint64_t block_activation_bytes() const;
+  uint64_t boundary_bytes() const;
+
+ private:
+  uint64_t attention_matrices() const;
+  uint64_t ffn_matrices(uint64_t width) const { return (gated ? 3 : 2) * hidden * width; }
+  uint64_t norm_parameters() const { return hidden * (norm_bias ? 2 : 1); }
+};
+
+}  // namespace penstock::tools

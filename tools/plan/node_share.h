@@ -1,0 +1,14 @@
+// One rank's share of a node: its drives, memory and CPU, divided evenly; its device alone.
+#pragma once
+
+#include "tiering/planner.h"
+
+namespace penstock::tools {
+
+MachineProfile share_of(MachineProfile node, uint32_t ranks);
+Budgets share_of(Budgets node, uint32_t ranks);
+
+// What a node has, less a tenth for all else that runs there. Drives of unknown size have no bound.
+Budgets usual_budgets(const MachineProfile& node);
+
+}  // namespace penstock::tools
