@@ -4,7 +4,7 @@
 set -u
 nm=$1 library=$2
 for isa in Avx2 Avx512; do
-  object=kernels_$(echo $isa | tr 'A-Z' 'a-z').cpp.o
+  object=kernels_${isa,,}.cpp.o
   symbols=$("$nm" -C "$library" 2>/dev/null | awk -v want="$object:" '/\.o:$/ { here = ($0 == want) } here')
   if [ -z "$symbols" ]; then
     echo "$library holds no $object"
