@@ -28,6 +28,12 @@ Result<std::unique_ptr<TileStore>> TileStore::open(IoEngine& engine, DriveFolder
   return std::unique_ptr<TileStore>(new TileStore(engine, std::move(parts), options.checksum));
 }
 
+uint64_t TileStore::host_bytes_needed(const StoreShape& shape, uint32_t slots) {
+  const TableGeometry geometry(shape);
+  // The durable table, one for each slot, and the pages of a commit twice: as they are made and as they are written.
+  return geometry.words() * sizeof(uint64_t) * (1 + slots) + 2 * geometry.pages() * geometry.page_bytes();
+}
+
 TileStore::TileStore(IoEngine& engine, std::unique_ptr<StoreParts> parts, ChecksumFunction checksum)
     : engine_(engine),
       checksum_(checksum),

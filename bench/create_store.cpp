@@ -1,0 +1,141 @@
+// Is a store made as fast as the drive writes, in memory that does not grow with the model?
+//
+// On paper: every byte is filled, checksummed (60 GB/s a core) and written once; a flush, some table pages and a root
+// follow. With 16 chunks of 4 MiB the drive never waits, so the ratio is 1 but for preallocating the second slots.
+// Memory is the chunks and 40 B of checksums for each block of 65536 elements: 64 MiB and 1 MB for 1.3e9 parameters.
+//
+//   build/bench/create_store [FOLDER] [--params N] [--quick] [--json]      space: 24 B for each parameter
+#include <cstring>
+#include <filesystem>
+
+#include "aio/direct_folder.h"
+#include "aio/tile_store.h"
+#include "bench/figure.h"
+#include "bench/scratch_files.h"
+#include "cpu_optim/checksum.h"
+
+namespace penstock::bench {
+namespace {
+
+constexpr uint64_t kUnitElements = 50'000'000;
+constexpr uint64_t kTileElements = 16 * kBlockElements;
+constexpr uint64_t kMemoryBytes = 16 * aio::kChunkBytes;
+
+StoreShape shape_of(uint64_t parameters) {
+  Workload workload;
+  for (uint64_t first = 0; first < parameters; first += kUnitElements) {
+    Unit unit;
+    unit.name = "h." + std::to_string(workload.units.size());
+    unit.elements = std::min(kUnitElements, parameters - first);
+    workload.units.push_back(unit);
+  }
+  return StoreShape::of(workload, TileMap(workload, kTileElements));
+}
+
+// Costs a copy, no more, and no drive can shrink it.
+class Filler {
+ public:
+  Filler() : pattern_(2 * aio::kChunkBytes) { fill_incompressible(0, pattern_); }
+  void operator()(std::span<std::byte> bytes) {
+    std::memcpy(bytes.data(), pattern_.data() + (count_ * 64) % aio::kChunkBytes, bytes.size());
+    ++count_;
+  }
+
+ private:
+  std::vector<std::byte> pattern_;
+  uint64_t count_ = 0;
+};
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double peak_rss_mb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024 / 1e6;
+}
+
+class Maker {
+ public:
+  Maker(const std::string& folder, uint64_t parameters)
+      : folder_(folder + "/penstock-bench-store-" + std::to_string(getpid())),
+        shape_(shape_of(parameters)),
+        made_(must(aio::make_engine())),
+        arena_(must(aio::HostArena::make(kMemoryBytes))),
+        memory_(must(arena_->take("chunks", kMemoryBytes))) {
+    made_.engine->register_memory(memory_);
+    std::filesystem::create_directory(folder_);
+    for (TileId tile = 0; tile < shape_.tiles.size(); ++tile) bytes_ += shape_.layout(tile).size_bytes;
+  }
+  ~Maker() { std::filesystem::remove_all(folder_); }
+
+  double store_gbps() {
+    aio::CreateOptions options;
+    options.existing = aio::CreateOptions::Existing::replace;
+    options.memory = memory_;
+    options.checksum = cpu_optim::checksum_function();
+    auto fill = [&](TileId, uint32_t, uint64_t, std::span<std::byte> bytes) {
+      filler_(bytes);
+      return Status();
+    };
+    const double seconds = seconds_of(
+        [&] { must(aio::TileStore::create(*made_.engine, aio::direct_folders({folder_}), shape_, options, fill)); });
+    std::filesystem::remove(folder_ + "/rank0.tiles");
+    return static_cast<double>(bytes_) / seconds / 1e9;
+  }
+
+  // A file of the same bytes, written once as fast as it can be, and flushed.
+  double file_gbps() {
+    BufferPool pool(Tier::host, memory_, aio::kChunkBytes);
+    const double seconds = seconds_of([&] {
+      auto file = must(aio::DirectFile::create(folder_ + "/plain", bytes_));
+      must(aio::write_once(*file, *made_.engine, pool, [&](uint64_t, std::span<std::byte> block) { filler_(block); }));
+    });
+    return static_cast<double>(bytes_) / seconds / 1e9;
+  }
+
+ private:
+  const std::string folder_;
+  const StoreShape shape_;
+  aio::MadeEngine made_;
+  std::unique_ptr<aio::HostArena> arena_;
+  std::span<std::byte> memory_;
+  Filler filler_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+}  // namespace penstock::bench
+
+int main(int argc, char** argv) {
+  using namespace penstock::bench;
+  std::string folder = ".";
+  double parameters = 1.3e9;
+  bool quick = false, json = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0)
+      quick = true;
+    else if (std::strcmp(argv[i], "--json") == 0)
+      json = true;
+    else if (std::strcmp(argv[i], "--params") == 0 && i + 1 < argc)
+      parameters = std::atof(argv[++i]);
+    else
+      folder = argv[i];
+  }
+  if (quick) parameters = 4e6;
+
+  Maker maker(folder, static_cast<uint64_t>(parameters));
+  char name[64];
+  std::snprintf(name, sizeof(name), "%.3g parameters", parameters);
+  Figure rate{"create_store", name, "GB/s", "one plain file", 0.9, {}, {}};
+  for (int round = 0; round < 5; ++round) {
+    rate.theirs.push_back(maker.file_gbps());
+    rate.ours.push_back(maker.store_gbps());
+  }
+  print(rate, json);
+  Figure memory{"create_store", "memory", "MB allowed", "MB used at most", 1, {300}, {peak_rss_mb()}};
+  print(memory, json);
+}
