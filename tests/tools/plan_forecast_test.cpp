@@ -113,20 +113,6 @@ TEST(Forecast, HasTheKeysThatProgramsRelyOn) {
   EXPECT_TRUE(json["needed_bytes"]["host"]["lines"].is_object());
 }
 
-TEST(Forecast, StrikesCostWhatIsRedone) {
-  ForecastRequest request = request_for("gpt2-xl", "h100-4gen4");
-  request.tokens = 262144;  // enough that updates keep pace with gradients, and are speculative
-  request.choices.host_state_share = 0;
-  request.clipping = {.on = true, .strike_share = 0};
-  const Forecast calm = forecast_of(request);
-  request.clipping.strike_share = 0.1;
-  const Forecast rough = forecast_of(request);
-  EXPECT_GT(rough.struck_step_s, 1.05 * calm.step_s);
-  EXPECT_GT(rough.step_s, calm.step_s);
-  EXPECT_LT(rough.step_s, 1.2 * calm.step_s);
-  EXPECT_GT(rough.written_bytes_per_step, 1.05 * calm.written_bytes_per_step);
-}
-
 TEST(Forecast, WritesHostStateAsOftenAsCostsLittle) {
   ForecastRequest request = request_for("gpt2-xl", "h100-4gen4");
   request.tokens = 4096;

@@ -18,6 +18,8 @@ endif()
 # A header that compiles as the whole of a file needs nothing before it. Included twice, it is guarded.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      tiering/*.h aio/*.h cpu_optim/*.h gpu/*.h runtime/engine/*.h tools/*.h tests/*.h bench/*.h)
+# These compile under their instruction set's flags alone, in one kernels_ISA.cpp each.
+list(FILTER headers EXCLUDE REGEX "cpu_optim/lanes/(avx2|avx512|neon)_lanes")
 set(lone_headers)
 foreach(header IN LISTS headers)
   set(lone ${CMAKE_BINARY_DIR}/headers/${header}.cpp)
