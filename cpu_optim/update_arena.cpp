@@ -16,6 +16,7 @@
 #include "tiering/check.h"
 
 #if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
 // oneTBB comes without the sanitizer's instrumentation: its own task objects seem to race. Nothing else is excused,
 // since only the innermost function counts.
 extern "C" __attribute__((visibility("default"), weak)) const char* __tsan_default_suppressions() {
@@ -36,6 +37,18 @@ cpu_set_t processors_allowed() {
   CPU_ZERO(&set);
   CHECK(sched_getaffinity(0, sizeof(set), &set) == 0, "sched_getaffinity refuses");
   return set;
+}
+
+// What the sanitizer cannot see either: that oneTBB's workers come after what was done before they were called.
+void hand_over([[maybe_unused]] void* object) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_release(object);
+#endif
+}
+void take_over([[maybe_unused]] void* object) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_acquire(object);
+#endif
 }
 
 uint32_t threads_wanted(const UpdateArenaOptions& options) {
@@ -61,18 +74,27 @@ class Pinning : public tbb::task_scheduler_observer {
  public:
   Pinning(tbb::task_arena& arena, const std::vector<int>& cpus)
       : task_scheduler_observer(arena), cpus_(cpus), before_(processors_allowed()) {
+    hand_over(this);
     if (!cpus_.empty()) observe(true);
   }
-  ~Pinning() override { observe(false); }
+  ~Pinning() override {
+    observe(false);
+    take_over(this);
+  }
 
   void on_scheduler_entry(bool) override {
+    take_over(this);
     const int worker = tbb::this_task_arena::current_thread_index();
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(cpus_[static_cast<size_t>(worker) % cpus_.size()], &one);
     sched_setaffinity(0, sizeof(one), &one);  // a processor that is gone leaves the worker unpinned
+    hand_over(this);
   }
-  void on_scheduler_exit(bool) override { sched_setaffinity(0, sizeof(before_), &before_); }
+  void on_scheduler_exit(bool) override {
+    sched_setaffinity(0, sizeof(before_), &before_);
+    hand_over(this);
+  }
 
  private:
   const std::vector<int> cpus_;
@@ -178,10 +200,12 @@ struct UpdateArena::Impl {
       helpers += tasks;
       waiting.insert(waiting.end(), tasks, work);
     }
+    hand_over(this);
     for (uint64_t i = 0; i < tasks; ++i) arena.enqueue([this] { help(); });
   }
 
   void help() {
+    take_over(this);
     std::unique_lock lock(mutex);
     std::shared_ptr<Work> work = std::move(waiting.front());
     waiting.pop_front();

@@ -19,7 +19,7 @@ class TileStoreRun : public testing::TestWithParam<Setting> {};
 
 TEST_P(TileStoreRun, IsBitEqualToAPlainLoopAndGoesOnWhereItWas) {
   const auto [drives, slots, every, elements, tile_elements] = GetParam();
-  StoreShape shape = small_shape(5, elements, tile_elements);
+  StoreShape shape = small_shape(2, elements, tile_elements);
   StoreWorld world(drives);
   ASSERT_TRUE(world.create(shape, slots).ok());
   for (uint64_t steps : {0, 6, 12}) {
