@@ -77,7 +77,6 @@ void print(const Flags& flags, const std::string& name, double value, const std:
   }
 }
 
-// Nanoseconds per parameter of the update alone, in memory: every tile rests in host memory.
 Status run_case(const Flags& flags, uint64_t parameters, double strike_share, double retained) {
   UpdateSettings settings;
   settings.parameters = parameters;
@@ -92,12 +91,10 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
   settings.strike_share = std::max(0.0, strike_share);
   if (settings.clip) settings.choices.retained_host_share = retained;
 
-  Rig* rig = nullptr;
   PENSTOCK_TRY_ASSIGN(
-      made,
+      rig,
       Rig::make({.paths = flags.folders, .size_bytes = flags.quick ? 256 * kMiB : 2 * kGiB, .memory_bytes = 16 * kMiB},
                 [](double) { return Status(); }));
-  rig = made.get();
   for (const std::string& folder : flags.folders) {
     DriveRates drive;
     drive.path = folder;
@@ -124,7 +121,6 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
   PENSTOCK_TRY(run.engine().settle());
 
   std::vector<double> ratios, ns, floors, reads, writes;
-  double planned_read = 0, planned_written = 0;
   for (int round = 0; round < flags.rounds; ++round) {
     auto probe = [&]() -> Result<double> {
       PENSTOCK_TRY_ASSIGN(result, rig->run({.read_share = 10.0 / 22, .depth = 8, .seconds = flags.quick ? 0.1 : 1.0},
@@ -134,7 +130,6 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
     PENSTOCK_TRY_ASSIGN(before, probe());
     const Sectors start = device_bytes(flags.folders);
     auto begin = std::chrono::steady_clock::now();
-    double moved_read = 0, moved_written = 0;
     for (int i = 0; i < flags.steps; ++i) {
       PENSTOCK_TRY_ASSIGN(report, run.step());
       (void)report;
@@ -142,8 +137,8 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
     PENSTOCK_TRY(run.engine().settle());
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / flags.steps;
     const Sectors end = device_bytes(flags.folders);
-    moved_read = static_cast<double>(end.read_bytes - start.read_bytes) / flags.steps / per;
-    moved_written = static_cast<double>(end.written_bytes - start.written_bytes) / flags.steps / per;
+    const double moved_read = static_cast<double>(end.read_bytes - start.read_bytes) / flags.steps / per;
+    const double moved_written = static_cast<double>(end.written_bytes - start.written_bytes) / flags.steps / per;
     PENSTOCK_TRY_ASSIGN(after, probe());
     double floor_ns = (moved_read + moved_written) / ((before + after) / 2);
     ns.push_back(seconds / per * 1e9);
@@ -152,8 +147,8 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
     reads.push_back(moved_read);
     writes.push_back(moved_written);
   }
-  planned_read = static_cast<double>(plan.read_bytes()) / per;
-  planned_written = static_cast<double>(plan.written_bytes()) / per;
+  const double planned_read = static_cast<double>(plan.read_bytes()) / per;
+  const double planned_written = static_cast<double>(plan.written_bytes()) / per;
   std::string name = text(parameters / 1'000'000, "M");
   if (strike_share >= 0) name += text(" clip ", strike_share, " retained ", retained);
   if (flags.budget_bytes) name += text(" budget ", bytes_text(flags.budget_bytes));

@@ -125,44 +125,44 @@ Status EngineCore::commit_resting(RootPayload payload) {
   return commit(std::move(payload));
 }
 
-Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
+Status EngineCore::visit_plane(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes,
+                               const VisitRun& visit) {
   for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
     const Tile& shape = plan_->tiles[tile];
     TileLayout layout = store_->shape().layout(tile);
     const TileLayout::Place* place = layout.find(role);
-    if (place == nullptr) return Status(Code::kUsage, text("read: the state has no ", name_of(role)));
+    if (place == nullptr) return Status(Code::kUsage, text(verb, ": the state has no ", name_of(role)));
     const uint64_t size = bytes_of(place->plane.dtype);
     uint64_t from = std::max(first, shape.first_element);
-    uint64_t to = std::min(first + values.size() / size, shape.first_element + shape.elements);
+    uint64_t to = std::min(first + length_bytes / size, shape.first_element + shape.elements);
     if (from >= to) continue;
     std::optional<Lease> window = memory_->windows().try_lease();
     CHECK(window.has_value());
     PENSTOCK_TRY(gather_tile(tile, window->data()));
-    std::memcpy(values.data() + (from - first) * size,
-                window->data() + place->offset_bytes + (from - shape.first_element) * size, (to - from) * size);
+    std::byte* run = window->data() + place->offset_bytes + (from - shape.first_element) * size;
+    PENSTOCK_TRY(visit(tile, *window, {run, (to - from) * size}, (from - first) * size));
   }
   return Status();
 }
 
+Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
+  return visit_plane("read", unit, role, first, values.size(),
+                     [&](uint32_t, const Lease&, std::span<std::byte> run, uint64_t at_bytes) {
+                       std::memcpy(values.data() + at_bytes, run.data(), run.size());
+                       return Status();
+                     });
+}
+
 Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values,
                                RootPayload payload) {
-  for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
-    const Tile& shape = plan_->tiles[tile];
-    TileLayout layout = store_->shape().layout(tile);
-    const TileLayout::Place* place = layout.find(role);
-    if (place == nullptr) return Status(Code::kUsage, text("write: the state has no ", name_of(role)));
-    const uint64_t size = bytes_of(place->plane.dtype);
-    uint64_t from = std::max(first, shape.first_element);
-    uint64_t to = std::min(first + values.size() / size, shape.first_element + shape.elements);
-    if (from >= to) continue;
-    std::optional<Lease> window = memory_->windows().try_lease();
-    CHECK(window.has_value());
-    PENSTOCK_TRY(gather_tile(tile, window->data()));
-    std::memcpy(window->data() + place->offset_bytes + (from - shape.first_element) * size,
-                values.data() + (from - first) * size, (to - from) * size);
-    PENSTOCK_TRY(write_tile(tile, Lease::over(Tier::host, window->bytes())));
-    scatter_resting(tile, window->data());
-  }
+  Status written = visit_plane("write", unit, role, first, values.size(),
+                               [&](uint32_t tile, const Lease& slot, std::span<std::byte> run, uint64_t at_bytes) {
+                                 std::memcpy(run.data(), values.data() + at_bytes, run.size());
+                                 PENSTOCK_TRY(write_tile(tile, Lease::over(Tier::host, slot.bytes())));
+                                 scatter_resting(tile, slot.data());
+                                 return Status();
+                               });
+  if (!written.ok()) return written;
   return commit(std::move(payload));
 }
 

@@ -42,6 +42,12 @@ class EngineCore {
   Status check_blocks(uint32_t tile, aio::TileStore::Range range, const std::byte* bytes,
                       std::span<const uint64_t> expected) const;
   std::vector<uint64_t> checksums_of(uint32_t tile, const std::byte* bytes) const;
+  // Gathers each tile that has some of those elements and calls `visit` with its slot, the run of the plane that is
+  // meant, and where that run lies in the caller's values.
+  using VisitRun =
+      std::function<Status(uint32_t tile, const Lease& slot, std::span<std::byte> run, uint64_t values_offset_bytes)>;
+  Status visit_plane(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes,
+                     const VisitRun& visit);
   // A whole tile's bytes: from host memory where they rest, else from the store. `slot` is a window's piece.
   Status gather_tile(uint32_t tile, std::byte* slot);
   void scatter_resting(uint32_t tile, const std::byte* slot);
