@@ -224,7 +224,9 @@ class Builder {
       of_update.insert(of_update.end(), versions.begin(), versions.end());
       of_update.push_back(moves.update);                               // a tile in host memory is not always written
       if (moves.reread != kNoMove) of_update.push_back(moves.reread);  // nor redone, but its weight may be restored
-      plan_.moves[moves.write].after_previous = {plan_.commit};
+      for (MoveId id : {moves.write, moves.write_again}) {             // either may be skipped
+        if (id != kNoMove) plan_.moves[id].after_previous = {plan_.commit};
+      }
       if (moves.spill != kNoMove) {  // one place on the drive holds the tile's gradient of every step
         for (MoveId id : {moves.return_gradient, moves.return_again}) {
           if (id != kNoMove) plan_.moves[moves.spill].after_previous.push_back(id);
