@@ -14,7 +14,7 @@ namespace penstock::aio {
 // How a drive likes to be asked. 1 MiB is one request to most drives; larger ones are merged or split on the way.
 struct DriveOptions {
   uint32_t block_bytes = 1024 * 1024;
-  uint32_t depth = 32;
+  uint32_t depth = 16;
 };
 
 // One accepted transfer. It ends when the last of its runs has.

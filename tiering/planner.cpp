@@ -9,12 +9,14 @@
 namespace penstock {
 namespace {
 
-constexpr uint32_t kWindowTiles = 12;      // reads, updates and writes in flight: 3 lanes, four tiles each
-constexpr uint32_t kWindowTilesLeast = 3;  // one being read, one updated, one written
-constexpr uint32_t kBacklogTiles = 8;      // gradients that wait for their tile's state
+constexpr uint32_t kWindowTilesPerDrive = 12;  // reads, updates and writes in flight: 3 lanes, four tiles each
+constexpr uint32_t kWindowTilesLeast = 3;      // one being read, one updated, one written
 constexpr uint32_t kBacklogTilesLeast = 2;
 constexpr uint32_t kReturnedTiles = 4;
-constexpr uint64_t kSlotBytesUsual = 6 * kMiB;
+constexpr uint64_t kBookBytesPerMove = 400;
+// Enough in flight for a drive, and little enough that all windows together stay in a CPU's cache: where a drive's
+// bytes pass through the CPU, it is a fifth slower once they come from memory.
+constexpr uint64_t kSlotBytesUsual = 3 * kMiB / 2;
 // Larger tiles only where there would be more than this many, for each costs decisions and a line of the table.
 constexpr uint64_t kSlotBytesMost = 16 * kMiB;
 constexpr uint64_t kTilesUsual = 16 * 1024;
@@ -25,14 +27,29 @@ bool spills(const PlanRequest& request, const PlanSizes& sizes, uint32_t tiles) 
   return request.workload.clipping.on && sizes.retained_tiles < tiles;
 }
 
+// The plan's moves and their state in two open steps, and a tile's lines in the store's tables.
+uint64_t book_bytes_per_tile(const PlanRequest& request) {
+  return (request.workload.clipping.on ? 17 : 8) * kBookBytesPerMove;
+}
+
 uint32_t share_of(std::optional<double> share, uint32_t tiles) {
   return share ? static_cast<uint32_t>(std::lround(std::clamp(*share, 0.0, 1.0) * tiles)) : 0;
+}
+
+// What suits the drives first; fewer only where memory is short.
+std::vector<uint32_t> windows_worth_trying(const MachineProfile& machine) {
+  std::vector<uint32_t> windows;
+  const auto drives = static_cast<uint32_t>(std::max<size_t>(1, machine.drives.size()));
+  for (uint32_t count = drives * kWindowTilesPerDrive; count > kWindowTilesLeast; count /= 2) windows.push_back(count);
+  windows.push_back(kWindowTilesLeast);
+  return windows;
 }
 
 // Takes what must be there: windows, backlog, units under way. What is left of the budget may hold resting state.
 Status take_working_memory(const PlanRequest& request, const TileMap& tiles, const PlanSizes& sizes, Budget& host,
                            Budget& device) {
   if (request.process_bytes > 0) PENSTOCK_TRY(host.take("program", request.process_bytes));
+  PENSTOCK_TRY(host.take("plan and tables", tiles.size() * book_bytes_per_tile(request)));
   PENSTOCK_TRY(host.take("tile window", sizes.window_tiles * tiles.slot_bytes_max()));
   PENSTOCK_TRY(host.take("gradient backlog", sizes.backlog_tiles * tiles.gradient_bytes_max()));
   if (spills(request, sizes, tiles.size())) {
@@ -127,8 +144,9 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
           Budget(Tier::nvme, request.budgets.nvme_bytes)};
   const TileMap& tiles = fit.tiles;
   PlanSizes& sizes = fit.sizes;
-  sizes.window_tiles = choices.window_tiles.value_or(kWindowTiles);
-  sizes.backlog_tiles = sizes.window_tiles >= kWindowTiles ? kBacklogTiles : kBacklogTilesLeast;
+  sizes.window_tiles = choices.window_tiles.value_or(windows_worth_trying(request.machine).front());
+  // Gradients that wait for their tile's state.
+  sizes.backlog_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);
   sizes.returned_tiles = kReturnedTiles;
   sizes.micro_batch_group = std::clamp<uint32_t>(choices.micro_batch_group.value_or(request.workload.micro_batches), 1,
                                                  std::max(1u, request.workload.micro_batches));
@@ -229,9 +247,8 @@ Result<Plan> make_plan(const PlanRequest& request) {
     uint64_t blocks = std::max<uint64_t>(1, slot_bytes / std::max<uint64_t>(1, slot_bytes_per_block));
     for (; blocks >= 1; blocks /= 2) sizes.push_back(blocks * kBlockElements);
   }
-  std::vector<uint32_t> windows = request.choices.window_tiles
-                                      ? std::vector<uint32_t>{*request.choices.window_tiles}
-                                      : std::vector<uint32_t>{kWindowTiles, kWindowTiles / 2, kWindowTilesLeast};
+  std::vector<uint32_t> windows = request.choices.window_tiles ? std::vector<uint32_t>{*request.choices.window_tiles}
+                                                               : windows_worth_trying(request.machine);
   auto with = [&](uint32_t window, uint64_t tile_elements) {
     PlanChoices choices = request.choices;
     choices.tile_elements = tile_elements;

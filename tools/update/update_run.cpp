@@ -7,10 +7,8 @@
 namespace penstock::tools {
 namespace {
 
-// What threads, rings, tables and the plan will take besides the arena.
-uint64_t engine_overhead_bytes(uint64_t parameters, uint64_t tile_elements) {
-  return 12 * kMiB + parameters / tile_elements * 12 * 1024;
-}
+// What threads and rings will take besides what is planned.
+constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
 
 uint64_t status_line(const std::string& key) {
   std::ifstream status("/proc/self/status");
@@ -55,8 +53,7 @@ Status UpdateRun::create(aio::CreateOptions::Existing existing) {
 }
 
 Status UpdateRun::open() {
-  options_.request.process_bytes =
-      resident_bytes() + engine_overhead_bytes(settings_.parameters, settings_.choices.tile_elements.value_or(1 << 19));
+  options_.request.process_bytes = resident_bytes() + kEngineOverheadBytes;
   PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(options_));
   engine_ = std::move(engine);
   return Status();
