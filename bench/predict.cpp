@@ -1,7 +1,8 @@
 // Does a step take as long as the simulator said it would?
 //
 // On paper: the simulator lets virtual time pass over the very plan that is executed, so what it can get wrong is the
-// rates: they are measured on the same drives for a moment before each configuration, and drift with the machine.
+// rates: they are measured on the same drives before each configuration, and follow the machine's drift by what the
+// drives do just before and just after the steps.
 //
 //   build/bench/predict FOLDER[,FOLDER...] [--configurations 20] [--throttled FOLDER] [--quick] [--json]
 #include <algorithm>
@@ -14,11 +15,15 @@
 #include <sstream>
 
 #include "tiering/simulator.h"
+#include "tools/nvme/rig.h"
 #include "tools/update/measured_machine.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {
 namespace {
+
+constexpr uint64_t kFirstSteps = 2, kSteps = 4;
+constexpr int kRounds = 3;
 
 struct Configuration {
   uint64_t parameters;
@@ -54,8 +59,18 @@ std::vector<std::string> split(const std::string& list) {
   return items;
 }
 
-// Relative error of the prediction of a few steps, their tail included.
-Result<double> error_of(const Configuration& one, bool quick, double& actual_s, double& predicted_s) {
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Outcome {
+  double actual_s = 0, predicted_s = 0;
+  double error() const { return std::abs(predicted_s - actual_s) / actual_s; }
+};
+
+// Some rounds of a few steps each, their tail included.
+Result<Outcome> try_out(const Configuration& one, bool quick) {
   UpdateSettings settings;
   settings.parameters = one.parameters;
   std::vector<std::string> folders = split(one.folders);
@@ -77,34 +92,48 @@ Result<double> error_of(const Configuration& one, bool quick, double& actual_s, 
   UpdateRun run(settings);
   PENSTOCK_TRY(run.create(aio::CreateOptions::Existing::replace));
   PENSTOCK_TRY(run.open());
-  constexpr uint64_t kSteps = 4;
-  for (int i = 0; i < 2; ++i) PENSTOCK_TRY(run.step().status());  // speculation has learnt
+  for (uint64_t i = 0; i < kFirstSteps; ++i) PENSTOCK_TRY(run.step().status());  // slots have been written once
   PENSTOCK_TRY(run.engine().settle());
 
+  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = folders, .wanted_bytes = kGiB, .memory_bytes = 16 * kMiB},
+                                     [](double) { return Status(); }));
+  auto mixed_gbps = [&]() -> Result<double> {
+    PENSTOCK_TRY_ASSIGN(result, rig->run({.read_share = 0.5, .depth = 8, .seconds = quick ? 0.05 : 0.4},
+                                         [](double) { return Status(); }));
+    return result.gbps();
+  };
   SpeculationPolicy policy;
-  std::vector<bool> speculates;
-  for (uint64_t step = 1; step <= 2 + kSteps; ++step) {
+  std::vector<bool> speculates = {false};
+  for (uint64_t step = 1; step <= kFirstSteps + kRounds * kSteps; ++step) {
     speculates.push_back(policy.speculate());
     policy.learn(run.strikes(step));
   }
+  std::vector<double> actual, predicted;
+  uint64_t done = kFirstSteps;
   SimulationOptions options;
   options.steps = kSteps;
-  options.verdict = [&](uint64_t step) { return run.strikes(step + 3) ? Verdict::strike : Verdict::confirm; };
-  options.speculate = [&](uint64_t step) { return speculates[step + 2]; };
+  options.verdict = [&](uint64_t step) { return run.strikes(done + 1 + step) ? Verdict::strike : Verdict::confirm; };
+  options.speculate = [&](uint64_t step) { return speculates[done + 1 + step]; };
   options.strike_known_at = 0.25;
   // The trainer copies and measures a gradient: a memory pass over it.
   options.gradient_s = [&](uint32_t tile) {
     return 3.0 * static_cast<double>(run.engine().plan().tiles[tile].gradient_bytes) / (machine.host_gbps * 1e9);
   };
-  predicted_s = simulate(run.engine().plan(), machine, options).total_s / kSteps;
-
-  auto begin = std::chrono::steady_clock::now();
-  for (uint64_t step = 0; step < kSteps; ++step) PENSTOCK_TRY(run.step().status());
-  PENSTOCK_TRY(run.engine().settle());
-  actual_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kSteps;
+  for (int round = 0; round < kRounds; ++round, done += kSteps) {
+    PENSTOCK_TRY_ASSIGN(before, mixed_gbps());
+    auto begin = std::chrono::steady_clock::now();
+    for (uint64_t step = 0; step < kSteps; ++step) PENSTOCK_TRY(run.step().status());
+    PENSTOCK_TRY(run.engine().settle());
+    actual.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kSteps);
+    PENSTOCK_TRY_ASSIGN(after, mixed_gbps());
+    MachineProfile now = machine;
+    const double drift = (before + after) / 2 / machine.striped().gbps(0.5);
+    for (DriveRates& drive : now.drives) drive.burst = drive.burst.scaled(drift);
+    predicted.push_back(simulate(run.engine().plan(), now, options).total_s / kSteps);
+  }
   run.close();
   for (const std::string& folder : settings.folders) std::filesystem::remove_all(folder);
-  return std::abs(predicted_s - actual_s) / actual_s;
+  return Outcome{median(actual), median(predicted)};
 }
 
 int run(int argc, char** argv) {
@@ -129,13 +158,13 @@ int run(int argc, char** argv) {
   if (quick) count = 2;
   std::vector<double> errors;
   for (const Configuration& one : configurations(folders, throttled, count, quick ? 4'000'000 : 80'000'000)) {
-    double actual = 0, predicted = 0;
-    Result<double> error = error_of(one, quick, actual, predicted);
-    if (!error.ok()) {
-      std::fprintf(stderr, "penstock: bench predict: %s\n", error.status().message().c_str());
-      return static_cast<int>(error.status().code());
+    Result<Outcome> outcome = try_out(one, quick);
+    if (!outcome.ok()) {
+      std::fprintf(stderr, "penstock: bench predict: %s\n", outcome.status().message().c_str());
+      return static_cast<int>(outcome.status().code());
     }
-    errors.push_back(*error);
+    const double actual = outcome->actual_s, predicted = outcome->predicted_s;
+    errors.push_back(outcome->error());
     std::string name =
         text(one.parameters / 1'000'000, "M tile ", one.tile_elements / kBlockElements, " blocks, host ",
              one.host_state_share, ", clip ", one.strike_share, ", retained ", one.retained, " on ", one.folders);
@@ -147,7 +176,7 @@ int run(int argc, char** argv) {
       std::cout << line.dump() << std::endl;
     } else {
       std::printf("%-90s predicted %.3f s, actual %.3f s, error %4.1f %%\n", name.c_str(), predicted, actual,
-                  *error * 100);
+                  outcome->error() * 100);
       std::fflush(stdout);
     }
   }

@@ -1,6 +1,7 @@
 #include "tiering/machine_profile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tiering/tier.h"
@@ -32,6 +33,26 @@ MixCurve MixCurve::scaled(double factor) const {
   return MixCurve(std::move(points));
 }
 
+MemoryCurve::MemoryCurve(std::vector<std::pair<uint64_t, double>> bytes_and_share)
+    : points_(std::move(bytes_and_share)) {
+  std::sort(points_.begin(), points_.end());
+  for (const auto& [bytes, share] : points_) CHECK(share > 0 && share <= 1, "a share of ", share, " for ", bytes, " B");
+}
+
+double MemoryCurve::share(uint64_t bytes) const {
+  if (points_.empty()) return 1;
+  if (bytes <= points_.front().first) return points_.front().second;
+  for (size_t i = 1; i < points_.size(); ++i) {
+    const auto& [at, share] = points_[i];
+    if (bytes > at) continue;
+    const auto& [before, share_before] = points_[i - 1];
+    // Caches are measured in powers of two.
+    auto log = [](uint64_t value) { return std::log2(static_cast<double>(value)); };
+    return share_before + (share - share_before) * (log(bytes) - log(before)) / (log(at) - log(before));
+  }
+  return points_.back().second;
+}
+
 bool MachineProfile::uses_burst_rates() const {
   return std::any_of(drives.begin(), drives.end(), [](const DriveRates& drive) { return !drive.sustained; });
 }
@@ -48,6 +69,16 @@ MixCurve MachineProfile::striped() const {
     for (const DriveRates& drive : drives) point.second += drive.rates().gbps(point.first);
   }
   return MixCurve(std::move(sum));
+}
+
+double MachineProfile::share_by_memory(uint64_t bytes) const {
+  double all = 0, kept = 0;
+  for (const DriveRates& drive : drives) {
+    const double rate = drive.gbps_for(1, 1);
+    all += rate;
+    kept += rate * drive.by_memory.share(bytes);
+  }
+  return all > 0 ? kept / all : 1;
 }
 
 double MachineProfile::flush_s() const {
@@ -75,6 +106,22 @@ Result<MixCurve> parse_curve(const ordered_json& json, const std::string& where)
                   "run `penstock nvme probe` again");
   }
   return MixCurve(std::move(points));
+}
+
+// Absent where it was not measured.
+Result<MemoryCurve> parse_memory_curve(const ordered_json& json) {
+  std::vector<std::pair<uint64_t, double>> points;
+  for (const ordered_json& point : json) {
+    if (!point.is_array() || point.size() != 2 || !point[0].is_number_unsigned() || !point[1].is_number()) break;
+    double share = point[1].get<double>();
+    if (point[0].get<uint64_t>() == 0 || !(share > 0 && share <= 1)) break;
+    points.push_back({point[0].get<uint64_t>(), share});
+  }
+  if (points.size() != json.size()) {
+    return Status(Code::kUsage, "machine profile: drives[].rate_by_memory: expected [[bytes, share], ...]",
+                  "run `penstock nvme probe` again");
+  }
+  return MemoryCurve(std::move(points));
 }
 
 double number_or(const ordered_json& json, const char* key, double otherwise) {
@@ -116,6 +163,8 @@ Result<MachineProfile> parse_machine_profile(const std::string& json_text) {
         PENSTOCK_TRY_ASSIGN(curve, parse_curve(*sustained, "drives[].sustained_mix_curve"));
         drive.sustained = curve;
       }
+      PENSTOCK_TRY_ASSIGN(by_memory, parse_memory_curve(entry.value("rate_by_memory", ordered_json::array())));
+      drive.by_memory = by_memory;
       drive.latency_s = number_or(entry.value("latency_us", ordered_json::object()), "p50", 100) * 1e-6;
       drive.flush_s = number_or(entry, "flush_s", 1e-3);
       drive.capacity_bytes = static_cast<uint64_t>(std::max(0.0, number_or(entry, "free_bytes", 0)));
@@ -146,6 +195,7 @@ std::string to_json(const MachineProfile& profile) {
     entry["device"] = drive.device;
     entry["mix_curve"] = drive.burst.points();
     if (drive.sustained) entry["sustained_mix_curve"] = drive.sustained->points();
+    if (!drive.by_memory.points().empty()) entry["rate_by_memory"] = drive.by_memory.points();
     entry["latency_us"] = {{"p50", drive.latency_s * 1e6}};
     entry["flush_s"] = drive.flush_s;
     entry["free_bytes"] = drive.capacity_bytes;

@@ -31,11 +31,27 @@ class MixCurve {
   std::vector<std::pair<double, double>> points_;  // sorted by share
 };
 
+// What part of its rate a drive keeps when its bytes lie in so much memory in turn. A drive whose bytes pass through
+// the CPU slows down where that is more than a cache holds; one that has memory to itself keeps 1.
+class MemoryCurve {
+ public:
+  MemoryCurve() = default;
+  // Points need not be sorted. REQUIRES: shares in (0, 1].
+  explicit MemoryCurve(std::vector<std::pair<uint64_t, double>> bytes_and_share);
+
+  double share(uint64_t bytes) const;
+  const std::vector<std::pair<uint64_t, double>>& points() const { return points_; }
+
+ private:
+  std::vector<std::pair<uint64_t, double>> points_;  // sorted by bytes; empty: always 1
+};
+
 struct DriveRates {
   std::string path;
   std::string device;
   MixCurve burst;
   std::optional<MixCurve> sustained;
+  MemoryCurve by_memory;
   double latency_s = 100e-6;
   double flush_s = 1e-3;
   uint64_t capacity_bytes = 0;
@@ -65,6 +81,8 @@ struct MachineProfile {
   // Several drives in a stripe whose shares follow their rates, as one.
   MixCurve striped() const;
   double flush_s() const;
+  // Of the drives together.
+  double share_by_memory(uint64_t bytes) const;
 };
 
 Result<MachineProfile> parse_machine_profile(const std::string& json);

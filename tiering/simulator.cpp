@@ -15,6 +15,9 @@ class Simulator {
   Simulator(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options)
       : plan_(plan), machine_(machine), options_(options), run_(plan), drives_(machine.striped()) {
     for (const Plan::TileMoves& moves : plan.of_tile) gradients_ += moves.gradient != kNoMove;
+    const uint64_t windows = plan.pool_capacity[static_cast<size_t>(Pool::window)];
+    window_share_ = machine.share_by_memory(windows * plan.tiles.slot_bytes_max());
+    resting_share_ = machine.share_by_memory(~uint64_t{0});
   }
 
   Simulation run() {
@@ -71,11 +74,23 @@ class Simulator {
     }
   }
 
+  // A move's bytes, and more for what the drives lose because of the memory that they lie in.
+  double drive_bytes(const Move& move) const {
+    const bool writes = move.kind == MoveKind::write_state || move.kind == MoveKind::write_state_again;
+    uint64_t resting = 0;
+    if (writes) {
+      const Placement& placement = plan_.placements[move.tile];
+      if (placement.weight == Tier::host) resting += plan_.tiles[move.tile].weight_bytes;
+      if (placement.state == Tier::host) resting += plan_.tiles[move.tile].state_bytes;
+    }
+    return static_cast<double>(resting) / resting_share_ + static_cast<double>(move.bytes - resting) / window_share_;
+  }
+
   void issue() {
     for (size_t lane = 0; lane < kLanes; ++lane) {
       while (std::optional<PlanRun::Ticket> ticket = run_.next(static_cast<Lane>(lane))) {
         const Move& move = plan_.moves[ticket->move];
-        double left = on_drive(static_cast<Lane>(lane)) ? static_cast<double>(move.bytes) : seconds_of(move);
+        double left = on_drive(static_cast<Lane>(lane)) ? drive_bytes(move) : seconds_of(move);
         work_[lane].push_back({*ticket, left, now_});
       }
     }
@@ -170,6 +185,7 @@ class Simulator {
   const SimulationOptions& options_;
   PlanRun run_;
   const MixCurve drives_;
+  double window_share_ = 1, resting_share_ = 1;  // of the drives' rate, by where the bytes lie in memory
   uint32_t gradients_ = 0;
 
   double now_ = 0;

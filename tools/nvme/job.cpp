@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <deque>
 
 #include "tools/penstock/quantity.h"
 
@@ -74,11 +75,11 @@ class Load {
   Result<JobResult> run(std::span<std::byte> memory, const Tick& tick) {
     const double cpu_before = cpu_seconds();
     start_ = Clock::now();
+    for (uint64_t at = 0; at + job_.block_bytes <= memory.size(); at += job_.block_bytes) {
+      idle_.push_back(Lease::over(Tier::host, memory.subspan(at, job_.block_bytes)));
+    }
     for (uint32_t i = 0; i < job_.depth; ++i) {
-      for (Stream& stream : streams_) {
-        issue(stream, Lease::over(Tier::host, memory.first(job_.block_bytes)));
-        memory = memory.subspan(job_.block_bytes);
-      }
+      for (Stream& stream : streams_) issue(stream);
     }
     follow(tick);
     result_.seconds = seconds_since(start_);
@@ -102,7 +103,9 @@ class Load {
     }
   }
 
-  void issue(Stream& stream, Lease lease) {
+  void issue(Stream& stream) {
+    Lease lease = std::move(idle_.front());
+    idle_.pop_front();
     asked_bytes_ += job_.block_bytes;
     ++under_way_;
     stream.read_debt += job_.read_share;
@@ -122,7 +125,8 @@ class Load {
     result_.latency.add(static_cast<uint64_t>(std::chrono::nanoseconds(now - issued).count()));
     (read ? result_.read_bytes : result_.written_bytes) += job_.block_bytes;
     ++result_.requests;
-    if (share_done() < 1) issue(stream, std::move(*back));
+    idle_.push_back(std::move(*back));
+    if (share_done() < 1) issue(stream);
   }
 
   void stop(const Status& why) {
@@ -148,6 +152,7 @@ class Load {
   const Job job_;
   IoEngine& engine_;
   std::vector<Stream> streams_;
+  std::deque<Lease> idle_;  // the one that has been so for longest first
   Clock::time_point start_;
   uint64_t asked_bytes_ = 0;
   uint64_t under_way_ = 0;
@@ -156,6 +161,8 @@ class Load {
   Status refusal_;
   JobResult result_;
 };
+
+uint64_t memory_of(const Job& job) { return std::max(job.memory_bytes, job.depth * job.block_bytes); }
 
 }  // namespace
 
@@ -170,8 +177,8 @@ std::string name_of(const Job& job) {
 Result<JobResult> run_job(const Job& job, IoEngine& engine, std::span<const File* const> files,
                           std::span<std::byte> memory, const Tick& tick) {
   CHECK(job.seconds > 0 || job.bytes > 0, "a job that would never end");
-  CHECK(memory.size() >= files.size() * job.depth * job.block_bytes, "memory for the blocks under way");
-  return Load(job, engine, files).run(memory, tick);
+  CHECK(memory.size() >= files.size() * memory_of(job), "memory for the blocks under way");
+  return Load(job, engine, files).run(memory.first(files.size() * memory_of(job)), tick);
 }
 
 void fill_incompressible(std::span<std::byte> bytes, uint64_t seed) {

@@ -22,8 +22,11 @@ struct Job {
   double read_share = 1;  // of the bytes
   uint64_t block_bytes = kMiB;
   uint32_t depth = 16;  // requests under way on each drive
-  double seconds = 2;   // ends when this has passed,
-  uint64_t bytes = 0;   // or when this much has been asked for; 0: no such limit
+  // What its blocks lie in, one after another, for each file; 0: no more than is under way. A drive whose bytes pass
+  // through the CPU is slower where that is more than a cache holds.
+  uint64_t memory_bytes = 0;
+  double seconds = 2;  // ends when this has passed,
+  uint64_t bytes = 0;  // or when this much has been asked for; 0: no such limit
 };
 
 // "read 1MiB depth 16", "50 % read random 4KiB depth 1"
@@ -52,8 +55,8 @@ struct JobResult {
 using Tick = std::function<Status(double share)>;
 
 // Keeps the job's depth of requests under way on each file, out of `memory`, until it ends, and waits for the last.
-// REQUIRES: memory holds depth blocks for each file; every file holds a block; block and memory are aligned; the job
-// has a limit.
+// REQUIRES: `memory` holds the job's memory_bytes, and depth blocks, for each file; every file holds a block; block and
+// memory are aligned; the job has a limit.
 Result<JobResult> run_job(const Job& job, IoEngine& engine, std::span<const File* const> files,
                           std::span<std::byte> memory, const Tick& tick);
 

@@ -15,8 +15,9 @@ constexpr Shape kShapes[] = {{256 * kKiB, 4}, {256 * kKiB, 32}, {kMiB, 2},     {
 // 14 of 26 bytes of a training step are reads; the ends and the points between make the curve.
 constexpr double kShares[] = {0, 0.25, 0.46, 0.54, 0.75, 1};
 constexpr int kCurvePasses = 2;
-// One share of time for each run: the grid in both directions, the curve's passes count twice, and latency.
-constexpr double kRuns = 2 * std::size(kShapes) + 2 * kCurvePasses * std::size(kShares) + 1;
+// One share of time for each run: the grid in both directions, the curve's passes count twice, sizes of memory,
+// latency.
+constexpr double kRuns = 2 * std::size(kShapes) + 2 * kCurvePasses * std::size(kShares) + Rig::kMemorySteps + 1;
 
 // Runs one after another, each with an equal part of the time, and reports progress over all of them.
 class Runs {
@@ -29,6 +30,13 @@ class Runs {
     const double begun = begun_;
     begun_ += parts;
     return rig_.run_on(folder, job, [&, begun](double share) { return tick_((begun + share * parts) / total_); });
+  }
+  Result<MemoryCurve> run_by_memory(size_t folder, Job job) {
+    job.seconds = seconds_each_;
+    const double begun = begun_;
+    begun_ += Rig::kMemorySteps;
+    return rig_.rate_by_memory(
+        folder, job, [&, begun](double share) { return tick_((begun + share * Rig::kMemorySteps) / total_); });
   }
 
  private:
@@ -67,6 +75,13 @@ Status measure_curve(Runs& runs, size_t folder, DriveProbe& probe) {
   return {};
 }
 
+Status measure_by_memory(Runs& runs, size_t folder, DriveProbe& probe) {
+  const Job job{.read_share = 0.5, .block_bytes = probe.best.block_bytes, .depth = probe.best.depth};
+  PENSTOCK_TRY_ASSIGN(by_memory, runs.run_by_memory(folder, job));
+  probe.by_memory = by_memory;
+  return {};
+}
+
 Status measure_latency(Runs& runs, size_t folder, DriveProbe& probe) {
   const Job job{.pattern = Pattern::random, .block_bytes = 4 * kKiB, .depth = 1};
   PENSTOCK_TRY_ASSIGN(result, runs.run(folder, job));
@@ -82,6 +97,7 @@ DriveRates DriveProbe::rates() const {
   rates.path = path;
   rates.device = drive.device;
   rates.burst = MixCurve(mix_curve);
+  rates.by_memory = by_memory;
   rates.latency_s = latency_p50_us * 1e-6;
   rates.flush_s = flush_s;
   rates.capacity_bytes = drive.free_bytes;
@@ -99,6 +115,7 @@ Result<std::vector<DriveProbe>> probe_drives(Rig& rig, double seconds, const Tic
     PENSTOCK_TRY(measure_latency(runs, folder, probe));
     PENSTOCK_TRY(measure_grid(runs, folder, probe));
     PENSTOCK_TRY(measure_curve(runs, folder, probe));
+    PENSTOCK_TRY(measure_by_memory(runs, folder, probe));
     PENSTOCK_TRY_ASSIGN(flush_s, rig.flush_seconds(folder, [](double) { return check_interrupted(); }));
     probe.flush_s = flush_s;
     probe.engine = rig.engine_used();

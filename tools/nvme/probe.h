@@ -25,7 +25,8 @@ struct DriveProbe {
   std::vector<GridPoint> grid;
   GridPoint best;
   std::vector<std::pair<double, double>> mix_curve;  // {read share, GB/s}
-  double latency_p50_us = 0, latency_p99_us = 0;     // of a 4 KiB read, alone
+  MemoryCurve by_memory;
+  double latency_p50_us = 0, latency_p99_us = 0;  // of a 4 KiB read, alone
   double flush_s = 0;
   std::string engine;
 
@@ -35,7 +36,7 @@ struct DriveProbe {
 };
 
 // Probes each folder of the rig in turn, `seconds` in all. The rig's memory holds kProbeMemoryBytes for each folder.
-constexpr uint64_t kProbeMemoryBytes = 128 * kMiB;
+constexpr uint64_t kProbeMemoryBytes = Rig::kMostMemoryBytes;
 Result<std::vector<DriveProbe>> probe_drives(Rig& rig, double seconds, const Tick& tick);
 
 }  // namespace penstock::tools

@@ -116,6 +116,25 @@ Result<JobResult> Rig::run_on(size_t folder, const Job& job, const Tick& tick) {
   return run_on_files(job, {&file, 1}, tick);
 }
 
+Result<MemoryCurve> Rig::rate_by_memory(size_t folder, Job job, const Tick& tick) {
+  std::vector<std::pair<uint64_t, double>> rates;
+  for (int step = 0; step < kMemorySteps; ++step) rates.push_back({kLeastMemoryBytes << step, 0});
+  double best = 0, done = 0;
+  // The better of two passes: a moment's disturbance is not taken for a property of the memory.
+  job.seconds /= 2;
+  for (int i = 0; i < 2 * kMemorySteps; ++i) {
+    auto& [memory_bytes, rate] = rates[i % kMemorySteps];
+    job.memory_bytes = memory_bytes;
+    PENSTOCK_TRY_ASSIGN(result,
+                        run_on(folder, job, [&](double share) { return tick((done + share) / (2 * kMemorySteps)); }));
+    rate = std::max(rate, result.gbps());
+    best = std::max(best, rate);
+    done += 1;
+  }
+  for (auto& rate : rates) rate.second /= best;
+  return MemoryCurve(std::move(rates));
+}
+
 Result<double> Rig::flush_seconds(size_t folder, const Tick& tick) {
   const File& file = *files_[folder];
   const Job job{.read_share = 0, .depth = 4, .seconds = 0, .bytes = kFlushedBytes};

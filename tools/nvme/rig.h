@@ -8,6 +8,7 @@
 
 #include "aio/host_arena.h"
 #include "aio/make_engine.h"
+#include "tiering/machine_profile.h"
 #include "tools/nvme/job.h"
 #include "tools/nvme/scratch.h"
 
@@ -32,6 +33,12 @@ class Rig {
   Result<JobResult> run_on(size_t folder, const Job& job, const Tick& tick);
   // Seconds that making a few MiB of writes durable takes: the median of some.
   Result<double> flush_seconds(size_t folder, const Tick& tick);
+
+  // How the job's rate changes with the memory that its blocks lie in. `job` says how long each of kMemorySteps takes.
+  // The rig's memory holds kMostMemoryBytes for each folder.
+  static constexpr int kMemorySteps = 4;
+  static constexpr uint64_t kLeastMemoryBytes = 16 * kMiB, kMostMemoryBytes = kLeastMemoryBytes << (kMemorySteps - 1);
+  Result<MemoryCurve> rate_by_memory(size_t folder, Job job, const Tick& tick);
 
   // Uses another engine from now on.
   void set_engine(aio::EngineChoice engine) { engine_ = engine; }

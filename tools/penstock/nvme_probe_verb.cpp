@@ -60,6 +60,7 @@ Json drive_json(const DriveProbe& probe, const DriveRates& rates) {
             {"write_gbps", rate_json(rates, 0)},
             {"mixed_gbps", rate_json(rates, 0.5)},
             {"mix_curve", probe.mix_curve},
+            {"rate_by_memory", probe.by_memory.points()},
             {"latency_us", {{"p50", probe.latency_p50_us}, {"p99", probe.latency_p99_us}}},
             {"flush_s", probe.flush_s},
             {"best", {{"block_bytes", probe.best.block_bytes}, {"depth", probe.best.depth}}},
@@ -85,13 +86,17 @@ std::string drive_text(const DriveProbe& probe, const DriveRates& rates) {
     const std::string name = share == 1 ? "read" : share == 0 ? "write" : text(fixed(share * 100, 0), " % read");
     rate.add({name, fixed(gbps, 2), unknown_or(rates.sustained, share)});
   }
+  std::string memory;
+  for (const auto& [bytes, share] : probe.by_memory.points()) {
+    memory += text(memory.empty() ? "" : ", ", bytes_text(bytes), " ", fixed(share * 100, 0), " %");
+  }
   TextTable grid({"block", "depth", "read GB/s", "write GB/s", ""});
   for (const GridPoint& point : probe.grid) {
     const bool best = point.block_bytes == probe.best.block_bytes && point.depth == probe.best.depth;
     grid.add({bytes_text(point.block_bytes), text(point.depth), fixed(point.read_gbps, 2), fixed(point.write_gbps, 2),
               best ? "best" : ""});
   }
-  return out + rate.str() + "\n" + grid.str();
+  return out + rate.str() + "\nof that rate, with blocks that lie in so much memory: " + memory + "\n\n" + grid.str();
 }
 
 Result<Answer> probe(Session& session, const Flags& flags) {

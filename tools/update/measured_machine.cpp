@@ -53,8 +53,8 @@ Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, 
   MachineProfile machine;
   machine.name = "measured";
   constexpr double kShares[] = {0, 0.25, 0.5, 0.75, 1};
-  const double points = static_cast<double>(std::size(kShares) * folders.size());
-  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = folders, .wanted_bytes = kGiB, .memory_bytes = 16 * kMiB},
+  const double points = static_cast<double>((std::size(kShares) + 1) * folders.size());
+  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = folders, .wanted_bytes = kGiB, .memory_bytes = Rig::kMostMemoryBytes},
                                      [&](double share) { return tick(share * 0.2); }));
   double done = 0;
   for (size_t folder = 0; folder < folders.size(); ++folder) {
@@ -68,6 +68,12 @@ Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, 
     DriveRates drive;
     drive.path = folders[folder];
     drive.burst = MixCurve(curve);
+    const Job mixed{.read_share = 0.5, .depth = 8, .seconds = seconds / 2};
+    PENSTOCK_TRY_ASSIGN(by_memory, rig->rate_by_memory(folder, mixed, [&](double share) {
+      return tick(0.2 + 0.8 * (done + share) / points);
+    }));
+    drive.by_memory = by_memory;
+    done += 1;
     PENSTOCK_TRY_ASSIGN(flush_s, rig->flush_seconds(folder, [](double) { return Status(); }));
     drive.flush_s = flush_s;
     machine.drives.push_back(drive);
