@@ -1,15 +1,13 @@
-// CrashWorld: a store on drives in memory whose every request is recorded, through any number of lives of the process
-// that uses it, so that the power can fail at any moment of any of them.
+// CrashWorld: a store on recorded drives and the StoreTrainer that uses it, so that the power can fail at any moment of
+// any of their lives.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "aio/crash_image.h"
 #include "aio/engine.h"
-#include "tests/support/memory_folder.h"
+#include "tests/support/recorded_drives.h"
 #include "tests/support/store_trainer.h"
 
 namespace penstock::aio {
@@ -31,35 +29,27 @@ class CrashWorld {
   std::string create(uint64_t seed, uint64_t requests);
   std::string live(uint64_t steps, uint64_t seed, uint64_t requests);
 
-  size_t events() const { return log_.size(); }
+  size_t events() const { return drives_.events(); }
   // What was promised by then.
-  bool created(size_t events) const { return created_at_ != 0 && created_at_ <= events; }
-  uint64_t acknowledged(size_t events) const;
+  uint64_t acknowledged(size_t events) const { return drives_.acknowledged(events); }
 
   // Opens what is there: empty, if that is a committed step not older than the last acknowledged and two more steps
   // are bit-equal; or what is wrong.
   std::string check(uint64_t acknowledged);
 
   // A world of the same drives as they are after a crash.
-  CrashWorld after(const Crash& crash) const;
+  CrashWorld after(const Crash& crash) const { return CrashWorld(shape_, plain_, setting_, drives_.after(crash)); }
 
  private:
-  std::vector<std::shared_ptr<DriveFolder>> given() const { return {folders_.begin(), folders_.end()}; }
-  std::unique_ptr<Engine> make_engine(uint64_t seed, uint64_t requests);
-  // The log outlives the files of one life: its events are made to point to files that last.
-  void keep_log();
+  CrashWorld(const StoreShape& shape, const std::vector<PlainTraining>& plain, CrashSetting setting,
+             RecordedDrives drives)
+      : shape_(shape), plain_(plain), setting_(setting), drives_(std::move(drives)) {}
   std::string compare(StoreTrainer& trainer, uint64_t step) const;
 
   const StoreShape& shape_;
   const std::vector<PlainTraining>& plain_;
   const CrashSetting setting_;
-  std::vector<std::shared_ptr<MemoryFolder>> folders_;
-  std::vector<std::shared_ptr<MemoryFile>> drives_;  // stand for the folders' files in the log
-  std::vector<MemoryFile::Bytes> before_;            // what they held when the log began
-  IoLog log_;
-  size_t kept_ = 0;
-  size_t created_at_ = 0;
-  std::vector<std::pair<size_t, uint64_t>> acknowledged_;  // from which event on, which step
+  RecordedDrives drives_;
 };
 
 }  // namespace penstock::aio

@@ -15,7 +15,7 @@ Result<std::unique_ptr<File>> MemoryFolder::open_file(const std::string& name) {
   auto found = files_.find(name);
   if (found == files_.end()) return errno_status(path_ + "/" + name, ENOENT);
   auto file = std::make_unique<MemoryFile>(path_ + "/" + name, found->second, drive_);
-  opened_.insert(file.get());
+  opened_[file.get()] = name;
   return std::unique_ptr<File>(std::move(file));
 }
 

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -28,8 +27,11 @@ class MemoryFolder final : public DriveFolder {
   void put(const std::string& name, MemoryFile::Bytes bytes) {
     files_[name] = std::make_shared<MemoryFile::Bytes>(std::move(bytes));
   }
-  // Whether `file` is, or was, a file of this folder that was opened since the last forget_opened().
-  bool opened(const File* file) const { return opened_.contains(file); }
+  // Whether `file` is, or was, the file of that name, opened since the last forget_opened().
+  bool opened(const std::string& name, const File* file) const {
+    auto found = opened_.find(file);
+    return found != opened_.end() && found->second == name;
+  }
   void forget_opened() { opened_.clear(); }
   void set_free_bytes(uint64_t free_bytes) { free_bytes_ = free_bytes; }
 
@@ -38,7 +40,7 @@ class MemoryFolder final : public DriveFolder {
   const uint32_t drive_;
   uint64_t free_bytes_ = uint64_t{1} << 40;
   std::map<std::string, std::shared_ptr<MemoryFile::Bytes>> files_;
-  std::set<const File*> opened_;
+  std::map<const File*, std::string> opened_;
 };
 
 }  // namespace penstock::aio
