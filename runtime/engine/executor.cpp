@@ -23,7 +23,8 @@ Executor::~Executor() {
 void Executor::turn(std::chrono::milliseconds timeout) {
   size_t events = parts_.mailbox.run_all() + parts_.io.poll();
   issue();
-  answer_waiters();
+  // Hands over what was issued. What has ended by now, and who was answered, may let more be issued: no sleep before.
+  events += parts_.io.poll() + answer_waiters();
   if (events == 0) {
     std::array<pollfd, 2> sources{pollfd{parts_.mailbox.descriptor(), POLLIN, 0},
                                   pollfd{parts_.io.completion_fd(), POLLIN, 0}};
@@ -44,7 +45,8 @@ void Executor::when(std::function<bool()> ready, std::function<void(Status)> the
   waiters_.push_back({std::move(ready), std::move(then)});
 }
 
-void Executor::answer_waiters() {
+size_t Executor::answer_waiters() {
+  size_t answered = 0;
   for (auto waiter = waiters_.begin(); waiter != waiters_.end();) {
     if (status_.ok() && !waiter->ready()) {
       ++waiter;
@@ -53,7 +55,9 @@ void Executor::answer_waiters() {
     auto then = std::move(waiter->then);
     waiter = waiters_.erase(waiter);
     then(status_);
+    ++answered;
   }
+  return answered;
 }
 
 std::byte* Executor::try_take_gradient(uint32_t tile) {
@@ -114,7 +118,6 @@ void Executor::issue() {
       }
     }
   }
-  parts_.io.poll();
 }
 
 void Executor::begin_move(Ticket ticket) {

@@ -142,7 +142,7 @@ class Executor {
   Lease arena_lease() const { return Lease::over(Tier::host, parts_.memory.bytes()); }
   uint64_t deadline(Ticket ticket) const { return ticket.step * parts_.plan.moves.size() + ticket.move; }
 
-  void answer_waiters();
+  size_t answer_waiters();
   void forget_closed_rounds();
   void account();
 
