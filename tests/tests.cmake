@@ -1,4 +1,5 @@
 include(tests/aio/crash_mutants.cmake)
+include(tests/runtime/engine_crash_mutants.cmake)
 
 # Processes for tests to kill.
 add_executable(store_worker tests/aio/store_worker.cpp)

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,8 @@ struct EngineOptions {
   uint64_t seed = 0;            // of stochastic rounding
   uint32_t update_threads = 0;  // 0: as many as there are processors
   std::string config_hash;      // a store written under another one is refused; empty: not compared
+  // Told of every root that is durable: from now on a crash leaves this step or a later one. Decision thread; brief.
+  std::function<void(uint64_t step)> on_durable;
 };
 
 // The fp32 master of a unit's elements [first, first + values.size()): where training begins.

@@ -34,9 +34,9 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   core->workers_ = std::make_unique<cpu_optim::UpdateArena>(
       cpu_optim::UpdateArenaOptions{.threads = options.update_threads, .cpus = {}});
   PENSTOCK_TRY(core->load_resting(Resting::all));
-  core->executor_ = std::make_unique<Executor>(Executor::Parts{*core->plan_, core->options_.request.workload.form,
-                                                               *core->memory_, *core->store_, *core->spill_,
-                                                               *core->drives_.io, *core->workers_, mailbox});
+  core->executor_ = std::make_unique<Executor>(
+      Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, *core->store_, *core->spill_,
+                      *core->drives_.io, *core->workers_, mailbox, core->options_.on_durable});
   return core;
 }
 
@@ -194,6 +194,7 @@ Status EngineCore::commit(RootPayload payload) {
   std::optional<Status> verdict;
   store_->commit(std::move(payload), [&](Status status) { verdict = status; });
   while (!verdict) drives_.io->wait(std::chrono::milliseconds(100));
+  if (verdict->ok() && options_.on_durable) options_.on_durable(store_->payload().step);
   return *verdict;
 }
 

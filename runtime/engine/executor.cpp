@@ -277,7 +277,10 @@ void Executor::begin_return(Ticket ticket, const Move& move) {
 }
 
 void Executor::begin_commit(Ticket ticket) {
-  parts_.store.commit(rounds_.at(ticket.step).payload, [this, ticket](Status status) { ended(ticket, status); });
+  parts_.store.commit(rounds_.at(ticket.step).payload, [this, ticket](Status status) {
+    if (status.ok() && parts_.on_durable) parts_.on_durable(parts_.store.payload().step);
+    ended(ticket, status);
+  });
 }
 
 void Executor::ended(Ticket ticket, const Status& status) {

@@ -51,6 +51,7 @@ class Executor {
     IoEngine& io;
     cpu_optim::UpdateArena& workers;
     Mailbox& mailbox;
+    const std::function<void(uint64_t step)>& on_durable;
   };
   explicit Executor(Parts parts);
   ~Executor();

@@ -15,6 +15,12 @@
 
 namespace penstock::engine {
 
+// The plain loop's state after some steps.
+struct PlainModel {
+  std::vector<plain::Unit> units;
+  uint64_t updates = 0;
+};
+
 class EngineWorld {
  public:
   explicit EngineWorld(uint64_t seed, uint32_t drives = 2,
@@ -29,7 +35,7 @@ class EngineWorld {
       unit.name = "unit" + std::to_string(workload.units.size());
       unit.elements = elements;
       workload.units.push_back(unit);
-      plain_.emplace_back(initial(static_cast<uint32_t>(plain_.size()), elements));
+      plain_.units.emplace_back(initial(static_cast<uint32_t>(plain_.units.size()), elements));
     }
     DriveRates drive;
     drive.burst = MixCurve::flat(4);
@@ -62,7 +68,7 @@ class EngineWorld {
     const uint64_t number = engine.steps_done() + 1;
     Status begun = engine.begin({.groups = {hyper}, .micro_batches = micro_batches, .loss_scale = settings.loss_scale});
     if (!begun.ok()) return begun;
-    for (uint32_t unit = static_cast<uint32_t>(plain_.size()); unit-- > 0;) {
+    for (uint32_t unit = static_cast<uint32_t>(plain_.units.size()); unit-- > 0;) {
       for (uint32_t mb = 0; mb < micro_batches; ++mb) {
         std::vector<uint16_t> values = gradient(number, unit, mb, size);
         Status status = engine.gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values)));
@@ -72,19 +78,20 @@ class EngineWorld {
     return engine.step({.rng = "rng" + std::to_string(number), .data_position = "", .schedule = "s"});
   }
   void plain_step(uint64_t number, float size) {
-    for (uint32_t unit = 0; unit < plain_.size(); ++unit) {
+    for (uint32_t unit = 0; unit < plain_.units.size(); ++unit) {
       for (uint32_t mb = 0; mb < micro_batches; ++mb) {
-        plain_[unit].add_gradient(gradient(number, unit, mb, size).data(), mb == 0, mb + 1 == micro_batches);
+        plain_.units[unit].add_gradient(gradient(number, unit, mb, size).data(), mb == 0, mb + 1 == micro_batches);
       }
     }
-    plain::step(plain_, settings, plain_updates_);
+    plain::step(plain_.units, settings, plain_.updates);
   }
 
   // Words of weight, low half, momentum and variance that differ between the engine and the plain loop.
-  uint64_t words_different(Engine& engine) {
+  uint64_t words_different(Engine& engine) { return words_different(engine, plain_); }
+  uint64_t words_different(Engine& engine, const PlainModel& model) {
     uint64_t different = 0;
-    for (uint32_t unit = 0; unit < plain_.size(); ++unit) {
-      const plain::Unit& expected = plain_[unit];
+    for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+      const plain::Unit& expected = model.units[unit];
       const size_t n = expected.p.size();
       std::vector<uint16_t> high(n), low(n);
       std::vector<float> m(n), v(n);
@@ -101,13 +108,16 @@ class EngineWorld {
     return different;
   }
 
+  const PlainModel& plain() const { return plain_; }
+
   EngineOptions options;
   Hyper hyper;
   plain::Settings settings;
   uint32_t micro_batches = 1;
   std::function<std::unique_ptr<aio::IoBackend>()> make_backend_;
 
-  aio::MemoryFolder& folder(uint32_t drive) { return *folders_[drive]; }
+  uint32_t drives() const { return static_cast<uint32_t>(folders_.size()); }
+  aio::MemoryFolder& folder(uint32_t drive) const { return *folders_[drive]; }
 
  private:
   template <typename T>
@@ -124,7 +134,7 @@ class EngineWorld {
     return values;
   }
   std::vector<uint16_t> gradient(uint64_t step, uint32_t unit, uint32_t mb, float size) const {
-    std::vector<uint16_t> values(plain_[unit].p.size());
+    std::vector<uint16_t> values(plain_.units[unit].p.size());
     uint64_t state = seed_ * 7919 + step * 104729 + unit * 1299709 + mb * 15485863 + 1;
     for (uint16_t& value : values) {
       state = state * 6364136223846793005u + 1442695040888963407u;
@@ -136,8 +146,7 @@ class EngineWorld {
 
   const uint64_t seed_;
   std::vector<std::shared_ptr<aio::MemoryFolder>> folders_;
-  std::vector<plain::Unit> plain_;
-  uint64_t plain_updates_ = 0;
+  PlainModel plain_;
 };
 
 }  // namespace penstock::engine

@@ -1,0 +1,61 @@
+# The engine's own rules of a step, broken one by one: the suite over the engine must catch each.
+
+if(PENSTOCK_SANITIZE)
+  return()  # the unbroken suite runs there
+endif()
+
+penstock_mutant(engine_crash write_over_before_it_is EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
+  "parts_.io.write(extents, arena_lease(), deadline(ticket))
+      .then([this, ticket, place = writing->place](Result<Lease> result) {
+        write_ended(ticket, place, result.status());
+      });"
+  "parts_.io.write(extents, arena_lease(), deadline(ticket)).then([](Result<Lease>) {});
+  write_ended(ticket, writing->place, Status());")
+
+penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EveryStep tiering/plan_builder.cpp
+  ".kind = MoveKind::commit, .after = writes"
+  ".kind = MoveKind::commit, .after = {plan_.verdict}")
+
+penstock_mutant(engine_crash payload_captured_late EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
+  "parts_.store.commit(rounds_.at(ticket.step).payload,"
+  "parts_.store.commit(last_payload_,")
+
+penstock_mutant(engine_crash speculative_write_published EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
+  "speculative ? Update::speculative : Update::final"
+  "Update::final")
+
+penstock_mutant(engine_crash struck_update_confirmed EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
+  "    parts_.store.discard();
+  }
+  run_.give_verdict"
+  "    parts_.store.confirm();
+  }
+  run_.give_verdict")
+
+penstock_mutant(engine_crash write_before_the_root_is_durable EveryEventIsACut*/EveryStep tiering/plan_builder.cpp
+  "plan_.moves[moves.write].after_previous = {plan_.commit};"
+  "")
+
+penstock_mutant(engine_crash slot_reused_early EveryEventIsACut*/EverySecondStep tiering/slot_table.cpp
+  "if (slot == names.durable || slot == names.sealed || names.pins[slot] > 0) return false;"
+  "")
+
+penstock_mutant(engine_crash settled_before_it_is EveryEventIsACut*/EveryStep runtime/engine/engine.cpp
+  "return wait_for([](EngineCore& core) { return core.executor().idle(); },
+                  [&](EngineCore& core) {
+                    PENSTOCK_TRY(core.executor().status());"
+  "return wait_for([](EngineCore&) { return true; },
+                  [&](EngineCore& core) {
+                    PENSTOCK_TRY(core.executor().status());")
+
+penstock_mutant(engine_crash host_state_not_written_through EveryEventIsACut*/HalfInHost runtime/engine/executor.cpp
+  "if (unwritten.empty()) return ended(ticket, Status());"
+  "return ended(ticket, Status());")
+
+penstock_mutant(engine_crash no_data_flush EveryEventIsACut*/EveryStep aio/root_writer.cpp
+  "on_every_drive(write_to, &RootWriter::flush_data,"
+  "on_every_drive(write_to, &RootWriter::data_is_flushed,")
+
+penstock_mutant(engine_crash no_root_flush EveryEventIsACut*/EveryStep aio/root_writer.cpp
+  "on_every_drive(write_to, &RootWriter::flush_root,"
+  "on_every_drive(write_to, &RootWriter::root_is_flushed,")

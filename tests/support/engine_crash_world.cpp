@@ -1,0 +1,109 @@
+#include "tests/support/engine_crash_world.h"
+
+#include <limits>
+
+namespace penstock::engine {
+namespace {
+
+// Calm steps, one that strikes with its last gradients only, one that overflows, again and again.
+float gradient_size(uint64_t step) {
+  static constexpr float kInfinite = std::numeric_limits<float>::infinity();
+  static constexpr float kSizes[] = {0.001f, 0.05f, 0.002f, kInfinite, 0.001f, 0.003f};
+  return kSizes[(step - 1) % std::size(kSizes)];
+}
+
+// Twelve tiles.
+std::vector<uint64_t> twelve_units() {
+  std::vector<uint64_t> elements(12, 3000);
+  for (uint64_t& each : elements) each -= static_cast<uint64_t>(&each - elements.data()) * 7;
+  return elements;
+}
+
+}  // namespace
+
+EngineCrashWorld::EngineCrashWorld(const EngineCrashSetting& setting) : world_(17, setting.drives, twelve_units()) {
+  PlanRequest& request = world_.options.request;
+  request.choices.window_tiles = 4;
+  request.choices.host_state_share = setting.host_state_share;
+  request.choices.weights = setting.weights;
+  request.choices.retained_host_share = setting.retained_share;
+  request.durability = setting.durability;
+  request.slots = setting.slots;
+  request.workload.clipping.on = true;
+  world_.options.clip_norm = world_.settings.clip = 5;
+  world_.options.skip_overflow = world_.settings.skip_overflow = true;
+  Status created = world_.create();
+  CHECK(created.ok(), created.message());
+  plain_.push_back(world_.plain());
+  for (uint64_t step = 1; step <= kStepsMax; ++step) {
+    world_.plain_step(step, gradient_size(step));
+    plain_.push_back(world_.plain());
+  }
+}
+
+aio::RecordedDrives EngineCrashWorld::new_drives() const {
+  std::vector<aio::MemoryFile::Bytes> images;
+  for (uint32_t drive = 0; drive < world_.drives(); ++drive) {
+    images.push_back(world_.folder(drive).bytes(aio::RecordedDrives::kFile));
+  }
+  aio::RecordedDrives drives(std::move(images));
+  drives.put_files();
+  drives.acknowledge(0);
+  return drives;
+}
+
+Result<std::unique_ptr<Engine>> EngineCrashWorld::open(
+    const aio::RecordedDrives& drives, const std::function<std::unique_ptr<aio::IoBackend>()>& make_backend) {
+  world_.options.drives = [&drives, &make_backend]() -> Result<Drives> {
+    return Drives{std::make_unique<aio::Engine>(make_backend()), drives.folders(), "memory"};
+  };
+  return Engine::open(world_.options);
+}
+
+std::string EngineCrashWorld::live(aio::RecordedDrives& drives, uint64_t steps, uint64_t seed, uint64_t requests) {
+  std::mt19937_64 random(seed);
+  Status status;
+  {
+    world_.options.on_durable = [&drives](uint64_t step) { drives.acknowledge(step); };
+    Result<std::unique_ptr<Engine>> engine = open(drives, [&] { return drives.make_backend(seed, requests); });
+    world_.options.on_durable = nullptr;
+    status = engine.status();
+    for (uint64_t i = 0; i < steps && status.ok(); ++i) {
+      status = world_.step(**engine, gradient_size((*engine)->steps_done() + 1)).status();
+      const bool last = i + 1 == steps;
+      if (status.ok() && (last || random() % 3 == 0)) {
+        status = (*engine)->settle();
+        // Nothing is under way, so nobody else looks at the drives.
+        if (status.ok()) drives.acknowledge((*engine)->steps_done());
+      }
+    }
+  }
+  drives.life_ended();
+  return requests == aio::RecordedDrives::kNeverKilled ? status.message() : "";
+}
+
+std::string EngineCrashWorld::compare(Engine& engine, const std::string& when) {
+  const uint64_t step = engine.steps_done();
+  if (uint64_t words = world_.words_different(engine, plain_[step])) {
+    return text(when, ": step ", step, ": ", words, " words differ");
+  }
+  return "";
+}
+
+std::string EngineCrashWorld::check(const aio::RecordedDrives& drives, uint64_t acknowledged) {
+  Result<std::unique_ptr<Engine>> engine = open(drives, [] { return std::make_unique<aio::MemoryBackend>(); });
+  if (!engine.ok()) return "open: " + engine.status().message();
+  const uint64_t step = (*engine)->steps_done();
+  if (step < acknowledged) return text("step ", acknowledged, " was acknowledged, found step ", step);
+  const std::string rng = step == 0 ? "" : text("rng", step);
+  if ((*engine)->restored_state().rng != rng) return text("step ", step, " with ", (*engine)->restored_state().rng);
+  if (std::string wrong = compare(**engine, "opened"); !wrong.empty()) return wrong;
+  for (uint64_t i = 0; i < 2; ++i) {
+    Result<StepReport> report = world_.step(**engine, gradient_size((*engine)->steps_done() + 1));
+    if (!report.ok()) return "going on: " + report.status().message();
+  }
+  if (Status settled = (*engine)->settle(); !settled.ok()) return "going on: " + settled.message();
+  return compare(**engine, "two steps on");
+}
+
+}  // namespace penstock::engine

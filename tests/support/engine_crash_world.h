@@ -1,0 +1,52 @@
+// EngineCrashWorld: the engine on recorded drives, through any number of its lives, and the plain loop's state after
+// every step that they may reach.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/support/engine_world.h"
+#include "tests/support/recorded_drives.h"
+
+namespace penstock::engine {
+
+struct EngineCrashSetting {
+  const char* name;
+  uint32_t drives = 3;
+  uint32_t slots = 0;  // 0: what the durability needs
+  double host_state_share = 0;
+  WeightRest weights = WeightRest::nvme;
+  double retained_share = 0.5;
+  Durability durability = {};
+
+  friend std::ostream& operator<<(std::ostream& out, const EngineCrashSetting& setting) { return out << setting.name; }
+};
+
+class EngineCrashWorld {
+ public:
+  static constexpr uint64_t kStepsMax = 64;
+
+  // The store is made, and its making is not recorded.
+  explicit EngineCrashWorld(const EngineCrashSetting& setting);
+
+  // The drives as they are when the store has just been made.
+  aio::RecordedDrives new_drives() const;
+
+  // A life that opens the store and runs steps, settling at the end and before some of them; it ends early if the
+  // process is killed after `requests`. Empty, or what went wrong that no death explains.
+  std::string live(aio::RecordedDrives& drives, uint64_t steps, uint64_t seed, uint64_t requests);
+
+  // Opens what is there: empty, if that is a committed step not older than `acknowledged` and two more steps are
+  // bit-equal; or what is wrong.
+  std::string check(const aio::RecordedDrives& drives, uint64_t acknowledged);
+
+ private:
+  Result<std::unique_ptr<Engine>> open(const aio::RecordedDrives& drives,
+                                       const std::function<std::unique_ptr<aio::IoBackend>()>& make_backend);
+  std::string compare(Engine& engine, const std::string& when);
+
+  EngineWorld world_;
+  std::vector<PlainModel> plain_;  // by step
+};
+
+}  // namespace penstock::engine
