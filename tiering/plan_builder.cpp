@@ -211,6 +211,11 @@ class Builder {
     }
     writes.push_back(plan_.verdict);
     plan_.commit = add({.kind = MoveKind::commit, .after = writes, .after_previous = {}});
+    // Where this step writes nothing, as after an overflow, its root still names what the step before it writes.
+    std::erase(writes, kNoMove);
+    std::erase(writes, plan_.verdict);
+    plan_.moves[plan_.commit].after_previous = std::move(writes);
+    plan_.moves[plan_.commit].after_previous.push_back(plan_.commit);
 
     for (uint32_t tile : order_) {
       const Plan::TileMoves& moves = plan_.of_tile[tile];
@@ -227,6 +232,8 @@ class Builder {
       for (MoveId id : {moves.write, moves.write_again}) {             // either may be skipped
         if (id != kNoMove) plan_.moves[id].after_previous = {plan_.commit};
       }
+      // A tile in host memory is written also by a step that does not update it.
+      if (plan_.placements[tile].state == Tier::host) plan_.moves[moves.write].after_previous.push_back(moves.update);
       if (moves.spill != kNoMove) {  // one place on the drive holds the tile's gradient of every step
         for (MoveId id : {moves.return_gradient, moves.return_again}) {
           if (id != kNoMove) plan_.moves[moves.spill].after_previous.push_back(id);

@@ -56,8 +56,12 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
   ++issued_[move.kind];
   if (move.takes != Pool::none) taken_[static_cast<size_t>(move.takes)] += static_cast<int64_t>(move.taken);
   if (move.kind == MoveKind::commit) {
-    for (TileWorld& tile : tiles_) {
+    for (uint32_t id = 0; id < tiles_.size(); ++id) {
+      TileWorld& tile = tiles_[id];
       if (tile.unconfirmed >= 0) fail(text("step ", ticket.step, ": a root names an unconfirmed slot"));
+      if (tile.slots[tile.current].history != expected_[ticket.step][id]) {
+        fail(text("step ", ticket.step, ": the root names another step's version of tile ", id));
+      }
       tile.committing = tile.current;
     }
   }
@@ -213,6 +217,7 @@ std::string PlanWorld::run() {
             expected[tile] = after(expected[tile], gradient_step, plan_.clipping ? outcome : Verdict::confirm);
           }
         }
+        expected_[gradient_step] = expected;
       }
     }
     check_pools();

@@ -79,6 +79,7 @@ class PlanWorld {
   std::array<int64_t, kPools> taken_{};
   std::map<MoveKind, uint64_t> issued_;
   std::map<uint64_t, std::vector<bool>> speculated_;
+  std::map<uint64_t, std::vector<History>> expected_;  // of every tile after each step that has its verdict
   std::set<uint64_t> stopped_;  // steps whose partial norm has passed the clip
   std::string failure_;
 };
