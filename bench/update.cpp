@@ -19,6 +19,7 @@
 #include "aio/drive_info.h"
 #include "tools/nvme/rig.h"
 #include "tools/penstock/quantity.h"
+#include "tools/update/measured_machine.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {
@@ -77,6 +78,15 @@ void print(const Flags& flags, const std::string& name, double value, const std:
   }
 }
 
+// What a step without redo moves over the lane.
+uint64_t lane_bytes(const Plan& plan, Lane lane) {
+  uint64_t sum = 0;
+  for (const Move& move : plan.moves) {
+    if (move.lane == lane && move.kind != MoveKind::update_again) sum += move.bytes;
+  }
+  return sum;
+}
+
 Status run_case(const Flags& flags, uint64_t parameters, double strike_share, double retained) {
   UpdateSettings settings;
   settings.parameters = parameters;
@@ -109,7 +119,7 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
     drive.burst = MixCurve(curve);
     settings.machine.drives.push_back(drive);
   }
-  settings.machine.host_gbps = 40;
+  settings.machine.host_gbps = measure_update_gbps(StateForm(), 0);
 
   UpdateRun run(settings);
   PENSTOCK_TRY(run.create(aio::CreateOptions::Existing::replace));
@@ -120,6 +130,7 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
   for (int i = 0; i < 3; ++i) PENSTOCK_TRY(run.step().status());
   PENSTOCK_TRY(run.engine().settle());
 
+  const double update_bytes = static_cast<double>(lane_bytes(plan, Lane::update)) / per;
   std::vector<double> ratios, ns, floors, reads, writes;
   for (int round = 0; round < flags.rounds; ++round) {
     auto probe = [&]() -> Result<double> {
@@ -140,7 +151,8 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
     const double moved_read = static_cast<double>(end.read_bytes - start.read_bytes) / flags.steps / per;
     const double moved_written = static_cast<double>(end.written_bytes - start.written_bytes) / flags.steps / per;
     PENSTOCK_TRY_ASSIGN(after, probe());
-    double floor_ns = (moved_read + moved_written) / ((before + after) / 2);
+    const double drive_ns = (moved_read + moved_written) / ((before + after) / 2);
+    const double floor_ns = std::max(drive_ns, update_bytes / settings.machine.host_gbps);
     ns.push_back(seconds / per * 1e9);
     floors.push_back(floor_ns);
     ratios.push_back(floor_ns / ns.back());
