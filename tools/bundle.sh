@@ -35,9 +35,9 @@ fetch_packages() {
   local into=$1 debs
   shift
   debs=$(mktemp -d)
-  (cd "$debs" && apt-get download "$@")
+  (cd "$debs" && apt-get download "$@") || return
   for deb in "$debs"/*.deb; do
-    dpkg-deb -x "$deb" "$into"
+    dpkg-deb -x "$deb" "$into" || return
   done
   rm -rf "$debs"
 }
@@ -46,12 +46,15 @@ fetch_packages() {
 fetch_build_tools() {
   local into=$1 wheels tool
   wheels=$(mktemp -d)
-  python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$wheels" 'cmake>=3.25,<4' ninja
+  python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$wheels" 'cmake>=3.25,<4' ninja || return
   for wheel in "$wheels"/*.whl; do
     python3 -m zipfile -e "$wheel" "$wheels/tree"
   done
   mkdir -p "$wheels/packed/bin" "$wheels/packed/share" "$into/bin"
-  find "$wheels/tree" -path '*/bin/*' \( -name cmake -o -name ctest -o -name ninja \) -exec cp {} "$wheels/packed/bin" \;
+  for tool in cmake ctest ninja; do
+    cp "$(find "$wheels/tree" -type f -name $tool \( -path '*/bin/*' -o -path '*/scripts/*' \))" "$wheels/packed/bin" ||
+      return
+  done
   cp -r "$wheels"/tree/cmake/data/share/cmake-* "$wheels/packed/share"
   rm -rf "$wheels"/packed/share/cmake-*/{Help,completions,editors}
   chmod +x "$wheels"/packed/bin/*
