@@ -10,8 +10,6 @@
 // cost.
 //
 //   build/bench/adam [--threads N] [--elements-millions N] [--only CASE] [--quick] [--json]
-#include <CLI/CLI.hpp>
-
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -19,6 +17,7 @@
 
 #include "bench/figure.h"
 #include "bench/memory_limit.h"
+#include "bench/support/flags.h"
 #include "cpu_optim/checksum.h"
 #include "cpu_optim/gradient.h"
 #include "cpu_optim/update_arena.h"
@@ -242,18 +241,17 @@ std::vector<Case> cases() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("how near is one pass of the optimizer to what the memory allows?");
+  Flags flags("adam", "How near is one pass of the optimizer to what the memory allows?");
   Options options;
-  bool quick = false;
-  uint64_t millions = 128;
-  app.add_option("--threads", options.threads);
-  app.add_option("--elements-millions", millions, "2 GiB of planes are 144 and more");
-  app.add_option("--only", options.only, "cases whose name holds this");
-  app.add_flag("--quick", quick);
-  app.add_flag("--json", options.json);
-  CLI11_PARSE(app, argc, argv);
-  options.elements = quick ? 4 * 1024 * 1024 : millions * 1024 * 1024;
-  options.repeats = quick ? 2 : 5;
+  uint64_t threads = 1, millions = 128;
+  flags.options().count("--threads", threads, "Workers of the update");
+  flags.options().count("--elements-millions", millions, "2 GiB of planes are 144 and more");
+  flags.options().text("--only", options.only, "NAME", "Cases whose name holds this");
+  flags.parse(argc, argv);
+  options.threads = static_cast<uint32_t>(threads);
+  options.json = flags.json();
+  options.elements = flags.quick() ? 4 * 1024 * 1024 : millions * 1024 * 1024;
+  options.repeats = flags.quick() ? 2 : 5;
 
   Bench bench(options);
   for (const Case& c : cases()) bench.run(c);

@@ -12,6 +12,7 @@
 #include "aio/tile_store.h"
 #include "bench/figure.h"
 #include "bench/scratch_files.h"
+#include "bench/support/flags.h"
 #include "cpu_optim/checksum.h"
 
 namespace penstock::bench {
@@ -112,30 +113,23 @@ class Maker {
 
 int main(int argc, char** argv) {
   using namespace penstock::bench;
+  Flags flags("create_store", "Is a store made at the rate at which the drive writes one plain file?");
   std::string folder = ".";
-  double parameters = 1.3e9;
-  bool quick = false, json = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--quick") == 0)
-      quick = true;
-    else if (std::strcmp(argv[i], "--json") == 0)
-      json = true;
-    else if (std::strcmp(argv[i], "--params") == 0 && i + 1 < argc)
-      parameters = std::atof(argv[++i]);
-    else
-      folder = argv[i];
-  }
-  if (quick) parameters = 4e6;
+  uint64_t parameters = 1'300'000'000;
+  flags.folder(folder, "Where the store is made; needs 24 B for each parameter");
+  flags.options().count("--params", parameters, "Parameters of the model");
+  flags.parse(argc, argv);
+  if (flags.quick()) parameters = 4'000'000;
 
-  Maker maker(folder, static_cast<uint64_t>(parameters));
+  Maker maker(folder, parameters);
   char name[64];
-  std::snprintf(name, sizeof(name), "%.3g parameters", parameters);
+  std::snprintf(name, sizeof(name), "%.3g parameters", static_cast<double>(parameters));
   Figure rate{"create_store", name, "GB/s", "one plain file", 0.9, {}, {}};
   for (int round = 0; round < 5; ++round) {
     rate.theirs.push_back(maker.file_gbps());
     rate.ours.push_back(maker.store_gbps());
   }
-  print(rate, json);
+  print(rate, flags.json());
   Figure memory{"create_store", "memory", "MB allowed", "MB used at most", 1, {300}, {peak_rss_mb()}};
-  print(memory, json);
+  print(memory, flags.json());
 }

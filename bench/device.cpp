@@ -15,6 +15,7 @@
 
 #include "bench/figure.h"
 #include "bench/plain_copies.h"
+#include "bench/support/flags.h"
 #include "gpu/open_device.h"
 
 namespace penstock::bench {
@@ -197,17 +198,7 @@ int run(bool quick, bool json) {
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  bool quick = false, json = false;
-  for (int i = 1; i < argc; ++i) {
-    std::string flag = argv[i];
-    if (flag == "--quick") {
-      quick = true;
-    } else if (flag == "--json") {
-      json = true;
-    } else {
-      std::fprintf(stderr, "device: %s: it takes --quick and --json\n", flag.c_str());
-      return 2;
-    }
-  }
-  return penstock::bench::run(quick, json);
+  penstock::bench::Flags flags("device", "Does a Device copy and compute as fast as the plainest loop could?");
+  flags.parse(argc, argv);
+  return penstock::bench::run(flags.quick(), flags.json());
 }

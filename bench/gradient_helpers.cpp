@@ -8,13 +8,12 @@
 // bytes copied.
 //
 //   build/bench/gradient_helpers [--threads N] [--quick] [--json]
-#include <CLI/CLI.hpp>
-
 #include <chrono>
 #include <functional>
 
 #include "bench/figure.h"
 #include "bench/memory_limit.h"
+#include "bench/support/flags.h"
 #include "cpu_optim/checksum.h"
 #include "cpu_optim/gradient.h"
 #include "cpu_optim/update_arena.h"
@@ -86,16 +85,13 @@ void checksum_from_cache(bool json) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("do the gradient helpers and checksums run at the speed of memory?");
-  uint32_t threads = 1;
-  bool quick = false, json = false;
-  app.add_option("--threads", threads);
-  app.add_flag("--quick", quick);
-  app.add_flag("--json", json);
-  CLI11_PARSE(app, argc, argv);
+  Flags flags("gradient_helpers", "Do the gradient helpers and checksums run at the speed of memory?");
+  uint64_t threads = 1;
+  flags.options().count("--threads", threads, "Workers of the helpers");
+  flags.parse(argc, argv);
 
-  checksum_from_cache(json);
-  Bench bench(quick ? 4 * 1024 * 1024 : 384ull * 1024 * 1024, threads, json);
+  checksum_from_cache(flags.json());
+  Bench bench(flags.quick() ? 4 * 1024 * 1024 : 384ull * 1024 * 1024, static_cast<uint32_t>(threads), flags.json());
   std::vector<double> sums(ceil_div(bench.elements, kBlockElements));
   bench.compare("norm of bf16", {.changed = {}, .read = {{bench.narrow, 2}}, .written = {}}, 0.9,
                 [&](uint64_t begin, uint64_t end) {

@@ -12,8 +12,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
+#include "bench/support/flags.h"
 #include "tiering/simulator.h"
 #include "tools/nvme/rig.h"
 #include "tools/update/measured_machine.h"
@@ -31,15 +31,16 @@ struct Configuration {
   double host_state_share;
   double strike_share;  // below 0: no clipping
   double retained;
-  std::string folders;
+  std::vector<std::string> folders;
 };
 
-std::vector<Configuration> configurations(const std::string& folders, const std::string& throttled, int count,
+std::vector<Configuration> configurations(const std::vector<std::string>& folders,
+                                          const std::vector<std::string>& throttled, uint64_t count,
                                           uint64_t parameters) {
   std::mt19937_64 random(1);
   std::vector<Configuration> all;
   constexpr double kShares[] = {0, 0, 0.25, 0.5, 0.75}, kStrikes[] = {-1, -1, 0, 0.25, 1}, kRetained[] = {1, 0.5, 0};
-  for (int i = 0; i < count; ++i) {
+  for (uint64_t i = 0; i < count; ++i) {
     Configuration one;
     one.parameters = parameters * (1 + random() % 3);
     one.tile_elements = kBlockElements << (1 + random() % 4);
@@ -52,11 +53,10 @@ std::vector<Configuration> configurations(const std::string& folders, const std:
   return all;
 }
 
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> items;
-  std::stringstream stream(list);
-  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
-  return items;
+std::string joined(const std::vector<std::string>& folders) {
+  std::string all;
+  for (const std::string& folder : folders) all += (all.empty() ? "" : ",") + folder;
+  return all;
 }
 
 double median(std::vector<double> values) {
@@ -73,11 +73,10 @@ struct Outcome {
 Result<Outcome> try_out(const Configuration& one, bool quick) {
   UpdateSettings settings;
   settings.parameters = one.parameters;
-  std::vector<std::string> folders = split(one.folders);
   PENSTOCK_TRY_ASSIGN(machine,
-                      measure_machine(folders, StateForm(), quick ? 0.05 : 0.4, [](double) { return Status(); }));
+                      measure_machine(one.folders, StateForm(), quick ? 0.05 : 0.4, [](double) { return Status(); }));
   settings.machine = machine;
-  for (const std::string& folder : folders) {
+  for (const std::string& folder : one.folders) {
     settings.folders.push_back(folder + "/predict.store");
     std::filesystem::create_directories(settings.folders.back());
   }
@@ -95,7 +94,7 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
   for (uint64_t i = 0; i < kFirstSteps; ++i) PENSTOCK_TRY(run.step().status());  // slots have been written once
   PENSTOCK_TRY(run.engine().settle());
 
-  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = folders, .wanted_bytes = kGiB, .memory_bytes = 16 * kMiB},
+  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = one.folders, .wanted_bytes = kGiB, .memory_bytes = 16 * kMiB},
                                      [](double) { return Status(); }));
   auto mixed_gbps = [&]() -> Result<double> {
     PENSTOCK_TRY_ASSIGN(result, rig->run({.read_share = 0.5, .depth = 8, .seconds = quick ? 0.05 : 0.4},
@@ -137,24 +136,14 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
 }
 
 int run(int argc, char** argv) {
-  std::string folders = std::filesystem::current_path().string(), throttled;
-  int count = 20;
-  bool json = false, quick = false;
-  for (int i = 1; i < argc; ++i) {
-    std::string flag = argv[i];
-    auto value = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
-    if (flag == "--json") {
-      json = true;
-    } else if (flag == "--quick") {
-      quick = true;
-    } else if (flag == "--configurations") {
-      count = std::stoi(value());
-    } else if (flag == "--throttled") {
-      throttled = value();
-    } else {
-      folders = flag;
-    }
-  }
+  std::vector<std::string> folders = {std::filesystem::current_path().string()}, throttled;
+  uint64_t count = 20;
+  bench::Flags flags("predict", "Does a step take as long as the simulator said it would?");
+  flags.folders("FOLDER", folders, "Where the state rests: one on each drive");
+  flags.folders("--throttled", throttled, "The same for every fifth configuration: slower drives");
+  flags.options().count("--configurations", count, "How many are tried");
+  flags.parse(argc, argv);
+  const bool quick = flags.quick(), json = flags.json();
   if (quick) count = 2;
   std::vector<double> errors;
   for (const Configuration& one : configurations(folders, throttled, count, quick ? 4'000'000 : 80'000'000)) {
@@ -165,9 +154,9 @@ int run(int argc, char** argv) {
     }
     const double actual = outcome->actual_s, predicted = outcome->predicted_s;
     errors.push_back(outcome->error());
-    std::string name =
-        text(one.parameters / 1'000'000, "M tile ", one.tile_elements / kBlockElements, " blocks, host ",
-             one.host_state_share, ", clip ", one.strike_share, ", retained ", one.retained, " on ", one.folders);
+    std::string name = text(one.parameters / 1'000'000, "M tile ", one.tile_elements / kBlockElements, " blocks, host ",
+                            one.host_state_share, ", clip ", one.strike_share, ", retained ", one.retained, " on ",
+                            joined(one.folders));
     if (json) {
       nlohmann::ordered_json line = {{"bench", "predict"},          {"case", name},
                                      {"value", predicted},          {"unit", "s"},

@@ -4,12 +4,12 @@
 // last row, where the drives do not end at the same moment: with 16 rows under way about 3 %.
 //
 //   build/bench/stripe FOLDER FOLDER... [--quick] [--json]      such as the disk and a drive of tools/test-drives
-#include <cstring>
 #include <filesystem>
 
 #include "aio/stripe_set.h"
 #include "bench/figure.h"
 #include "bench/scratch_files.h"
+#include "bench/support/flags.h"
 
 namespace penstock::bench {
 namespace {
@@ -78,26 +78,19 @@ class Drives {
 int main(int argc, char** argv) {
   using namespace penstock;
   using namespace penstock::bench;
-  std::vector<std::string> folders;
-  bool quick = false, json = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--quick") == 0)
-      quick = true;
-    else if (std::strcmp(argv[i], "--json") == 0)
-      json = true;
-    else
-      folders.push_back(argv[i]);
-  }
-  if (folders.empty()) folders = {".", "/run/penstock-test-drives/third"};
+  Flags flags("stripe", "Do drives of unequal speed together reach the sum of their rates?");
+  std::vector<std::string> folders = {".", "/run/penstock-test-drives/third"};
+  flags.folders("FOLDER", folders, "One on each drive, such as the disk and a drive of tools/test-drives");
+  flags.parse(argc, argv);
   for (const std::string& folder : folders) {
     if (std::filesystem::is_directory(folder)) continue;
     std::fprintf(stderr, "stripe: skipped: there is no folder %s; as root: tools/test-drives up\n", folder.c_str());
     return 0;
   }
 
-  const double seconds = quick ? 0.1 : 2.0;
+  const double seconds = flags.quick() ? 0.1 : 2.0;
   const int rounds = 5;
-  Drives drives(folders, quick ? 64 * kMiB : 768 * kMiB);
+  Drives drives(folders, flags.quick() ? 64 * kMiB : 768 * kMiB);
   for (Direction direction : {Direction::read, Direction::write}) {
     // The shares stand before the rounds, as those of a store do; from a few measurements, since a drive drifts.
     std::vector<double> rates(drives.size());
@@ -119,6 +112,6 @@ int main(int argc, char** argv) {
       figure.theirs.push_back(sum);
       figure.ours.push_back(drives.together_gbps(set, direction, seconds));
     }
-    print(figure, json);
+    print(figure, flags.json());
   }
 }

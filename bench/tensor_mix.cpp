@@ -5,10 +5,9 @@
 // cost the drive their requests, about 5 % more of them, so 0.95 of the large-file rate or better.
 //
 //   build/bench/tensor_mix [FOLDER] [--quick] [--json]
-#include <cstring>
-
 #include "bench/figure.h"
 #include "bench/scratch_files.h"
+#include "bench/support/flags.h"
 
 namespace penstock::bench {
 namespace {
@@ -75,16 +74,11 @@ double mix_gbps(IoEngine& engine, const File& file, Memory& memory, const std::v
 int main(int argc, char** argv) {
   using namespace penstock;
   using namespace penstock::bench;
+  Flags flags("tensor_mix", "Do thousands of tensors of all sizes move at the rate of one large file?");
   std::string folder = ".";
-  bool quick = false, json = false;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--quick") == 0)
-      quick = true;
-    else if (std::strcmp(argv[i], "--json") == 0)
-      json = true;
-    else
-      folder = argv[i];
-  }
+  flags.folder(folder, "Where the scratch file goes");
+  flags.parse(argc, argv);
+  const bool quick = flags.quick();
   const uint64_t width = quick ? 512 : 2048, layers = quick ? 4 : 24;
   const uint64_t large_bytes = 4 * width * width * 4, small_bytes = 4 * width * 4;
   const uint64_t file_bytes = quick ? 64 * kMiB : 6 * kGiB;
@@ -109,7 +103,7 @@ int main(int argc, char** argv) {
       figure.ours.push_back(mix_gbps(*made.engine, *file, memory, mix, direction, seconds));
       figure.theirs.push_back(mix_gbps(*made.engine, *file, memory, large, direction, seconds));
     }
-    print(figure, json);
+    print(figure, flags.json());
   }
   made.engine->unregister_file(*file);
 }

@@ -14,9 +14,9 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "aio/drive_info.h"
+#include "bench/support/flags.h"
 #include "tools/nvme/rig.h"
 #include "tools/penstock/quantity.h"
 #include "tools/update/measured_machine.h"
@@ -173,41 +173,24 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
   return Status();
 }
 
-template <typename T, typename Parse>
-std::vector<T> list_of(const std::string& value, Parse parse) {
-  std::vector<T> values;
-  std::stringstream stream(value);
-  for (std::string item; std::getline(stream, item, ',');) values.push_back(parse(item));
-  return values;
-}
-
 int run(int argc, char** argv) {
   Flags flags;
-  for (int i = 1; i < argc; ++i) {
-    std::string flag = argv[i];
-    auto value = [&]() -> std::string { return i + 1 < argc ? argv[++i] : ""; };
-    if (flag == "--json")
-      flags.json = true;
-    else if (flag == "--quick")
-      flags.quick = true;
-    else if (flag == "--params")
-      flags.parameters = list_of<uint64_t>(value(), [](const std::string& s) { return *parse_count(s); });
-    else if (flag == "--rounds")
-      flags.rounds = std::stoi(value());
-    else if (flag == "--steps")
-      flags.steps = std::stoi(value());
-    else if (flag == "--clip")
-      flags.strike_shares = list_of<double>(value(), [](const std::string& s) {
-        return s == "off" ? -1.0 : s == "never" ? 0.0 : s == "tenth" ? 0.1 : 1.0;
-      });
-    else if (flag == "--retained")
-      flags.retained = list_of<double>(value(), [](const std::string& s) { return std::stod(s); });
-    else if (flag == "--budget")
-      flags.budget_bytes = *parse_bytes(value());
-    else
-      flags.folders = list_of<std::string>(flag, [](const std::string& s) { return s; });
-  }
-  if (flags.folders.empty()) flags.folders = {std::filesystem::current_path().string()};
+  flags.folders = {std::filesystem::current_path().string()};
+  uint64_t rounds = 5, steps = 3;
+  bench::Flags line("update", "Does an optimizer step whose state rests on NVMe run at the byte floor?");
+  line.folders("FOLDER", flags.folders, "Where the state rests: one on each drive");
+  line.options().count_list("--params", flags.parameters, "Parameters of the model, one case for each");
+  line.options().count("--rounds", rounds, "Measurements of each case");
+  line.options().count("--steps", steps, "Steps of one measurement");
+  line.numbers("--clip", flags.strike_shares, {{"off", -1}, {"never", 0}, {"tenth", 0.1}, {"always", 1}},
+               "How often the norm strikes: off, never, tenth, always");
+  line.options().share_list("--retained", flags.retained, "Shares of the gradient that clipping keeps in host memory");
+  line.options().bytes("--budget", flags.budget_bytes, "Host memory; 0 for what the states' tiles need");
+  line.parse(argc, argv);
+  flags.rounds = static_cast<int>(rounds);
+  flags.steps = static_cast<int>(steps);
+  flags.json = line.json();
+  flags.quick = line.quick();
   if (flags.quick) {
     flags.parameters = {8'000'000};
     flags.rounds = 1;
