@@ -4,10 +4,15 @@ file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/penstock/*.cpp $
      ${PROJECT_SOURCE_DIR}/tools/nvme/*.cpp ${PROJECT_SOURCE_DIR}/tools/plan/*.cpp ${PROJECT_SOURCE_DIR}/tools/system/*.cpp
      ${PROJECT_SOURCE_DIR}/tools/update/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+if(PENSTOCK_STEPS)
+  list(FILTER sources EXCLUDE REGEX "/left_out_verbs\\.cpp$")
+else()
+  list(FILTER sources EXCLUDE REGEX "/tools/update/|/(update|verify|checkpoint)_[a-z_]+\\.cpp$")
+endif()
 add_library(penstock_tools STATIC ${sources})
 target_include_directories(penstock_tools PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_definitions(penstock_tools PUBLIC PENSTOCK_VERSION="${PROJECT_VERSION}")
-target_link_libraries(penstock_tools PUBLIC penstock_engine PRIVATE CLI11::CLI11 ${CMAKE_DL_LIBS})
+target_link_libraries(penstock_tools PUBLIC penstock_aio $<$<BOOL:${PENSTOCK_STEPS}>:penstock_engine> PRIVATE CLI11::CLI11 ${CMAKE_DL_LIBS})
 
 add_executable(penstock tools/penstock/main.cpp)
 target_link_libraries(penstock PRIVATE penstock_tools)

@@ -6,3 +6,14 @@ set_tests_properties(Command.RefusesBadInputAndLeavesNothingBehind PROPERTIES TI
 add_test(NAME Install.CanBeUsedByOthers
          COMMAND ${PROJECT_SOURCE_DIR}/tests/tools/install_test.sh ${CMAKE_BINARY_DIR} ${PROJECT_VERSION})
 set_tests_properties(Install.CanBeUsedByOthers PROPERTIES TIMEOUT 300 LABELS install)
+
+# The verbs that a build with PENSTOCK_STEPS=OFF leaves out: defined first, they keep the library's own from being linked.
+add_executable(command_without_steps ${PROJECT_SOURCE_DIR}/tools/penstock/main.cpp
+               ${PROJECT_SOURCE_DIR}/tools/penstock/left_out_verbs.cpp)
+target_link_libraries(command_without_steps PRIVATE penstock_tools)
+foreach(verb "update --params 10M" "verify --steps 6" "checkpoint ls ." "checkpoint scrub .")
+  separate_arguments(line UNIX_COMMAND "${verb}")
+  add_test(NAME "Command.SaysThatItWasBuiltWithout (${verb})" COMMAND command_without_steps ${line})
+  set_tests_properties("Command.SaysThatItWasBuiltWithout (${verb})" PROPERTIES
+                       PASS_REGULAR_EXPRESSION "^penstock: [a-z ]+: this penstock: was built without what runs steps\ntry: cmake ")
+endforeach()

@@ -129,4 +129,6 @@ void Options::choice(const std::string& name, std::string& into, const std::vect
   add_parsed(app_, name, into, help, one_of)->type_name(joined(choices, "|"))->default_str(into);
 }
 
+void Options::anything() { app_.allow_extras(); }
+
 }  // namespace penstock::tools

@@ -37,6 +37,8 @@ class Options {
   void share(const std::string& name, double& into, const std::string& help);
   void choice(const std::string& name, std::string& into, const std::vector<std::string>& choices,
               const std::string& help);
+  // Words that nothing declares are no mistake.
+  void anything();
 
  private:
   CLI::App& app_;

@@ -1,0 +1,25 @@
+// In a build with PENSTOCK_STEPS=OFF: verbs that are known by name, take any line, and say how to get them.
+#include "tools/penstock/command.h"
+
+namespace penstock::tools {
+namespace {
+
+Verb left_out(const std::string& name) {
+  return {
+      name, "Left out of this build", "Compiled only with PENSTOCK_STEPS=ON.", {}, [name](Options& options) -> Action {
+        options.anything();
+        return [name](Session&) -> Result<Answer> {
+          return Status(Code::kEnvironment, name + ": this penstock: was built without what runs steps",
+                        "cmake -S . -B build -DPENSTOCK_STEPS=ON && cmake --build build");
+        };
+      }};
+}
+
+}  // namespace
+
+Verb update_verb() { return left_out("update"); }
+Verb verify_verb() { return left_out("verify"); }
+Verb checkpoint_ls_verb() { return left_out("checkpoint ls"); }
+Verb checkpoint_scrub_verb() { return left_out("checkpoint scrub"); }
+
+}  // namespace penstock::tools
