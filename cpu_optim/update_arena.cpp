@@ -18,9 +18,10 @@
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 // oneTBB comes without the sanitizer's instrumentation: its own task objects seem to race. Nothing else is excused,
-// since only the innermost function counts.
+// since only the innermost function counts, and of the C library's functions only those that oneTBB itself calls.
 extern "C" __attribute__((visibility("default"), weak)) const char* __tsan_default_suppressions() {
-  return "race_top:tbb::detail\nrace_top:enqueue_task\nrace_top:delete_object\nrace_top:new_object\n";
+  return "race_top:tbb::detail\nrace_top:enqueue_task\nrace_top:delete_object\nrace_top:new_object\n"
+         "called_from_lib:libtbb.so\n";
 }
 #endif
 
