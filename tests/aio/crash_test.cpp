@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/support/crash_world.h"
+#include "tests/support/instrumented.h"
 #include "tests/support/store_shapes.h"
 
 namespace penstock::aio {
@@ -15,12 +16,6 @@ namespace {
 
 constexpr uint64_t kNeverKilled = ~uint64_t{0};
 constexpr uint64_t kStepsMax = 64;
-// Instrumented builds, ten times as slow, look at every eleventh place.
-#ifdef PENSTOCK_DCHECKS
-constexpr size_t kStride = 11;
-#else
-constexpr size_t kStride = 1;
-#endif
 
 uint64_t seeds(uint64_t usual) {
   const char* asked = std::getenv("CRASH_SEEDS");
@@ -61,7 +56,7 @@ TEST_P(CrashTest, EveryEventIsACutThatACommittedStepSurvives) {
     const size_t begin = world.events();
     ASSERT_EQ(world.live(6, seed, kNeverKilled), "");
     ASSERT_EQ(world.acknowledged(world.events()), 6u);
-    for (size_t cut = begin; cut <= world.events(); cut += kStride) {
+    for (size_t cut = begin; cut <= world.events(); cut += test::kStride) {
       for (Unsafe unsafe : {Unsafe::chance, Unsafe::lost, Unsafe::kept}) {
         Crash crash{cut, unsafe, seed * 100000 + cut};
         ASSERT_EQ(world.after(crash).check(world.acknowledged(cut)), "")
@@ -75,7 +70,7 @@ TEST_P(CrashTest, EveryEventIsACutThatACommittedStepSurvives) {
 TEST_P(CrashTest, AHalfCreatedStoreIsNeverOpened) {
   CrashWorld world = new_world();
   ASSERT_EQ(world.create(7, kNeverKilled), "");
-  for (size_t cut = 0; cut < world.events(); ++cut) {
+  for (size_t cut = 0; cut < world.events(); cut += test::kStride) {
     std::string wrong = world.after({cut, Unsafe::chance, cut}).check(0);
     ASSERT_TRUE(wrong.empty() || wrong.find("half-created") != std::string::npos)
         << "caught: seed 7, cut " << cut << ": " << wrong;
@@ -85,7 +80,7 @@ TEST_P(CrashTest, AHalfCreatedStoreIsNeverOpened) {
 // Killed processes leave what the drives have not yet flushed to the next one; then the power fails; then all of it
 // once more on what was left.
 TEST_P(CrashTest, SurvivesCrashesOnTopOfCrashes) {
-  for (uint64_t seed = 1; seed <= seeds(15); ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(test::fewer(15)); ++seed) {
     SCOPED_TRACE(testing::Message() << "caught: seed " << seed);
     std::mt19937_64 random(seed);
     CrashWorld first = new_world();
@@ -108,7 +103,7 @@ TEST_P(CrashTest, SurvivesCrashesOnTopOfCrashes) {
 // The next process finds what the killed one had written, but it is in the drives' caches only.
 TEST_P(CrashTest, WhatAKilledProcessLeftIsNotDurableUntilItIsFlushed) {
   const uint64_t steps = 2 * GetParam().every;
-  for (uint64_t requests = 1; requests < 1000; requests += kStride) {
+  for (uint64_t requests = 1; requests < 1000; requests += test::kStride) {
     CrashWorld world = new_world();
     ASSERT_EQ(world.create(1, kNeverKilled), "");
     ASSERT_EQ(world.live(steps, 1, requests), "");

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 
+#include "tests/support/instrumented.h"
 #include "tests/support/store_world.h"
 #include "tiering/root_record.h"
 
@@ -164,7 +165,7 @@ TEST_P(StoreMirrors, NoticesADriveThatWentBackInTime) {
 // Any one accident to any one place of any one drive.
 TEST_P(StoreMedia, NeverGoesOnSilentlyAfterAnyDamage) {
   uint64_t refused = 0, recovered = 0;
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
+  for (uint64_t seed = 1; seed <= test::fewer(400); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
     world_.put_image(images_[kSteps]);
@@ -200,8 +201,8 @@ TEST_P(StoreMedia, NeverGoesOnSilentlyAfterAnyDamage) {
     ASSERT_TRUE(step == kSteps || forgotten || !(*store)->open_report().notes.empty())
         << "an older step without a word";
   }
-  EXPECT_GT(refused, 5u);
-  EXPECT_GT(recovered, 50u);
+  EXPECT_GT(refused, test::fewer(5));
+  EXPECT_GT(recovered, test::fewer(50));
 }
 
 INSTANTIATE_TEST_SUITE_P(Drives, StoreMedia, testing::Values(1, 3));
