@@ -254,7 +254,7 @@ class Builder {
                           .tile = tile,
                           .bytes = shape.slot_bytes(),
                           .taken = 1,
-                          .after = {plan_.verdict, moves.write},
+                          .after = {plan_.verdict, moves.update, moves.write},
                           .after_previous = {}});
       if (moves.spill != kNoMove) {
         moves.return_again = add({.kind = MoveKind::return_gradient_again,

@@ -73,6 +73,10 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
     case MoveKind::reread_state:
       if (tile.slots[tile.current].writers > 0)
         fail(text("step ", ticket.step, ": tile ", move.tile, " read while written"));
+      for (PlanRun::Ticket other : in_flight_) {
+        if (other.step == ticket.step && other.move == plan_.of_tile[move.tile].update)
+          fail(text("step ", ticket.step, ": tile ", move.tile, " is read again under its update"));
+      }
       now.reading_from = tile.current;
       ++tile.slots[tile.current].readers;
       break;
