@@ -229,9 +229,8 @@ class Builder {
       of_update.insert(of_update.end(), versions.begin(), versions.end());
       of_update.push_back(moves.update);                               // a tile in host memory is not always written
       if (moves.reread != kNoMove) of_update.push_back(moves.reread);  // nor redone, but its weight may be restored
-      for (MoveId id : {moves.write, moves.write_again}) {             // either may be skipped
-        if (id != kNoMove) plan_.moves[id].after_previous = {plan_.commit};
-      }
+      plan_.moves[moves.write].after_previous = {plan_.commit};
+      if (moves.write_again != kNoMove) plan_.moves[moves.write_again].after_previous = {plan_.commit};
       // A tile in host memory is written also by a step that does not update it.
       if (plan_.placements[tile].state == Tier::host) plan_.moves[moves.write].after_previous.push_back(moves.update);
       if (moves.spill != kNoMove) {  // one place on the drive holds the tile's gradient of every step

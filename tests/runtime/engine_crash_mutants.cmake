@@ -33,8 +33,8 @@ penstock_mutant(engine_crash struck_update_confirmed EveryEventIsACut*/EveryStep
   run_.give_verdict")
 
 penstock_mutant(engine_crash write_before_the_root_is_durable EveryEventIsACut*/EveryStep tiering/plan_builder.cpp
-  "plan_.moves[id].after_previous = {plan_.commit};"
-  "plan_.moves[id].after_previous = {};")
+  "plan_.moves[moves.write].after_previous = {plan_.commit};"
+  "")
 
 penstock_mutant(engine_crash slot_reused_early EveryEventIsACut*/EverySecondStep tiering/slot_table.cpp
   "if (slot == names.durable || slot == names.sealed || names.pins[slot] > 0) return false;"
