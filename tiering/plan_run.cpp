@@ -118,14 +118,65 @@ bool PlanRun::gate_open(const Step& step, MoveId id) const {
   }
 }
 
-bool PlanRun::memory_open(const Step& step, MoveId id) const {
+bool PlanRun::updates_may_run(const Step& step) const {
+  return !plan_.clipping || step.verdict.has_value() || step.speculating;
+}
+
+MoveId PlanRun::first_taker(const Step& step, Pool pool) const {
+  const std::set<MoveId>& takers = step.takers[index(pool)];
+  // Before the verdict, where nothing is updated, no gradient waits for a window either.
+  if (pool == Pool::window && !step.pressing.empty() && updates_may_run(step)) return *step.pressing.begin();
+  return takers.empty() ? kNoMove : *takers.begin();
+}
+
+bool PlanRun::memory_open(Step& step, MoveId id) {
   const Move& move = plan_.moves[id];
-  size_t pool = index(move.takes);
-  if (move.taken > pool_free_[pool]) return false;
   for (const Step& open : steps_) {
-    if (!open.takers[pool].empty()) return &open == &step && *open.takers[pool].begin() == id;
+    if (&open == &step) break;
+    if (!open.takers[index(move.takes)].empty()) return false;
   }
-  return true;
+  if (move.taken <= pool_free_[index(move.takes)]) return true;
+  return move.takes == Pool::window && step.pressing.contains(id) && updates_may_run(step) && reclaim_window(step, id);
+}
+
+// Whether the tile's state was read, and its update can only wait: the gradient has not come, or has left again.
+bool PlanRun::waits_without_gradient(const Step& step, MoveId read) const {
+  const uint32_t tile = plan_.moves[read].tile;
+  const Plan::TileMoves& moves = plan_.of_tile[tile];
+  const State update = step.state[moves.update];
+  if (step.state[read] != State::ended || (update != State::waiting && update != State::parked)) return false;
+  if (!step.tiles[tile].gradient_taken) return true;
+  if (step.state[moves.gradient] != State::ended || step.tiles[tile].gradient_held) return false;
+  const State returned = moves.return_gradient == kNoMove ? State::skipped : step.state[moves.return_gradient];
+  return returned == State::waiting || returned == State::parked || returned == State::ready;
+}
+
+bool PlanRun::reclaim_window(Step& step, MoveId wanted_by) {
+  for (auto read = step.windows_held.rbegin(); read != step.windows_held.rend(); ++read) {
+    const bool later = !step.tiles[plan_.moves[*read].tile].gradient_taken || *read > wanted_by;
+    if (!later || !waits_without_gradient(step, *read)) continue;
+    take_back(step, *read);
+    return true;
+  }
+  return false;
+}
+
+// As if the read had not been issued.
+void PlanRun::take_back(Step& step, MoveId read) {
+  const Move& move = plan_.moves[read];
+  for (MoveId follower : followers_[read]) {
+    step.parked.erase(follower);
+    step.state[follower] = State::waiting;
+    ++step.waits[follower];
+  }
+  ++step.unfinished;
+  step.state[read] = State::ready;
+  step.ready[index(move.lane)][index(move.takes)].insert(read);
+  step.takers[index(move.takes)].insert(read);
+  if (step.tiles[move.tile].gradient_taken) step.pressing.insert(read);
+  step.windows_held.erase(read);
+  pool_free_[index(move.takes)] += move.taken;
+  tell_release(step, read);
 }
 
 void PlanRun::waits_over(Step& step, MoveId id) {
@@ -151,6 +202,7 @@ void PlanRun::reconsider(Step& step, MoveId id) {
       if (step.state[move.gives_back] != State::skipped) {
         pool_free_[index(taker.takes)] += taker.taken;
         tell_release(step, move.gives_back);
+        step.windows_held.erase(move.gives_back);
       }
       if (taker.kind == MoveKind::gradient) step.tiles[taker.tile].gradient_held = false;
       finish(step, id, State::ended);
@@ -174,9 +226,9 @@ std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
     for (size_t pool = 0; pool < kPools; ++pool) {
       const std::set<MoveId>& ready = step.ready[index(lane)][pool];
       if (ready.empty()) continue;
-      MoveId first = *ready.begin();
-      bool open = pool == index(Pool::none) || memory_open(step, first);
-      if (open && first < best) best = first;
+      MoveId first = pool == index(Pool::none) ? *ready.begin() : first_taker(step, static_cast<Pool>(pool));
+      if (first >= best || !ready.contains(first)) continue;
+      if (pool == index(Pool::none) || memory_open(step, first)) best = first;
     }
     if (best == kNoMove) continue;
     issue(step, best);
@@ -193,6 +245,10 @@ void PlanRun::issue(Step& step, MoveId id) {
   if (move.takes != Pool::none) {
     pool_free_[index(move.takes)] -= move.taken;
     step.takers[index(move.takes)].erase(id);
+  }
+  if (move.kind == MoveKind::read_state) {
+    step.pressing.erase(id);
+    step.windows_held.insert(id);
   }
   if (move.kind == MoveKind::update) {
     step.tiles[move.tile].speculated = plan_.clipping && !step.verdict.has_value();
@@ -237,6 +293,7 @@ void PlanRun::skip(Step& step, MoveId id) {
   step.parked.erase(id);
   step.ready[index(move.lane)][index(move.takes)].erase(id);
   if (move.takes != Pool::none) step.takers[index(move.takes)].erase(id);
+  step.pressing.erase(id);
   finish(step, id, State::skipped);
 }
 
@@ -254,6 +311,11 @@ std::optional<uint32_t> PlanRun::next_gradient(uint64_t number) const {
   return plan_.moves[*step->gradients_due.begin()].tile;
 }
 
+bool PlanRun::gradient_is_due(uint64_t number, uint32_t tile) const {
+  const Step* step = find(number);
+  return step != nullptr && step->gradients_due.contains(plan_.of_tile[tile].gradient);
+}
+
 bool PlanRun::try_take_gradient(uint64_t number, uint32_t tile) {
   Step& step = require(number);
   CHECK(!step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " comes twice");
@@ -262,6 +324,8 @@ bool PlanRun::try_take_gradient(uint64_t number, uint32_t tile) {
   --free;
   step.tiles[tile].gradient_taken = true;
   step.gradients_due.erase(plan_.of_tile[tile].gradient);
+  const MoveId read = plan_.of_tile[tile].read;
+  if (read != kNoMove && step.takers[index(Pool::window)].contains(read)) step.pressing.insert(read);
   return true;
 }
 

@@ -4,6 +4,10 @@
 // of the moves whose waits are over, the earliest; memory is taken in plan order, so a later move never starves an
 // earlier.
 //
+// Gradients may come in another order than the plan's. States are read ahead of them in plan order, because that hides
+// latency; but a tile whose gradient has come is read first, and where no window is free it gets that of a tile whose
+// gradient has not, which is read again later. In plan order that never happens.
+//
 // Speculation. In a plan that clips, until the verdict an update is speculative if its step still speculates; else it
 // waits for the verdict. A verdict that strikes (the norm passed the clip) decides for each tile that was updated
 // speculatively that it is read and updated again; one that skips (overflow) decides that nothing more of the step is
@@ -54,6 +58,7 @@ class PlanRun {
   // Told from outside: a tile's gradient. A place for it is taken first (false: none is free, wait), then it is
   // complete. next_gradient is the earliest tile whose gradient may come by the plan.
   std::optional<uint32_t> next_gradient(uint64_t step) const;
+  bool gradient_is_due(uint64_t step, uint32_t tile) const;
   bool try_take_gradient(uint64_t step, uint32_t tile);
   void gradient_complete(uint64_t step, uint32_t tile);
   // The tile gets no gradient in this step, and so no update. REQUIRES: no place was taken.
@@ -108,6 +113,8 @@ class PlanRun {
     // By lane and by the pool they take from: of those that take, only the first can be next.
     std::array<std::array<std::set<MoveId>, kPools>, kLanes> ready;
     std::array<std::set<MoveId>, kPools> takers;  // not yet issued nor skipped
+    std::set<MoveId> pressing;                    // of them, the first reads of tiles whose gradient was taken
+    std::set<MoveId> windows_held;                // by first reads, in flight or over
   };
 
   Step* find(uint64_t step);
@@ -115,7 +122,12 @@ class PlanRun {
   Step& require(uint64_t step);
   bool speculates(const Step& step, uint32_t tile) const;
   bool gate_open(const Step& step, MoveId id) const;
-  bool memory_open(const Step& step, MoveId id) const;
+  bool updates_may_run(const Step& step) const;
+  MoveId first_taker(const Step& step, Pool pool) const;
+  bool memory_open(Step& step, MoveId id);
+  bool reclaim_window(Step& step, MoveId wanted_by);
+  bool waits_without_gradient(const Step& step, MoveId read) const;
+  void take_back(Step& step, MoveId read);
   void waits_over(Step& step, MoveId id);
   void reconsider(Step& step, MoveId id);
   void reconsider_all_parked(Step& step);

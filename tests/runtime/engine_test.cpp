@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
+#include <random>
 
 #include "tests/support/engine_world.h"
+#include "tests/support/watchdog.h"
 
 namespace penstock::engine {
 namespace {
@@ -131,6 +135,40 @@ TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
       ASSERT_TRUE(world.step(**engine, 0.002f).ok());
       world.plain_step(2, 0.002f);
       EXPECT_EQ(world.words_different(**engine), 0u);
+    }
+  }
+}
+
+// The plan reads states in backward order; a trainer may not keep to it.
+TEST(Engine, TakesGradientsInAnyOrder) {
+  Watchdog watchdog(std::chrono::seconds(120), "a step whose gradients come in another order than planned");
+  struct Way {
+    double clip, retained_share, host_state_share;
+  };
+  std::mt19937 random(7);
+  for (Way way : {Way{0, 1, 0}, Way{5, 1, 0}, Way{5, 0.5, 0}, Way{5, 0, 0.5}}) {
+    for (bool shuffled : {false, true}) {
+      EngineWorld world(13, 2, std::vector<uint64_t>(24, 5000));
+      PlanRequest& request = world.options.request;
+      request.choices.window_tiles = 3;
+      request.choices.retained_host_share = way.retained_share;
+      request.choices.host_state_share = way.host_state_share;
+      request.workload.clipping.on = way.clip > 0;
+      world.options.clip_norm = world.settings.clip = way.clip;
+      ASSERT_TRUE(world.create().ok());
+      Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+      ASSERT_TRUE(engine.ok()) << engine.status().message();
+      world.unit_order.resize(24);
+      std::iota(world.unit_order.begin(), world.unit_order.end(), 0u);
+      // Calm, struck at the end, struck at once, calm.
+      for (float size : {0.001f, 0.026f, 10.0f, 0.001f, 0.001f}) {
+        if (shuffled) std::shuffle(world.unit_order.begin(), world.unit_order.end(), random);
+        const uint64_t number = (*engine)->steps_done() + 1;
+        Result<StepReport> report = world.step(**engine, size);
+        ASSERT_TRUE(report.ok()) << report.status().message();
+        world.plain_step(number, size);
+        ASSERT_EQ(world.words_different(**engine), 0u) << "after step " << number;
+      }
     }
   }
 }

@@ -68,7 +68,10 @@ class EngineWorld {
     const uint64_t number = engine.steps_done() + 1;
     Status begun = engine.begin({.groups = {hyper}, .micro_batches = micro_batches, .loss_scale = settings.loss_scale});
     if (!begun.ok()) return begun;
-    for (uint32_t unit = static_cast<uint32_t>(plain_.units.size()); unit-- > 0;) {
+    std::vector<uint32_t> order = unit_order;
+    for (uint32_t unit = static_cast<uint32_t>(plain_.units.size()); order.size() < plain_.units.size();)
+      order.push_back(--unit);
+    for (uint32_t unit : order) {
       for (uint32_t mb = 0; mb < micro_batches; ++mb) {
         std::vector<uint16_t> values = gradient(number, unit, mb, size);
         Status status = engine.gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values)));
@@ -114,6 +117,7 @@ class EngineWorld {
   Hyper hyper;
   plain::Settings settings;
   uint32_t micro_batches = 1;
+  std::vector<uint32_t> unit_order;  // in which gradients come; empty: backward
   std::function<std::unique_ptr<aio::IoBackend>()> make_backend_;
 
   uint32_t drives() const { return static_cast<uint32_t>(folders_.size()); }

@@ -150,6 +150,16 @@ void PlanWorld::check_pools() {
   }
 }
 
+std::optional<uint32_t> PlanWorld::next_gradient(uint64_t step) {
+  if (options_.gradients == WorldOptions::Gradients::as_planned) return run_.next_gradient(step);
+  for (size_t i = coming_.size(); i-- > 0;) {
+    const uint32_t tile = coming_[i];
+    if (!run_.gradient_is_due(step, tile)) continue;
+    return tile;
+  }
+  return std::nullopt;
+}
+
 std::string PlanWorld::run() {
   std::vector<History> expected(tiles_.size(), 0);
   uint64_t begun = 0;
@@ -163,6 +173,12 @@ std::string PlanWorld::run() {
       run_.begin(begun, {.speculate = speculate, .durable = plan_.durability.durable_after(begun)});
       speculated_[begun].assign(tiles_.size(), false);
       gradient_step = begun++;
+      coming_.clear();
+      for (const Move& move : plan_.moves) {
+        if (move.kind == MoveKind::gradient) coming_.push_back(move.tile);
+      }
+      if (options_.gradients == WorldOptions::Gradients::shuffled)
+        std::shuffle(coming_.begin(), coming_.end(), random_);
       gradients_under_way = true;
       progress = true;
     }
@@ -190,7 +206,7 @@ std::string PlanWorld::run() {
       progress = true;
     }
     if (gradients_under_way && random_() % 2 == 0) {
-      if (auto tile = run_.next_gradient(gradient_step)) {
+      if (auto tile = next_gradient(gradient_step)) {
         if (absent(gradient_step, *tile)) {
           run_.gradient_absent(gradient_step, *tile);
           progress = true;

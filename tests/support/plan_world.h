@@ -19,6 +19,7 @@ struct WorldOptions {
   std::vector<bool> speculate;    // by step; missing ones do
   uint32_t slots = 2;
   bool some_absent = false;  // some tiles get no gradient in some steps
+  enum class Gradients { as_planned, backwards, shuffled } gradients = Gradients::as_planned;
 };
 
 class PlanWorld {
@@ -63,6 +64,8 @@ class PlanWorld {
   void fail(const std::string& how) {
     if (failure_.empty()) failure_ = how;
   }
+  // The tile whose gradient comes next; nothing while none may.
+  std::optional<uint32_t> next_gradient(uint64_t step);
   void begin_move(PlanRun::Ticket ticket);
   void end_move(PlanRun::Ticket ticket);
   void begin_write(TileWorld& tile, uint32_t id, uint64_t step, bool speculative);
@@ -75,12 +78,13 @@ class PlanWorld {
   PlanRun run_;
   std::mt19937_64 random_;
   std::vector<TileWorld> tiles_;
+  std::vector<uint32_t> coming_;  // tiles that await their gradient, the next one last
   std::vector<PlanRun::Ticket> in_flight_;
   std::array<int64_t, kPools> taken_{};
   std::map<MoveKind, uint64_t> issued_;
   std::map<uint64_t, std::vector<bool>> speculated_;
   std::map<uint64_t, std::vector<History>> expected_;  // of every tile after each step that has its verdict
-  std::set<uint64_t> stopped_;  // steps whose partial norm has passed the clip
+  std::set<uint64_t> stopped_;                         // steps whose partial norm has passed the clip
   std::string failure_;
 };
 

@@ -103,6 +103,7 @@ TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
     options.seed = random();
     options.slots = slots_per_tile(request);
     options.some_absent = random() % 2 == 0;
+    options.gradients = static_cast<test::WorldOptions::Gradients>(random() % 3);
     for (uint64_t step = 0; step < options.steps; ++step) {
       options.verdicts.push_back(static_cast<Verdict>(random() % 3));
       options.speculate.push_back(random() % 3 != 0);
