@@ -52,8 +52,8 @@ aio::RecordedDrives EngineCrashWorld::new_drives() const {
   return drives;
 }
 
-Result<std::unique_ptr<Engine>> EngineCrashWorld::open(
-    const aio::RecordedDrives& drives, const std::function<std::unique_ptr<aio::IoBackend>()>& make_backend) {
+Result<std::unique_ptr<Engine>> EngineCrashWorld::open(const aio::RecordedDrives& drives,
+                                                       const MakeBackend& make_backend) {
   world_.options.drives = [&drives, &make_backend]() -> Result<Drives> {
     return Drives{std::make_unique<aio::Engine>(make_backend()), drives.folders(), "memory"};
   };
@@ -61,25 +61,28 @@ Result<std::unique_ptr<Engine>> EngineCrashWorld::open(
 }
 
 std::string EngineCrashWorld::live(aio::RecordedDrives& drives, uint64_t steps, uint64_t seed, uint64_t requests) {
-  std::mt19937_64 random(seed);
-  Status status;
-  {
-    world_.options.on_durable = [&drives](uint64_t step) { drives.acknowledge(step); };
-    Result<std::unique_ptr<Engine>> engine = open(drives, [&] { return drives.make_backend(seed, requests); });
-    world_.options.on_durable = nullptr;
-    status = engine.status();
-    for (uint64_t i = 0; i < steps && status.ok(); ++i) {
-      status = world_.step(**engine, gradient_size((*engine)->steps_done() + 1)).status();
-      const bool last = i + 1 == steps;
-      if (status.ok() && (last || random() % 3 == 0)) {
-        status = (*engine)->settle();
-        // Nothing is under way, so nobody else looks at the drives.
-        if (status.ok()) drives.acknowledge((*engine)->steps_done());
-      }
-    }
-  }
+  Status status = run(
+      drives, steps, seed, [&] { return drives.make_backend(seed, requests); },
+      [&](uint64_t step) { drives.acknowledge(step); });
   drives.life_ended();
   return requests == aio::RecordedDrives::kNeverKilled ? status.message() : "";
+}
+
+Status EngineCrashWorld::run(const aio::RecordedDrives& drives, uint64_t steps, uint64_t seed,
+                             const MakeBackend& make_backend, const std::function<void(uint64_t step)>& on_promised) {
+  std::mt19937_64 random(seed);
+  world_.options.on_durable = on_promised;
+  Result<std::unique_ptr<Engine>> engine = open(drives, make_backend);
+  world_.options.on_durable = nullptr;
+  Status status = engine.status();
+  for (uint64_t i = 0; i < steps && status.ok(); ++i) {
+    status = world_.step(**engine, gradient_size((*engine)->steps_done() + 1)).status();
+    const bool last = i + 1 == steps;
+    if (!status.ok() || !(last || random() % 3 == 0)) continue;
+    status = (*engine)->settle();
+    if (status.ok()) on_promised((*engine)->steps_done());  // nothing is under way, so nobody else tells
+  }
+  return status;
 }
 
 std::string EngineCrashWorld::compare(Engine& engine, const std::string& when) {

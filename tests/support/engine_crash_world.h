@@ -35,14 +35,17 @@ class EngineCrashWorld {
   // A life that opens the store and runs steps, settling at the end and before some of them; it ends early if the
   // process is killed after `requests`. Empty, or what went wrong that no death explains.
   std::string live(aio::RecordedDrives& drives, uint64_t steps, uint64_t seed, uint64_t requests);
+  // The same on any backend; told of what was promised.
+  using MakeBackend = std::function<std::unique_ptr<aio::IoBackend>()>;
+  Status run(const aio::RecordedDrives& drives, uint64_t steps, uint64_t seed, const MakeBackend& make_backend,
+             const std::function<void(uint64_t step)>& on_promised);
 
   // Opens what is there: empty, if that is a committed step not older than `acknowledged` and two more steps are
   // bit-equal; or what is wrong.
   std::string check(const aio::RecordedDrives& drives, uint64_t acknowledged);
 
  private:
-  Result<std::unique_ptr<Engine>> open(const aio::RecordedDrives& drives,
-                                       const std::function<std::unique_ptr<aio::IoBackend>()>& make_backend);
+  Result<std::unique_ptr<Engine>> open(const aio::RecordedDrives& drives, const MakeBackend& make_backend);
   std::string compare(Engine& engine, const std::string& when);
 
   EngineWorld world_;
