@@ -257,7 +257,7 @@ Status Engine::discard() {
   auto which = plan_->clipping ? EngineCore::Resting::weights_of_others : EngineCore::Resting::all;
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
-                    core.executor().forget_unwritten();
+                    if (!plan_->clipping) core.executor().forget_unwritten();
                     return core.load_resting(which);
                   });
 }
@@ -269,21 +269,52 @@ Status Engine::settle() {
                   [&](EngineCore& core) {
                     PENSTOCK_TRY(core.executor().status());
                     if (last_is_durable || core.store().payload().step == steps_done_) return Status();
-                    return core.commit_resting(core.executor().last_payload());
+                    PENSTOCK_TRY(core.commit_resting(core.executor().last_payload()));
+                    core.executor().forget_unwritten();
+                    return Status();
                   });
+}
+
+Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const {
+  const Workload& workload = options_.request.workload;
+  auto refuse = [&](const std::string& why) { return Status(Code::kUsage, text(verb, ": ", why)); };
+  if (unit >= workload.units.size()) return refuse(text("unit ", unit, " of ", workload.units.size()));
+  const Unit& shape = workload.units[unit];
+  std::optional<Dtype> dtype;
+  if (role == Role::weight) dtype = workload.form.weight;
+  for (const Plane& plane : resting_planes(workload.form)) {
+    if (plane.role == role && shape.trainable) dtype = plane.dtype;
+  }
+  if (!dtype) return refuse(text("unit ", shape.name, " has no ", name_of(role)));
+  const uint64_t elements = length_bytes / bytes_of(*dtype);
+  if (length_bytes % bytes_of(*dtype) != 0 || first > shape.elements || elements > shape.elements - first) {
+    return refuse(text(length_bytes, " B of ", name_of(*dtype), " from element ", first, " of unit ", shape.name,
+                       ", which has ", shape.elements));
+  }
+  return Status();
 }
 
 Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
   CHECK(!in_step_, "read() inside a step");
+  PENSTOCK_TRY(check_run("read", unit, role, first, values.size()));
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) { return core.read_plane(unit, role, first, values); });
 }
 
 Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values) {
+  CHECK(!in_step_, "write() inside a step");
+  PENSTOCK_TRY(check_run("write", unit, role, first, values.size()));
+  if (!options_.request.workload.units[unit].trainable) {
+    return Status(Code::kUsage, text("write: unit ", options_.request.workload.units[unit].name, " is frozen"));
+  }
   PENSTOCK_TRY(settle());
-  return wait_for(
-      [](EngineCore& core) { return core.executor().idle(); },
-      [&](EngineCore& core) { return core.write_plane(unit, role, first, values, core.store().payload()); });
+  return wait_for([](EngineCore& core) { return core.executor().idle(); },
+                  [&](EngineCore& core) {
+                    Status written = core.write_plane(unit, role, first, values, core.store().payload());
+                    // Half of it must not become durable with a later step.
+                    if (!written.ok()) core.executor().fail(written);
+                    return written;
+                  });
 }
 
 }  // namespace penstock::engine

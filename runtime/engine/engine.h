@@ -116,7 +116,8 @@ class Engine {
 
   // Waits until every step that should be durable is.
   Status settle();
-  // Outside a step. Elements [first, ...) of a unit's plane, in the plane's dtype.
+  // Outside a step. Elements [first, ...) of a unit's plane, in the plane's dtype. What was written is durable when
+  // write() returns, together with every step so far, all of it or nothing.
   Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
   Status write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values);
 
@@ -124,6 +125,7 @@ class Engine {
   explicit Engine(EngineOptions options);
 
   Status start();
+  Status check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const;
   Status hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values);
   template <typename Function>
   Status wait_for(std::function<bool(EngineCore&)> ready, Function then);

@@ -77,10 +77,8 @@ class Executor {
   // The norm is known: `clip_factor` of a strike. `payload` goes into the step's root.
   void give_verdict(Verdict verdict, double clip_factor, RootPayload payload);
   void abandon();
-  // After an abandoned step: host memory is again what the store has.
-  void forget_unwritten() {
-    if (!parts_.plan.clipping) unwritten_.clear();
-  }
+  // What rests in host memory is what the store has.
+  void forget_unwritten() { unwritten_.clear(); }
   // The first failure stays.
   void fail(const Status& status);
   bool idle() const { return run_.idle() && in_flight_ == 0; }

@@ -173,6 +173,102 @@ TEST(Engine, TakesGradientsInAnyOrder) {
   }
 }
 
+template <typename T>
+Status write(Engine& engine, uint32_t unit, Role role, uint64_t first, const std::vector<T>& values) {
+  return engine.write(unit, role, first, std::as_bytes(std::span(values)));
+}
+
+// Over two tile boundaries, between steps, wherever the tiles rest.
+TEST(Engine, WritesWhatTheNextStepsAndTheNextRunGoOnFrom) {
+  struct Rest {
+    double host_state_share;
+    WeightRest weights;
+    Durability durability;
+  };
+  for (Rest rest : {Rest{0, WeightRest::nvme, {}}, Rest{0, WeightRest::host, {}}, Rest{1, WeightRest::host, {}},
+                    Rest{0.5, WeightRest::automatic, {Durability::Kind::every, 2}},
+                    Rest{1, WeightRest::host, {Durability::Kind::every, 2}}}) {
+    SCOPED_TRACE(testing::Message() << rest.host_state_share << " of the states in host memory");
+    EngineWorld world(23);
+    PlanRequest& request = world.options.request;
+    request.choices.host_state_share = rest.host_state_share;
+    request.choices.weights = rest.weights;
+    request.durability = rest.durability;
+    request.workload.clipping.on = true;
+    world.options.skip_overflow = world.settings.skip_overflow = true;
+    ASSERT_TRUE(world.create().ok());
+    Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    ASSERT_TRUE(world.step(**engine, 0.001f).ok());
+    world.plain_step(1, 0.001f);
+
+    const uint64_t first = 65'000, count = 70'000;
+    plain::Unit& plain = world.plain().units[0];
+    std::vector<uint16_t> high(count), low(count);
+    std::vector<float> momentum(count), variance(count);
+    for (uint64_t i = 0; i < count; ++i) {
+      plain.p[first + i] = static_cast<float>(i % 1009) * 1e-3f - 0.5f;
+      plain.m[first + i] = momentum[i] = static_cast<float>(i % 31) * 1e-4f;
+      plain.v[first + i] = variance[i] = static_cast<float>(i % 37) * 1e-5f;
+      high[i] = plain.high(first + i);
+      low[i] = plain.low(first + i);
+    }
+    ASSERT_TRUE(write(**engine, 0, Role::weight, first, high).ok());
+    ASSERT_TRUE(write(**engine, 0, Role::master_low, first, low).ok());
+    ASSERT_TRUE(write(**engine, 0, Role::momentum, first, momentum).ok());
+    ASSERT_TRUE(write(**engine, 0, Role::variance, first, variance).ok());
+    EXPECT_EQ(world.words_different(**engine), 0u);
+    EXPECT_EQ((*engine)->steps_done(), 1u);
+    // It is durable now: the next run finds it, and so does one after a step that changes nothing.
+    engine->reset();
+    engine = Engine::open(world.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    EXPECT_EQ((*engine)->steps_done(), 1u);
+    EXPECT_EQ(world.words_different(**engine), 0u);
+    for (float size : {0.002f, 0.001f, std::numeric_limits<float>::infinity(), 0.003f}) {
+      const uint64_t number = (*engine)->steps_done() + 1;
+      ASSERT_TRUE(world.step(**engine, size).ok());
+      world.plain_step(number, size);
+      if (number == 3) {  // not durable where every second step is
+        plain.m[first] = momentum[0] = 0.25f;
+        ASSERT_TRUE(write(**engine, 0, Role::momentum, first, std::vector<float>{0.25f}).ok());
+      }
+    }
+    EXPECT_EQ(world.words_different(**engine), 0u);
+    engine->reset();
+    engine = Engine::open(world.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    EXPECT_EQ((*engine)->steps_done(), 5u);
+    EXPECT_EQ(world.words_different(**engine), 0u);
+  }
+}
+
+TEST(Engine, RefusesToReadOrWriteWhatIsNotThere) {
+  EngineWorld world(29);
+  world.options.request.workload.units[1].trainable = false;
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const std::vector<uint16_t> words(10);
+  const std::vector<char> odd(3);
+  auto expect_refused = [&](const Status& status, const char* why) {
+    EXPECT_EQ(status.code(), Code::kUsage) << why;
+    EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
+  };
+  expect_refused(write(**engine, 7, Role::weight, 0, words), "unit 7 of 3");
+  expect_refused(write(**engine, 0, Role::gradient, 0, words), "has no gradient");
+  expect_refused(write(**engine, 0, Role::weight, 199'991, words), "from element 199991 of unit unit0");
+  expect_refused(write(**engine, 0, Role::weight, ~uint64_t{0}, words), "which has 200000");
+  expect_refused(write(**engine, 0, Role::weight, 0, odd), "3 B of bf16");
+  expect_refused(write(**engine, 1, Role::weight, 0, words), "unit1 is frozen");
+  expect_refused(write(**engine, 1, Role::momentum, 0, words), "unit1 has no momentum");
+  std::vector<std::byte> out(20);
+  expect_refused((*engine)->read(0, Role::weight, 199'991, out), "from element 199991");
+  // A refusal is no failure: the engine goes on.
+  EXPECT_TRUE((*engine)->read(1, Role::weight, 65'526, out).ok());
+  EXPECT_TRUE(write(**engine, 0, Role::weight, 199'990, words).ok());
+}
+
 TEST(Engine, RefusesAnotherModelByName) {
   EngineWorld world(3);
   ASSERT_TRUE(world.create().ok());

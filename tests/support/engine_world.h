@@ -112,6 +112,7 @@ class EngineWorld {
   }
 
   const PlainModel& plain() const { return plain_; }
+  PlainModel& plain() { return plain_; }
 
   EngineOptions options;
   Hyper hyper;
