@@ -239,12 +239,14 @@ Result<StepReport> Engine::step(StepState state) {
 Status Engine::discard() {
   CHECK(in_step_, "discard() outside a step");
   in_step_ = false;
-  if (!plan_->clipping && plan_->durability.kind != Durability::Kind::step) {
-    return thread_->ask([this] {
-      core_->executor().fail(Status(Code::kEnvironment,
-                                    "discard: without clipping and without a root after every step, updates overwrite "
-                                    "what was before them",
-                                    "open the store again: it goes on from the last durable step"));
+  const bool one_slot = options_.request.slots == 1;
+  if (!plan_->clipping && (one_slot || plan_->durability.kind != Durability::Kind::step)) {
+    return thread_->ask([this, one_slot] {
+      core_->executor().fail(Status(
+          Code::kEnvironment,
+          text("discard: without clipping and ", one_slot ? "with one slot a tile" : "without a root after every step",
+               ", updates overwrite what was before them"),
+          "open the store again: it goes on from the last durable step"));
       return core_->executor().status();
     });
   }

@@ -23,6 +23,7 @@ Executor::~Executor() {
 void Executor::turn(std::chrono::milliseconds timeout) {
   size_t events = parts_.mailbox.run_all() + parts_.io.poll();
   issue();
+  for (Ticket ticket : std::exchange(held_back_, {})) begin_write(ticket, parts_.plan.moves[ticket.move]);
   // Hands over what was issued. What has ended by now, and who was answered, may let more be issued: no sleep before.
   events += parts_.io.poll() + answer_waiters();
   if (events == 0) {
@@ -220,14 +221,18 @@ void Executor::begin_write(Ticket ticket, const Move& move) {
   TileWork& tile_work = work(ticket, move.tile);
   if (parts_.plan.placements[move.tile].state == Tier::host) {
     // Its last update may have been in an earlier step, and written then.
-    auto unwritten = unwritten_.extract(move.tile);
-    if (unwritten.empty()) return ended(ticket, Status());
-    tile_work.checksums = std::move(unwritten.mapped());
+    auto unwritten = unwritten_.find(move.tile);
+    if (unwritten == unwritten_.end()) return ended(ticket, Status());
+    tile_work.checksums = unwritten->second;
   }
   const Round& of_round = rounds_.at(ticket.step);
   bool speculative = !of_round.verdict_given && of_round.setup.keeps_confirmed;
   std::optional<aio::TileStore::Writing> writing =
       parts_.store.begin_write(move.tile, speculative ? Update::speculative : Update::final);
+  if (!writing && parts_.store.status().ok() && parts_.store.layout().slots() == 1) {
+    held_back_.push_back(ticket);  // until the root says that the only slots may be torn
+    return;
+  }
   if (!writing) {
     --in_flight_;
     under_way_.erase({ticket.step, ticket.move});
@@ -235,6 +240,7 @@ void Executor::begin_write(Ticket ticket, const Move& move) {
                     ? Status(Code::kEnvironment, text("write of tile ", move.tile, ": no slot is free"))
                     : parts_.store.status());
   }
+  unwritten_.erase(move.tile);
   moved_.written_bytes += parts_.plan.tiles[move.tile].slot_bytes();
   std::vector<Extent> extents = in_arena(writing->extents, tile_work, move.tile);
   parts_.io.write(extents, arena_lease(), deadline(ticket))

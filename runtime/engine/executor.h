@@ -156,6 +156,7 @@ class Executor {
   std::map<uint64_t, Round> rounds_;  // that are open; the last is the one that gets gradients
   std::map<std::pair<uint64_t, uint32_t>, TileWork> work_;
   std::list<Waiter> waiters_;
+  std::vector<Ticket> held_back_;  // writes that the store does not let begin yet
   std::map<std::pair<uint64_t, MoveId>, Lane> under_way_;
   size_t in_flight_ = 0;
   LaneSeconds waited_s_{};

@@ -77,6 +77,36 @@ TEST_P(EngineCrash, SurvivesCrashesOnTopOfCrashes) {
   }
 }
 
+// With one slot a tile a crash inside a step loses the store, and says so; a store between steps goes on.
+class EngineSingle : public EngineCrash {};
+
+TEST_P(EngineSingle, ACrashInsideAStepIsNamedAndACleanExitGoesOn) {
+  RecordedDrives drives = world_.new_drives();
+  ASSERT_EQ(world_.live(drives, 3, 1, kNeverKilled), "");
+  size_t went_on = 0, torn = 0;
+  for (size_t cut = 0; cut <= drives.events(); cut += stride()) {
+    for (Unsafe unsafe : {Unsafe::chance, Unsafe::lost, Unsafe::kept}) {
+      std::string wrong = world_.check(drives.after({cut, unsafe, cut}), drives.acknowledged(cut));
+      const bool named = wrong.find("overwriting the only copy of its state (space: single)") != std::string::npos;
+      ASSERT_TRUE(wrong.empty() || named) << "cut " << cut << " of " << drives.events() << ": " << wrong;
+      (named ? torn : went_on) += 1;
+    }
+  }
+  EXPECT_GT(torn, 10u);
+  EXPECT_GT(went_on, 0u);
+  ASSERT_EQ(world_.live(drives, 3, 2, kNeverKilled), "");
+  RecordedDrives look = drives.after({drives.events(), Unsafe::lost, 1});
+  EXPECT_EQ(world_.check(look, 6), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, EngineSingle,
+                         testing::Values(EngineCrashSetting{.name = "EveryStep", .slots = 1},
+                                         EngineCrashSetting{.name = "EverySecondStep",
+                                                            .slots = 1,
+                                                            .durability = {Durability::Kind::every, 2}},
+                                         EngineCrashSetting{.name = "HalfInHost", .slots = 1, .host_state_share = 0.5}),
+                         [](const auto& each) { return each.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(
     Settings, EngineCrash,
     testing::Values(EngineCrashSetting{.name = "EveryStep"},
