@@ -11,6 +11,7 @@
 #include <random>
 
 #include "tests/support/engine_crash_world.h"
+#include "tests/support/watchdog.h"
 
 namespace penstock::engine {
 namespace {
@@ -81,6 +82,7 @@ TEST_P(EngineCrash, SurvivesCrashesOnTopOfCrashes) {
 class EngineSingle : public EngineCrash {};
 
 TEST_P(EngineSingle, ACrashInsideAStepIsNamedAndACleanExitGoesOn) {
+  Watchdog watchdog(std::chrono::seconds(300), "a store of one slot");
   RecordedDrives drives = world_.new_drives();
   ASSERT_EQ(world_.live(drives, 3, 1, kNeverKilled), "");
   size_t went_on = 0, torn = 0;

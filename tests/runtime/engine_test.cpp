@@ -225,7 +225,7 @@ TEST(Engine, WritesWhatTheNextStepsAndTheNextRunGoOnFrom) {
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     EXPECT_EQ((*engine)->steps_done(), 1u);
     EXPECT_EQ(world.words_different(**engine), 0u);
-    for (float size : {0.002f, 0.001f, std::numeric_limits<float>::infinity(), 0.003f}) {
+    for (float size : {0.002f, 0.001f, std::numeric_limits<float>::infinity()}) {
       const uint64_t number = (*engine)->steps_done() + 1;
       ASSERT_TRUE(world.step(**engine, size).ok());
       world.plain_step(number, size);
@@ -238,7 +238,7 @@ TEST(Engine, WritesWhatTheNextStepsAndTheNextRunGoOnFrom) {
     engine->reset();
     engine = Engine::open(world.options);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
-    EXPECT_EQ((*engine)->steps_done(), 5u);
+    EXPECT_EQ((*engine)->steps_done(), 4u);
     EXPECT_EQ(world.words_different(**engine), 0u);
   }
 }
