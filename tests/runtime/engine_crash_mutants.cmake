@@ -16,10 +16,6 @@ penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EverySte
   ".kind = MoveKind::commit, .after = writes"
   ".kind = MoveKind::commit, .after = {plan_.verdict}")
 
-penstock_mutant(engine_crash payload_captured_late EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
-  "parts_.store.commit(rounds_.at(ticket.step).payload,"
-  "parts_.store.commit(last_payload_,")
-
 penstock_mutant(engine_crash speculative_write_published EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
   "speculative ? Update::speculative : Update::final"
   "Update::final")
