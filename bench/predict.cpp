@@ -16,6 +16,7 @@
 #include "bench/support/flags.h"
 #include "tiering/simulator.h"
 #include "tools/nvme/rig.h"
+#include "tools/nvme/statistics.h"
 #include "tools/update/measured_machine.h"
 #include "tools/update/update_run.h"
 
@@ -57,11 +58,6 @@ std::string joined(const std::vector<std::string>& folders) {
   std::string all;
   for (const std::string& folder : folders) all += (all.empty() ? "" : ",") + folder;
   return all;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 struct Outcome {

@@ -18,6 +18,7 @@
 #include "aio/drive_info.h"
 #include "bench/support/flags.h"
 #include "tools/nvme/rig.h"
+#include "tools/nvme/statistics.h"
 #include "tools/penstock/quantity.h"
 #include "tools/update/measured_machine.h"
 #include "tools/update/update_run.h"
@@ -37,11 +38,6 @@ struct Flags {
   bool json = false;
   bool quick = false;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Sectors {
   uint64_t read_bytes = 0, written_bytes = 0;
