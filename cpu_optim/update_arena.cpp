@@ -202,8 +202,14 @@ struct UpdateArena::Impl {
       waiting.insert(waiting.end(), tasks, work);
     }
     hand_over(this);
-    for (uint64_t i = 0; i < tasks; ++i) arena.enqueue([this] { help(); });
+    for (uint64_t i = 0; i < tasks; ++i) arena.enqueue(Helper{this});
   }
+
+  // What oneTBB holds. It is read before take_over() can tell the sanitizer that it was handed over.
+  struct Helper {
+    Impl* arena;
+    __attribute__((no_sanitize("thread"))) void operator()() const { arena->help(); }
+  };
 
   void help() {
     take_over(this);

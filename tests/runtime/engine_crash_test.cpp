@@ -94,7 +94,7 @@ TEST_P(EngineSingle, ACrashInsideAStepIsNamedAndACleanExitGoesOn) {
       (named ? torn : went_on) += 1;
     }
   }
-  EXPECT_GT(torn, 10u);
+  EXPECT_GT(torn, 0u);
   EXPECT_GT(went_on, 0u);
   ASSERT_EQ(world_.live(drives, 3, 2, kNeverKilled), "");
   RecordedDrives look = drives.after({drives.events(), Unsafe::lost, 1});
