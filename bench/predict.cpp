@@ -72,6 +72,7 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
   PENSTOCK_TRY_ASSIGN(machine,
                       measure_machine(one.folders, StateForm(), quick ? 0.05 : 0.4, [](double) { return Status(); }));
   settings.machine = machine;
+  settings.durability = Durability{};
   for (const std::string& folder : one.folders) {
     settings.folders.push_back(folder + "/predict.store");
     std::filesystem::create_directories(settings.folders.back());

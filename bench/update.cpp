@@ -5,12 +5,16 @@
 // is bytes by rate. Where the CPU is slower than the drive, its update rate is the floor.
 //
 //   build/bench/update FOLDER[,FOLDER...] [--params 250M,1B] [--rounds 5] [--clip never,tenth,always]
-//                      [--retained 1,0.5,0] [--budget 4GiB] [--quick] [--json]
+//                      [--retained 1,0.5,0] [--budget 4GiB] [--durability exit] [--quick] [--json]
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -32,6 +36,7 @@ struct Flags {
   std::vector<double> strike_shares = {-1};  // below 0: not clipping at all
   std::vector<double> retained = {1};
   uint64_t budget_bytes = 0;
+  std::optional<Durability> durability = Durability{};
   uint64_t seed = 1;
   int rounds = 5;
   int steps = 3;
@@ -83,6 +88,14 @@ uint64_t lane_bytes(const Plan& plan, Lane lane) {
   return sum;
 }
 
+// What a step writes, on average over steps that are durable and others.
+double written_bytes(const Plan& plan) {
+  const Durability& durability = plan.durability;
+  const double durable_share = durability.kind == Durability::Kind::exit ? 0 : 1.0 / durability.steps;
+  return static_cast<double>(plan.written_bytes()) -
+         (1 - durable_share) * static_cast<double>(plan.written_through_bytes());
+}
+
 Status run_case(const Flags& flags, uint64_t parameters, double strike_share, double retained) {
   UpdateSettings settings;
   settings.parameters = parameters;
@@ -93,6 +106,7 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
   settings.host_bytes = flags.budget_bytes ? flags.budget_bytes : parameters * 2 + parameters * 2 + kGiB;
   settings.choices.host_state_share = flags.budget_bytes ? std::optional<double>() : 0.0;
   settings.choices.weights = flags.budget_bytes ? WeightRest::automatic : WeightRest::host;
+  settings.durability = flags.durability;
   settings.clip = strike_share >= 0;
   settings.strike_share = std::max(0.0, strike_share);
   if (settings.clip) settings.choices.retained_host_share = retained;
@@ -156,7 +170,7 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
     writes.push_back(moved_written);
   }
   const double planned_read = static_cast<double>(plan.read_bytes()) / per;
-  const double planned_written = static_cast<double>(plan.written_bytes()) / per;
+  const double planned_written = written_bytes(plan) / per;
   std::string name = text(parameters / 1'000'000, "M");
   if (strike_share >= 0) name += text(" clip ", strike_share, " retained ", retained);
   if (flags.budget_bytes) name += text(" budget ", bytes_text(flags.budget_bytes));
@@ -167,6 +181,24 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
   run.close();
   for (const std::string& folder : settings.folders) std::filesystem::remove_all(folder);
   return Status();
+}
+
+// A case's peak of memory is its own only in a process of its own.
+int in_own_process(const std::function<Status()>& body) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    const Status status = body();
+    if (!status.ok()) {
+      std::fprintf(stderr, "penstock: bench update: %s\ntry: %s\n", status.message().c_str(), status.remedy().c_str());
+    }
+    std::fflush(nullptr);
+    _exit(static_cast<int>(status.code()));
+  }
+  int state = 0;
+  if (child > 0 && waitpid(child, &state, 0) == child && WIFEXITED(state)) return WEXITSTATUS(state);
+  std::fprintf(stderr, "penstock: bench update: a case's process ended by signal %d\n", WTERMSIG(state));
+  return static_cast<int>(Code::kEnvironment);
 }
 
 int run(int argc, char** argv) {
@@ -181,6 +213,7 @@ int run(int argc, char** argv) {
   line.numbers("--clip", flags.strike_shares, {{"off", -1}, {"never", 0}, {"tenth", 0.1}, {"always", 1}},
                "How often the norm strikes: off, never, tenth, always");
   line.options().share_list("--retained", flags.retained, "Shares of the gradient that clipping keeps in host memory");
+  line.options().durability("--durability", flags.durability);
   line.options().bytes("--budget", flags.budget_bytes, "Host memory; 0 for what the states' tiles need");
   line.parse(argc, argv);
   flags.rounds = static_cast<int>(rounds);
@@ -195,11 +228,8 @@ int run(int argc, char** argv) {
   for (uint64_t parameters : flags.parameters) {
     for (double strikes : flags.strike_shares) {
       for (double retained : strikes < 0 ? std::vector<double>{1} : flags.retained) {
-        Status status = run_case(flags, parameters, strikes, retained);
-        if (status.ok()) continue;
-        std::fprintf(stderr, "penstock: bench update: %s\ntry: %s\n", status.message().c_str(),
-                     status.remedy().c_str());
-        return static_cast<int>(status.code());
+        const int code = in_own_process([&] { return run_case(flags, parameters, strikes, retained); });
+        if (code != 0) return code;
       }
     }
   }
