@@ -1,5 +1,7 @@
 #include "tiering/plan.h"
 
+#include <algorithm>
+
 #include <sstream>
 
 namespace penstock {
@@ -40,6 +42,19 @@ const char* name_of(MoveKind kind) {
                                            "commit",
                                            "release"};
   return kNames[static_cast<size_t>(kind)];
+}
+
+bool Plan::rests_in_host() const {
+  return std::any_of(placements.begin(), placements.end(),
+                     [](const Placement& placement) { return placement.state == Tier::host; });
+}
+
+uint64_t Plan::written_through_bytes() const {
+  uint64_t sum = 0;
+  for (const Move& move : moves) {
+    if (move.kind == MoveKind::write_state && placements[move.tile].state == Tier::host) sum += move.bytes;
+  }
+  return sum;
 }
 
 uint64_t Plan::needed_bytes(Tier tier) const {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tiering/durability.h"
 #include "tiering/tile_map.h"
 
 namespace penstock {
@@ -87,14 +88,6 @@ struct Placement {
   Tier retained = Tier::host;  // where its gradient waits for the verdict
 };
 
-// From when on a step must survive a crash.
-struct Durability {
-  enum class Kind : uint8_t { step, every, exit } kind = Kind::step;
-  uint32_t steps = 1;  // of `every`
-
-  bool durable_after(uint64_t step) const { return kind == Kind::step || (kind == Kind::every && step % steps == 0); }
-};
-
 struct BudgetLine {
   Tier tier;
   std::string name;
@@ -117,9 +110,13 @@ struct Plan {
   ActivationChoice activations = ActivationChoice::keep;
 
   uint64_t needed_bytes(Tier tier) const;
+  // Whether some tile's state does, so that a durable step writes more than another.
+  bool rests_in_host() const;
   // Moved by a step whose gradients do not strike and whose updates are all speculative.
   uint64_t read_bytes() const;
   uint64_t written_bytes() const;
+  // Of them, those that only a durable step writes.
+  uint64_t written_through_bytes() const;
 
   MoveId verdict = kNoMove;
   MoveId commit = kNoMove;

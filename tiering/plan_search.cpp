@@ -1,9 +1,13 @@
 #include "tiering/plan_search.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace penstock {
 namespace {
+
+constexpr double kDurabilityCostMost = 0.03;  // of the steps' time
+constexpr double kStepsBetweenMost = 1e6;
 
 std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
   using enum ActivationChoice;
@@ -61,6 +65,34 @@ Result<PredictedPlan> fastest_plan(const PlanRequest& request, const SimulationO
   }
   if (!best) return refusal;
   return std::move(*best);
+}
+
+Durability DurabilityCost::usual() const {
+  const double steps = std::ceil(extra_s() / (kDurabilityCostMost * other_s));
+  if (!(steps > 1)) return {};
+  return {Durability::Kind::every, static_cast<uint32_t>(std::min(steps, kStepsBetweenMost))};
+}
+
+DurabilityCost durability_cost(Plan plan, const MachineProfile& machine, SimulationOptions options) {
+  options.record_spans = false;
+  auto step_s = [&](Durability::Kind kind) {
+    plan.durability = {kind, 1};
+    return simulate(plan, machine, options).step_s;
+  };
+  return {step_s(Durability::Kind::step), step_s(Durability::Kind::exit)};
+}
+
+PlanRequest decide_durability(PlanRequest request) {
+  if (request.durability) return request;
+  request.durability = Durability{};
+  const Result<Plan> plan = make_plan(request);
+  if (!plan.ok() || !plan->rests_in_host() || request.machine.drives.empty()) return request;
+
+  PlanRequest relaxed = request;
+  relaxed.durability = durability_cost(*plan, request.machine, {}).usual();
+  // Updates ahead of the verdict are worth more than fewer writes.
+  const bool speculates = !request.workload.clipping.on || slots_per_tile(relaxed) > 2;
+  return speculates && make_plan(relaxed).ok() ? relaxed : request;
 }
 
 }  // namespace penstock

@@ -212,7 +212,7 @@ Status smallest_refused(const PlanRequest& request, const Status& last) {
 
 uint32_t slots_per_tile(const PlanRequest& request) {
   if (request.slots != 0) return request.slots;
-  bool relaxed = request.durability.kind != Durability::Kind::step;
+  bool relaxed = request.durability.value_or(Durability{}).kind != Durability::Kind::step;
   return relaxed && request.workload.clipping.on ? 3 : 2;
 }
 
@@ -228,7 +228,7 @@ Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& 
   PENSTOCK_TRY_ASSIGN(fitted, fit(request, choices));
   std::vector<BudgetLine> lines = lines_of(fitted);
   Plan plan = build_plan(request.workload, request.machine, std::move(fitted.tiles), fitted.sizes);
-  plan.durability = request.durability;
+  plan.durability = request.durability.value_or(Durability{});
   plan.budget_lines = std::move(lines);
   return plan;
 }

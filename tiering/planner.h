@@ -31,7 +31,7 @@ struct PlanRequest {
   Workload workload;
   MachineProfile machine;
   Budgets budgets;
-  Durability durability;
+  std::optional<Durability> durability = Durability{};  // empty: decide_durability() says (tiering/plan_search.h)
   PlanChoices choices;
   // Taken from the host budget before anything else: the program and its libraries.
   uint64_t process_bytes = 0;

@@ -42,6 +42,7 @@ Status Engine::start() {
 
   RootPayload payload = thread_->ask([this] { return core_->store().payload(); });
   PENSTOCK_TRY_ASSIGN(restored, parse_root_state(payload));
+  slots_ = thread_->ask([this] { return core_->store().layout().slots(); });
   steps_done_ = payload.step;
   updates_done_ = restored.updates;
   restored_ = restored.state;
@@ -128,10 +129,9 @@ Status Engine::begin(const StepBegin& begin) {
   intake_->begin(begin.micro_batches);
   Status status = wait_for([](EngineCore& core) { return core.executor().can_begin(); },
                            [&](EngineCore& core) {
-                             const uint32_t slots = core.store().layout().slots();
                              setup.round = core.executor().next_round();
                              setup.keeps_confirmed =
-                                 slots > 2 || (slots == 2 && plan_->durability.kind == Durability::Kind::step);
+                                 slots_ > 2 || (slots_ == 2 && plan_->durability.kind == Durability::Kind::step);
                              setup.choices.speculate = setup.keeps_confirmed && speculation_.speculate();
                              core.executor().begin(setup);
                              return Status();
@@ -239,7 +239,7 @@ Result<StepReport> Engine::step(StepState state) {
 Status Engine::discard() {
   CHECK(in_step_, "discard() outside a step");
   in_step_ = false;
-  const bool one_slot = options_.request.slots == 1;
+  const bool one_slot = !survives_crashes();
   if (!plan_->clipping && (one_slot || plan_->durability.kind != Durability::Kind::step)) {
     return thread_->ask([this, one_slot] {
       core_->executor().fail(Status(

@@ -99,6 +99,8 @@ class Engine {
   ~Engine();
 
   uint64_t steps_done() const { return steps_done_; }
+  // With one slot a tile, a crash within a step loses the store.
+  bool survives_crashes() const { return slots_ > 1; }
   const StepState& restored_state() const { return restored_; }
   const Plan& plan() const { return *plan_; }
   double predicted_step_s() const { return predicted_s_; }
@@ -138,6 +140,7 @@ class Engine {
   SpeculationPolicy speculation_;
   StepState restored_;
   double predicted_s_ = 0;
+  uint32_t slots_ = 0;  // a tile, of the store
   uint64_t steps_done_ = 0;
   uint64_t updates_done_ = 0;                    // steps that were not skipped
   uint64_t moved_read_ = 0, moved_written_ = 0;  // up to the last report

@@ -6,6 +6,7 @@
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
 #include "tiering/checksum.h"
+#include "tiering/plan_search.h"
 
 namespace penstock::engine {
 
@@ -66,7 +67,7 @@ Status EngineCore::make_plan() {
     return Status(Code::kUsage, text("store: holds another model: ", difference),
                   "give the model that it was made for");
   }
-  PENSTOCK_TRY_ASSIGN(plan, penstock::make_plan(request));
+  PENSTOCK_TRY_ASSIGN(plan, penstock::make_plan(decide_durability(std::move(request))));
   plan_ = std::make_unique<Plan>(std::move(plan));
   return validate(*plan_);
 }
@@ -78,8 +79,9 @@ std::string EngineCore::description() const {
   }
   return text(lines, "  memory  ", memory_->description(), "\n  I/O     ", drives_.io->description(), "\n  tiles   ",
               plan_->tiles.size(), " of ", plan_->tiles.tile_elements(), " parameters, ", store_->layout().slots(),
-              " slots each\n  update  ", workers_->threads(), " threads, ", cpu_optim::name_of(cpu_optim::best_isa()),
-              "\n");
+              " slots each\n  durable ", text_of(plan_->durability),
+              store_->layout().slots() == 1 ? ", but a crash loses the store: it has one slot a tile" : "",
+              "\n  update  ", workers_->threads(), " threads, ", cpu_optim::name_of(cpu_optim::best_isa()), "\n");
 }
 
 Status EngineCore::load_resting(Resting which) {

@@ -5,6 +5,7 @@
 #include "cpu_optim/checksum.h"
 #include "runtime/engine/engine.h"
 #include "tiering/arithmetic/convert.h"
+#include "tiering/plan_search.h"
 
 namespace penstock::engine {
 namespace {
@@ -35,21 +36,22 @@ bool holds_master(Role role) { return role == Role::weight || role == Role::mast
 
 Status Engine::create(const EngineOptions& options, const InitialValues& initial,
                       aio::CreateOptions::Existing existing) {
-  const Workload& workload = options.request.workload;
-  PENSTOCK_TRY_ASSIGN(plan, make_plan(options.request));
+  const PlanRequest request = decide_durability(options.request);
+  const Workload& workload = request.workload;
+  PENSTOCK_TRY_ASSIGN(plan, make_plan(request));
   StoreShape shape = StoreShape::of(workload, plan.tiles);
   PENSTOCK_TRY_ASSIGN(drives, options.drives());
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(16 * aio::kChunkBytes));
   drives.io->register_memory(arena->bytes());
 
   aio::CreateOptions create;
-  create.slots = slots_per_tile(options.request);
+  create.slots = slots_per_tile(request);
   create.existing = existing;
   create.payload.config_hash = options.config_hash;
   create.checksum = cpu_optim::checksum_function();
   create.memory = arena->bytes();
-  if (options.request.machine.drives.size() == drives.folders.size()) {
-    for (const DriveRates& drive : options.request.machine.drives) create.rates.push_back(drive.gbps_for(10, 12));
+  if (request.machine.drives.size() == drives.folders.size()) {
+    for (const DriveRates& drive : request.machine.drives) create.rates.push_back(drive.gbps_for(10, 12));
   }
   std::vector<float> masters;
   auto fill = [&](TileId id, uint32_t number, uint64_t first_byte, std::span<std::byte> bytes) {

@@ -110,6 +110,46 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "AtExitOnDrives", .durability = {D::Kind::exit, 1}}),
     [](const auto& each) { return each.param.name; });
 
+TEST(Engine, DecidesByTheDrivesHowOftenAStepIsDurable) {
+  EngineWorld world(7, 2);
+  PlanRequest& request = world.options.request;
+  request.choices.host_state_share = 0.5;
+  request.choices.weights = WeightRest::host;
+  request.durability.reset();
+  request.machine.host_gbps = 20;
+  request.machine.drives.resize(2);
+  for (DriveRates& drive : request.machine.drives) drive.burst = MixCurve({{0, 1}, {1, 1}});
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const Durability chosen = (*engine)->plan().durability;
+  ASSERT_EQ(chosen.kind, Durability::Kind::every) << text_of(chosen);
+  EXPECT_NE((*engine)->description().find(text("durable every:", chosen.steps)), std::string::npos);
+  for (uint64_t number = 1; number <= chosen.steps + 2; ++number) {
+    ASSERT_TRUE(world.step(**engine, 0.001f).ok());
+    world.plain_step(number, 0.001f);
+  }
+  engine->reset();
+  engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ((*engine)->steps_done(), chosen.steps + 2);
+  EXPECT_EQ(world.words_different(**engine), 0u);
+
+  // Nothing rests in host memory: every step is durable as it is.
+  engine->reset();
+  request.choices.host_state_share = 0;
+  engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ((*engine)->plan().durability.kind, Durability::Kind::step);
+  // A store of two slots cannot both relax and update ahead of the verdict.
+  engine->reset();
+  request.choices.host_state_share = 0.5;
+  world.options.clip_norm = 5;
+  engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ((*engine)->plan().durability.kind, Durability::Kind::step);
+}
+
 TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
   for (bool clips : {false, true}) {
     for (WeightRest weights : {WeightRest::host, WeightRest::nvme}) {

@@ -50,8 +50,8 @@ PlanRequest random_request(std::mt19937_64& random) {
   static constexpr MomentForm kMoments[] = {MomentForm::fp32, MomentForm::bf16, MomentForm::int8};
   work.form.moments = kMoments[up_to(2)];
   request.machine = test_machine(up_to(1));
-  request.durability.kind = static_cast<Durability::Kind>(up_to(2));
-  request.durability.steps = 1 + static_cast<uint32_t>(up_to(2));
+  const auto kind = static_cast<Durability::Kind>(up_to(2));
+  request.durability = Durability{kind, 1 + static_cast<uint32_t>(up_to(2))};
   request.budgets.host_bytes = kMiB + up_to(48 * kMiB);
   request.budgets.device_bytes = up_to(40 * kMiB);
   if (up_to(2) == 0) request.choices.host_state_share = static_cast<double>(up_to(4)) / 4;

@@ -32,6 +32,19 @@ Result<double> parse_share(std::string_view written) {
   return share;
 }
 
+Result<std::optional<Durability>> parse_durability(std::string_view written) {
+  using Kind = Durability::Kind;
+  constexpr std::string_view kEvery = "every:";
+  if (written == "auto") return std::optional<Durability>();
+  if (written == "step") return std::optional<Durability>({Kind::step, 1});
+  if (written == "exit") return std::optional<Durability>({Kind::exit, 1});
+  if (written.starts_with(kEvery)) {
+    PENSTOCK_TRY_ASSIGN(steps, parse_count(written.substr(kEvery.size())));
+    if (steps > 0 && steps <= UINT32_MAX) return std::optional<Durability>({Kind::every, static_cast<uint32_t>(steps)});
+  }
+  return Status(Code::kUsage, penstock::text("'", written, "': is not known"), "step, every:N, exit or auto");
+}
+
 std::string joined(const std::vector<std::string>& words, const char* between) {
   std::string all;
   for (const std::string& word : words) all += (all.empty() ? "" : between) + word;
@@ -127,6 +140,13 @@ void Options::choice(const std::string& name, std::string& into, const std::vect
                   "one of " + joined(choices, ", "));
   };
   add_parsed(app_, name, into, help, one_of)->type_name(joined(choices, "|"))->default_str(into);
+}
+
+void Options::durability(const std::string& name, std::optional<Durability>& into) {
+  const char* help =
+      "From when a step survives a crash: step, every:N, exit, or auto: every step, but what rests in host memory only "
+      "as often as costs at most 3 %";
+  add_parsed(app_, name, into, help, parse_durability)->type_name("WHEN")->default_str(into ? text_of(*into) : "auto");
 }
 
 void Options::anything() { app_.allow_extras(); }

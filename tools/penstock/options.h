@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tiering/durability.h"
 #include "tiering/status.h"
 
 namespace CLI {
@@ -37,6 +39,8 @@ class Options {
   void share(const std::string& name, double& into, const std::string& help);
   void choice(const std::string& name, std::string& into, const std::vector<std::string>& choices,
               const std::string& help);
+  // When a step is durable; none is automatic.
+  void durability(const std::string& name, std::optional<Durability>& into);
   // Words that nothing declares are no mistake.
   void anything();
 

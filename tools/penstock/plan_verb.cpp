@@ -1,4 +1,3 @@
-#include <charconv>
 #include <memory>
 
 #include "tools/penstock/command.h"
@@ -18,7 +17,8 @@ struct Flags {
   ShapeWish wish;
   std::string machine, budget, flops, host_gbps;
   uint64_t tokens = 0, sequence = 0, micro_batches = 0;
-  std::string optimizer = "adamw", moments = "fp32", activations = "auto", clip = "on", durability = "auto";
+  std::string optimizer = "adamw", moments = "fp32", activations = "auto", clip = "on";
+  std::optional<Durability> durability;
   double strike_share = 0;
   bool update_only = false;
   std::string gantt;
@@ -77,25 +77,6 @@ Result<Budgets> parse_budgets(std::string_view written) {
   return budgets;
 }
 
-// "step", "every:N", "exit", "auto".
-Result<std::optional<Durability>> parse_durability(const std::string& written) {
-  std::optional<Durability> durability = Durability{};
-  if (written == "auto") return std::optional<Durability>();
-  if (written == "step") return durability;
-  if (written == "exit") {
-    durability->kind = Durability::Kind::exit;
-    return durability;
-  }
-  constexpr std::string_view kEvery = "every:";
-  const char* const end = written.data() + written.size();
-  if (written.starts_with(kEvery)) {
-    const auto [rest, error] = std::from_chars(written.data() + kEvery.size(), end, durability->steps);
-    durability->kind = Durability::Kind::every;
-    if (error == std::errc() && rest == end && durability->steps > 0) return durability;
-  }
-  return Status(Code::kUsage, text("--durability: '", written, "': is not known"), "step, every:N, exit or auto");
-}
-
 OptimizerKind optimizer_of(const std::string& name) {
   for (OptimizerKind kind : {OptimizerKind::adam, OptimizerKind::adagrad, OptimizerKind::lion, OptimizerKind::sgd}) {
     if (name == name_of(kind)) return kind;
@@ -120,12 +101,11 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(shape, choose_model(flags));
   PENSTOCK_TRY_ASSIGN(machine, machine_of(flags));
   PENSTOCK_TRY_ASSIGN(budgets, parse_budgets(flags.budget));
-  PENSTOCK_TRY_ASSIGN(durability, parse_durability(flags.durability));
   if (flags.micro_batches > 1'000'000) return Status(Code::kUsage, "--micro-batches: too many", "fewer");
   request.shape = shape;
   request.machine = machine;
   request.budgets = budgets;
-  request.durability = durability;
+  request.durability = flags.durability;
   request.form.optimizer = optimizer_of(flags.optimizer);
   request.form.moments = moments_of(flags.moments);
   request.clipping = {flags.clip == "on", flags.clip == "on" ? flags.strike_share : 0};
@@ -194,7 +174,7 @@ void step_options(Options& options, Flags& flags) {
                  "What backward needs of forward; auto: the fastest that fits");
   options.choice("--clip", flags.clip, {"on", "off"}, "Gradients are clipped to a norm");
   options.share("--strike-share", flags.strike_share, "Expected share of steps that clip");
-  options.text("--durability", flags.durability, "WHEN", "step, every:N, exit; auto: as often as costs at most 3 %");
+  options.durability("--durability", flags.durability);
   options.flag("--update-only", flags.update_only, "Only the optimizer's part of a step");
 }
 

@@ -32,16 +32,6 @@ Result<uint64_t> host_budget(const std::string& budget) {
   return Status(Code::kUsage, text("--budget: ", budget, ": no host= in it"), "--budget host=256MiB");
 }
 
-Result<Durability> parse_durability(const std::string& written) {
-  if (written == "step") return Durability{Durability::Kind::step, 1};
-  if (written == "exit") return Durability{Durability::Kind::exit, 1};
-  if (written.starts_with("every:")) {
-    PENSTOCK_TRY_ASSIGN(steps, parse_count(std::string_view(written).substr(6)));
-    if (steps > 0) return Durability{Durability::Kind::every, static_cast<uint32_t>(steps)};
-  }
-  return Status(Code::kUsage, text("--durability: ", written), "it is step, every:N or exit");
-}
-
 bool has_store(const std::vector<std::string>& folders) {
   return std::any_of(folders.begin(), folders.end(),
                      [](const std::string& folder) { return std::filesystem::exists(folder + "/rank0.tiles"); });
@@ -54,7 +44,9 @@ void update_options(Options& options, UpdateFlags& flags) {
   options.count("--steps", flags.steps, "Run until this step");
   options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; made where missing");
   options.text("--budget", flags.budget, "host=SIZE", "Host memory for everything, the program included");
-  options.text("--durability", flags.durability, "WHEN", "From when a step survives a crash: step, every:N or exit");
+  options.durability("--durability", flags.durability);
+  options.choice("--space", flags.space, {"double", "single"},
+                 "Slots a tile in a new store; single takes half the space, and a crash loses the store");
   options.share("--strike-share", flags.strike_share, "Share of the steps whose gradients are clipped");
   options.count("--tile", flags.tile_elements, "Parameters a tile, a multiple of 65536; 0: the planner chooses");
   options.count("--threads", flags.threads, "Threads that update; 0: one for each processor");
@@ -80,8 +72,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   if (flags.tile_elements > 0) settings.choices.tile_elements = flags.tile_elements;
   PENSTOCK_TRY_ASSIGN(host_bytes, host_budget(flags.budget));
   settings.host_bytes = host_bytes;
-  PENSTOCK_TRY_ASSIGN(durability, parse_durability(flags.durability));
-  settings.durability = durability;
+  settings.durability = flags.durability;
+  if (flags.space == "single") settings.slots = 1;
   PENSTOCK_TRY_ASSIGN(io, aio::parse_engine_choice(flags.engine));
   settings.io = io;
   for (const std::string& folder : settings.folders) {
@@ -100,6 +92,13 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   PENSTOCK_TRY(run->open());
   if (run->engine().steps_done() > 0) {
     session.progress.note(text("resuming after step ", run->engine().steps_done()));
+  }
+  if (!run->engine().survives_crashes())
+    session.progress.note("one slot a tile: a crash within a step loses the store");
+  const Durability& durability = run->engine().plan().durability;
+  if (!flags.durability && durability.kind != Durability::Kind::step) {
+    session.progress.note(text("durable after every ", durability.steps,
+                               " steps: writing through what rests in host memory costs at most 3 % so"));
   }
   return run;
 }

@@ -15,7 +15,8 @@ struct UpdateFlags {
   uint64_t seed = 1;
   std::string stores;
   std::string budget = "host=256MiB";
-  std::string durability = "step";
+  std::optional<Durability> durability;  // empty: automatic
+  std::string space = "double";
   double strike_share = 0;
   uint64_t tile_elements = 0;
   uint64_t threads = 0;

@@ -57,6 +57,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   answer.json = {
       {"parameters", flags.parameters},
       {"steps", run->engine().steps_done()},
+      {"durability", text_of(plan.durability)},
       {"step_s", seconds / steps},
       {"predicted_s", run->engine().predicted_step_s()},
       {"floor_s", drive_floor_s},

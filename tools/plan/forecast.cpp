@@ -10,7 +10,6 @@
 namespace penstock::tools {
 namespace {
 
-constexpr double kDurabilityCost = 0.03;  // what writing through may add to a step where it is left open
 constexpr uint32_t kSteps = 4, kStepsOfLargePlans = 3;
 constexpr size_t kLargePlanMoves = 150'000;
 // The program itself: with LibTorch in training, without where only updates run.
@@ -65,7 +64,7 @@ PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
     for (Unit& unit : rank.workload.units) unit.uses = 1;
   }
   rank.choices = request.choices;
-  rank.durability = request.durability.value_or(Durability{});
+  rank.durability = request.durability;
   rank.process_bytes = request.pass == Pass::training ? kTrainerBytes : kEngineBytes;
   return rank;
 }
@@ -132,23 +131,19 @@ class Forecaster {
 
   // What rests in host memory costs extra writes on durable steps only; the rest is written anyway.
   Status settle_durability() {
-    const auto& placements = forecast_.plan->placements;
-    const bool rests = std::any_of(placements.begin(), placements.end(),
-                                   [](const Placement& placement) { return placement.state == Tier::host; });
-    forecast_.durability = forecast_.rank_request.durability;
+    forecast_.durability = forecast_.request.durability.value_or(Durability{});
     const bool automatic = !forecast_.request.durability.has_value();
-    if (forecast_.durability.kind == Durability::Kind::step && !(automatic && rests)) return Status();
-    const double durable_s = forecast_.step_s, other_s = simulate_with(Durability::Kind::exit).step_s;
-    const double extra_s = std::max(0.0, durable_s - other_s);
+    const bool may_relax = automatic && forecast_.plan->rests_in_host();
+    if (forecast_.durability.kind == Durability::Kind::step && !may_relax) return Status();
+    const DurabilityCost cost{forecast_.step_s, simulate_with(Durability::Kind::exit).step_s};
     if (automatic) {
-      const double steps = std::ceil(extra_s / (kDurabilityCost * other_s));
-      if (steps <= 1) return Status();
-      forecast_.durability = {Durability::Kind::every, static_cast<uint32_t>(std::min(steps, 1e6))};
+      forecast_.durability = cost.usual();
+      if (forecast_.durability.kind == Durability::Kind::step) return Status();
       PENSTOCK_TRY(make_room_for_relaxed());
     }
     const bool at_exit = forecast_.durability.kind == Durability::Kind::exit;
     durable_share_ = at_exit ? 0 : 1.0 / forecast_.durability.steps;
-    forecast_.step_s = other_s + extra_s * durable_share_;
+    forecast_.step_s = cost.other_s + cost.extra_s() * durable_share_;
     return Status();
   }
 
@@ -179,14 +174,9 @@ class Forecaster {
   void count_bytes() {
     const Plan& plan = *forecast_.plan;
     double read = static_cast<double>(plan.read_bytes()), written = static_cast<double>(plan.written_bytes());
-    double resting = 0;
-    for (const Move& move : plan.moves) {
-      const bool rests = move.kind == MoveKind::write_state && plan.placements[move.tile].state == Tier::host;
-      if (rests) resting += static_cast<double>(move.bytes);
-    }
     const double share = forecast_.request.clipping.strike_share;
     read += share * redone_read_bytes_;
-    written += share * redone_written_bytes_ - resting * (1 - durable_share_);
+    written += share * redone_written_bytes_ - static_cast<double>(plan.written_through_bytes()) * (1 - durable_share_);
     forecast_.read_bytes_per_step = read * forecast_.ranks;
     forecast_.written_bytes_per_step = written * forecast_.ranks;
   }

@@ -29,12 +29,6 @@ const char* name_of(ActivationChoice choice) {
   return "?";
 }
 
-std::string text_of(const Durability& durability) {
-  if (durability.kind == Durability::Kind::step) return "step";
-  if (durability.kind == Durability::Kind::exit) return "exit";
-  return text("every:", durability.steps);
-}
-
 std::string budget_text(uint64_t bytes) { return bytes >= kUnbounded / 2 ? "unbounded" : bytes_text(bytes); }
 
 // 12345678 as "12.3M", for figures that are no more exact than that.

@@ -19,7 +19,7 @@ struct UpdateSettings {
   std::vector<std::string> folders;
   uint64_t host_bytes = 256 * kMiB;  // the program included
   MachineProfile machine;
-  Durability durability;
+  std::optional<Durability> durability;  // empty: automatic
   PlanChoices choices;
   double strike_share = 0;  // of steps that clip; 0: not even looked at
   bool clip = false;        // clipping is on, whether it strikes or not
