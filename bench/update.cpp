@@ -1,8 +1,9 @@
 // Does an optimizer step whose state rests on NVMe run at the byte floor?
 //
 // On paper: a parameter's lo16, m and v are read (10 B), and with hi16 written back (12 B). The drive moves that
-// mixture at a rate which is measured on a scratch file of the same drive in the same run, between the steps; the floor
-// is bytes by rate. Where the CPU is slower than the drive, its update rate is the floor.
+// mixture at a rate which is measured between the steps on the store's own bytes, with nothing computed; the floor is
+// bytes by rate. Where the CPU is slower than the drive, its update rate is the floor. What the drive gives at the same
+// moment on a small scratch file is said besides.
 //
 //   build/bench/update FOLDER[,FOLDER...] [--params 250M,1B] [--rounds 5] [--clip never,tenth,always]
 //                      [--retained 1,0.5,0] [--budget 4GiB] [--durability exit] [--quick] [--json]
@@ -21,6 +22,7 @@
 
 #include "aio/drive_info.h"
 #include "bench/support/flags.h"
+#include "bench/support/store_rate.h"
 #include "tools/nvme/rig.h"
 #include "tools/nvme/statistics.h"
 #include "tools/penstock/quantity.h"
@@ -96,6 +98,9 @@ double written_bytes(const Plan& plan) {
          (1 - durable_share) * static_cast<double>(plan.written_through_bytes());
 }
 
+// What was measured and created before the run does not count as its memory.
+void forget_resident_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
 Status run_case(const Flags& flags, uint64_t parameters, double strike_share, double retained) {
   UpdateSettings settings;
   settings.parameters = parameters;
@@ -133,21 +138,34 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
 
   UpdateRun run(settings);
   PENSTOCK_TRY(run.create(aio::CreateOptions::Existing::replace));
+  forget_resident_peak();
   PENSTOCK_TRY(run.open());
-  const Plan& plan = run.engine().plan();
+  const Plan plan = run.engine().plan();
+  std::vector<double> store_gbps, scratch_gbps;
   const double per = static_cast<double>(parameters);
   // A speculative step that strikes, and one that waits, move more; the plan says how much.
   for (int i = 0; i < 3; ++i) PENSTOCK_TRY(run.step().status());
   PENSTOCK_TRY(run.engine().settle());
+  const uint64_t peak_bytes = resident_bytes_peak();  // before the probes take memory of their own
 
   const double update_bytes = static_cast<double>(lane_bytes(plan, Lane::update)) / per;
+  const double planned_read = static_cast<double>(plan.read_bytes()) / per;
+  const double planned_written = written_bytes(plan) / per;
+  bench::StoreTraffic traffic;
+  traffic.read_share = planned_read / (planned_read + planned_written);
+  traffic.seconds = flags.quick ? 0.1 : 1.0;
+  auto probe = [&]() -> Result<double> {
+    run.close();
+    PENSTOCK_TRY_ASSIGN(gbps, bench::measure_store_gbps(settings.folders, traffic));
+    PENSTOCK_TRY_ASSIGN(scratch, rig->run({.read_share = traffic.read_share, .depth = 8, .seconds = traffic.seconds},
+                                          [](double) { return Status(); }));
+    scratch_gbps.push_back(scratch.gbps());
+    store_gbps.push_back(gbps);
+    PENSTOCK_TRY(run.open());
+    return gbps;
+  };
   std::vector<double> ratios, ns, floors, reads, writes;
   for (int round = 0; round < flags.rounds; ++round) {
-    auto probe = [&]() -> Result<double> {
-      PENSTOCK_TRY_ASSIGN(result, rig->run({.read_share = 10.0 / 22, .depth = 8, .seconds = flags.quick ? 0.1 : 1.0},
-                                           [](double) { return Status(); }));
-      return result.gbps();
-    };
     PENSTOCK_TRY_ASSIGN(before, probe());
     const Sectors start = device_bytes(flags.folders);
     auto begin = std::chrono::steady_clock::now();
@@ -169,14 +187,13 @@ Status run_case(const Flags& flags, uint64_t parameters, double strike_share, do
     reads.push_back(moved_read);
     writes.push_back(moved_written);
   }
-  const double planned_read = static_cast<double>(plan.read_bytes()) / per;
-  const double planned_written = written_bytes(plan) / per;
   std::string name = text(parameters / 1'000'000, "M");
   if (strike_share >= 0) name += text(" clip ", strike_share, " retained ", retained);
   if (flags.budget_bytes) name += text(" budget ", bytes_text(flags.budget_bytes));
-  std::string note = text("read ", median(reads), " of ", planned_read, " B, written ", median(writes), " of ",
-                          planned_written, " B, peak ", bytes_text(resident_bytes_peak()), " of ",
-                          bytes_text(plan.needed_bytes(Tier::host)), " planned");
+  std::string note =
+      text("read ", median(reads), " of ", planned_read, " B, written ", median(writes), " of ", planned_written,
+           " B, peak ", bytes_text(peak_bytes), " of ", bytes_text(plan.needed_bytes(Tier::host)),
+           " planned; the drives give ", median(store_gbps), " GB/s, ", median(scratch_gbps), " on a scratch file");
   print(flags, name, median(ns), "ns/param", median(floors), median(ratios), 1 / 1.05, note);
   run.close();
   for (const std::string& folder : settings.folders) std::filesystem::remove_all(folder);

@@ -1,0 +1,23 @@
+// What the drives give for the very bytes of an update, where they lie: states read from their current slots, whole
+// tiles written to free ones, nothing computed and nothing committed. A scratch file would lie elsewhere, be smaller,
+// and be faster wherever something between here and the flash caches.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tiering/status.h"
+
+namespace penstock::bench {
+
+struct StoreTraffic {
+  double read_share = 10.0 / 22;  // of the bytes
+  double seconds = 1;
+  uint64_t first_tile = 0;  // where to begin; moves on, so that the next measurement is of other tiles
+};
+
+// GB/s, reads and writes together. REQUIRES: nobody has the store open, and it has free slots. Leaves its state as it
+// is.
+Result<double> measure_store_gbps(const std::vector<std::string>& folders, StoreTraffic& traffic);
+
+}  // namespace penstock::bench
