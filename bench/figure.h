@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tools/nvme/statistics.h"
+
 namespace penstock::bench {
 
 struct Figure {
@@ -19,12 +21,7 @@ struct Figure {
   std::vector<double> theirs;
 };
 
-inline double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
+using tools::median;
 
 // The ratio is the median of the pairs' ratios, because a machine that drifts takes both of a pair with it.
 inline std::vector<double> ratios(const Figure& figure) {

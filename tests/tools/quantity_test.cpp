@@ -18,11 +18,13 @@ TEST(Quantity, ReadsSizesInBinaryAndDecimalUnits) {
   EXPECT_EQ(*parse_bytes("1.5MB"), 1500000u);
   EXPECT_EQ(*parse_bytes("7GB"), 7000000000u);
   EXPECT_EQ(*parse_bytes("1TB"), 1000000000000u);
+  EXPECT_EQ(*parse_bytes("2.2GiB"), 2362232013u);  // the nearest byte
+  EXPECT_EQ(*parse_bytes("1.13kB"), 1130u);
 }
 
 TEST(Quantity, RefusesNonsenseSizesWithAWayOut) {
   for (const char* nonsense : {"", " ", "x", "-1", "-0", "1XB", "1K", "1 MiB", "1MiB ", "1e3", "0x10", "nan", "inf",
-                               "1.5", "9999999999TiB", "1..5MiB", "0.3B", "+4KiB"}) {
+                               "1.5", "9999999999TiB", "1..5MiB", "0.3B", "0.0001KiB", "+4KiB"}) {
     const Result<uint64_t> bytes = parse_bytes(nonsense);
     ASSERT_FALSE(bytes.ok()) << nonsense << " was read as " << *bytes;
     EXPECT_EQ(bytes.status().code(), Code::kUsage);

@@ -45,7 +45,14 @@ Status refusal(const Kind& kind, std::string_view written, const char* why) {
   return Status(Code::kUsage, text(kind.name, ": '", written, "': ", why), kind.remedy);
 }
 
-Result<double> parse(const Kind& kind, std::string_view written) {
+struct Quantity {
+  double number;
+  double factor;  // of its unit
+
+  double value() const { return number * factor; }
+};
+
+Result<Quantity> parse(const Kind& kind, std::string_view written) {
   double number = 0;
   const auto [rest, error] =
       std::from_chars(written.data(), written.data() + written.size(), number, std::chars_format::fixed);
@@ -53,23 +60,29 @@ Result<double> parse(const Kind& kind, std::string_view written) {
   if (std::signbit(number)) return refusal(kind, written, "is negative");
   const std::string_view unit = written.substr(static_cast<size_t>(rest - written.data()));
   for (const Unit& known : kind.units) {
-    if (unit == known.name) return number * known.factor;
+    if (unit == known.name) return Quantity{number, known.factor};
   }
   return refusal(kind, written, "its unit is not known");
 }
 
-// Doubles are exact to 2^53: 8 PiB, more than anything that is asked for here.
+// 2.2GiB is the nearest byte; 2.2 bytes are a mistake. Doubles are exact to 2^53: 8 PiB, more than anything that is
+// asked for here.
 Result<uint64_t> parse_whole(const Kind& kind, std::string_view written) {
-  PENSTOCK_TRY_ASSIGN(number, parse(kind, written));
-  if (number >= 0x1p53) return refusal(kind, written, "is too large");
-  if (number != std::floor(number)) return refusal(kind, written, "is not whole");
-  return static_cast<uint64_t>(number);
+  PENSTOCK_TRY_ASSIGN(quantity, parse(kind, written));
+  const double nearest = std::round(quantity.value());
+  if (nearest >= 0x1p53) return refusal(kind, written, "is too large");
+  const bool vanishes = nearest == 0 && quantity.number > 0;
+  if (vanishes || (quantity.factor == 1 && nearest != quantity.number)) return refusal(kind, written, "is not whole");
+  return static_cast<uint64_t>(nearest);
 }
 
 }  // namespace
 
 Result<uint64_t> parse_bytes(std::string_view written) { return parse_whole(kBytes, written); }
-Result<double> parse_seconds(std::string_view written) { return parse(kTime, written); }
+Result<double> parse_seconds(std::string_view written) {
+  PENSTOCK_TRY_ASSIGN(quantity, parse(kTime, written));
+  return quantity.value();
+}
 Result<uint64_t> parse_count(std::string_view written) { return parse_whole(kCount, written); }
 
 std::string fixed(double value, int digits) {
