@@ -17,6 +17,12 @@ double seconds_since(Clock::time_point then) { return std::chrono::duration<doub
 // Stochastic rounding counts elements from a unit's first, so each unit draws under a seed of its own.
 uint64_t seed_of(uint64_t seed, uint32_t unit) { return (seed ^ unit) * 0x9e3779b97f4a7c15u + unit; }
 
+// What a verb has left half done must neither be trained on nor become durable with a later step.
+Status whole_or_the_end(EngineCore& core, const Status& status) {
+  if (!status.ok()) core.executor().fail(status);
+  return status;
+}
+
 }  // namespace
 
 Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
@@ -260,7 +266,7 @@ Status Engine::discard() {
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
                     if (!plan_->clipping) core.executor().forget_unwritten();
-                    return core.load_resting(which);
+                    return whole_or_the_end(core, core.load_resting(which));
                   });
 }
 
@@ -271,7 +277,7 @@ Status Engine::settle() {
                   [&](EngineCore& core) {
                     PENSTOCK_TRY(core.executor().status());
                     if (last_is_durable || core.store().payload().step == steps_done_) return Status();
-                    PENSTOCK_TRY(core.commit_resting(core.executor().last_payload()));
+                    PENSTOCK_TRY(whole_or_the_end(core, core.commit_resting(core.executor().last_payload())));
                     core.executor().forget_unwritten();
                     return Status();
                   });
@@ -312,10 +318,7 @@ Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const s
   PENSTOCK_TRY(settle());
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
-                    Status written = core.write_plane(unit, role, first, values, core.store().payload());
-                    // Half of it must not become durable with a later step.
-                    if (!written.ok()) core.executor().fail(written);
-                    return written;
+                    return whole_or_the_end(core, core.write_plane(unit, role, first, values, core.store().payload()));
                   });
 }
 
