@@ -104,7 +104,8 @@ class Engine {
   const StepState& restored_state() const { return restored_; }
   const Plan& plan() const { return *plan_; }
   double predicted_step_s() const { return predicted_s_; }
-  // Budget lines, what I/O engine and what pages are really used: what a user reads at start.
+  // Budget lines, what was mended or taken on trust at opening, what I/O engine and what pages are really used: what a
+  // user reads at start.
   std::string description() const;
 
   Status begin(const StepBegin& begin);

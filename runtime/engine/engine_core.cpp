@@ -77,6 +77,7 @@ std::string EngineCore::description() const {
   for (const BudgetLine& line : plan_->budget_lines) {
     lines += text("  ", name_of(line.tier), "  ", line.name, "  ", bytes_text(line.bytes), "\n");
   }
+  for (const std::string& note : store_->open_report().notes) lines += text("  store   ", note, "\n");
   return text(lines, "  memory  ", memory_->description(), "\n  I/O     ", drives_.io->description(), "\n  tiles   ",
               plan_->tiles.size(), " of ", plan_->tiles.tile_elements(), " parameters, ", store_->layout().slots(),
               " slots each\n  durable ", text_of(plan_->durability),
