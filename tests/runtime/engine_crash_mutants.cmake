@@ -55,3 +55,23 @@ penstock_mutant(engine_crash no_data_flush EveryEventIsACut*/EveryStep aio/root_
 penstock_mutant(engine_crash no_root_flush EveryEventIsACut*/EveryStep aio/root_writer.cpp
   "on_every_drive(write_to, &RootWriter::flush_root,"
   "on_every_drive(write_to, &RootWriter::root_is_flushed,")
+
+penstock_mutant(engine_crash one_drives_flush_missing EveryEventIsACut*/EveryStep aio/root_writer.cpp
+  "return engine_.flush(file); }, &RootWriter::data_is_flushed,"
+  "return engine_.flush(file.drive() == 1 ? *files_.front() : file); }, &RootWriter::data_is_flushed,")
+
+penstock_mutant(engine_crash root_early EveryEventIsACut*/EveryStep aio/root_writer.cpp
+  "on_every_drive([&](const File& file) { return engine_.flush(file); }, &RootWriter::data_is_flushed,
+                 &RootWriter::data_is_flushed);"
+  "for (const auto& file : files_) Transfer unawaited = engine_.flush(*file);
+  data_is_flushed();")
+
+penstock_mutant(engine_crash unconfirmed_tile_published EveryEventIsACut*/EveryStep tiering/slot_table.cpp
+  "names.sealed = names.current;"
+  "names.sealed = names.next != kNoSlot ? names.next : names.current;")
+
+penstock_mutant(engine_crash rng_captured_late EngineCrashRoot runtime/engine/executor.cpp
+  "parts_.store.commit(rounds_.at(ticket.step).payload,"
+  "RootPayload payload = rounds_.at(ticket.step).payload;
+  payload.rng = last_payload_.rng;
+  parts_.store.commit(std::move(payload),")

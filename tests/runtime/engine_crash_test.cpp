@@ -78,6 +78,20 @@ TEST_P(EngineCrash, SurvivesCrashesOnTopOfCrashes) {
   }
 }
 
+// The next step's RNG is drawn long before this step's root is written.
+TEST(EngineCrashRoot, HasTheStateThatTheTrainerGaveWithItsStep) {
+  Watchdog watchdog(std::chrono::seconds(300), "a step under the tail of the one before");
+  EngineCrashWorld world({.name = "AllAtOnce", .window_tiles = 36, .retained_share = 1});
+  RecordedDrives drives = world.new_drives();
+  ASSERT_EQ(world.live_two_steps_at_once(drives), "") << "caught: seed 1";
+  size_t looked_at = 0;
+  for (size_t cut = 0; cut <= drives.events(); ++cut) {
+    if (drives.acknowledged(cut) != 1 || looked_at++ % 10 != 0) continue;
+    ASSERT_EQ(world.check(drives.after({cut, Unsafe::lost, cut}), 1), "") << "caught: seed 1, cut " << cut;
+  }
+  EXPECT_GT(looked_at, 10u) << "caught: seed 1, no root of step 1";
+}
+
 // With one slot a tile a crash inside a step loses the store, and says so; a store between steps goes on.
 class EngineSingle : public EngineCrash {};
 

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "tests/support/scripted_backend.h"
+
 namespace penstock::engine {
 namespace {
 
@@ -23,7 +25,7 @@ std::vector<uint64_t> twelve_units() {
 
 EngineCrashWorld::EngineCrashWorld(const EngineCrashSetting& setting) : world_(17, setting.drives, twelve_units()) {
   PlanRequest& request = world_.options.request;
-  request.choices.window_tiles = 4;
+  request.choices.window_tiles = setting.window_tiles;
   request.choices.host_state_share = setting.host_state_share;
   request.choices.weights = setting.weights;
   request.choices.retained_host_share = setting.retained_share;
@@ -66,6 +68,34 @@ std::string EngineCrashWorld::live(aio::RecordedDrives& drives, uint64_t steps, 
       [&](uint64_t step) { drives.acknowledge(step); });
   drives.life_ended();
   return requests == aio::RecordedDrives::kNeverKilled ? status.message() : "";
+}
+
+std::string EngineCrashWorld::live_two_steps_at_once(aio::RecordedDrives& drives) {
+  using aio::ScriptedBackend;
+  std::atomic<bool> let_go = false;
+  std::atomic<uint64_t> durable = 0;
+  auto hold_first_write = [held = false](const aio::Piece& piece) mutable {
+    if (held || piece.operation != aio::Operation::write) return ScriptedBackend::kPass;
+    held = true;
+    return ScriptedBackend::kHold;
+  };
+  MakeBackend make_backend = [&] {
+    return drives.recorded(
+        std::make_unique<ScriptedBackend>(std::make_unique<aio::MemoryBackend>(), hold_first_write, &let_go));
+  };
+  world_.options.on_durable = [&](uint64_t step) { drives.acknowledge(durable = step); };
+  Result<std::unique_ptr<Engine>> engine = open(drives, make_backend);
+  world_.options.on_durable = nullptr;
+  Status status = engine.status();
+  for (uint64_t step = 1; step <= 2 && status.ok(); ++step) {
+    status = world_.step(**engine, gradient_size(step)).status();
+  }
+  const uint64_t too_early = durable;
+  let_go = true;
+  if (status.ok()) status = (*engine)->settle();
+  if (engine.ok()) engine->reset();
+  drives.life_ended();
+  return too_early == 0 ? status.message() : text("step ", too_early, " was durable before its first tile");
 }
 
 Status EngineCrashWorld::run(const aio::RecordedDrives& drives, uint64_t steps, uint64_t seed,

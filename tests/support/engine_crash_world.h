@@ -14,6 +14,7 @@ struct EngineCrashSetting {
   const char* name;
   uint32_t drives = 3;
   uint32_t slots = 0;  // 0: what the durability needs
+  uint32_t window_tiles = 4;
   double host_state_share = 0;
   WeightRest weights = WeightRest::nvme;
   double retained_share = 0.5;
@@ -35,7 +36,9 @@ class EngineCrashWorld {
   // A life that opens the store and runs steps, settling at the end and before some of them; it ends early if the
   // process is killed after `requests`. Empty, or what went wrong that no death explains.
   std::string live(aio::RecordedDrives& drives, uint64_t steps, uint64_t seed, uint64_t requests);
-  // The same on any backend; told of what was promised.
+  // A life of two steps, the second of which ends before the first tile of the first has been written.
+  std::string live_two_steps_at_once(aio::RecordedDrives& drives);
+  // A life on any backend; told of what was promised.
   using MakeBackend = std::function<std::unique_ptr<aio::IoBackend>()>;
   Status run(const aio::RecordedDrives& drives, uint64_t steps, uint64_t seed, const MakeBackend& make_backend,
              const std::function<void(uint64_t step)>& on_promised);

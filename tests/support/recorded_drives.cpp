@@ -27,8 +27,11 @@ std::unique_ptr<IoBackend> RecordedDrives::make_backend(uint64_t seed, uint64_t 
   late.seed = seed;
   late.delay_chance = 0.5;
   auto faulty = std::make_unique<FaultyBackend>(std::make_unique<MemoryBackend>(), late);
-  auto recording = std::make_unique<RecordingBackend>(std::move(faulty), log_);
-  return std::make_unique<DyingBackend>(std::move(recording), requests);
+  return std::make_unique<DyingBackend>(recorded(std::move(faulty)), requests);
+}
+
+std::unique_ptr<IoBackend> RecordedDrives::recorded(std::unique_ptr<IoBackend> inner) {
+  return std::make_unique<RecordingBackend>(std::move(inner), log_);
 }
 
 void RecordedDrives::life_ended() {

@@ -23,6 +23,8 @@ class RecordedDrives {
   std::vector<std::shared_ptr<DriveFolder>> folders() const { return {folders_.begin(), folders_.end()}; }
   // What one life uses: completions are late and out of order by `seed`, and after `requests` the process is killed.
   std::unique_ptr<IoBackend> make_backend(uint64_t seed, uint64_t requests);
+  // The same on a backend of the test's.
+  std::unique_ptr<IoBackend> recorded(std::unique_ptr<IoBackend> inner);
   // Its engine is gone. The log outlives the files of one life: its events are made to point to files that last.
   void life_ended();
 
