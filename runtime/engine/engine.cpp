@@ -95,11 +95,19 @@ Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
     double share = accounted > 0 ? (after[lane] - before[lane]) / accounted : (lane + 1 == kLanes ? 1.0 : 0.0);
     report_.stall_s[lane] += waited * share;
   }
+  if (!status.ok()) in_step_ = false;  // there is nothing left to end or to discard
   return status;
 }
 
+Status Engine::expect_in_step(bool in_step, const char* verb) {
+  if (in_step_ == in_step) return Status();
+  Status failed = thread_->ask([this] { return core_->executor().status(); });
+  CHECK(!failed.ok(), verb, in_step ? "() outside a step" : "() inside a step");
+  return failed;
+}
+
 Status Engine::begin(const StepBegin& begin) {
-  CHECK(!in_step_, "begin() inside a step");
+  PENSTOCK_TRY(expect_in_step(false, "begin"));
   const Workload& workload = options_.request.workload;
   if (begin.micro_batches > workload.micro_batches) {
     return Status(Code::kUsage,
@@ -148,7 +156,7 @@ Status Engine::begin(const StepBegin& begin) {
 }
 
 Status Engine::gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {
-  CHECK(in_step_, "gradient() outside a step");
+  PENSTOCK_TRY(expect_in_step(true, "gradient"));
   report_.trainer_s += seconds_since(left_);
   const Clock::time_point start = Clock::now();
   const double stalled_before = std::accumulate(report_.stall_s.begin(), report_.stall_s.end(), 0.0);
@@ -178,7 +186,7 @@ Status Engine::hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> 
 }
 
 Status Engine::absent_gradient(uint32_t unit, Absent absent) {
-  CHECK(in_step_, "absent_gradient() outside a step");
+  PENSTOCK_TRY(expect_in_step(true, "absent_gradient"));
   const Unit& shape = options_.request.workload.units.at(unit);
   if (!shape.trainable || intake_->complete(unit)) {
     return Status(Code::kUsage,
@@ -200,7 +208,7 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
 }
 
 Result<StepReport> Engine::step(StepState state) {
-  CHECK(in_step_, "step() outside a step");
+  PENSTOCK_TRY(expect_in_step(true, "step"));
   report_.trainer_s += seconds_since(left_);
   const Workload& workload = options_.request.workload;
   double squares = 0;
@@ -243,7 +251,7 @@ Result<StepReport> Engine::step(StepState state) {
 }
 
 Status Engine::discard() {
-  CHECK(in_step_, "discard() outside a step");
+  PENSTOCK_TRY(expect_in_step(true, "discard"));
   in_step_ = false;
   const bool one_slot = !survives_crashes();
   if (!plan_->clipping && (one_slot || plan_->durability.kind != Durability::Kind::step)) {
@@ -271,7 +279,7 @@ Status Engine::discard() {
 }
 
 Status Engine::settle() {
-  CHECK(!in_step_, "settle() inside a step");
+  PENSTOCK_TRY(expect_in_step(false, "settle"));
   const bool last_is_durable = steps_done_ == 0 || plan_->durability.durable_after(steps_done_);
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
@@ -303,14 +311,14 @@ Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t fi
 }
 
 Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
-  CHECK(!in_step_, "read() inside a step");
+  PENSTOCK_TRY(expect_in_step(false, "read"));
   PENSTOCK_TRY(check_run("read", unit, role, first, values.size()));
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) { return core.read_plane(unit, role, first, values); });
 }
 
 Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values) {
-  CHECK(!in_step_, "write() inside a step");
+  PENSTOCK_TRY(expect_in_step(false, "write"));
   PENSTOCK_TRY(check_run("write", unit, role, first, values.size()));
   if (!options_.request.workload.units[unit].trainable) {
     return Status(Code::kUsage, text("write: unit ", options_.request.workload.units[unit].name, " is frozen"));

@@ -128,6 +128,8 @@ class Engine {
   explicit Engine(EngineOptions options);
 
   Status start();
+  // Where it is not so, an earlier failure is why, and the answer; or the caller's order of verbs is wrong.
+  Status expect_in_step(bool in_step, const char* verb);
   Status check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const;
   Status hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values);
   template <typename Function>

@@ -111,6 +111,26 @@ TEST_P(EngineHalfDone, AWriteIsDoneWhollyOrNotAtAll) {
   fail_everywhere([](Engine&) {}, [this](Engine& engine) { return write(engine); });
 }
 
+TEST_P(EngineHalfDone, AFailureInsideAStepIsEveryLaterVerbsAnswer) {
+  std::unique_ptr<Engine> engine = open();
+  until_failure_ = 3;
+  const std::string why = world_.step(*engine, 0.001f).status().message();
+  const std::string settled = engine->settle().message();
+  ASSERT_NE(settled.find("EIO"), std::string::npos) << why;
+  EXPECT_TRUE(why.empty() || why == settled) << why;
+  const std::vector<uint16_t> gradient(3'000);
+  std::vector<std::byte> values(8);
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(engine->begin({.groups = {world_.hyper}}).message(), settled);
+    EXPECT_EQ(engine->gradient(1, 0, Dtype::bf16, std::as_bytes(std::span(gradient))).message(), settled);
+    EXPECT_EQ(engine->absent_gradient(1, Absent::skip).message(), settled);
+    EXPECT_EQ(engine->step().status().message(), settled);
+    EXPECT_EQ(engine->read(0, Role::momentum, 0, values).message(), settled);
+    EXPECT_EQ(write(*engine).message(), settled);
+    EXPECT_EQ(engine->discard().message(), settled);
+  }
+}
+
 // Where the step that was done is not durable yet.
 class EngineHalfSettled : public EngineHalfDone {};
 
