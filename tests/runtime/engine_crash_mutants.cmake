@@ -66,10 +66,6 @@ penstock_mutant(engine_crash root_early EveryEventIsACut*/EveryStep aio/root_wri
   "for (const auto& file : files_) Transfer unawaited = engine_.flush(*file);
   data_is_flushed();")
 
-penstock_mutant(engine_crash unconfirmed_tile_published EveryEventIsACut*/EveryStep tiering/slot_table.cpp
-  "names.sealed = names.current;"
-  "names.sealed = names.next != kNoSlot ? names.next : names.current;")
-
 penstock_mutant(engine_crash rng_captured_late EngineCrashRoot runtime/engine/executor.cpp
   "parts_.store.commit(rounds_.at(ticket.step).payload,"
   "RootPayload payload = rounds_.at(ticket.step).payload;
