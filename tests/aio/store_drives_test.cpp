@@ -1,48 +1,13 @@
 // A store on a real drive that really fails: a loop device whose backing has no room, or is not there. Needs root.
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <cstdlib>
 
 #include "aio/direct_folder.h"
 #include "aio/make_engine.h"
-#include "tests/aio/test_files.h"
+#include "tests/support/loop_drive.h"
 #include "tests/support/store_world.h"
 
 namespace penstock::aio {
 namespace {
-
-bool shell(const std::string& script) { return std::system(("bash -c '" + script + "' 2> /dev/null").c_str()) == 0; }
-
-// ext4 over a loop device over a sparse file in a tmpfs of 48 MiB.
-class LoopDrive {
- public:
-  LoopDrive() {
-    ready_ = geteuid() == 0 && shell("cd " + scratch_.path() +
-                                     " && mkdir back drive && mount -t tmpfs -o size=48M tmpfs back && "
-                                     "truncate -s 256M back/img && losetup -f --show back/img > loop && "
-                                     "mkfs.ext4 -q -F -m 0 -J size=4 -E lazy_itable_init=0,lazy_journal_init=0 "
-                                     "$(cat loop) && mount $(cat loop) drive");
-  }
-  ~LoopDrive() { shell("cd " + scratch_.path() + "; umount -l drive; losetup -d $(cat loop); umount -l back"); }
-
-  bool ready() const { return ready_; }
-  std::string folder() const { return scratch_ / "drive"; }
-  bool fill_backing() { return !shell("dd if=/dev/zero of=" + (scratch_ / "back/filler") + " bs=1M"); }
-  bool free_backing() { return shell("rm " + (scratch_ / "back/filler")); }
-  bool lose_backing() {
-    return shell("cd " + scratch_.path() + " && sync && cp --sparse=always back/img kept && truncate -s 1M back/img");
-  }
-  bool return_backing() {
-    return shell("cd " + scratch_.path() +
-                 " && umount drive; losetup -d $(cat loop); cp --sparse=always kept back/img && "
-                 "losetup -f --show back/img > loop && mount $(cat loop) drive");
-  }
-
- private:
-  ScratchFolder scratch_;
-  bool ready_ = false;
-};
 
 class StoreOnDrive : public testing::Test {
  protected:

@@ -1,0 +1,52 @@
+// LoopDrive is a real drive that really fails: ext4 over a loop device over a sparse file in a tmpfs of 48 MiB, whose
+// backing has no room, or is not there. Needs root.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/aio/test_files.h"
+
+namespace penstock::aio {
+
+class LoopDrive {
+ public:
+  LoopDrive() {
+    ready_ = geteuid() == 0 && shell("cd " + scratch_.path() +
+                                     " && mkdir back drive && mount -t tmpfs -o size=48M tmpfs back && "
+                                     "truncate -s 256M back/img && losetup -f --show back/img > loop && "
+                                     "mkfs.ext4 -q -F -m 0 -J size=4 -E lazy_itable_init=0,lazy_journal_init=0 "
+                                     "$(cat loop) && mount $(cat loop) drive");
+  }
+  ~LoopDrive() { shell("cd " + scratch_.path() + "; umount -l drive; losetup -d $(cat loop); umount -l back"); }
+
+  // False where there is no root, no loop device or no ext4.
+  bool ready() const { return ready_; }
+  std::string folder() const { return scratch_ / "drive"; }
+  // What was promised, the drive below can no longer keep.
+  bool fill_backing() { return !shell("dd if=/dev/zero of=" + (scratch_ / "back/filler") + " bs=1M"); }
+  bool free_backing() { return shell("rm " + (scratch_ / "back/filler")); }
+  // Reads end with EIO from now on, and nothing is written any more. What was there is kept for return_backing().
+  bool lose_backing() {
+    return shell("cd " + scratch_.path() + " && sync && cp --sparse=always back/img kept && truncate -s 1M back/img") &&
+           fill_backing();
+  }
+  // REQUIRES: no file of the drive is open.
+  bool return_backing() {
+    return shell("cd " + scratch_.path() +
+                 " && umount drive; losetup -d $(cat loop); rm back/filler && cp --sparse=always kept back/img && "
+                 "losetup -f --show back/img > loop && mount $(cat loop) drive");
+  }
+
+ private:
+  static bool shell(const std::string& script) {
+    return std::system(("bash -c '" + script + "' 2> /dev/null").c_str()) == 0;
+  }
+
+  ScratchFolder scratch_;
+  bool ready_ = false;
+};
+
+}  // namespace penstock::aio
