@@ -3,19 +3,17 @@
 //
 // STORE_KILLS sets how many are killed (300 for the full claim).
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <random>
-#include <thread>
 
 #include "aio/direct_folder.h"
 #include "aio/make_engine.h"
 #include "tests/aio/store_worker.h"
 #include "tests/aio/test_files.h"
 #include "tests/support/store_trainer.h"
+#include "tests/support/worker_process.h"
 
 namespace penstock::aio {
 namespace {
@@ -25,36 +23,13 @@ uint64_t kills() {
   return asked ? std::strtoull(asked, nullptr, 10) : 40;
 }
 
-// A worker that is killed a while after it has made so many promises; what it has promised by its end.
-std::vector<std::string> killed(const std::string& verb, const std::vector<std::string>& folders, size_t promises,
-                                std::chrono::microseconds and_then) {
-  int ends[2];
-  CHECK(pipe(ends) == 0);
+// What a worker has promised that is killed a while after so many promises.
+std::vector<Said> killed_after(const std::string& verb, const std::vector<std::string>& folders, size_t promises,
+                               std::chrono::microseconds and_then) {
   std::vector<std::string> words{STORE_WORKER, verb};
   words.insert(words.end(), folders.begin(), folders.end());
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    dup2(ends[1], STDOUT_FILENO);
-    close(ends[0]);
-    execv(arguments[0], arguments.data());
-    _exit(127);
-  }
-  close(ends[1]);
-  FILE* said = fdopen(ends[0], "r");
-  std::vector<std::string> lines;
-  char line[64];
-  while (lines.size() < promises && std::fgets(line, sizeof(line), said)) lines.push_back(line);
-  std::this_thread::sleep_for(and_then);
-  kill(child, SIGKILL);
-  while (std::fgets(line, sizeof(line), said)) lines.push_back(line);
-  std::fclose(said);
-  int how = 0;
-  waitpid(child, &how, 0);
-  EXPECT_TRUE(WIFSIGNALED(how) || WEXITSTATUS(how) == 0) << verb << " ended by itself with " << WEXITSTATUS(how);
-  return lines;
+  return killed(
+      std::move(words), [&](const std::vector<Said>& said) { return said.size() >= promises; }, and_then);
 }
 
 class StoreKill : public testing::Test {
@@ -112,7 +87,7 @@ TEST_F(StoreKill, LeavesWhatWasPromisedWheneverItComes) {
   std::mt19937_64 random(1);
   auto up_to = [&](microseconds most) { return microseconds(random() % static_cast<uint64_t>(most.count() + 1)); };
   const auto begin = std::chrono::steady_clock::now();
-  ASSERT_EQ(killed("create", folders_, 1, microseconds(0)).size(), 1u);
+  ASSERT_EQ(killed_after("create", folders_, 1, microseconds(0)).size(), 1u);
   const auto creation = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin);
 
   ASSERT_TRUE(check(true, 0));
@@ -120,20 +95,20 @@ TEST_F(StoreKill, LeavesWhatWasPromisedWheneverItComes) {
   for (uint64_t round = 0; in_creation + while_opening + while_training < kills() && !HasFailure(); ++round) {
     SCOPED_TRACE(testing::Message() << "round " << round << ", seed 1");
     if (round % 4 == 0) {
-      const bool created = !killed("create", folders_, 0, up_to(creation)).empty();
+      const bool created = !killed_after("create", folders_, 0, up_to(creation)).empty();
       if (!created) ++in_creation;
       start_anew();
       // The next one is left to end, however slow the machine has become.
       if (!check(created, 0)) {
-        ASSERT_EQ(killed("create", folders_, 1, microseconds(0)).size(), 1u);
+        ASSERT_EQ(killed_after("create", folders_, 1, microseconds(0)).size(), 1u);
         ASSERT_TRUE(check(true, 0));
       }
     }
     // Some are killed while they still open what the one before has left.
     uint64_t acknowledged = 0;
     for (uint64_t lives = 1 + random() % 3; lives > 0; --lives) {
-      const auto said = killed("run", folders_, lives > 1 ? random() % 2 : random() % 6, up_to(creation / 2));
-      if (!said.empty()) acknowledged = std::stoull(said.back());
+      const auto said = killed_after("run", folders_, lives > 1 ? random() % 2 : random() % 6, up_to(creation / 2));
+      if (!said.empty()) acknowledged = std::stoull(said.back().line);
       ++(said.empty() ? while_opening : while_training);
     }
     ASSERT_TRUE(check(true, acknowledged));
