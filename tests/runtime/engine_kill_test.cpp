@@ -40,15 +40,21 @@ class EngineKill : public testing::TestWithParam<const char*> {
     world_ = std::make_unique<WorkerWorld>(GetParam(), folders_);
   }
 
-  // Kills one worker somewhere in `phase`, or soon after if that is over sooner than usual.
+  // Kills one worker somewhere in `phase`, or soon after if that is over sooner than usual; at times at the first
+  // promise after its beginning, which must hold from that moment on.
   void kill_in(const std::string& phase) {
     const char* verb = phase == "create" ? "create" : "run";
     std::vector<std::string> command{ENGINE_WORKER, verb, GetParam()};
     command.insert(command.end(), folders_.begin(), folders_.end());
+    const bool at_promise = verb == std::string("run") && random_() % 3 == 0;
     const uint64_t usual_us = std::max<uint64_t>(1, static_cast<uint64_t>(usual_[phase].count()));
-    std::vector<Said> said = killed(
-        command, [&](const std::vector<Said>& so_far) { return !so_far.empty() && so_far.back().line == phase; },
-        microseconds(random_() % usual_us));
+    auto begun = [&](const std::vector<Said>& so_far) {
+      return std::any_of(so_far.begin(), so_far.end(), [&](const Said& each) { return each.line == phase; });
+    };
+    auto promised = [&](const std::vector<Said>& so_far) {
+      return begun(so_far) && (!at_promise || so_far.back().line.starts_with("durable "));
+    };
+    std::vector<Said> said = killed(command, promised, microseconds(at_promise ? 0 : random_() % usual_us));
     std::string last;
     for (size_t i = 0; i < said.size(); ++i) {
       if (said[i].line == "created") last = "";
@@ -106,14 +112,18 @@ TEST_P(EngineKill, LeavesWhatWasPromisedInWhateverPhaseItComes) {
   ASSERT_TRUE(world_->create().ok());
   usual_["create"] = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin);
   for (const char* phase : kPhases) hits_[phase] = 0;
-  auto all_hits = [&] {
-    uint64_t sum = 0;
-    for (const auto& [phase, hits] : hits_) sum += hits;
-    return sum;
+  // As many as asked for, and every phase at least half as often as if they were spread evenly.
+  auto is_enough = [&] {
+    uint64_t all = 0, fewest = kills();
+    for (const auto& [phase, hits] : hits_) {
+      all += hits;
+      fewest = std::min(fewest, hits);
+    }
+    return all >= kills() && fewest >= kills() / std::size(kPhases) / 2;
   };
-  for (uint64_t round = 0; all_hits() < kills() && !HasFailure(); ++round) {
+  for (uint64_t round = 0; !is_enough() && !HasFailure(); ++round) {
     SCOPED_TRACE(testing::Message() << "round " << round << ", seed 1");
-    ASSERT_LT(round, 10 * kills()) << "workers die outside every phase";
+    ASSERT_LT(round, 10 * kills()) << "the workers die elsewhere";
     // Up to three in a row, so that what one has left is opened by one that is killed as well.
     for (uint64_t lives = 1 + random_() % 3; lives > 0; --lives) {
       const std::string phase = std::min_element(hits_.begin(), hits_.end(), [](const auto& a, const auto& b) {
@@ -128,11 +138,8 @@ TEST_P(EngineKill, LeavesWhatWasPromisedInWhateverPhaseItComes) {
     ASSERT_TRUE(world_->create().ok());
   }
   std::string counts;
-  for (const auto& [phase, hits] : hits_) {
-    counts += text(phase, " ", hits, "  ");
-    EXPECT_GE(hits, kills() / std::size(kPhases) / 2) << phase;
-  }
-  std::printf("killed in: %s\n", counts.c_str());
+  for (const auto& [phase, hits] : hits_) counts += text(" ", phase, " ", hits);
+  std::printf("killed in%s\n", counts.c_str());
 }
 
 INSTANTIATE_TEST_SUITE_P(Durability, EngineKill, testing::Values("step", "every2"),
