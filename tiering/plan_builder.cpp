@@ -234,7 +234,8 @@ class Builder {
       // A tile in host memory is written also by a step that does not update it.
       if (plan_.placements[tile].state == Tier::host) plan_.moves[moves.write].after_previous.push_back(moves.update);
       if (moves.spill != kNoMove) {  // one place on the drive holds the tile's gradient of every step
-        for (MoveId id : {moves.return_gradient, moves.return_again}) {
+        // The spill itself as well: an update that found the gradient here has skipped its return.
+        for (MoveId id : {moves.spill, moves.return_gradient, moves.return_again}) {
           if (id != kNoMove) plan_.moves[moves.spill].after_previous.push_back(id);
         }
       }

@@ -93,9 +93,16 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
     case MoveKind::update_again:
       update(tile, move.tile, ticket.step, false);
       break;
+    case MoveKind::spill_gradient:
+      if (tile.spills + tile.returns > 0) fail(text("tile ", move.tile, ": a gradient is spilled over another"));
+      ++tile.spills;
+      break;
     case MoveKind::return_gradient:
     case MoveKind::return_gradient_again:
-      if (!now.gradient_on_nvme) fail(text("tile ", move.tile, ": a gradient returns that was not spilled"));
+      if (!now.gradient_on_nvme || tile.spills > 0) {
+        fail(text("tile ", move.tile, ": a gradient returns that was not spilled"));
+      }
+      ++tile.returns;
       break;
     default:
       break;
@@ -131,10 +138,12 @@ void PlanWorld::end_move(PlanRun::Ticket ticket) {
       break;
     }
     case MoveKind::spill_gradient:
+      --tile.spills;
       now.gradient_on_nvme = true;
       break;
     case MoveKind::return_gradient:
     case MoveKind::return_gradient_again:
+      --tile.returns;
       now.gradient_returned = true;
       break;
     default:

@@ -53,6 +53,7 @@ class PlanWorld {
       bool gradient_here = false, gradient_on_nvme = false, gradient_returned = false;
     };
     std::map<uint64_t, OfStep> of_step;
+    int spills = 0, returns = 0;  // under way, to and from its one place for a spilled gradient
   };
 
   Verdict verdict(uint64_t step) const {
