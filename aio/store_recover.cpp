@@ -18,6 +18,7 @@ struct RootCopy {
   uint32_t place;
   std::optional<RootRecord> root;
   std::string why;  // there is none
+  Status unread;    // the drive's refusal, where that is why
 };
 
 std::vector<RootCopy> read_root_copies(IoEngine& engine, const StoreParts& parts) {
@@ -26,8 +27,9 @@ std::vector<RootCopy> read_root_copies(IoEngine& engine, const StoreParts& parts
     for (uint32_t place = 0; place < 2; ++place) {
       const File& file = *parts.files[drive];
       const std::string what = text(file.path(), ": root ", place);
-      RootCopy copy{drive, place, std::nullopt, {}};
+      RootCopy copy{drive, place, std::nullopt, {}, {}};
       Result<Buffer> bytes = read_bytes(engine, file, StoreLayout::root_offset(place), kRecordBytes);
+      copy.unread = bytes.status();
       Result<RootRecord> root = bytes.ok() ? RootRecord::decode(bytes->bytes(), what) : bytes.status();
       if (!root.ok()) {
         copy.why = root.status().message();
@@ -51,6 +53,24 @@ std::vector<RootRecord> candidates_of(const std::vector<RootCopy>& copies) {
   std::stable_sort(roots.begin(), roots.end(),
                    [](const RootRecord& a, const RootRecord& b) { return a.sequence > b.sequence; });
   return roots;
+}
+
+// What a drive that could not be read may hold is neither lost nor old: where no other drive has the root of that
+// place, it may be the newest. A root that was read and has rotted is gone for good, which is another matter.
+Status newest_may_be_unread(const std::vector<RootCopy>& copies, const StoreFiles& files) {
+  for (const RootCopy& copy : copies) {
+    const bool elsewhere = std::any_of(copies.begin(), copies.end(), [&](const RootCopy& other) {
+      return other.place == copy.place && other.root.has_value();
+    });
+    if (copy.unread.ok() || elsewhere) continue;
+    return Status(
+        copy.unread.code(), text("root ", copy.place, ": ", copy.unread.message()),
+        text("open it again when the drive is back; where it can never be read again, give the root up, and the "
+             "step before is looked for: dd if=/dev/zero of=",
+             files[copy.drive]->path(), " bs=", kRecordBytes,
+             " count=1 seek=", StoreLayout::root_offset(copy.place) / kRecordBytes, " conv=notrunc"));
+  }
+  return Status();
 }
 
 // Why the newest root that was found may not be the newest that was acknowledged, or may not fit the tiles. Empty if a
@@ -226,6 +246,7 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   const std::vector<RootCopy> copies = read_root_copies(engine, parts);
   const std::vector<RootRecord> roots = candidates_of(copies);
   const std::string where = parts.files.front()->path();
+  if (options.access == OpenOptions::Access::run) PENSTOCK_TRY(newest_may_be_unread(copies, parts.files));
   if (roots.empty()) {
     return Status(Code::kCorrupt, text(where, ": no root can be read on any drive: ", copies.front().why),
                   "restore the store from an export, or make it anew with --force");

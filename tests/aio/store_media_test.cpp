@@ -1,10 +1,12 @@
 // Drives that do not keep what was written: a named error or a recovery from a mirror, never a silent continuation.
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstring>
 #include <random>
 
 #include "tests/support/instrumented.h"
+#include "tests/support/scripted_backend.h"
 #include "tests/support/store_world.h"
 #include "tiering/root_record.h"
 
@@ -93,6 +95,33 @@ TEST_P(StoreMedia, BelievesAnOlderRootOnlyAfterVerifyingEveryBlock) {
   EXPECT_EQ(expect_goes_on(), kSteps - 1);
   ASSERT_FALSE(notes_.empty());
   EXPECT_NE(notes_[0].find("every block of step 3 was verified"), std::string::npos) << notes_[0];
+}
+
+// A root that was not read is not a root that rotted: the next try may find it.
+TEST_P(StoreMedia, BelievesNoOlderRootWhileTheNewestCannotBeRead) {
+  auto on_all_drives = [&](const Piece& piece) {
+    const bool newest = piece.offset_bytes == StoreLayout::root_offset(sequence_of(kSteps) % 2);
+    return piece.operation == Operation::read && newest ? EIO : ScriptedBackend::kPass;
+  };
+  {
+    Engine engine(std::make_unique<ScriptedBackend>(std::make_unique<MemoryBackend>(), on_all_drives));
+    Result<std::unique_ptr<TileStore>> store = world_.open_with(engine);
+    ASSERT_FALSE(store.ok()) << "at step " << (*store)->payload().step;
+    EXPECT_EQ(store.status().code(), Code::kEnvironment);
+    EXPECT_NE(store.status().message().find("read 4096 B at 69632 of /drive0/rank0.tiles: EIO"), std::string::npos)
+        << store.status().message();
+  }
+  EXPECT_TRUE(world_.image() == images_[kSteps]);
+  if (drives() > 1) {
+    auto on_one_drive = [&](const Piece& piece) {
+      return piece.file->drive() == 1 ? on_all_drives(piece) : ScriptedBackend::kPass;
+    };
+    Engine engine(std::make_unique<ScriptedBackend>(std::make_unique<MemoryBackend>(), on_one_drive));
+    Result<std::unique_ptr<TileStore>> store = world_.open_with(engine);
+    ASSERT_TRUE(store.ok()) << store.status().message();
+    EXPECT_EQ((*store)->payload().step, kSteps);
+  }
+  EXPECT_EQ(expect_goes_on(), kSteps);
 }
 
 TEST_P(StoreMedia, RefusesAnOlderRootWhoseSlotsHaveBeenReused) {
