@@ -14,6 +14,7 @@
 #include <random>
 
 #include "bench/support/flags.h"
+#include "bench/support/foretold.h"
 #include "tiering/simulator.h"
 #include "tools/nvme/rig.h"
 #include "tools/nvme/statistics.h"
@@ -23,7 +24,7 @@
 namespace penstock::tools {
 namespace {
 
-constexpr uint64_t kFirstSteps = 2, kSteps = 4;
+constexpr uint32_t kFirstSteps = 2, kSteps = 4;
 constexpr int kRounds = 3;
 
 struct Configuration {
@@ -98,23 +99,8 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
                                          [](double) { return Status(); }));
     return result.gbps();
   };
-  SpeculationPolicy policy;
-  std::vector<bool> speculates = {false};
-  for (uint64_t step = 1; step <= kFirstSteps + kRounds * kSteps; ++step) {
-    speculates.push_back(policy.speculate());
-    policy.learn(run.strikes(step));
-  }
   std::vector<double> actual, predicted;
   uint64_t done = kFirstSteps;
-  SimulationOptions options;
-  options.steps = kSteps;
-  options.verdict = [&](uint64_t step) { return run.strikes(done + 1 + step) ? Verdict::strike : Verdict::confirm; };
-  options.speculate = [&](uint64_t step) { return speculates[done + 1 + step]; };
-  options.strike_known_at = 0.25;
-  // The trainer copies and measures a gradient: a memory pass over it.
-  options.gradient_s = [&](uint32_t tile) {
-    return 3.0 * static_cast<double>(run.engine().plan().tiles[tile].gradient_bytes) / (machine.host_gbps * 1e9);
-  };
   for (int round = 0; round < kRounds; ++round, done += kSteps) {
     PENSTOCK_TRY_ASSIGN(before, mixed_gbps());
     auto begin = std::chrono::steady_clock::now();
@@ -125,7 +111,8 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
     MachineProfile now = machine;
     const double drift = (before + after) / 2 / machine.striped().gbps(0.5);
     for (DriveRates& drive : now.drives) drive.burst = drive.burst.scaled(drift);
-    predicted.push_back(simulate(run.engine().plan(), now, options).total_s / kSteps);
+    const Plan& plan = run.engine().plan();
+    predicted.push_back(simulate(plan, now, bench::foretold(run, plan, 0, done, kSteps)).total_s / kSteps);
   }
   run.close();
   for (const std::string& folder : settings.folders) std::filesystem::remove_all(folder);

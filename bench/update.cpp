@@ -22,6 +22,7 @@
 
 #include "aio/drive_info.h"
 #include "bench/support/flags.h"
+#include "bench/support/foretold.h"
 #include "bench/support/store_rate.h"
 #include "tools/nvme/rig.h"
 #include "tools/nvme/statistics.h"
@@ -101,104 +102,169 @@ double written_bytes(const Plan& plan) {
 // What was measured and created before the run does not count as its memory.
 void forget_resident_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
-Status run_case(const Flags& flags, uint64_t parameters, double strike_share, double retained) {
-  UpdateSettings settings;
-  settings.parameters = parameters;
-  settings.seed = flags.seed;
-  for (const std::string& folder : flags.folders) settings.folders.push_back(folder + "/update.store");
-  for (const std::string& folder : settings.folders) std::filesystem::create_directories(folder);
-  // All states on NVMe; the weight in host memory, written through.
-  settings.host_bytes = flags.budget_bytes ? flags.budget_bytes : parameters * 2 + parameters * 2 + kGiB;
-  settings.choices.host_state_share = flags.budget_bytes ? std::optional<double>() : 0.0;
-  settings.choices.weights = flags.budget_bytes ? WeightRest::automatic : WeightRest::host;
-  settings.durability = flags.durability;
-  settings.clip = strike_share >= 0;
-  settings.strike_share = std::max(0.0, strike_share);
-  if (settings.clip) settings.choices.retained_host_share = retained;
+Status no_tick(double) { return Status(); }
 
-  PENSTOCK_TRY_ASSIGN(
-      rig,
-      Rig::make({.paths = flags.folders, .size_bytes = flags.quick ? 256 * kMiB : 2 * kGiB, .memory_bytes = 16 * kMiB},
-                [](double) { return Status(); }));
-  for (const std::string& folder : flags.folders) {
-    DriveRates drive;
-    drive.path = folder;
-    size_t index = settings.machine.drives.size();
-    std::vector<std::pair<double, double>> curve;
-    for (double share : {0.0, 10.0 / 22, 1.0}) {
-      PENSTOCK_TRY_ASSIGN(result,
-                          rig->run_on(index, {.read_share = share, .depth = 8, .seconds = flags.quick ? 0.1 : 1.0},
-                                      [](double) { return Status(); }));
-      curve.push_back({share, result.gbps()});
-    }
-    drive.burst = MixCurve(curve);
-    settings.machine.drives.push_back(drive);
+struct Moved {
+  double read = 0, written = 0;  // bytes a parameter
+};
+
+class Case {
+ public:
+  Case(const Flags& flags, uint64_t parameters, double strike_share, double retained)
+      : flags_(flags),
+        per_(static_cast<double>(parameters)),
+        strike_share_(strike_share),
+        retained_(retained),
+        probe_s_(flags.quick ? 0.1 : 1.0) {
+    settings_.parameters = parameters;
+    settings_.seed = flags.seed;
+    for (const std::string& folder : flags.folders) settings_.folders.push_back(folder + "/update.store");
+    // All states on NVMe; the weight in host memory, written through.
+    settings_.host_bytes = flags.budget_bytes ? flags.budget_bytes : parameters * 2 + parameters * 2 + kGiB;
+    settings_.choices.host_state_share = flags.budget_bytes ? std::optional<double>() : 0.0;
+    settings_.choices.weights = flags.budget_bytes ? WeightRest::automatic : WeightRest::host;
+    settings_.durability = flags.durability;
+    settings_.clip = strike_share >= 0;
+    settings_.strike_share = std::max(0.0, strike_share);
+    if (settings_.clip) settings_.choices.retained_host_share = retained;
   }
-  settings.machine.host_gbps = measure_update_gbps(StateForm(), 0);
 
-  UpdateRun run(settings);
-  PENSTOCK_TRY(run.create(aio::CreateOptions::Existing::replace));
-  forget_resident_peak();
-  PENSTOCK_TRY(run.open());
-  const Plan plan = run.engine().plan();
-  std::vector<double> store_gbps, scratch_gbps;
-  const double per = static_cast<double>(parameters);
-  // A speculative step that strikes, and one that waits, move more; the plan says how much.
-  for (int i = 0; i < 3; ++i) PENSTOCK_TRY(run.step().status());
-  PENSTOCK_TRY(run.engine().settle());
-  const uint64_t peak_bytes = resident_bytes_peak();  // before the probes take memory of their own
+  Status measure() {
+    for (const std::string& folder : settings_.folders) std::filesystem::create_directories(folder);
+    PENSTOCK_TRY(measure_machine());
+    run_ = std::make_unique<UpdateRun>(settings_);
+    PENSTOCK_TRY(run_->create(aio::CreateOptions::Existing::replace));
+    forget_resident_peak();
+    PENSTOCK_TRY(open());
+    const Plan plan = run_->engine().plan();
+    PENSTOCK_TRY(take_steps(kFirstSteps));
+    const uint64_t peak_bytes = resident_bytes_peak();  // before the probes take memory of their own
+    for (int round = 0; round < flags_.rounds; ++round) PENSTOCK_TRY(measure_round());
+    report(plan, peak_bytes);
+    run_->close();
+    for (const std::string& folder : settings_.folders) std::filesystem::remove_all(folder);
+    return Status();
+  }
 
-  const double update_bytes = static_cast<double>(lane_bytes(plan, Lane::update)) / per;
-  const double planned_read = static_cast<double>(plan.read_bytes()) / per;
-  const double planned_written = written_bytes(plan) / per;
-  bench::StoreTraffic traffic;
-  traffic.read_share = planned_read / (planned_read + planned_written);
-  traffic.seconds = flags.quick ? 0.1 : 1.0;
-  auto probe = [&]() -> Result<double> {
-    run.close();
-    PENSTOCK_TRY_ASSIGN(gbps, bench::measure_store_gbps(settings.folders, traffic));
-    PENSTOCK_TRY_ASSIGN(scratch, rig->run({.read_share = traffic.read_share, .depth = 8, .seconds = traffic.seconds},
-                                          [](double) { return Status(); }));
-    scratch_gbps.push_back(scratch.gbps());
-    store_gbps.push_back(gbps);
-    PENSTOCK_TRY(run.open());
+ private:
+  static constexpr int kFirstSteps = 3;  // until every slot was written once
+
+  Status measure_machine() {
+    PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags_.folders,
+                                        .size_bytes = flags_.quick ? 256 * kMiB : 2 * kGiB,
+                                        .memory_bytes = 16 * kMiB},
+                                       no_tick));
+    rig_ = std::move(rig);
+    for (size_t index = 0; index < flags_.folders.size(); ++index) {
+      DriveRates drive;
+      drive.path = flags_.folders[index];
+      std::vector<std::pair<double, double>> curve;
+      for (double share : {0.0, 10.0 / 22, 1.0}) {
+        PENSTOCK_TRY_ASSIGN(result,
+                            rig_->run_on(index, {.read_share = share, .depth = 8, .seconds = probe_s_}, no_tick));
+        curve.push_back({share, result.gbps()});
+      }
+      drive.burst = MixCurve(curve);
+      settings_.machine.drives.push_back(drive);
+    }
+    settings_.machine.host_gbps = measure_update_gbps(StateForm(), 0);
+    return Status();
+  }
+
+  Status open() {
+    PENSTOCK_TRY(run_->open());
+    opened_at_ = run_->engine().steps_done();
+    return Status();
+  }
+
+  Status take_steps(int count) {
+    for (int i = 0; i < count; ++i) PENSTOCK_TRY(run_->step().status());
+    return run_->engine().settle();
+  }
+
+  Status measure_round() {
+    PENSTOCK_TRY_ASSIGN(before_gbps, probe());
+    // An engine just opened has to learn again that gradients strike.
+    if (settings_.strike_share > 0) PENSTOCK_TRY(take_steps(SpeculationPolicy::kPauseAfter));
+    const Plan& plan = run_->engine().plan();
+    const Moved planned = foretell(plan);
+    const Sectors start = device_bytes(flags_.folders);
+    const auto begin = std::chrono::steady_clock::now();
+    PENSTOCK_TRY(take_steps(flags_.steps));
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    const Sectors end = device_bytes(flags_.folders);
+    const double update_bytes = static_cast<double>(lane_bytes(plan, Lane::update)) / per_;
+    PENSTOCK_TRY_ASSIGN(after_gbps, probe());
+
+    auto a_step = [&](uint64_t bytes) { return static_cast<double>(bytes) / flags_.steps / per_; };
+    const Moved moved{a_step(end.read_bytes - start.read_bytes), a_step(end.written_bytes - start.written_bytes)};
+    const double drive_ns = (moved.read + moved.written) / ((before_gbps + after_gbps) / 2);
+    ns_.push_back(elapsed.count() / flags_.steps / per_ * 1e9);
+    floors_.push_back(std::max(drive_ns, update_bytes / settings_.machine.host_gbps));
+    ratios_.push_back(floors_.back() / ns_.back());
+    reads_.push_back(moved.read);
+    writes_.push_back(moved.written);
+    planned_reads_.push_back(planned.read);
+    planned_writes_.push_back(planned.written);
+    return Status();
+  }
+
+  // What the next steps will move: what is struck is redone as far as it had been updated.
+  Moved foretell(const Plan& plan) const {
+    if (settings_.strike_share == 0) return {static_cast<double>(plan.read_bytes()) / per_, written_bytes(plan) / per_};
+    const auto steps = static_cast<uint32_t>(flags_.steps);
+    const uint64_t done = run_->engine().steps_done();
+    const Simulation simulation =
+        simulate(plan, settings_.machine, bench::foretold(*run_, plan, opened_at_, done, steps));
+    Moved sum;
+    for (const SimulatedStep& step : simulation.steps) {
+      sum.read += static_cast<double>(step.read_bytes) / steps / per_;
+      sum.written += static_cast<double>(step.written_bytes) / steps / per_;
+    }
+    return sum;
+  }
+
+  // Of the store's own bytes, which nobody else may have open meanwhile.
+  Result<double> probe() {
+    const Plan& plan = run_->engine().plan();
+    const double read = static_cast<double>(plan.read_bytes());
+    traffic_.read_share = read / (read + written_bytes(plan));
+    traffic_.seconds = probe_s_;
+    run_->close();
+    PENSTOCK_TRY_ASSIGN(gbps, bench::measure_store_gbps(settings_.folders, traffic_));
+    PENSTOCK_TRY_ASSIGN(scratch,
+                        rig_->run({.read_share = traffic_.read_share, .depth = 8, .seconds = probe_s_}, no_tick));
+    store_gbps_.push_back(gbps);
+    scratch_gbps_.push_back(scratch.gbps());
+    PENSTOCK_TRY(open());
     return gbps;
-  };
-  std::vector<double> ratios, ns, floors, reads, writes;
-  for (int round = 0; round < flags.rounds; ++round) {
-    PENSTOCK_TRY_ASSIGN(before, probe());
-    const Sectors start = device_bytes(flags.folders);
-    auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < flags.steps; ++i) {
-      PENSTOCK_TRY_ASSIGN(report, run.step());
-      (void)report;
-    }
-    PENSTOCK_TRY(run.engine().settle());
-    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / flags.steps;
-    const Sectors end = device_bytes(flags.folders);
-    const double moved_read = static_cast<double>(end.read_bytes - start.read_bytes) / flags.steps / per;
-    const double moved_written = static_cast<double>(end.written_bytes - start.written_bytes) / flags.steps / per;
-    PENSTOCK_TRY_ASSIGN(after, probe());
-    const double drive_ns = (moved_read + moved_written) / ((before + after) / 2);
-    const double floor_ns = std::max(drive_ns, update_bytes / settings.machine.host_gbps);
-    ns.push_back(seconds / per * 1e9);
-    floors.push_back(floor_ns);
-    ratios.push_back(floor_ns / ns.back());
-    reads.push_back(moved_read);
-    writes.push_back(moved_written);
   }
-  std::string name = text(parameters / 1'000'000, "M");
-  if (strike_share >= 0) name += text(" clip ", strike_share, " retained ", retained);
-  if (flags.budget_bytes) name += text(" budget ", bytes_text(flags.budget_bytes));
-  std::string note =
-      text("read ", median(reads), " of ", planned_read, " B, written ", median(writes), " of ", planned_written,
-           " B, peak ", bytes_text(peak_bytes), " of ", bytes_text(plan.needed_bytes(Tier::host)),
-           " planned; the drives give ", median(store_gbps), " GB/s, ", median(scratch_gbps), " on a scratch file");
-  print(flags, name, median(ns), "ns/param", median(floors), median(ratios), 1 / 1.05, note);
-  run.close();
-  for (const std::string& folder : settings.folders) std::filesystem::remove_all(folder);
-  return Status();
-}
+
+  void report(const Plan& plan, uint64_t peak_bytes) const {
+    std::string name = text(settings_.parameters / 1'000'000, "M");
+    if (settings_.clip) name += text(" clip ", strike_share_, " retained ", retained_);
+    if (flags_.budget_bytes) name += text(" budget ", bytes_text(flags_.budget_bytes));
+    if (text_of(plan.durability) != "step") name += text(" durable ", text_of(plan.durability));
+    print(flags_, name, median(ns_), "ns/param", median(floors_), median(ratios_), 1 / 1.05,
+          text("read ", median(reads_), " of ", median(planned_reads_), " B, written ", median(writes_), " of ",
+               median(planned_writes_), " B, peak ", bytes_text(peak_bytes), " of ",
+               bytes_text(plan.needed_bytes(Tier::host)), " planned; the drives give ", median(store_gbps_), " GB/s, ",
+               median(scratch_gbps_), " on a scratch file"));
+  }
+
+  const Flags& flags_;
+  const double per_;
+  const double strike_share_, retained_;
+  const double probe_s_;
+  UpdateSettings settings_;
+  bench::StoreTraffic traffic_;
+  std::unique_ptr<Rig> rig_;
+  std::unique_ptr<UpdateRun> run_;
+  uint64_t opened_at_ = 0;
+  // By round.
+  std::vector<double> ratios_, ns_, floors_, reads_, writes_, planned_reads_, planned_writes_, store_gbps_,
+      scratch_gbps_;
+};
 
 // A case's peak of memory is its own only in a process of its own.
 int in_own_process(const std::function<Status()>& body) {
@@ -245,7 +311,7 @@ int run(int argc, char** argv) {
   for (uint64_t parameters : flags.parameters) {
     for (double strikes : flags.strike_shares) {
       for (double retained : strikes < 0 ? std::vector<double>{1} : flags.retained) {
-        const int code = in_own_process([&] { return run_case(flags, parameters, strikes, retained); });
+        const int code = in_own_process([&] { return Case(flags, parameters, strikes, retained).measure(); });
         if (code != 0) return code;
       }
     }

@@ -73,7 +73,7 @@ class Storm {
     return text(world_.drives(), " drives, ", request.slots, " slots, window ", *request.choices.window_tiles,
                 ", state in host ", *request.choices.host_state_share, ", weights ",
                 static_cast<int>(request.choices.weights), ", retained ", *request.choices.retained_host_share,
-                ", durability ", static_cast<int>(request.durability.kind), "/", request.durability.steps,
+                ", durability ", static_cast<int>(request.durability->kind), "/", request.durability->steps,
                 clips_ ? ", clipping" : "", faulty_ ? ", faults" : "", ", ", world_.micro_batches, " micro-batches");
   }
 
@@ -198,7 +198,7 @@ class Storm {
 
   Status begin_and_discard(Engine& engine) {
     const PlanRequest& request = world_.options.request;
-    if (!clips_ && (request.slots == 1 || request.durability.kind != Durability::Kind::step)) return Status();
+    if (!clips_ && (request.slots == 1 || request.durability->kind != Durability::Kind::step)) return Status();
     PENSTOCK_TRY(engine.begin({.groups = {world_.hyper}, .micro_batches = world_.micro_batches}));
     shuffle_units();
     for (size_t given = random_() % (world_.unit_order.size() + 1); given > 0; --given) {
