@@ -103,6 +103,14 @@ PageAreas read_page_areas(IoEngine& engine, const StoreParts& parts) {
   return areas;
 }
 
+// As of a root: a page that is missed may be where a drive could not be read.
+Status pages_may_be_unread(const PageAreas& areas) {
+  for (const Result<Buffer>& area : areas) {
+    if (!area.ok()) return area.status().within("table pages");
+  }
+  return Status();
+}
+
 std::span<const std::byte> page_bytes_in(const PageAreas& areas, uint32_t drive, const StoreLayout& layout,
                                          uint32_t page, uint32_t slot) {
   if (!areas[drive].ok()) return {};
@@ -257,6 +265,7 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   for (const RootRecord& root : roots) {
     Result<Loaded> loaded = load(parts, root, areas);
     Status refusal = loaded.status();
+    if (!loaded.ok() && options.access == OpenOptions::Access::run) PENSTOCK_TRY(pages_may_be_unread(areas));
     if (root.state == RootRecord::State::torn && options.access == OpenOptions::Access::run)
       return torn(root).within(where);
     if (refusal.ok() && !doubt.empty() && options.access == OpenOptions::Access::inspect) {

@@ -36,7 +36,8 @@ class Repairs {
 };
 
 // Takes the newest root that can be believed into `parts.root` and `parts.table`. If a copy of the newest or of a newer
-// one is unreadable or differs, every block is verified before an older one is believed.
+// one has rotted or differs, every block is verified before an older one is believed. None is believed to run from
+// while the newest may lie where a drive refuses to read and no other drive has it: it may be back at the next try.
 Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& options, Repairs& repairs);
 
 }  // namespace penstock::aio

@@ -64,6 +64,7 @@ class StoreMedia : public testing::TestWithParam<uint32_t> {
 
   StoreLayout layout() const { return StoreLayout(shape_, 2, shares_of({}, drives())); }
   StoreLayout::Piece place_of(TileId tile, uint32_t slot) const { return layout().pieces(tile, slot, 0, 4096).front(); }
+  static constexpr uint32_t page_slot() { return kSteps % 2; }  // of the newest root's only page
   uint32_t slot_of(TileId tile) {
     Result<std::unique_ptr<TileStore>> store = world_.open({.access = OpenOptions::Access::inspect});
     TileStore::Reading reading = *(*store)->begin_read(tile);
@@ -110,6 +111,22 @@ TEST_P(StoreMedia, BelievesNoOlderRootWhileTheNewestCannotBeRead) {
     EXPECT_EQ(store.status().code(), Code::kEnvironment);
     EXPECT_NE(store.status().message().find("read 4096 B at 69632 of /drive0/rank0.tiles: EIO"), std::string::npos)
         << store.status().message();
+  }
+  // Nor while its table pages may be there, unread.
+  for (uint32_t drive = 1; drive < drives(); ++drive) rot(drive, layout().page_offset(0, page_slot()) + 70);
+  {
+    const std::vector<MemoryFile::Bytes> rotten = world_.image();
+    Engine engine(std::make_unique<ScriptedBackend>(std::make_unique<MemoryBackend>(), [&](const Piece& piece) {
+      const bool pages = piece.offset_bytes == layout().page_offset(0, 0) && piece.file->drive() == 0;
+      return piece.operation == Operation::read && pages ? EIO : ScriptedBackend::kPass;
+    }));
+    Result<std::unique_ptr<TileStore>> store = world_.open_with(engine);
+    ASSERT_FALSE(store.ok()) << "at step " << (*store)->payload().step;
+    EXPECT_EQ(store.status().code(), Code::kEnvironment);
+    EXPECT_NE(store.status().message().find("of /drive0/rank0.tiles: EIO"), std::string::npos)
+        << store.status().message();
+    EXPECT_TRUE(world_.image() == rotten);
+    world_.put_image(images_[kSteps]);
   }
   EXPECT_TRUE(world_.image() == images_[kSteps]);
   if (drives() > 1) {
