@@ -14,6 +14,7 @@
 
 #include "tests/aio/test_files.h"
 #include "tests/runtime/engine_worker.h"
+#include "tests/support/instrumented.h"
 #include "tests/support/worker_process.h"
 
 namespace penstock::engine {
@@ -23,7 +24,8 @@ using std::chrono::microseconds;
 
 uint64_t kills() {
   const char* asked = std::getenv("ENGINE_KILLS");
-  return asked ? std::strtoull(asked, nullptr, 10) : 28;
+  if (asked) return std::strtoull(asked, nullptr, 10);
+  return test::kStride > 1 ? std::size(kPhases) : 4 * std::size(kPhases);
 }
 
 bool is_phase(const Said& said) {
