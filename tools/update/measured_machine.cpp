@@ -78,6 +78,7 @@ Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, 
     drive.flush_s = flush_s;
     machine.drives.push_back(drive);
   }
+  rig.reset();  // before the next measurement takes memory
   machine.host_gbps = measure_update_gbps(form, 0);
   return machine;
 }
