@@ -12,9 +12,7 @@ namespace penstock::cpu_optim {
 // What kernels of all moment forms share.
 template <class L, OptimizerKind kKind, MasterForm kMaster, MomentForm kMoments>
 struct UpdatePass {
-  static constexpr Order kOrder = kMoments == MomentForm::fp32   ? Order::runs
-                                  : kMoments == MomentForm::bf16 ? Order::pairs
-                                                                 : Order::quads;
+  static constexpr Order kOrder = kMoments == MomentForm::fp32 ? Order::runs : Order::pairs;
   using O = Ordered<L, kOrder>;
   using Float = typename L::Float;
   using Bits = typename L::Bits;
@@ -24,8 +22,9 @@ struct UpdatePass {
 
   static constexpr bool kHasMomentum = arithmetic::has_momentum(kKind);
   static constexpr bool kHasVariance = arithmetic::has_variance(kKind);
-  static constexpr auto kDenominator =
-      kMoments == MomentForm::fp32 ? arithmetic::Denominator::divided : arithmetic::Denominator::multiplied;
+  static constexpr auto kArithmetic = kMoments == MomentForm::fp32   ? arithmetic::Moments::divided
+                                      : kMoments == MomentForm::bf16 ? arithmetic::Moments::multiplied
+                                                                     : arithmetic::Moments::rooted;
 
   // Places among the planes: the weight, then as resting_planes() orders them.
   static constexpr size_t kWeight = 0;
@@ -40,22 +39,24 @@ struct UpdatePass {
     Floats gradient, weight, momentum, variance;
   };
 
+  template <uint64_t kElements>
   PENSTOCK_LANES void prefetch(const std::byte* plane, uint64_t element, uint64_t element_bytes) {
     const std::byte* first = plane + element * element_bytes;
-    for (uint64_t byte = 0; byte < O::kElements * element_bytes; byte += 64) L::prefetch(first + byte);
+    for (uint64_t byte = 0; byte < kElements * element_bytes; byte += 64) L::prefetch(first + byte);
   }
-  // Asks for the lines that the elements `prefetch_elements` from i need; past the end of a plane it does no harm.
+  // Asks for the lines that kElements `prefetch_elements` from i need; past the end of a plane it does no harm.
+  template <uint64_t kElements>
   PENSTOCK_LANES void prefetch(const UpdateRun& run, uint64_t i) {
     const uint64_t ahead = i + run.prefetch_elements;
-    prefetch(run.gradient, ahead, run.gradient_dtype == Dtype::fp32 ? 4 : 2);
-    if constexpr (kMaster == MasterForm::same) prefetch(run.planes[kWeight].source, ahead, 4);
-    if constexpr (kMaster == MasterForm::full) prefetch(run.planes[kOwnMaster].source, ahead, 4);
+    prefetch<kElements>(run.gradient, ahead, run.gradient_dtype == Dtype::fp32 ? 4 : 2);
+    if constexpr (kMaster == MasterForm::same) prefetch<kElements>(run.planes[kWeight].source, ahead, 4);
+    if constexpr (kMaster == MasterForm::full) prefetch<kElements>(run.planes[kOwnMaster].source, ahead, 4);
     if constexpr (kMaster == MasterForm::split) {
-      prefetch(run.planes[kWeight].source, ahead, 2);
-      prefetch(run.planes[kOwnMaster].source, ahead, 2);
+      prefetch<kElements>(run.planes[kWeight].source, ahead, 2);
+      prefetch<kElements>(run.planes[kOwnMaster].source, ahead, 2);
     }
-    if constexpr (kHasMomentum) prefetch(run.planes[kMomentum].source, ahead, kMomentBytes);
-    if constexpr (kHasVariance) prefetch(run.planes[kVariance].source, ahead, kMomentBytes);
+    if constexpr (kHasMomentum) prefetch<kElements>(run.planes[kMomentum].source, ahead, kMomentBytes);
+    if constexpr (kHasVariance) prefetch<kElements>(run.planes[kVariance].source, ahead, kMomentBytes);
   }
 
   PENSTOCK_LANES Floats as_floats(const Words& x) {
@@ -79,11 +80,7 @@ struct UpdatePass {
     if constexpr (kMaster == MasterForm::same) return O::load32(run.planes[kWeight].source + i * 4);
     if constexpr (kMaster == MasterForm::full) return O::load32(run.planes[kOwnMaster].source + i * 4);
     if constexpr (kMaster == MasterForm::split) {
-      // The rounding of the high half carried exactly where the low half, as a signed number, is negative.
-      Words high = O::load16(run.planes[kWeight].source + i * 2),
-            low = O::load16(run.planes[kOwnMaster].source + i * 2);
-      for (size_t k = 0; k < kRegisters; ++k) high.at[k] = high.at[k] + L::shift_signed(low.at[k], 16);
-      return as_floats(high);
+      return as_floats(O::load_split(run.planes[kWeight].source + i * 2, run.planes[kOwnMaster].source + i * 2));
     }
   }
 
@@ -119,7 +116,9 @@ struct UpdatePass {
 
   // The random bits of the elements from i on. `counters` is O::indices(arithmetic::kRandomStep).
   PENSTOCK_LANES Words random_bits(const UpdateRun& run, const Words& counters, uint64_t i) {
-    const uint32_t index = run.random_index + run.random_key + static_cast<uint32_t>(i);
+    return random_words(counters, run.random_index + run.random_key + static_cast<uint32_t>(i));
+  }
+  PENSTOCK_LANES Words random_words(const Words& counters, uint32_t index) {
     const Bits base = L::bits(index * arithmetic::kRandomStep);
     Words random;
     for (size_t k = 0; k < kRegisters; ++k) {
@@ -129,23 +128,35 @@ struct UpdatePass {
     return random;
   }
 
-  PENSTOCK_LANES void step(const UpdateRun& run, const Coefficients& c, Elements& e) {
+  PENSTOCK_LANES void step_moments(const UpdateRun& run, const Coefficients& c, Elements& e) {
     for (size_t k = 0; k < kRegisters; ++k) {
-      Float g = arithmetic::scaled_gradient<L>(e.gradient.at[k], run.gradient_scale);
-      arithmetic::optimizer_formula<L, kKind, kDenominator>(c, g, e.weight.at[k], e.momentum.at[k], e.variance.at[k]);
+      e.gradient.at[k] = arithmetic::scaled_gradient<L>(e.gradient.at[k], run.gradient_scale);
+      arithmetic::optimizer_moments<L, kKind, kArithmetic>(c, e.gradient.at[k], e.weight.at[k], e.momentum.at[k],
+                                                           e.variance.at[k]);
     }
-    for (size_t k = 0; k < kRegisters; k += 2) {
-      bool has_nan = L::any_nan(e.weight.at[k], e.weight.at[k + 1]);
-      if constexpr (kKind == OptimizerKind::lion) {
-        has_nan = has_nan || L::any_nan(e.momentum.at[k], e.momentum.at[k + 1]);
-      }
-      if (!has_nan) [[likely]]
-        continue;
-      for (size_t j = k; j < k + 2; ++j) {
-        e.weight.at[j] = L::one_nan(e.weight.at[j]);
-        if constexpr (kHasMomentum) e.momentum.at[j] = L::one_nan(e.momentum.at[j]);
-        if constexpr (kHasVariance) e.variance.at[j] = L::one_nan(e.variance.at[j]);
-      }
+  }
+  PENSTOCK_LANES void step_weight(const Coefficients& c, Elements& e) {
+    for (size_t k = 0; k < kRegisters; ++k) {
+      arithmetic::optimizer_weight<L, kKind, kArithmetic>(c, e.gradient.at[k], e.weight.at[k], e.momentum.at[k],
+                                                          e.variance.at[k]);
+    }
+  }
+  // Whether some weight is a NaN, or a moment of lion's.
+  PENSTOCK_LANES bool any_nan(const Elements& e) {
+    bool has_nan = L::any_nan(e.weight.at[0], e.weight.at[1]);
+    if constexpr (kKind == OptimizerKind::lion) has_nan = has_nan || L::any_nan(e.momentum.at[0], e.momentum.at[1]);
+    return has_nan;
+  }
+  // The whole step.
+  PENSTOCK_LANES void step(const UpdateRun& run, const Coefficients& c, Elements& e) {
+    step_moments(run, c, e);
+    step_weight(c, e);
+    if (!any_nan(e)) [[likely]]
+      return;
+    for (size_t k = 0; k < kRegisters; ++k) {
+      e.weight.at[k] = L::one_nan(e.weight.at[k]);
+      if constexpr (kHasMomentum) e.momentum.at[k] = L::one_nan(e.momentum.at[k]);
+      if constexpr (kHasVariance) e.variance.at[k] = L::one_nan(e.variance.at[k]);
     }
   }
 };
@@ -191,7 +202,7 @@ struct WordUpdatePass : UpdatePass<L, kKind, kMaster, kMoments> {
     const Coefficients c = coefficients_in_memory;
     const Words counters = O::indices(arithmetic::kRandomStep);
     for (uint64_t i = 0; i < run.elements; i += O::kElements) {
-      Base::prefetch(run, i);
+      Base::template prefetch<O::kElements>(run, i);
       typename Base::Elements e;
       e.gradient = Base::load_gradient(run, i);
       e.weight = Base::load_weight(run, i);

@@ -53,6 +53,31 @@ struct Avx2Lanes : XsimdLanes<xsimd::fma3<xsimd::avx2>> {
   PENSTOCK_LANES Bits shift_signed(Bits x, int count) { return _mm256_srai_epi32(x, count); }
   PENSTOCK_LANES Bits larger(Bits a, Bits b) { return _mm256_max_epi32(a, b); }
 
+  PENSTOCK_LANES Bits load8(const void* source) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(source)));
+  }
+  PENSTOCK_LANES Bits load8_signed(const void* source) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(source)));
+  }
+  PENSTOCK_LANES Bits packed8(Bits first, Bits second) {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi16(first, second), _MM_SHUFFLE(3, 1, 2, 0));
+  }
+  PENSTOCK_LANES Bits shift_right16(Bits x, int count) { return _mm256_srli_epi16(x, count); }
+  PENSTOCK_LANES Bits signs16(Bits x) { return _mm256_srai_epi16(x, 15); }
+  PENSTOCK_LANES Bits add16(Bits a, Bits b) { return _mm256_add_epi16(a, b); }
+  PENSTOCK_LANES Bits excess16(Bits a, Bits b) { return _mm256_subs_epu16(a, b); }
+  PENSTOCK_LANES Bits larger16(Bits a, Bits b) { return _mm256_max_epi16(a, b); }
+  PENSTOCK_LANES Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
+    return _mm256_blendv_epi8(_mm256_add_epi16(x, y), otherwise, _mm256_cmpeq_epi16(x, _mm256_setzero_si256()));
+  }
+  PENSTOCK_LANES Bits zero_below16(Bits x, Bits test, Bits least) {
+    return _mm256_andnot_si256(_mm256_cmpgt_epi16(least, test), x);
+  }
+  PENSTOCK_LANES uint32_t largest_of16(Bits x) {
+    __m128i half = _mm_max_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    return ~_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi32(-1))), 0) & 0xffffu;
+  }
+
   struct Squares {
     __m256d low, high;
   };

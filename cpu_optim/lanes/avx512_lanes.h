@@ -11,9 +11,10 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   PENSTOCK_LANES Float fused(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
 
   PENSTOCK_LANES Float flushed(Float x, float tiny) {
-    // Below kTermTiny the five upper exponent bits are zero.
-    __mmask16 is_tiny = tiny == arithmetic::kTermTiny
-                            ? _mm512_testn_epi32_mask(as_bits(x), bits(0x7c00'0000))
+    // Below kTermTiny the five upper exponent bits are zero, below kByteMomentTiny three.
+    __mmask16 is_tiny = tiny == arithmetic::kTermTiny ? _mm512_testn_epi32_mask(as_bits(x), bits(0x7c00'0000))
+                        : tiny == arithmetic::kByteMomentTiny
+                            ? _mm512_testn_epi32_mask(as_bits(x), bits(0x7000'0000))
                             : _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(tiny), _CMP_LT_OQ);
     return _mm512_mask_and_ps(x, is_tiny, x, _mm512_set1_ps(-0.0f));
   }
@@ -57,8 +58,31 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   PENSTOCK_LANES Bits select_bits(uint32_t mask, Bits a, Bits b) {
     return _mm512_ternarylogic_epi32(bits(mask), a, b, 0xca);
   }
-  PENSTOCK_LANES Bits if_set(Bits test, Bits x, Bits otherwise) {
-    return _mm512_mask_mov_epi32(otherwise, _mm512_test_epi32_mask(test, test), x);
+
+  PENSTOCK_LANES Bits load8(const void* source) {
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(source)));
+  }
+  PENSTOCK_LANES Bits load8_signed(const void* source) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(source)));
+  }
+  PENSTOCK_LANES Bits packed8(Bits first, Bits second) {
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packus_epi16(first, second));
+  }
+  PENSTOCK_LANES Bits shift_right16(Bits x, int count) { return _mm512_srli_epi16(x, static_cast<unsigned>(count)); }
+  PENSTOCK_LANES Bits signs16(Bits x) { return _mm512_srai_epi16(x, 15); }
+  PENSTOCK_LANES Bits add16(Bits a, Bits b) { return _mm512_add_epi16(a, b); }
+  PENSTOCK_LANES Bits excess16(Bits a, Bits b) { return _mm512_subs_epu16(a, b); }
+  PENSTOCK_LANES Bits larger16(Bits a, Bits b) { return _mm512_max_epi16(a, b); }
+  PENSTOCK_LANES Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
+    return _mm512_mask_add_epi16(otherwise, _mm512_test_epi16_mask(x, x), x, y);
+  }
+  PENSTOCK_LANES Bits zero_below16(Bits x, Bits test, Bits least) {
+    return _mm512_maskz_mov_epi16(_mm512_cmp_epi16_mask(test, least, _MM_CMPINT_NLT), x);
+  }
+  PENSTOCK_LANES uint32_t largest_of16(Bits x) {
+    __m256i half = _mm256_max_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    __m128i quarter = _mm_max_epi16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    return ~_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(quarter, _mm_set1_epi32(-1))), 0) & 0xffffu;
   }
 
   struct Squares {

@@ -49,6 +49,35 @@ struct NeonLanes : XsimdLanes<xsimd::neon64> {
     return vreinterpretq_u32_s32(vmaxq_s32(vreinterpretq_s32_u32(a), vreinterpretq_s32_u32(b)));
   }
 
+  PENSTOCK_LANES uint16x8_t halves(Bits x) { return vreinterpretq_u16_u32(x); }
+  PENSTOCK_LANES int16x8_t signed_halves(Bits x) { return vreinterpretq_s16_u32(x); }
+  PENSTOCK_LANES Bits of_halves(uint16x8_t x) { return vreinterpretq_u32_u16(x); }
+  PENSTOCK_LANES Bits load8(const void* source) {
+    return of_halves(vmovl_u8(vld1_u8(static_cast<const uint8_t*>(source))));
+  }
+  PENSTOCK_LANES Bits load8_signed(const void* source) {
+    return vreinterpretq_u32_s16(vmovl_s8(vld1_s8(static_cast<const int8_t*>(source))));
+  }
+  PENSTOCK_LANES Bits packed8(Bits first, Bits second) {
+    return vreinterpretq_u32_u8(vcombine_u8(vmovn_u16(halves(first)), vmovn_u16(halves(second))));
+  }
+  PENSTOCK_LANES Bits shift_right16(Bits x, int count) {
+    return of_halves(vshlq_u16(halves(x), vdupq_n_s16(static_cast<int16_t>(-count))));
+  }
+  PENSTOCK_LANES Bits signs16(Bits x) { return vreinterpretq_u32_s16(vshrq_n_s16(signed_halves(x), 15)); }
+  PENSTOCK_LANES Bits add16(Bits a, Bits b) { return of_halves(vaddq_u16(halves(a), halves(b))); }
+  PENSTOCK_LANES Bits excess16(Bits a, Bits b) { return of_halves(vqsubq_u16(halves(a), halves(b))); }
+  PENSTOCK_LANES Bits larger16(Bits a, Bits b) {
+    return vreinterpretq_u32_s16(vmaxq_s16(signed_halves(a), signed_halves(b)));
+  }
+  PENSTOCK_LANES Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
+    return of_halves(vbslq_u16(vceqzq_u16(halves(x)), halves(otherwise), vaddq_u16(halves(x), halves(y))));
+  }
+  PENSTOCK_LANES Bits zero_below16(Bits x, Bits test, Bits least) {
+    return of_halves(vandq_u16(halves(x), vcgeq_s16(signed_halves(test), signed_halves(least))));
+  }
+  PENSTOCK_LANES uint32_t largest_of16(Bits x) { return static_cast<uint16_t>(vmaxvq_s16(signed_halves(x))); }
+
   struct Squares {
     float64x2_t low, high;
   };

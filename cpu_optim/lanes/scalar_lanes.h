@@ -56,7 +56,6 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static Bits larger(Bits a, Bits b) { return static_cast<int32_t>(a) > static_cast<int32_t>(b) ? a : b; }
   // a's bits where mask is set, else b's.
   static Bits select_bits(uint32_t mask, Bits a, Bits b) { return (a & mask) | (b & ~mask); }
-  static Bits if_set(Bits test, Bits x, Bits otherwise) { return test != 0 ? x : otherwise; }
   static bool any_nan(Float a, Float b) { return a != a || b != b; }
   static Bits zero_unless_finite(Bits x, Float decider) {
     return arithmetic::is_finite(arithmetic::bits_of(decider)) ? x : 0;
@@ -64,6 +63,52 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   // 0, 1, 2, ...
   static Bits ramp() { return 0; }
   static uint32_t largest_of(Bits x) { return x; }
+
+  // What follows takes Bits for twice kWidth 16-bit numbers.
+  template <class Of>
+  static Bits each16(Of of) {
+    return (of(0) & 0xffffu) | of(16) << 16;
+  }
+  static uint32_t half(Bits x, int shift) { return x >> shift & 0xffffu; }
+  static int32_t signed_half(Bits x, int shift) { return static_cast<int16_t>(x >> shift); }
+
+  // As many bytes, with zeros or their signs above; and as many numbers below 256 of each of two, packed into bytes.
+  static Bits load8(const void* source) {
+    return (read<uint16_t>(source) & 0xffu) | (read<uint16_t>(source) >> 8) << 16;
+  }
+  static Bits load8_signed(const void* source) {
+    const Bits x = load8(source);
+    return each16([&](int at) { return static_cast<uint32_t>(static_cast<int8_t>(x >> at)); });
+  }
+  static Bits packed8(Bits first, Bits second) {
+    return half(first, 0) | half(first, 16) << 8 | half(second, 0) << 16 | half(second, 16) << 24;
+  }
+  static Bits shift_right16(Bits x, int count) {
+    return each16([&](int at) { return half(x, at) >> count; });
+  }
+  // All ones where the number is negative.
+  static Bits signs16(Bits x) {
+    return each16([&](int at) { return signed_half(x, at) < 0 ? 0xffffu : 0u; });
+  }
+  static Bits add16(Bits a, Bits b) {
+    return each16([&](int at) { return (a >> at) + (b >> at); });
+  }
+  // a - b of unsigned numbers, zero where b is larger.
+  static Bits excess16(Bits a, Bits b) {
+    return each16([&](int at) { return half(a, at) > half(b, at) ? half(a, at) - half(b, at) : 0; });
+  }
+  // As signed numbers.
+  static Bits larger16(Bits a, Bits b) {
+    return each16([&](int at) { return signed_half(a, at) > signed_half(b, at) ? half(a, at) : half(b, at); });
+  }
+  static Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
+    return each16([&](int at) { return half(x, at) != 0 ? half(x, at) + half(y, at) : half(otherwise, at); });
+  }
+  // x, but zero where test is below least; signed numbers.
+  static Bits zero_below16(Bits x, Bits test, Bits least) {
+    return each16([&](int at) { return signed_half(test, at) < signed_half(least, at) ? 0u : half(x, at); });
+  }
+  static uint32_t largest_of16(Bits x) { return half(larger16(x, x >> 16), 0); }
 
   static void prefetch(const void* address) { __builtin_prefetch(address); }
 

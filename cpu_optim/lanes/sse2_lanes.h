@@ -88,6 +88,33 @@ struct Sse2Lanes : XsimdLanes<xsimd::sse2> {
     return _mm_or_si128(_mm_and_si128(is_larger, a), _mm_andnot_si128(is_larger, b));
   }
 
+  PENSTOCK_LANES Bits load8(const void* source) {
+    return _mm_unpacklo_epi8(_mm_loadl_epi64(static_cast<const __m128i*>(source)), _mm_setzero_si128());
+  }
+  PENSTOCK_LANES Bits load8_signed(const void* source) {
+    const __m128i bytes = _mm_loadl_epi64(static_cast<const __m128i*>(source));
+    return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+  }
+  PENSTOCK_LANES Bits packed8(Bits first, Bits second) { return _mm_packus_epi16(first, second); }
+  PENSTOCK_LANES Bits shift_right16(Bits x, int count) { return _mm_srli_epi16(x, count); }
+  PENSTOCK_LANES Bits signs16(Bits x) { return _mm_srai_epi16(x, 15); }
+  PENSTOCK_LANES Bits add16(Bits a, Bits b) { return _mm_add_epi16(a, b); }
+  PENSTOCK_LANES Bits excess16(Bits a, Bits b) { return _mm_subs_epu16(a, b); }
+  PENSTOCK_LANES Bits larger16(Bits a, Bits b) { return _mm_max_epi16(a, b); }
+  PENSTOCK_LANES Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
+    const __m128i is_zero = _mm_cmpeq_epi16(x, _mm_setzero_si128());
+    return _mm_or_si128(_mm_and_si128(is_zero, otherwise), _mm_andnot_si128(is_zero, _mm_add_epi16(x, y)));
+  }
+  PENSTOCK_LANES Bits zero_below16(Bits x, Bits test, Bits least) {
+    return _mm_andnot_si128(_mm_cmplt_epi16(test, least), x);
+  }
+  PENSTOCK_LANES uint32_t largest_of16(Bits x) {
+    x = larger16(x, _mm_srli_si128(x, 8));
+    x = larger16(x, _mm_srli_si128(x, 4));
+    x = larger16(x, _mm_srli_si128(x, 2));
+    return static_cast<uint32_t>(_mm_extract_epi16(x, 0));
+  }
+
   struct Squares {
     __m128d low, high;
   };

@@ -57,7 +57,6 @@ struct XsimdLanes {
   PENSTOCK_LANES void store_bits(void* target, Bits x) { x.store_unaligned(static_cast<uint32_t*>(target)); }
 
   PENSTOCK_LANES Bits select_bits(uint32_t mask, Bits a, Bits b) { return (a & bits(mask)) | (b & bits(~mask)); }
-  PENSTOCK_LANES Bits if_set(Bits test, Bits x, Bits otherwise) { return xsimd::select(test == bits(0), otherwise, x); }
   PENSTOCK_LANES Bits zero_unless_finite(Bits x, Float decider) {
     Bits exponent = as_bits(decider) & bits(0x7f80'0000);
     return xsimd::select(exponent == bits(0x7f80'0000), bits(0), x);

@@ -68,13 +68,13 @@ struct UpdateMaster : UpdatePlanes {
     }
   }
 
-  template <OptimizerKind kind, arithmetic::Denominator denominator>
+  template <OptimizerKind kind, arithmetic::Moments moments>
   PENSTOCK_HOST_DEVICE void step(UpdatePacket& packet) const {
     using arithmetic::PlainNumbers;
     for (uint32_t i = 0; i < kPacket; ++i) {
       float g = arithmetic::scaled_gradient<PlainNumbers>(packet.gradient.values[i], numbers.gradient_scale);
-      arithmetic::optimizer_step<PlainNumbers, kind, denominator>(numbers.coefficients, g, packet.master.values[i],
-                                                                  packet.momentum.values[i], packet.variance.values[i]);
+      arithmetic::optimizer_step<PlainNumbers, kind, moments>(numbers.coefficients, g, packet.master.values[i],
+                                                              packet.momentum.values[i], packet.variance.values[i]);
     }
   }
 };
@@ -102,11 +102,11 @@ struct UpdateKernel : UpdateMaster {
     UpdatePacket packet{widen(gradient_raw, form.gradient), load_master(index, length), widen(momentum_raw, moment),
                         widen(variance_raw, moment)};
     if (form.moments == MomentForm::fp32) {
-      step<kind, arithmetic::Denominator::divided>(packet);
+      step<kind, arithmetic::Moments::divided>(packet);
       if (kHasMomentum) store_narrow(momentum, Dtype::fp32, index, length, packet.momentum);
       if (kHasVariance) store_narrow(variance, Dtype::fp32, index, length, packet.variance);
     } else {
-      step<kind, arithmetic::Denominator::multiplied>(packet);
+      step<kind, arithmetic::Moments::multiplied>(packet);
       uint32_t random[kPacket];
       random_of(index, random);
       if (kHasMomentum) store_stochastic(momentum, index, length, packet.momentum, random, 0);
@@ -141,7 +141,10 @@ struct UpdateByteKernel : UpdateMaster {
     Largest of_4[kThreads];
     Largest of_32[kThreads / 8];
   };
-  using Local = UpdatePacket;
+  struct Local {
+    Packet<float> master;
+    Packet<uint32_t> momentum, root;  // rounded
+  };
   static constexpr bool kHasMomentum = arithmetic::has_momentum(kind);
   static constexpr bool kHasVariance = arithmetic::has_variance(kind);
 
@@ -166,53 +169,51 @@ struct UpdateByteKernel : UpdateMaster {
  private:
   PENSTOCK_HOST_DEVICE Largest updated(uint64_t index, uint32_t length, Local& local) const {
     uint64_t scale_index = index / kMomentBlockElements;
-    local.gradient = load_wide(gradient, form.gradient, index, length);
-    local.master = load_master(index, length);
-    local.momentum = local.variance = Packet<float>{};
+    UpdatePacket packet{load_wide(gradient, form.gradient, index, length), load_master(index, length), {}, {}};
     if (kHasMomentum) {
       Packet<uint8_t> bytes = load(reinterpret_cast<const uint8_t*>(momentum) + index, length);
       float scale = momentum_scale[scale_index];
       for (uint32_t i = 0; i < kPacket; ++i) {
-        local.momentum.values[i] = arithmetic::momentum_of_byte(bytes.values[i], scale);
+        packet.momentum.values[i] = arithmetic::momentum_of_byte(bytes.values[i], scale);
       }
     }
     if (kHasVariance) {
       Packet<uint8_t> bytes = load(reinterpret_cast<const uint8_t*>(variance) + index, length);
       float scale = variance_scale[scale_index];
       for (uint32_t i = 0; i < kPacket; ++i) {
-        float root = arithmetic::root_of_byte(bytes.values[i], scale);
-        local.variance.values[i] = root * root;
+        packet.variance.values[i] = arithmetic::root_of_byte(bytes.values[i], scale);
       }
     }
-    step<kind, arithmetic::Denominator::multiplied>(local);
+    step<kind, arithmetic::Moments::rooted>(packet);
+    local.master = packet.master;
     Largest most{0, 0};
     for (uint32_t i = 0; i < length; ++i) {
-      local.variance.values[i] = arithmetic::PlainNumbers::root(local.variance.values[i]);
-      uint32_t momentum_bits = arithmetic::bits_of(local.momentum.values[i]) & arithmetic::kMagnitudeBits;
-      uint32_t root_bits = arithmetic::bits_of(local.variance.values[i]) & arithmetic::kMagnitudeBits;
-      most = larger(most, {momentum_bits, root_bits});
+      uint64_t element = first_element + index + i;
+      uint32_t key = arithmetic::random_key(numbers.seed, numbers.step, static_cast<uint32_t>(element >> 32));
+      uint32_t random = arithmetic::byte_random_bits(key, static_cast<uint32_t>(element));
+      local.momentum.values[i] = arithmetic::rounded_momentum(packet.momentum.values[i], random);
+      local.root.values[i] = arithmetic::rounded_root(packet.variance.values[i], random);
+      most = larger(most, {local.momentum.values[i] & arithmetic::kMagnitudeHalf, local.root.values[i]});
     }
     return most;
   }
 
   PENSTOCK_HOST_DEVICE void write(uint64_t index, uint32_t length, Largest most, const Local& local) const {
-    uint32_t random[kPacket];
-    random_of(index, random);
     bool is_first = index % kMomentBlockElements == 0;
     if (kHasMomentum) {
-      float scale = arithmetic::byte_scale(arithmetic::kMomentumCode, most.momentum);
+      float scale = arithmetic::scale_of_half(arithmetic::scale_half(most.momentum));
       Packet<uint8_t> bytes;
       for (uint32_t i = 0; i < kPacket; ++i) {
-        bytes.values[i] = arithmetic::byte_of_momentum(local.momentum.values[i], scale, random[i]);
+        bytes.values[i] = arithmetic::byte_of_momentum(local.momentum.values[i], scale);
       }
       store(reinterpret_cast<uint8_t*>(momentum) + index, length, bytes);
       if (is_first) momentum_scale[index / kMomentBlockElements] = scale;
     }
     if (kHasVariance) {
-      float scale = arithmetic::byte_scale(arithmetic::kRootCode, most.root);
+      float scale = arithmetic::scale_of_half(arithmetic::root_scale_half(most.root));
       Packet<uint8_t> bytes;
       for (uint32_t i = 0; i < kPacket; ++i) {
-        bytes.values[i] = arithmetic::byte_of_root(local.variance.values[i], scale, random[i]);
+        bytes.values[i] = arithmetic::byte_of_root(local.root.values[i], scale);
       }
       store(reinterpret_cast<uint8_t*>(variance) + index, length, bytes);
       if (is_first) variance_scale[index / kMomentBlockElements] = scale;

@@ -57,7 +57,7 @@ penstock_formula_mutant(eps_inside_the_root Textbook ${scalar} ${formula}
 penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
   "c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m" "m")
 penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}
-  "g - m, c.momentum_from_gradient ? g : m), kMomentTiny)" "g - m, c.momentum_from_gradient ? g : m), 0.0f)")
+  "M == Moments::rooted ? kByteMomentTiny : kMomentTiny" "0.0f")
 
 penstock_formula_mutant(lr_tripled Textbook tiering/hyper.cpp tiering/hyper.cpp
   "static_cast<float>(-hyper.lr / (1 - std::pow(hyper.beta1, count)))"

@@ -6,14 +6,20 @@
 //
 // A linear code would call everything below 1/127 of the block's largest value zero, and a small s called zero makes an
 // Adam step of m/eps. Here both reach down to 2^-15 of the largest (v to 2^-30), and s is never rounded to zero unless
-// it is zero. Stochastic rounding keeps moments that change by less than a code step per update (beta2 = 0.999 changes
-// s by 1/2000) right on average; to nearest they would never move.
+// it is below kRootTiny. Stochastic rounding keeps moments that change by less than a code step per update (beta2 =
+// 0.999 changes s by 1/2000) right on average; to nearest they would never move.
+//
+// Rounding comes first and does not ask for the scale: it leaves the upper half of an fp32 number, of which the code's
+// exponent and fraction are the upper bits. The scale is the largest exponent of a block so rounded. So everything
+// after rounding is 16-bit integers, which SIMD kernels take two to a lane.
 //
 // Code c of a block with scale 2^E is the fp32 number with bits (c << shift) + ((E - 15) << 23), and 0 is zero: integer
 // shifts and adds both ways. A scale of NaN makes the whole block NaN.
 #pragma once
 
 #include "tiering/arithmetic/convert.h"
+#include "tiering/arithmetic/optimizer.h"
+#include "tiering/arithmetic/stochastic.h"
 
 namespace penstock::arithmetic {
 
@@ -23,28 +29,55 @@ struct ByteCode {
 };
 constexpr ByteCode kMomentumCode = {20, 0x7f};
 constexpr ByteCode kRootCode = {19, 0xff};
+// How far up a code stands in an upper half.
+constexpr uint32_t kMomentumHalfShift = kMomentumCode.shift - 16;
+constexpr uint32_t kRootHalfShift = kRootCode.shift - 16;
+
+// 32 bits for one element. kRandomGroup neighbours share a draw, which each turns by a constant of its own: every
+// element's bits are uniform and independent from step to step, and a SIMD kernel gets them for one operation.
+constexpr uint32_t kRandomGroup = 64;
+constexpr uint32_t kTurnKey = 0x243f'6a88u;
+PENSTOCK_HOST_DEVICE uint32_t group_random_bits(uint32_t key, uint32_t group) { return mix(key + group); }
+PENSTOCK_HOST_DEVICE uint32_t random_turn(uint32_t place) { return random_bits(kTurnKey, place); }
+PENSTOCK_HOST_DEVICE uint32_t byte_random_bits(uint32_t key, uint32_t index_low) {
+  return group_random_bits(key, index_low / kRandomGroup) ^ random_turn(index_low % kRandomGroup);
+}
 
 // As many of an element's random bits as its number drops: the upper ones and the lower ones.
 PENSTOCK_HOST_DEVICE uint32_t momentum_random(uint32_t random) { return random >> (32 - kMomentumCode.shift); }
 PENSTOCK_HOST_DEVICE uint32_t root_random(uint32_t random) { return random & ((1u << kRootCode.shift) - 1u); }
 
-constexpr uint32_t kByteExponents = 15u << 23;
-
-// The scale of a block whose largest magnitude has these bits: 2^E such that it fits below code 128 (256).
-PENSTOCK_HOST_DEVICE float byte_scale(ByteCode code, uint32_t largest_bits) {
-  if (largest_bits == 0) return 0.0f;
-  uint32_t scale = (largest_bits + (1u << code.shift) - 1u) & kInfinityBits;
-  return float_of(scale == kInfinityBits ? 0x7fc0'0000u : scale);
+// Rounded: the upper half of the fp32 number, whose bits below the code's mean nothing any more.
+PENSTOCK_HOST_DEVICE uint32_t rounded_momentum(float momentum, uint32_t random) {
+  return (bits_of(momentum) + momentum_random(random)) >> 16;
+}
+PENSTOCK_HOST_DEVICE uint32_t rounded_root(float root, uint32_t random) {
+  return (bits_of(root) + root_random(random)) >> 16;
 }
 
+constexpr uint32_t kInfinityHalf = kInfinityBits >> 16;
+constexpr uint32_t kMagnitudeHalf = kMagnitudeBits >> 16;
+constexpr uint32_t kByteExponentsHalf = 15u << 7;
+constexpr uint32_t kRootTinyHalf = 0x2700u;  // of kRootTiny
+static_assert(kRootTiny == 0x1p-49f);
+
+// The upper half of the scale of a block of momentum, or of roots, whose largest rounded magnitude this is.
+PENSTOCK_HOST_DEVICE uint32_t scale_half(uint32_t largest_rounded) {
+  uint32_t exponent = largest_rounded & kInfinityHalf;
+  return exponent == kInfinityHalf ? kQuietNan >> 16 : exponent;
+}
+PENSTOCK_HOST_DEVICE uint32_t root_scale_half(uint32_t largest_rounded) {
+  return largest_rounded < kRootTinyHalf ? 0 : scale_half(largest_rounded);
+}
+PENSTOCK_HOST_DEVICE float scale_of_half(uint32_t half) { return float_of(half << 16); }
+
 // Bits of code 0 (were it not zero), from which codes count.
-PENSTOCK_HOST_DEVICE uint32_t byte_base(float scale) { return bits_of(scale) - kByteExponents; }
+PENSTOCK_HOST_DEVICE uint32_t byte_base(float scale) { return bits_of(scale) - (kByteExponentsHalf << 16); }
 
 PENSTOCK_HOST_DEVICE float momentum_of_byte(uint8_t byte, float scale) {
   if (is_nan(bits_of(scale))) return scale;
-  uint32_t magnitude = byte & kMomentumCode.magnitude_mask;
-  if (magnitude == 0) return 0.0f;
-  return float_of(((magnitude << kMomentumCode.shift) + byte_base(scale)) | (uint32_t{byte} & 0x80u) << 24);
+  uint32_t sign = (uint32_t{byte} & 0x80u) << 24, magnitude = byte & kMomentumCode.magnitude_mask;
+  return float_of(magnitude == 0 ? sign : ((magnitude << kMomentumCode.shift) + byte_base(scale)) | sign);
 }
 
 PENSTOCK_HOST_DEVICE float root_of_byte(uint8_t byte, float scale) {
@@ -52,22 +85,19 @@ PENSTOCK_HOST_DEVICE float root_of_byte(uint8_t byte, float scale) {
   return byte == 0 ? 0.0f : float_of((uint32_t{byte} << kRootCode.shift) + byte_base(scale));
 }
 
-// REQUIRES: `scale` is byte_scale() of a block that holds the value; `random` is random_bits() of its element. A block
-// of scale NaN or zero is all zero bytes.
-PENSTOCK_HOST_DEVICE uint8_t byte_of_momentum(float momentum, float scale, uint32_t random) {
+// REQUIRES: `scale` is that of a block that holds the rounded number. A block of scale NaN or zero is all zero bytes.
+PENSTOCK_HOST_DEVICE uint8_t byte_of_momentum(uint32_t rounded, float scale) {
   if (bits_of(scale) == 0 || is_nan(bits_of(scale))) return 0;
-  int32_t code =
-      static_cast<int32_t>((bits_of(momentum) & kMagnitudeBits) - byte_base(scale) + momentum_random(random));
-  if (code < 0) code = 0;
-  return static_cast<uint8_t>((code >> kMomentumCode.shift) | (bits_of(momentum) >> 24 & 0x80u));
+  uint32_t magnitude = rounded & kMagnitudeHalf, base = byte_base(scale) >> 16;
+  uint32_t code = magnitude < base ? 0 : (magnitude - base) >> kMomentumHalfShift;
+  return static_cast<uint8_t>(code | (rounded >> 8 & 0x80u));
 }
 
-PENSTOCK_HOST_DEVICE uint8_t byte_of_root(float root, float scale, uint32_t random) {
-  if (bits_of(scale) == 0 || is_nan(bits_of(scale)) || bits_of(root) == 0) return 0;
-  constexpr int32_t kOne = 1 << kRootCode.shift;
-  int32_t code = static_cast<int32_t>(bits_of(root) - byte_base(scale) + root_random(random));
-  if (code < kOne) code = kOne;
-  return static_cast<uint8_t>(code >> kRootCode.shift);
+PENSTOCK_HOST_DEVICE uint8_t byte_of_root(uint32_t rounded, float scale) {
+  if (bits_of(scale) == 0 || is_nan(bits_of(scale)) || rounded < kRootTinyHalf) return 0;
+  constexpr uint32_t kOne = 1u << kRootHalfShift;
+  uint32_t base = byte_base(scale) >> 16;
+  return static_cast<uint8_t>((rounded < base + kOne ? kOne : rounded - base) >> kRootHalfShift);
 }
 
 }  // namespace penstock::arithmetic

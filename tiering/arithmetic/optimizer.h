@@ -23,6 +23,10 @@ namespace penstock::arithmetic {
 constexpr float kTermTiny = 0x1p-119f;
 // g - m is never denormal if m is not below this and g not below kTermTiny.
 constexpr float kMomentTiny = 0x1p-100f;
+// For moments that rest as bytes. Here three leading zeros are the test.
+constexpr float kByteMomentTiny = 0x1p-95f;
+constexpr float kRootTiny = 0x1p-49f;
+constexpr float kVarianceFloor = 0x1p-100f;
 constexpr uint32_t kSignBit = 0x8000'0000u;
 constexpr uint32_t kQuietNan = 0x7fc0'0000u;
 
@@ -86,81 +90,110 @@ PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, t
 
 // fp32 moments follow torch's fused kernels to the bit, two divisions included. Moments of fewer bits have no peer to
 // agree with, and less memory traffic to hide a division behind: they multiply by the reciprocal of the correction.
-enum class Denominator { divided, multiplied };
+// Bytes hold the root of the variance, so for them v is that root before and after the step, and is taken once. A floor
+// under the variance spares them its flushing: what is added to it is no smaller than half its last bit, or nothing.
+// Whoever stores the root calls it zero below kRootTiny.
+enum class Moments { divided, multiplied, rooted };
 
-template <class N, Denominator D>
+template <class N, Moments M>
+PENSTOCK_HOST_DEVICE typename N::Float flushed_momentum(typename N::Float m) {
+  return N::flushed(m, M == Moments::rooted ? kByteMomentTiny : kMomentTiny);
+}
+
+// The root of the variance that was v and to which factor * g * g is added, v * kept being what is left of it.
+template <class N>
+PENSTOCK_HOST_DEVICE typename N::Float next_root(typename N::Float v, float kept, typename N::Float factor_g,
+                                                 typename N::Float g) {
+  return N::root(N::fused(factor_g, g, N::fused(v * v, N::all(kept), N::all(kVarianceFloor))));
+}
+
+template <class N, Moments M>
 PENSTOCK_HOST_DEVICE typename N::Float adam_denominator(const Coefficients& c, typename N::Float v) {
-  if constexpr (D == Denominator::divided) {
+  if constexpr (M == Moments::divided) {
     return N::quotient(N::root(v), N::all(c.variance_correction)) + N::all(c.eps);
   } else {
-    return N::fused(N::root(v), N::all(c.variance_correction_inverse), N::all(c.eps));
+    return N::fused(M == Moments::rooted ? v : N::root(v), N::all(c.variance_correction_inverse), N::all(c.eps));
   }
 }
 
-template <class N, Denominator D>
-PENSTOCK_HOST_DEVICE void adam_moments_and_weight(const Coefficients& c, typename N::Float g, typename N::Float& p,
-                                                  typename N::Float& m, typename N::Float& v) {
-  m = N::flushed(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m), kMomentTiny);
-  v = N::flushed_positive(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)), kMomentTiny);
-  p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m, adam_denominator<N, D>(c, v))));
+template <class N, Moments M>
+PENSTOCK_HOST_DEVICE void adam_moments(const Coefficients& c, typename N::Float g, typename N::Float& m,
+                                       typename N::Float& v) {
+  m = flushed_momentum<N, M>(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m));
+  if constexpr (M == Moments::rooted) {
+    v = next_root<N>(v, c.beta2, N::all(c.beta2_rest) * g, g);
+  } else {
+    v = N::flushed_positive(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)), kMomentTiny);
+  }
 }
 
-template <class N, Denominator D>
-PENSTOCK_HOST_DEVICE void adamw(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m,
-                                typename N::Float& v) {
-  p = p * N::all(c.decay);
-  adam_moments_and_weight<N, D>(c, g, p, m, v);
+template <class N, Moments M>
+PENSTOCK_HOST_DEVICE void adam_weight(const Coefficients& c, typename N::Float& p, typename N::Float m,
+                                      typename N::Float v) {
+  p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m, adam_denominator<N, M>(c, v))));
 }
 
-template <class N, Denominator D>
-PENSTOCK_HOST_DEVICE void adam(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m,
-                               typename N::Float& v) {
-  g = decayed_gradient<N>(c, g, p);
-  adam_moments_and_weight<N, D>(c, g, p, m, v);
+template <class N, Moments M>
+PENSTOCK_HOST_DEVICE void adagrad_moment(typename N::Float g, typename N::Float& v) {
+  if constexpr (M == Moments::rooted) {
+    v = next_root<N>(v, 1.0f, g, g);
+  } else {
+    v = N::flushed_positive(N::fused(g, g, v), kMomentTiny);
+  }
 }
 
-template <class N>
-PENSTOCK_HOST_DEVICE void adagrad(const Coefficients& c, typename N::Float g, typename N::Float& p,
-                                  typename N::Float& v) {
-  g = decayed_gradient<N>(c, g, p);
-  v = N::flushed_positive(N::fused(g, g, v), kMomentTiny);
-  p = counted<N>(p + counted<N>(N::quotient(counted<N>(N::all(c.step_size) * g), N::root(v) + N::all(c.eps))));
+template <class N, Moments M>
+PENSTOCK_HOST_DEVICE void adagrad_weight(const Coefficients& c, typename N::Float g, typename N::Float& p,
+                                         typename N::Float v) {
+  typename N::Float root = M == Moments::rooted ? v : N::root(v);
+  p = counted<N>(p + counted<N>(N::quotient(counted<N>(N::all(c.step_size) * g), root + N::all(c.eps))));
 }
 
-template <class N>
+template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
   typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1));
   p = counted<N>(p * N::all(c.decay) + N::signed_like(c.step_size, counted<N>(direction)));
-  m = N::flushed(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2)), kMomentTiny);
+  m = flushed_momentum<N, M>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2)));
 }
 
-template <class N>
+template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
-  g = decayed_gradient<N>(c, g, p);
-  m = N::flushed(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), m * N::all(c.momentum)), kMomentTiny);
+  m = flushed_momentum<N, M>(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), m * N::all(c.momentum)));
   typename N::Float direction = c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m;
   p = counted<N>(N::fused(direction, N::all(c.step_size), p));
 }
 
-// The step of any optimizer, but for NaNs; m or v is left alone where the optimizer has none.
-template <class N, OptimizerKind kind, Denominator D>
-PENSTOCK_HOST_DEVICE void optimizer_formula(const Coefficients& c, typename N::Float g, typename N::Float& p,
+// The step of any optimizer, but for NaNs, in two halves: all that does not wait for a quotient, and the rest. A SIMD
+// kernel has other elements' first half to do while these elements' roots are taken. m or v is left alone where the
+// optimizer has none.
+template <class N, OptimizerKind kind, Moments M>
+PENSTOCK_HOST_DEVICE void optimizer_moments(const Coefficients& c, typename N::Float& g, typename N::Float& p,
                                             typename N::Float& m, typename N::Float& v) {
-  if constexpr (kind == OptimizerKind::adamw) adamw<N, D>(c, g, p, m, v);
-  if constexpr (kind == OptimizerKind::adam) adam<N, D>(c, g, p, m, v);
-  if constexpr (kind == OptimizerKind::adagrad) adagrad<N>(c, g, p, v);
-  if constexpr (kind == OptimizerKind::lion) lion<N>(c, g, p, m);
-  if constexpr (kind == OptimizerKind::sgd) sgd<N>(c, g, p, m);
+  if constexpr (kind == OptimizerKind::adamw) p = p * N::all(c.decay);
+  if constexpr (kind == OptimizerKind::adam || kind == OptimizerKind::adagrad || kind == OptimizerKind::sgd) {
+    g = decayed_gradient<N>(c, g, p);
+  }
+  if constexpr (kind == OptimizerKind::adamw || kind == OptimizerKind::adam) adam_moments<N, M>(c, g, m, v);
+  if constexpr (kind == OptimizerKind::adagrad) adagrad_moment<N, M>(g, v);
+  if constexpr (kind == OptimizerKind::lion) lion<N, M>(c, g, p, m);
+  if constexpr (kind == OptimizerKind::sgd) sgd<N, M>(c, g, p, m);
+}
+template <class N, OptimizerKind kind, Moments M>
+PENSTOCK_HOST_DEVICE void optimizer_weight(const Coefficients& c, typename N::Float g, typename N::Float& p,
+                                           typename N::Float m, typename N::Float v) {
+  if constexpr (kind == OptimizerKind::adamw || kind == OptimizerKind::adam) adam_weight<N, M>(c, p, m, v);
+  if constexpr (kind == OptimizerKind::adagrad) adagrad_weight<N, M>(c, g, p, v);
 }
 
 constexpr bool has_momentum(OptimizerKind kind) { return kind != OptimizerKind::adagrad; }
 constexpr bool has_variance(OptimizerKind kind) { return kind != OptimizerKind::lion && kind != OptimizerKind::sgd; }
 
 // The whole step. A NaN in a moment makes p one too (but for lion's with beta2 = 0), so that p shows where to look.
-template <class N, OptimizerKind kind, Denominator D>
+template <class N, OptimizerKind kind, Moments M>
 PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, typename N::Float g, typename N::Float& p,
                                          typename N::Float& m, typename N::Float& v) {
-  optimizer_formula<N, kind, D>(c, g, p, m, v);
+  optimizer_moments<N, kind, M>(c, g, p, m, v);
+  optimizer_weight<N, kind, M>(c, g, p, m, v);
   p = N::one_nan(p);
   if constexpr (has_momentum(kind)) m = N::one_nan(m);
   if constexpr (has_variance(kind)) v = N::one_nan(v);
