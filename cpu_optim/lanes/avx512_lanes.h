@@ -101,15 +101,29 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
 
   PENSTOCK_LANES void add_checksum_stripes(ChecksumLanes& lanes, const std::byte* stripes, uint64_t count,
                                            uint64_t first) {
-    const __m512i step = _mm512_set1_epi64(static_cast<long long>(kChecksumKeyStep));
-    __m512i key = _mm512_add_epi64(_mm512_loadu_si512(kChecksumKeys.data()),
-                                   _mm512_set1_epi64(static_cast<long long>(first * kChecksumKeyStep)));
-    __m512i sum = _mm512_loadu_si512(lanes.data());
-    for (uint64_t s = 0; s < count; ++s) {
-      __m512i x = _mm512_xor_si512(_mm512_loadu_si512(stripes + s * kChecksumStripeBytes), key);
-      sum = _mm512_add_epi64(sum, _mm512_add_epi64(x, _mm512_mul_epu32(x, _mm512_srli_epi64(x, 32))));
-      key = _mm512_add_epi64(key, step);
+    const auto splat = [](uint64_t x) { return _mm512_set1_epi64(static_cast<long long>(x)); };
+    // Four sums, and their keys, that do not wait for one another: added up at the end, they are the one sum.
+    constexpr uint64_t kSums = 4;
+    const __m512i step = splat(kSums * kChecksumKeyStep);
+    __m512i keys[kSums], sums[kSums];
+    for (uint64_t k = 0; k < kSums; ++k) {
+      keys[k] = _mm512_add_epi64(_mm512_loadu_si512(kChecksumKeys.data()), splat((first + k) * kChecksumKeyStep));
+      sums[k] = _mm512_setzero_si512();
     }
+    sums[0] = _mm512_loadu_si512(lanes.data());
+    const auto add = [&](uint64_t k, uint64_t stripe) {
+      __m512i x = _mm512_xor_si512(_mm512_loadu_si512(stripes + stripe * kChecksumStripeBytes), keys[k]);
+      sums[k] = _mm512_add_epi64(sums[k], _mm512_add_epi64(x, _mm512_mul_epu32(x, _mm512_srli_epi64(x, 32))));
+    };
+    const uint64_t whole = count / kSums * kSums;
+    for (uint64_t s = 0; s < whole; s += kSums) {
+      for (uint64_t k = 0; k < kSums; ++k) {
+        add(k, s + k);
+        keys[k] = _mm512_add_epi64(keys[k], step);
+      }
+    }
+    for (uint64_t k = 0; k < count - whole; ++k) add(k, whole + k);
+    const __m512i sum = _mm512_add_epi64(_mm512_add_epi64(sums[0], sums[1]), _mm512_add_epi64(sums[2], sums[3]));
     _mm512_storeu_si512(lanes.data(), sum);
   }
 };
