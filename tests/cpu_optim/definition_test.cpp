@@ -11,6 +11,7 @@
 #include "cpu_optim/flush_scope.h"
 #include "cpu_optim/kernels.h"
 #include "tests/cpu_optim/tile_world.h"
+#include "tiering/arithmetic/byte_moments.h"
 
 namespace penstock::cpu_optim {
 namespace {
@@ -129,6 +130,78 @@ TEST(Definition, IsTheTextbooksStepWithinItsRoundings) {
 }
 
 // Kernels called as they are, without the pass that sets flush-to-zero: with and without it the same bits.
+// A plane of moments in fewer bits; of variances, by their roots.
+class RestingMoments {
+ public:
+  RestingMoments(const Tile& tile, MomentForm form, Role role) : form_(form), is_root_(role == Role::variance) {
+    const Role scales = is_root_ ? Role::variance_scale : Role::momentum_scale;
+    for (size_t i = 0; i < tile.planes().size(); ++i) {
+      if (tile.planes()[i].role == role) values_ = tile.plane(i);
+      if (tile.planes()[i].role == scales) scales_ = tile.plane(i);
+    }
+  }
+
+  bool exist() const { return values_ != nullptr; }
+  double value(uint64_t i) const {
+    if (!exist()) return 0;
+    if (form_ == MomentForm::bf16)
+      return is_root_ ? std::sqrt(get(values_, Dtype::bf16, i)) : get(values_, Dtype::bf16, i);
+    const auto byte = static_cast<uint8_t>(values_[i]);
+    return is_root_ ? arithmetic::root_of_byte(byte, scale(i)) : arithmetic::momentum_of_byte(byte, scale(i));
+  }
+  // From one number to the next where `exact` lies: fractions of 7 bits (of v, so half as much of its root), 3 and 4.
+  double step(uint64_t i, double exact) const {
+    if (form_ == MomentForm::bf16) return std::ldexp(std::abs(exact), is_root_ ? -8 : -7);
+    const double least = std::ldexp(scale(i), -15) * (is_root_ ? 17.0 / 16 : 9.0 / 8);
+    return std::max(least, std::ldexp(std::abs(exact), is_root_ ? -4 : -3));
+  }
+
+ private:
+  float scale(uint64_t i) const { return get(scales_, Dtype::fp32, i / kMomentBlockElements); }
+
+  const MomentForm form_;
+  const bool is_root_;
+  const std::byte* values_ = nullptr;
+  const std::byte* scales_ = nullptr;
+};
+
+// The weight feels nothing of a step's own rounding; what rests is one of the two numbers beside the exact one.
+TEST(Definition, IsTheTextbooksStepFromRoundedMomentsToRoundedMoments) {
+  constexpr uint64_t kElements = 4096;
+  for (const StateForm& form : all_forms()) {
+    if (form.moments == MomentForm::fp32 || form.gradient != Dtype::fp32) continue;
+    for (const Hyper& hyper : hypers_of(form.optimizer)) {
+      Random random(98);
+      Tile tile(form, kElements);
+      tile.fill_masters(random, Numbers::ordinary);
+      const RestingMoments momenta(tile, form.moments, Role::momentum), roots(tile, form.moments, Role::variance);
+      for (uint64_t step = 1; step <= 20; ++step) {
+        auto gradient = gradients(form.gradient, kElements, random, Numbers::ordinary);
+        std::vector<Element> before(kElements);
+        for (uint64_t i = 0; i < kElements; ++i) {
+          before[i] = {tile.master(i), momenta.value(i), roots.value(i) * roots.value(i)};
+        }
+        TileUpdater(form, Isa::scalar)
+            .update(tile.view(gradient.data(), 0, kElements), numbers_of(form.optimizer, hyper, step, 0.5f));
+        for (uint64_t i = 0; i < kElements; ++i) {
+          const auto where = [&] { return text(describe(form), ", step ", step, ", element ", i); };
+          Element expected = before[i];
+          const double g = 0.5 * get(gradient.data(), Dtype::fp32, i);
+          const Bounds bounds = step_in_double(form.optimizer, hyper, step, g, expected);
+          const double root = std::sqrt(expected.v), root_bound = root * (bounds.v / (expected.v + 1e-300) + 4 * kUlp);
+          ASSERT_NEAR(tile.master(i), expected.p, bounds.p) << where();
+          if (momenta.exist()) {
+            ASSERT_NEAR(momenta.value(i), expected.m, bounds.m + momenta.step(i, expected.m)) << where();
+          }
+          if (roots.exist()) {
+            ASSERT_NEAR(roots.value(i), root, root_bound + roots.step(i, root)) << where();
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Definition, DoesNotDependOnHardwareFlushing) {
   constexpr uint64_t kElements = 1024;
   for (const StateForm& form : all_forms()) {

@@ -59,6 +59,11 @@ penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
 penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}
   "M == Moments::rooted ? kByteMomentTiny : kMomentTiny" "0.0f")
 
+penstock_formula_mutant(root_not_squared RoundedMoments ${scalar} ${formula}
+  "N::fused(v * v, N::all(kept)" "N::fused(v, N::all(kept)")
+penstock_formula_mutant(rounded_past_the_neighbour RoundedMoments ${scalar} cpu_optim/byte_update_kernel.h
+  "turn.at[k] >> (32 - arithmetic::kMomentumCode.shift)" "turn.at[k] >> (30 - arithmetic::kMomentumCode.shift)")
+
 penstock_formula_mutant(lr_tripled Textbook tiering/hyper.cpp tiering/hyper.cpp
   "static_cast<float>(-hyper.lr / (1 - std::pow(hyper.beta1, count)))"
   "static_cast<float>(-3 * hyper.lr / (1 - std::pow(hyper.beta1, count)))")
