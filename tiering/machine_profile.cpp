@@ -71,6 +71,13 @@ MixCurve MachineProfile::striped() const {
   return MixCurve(std::move(sum));
 }
 
+std::vector<double> MachineProfile::step_rates(size_t count) const {
+  if (drives.size() != count) return {};
+  std::vector<double> rates;
+  for (const DriveRates& drive : drives) rates.push_back(drive.gbps_for(10, 12));  // bytes a parameter
+  return rates;
+}
+
 double MachineProfile::share_by_memory(uint64_t bytes) const {
   double all = 0, kept = 0;
   for (const DriveRates& drive : drives) {

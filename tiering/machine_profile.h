@@ -80,6 +80,8 @@ struct MachineProfile {
   bool uses_burst_rates() const;
   // Several drives in a stripe whose shares follow their rates, as one.
   MixCurve striped() const;
+  // Each drive's rate for what an optimizer step moves, where there are `count` drives; else empty: nobody knows.
+  std::vector<double> step_rates(size_t count) const;
   double flush_s() const;
   // Of the drives together.
   double share_by_memory(uint64_t bytes) const;

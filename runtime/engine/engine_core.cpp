@@ -30,7 +30,9 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   PENSTOCK_TRY_ASSIGN(memory, TileMemory::make(*core->plan_));
   core->memory_ = std::move(memory);
   core->drives_.io->register_memory(core->memory_->bytes());
-  PENSTOCK_TRY_ASSIGN(spill, SpillFiles::make(core->drives_.folders, {}, *core->plan_));
+  PENSTOCK_TRY_ASSIGN(
+      spill, SpillFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
+                              *core->plan_));
   core->spill_ = std::move(spill);
   core->workers_ = std::make_unique<cpu_optim::UpdateArena>(
       cpu_optim::UpdateArenaOptions{.threads = options.update_threads, .cpus = {}});

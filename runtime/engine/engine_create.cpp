@@ -50,9 +50,7 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   create.payload.config_hash = options.config_hash;
   create.checksum = cpu_optim::checksum_function();
   create.memory = arena->bytes();
-  if (request.machine.drives.size() == drives.folders.size()) {
-    for (const DriveRates& drive : request.machine.drives) create.rates.push_back(drive.gbps_for(10, 12));
-  }
+  create.rates = request.machine.step_rates(drives.folders.size());
   std::vector<float> masters;
   auto fill = [&](TileId id, uint32_t number, uint64_t first_byte, std::span<std::byte> bytes) {
     const StoreShape::Tile& tile = shape.tiles[id];

@@ -150,6 +150,22 @@ TEST(Engine, DecidesByTheDrivesHowOftenAStepIsDurable) {
   EXPECT_EQ((*engine)->plan().durability.kind, Durability::Kind::step);
 }
 
+TEST(Engine, SpillsMoreGradientsToTheFasterDrive) {
+  EngineWorld world(7, 2, {40 * kBlockElements});
+  PlanRequest& request = world.options.request;
+  request.machine.drives[0].burst = MixCurve::flat(3);
+  request.machine.drives[1].burst = MixCurve::flat(1);
+  request.choices.retained_host_share = 0;
+  request.workload.clipping.on = true;
+  world.options.clip_norm = 5;
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const uint64_t gradient_bytes = kBlockElements * 2;
+  EXPECT_EQ(world.folder(0).bytes("gradients.scratch").size(), 30 * gradient_bytes);
+  EXPECT_EQ(world.folder(1).bytes("gradients.scratch").size(), 10 * gradient_bytes);
+}
+
 TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
   for (bool clips : {false, true}) {
     for (WeightRest weights : {WeightRest::host, WeightRest::nvme}) {
