@@ -24,6 +24,12 @@ extern "C" __attribute__((visibility("default"), weak)) const char* __tsan_defau
          "called_from_lib:libtbb.so\n";
 }
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+// A worker of oneTBB's may outlive the process's main function, and with it what it knows of an observer.
+extern "C" __attribute__((visibility("default"), weak)) const char* __lsan_default_suppressions() {
+  return "leak:tbb::detail::r1::observe\n";
+}
+#endif
 
 namespace penstock::cpu_optim {
 namespace {
