@@ -93,10 +93,8 @@ uint64_t lane_bytes(const Plan& plan, Lane lane) {
 
 // What a step writes, on average over steps that are durable and others.
 double written_bytes(const Plan& plan) {
-  const Durability& durability = plan.durability;
-  const double durable_share = durability.kind == Durability::Kind::exit ? 0 : 1.0 / durability.steps;
   return static_cast<double>(plan.written_bytes()) -
-         (1 - durable_share) * static_cast<double>(plan.written_through_bytes());
+         (1 - plan.durability.durable_share()) * static_cast<double>(plan.written_through_bytes());
 }
 
 // What was measured and created before the run does not count as its memory.
@@ -139,6 +137,8 @@ class Case {
     const Plan plan = run_->engine().plan();
     PENSTOCK_TRY(take_steps(kFirstSteps));
     const uint64_t peak_bytes = resident_bytes_peak();  // before the probes take memory of their own
+    PENSTOCK_TRY_ASSIGN(first_gbps, probe());
+    gbps_ = first_gbps;
     for (int round = 0; round < flags_.rounds; ++round) PENSTOCK_TRY(measure_round());
     report(plan, peak_bytes);
     run_->close();
@@ -185,7 +185,6 @@ class Case {
   }
 
   Status measure_round() {
-    PENSTOCK_TRY_ASSIGN(before_gbps, probe());
     // An engine just opened has to learn again that gradients strike.
     if (settings_.strike_share > 0) PENSTOCK_TRY(take_steps(SpeculationPolicy::kPauseAfter));
     const Plan& plan = run_->engine().plan();
@@ -200,7 +199,8 @@ class Case {
 
     auto a_step = [&](uint64_t bytes) { return static_cast<double>(bytes) / flags_.steps / per_; };
     const Moved moved{a_step(end.read_bytes - start.read_bytes), a_step(end.written_bytes - start.written_bytes)};
-    const double drive_ns = (moved.read + moved.written) / ((before_gbps + after_gbps) / 2);
+    const double drive_ns = (moved.read + moved.written) / ((gbps_ + after_gbps) / 2);
+    gbps_ = after_gbps;
     ns_.push_back(elapsed.count() / flags_.steps / per_ * 1e9);
     floors_.push_back(std::max(drive_ns, update_bytes / settings_.machine.host_gbps));
     ratios_.push_back(floors_.back() / ns_.back());
@@ -263,6 +263,7 @@ class Case {
   std::unique_ptr<Rig> rig_;
   std::unique_ptr<UpdateRun> run_;
   uint64_t opened_at_ = 0;
+  double gbps_ = 0;  // of the last probe, which stands between two rounds
   // By round.
   std::vector<double> ratios_, ns_, floors_, reads_, writes_, planned_reads_, planned_writes_, store_gbps_,
       scratch_gbps_;

@@ -11,6 +11,8 @@ struct Durability {
   uint32_t steps = 1;  // of `every`
 
   bool durable_after(uint64_t step) const { return kind == Kind::step || (kind == Kind::every && step % steps == 0); }
+  // Of many steps.
+  double durable_share() const { return kind == Kind::step ? 1 : kind == Kind::every ? 1.0 / steps : 0; }
 };
 
 // "step", "every:3" or "exit".

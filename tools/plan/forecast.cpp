@@ -141,9 +141,7 @@ class Forecaster {
       if (forecast_.durability.kind == Durability::Kind::step) return Status();
       PENSTOCK_TRY(make_room_for_relaxed());
     }
-    const bool at_exit = forecast_.durability.kind == Durability::Kind::exit;
-    durable_share_ = at_exit ? 0 : 1.0 / forecast_.durability.steps;
-    forecast_.step_s = cost.other_s + cost.extra_s() * durable_share_;
+    forecast_.step_s = cost.other_s + cost.extra_s() * forecast_.durability.durable_share();
     return Status();
   }
 
@@ -176,7 +174,8 @@ class Forecaster {
     double read = static_cast<double>(plan.read_bytes()), written = static_cast<double>(plan.written_bytes());
     const double share = forecast_.request.clipping.strike_share;
     read += share * redone_read_bytes_;
-    written += share * redone_written_bytes_ - static_cast<double>(plan.written_through_bytes()) * (1 - durable_share_);
+    const double not_durable = 1 - forecast_.durability.durable_share();
+    written += share * redone_written_bytes_ - not_durable * static_cast<double>(plan.written_through_bytes());
     forecast_.read_bytes_per_step = read * forecast_.ranks;
     forecast_.written_bytes_per_step = written * forecast_.ranks;
   }
@@ -199,7 +198,6 @@ class Forecaster {
   }
 
   Forecast& forecast_;
-  double durable_share_ = 1;
   double redone_read_bytes_ = 0, redone_written_bytes_ = 0;  // of a step that strikes
 };
 
