@@ -91,6 +91,7 @@ void FaultyBackend::submit(const Piece& piece) {
 void FaultyBackend::hold(Completion completion) {
   const bool delayed = std::uniform_real_distribution<>()(random_) < options_.delay_chance;
   held_.push_back({completion, round_ + (delayed ? 1 + random_() % options_.delay_rounds_max : 0)});
+  if (wakeup_) wakeup_->alarm_at({});
 }
 
 size_t FaultyBackend::reap(std::span<Completion> ended, nanoseconds timeout) {
