@@ -1,5 +1,6 @@
 #include "tools/nvme/huge_pages.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "tiering/tier.h"
@@ -19,16 +20,18 @@ HugePageReserve::HugePageReserve(uint64_t wanted_bytes) {
   const SystemFiles files;
   const uint64_t wanted = ceil_div(wanted_bytes, 2 * kMiB);
   const uint64_t free = files.read_number(kFree).value_or(0);
-  pages_before_ = files.read_number(kReserved).value_or(0);
   if (free < wanted) {
-    reserve(pages_before_ + wanted - free);
-    raised_ = files.read_number(kReserved).value_or(0) > pages_before_;
+    const uint64_t before = files.read_number(kReserved).value_or(0);
+    reserve(before + wanted - free);
+    added_pages_ = std::max(before, files.read_number(kReserved).value_or(0)) - before;
   }
   enough_ = files.read_number(kFree).value_or(0) >= wanted;
 }
 
 HugePageReserve::~HugePageReserve() {
-  if (raised_) reserve(pages_before_);
+  // Others may have reserved more since.
+  const uint64_t now = SystemFiles().read_number(kReserved).value_or(0);
+  if (added_pages_ > 0) reserve(now - std::min(now, added_pages_));
 }
 
 }  // namespace penstock::tools

@@ -16,8 +16,7 @@ class HugePageReserve {
   bool enough() const { return enough_; }
 
  private:
-  uint64_t pages_before_ = 0;
-  bool raised_ = false;
+  uint64_t added_pages_ = 0;
   bool enough_ = false;
 };
 

@@ -71,6 +71,7 @@ Result<std::string> run_program(const std::vector<std::string>& words) {
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return printed;
+  if (errors.empty()) errors = printed.substr(0, printed.find('\n'));  // some say it there
   if (errors.size() > kErrorTailBytes) errors.erase(0, errors.size() - kErrorTailBytes);
   while (!errors.empty() && errors.back() == '\n') errors.pop_back();
   const std::string how =
