@@ -16,6 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTickPause = std::chrono::milliseconds(50);
 constexpr double kRatePause = 0.1;
+constexpr uint64_t kGoldenRatio = 0x9e3779b97f4a7c15u;  // of 2^64: steps of splitmix64
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -44,7 +45,7 @@ class Cursor {
         next_(first_block % blocks_) {}
 
   uint64_t next_offset() {
-    const uint64_t block = random_ ? mixed(++draws_ * 0x9e3779b97f4a7c15u) % blocks_ : next_++ % blocks_;
+    const uint64_t block = random_ ? mixed(++draws_ * kGoldenRatio) % blocks_ : next_++ % blocks_;
     return block * block_bytes_;
   }
 
@@ -56,14 +57,31 @@ class Cursor {
 };
 
 // One file and its share of the job.
-struct Stream {
-  // Beside reads, writes begin half a file away from them; alone, at the beginning.
+class Stream {
+ public:
   Stream(const Job& job, const File& on)
-      : file(on), reads(job, on, 0), writes(job, on, job.read_share > 0 ? on.size_bytes() / job.block_bytes / 2 : 0) {}
+      : file(on),
+        reads(job, on, 0),
+        writes(job, on, job.read_share > 0 && job.mix == Mix::apart ? on.size_bytes() / job.block_bytes / 2 : 0),
+        share_(job.read_share),
+        mix_(job.mix) {}
+
+  bool next_reads() {
+    if (mix_ == Mix::drawn) return static_cast<double>(mixed(++draws_ * kGoldenRatio) >> 11) * 0x1p-53 < share_;
+    read_debt_ += share_;
+    const bool due = read_debt_ >= 1;
+    if (due) read_debt_ -= 1;
+    return due;
+  }
 
   const File& file;
   Cursor reads, writes;
-  double read_debt = 0.5;  // reads that are due; half to begin with, so that shares come out in the middle
+
+ private:
+  const double share_;
+  const Mix mix_;
+  double read_debt_ = 0.5;  // reads that are due; half to begin with, so that shares come out in the middle
+  uint64_t draws_ = 0;
 };
 
 class Load {
@@ -93,10 +111,8 @@ class Load {
   void follow(const Tick& tick) {
     auto next_tick = start_;
     while (under_way_ > 0) {
-      engine_.wait(kTickPause);
-      const auto now = Clock::now();
-      if (now < next_tick) continue;
-      next_tick = now + kTickPause;
+      engine_.wait_until([&] { return under_way_ == 0 || Clock::now() >= next_tick; });
+      next_tick = Clock::now() + kTickPause;
       note_rate();
       const Status wish = tick(share_done());
       if (!wish.ok()) stop(wish);
@@ -108,9 +124,7 @@ class Load {
     idle_.pop_front();
     asked_bytes_ += job_.block_bytes;
     ++under_way_;
-    stream.read_debt += job_.read_share;
-    const bool reads = stream.read_debt >= 1;
-    if (reads) stream.read_debt -= 1;
+    const bool reads = stream.next_reads();
     const auto issued = Clock::now();
     Transfer transfer = reads ? engine_.read(stream.file, stream.reads.next_offset(), std::move(lease))
                               : engine_.write(stream.file, stream.writes.next_offset(), std::move(lease));
@@ -183,7 +197,7 @@ Result<JobResult> run_job(const Job& job, IoEngine& engine, std::span<const File
 
 void fill_incompressible(std::span<std::byte> bytes, uint64_t seed) {
   for (size_t at = 0; at + sizeof(uint64_t) <= bytes.size(); at += sizeof(uint64_t)) {
-    const uint64_t word = mixed(seed += 0x9e3779b97f4a7c15u);
+    const uint64_t word = mixed(seed += kGoldenRatio);
     std::memcpy(bytes.data() + at, &word, sizeof(word));
   }
 }

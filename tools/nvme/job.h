@@ -17,9 +17,16 @@ enum class Pattern { sequential, random };
 
 constexpr const char* name_of(Pattern pattern) { return pattern == Pattern::sequential ? "sequential" : "random"; }
 
+// How reads and writes share a job's files.
+enum class Mix {
+  apart,  // in turns, writes half a file away from reads: as an offloader's are
+  drawn,  // which comes next is drawn, both from the beginning: as fio's are
+};
+
 struct Job {
   Pattern pattern = Pattern::sequential;
   double read_share = 1;  // of the bytes
+  Mix mix = Mix::apart;
   uint64_t block_bytes = kMiB;
   uint32_t depth = 16;  // requests under way on each drive
   // What its blocks lie in, one after another, for each file; 0: no more than is under way. A drive whose bytes pass

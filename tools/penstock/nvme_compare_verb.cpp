@@ -111,6 +111,7 @@ Result<Answer> compare(Session& session, const Flags& flags) {
   answer.json["pages"] = pages == FioPages::huge ? "2 MiB" : "4 KiB";
   for (double share : kShares) {
     Job job{.read_share = share,
+            .mix = Mix::drawn,
             .block_bytes = flags.block_bytes,
             .depth = static_cast<uint32_t>(flags.depth),
             .seconds = flags.seconds};
