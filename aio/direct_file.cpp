@@ -274,7 +274,7 @@ Status write_once(const File& file, IoEngine& engine, BufferPool& pool, const Fi
     });
     offset_bytes += length_bytes;
   }
-  while (under_way > 0) engine.wait(std::chrono::hours(1));
+  engine.wait_until([&] { return under_way == 0; });
   PENSTOCK_TRY(refusal);
   return engine.flush(file).wait().status();
 }

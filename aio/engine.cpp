@@ -105,7 +105,7 @@ Transfer Engine::accept(Operation operation, std::span<const Extent> extents, Le
   }
   close_run(request, Status());
   issue();
-  backend_->start();
+  if (!waits_on_) backend_->start();
   set_alarm();
   return Transfer(std::move(request));
 }
@@ -142,6 +142,13 @@ size_t Engine::wait(nanoseconds timeout) {
   return ended;
 }
 
+void Engine::wait_until(const std::function<bool()>& done) {
+  const bool outer = std::exchange(waits_on_, true);
+  while (!done() && anything_under_way()) step(until_next_alarm(kWatchEvery));
+  waits_on_ = outer;
+  if (!waits_on_) backend_->start();
+}
+
 void Engine::drive_until_ended(const TransferState& state) {
   while (!state.ended()) {
     CHECK(anything_under_way(), "a transfer that nobody carries out");
@@ -171,7 +178,7 @@ size_t Engine::step(nanoseconds timeout) {
   watch();
   // Whoever is told, or has only polled, may go away to compute; the drives shall not wait for him. Who waits on is
   // back in the kernel at once and hands over the new pieces in the same call.
-  const bool waits_on = settled_.empty() && timeout > nanoseconds(0);
+  const bool waits_on = waits_on_ || (settled_.empty() && timeout > nanoseconds(0));
   if (!waits_on) backend_->start();
   const size_t ended = end_settled();
   set_alarm();

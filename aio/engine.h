@@ -37,6 +37,7 @@ class Engine final : public IoEngine {
 
   size_t poll() override;
   size_t wait(std::chrono::nanoseconds timeout) override;
+  void wait_until(const std::function<bool()>& done) override;
   int completion_fd() const override;
   void drive_until_ended(const TransferState& state) override;
   void cancel_and_drain() override;
@@ -91,6 +92,7 @@ class Engine final : public IoEngine {
   uint32_t in_flight_ = 0;
   uint64_t arrivals_ = 0;
   bool draining_ = false;  // what is asked for meanwhile is refused
+  bool waits_on_ = false;  // whatever is told is told to one who comes back to wait
   std::vector<Delayed> delayed_;
   std::deque<std::shared_ptr<Request>> settled_;  // ended, but nobody has been told yet
   Clock::time_point next_watch_;

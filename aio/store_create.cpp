@@ -90,13 +90,13 @@ class Creation {
         if (status.ok() && refused_.ok()) status = write_chunk(chunk, fill);
       }
     }
-    while (pool_.pieces_free() < pool_.pieces()) engine_.wait(std::chrono::seconds(1));
+    engine_.wait_until([this] { return pool_.pieces_free() == pool_.pieces(); });
     return status.ok() ? refused_ : status;
   }
 
   Status write_chunk(const TileChunk& chunk, const FillTile& fill) {
     engine_.poll();
-    while (pool_.pieces_free() == 0) engine_.wait(std::chrono::seconds(1));
+    engine_.wait_until([this] { return pool_.pieces_free() > 0; });
     Lease lease = *pool_.try_lease();
     std::span<std::byte> bytes = lease.bytes().first(chunk.padded_bytes());
     PENSTOCK_TRY(fill(chunk.tile, chunk.plane, chunk.plane_offset_bytes, bytes.first(chunk.length_bytes)));

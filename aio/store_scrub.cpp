@@ -28,7 +28,7 @@ class Verification {
       for (const TileChunk& chunk : chunks_of(shape_, tile)) start(chunk);
       if (progress) asked = progress(static_cast<double>(tile) / static_cast<double>(shape_.tiles.size()));
     }
-    wait_until([&] { return pool_.pieces_free() == pool_.pieces(); });
+    engine_.wait_until([&] { return pool_.pieces_free() == pool_.pieces(); });
     PENSTOCK_TRY(asked);
     for (const TileChunk& chunk : unreadable_) compare_block_by_block(chunk);
     std::sort(report_.bad.begin(), report_.bad.end(), [](const BadBlock& a, const BadBlock& b) {
@@ -40,13 +40,8 @@ class Verification {
  private:
   TileSlot place_of(TileId tile) const { return {tile, static_cast<uint32_t>(table_.slot(tile))}; }
 
-  template <typename Condition>
-  void wait_until(Condition condition) {
-    while (!condition()) engine_.wait(std::chrono::seconds(1));
-  }
-
   void start(const TileChunk& chunk) {
-    wait_until([&] { return pool_.pieces_free() > 0; });
+    engine_.wait_until([&] { return pool_.pieces_free() > 0; });
     std::vector<Extent> extents =
         extents_of(layout_, files_, place_of(chunk.tile), chunk.tile_offset_bytes, chunk.padded_bytes());
     engine_.read(extents, *pool_.try_lease(), IoEngine::kWhenever).then([this, chunk](Result<Lease> read) {

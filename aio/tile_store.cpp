@@ -49,7 +49,7 @@ TileStore::TileStore(IoEngine& engine, std::unique_ptr<StoreParts> parts, Checks
 }
 
 TileStore::~TileStore() {
-  while (writer_.busy()) engine_.wait(std::chrono::seconds(1));
+  engine_.wait_until([this] { return !writer_.busy(); });
   for (const std::unique_ptr<File>& file : parts_->files) engine_.unregister_file(*file);
 }
 

@@ -76,7 +76,7 @@ inline double stream_gbps(IoEngine& engine, double seconds, const StartOne& star
     engine.wait(std::chrono::seconds(1));
   }
   // To the end, so that every byte counted has moved in the time counted.
-  while (under_way > 0) engine.wait(std::chrono::seconds(1));
+  engine.wait_until([&] { return under_way == 0; });
   return static_cast<double>(started_bytes) / std::chrono::duration<double>(Clock::now() - begin).count() / 1e9;
 }
 

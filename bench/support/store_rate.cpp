@@ -31,7 +31,7 @@ class StoreLoad {
       engine_.wait(std::chrono::milliseconds(10));
       PENSTOCK_TRY(refusal_);
     }
-    while (under_way_ > 0) engine_.wait(std::chrono::milliseconds(10));
+    engine_.wait_until([this] { return under_way_ == 0; });
     PENSTOCK_TRY(refusal_);
     traffic_.first_tile += writes_;
     return static_cast<double>(moved_bytes_) / seconds() / 1e9;

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "aio/engine.h"
@@ -202,6 +203,49 @@ TEST_P(IoEngineContract, WaitingEndsWhenNothingIsLeftAndAtTheTimeout) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(engine_->wait(std::chrono::hours(1)), 0u);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST_P(IoEngineContract, WaitsUntilAConditionHoldsOrNothingIsLeft) {
+  const File& f = file("a", 4 * kMiB);
+  OwnMemory memory(64 * kKiB);
+  fill_telling(memory.bytes(), 7, 0);
+  uint64_t ended = 0;
+  std::function<void(Lease)> write_next = [&](Lease lease) {
+    engine_->write(f, ended * 64 * kKiB, std::move(lease)).then([&](Result<Lease> end) {
+      ASSERT_TRUE(end.ok());
+      if (++ended < 40) write_next(std::move(*end));
+    });
+  };
+  write_next(memory.lease());
+  engine_->wait_until([&] { return ended >= 20; });
+  EXPECT_EQ(ended, 20u);
+  engine_->wait_until([] { return false; });
+  EXPECT_EQ(ended, 40u);
+  for (uint64_t i = 0; i < 40; ++i) {
+    OwnMemory back(64 * kKiB);
+    ASSERT_TRUE(engine_->read(f, i * 64 * kKiB, back.lease()).wait().ok());
+    EXPECT_EQ(first_wrong(back.bytes(), 7, 0), -1) << i;
+  }
+}
+
+TEST_P(IoEngineContract, WhatWasAskedForInsideIsWithTheDrivesWhenTheWaitIsOver) {
+  if (GetParam().is_faulty) GTEST_SKIP() << "what is tried again needs the engine";
+  if (GetParam().name == "threads") GTEST_SKIP() << "looking at memory that another thread writes is a race";
+  const File& f = file("a", kMiB);
+  write(f, 9, 0, 128 * kKiB);
+  OwnMemory first(64 * kKiB), second(64 * kKiB);
+  bool asked = false;
+  engine_->read(f, 0, first.lease()).then([&](Result<Lease>) {
+    engine_->read(f, 64 * kKiB, second.lease());
+    asked = true;
+  });
+  engine_->wait_until([&] { return asked; });
+  // Nobody asks the engine any more.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (first_wrong(second.bytes(), 9, 64 * kKiB) != -1 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(first_wrong(second.bytes(), 9, 64 * kKiB), -1);
 }
 
 TEST_P(IoEngineContract, TheCompletionDescriptorWakesAWaiter) {
