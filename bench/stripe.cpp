@@ -5,6 +5,7 @@
 //
 //   build/bench/stripe FOLDER FOLDER... [--quick] [--json]      such as the disk and a drive of tools/test-drives
 #include <filesystem>
+#include <numeric>
 
 #include "aio/stripe_set.h"
 #include "bench/figure.h"
@@ -72,6 +73,13 @@ class Drives {
   std::vector<const File*> views_;
 };
 
+// " 2832:1264 KiB"
+std::string parts_text(const aio::StripeSet& set, size_t drives) {
+  std::string parts;
+  for (size_t d = 0; d < drives; ++d) parts += (d == 0 ? " " : ":") + std::to_string(set.part_bytes(d) / kKiB);
+  return parts + " KiB";
+}
+
 }  // namespace
 }  // namespace penstock::bench
 
@@ -92,25 +100,23 @@ int main(int argc, char** argv) {
   const int rounds = 5;
   Drives drives(folders, flags.quick() ? 64 * kMiB : 768 * kMiB);
   for (Direction direction : {Direction::read, Direction::write}) {
-    // The shares stand before the rounds, as those of a store do; from a few measurements, since a drive drifts.
-    std::vector<double> rates(drives.size());
-    for (size_t d = 0; d < drives.size(); ++d) {
-      std::vector<double> measured;
-      for (int i = 0; i < 3; ++i) measured.push_back(drives.alone_gbps(d, direction, seconds));
-      rates[d] = median(measured);
-    }
-    const aio::StripeSet set(rates);
-    std::string parts;
-    for (size_t d = 0; d < drives.size(); ++d) parts += (d == 0 ? "" : ":") + std::to_string(set.part_bytes(d) / kKiB);
-    Figure figure{"stripe", (direction == Direction::read ? "read " : "write ") + parts + " KiB",
-                  "GB/s",   "the sum of the drives",
-                  0.95,     {},
+    const auto alone = [&] {
+      std::vector<double> rates(drives.size());
+      for (size_t d = 0; d < drives.size(); ++d) rates[d] = drives.alone_gbps(d, direction, seconds);
+      return rates;
+    };
+    const auto sum = [](const std::vector<double>& rates) { return std::accumulate(rates.begin(), rates.end(), 0.0); };
+    Figure figure{"stripe", direction == Direction::read ? "read" : "write", "GB/s", "the sum of the drives", 0.95, {},
                   {}};
+    // A drive that drifts does so for both: each alone before and after all together.
+    std::vector<double> before = alone();
     for (int round = 0; round < rounds; ++round) {
-      double sum = 0;
-      for (size_t d = 0; d < drives.size(); ++d) sum += drives.alone_gbps(d, direction, seconds);
-      figure.theirs.push_back(sum);
+      const aio::StripeSet set(before);
       figure.ours.push_back(drives.together_gbps(set, direction, seconds));
+      std::vector<double> after = alone();
+      figure.theirs.push_back((sum(before) + sum(after)) / 2);
+      if (round == 0) figure.name += parts_text(set, drives.size());
+      before = std::move(after);
     }
     print(figure, flags.json());
   }
