@@ -373,7 +373,7 @@ void PlanRun::abandon(uint64_t number) {
   CHECK(!step.verdict.has_value(), "step ", number, " can no longer be abandoned");
   for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
     MoveId gradient = plan_.of_tile[tile].gradient;
-    if (gradient == kNoMove || step.state[gradient] == State::ended) continue;
+    if (gradient == kNoMove || is_over({number, gradient})) continue;
     if (step.tiles[tile].gradient_taken) {
       ++pool_free_[index(Pool::gradient)];
       tell_release(step, gradient);
