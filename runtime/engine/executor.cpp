@@ -219,14 +219,18 @@ void Executor::update_ended(Ticket ticket, const cpu_optim::TileReport& report) 
 
 void Executor::begin_write(Ticket ticket, const Move& move) {
   TileWork& tile_work = work(ticket, move.tile);
-  if (parts_.plan.placements[move.tile].state == Tier::host) {
+  const bool rests_in_host = parts_.plan.placements[move.tile].state == Tier::host;
+  if (rests_in_host) {
     // Its last update may have been in an earlier step, and written then.
     auto unwritten = unwritten_.find(move.tile);
     if (unwritten == unwritten_.end()) return ended(ticket, Status());
     tile_work.checksums = unwritten->second;
   }
   const Round& of_round = rounds_.at(ticket.step);
-  bool speculative = !of_round.verdict_given && of_round.setup.keeps_confirmed;
+  // Where gradients are clipped, what rests in host memory is updated after the verdict: what is written before it is
+  // an earlier step's update, which no verdict of this one takes back.
+  const bool of_earlier_step = rests_in_host && parts_.plan.clipping;
+  bool speculative = !of_round.verdict_given && of_round.setup.keeps_confirmed && !of_earlier_step;
   std::optional<aio::TileStore::Writing> writing =
       parts_.store.begin_write(move.tile, speculative ? Update::speculative : Update::final);
   if (!writing && parts_.store.status().ok() && parts_.store.layout().slots() == 1) {

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "tests/support/engine_world.h"
+#include "tests/support/scripted_backend.h"
 #include "tests/support/watchdog.h"
 
 namespace penstock::engine {
@@ -354,6 +357,49 @@ TEST(Engine, LeavesAUnitWithoutGradientUntouched) {
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(weights(1), before1);
   EXPECT_NE(weights(0), before0);  // weight decay moves it
+}
+
+// What an earlier step left in memory is written by a step that does not change it, and by no verdict of that taken
+// back.
+TEST(Engine, WritesAnEarlierStepsUpdateOfAUnitWithoutGradientWhateverTheVerdict) {
+  Watchdog watchdog(std::chrono::seconds(120), "a write before the verdict");
+  for (float size : {0.001f, 10.0f, std::numeric_limits<float>::infinity()}) {
+    EngineWorld world(5);
+    PlanRequest& request = world.options.request;
+    request.choices.host_state_share = 1;
+    request.choices.weights = WeightRest::host;
+    request.durability = {Durability::Kind::every, 2};
+    request.slots = 3;
+    world.options.clip_norm = world.settings.clip = 5;
+    world.options.skip_overflow = world.settings.skip_overflow = true;
+    ASSERT_TRUE(world.create().ok());
+    std::atomic<bool> written = false;
+    world.make_backend_ = [&] {
+      return std::make_unique<aio::ScriptedBackend>(std::make_unique<aio::MemoryBackend>(),
+                                                    [&](const aio::Piece& piece) {
+                                                      if (piece.operation == aio::Operation::write) written = true;
+                                                      return aio::ScriptedBackend::kPass;
+                                                    });
+    };
+    world.unit_order = {1, 2, 0};
+    world.given = [&](uint64_t step, uint32_t unit) {
+      if (step == 1) return Given::gradients;
+      if (unit == 1) return Given::skip;
+      while (!written) std::this_thread::yield();
+      return Given::gradients;
+    };
+    Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    ASSERT_TRUE(world.step(**engine, 0.001f).ok());
+    ASSERT_TRUE(world.step(**engine, size).ok());
+    world.plain_step(1, 0.001f);
+    world.plain_step(2, size);
+    engine->reset();
+    engine = Engine::open(world.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    EXPECT_EQ((*engine)->steps_done(), 2u);
+    EXPECT_EQ(world.words_different(**engine), 0u) << "gradients of " << size;
+  }
 }
 
 TEST(Engine, TellsWhereTheTimeWent) {

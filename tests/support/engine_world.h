@@ -15,6 +15,9 @@
 
 namespace penstock::engine {
 
+// What a unit gets in a step: its gradients, or the word that it has none.
+enum class Given { gradients, skip, zero };
+
 // The plain loop's state after some steps.
 struct PlainModel {
   std::vector<plain::Unit> units;
@@ -72,21 +75,38 @@ class EngineWorld {
     for (uint32_t unit = static_cast<uint32_t>(plain_.units.size()); order.size() < plain_.units.size();)
       order.push_back(--unit);
     for (uint32_t unit : order) {
-      for (uint32_t mb = 0; mb < micro_batches; ++mb) {
-        std::vector<uint16_t> values = gradient(number, unit, mb, size);
-        Status status = engine.gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values)));
-        if (!status.ok()) return status;
-      }
+      Status status =
+          give(engine, unit, given(number, unit), [&](uint32_t mb) { return gradient(number, unit, mb, size); });
+      if (!status.ok()) return status;
     }
     return engine.step({.rng = "rng" + std::to_string(number), .data_position = "", .schedule = "s"});
   }
+  // All of a unit's gradients, or the word that there are none; nothing where it is frozen.
+  Status give(Engine& engine, uint32_t unit, Given what,
+              const std::function<std::vector<uint16_t>(uint32_t mb)>& gradient) {
+    if (!trainable(unit)) return Status();
+    if (what != Given::gradients) {
+      return engine.absent_gradient(unit, what == Given::skip ? Absent::skip : Absent::zero);
+    }
+    for (uint32_t mb = 0; mb < micro_batches; ++mb) {
+      const std::vector<uint16_t> values = gradient(mb);
+      PENSTOCK_TRY(engine.gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values))));
+    }
+    return Status();
+  }
   void plain_step(uint64_t number, float size) {
+    std::vector<std::pair<uint32_t, plain::Unit>> untouched;
     for (uint32_t unit = 0; unit < plain_.units.size(); ++unit) {
-      for (uint32_t mb = 0; mb < micro_batches; ++mb) {
-        plain_.units[unit].add_gradient(gradient(number, unit, mb, size).data(), mb == 0, mb + 1 == micro_batches);
+      plain::Unit& plain = plain_.units[unit];
+      const bool has = trainable(unit) && given(number, unit) == Given::gradients;
+      if (!has) std::fill(plain.g.begin(), plain.g.end(), uint16_t{0});
+      for (uint32_t mb = 0; has && mb < micro_batches; ++mb) {
+        plain.add_gradient(gradient(number, unit, mb, size).data(), mb == 0, mb + 1 == micro_batches);
       }
+      if (!trainable(unit) || given(number, unit) == Given::skip) untouched.emplace_back(unit, plain);
     }
     plain::step(plain_.units, settings, plain_.updates);
+    for (auto& [unit, plain] : untouched) plain_.units[unit] = std::move(plain);
   }
 
   // Words of weight, low half, momentum and variance that differ between the engine and the plain loop.
@@ -99,6 +119,10 @@ class EngineWorld {
       std::vector<uint16_t> high(n), low(n);
       std::vector<float> m(n), v(n);
       read(engine, unit, Role::weight, high);
+      if (!trainable(unit)) {
+        for (size_t i = 0; i < n; ++i) different += high[i] != expected.high(i);
+        continue;
+      }
       read(engine, unit, Role::master_low, low);
       read(engine, unit, Role::momentum, m);
       read(engine, unit, Role::variance, v);
@@ -119,8 +143,10 @@ class EngineWorld {
   plain::Settings settings;
   uint32_t micro_batches = 1;
   std::vector<uint32_t> unit_order;  // in which gradients come; empty: backward
+  std::function<Given(uint64_t step, uint32_t unit)> given = [](uint64_t, uint32_t) { return Given::gradients; };
   std::function<std::unique_ptr<aio::IoBackend>()> make_backend_;
 
+  bool trainable(uint32_t unit) const { return options.request.workload.units[unit].trainable; }
   uint32_t drives() const { return static_cast<uint32_t>(folders_.size()); }
   aio::MemoryFolder& folder(uint32_t drive) const { return *folders_[drive]; }
 
