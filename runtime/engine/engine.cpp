@@ -187,11 +187,12 @@ Status Engine::hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> 
 
 Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   PENSTOCK_TRY(expect_in_step(true, "absent_gradient"));
-  const Unit& shape = options_.request.workload.units.at(unit);
-  if (!shape.trainable || intake_->complete(unit)) {
-    return Status(Code::kUsage,
-                  text("absent gradient: unit ", shape.name, shape.trainable ? " has one" : " is frozen"));
-  }
+  const std::vector<Unit>& units = options_.request.workload.units;
+  auto refuse = [](const std::string& why) { return Status(Code::kUsage, "absent gradient: unit " + why); };
+  if (unit >= units.size()) return refuse(text(unit, " of ", units.size()));
+  const Unit& shape = units[unit];
+  if (!shape.trainable) return refuse(shape.name + " is frozen");
+  if (std::string why = intake_->why_not_absent(unit); !why.empty()) return refuse(shape.name + why);
   if (absent == Absent::zero) {
     std::vector<std::byte> zeros(shape.elements * bytes_of(options_.request.workload.form.gradient));
     intake_->expect_last(unit);

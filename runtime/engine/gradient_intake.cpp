@@ -72,6 +72,12 @@ void GradientIntake::finish(uint32_t index, Dtype dtype, std::span<const std::by
   kernels_.square_sums(form, target, count, squares);
 }
 
+std::string GradientIntake::why_not_absent(uint32_t index) const {
+  const UnitState& state = units_[index];
+  if (state.done) return state.contributions > 0 ? " has one" : " was declared absent";
+  return state.contributions > 0 ? text(" has one of micro-batch ", state.last_micro_batch) : "";
+}
+
 void GradientIntake::finished(uint32_t index) {
   if (units_[index].sum == nullptr) return;
   free_.push_back(units_[index].sum);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cpu_optim/gradient.h"
@@ -33,6 +34,8 @@ class GradientIntake {
   // The unit's sums may be used by another.
   void finished(uint32_t unit);
 
+  // What the unit has got in this step, so that it cannot be without a gradient; empty if nothing.
+  std::string why_not_absent(uint32_t unit) const;
   // The unit has no gradient in this step.
   void give_up(uint32_t unit) { units_[unit].done = true; }
   // What comes next is the whole gradient.

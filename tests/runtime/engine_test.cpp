@@ -402,6 +402,35 @@ TEST(Engine, WritesAnEarlierStepsUpdateOfAUnitWithoutGradientWhateverTheVerdict)
   }
 }
 
+TEST(Engine, RefusesAnAbsentGradientOfWhatHasOneOrIsNotThere) {
+  EngineWorld world(5);
+  world.options.request.workload.micro_batches = 2;
+  world.options.request.workload.units[1].trainable = false;
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE((*engine)->begin({.groups = {world.hyper}, .micro_batches = 2}).ok());
+  const std::vector<uint16_t> values(world.options.request.workload.units[2].elements, 0x3f80);
+  auto give = [&](uint32_t mb) { return (*engine)->gradient(2, mb, Dtype::bf16, std::as_bytes(std::span(values))); };
+  auto expect_refused = [&](uint32_t unit, const std::string& why) {
+    for (Absent absent : {Absent::skip, Absent::zero}) {
+      Status refused = (*engine)->absent_gradient(unit, absent);
+      EXPECT_EQ(refused.code(), Code::kUsage);
+      EXPECT_EQ(refused.message(), "absent gradient: " + why);
+    }
+  };
+  expect_refused(3, "unit 3 of 3");
+  expect_refused(1, "unit unit1 is frozen");
+  ASSERT_TRUE(give(0).ok());
+  expect_refused(2, "unit unit2 has one of micro-batch 0");
+  ASSERT_TRUE(give(1).ok());
+  expect_refused(2, "unit unit2 has one");
+  // A refusal is no failure: the step goes on.
+  ASSERT_TRUE((*engine)->absent_gradient(0, Absent::skip).ok());
+  expect_refused(0, "unit unit0 was declared absent");
+  EXPECT_TRUE((*engine)->step().ok());
+}
+
 TEST(Engine, TellsWhereTheTimeWent) {
   EngineWorld world(5);
   ASSERT_TRUE(world.create().ok());
