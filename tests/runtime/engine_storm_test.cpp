@@ -1,6 +1,7 @@
-// Everything at once, at random: placements, slots, durability, clipping, orders of gradients, verbs between steps,
-// drives that are slow and fail, runs that end and begin. The state is the plain loop's at every look, a committed step
-// is found after every failure, and no two requests under way ever touch the same bytes.
+// Everything at once, at random: placements, slots, durability, clipping, orders of gradients and gradients that do not
+// come, frozen units, verbs between steps, drives that are slow and fail, runs that end and begin. The state is the
+// plain loop's at every look, a committed step is found after every failure, and no two requests under way ever touch
+// the same bytes.
 //
 // STORM_SEEDS sets how many such lives are run, STORM_SEED the only one.
 #include <gtest/gtest.h>
@@ -45,6 +46,19 @@ class Storm {
                                 Durability{Durability::Kind::every, 3}, Durability{Durability::Kind::exit, 1});
     request.slots = one_of(0u, 0u, 0u, 1u, 2u, 3u);
     request.workload.micro_batches = world_.micro_batches = one_of(1u, 1u, 3u);
+    // Of the first unit, which is written to, some tiles are always trained.
+    frozen_ = one_of(false, false, true);
+    for (size_t unit = 1; frozen_ && unit < request.workload.units.size(); ++unit) {
+      request.workload.units[unit].trainable = random_() % 3 > 0;
+    }
+    absent_ = one_of(false, true, true);
+    world_.given = [this, seed](uint64_t step, uint32_t unit) {
+      if (!absent_) return Given::gradients;
+      std::mt19937_64 random(seed * 1'000'003 + step * 131 + unit);
+      random.discard(4);
+      const uint64_t luck = random() % 8;
+      return luck == 0 ? Given::zero : luck <= 2 ? Given::skip : Given::gradients;
+    };
     clips_ = one_of(true, true, false);
     if (clips_) {
       world_.options.clip_norm = world_.settings.clip = one_of(3.0, 10.0);
@@ -74,7 +88,8 @@ class Storm {
                 ", state in host ", *request.choices.host_state_share, ", weights ",
                 static_cast<int>(request.choices.weights), ", retained ", *request.choices.retained_host_share,
                 ", durability ", static_cast<int>(request.durability->kind), "/", request.durability->steps,
-                clips_ ? ", clipping" : "", faulty_ ? ", faults" : "", ", ", world_.micro_batches, " micro-batches");
+                clips_ ? ", clipping" : "", faulty_ ? ", faults" : "", frozen_ ? ", frozen units" : "",
+                absent_ ? ", absent gradients" : "", ", ", world_.micro_batches, " micro-batches");
   }
 
   // Empty, or what went wrong.
@@ -204,9 +219,8 @@ class Storm {
     for (size_t given = random_() % (world_.unit_order.size() + 1); given > 0; --given) {
       const uint32_t unit = world_.unit_order[given - 1];
       const std::vector<uint16_t> gradient(request.workload.units[unit].elements, 0x3c00);
-      for (uint32_t mb = 0; mb < world_.micro_batches; ++mb) {
-        PENSTOCK_TRY(engine.gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(gradient))));
-      }
+      const Given which = world_.given(random_() % 100, unit);
+      PENSTOCK_TRY(world_.give(engine, unit, which, [&](uint32_t) { return gradient; }));
     }
     return engine.discard();
   }
@@ -220,7 +234,7 @@ class Storm {
 
   std::mt19937_64 random_;
   EngineWorld world_;
-  bool clips_ = false, faulty_ = false, lost_ = false;
+  bool clips_ = false, faulty_ = false, frozen_ = false, absent_ = false, lost_ = false;
   std::string conflict_;
   std::vector<PlainModel> models_;     // by step
   std::optional<PlainModel> written_;  // what the newest of them may be instead
