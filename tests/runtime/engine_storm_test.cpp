@@ -125,10 +125,6 @@ class Storm {
     const uint64_t step = engine.steps_done();
     if (step < promised_) return text("step ", promised_.load(), " was promised, found step ", step);
     if (step >= models_.size()) return text("step ", step, " was never made");
-    if (written_ && step + 1 == models_.size() && world_.words_different(engine, *written_) == 0) {
-      models_.back() = *written_;
-    }
-    written_.reset();
     models_.resize(step + 1);
     Status status;
     for (uint64_t acts = 3 + random_() % 8; acts > 0 && status.ok(); --acts) {
@@ -162,7 +158,9 @@ class Storm {
     const uint64_t step = (*engine)->steps_done();
     if (step < promised_) return text("step ", promised_.load(), " was promised, found step ", step);
     if (step >= models_.size()) return text("step ", step, " was never made");
-    if (written_ && step + 1 == models_.size() && world_.words_different(**engine, *written_) == 0) return "";
+    const bool may_be_written = written_ && step + 1 == models_.size();
+    if (may_be_written && world_.words_different(**engine, *written_) == 0) models_.back() = *written_;
+    written_.reset();
     return look(**engine);
   }
 
