@@ -21,6 +21,8 @@ struct Found {
 };
 
 const char* const kRecreate = "make it anew with --force; nothing in it can be used";
+const char* const kRestore = "restore the store from an export, or make it anew with --force";
+const char* const kGiveFolders = "give the folders of a store, each once";
 
 bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
@@ -34,7 +36,8 @@ Status read_header(IoEngine& engine, Found& found) {
       PENSTOCK_TRY_ASSIGN(bytes, read_bytes(engine, *found.file, 0, kRecordBytes));
       found.blank = all_zero(bytes.bytes());
     }
-    if (!found.blank) found.refusal = Status(Code::kUsage, text(path, ": ", size_bytes, " B are no store"));
+    if (!found.blank)
+      found.refusal = Status(Code::kUsage, text(path, ": ", size_bytes, " B are no store"), kGiveFolders);
     return Status();
   }
   std::vector<std::optional<StoreHeader>> copies;
@@ -47,8 +50,8 @@ Status read_header(IoEngine& engine, Found& found) {
     if (bytes.ok() && all_zero(bytes->bytes())) ++blank_copies;
     if (header.ok()) {
       copies.back() = *header;
-    } else if (found.refusal.ok() || found.refusal.code() == Code::kUsage) {
-      found.refusal = header.status();
+    } else if (found.refusal.ok() || found.refusal.code() == Code::kUsage || !bytes.ok()) {
+      found.refusal = header.status();  // a drive that may answer at the next try is the better news
     }
   }
   found.blank = blank_copies == 2;
@@ -70,7 +73,10 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
     if (found.header && (!any || any->header->state < found.header->state)) any = &found;
   }
   for (const Found& found : all) {
-    if (!found.header && found.file && !found.blank) return found.refusal;
+    if (found.header || !found.file || found.blank) continue;
+    const Status& refusal = found.refusal;
+    if (!refusal.remedy().empty()) return refusal;
+    return Status(refusal.code(), refusal.message(), refusal.code() == Code::kUsage ? kGiveFolders : kRestore);
   }
   bool complete = any && any->header->state == StoreHeader::State::complete;
   for (const Found& found : all) {
@@ -101,13 +107,17 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
   for (const Found& found : all) {
     const Found*& place = by_drive[found.header->drive];
     if (place) {
-      return Status(Code::kUsage, text(found.folder->path(), ": drive ", found.header->drive, " of the store, as is ",
-                                       place->folder->path()));
+      return Status(
+          Code::kUsage,
+          text(found.folder->path(), ": drive ", found.header->drive, " of the store, as is ", place->folder->path()),
+          kGiveFolders);
     }
     place = &found;
     if (found.file->size_bytes() != found.header->file_bytes) {
-      return Status(Code::kCorrupt, text(found.path, ": ", found.file->size_bytes(), " B long, made with ",
-                                         found.header->file_bytes, " B"));
+      return Status(
+          Code::kCorrupt,
+          text(found.path, ": ", found.file->size_bytes(), " B long, made with ", found.header->file_bytes, " B"),
+          kRestore);
     }
   }
   for (uint32_t drive = 0; drive < by_drive.size(); ++drive) {
@@ -152,7 +162,7 @@ Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, s
   for (const Found& found : all) {
     Result<Buffer> bytes = read_bytes(engine, *found.file, StoreLayout::shape_offset(), header.shape_bytes);
     if (!bytes.ok()) {
-      why = bytes.status();
+      why = bytes.status();  // which may be another at the next try, whatever the other drives have
       continue;
     }
     std::span<const std::byte> fields = bytes->bytes().first(header.shape_bytes);
@@ -161,7 +171,8 @@ Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, s
       encoded.assign(fields.begin(), fields.end());
       return shape;
     }
-    why = Status(Code::kCorrupt, found.file->path() + ": the description of what is stored is damaged");
+    if (why.ok())
+      why = Status(Code::kCorrupt, found.file->path() + ": the description of what is stored is damaged", kRestore);
   }
   return why;
 }
@@ -188,7 +199,8 @@ Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders fo
   StoreFiles files;
   for (Found& found : all) {
     if (layout.file_bytes(found.header->drive) != found.header->file_bytes) {
-      return Status(Code::kCorrupt, text(found.file->path(), ": its header and its contents do not fit together"));
+      return Status(Code::kCorrupt, text(found.file->path(), ": its header and its contents do not fit together"),
+                    kRestore);
     }
     if (found.healed || found.header->state != StoreHeader::State::complete) {
       StoreHeader whole = *found.header;

@@ -55,6 +55,21 @@ std::vector<RootRecord> candidates_of(const std::vector<RootCopy>& copies) {
   return roots;
 }
 
+// The drive may answer at the next try; what it has not said by now is no reason to believe an older step, since going
+// on from there gives up the newer one. `drives` have the root of that place, or may have it.
+Status wait_for_drive(const Status& unread, const StoreFiles& files, const std::vector<uint32_t>& drives,
+                      uint32_t place) {
+  std::string commands;
+  for (uint32_t drive : drives) {
+    commands += text(commands.empty() ? "" : " && ", "dd if=/dev/zero of=", files[drive]->path(), " bs=", kRecordBytes,
+                     " count=1 seek=", StoreLayout::root_offset(place) / kRecordBytes, " conv=notrunc");
+  }
+  return Status(unread.code(), unread.message(),
+                "open it again when the drive is back; where it can never be read again, give the root up, and the "
+                "step before is looked for: " +
+                    commands);
+}
+
 // What a drive that could not be read may hold is neither lost nor old: where no other drive has the root of that
 // place, it may be the newest. A root that was read and has rotted is gone for good, which is another matter.
 Status newest_may_be_unread(const std::vector<RootCopy>& copies, const StoreFiles& files) {
@@ -63,14 +78,20 @@ Status newest_may_be_unread(const std::vector<RootCopy>& copies, const StoreFile
       return other.place == copy.place && other.root.has_value();
     });
     if (copy.unread.ok() || elsewhere) continue;
-    return Status(
-        copy.unread.code(), text("root ", copy.place, ": ", copy.unread.message()),
-        text("open it again when the drive is back; where it can never be read again, give the root up, and the "
-             "step before is looked for: dd if=/dev/zero of=",
-             files[copy.drive]->path(), " bs=", kRecordBytes,
-             " count=1 seek=", StoreLayout::root_offset(copy.place) / kRecordBytes, " conv=notrunc"));
+    return wait_for_drive(copy.unread.within(text("root ", copy.place)), files, {copy.drive}, copy.place);
   }
   return Status();
+}
+
+uint32_t place_of(const RootRecord& root) { return static_cast<uint32_t>(root.sequence % 2); }
+
+std::vector<uint32_t> drives_with(const std::vector<RootCopy>& copies, const RootRecord& root) {
+  std::vector<uint32_t> drives;
+  for (const RootCopy& copy : copies) {
+    const bool may_have_it = copy.place == place_of(root) && (!copy.unread.ok() || copy.root == root);
+    if (may_have_it) drives.push_back(copy.drive);
+  }
+  return drives;
 }
 
 // Why the newest root that was found may not be the newest that was acknowledged, or may not fit the tiles. Empty if a
@@ -181,7 +202,10 @@ Status verify_all(IoEngine& engine, const StoreParts& parts, const TileTable& ta
   Buffer memory = Buffer::on_heap(kVerifyBytes);
   PENSTOCK_TRY_ASSIGN(report, verify_tiles(engine, parts, table, checksum, memory.bytes()));
   if (report.bad.empty()) return Status();
-  const BadBlock& first = report.bad.front();
+  // One that was read and is not what it was settles the matter, whatever else could not be read.
+  auto worst = std::find_if(report.bad.begin(), report.bad.end(), [](const BadBlock& bad) { return bad.unread.ok(); });
+  const BadBlock& first = worst != report.bad.end() ? *worst : report.bad.front();
+  if (!first.unread.ok()) return first.unread.within(text("step ", step, ": ", first.tensor));
   return Status(Code::kCorrupt, text("step ", step, ": ", report.bad.size(), " of ", report.blocks,
                                      " blocks are not what they were, the first at ", first.offset_bytes, " of ",
                                      first.file, ": ", first.tensor));
@@ -204,7 +228,7 @@ void repair_pages(const StoreParts& parts, const RootRecord& root, const Loaded&
 // was not believed is found there later.
 void repair_roots(const std::vector<RootCopy>& copies, const RootRecord& root, Repairs& repairs) {
   for (const RootCopy& copy : copies) {
-    bool own_place = copy.place == root.sequence % 2;
+    bool own_place = copy.place == place_of(root);
     bool good = copy.root && (*copy.root == root || (!own_place && copy.root->sequence < root.sequence));
     if (good) continue;
     repairs.add_root(copy.drive, StoreLayout::root_offset(copy.place), root.encode());
@@ -254,7 +278,8 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   const std::vector<RootCopy> copies = read_root_copies(engine, parts);
   const std::vector<RootRecord> roots = candidates_of(copies);
   const std::string where = parts.files.front()->path();
-  if (options.access == OpenOptions::Access::run) PENSTOCK_TRY(newest_may_be_unread(copies, parts.files));
+  const bool runs = options.access == OpenOptions::Access::run;
+  if (runs) PENSTOCK_TRY(newest_may_be_unread(copies, parts.files));
   if (roots.empty()) {
     return Status(Code::kCorrupt, text(where, ": no root can be read on any drive: ", copies.front().why),
                   "restore the store from an export, or make it anew with --force");
@@ -265,14 +290,17 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   for (const RootRecord& root : roots) {
     Result<Loaded> loaded = load(parts, root, areas);
     Status refusal = loaded.status();
-    if (!loaded.ok() && options.access == OpenOptions::Access::run) PENSTOCK_TRY(pages_may_be_unread(areas));
-    if (root.state == RootRecord::State::torn && options.access == OpenOptions::Access::run)
-      return torn(root).within(where);
-    if (refusal.ok() && !doubt.empty() && options.access == OpenOptions::Access::inspect) {
+    const Status unread = loaded.ok() ? Status() : pages_may_be_unread(areas);
+    if (!unread.ok() && runs) return wait_for_drive(unread, parts.files, drives_with(copies, root), place_of(root));
+    if (root.state == RootRecord::State::torn && runs) return torn(root).within(where);
+    if (refusal.ok() && !doubt.empty() && !runs) {
       repairs.note(text(doubt, ": step ", root.payload.step, " may not be the last, and has not been verified"));
     } else if (refusal.ok() && !doubt.empty()) {
       refusal = verify_all(engine, parts, loaded->table, options.checksum, root.payload.step);
-      repairs.note(text(doubt, ": every block of step ", root.payload.step, " was verified"));
+      if (!refusal.ok() && refusal.code() != Code::kCorrupt) {
+        return wait_for_drive(refusal, parts.files, drives_with(copies, root), place_of(root));
+      }
+      if (refusal.ok()) repairs.note(text(doubt, ": every block of step ", root.payload.step, " was verified"));
     }
     if (refusal.ok()) {
       repair_pages(parts, root, *loaded, areas, repairs);

@@ -57,7 +57,7 @@ class Verification {
     for_each_block(shape_, chunk, bytes, [&](uint64_t number, const TileBlock& block, std::span<std::byte> content) {
       uint64_t expected = table_.checksums(chunk.tile)[number];
       bool good = checksum_(content, checksum_seed(chunk.tile, number)) == expected;
-      count(chunk.tile, block, good);
+      count(chunk.tile, block, good, Status());
     });
   }
 
@@ -72,17 +72,17 @@ class Verification {
       Result<Lease> read = engine_.read(extents, *pool_.try_lease(), IoEngine::kWhenever).wait();
       bool good = read.ok() && checksum_(read->bytes().subspan(block.offset_bytes - from, block.length_bytes),
                                          checksum_seed(chunk.tile, number)) == table_.checksums(chunk.tile)[number];
-      count(chunk.tile, block, good);
+      count(chunk.tile, block, good, read.status());
     });
   }
 
-  void count(TileId tile, const TileBlock& block, bool good) {
+  void count(TileId tile, const TileBlock& block, bool good, const Status& unread) {
     ++report_.blocks;
     if (good) return;
     uint64_t first_sector = round_down(block.offset_bytes, kSegmentAlignmentBytes);
     StoreLayout::Piece place = layout_.pieces(tile, place_of(tile).slot, first_sector, kSegmentAlignmentBytes).front();
     report_.bad.push_back({files_[place.drive]->path(), place.file_offset_bytes + (block.offset_bytes - first_sector),
-                           tile, describe_block(shape_, tile, block)});
+                           tile, describe_block(shape_, tile, block), unread});
   }
 
   IoEngine& engine_;

@@ -79,6 +79,7 @@ struct BadBlock {
   uint64_t offset_bytes = 0;
   TileId tile = 0;
   std::string tensor;  // describe_block()
+  Status unread;       // the drive's refusal, where it could not be read at all
 };
 
 struct ScrubReport {
