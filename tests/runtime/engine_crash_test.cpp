@@ -7,6 +7,7 @@
 // one with every seed; CRASH_STRIDE=1 looks at all.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 
@@ -42,19 +43,23 @@ class EngineCrash : public testing::TestWithParam<EngineCrashSetting> {
 };
 
 TEST_P(EngineCrash, EveryEventIsACutThatACommittedStepSurvives) {
+  size_t events = 0, images = 0;
   for (uint64_t seed = 1; seed <= seeds(1); ++seed) {
     RecordedDrives drives = world_.new_drives();
     ASSERT_EQ(world_.live(drives, 6, seed, kNeverKilled), "") << "caught: seed " << seed << ", without a crash";
     ASSERT_EQ(drives.acknowledged(drives.events()), 6u);
+    events += drives.events();
     for (size_t cut = seed % stride(); cut <= drives.events(); cut += stride()) {
       for (Unsafe unsafe : {Unsafe::chance, Unsafe::lost, Unsafe::kept}) {
         Crash crash{cut, unsafe, seed * 100000 + cut};
         ASSERT_EQ(world_.check(drives.after(crash), drives.acknowledged(cut)), "")
             << "caught: seed " << seed << ", cut " << cut << " of " << drives.events() << ", unsafe "
             << static_cast<int>(unsafe);
+        ++images;
       }
     }
   }
+  std::printf("%zu events, %zu images of a crash\n", events, images);
 }
 
 // Killed processes leave what the drives have not yet flushed to the next one; then the power fails; then all of it
