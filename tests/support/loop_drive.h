@@ -1,5 +1,5 @@
-// LoopDrive is a real drive that really fails: ext4 over a loop device over a sparse file in a tmpfs of 48 MiB, whose
-// backing has no room, or is not there. Needs root.
+// LoopDrive is a real drive that really fails: ext4 over a loop device over a sparse file in a tmpfs, whose backing has
+// no room, or is not there. Needs root.
 #pragma once
 
 #include <unistd.h>
@@ -11,16 +11,24 @@
 
 namespace penstock::aio {
 
+struct LoopDriveSize {
+  uint32_t drive_mib = 256;
+  uint32_t backing_mib = 48;  // what of it can be kept
+};
+
 class LoopDrive {
  public:
-  LoopDrive() {
-    ready_ = geteuid() == 0 && shell("cd " + scratch_.path() +
-                                     " && mkdir back drive && mount -t tmpfs -o size=48M tmpfs back && "
-                                     "truncate -s 256M back/img && losetup -f --show back/img > loop && "
-                                     "mkfs.ext4 -q -F -m 0 -J size=4 -E lazy_itable_init=0,lazy_journal_init=0 "
-                                     "$(cat loop) && mount $(cat loop) drive");
+  explicit LoopDrive(LoopDriveSize size = {}) {
+    ready_ = geteuid() == 0 &&
+             shell(text("cd ", scratch_.path(), " && mkdir back drive && mount -t tmpfs -o size=", size.backing_mib,
+                        "M tmpfs back && truncate -s ", size.drive_mib,
+                        "M back/img && losetup -f --show back/img > loop && "
+                        "mkfs.ext4 -q -F -m 0 -J size=4 -E lazy_itable_init=0,lazy_journal_init=0 "
+                        "$(cat loop) && mount $(cat loop) drive"));
   }
-  ~LoopDrive() { shell("cd " + scratch_.path() + "; umount -l drive; losetup -d $(cat loop); umount -l back"); }
+  ~LoopDrive() {
+    shell("cd " + scratch_.path() + "; fsfreeze -u drive; umount -l drive; losetup -d $(cat loop); umount -l back");
+  }
 
   // False where there is no root, no loop device or no ext4.
   bool ready() const { return ready_; }
@@ -28,10 +36,13 @@ class LoopDrive {
   // What was promised, the drive below can no longer keep.
   bool fill_backing() { return !shell("dd if=/dev/zero of=" + (scratch_ / "back/filler") + " bs=1M"); }
   bool free_backing() { return shell("rm " + (scratch_ / "back/filler")); }
-  // Reads end with EIO from now on, and nothing is written any more. What was there is kept for return_backing().
+  // Reads end with EIO from now on, and nothing is written any more. What was there at one moment, whatever is under
+  // way, is kept for return_backing().
   bool lose_backing() {
-    return shell("cd " + scratch_.path() + " && sync && cp --sparse=always back/img kept && truncate -s 1M back/img") &&
-           fill_backing();
+    const bool kept = shell("cd " + scratch_.path() +
+                            " && fsfreeze -f drive && cp --sparse=always back/img kept && truncate -s 1M back/img");
+    const bool lost = kept && fill_backing();
+    return shell("fsfreeze -u " + folder()) && lost;
   }
   // REQUIRES: no file of the drive is open.
   bool return_backing() {
