@@ -13,5 +13,9 @@ foreach(worker aio/store runtime/engine)
   add_dependencies(tests_${folder} ${name}_worker)
 endforeach()
 
+# The command as a process.
+set_property(SOURCE tests/tools/update_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS PENSTOCK="$<TARGET_FILE:penstock>")
+add_dependencies(tests_tools penstock)
+
 include(tests/cpu_optim/formula_mutants.cmake)
 include(tests/cpu_optim/cpu_optim_tests.cmake)
