@@ -6,8 +6,8 @@
 namespace penstock::aio {
 
 bool DirectFolder::has_file(const std::string& name) const {
-  std::error_code ignored;
-  return std::filesystem::exists(full_path(name), ignored);
+  std::error_code unknown;  // it cannot be looked at: opening it says why
+  return std::filesystem::exists(full_path(name), unknown) || unknown;
 }
 
 Result<uint64_t> DirectFolder::free_bytes() const {
