@@ -65,9 +65,9 @@ Status EngineCore::make_plan() {
   request.choices.tile_elements = round_up(tile_elements, kBlockElements);
   request.slots = store_->layout().slots();
   StoreShape expected = StoreShape::of(request.workload, TileMap(request.workload, *request.choices.tile_elements));
-  if (std::string difference = store_->shape().first_difference(expected); !difference.empty()) {
+  if (std::string difference = expected.first_difference(store_->shape()); !difference.empty()) {
     return Status(Code::kUsage, text("store: holds another model: ", difference),
-                  "give the model that it was made for");
+                  "'here' is the model, 'there' the store: give the model that it was made for");
   }
   PENSTOCK_TRY_ASSIGN(plan, penstock::make_plan(decide_durability(std::move(request))));
   plan_ = std::make_unique<Plan>(std::move(plan));
