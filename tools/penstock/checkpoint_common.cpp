@@ -16,6 +16,7 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& paths) 
   std::vector<std::string> all;
   for (const std::string& given : paths) {
     std::istringstream parts(given);
+    if (given.empty()) all.emplace_back();
     for (std::string path; std::getline(parts, path, ',');) all.push_back(path);
   }
   return all;
@@ -38,6 +39,7 @@ Result<std::string> store_folder_of(const std::string& path) {
 Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector<std::string>& paths) {
   std::vector<std::string> folders;
   for (const std::string& path : split_at_commas(paths)) {
+    if (path.empty()) return Status(Code::kUsage, "PATH: '': names no folder", "give the folders of a store");
     PENSTOCK_TRY_ASSIGN(folder, store_folder_of(path));
     folders.push_back(folder);
   }
