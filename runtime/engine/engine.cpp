@@ -72,6 +72,10 @@ std::string Engine::description() const {
   return thread_->ask([this] { return core_->description(); });
 }
 
+std::vector<std::string> Engine::remarks() const {
+  return thread_->ask([this] { return core_->store().open_report().notes; });
+}
+
 // Runs `then` on the decision thread once `ready` holds, and books the time as stalls of the lanes waited for.
 template <typename Function>
 Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {

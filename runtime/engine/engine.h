@@ -107,6 +107,8 @@ class Engine {
   // Budget lines, what was mended or taken on trust at opening, what I/O engine and what pages are really used: what a
   // user reads at start.
   std::string description() const;
+  // Of it, what was mended or taken on trust.
+  std::vector<std::string> remarks() const;
 
   Status begin(const StepBegin& begin);
   // `values`: the whole unit, element by element. Micro-batches of a unit come in ascending order.

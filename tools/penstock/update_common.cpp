@@ -90,6 +90,7 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
         run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse));
   }
   PENSTOCK_TRY(run->open());
+  for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (run->engine().steps_done() > 0) {
     session.progress.note(text("resuming after step ", run->engine().steps_done()));
   }

@@ -58,6 +58,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
       {"parameters", flags.parameters},
       {"steps", run->engine().steps_done()},
       {"durability", text_of(plan.durability)},
+      {"remarks", run->engine().remarks()},
       {"step_s", seconds / steps},
       {"predicted_s", run->engine().predicted_step_s()},
       {"floor_s", drive_floor_s},
@@ -76,6 +77,10 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
                fixed(static_cast<double>(report.written_bytes) / parameters, 2)});
   }
   answer.json["log"] = log;
+  if (reports.empty()) {
+    answer.text = text("budget\n", description, "\nnothing to do: the store is at step ", first, " already\n");
+    return answer;
+  }
   answer.text =
       text("budget\n", description, "\nsteps ", first + 1, " to ", run->engine().steps_done(), "\n", table.str(), "\n",
            fixed(seconds / steps, 2), " s a step, the last one's tail included; predicted ",
