@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What bad input and bad luck get from `penstock nvme`: the right exit code, one sentence, a `try:` line, nothing left.
+"""What bad input and bad luck get from `penstock`: the right exit code, one sentence, a `try:` line, nothing left.
 
-Usage: bad_input_test.py PENSTOCK. Prints the table of what was tried. What needs root or a loop device is skipped,
+Usage: bad_input_test.py PENSTOCK [CLASS]. Prints the table of what was tried. What needs root or a loop device is skipped,
 visibly, without.
 """
 import fcntl
@@ -20,9 +20,11 @@ from pathlib import Path
 
 PENSTOCK = Path(sys.argv.pop(1)).resolve()
 VERBS = ("probe", "bench", "tune", "compare")
-USAGE, DOES_NOT_FIT, ENVIRONMENT, INTERRUPTED = 2, 3, 4, 130
+USAGE, DOES_NOT_FIT, ENVIRONMENT, CORRUPT, INTERRUPTED = 2, 3, 4, 5, 130
 NOBODY = 65534
+MUCH = "host=4GiB"
 TRIED = []
+NOTES = ("making a store of 1000000 parameters",)  # of what goes before a refusal
 HAVE_FIO = shutil.which("fio") is not None
 
 
@@ -59,7 +61,7 @@ def verbs():
     return [verb for verb in VERBS if verb != "compare" or HAVE_FIO]
 
 
-class BadInput(unittest.TestCase):
+class Refusals(unittest.TestCase):
     def setUp(self):
         # Beside the build: /tmp may be a tmpfs, which is refused for a reason of its own.
         self.folder = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
@@ -70,7 +72,7 @@ class BadInput(unittest.TestCase):
         """Runs it twice, for people and for programs, and checks the whole manner of the refusal."""
         ran = run(*arguments, **how)
         TRIED.append((what, " ".join(map(str, arguments[:2])), ran.returncode, ran.stderr.splitlines()[-2:]))
-        lines = [line for line in ran.stderr.splitlines() if "%" not in line[:6]]
+        lines = [line for line in ran.stderr.splitlines() if "%" not in line[:6] and line not in NOTES]
         self.assertEqual(ran.returncode, code, ran.stderr)
         self.assertEqual(len(lines), 2, ran.stderr)
         self.assertRegex(lines[0], r"^penstock: .+: .+")
@@ -80,11 +82,14 @@ class BadInput(unittest.TestCase):
         self.assertEqual(machine.returncode, code)
         answer = json.loads(machine.stdout)
         self.assertEqual(list(answer)[0], "schema")
-        self.assertTrue(answer["schema"].startswith("penstock.nvme."), answer["schema"])
+        self.assertTrue(answer["schema"].startswith(f"penstock.{arguments[0]}"), answer["schema"])
         self.assertEqual(answer["error"]["code"], code)
         self.assertTrue(answer["error"]["message"] and answer["error"]["try"])
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), sorted(left))
 
+
+
+class BadInputOfDrives(Refusals):
     def each_verb(self, code, what, path, **how):
         for verb in verbs():
             with self.subTest(verb=verb, what=what):
@@ -217,6 +222,109 @@ class BadInput(unittest.TestCase):
         after = run("nvme", "bench", self.folder, "--size", "64MiB", "--duration", "10ms", "--read-share", "1")
         self.assertEqual(after.returncode, 0, after.stderr)
         self.assertEqual(list(self.folder.iterdir()), [])
+
+
+class BadInputOfStores(Refusals):
+    def update(self, code, what, *flags, store="new", **how):
+        at = ("--store", self.folder / store) if store is not None else ()
+        self.refused(code, what, "update", "--params", "1M", *at, *flags, **how)
+
+    def checkpoint(self, code, what, *paths, **how):
+        for verb in ("ls", "scrub"):
+            with self.subTest(verb=verb, what=what):
+                self.refused(code, what, "checkpoint", verb, *paths, **how)
+
+    def make_store(self):
+        made = run("update", "--params", "1M", "--store", self.folder / "store", "--budget", MUCH, "--steps", "1")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        return self.folder / "store" / "rank0.tiles"
+
+    def test_no_folder(self):
+        self.update(USAGE, "no store given", store=None)
+        for store in ("", ","):
+            self.update(USAGE, f"--store '{store}'", "--store", store, store=None)
+            self.checkpoint(USAGE, f"path '{store}'", store)
+        self.checkpoint(USAGE, "no path given")
+        self.checkpoint(USAGE, "missing path", self.folder / "absent")
+        self.checkpoint(USAGE, "no store there", self.folder)
+        self.update(USAGE, "a folder in no folder", store="absent/new")
+
+    def test_same_folder_twice(self):
+        new = self.folder / "new"
+        self.update(USAGE, "one folder twice", "--store", f"{new},{new}", store=None)
+
+    def test_nonsense_values(self):
+        for flag, value in (
+            ("--budget", ""), ("--budget", "64MiB"), ("--budget", "host="),
+            ("--budget", "host=64MiB,host=1GiB"), ("--budget", "host=64MiB,device=1GiB"), ("--budget", "hots=64MiB"),
+            ("--threads", "99999999999"), ("--tile", "3"), ("--durability", "often"), ("--strike-share", "2"),
+            ("--space", "triple"), ("--engine", "warp"), ("--steps", "-1"), ("--parms", "1M"), ("--seed", "x"),
+        ):
+            with self.subTest(flag=flag, value=value):
+                self.update(USAGE, f"{flag} '{value}'", flag, value)
+        for parameters in ("0", "-1", "2000B", "many"):
+            self.refused(USAGE, f"--params '{parameters}'", "update", "--params", parameters, "--store", self.folder / "new")
+
+    def test_budget_too_small(self):
+        self.update(DOES_NOT_FIT, "a budget of nothing", "--budget", "host=1KiB")
+
+    def test_no_drive(self):
+        (self.folder / "file").write_text("mine")
+        self.update(USAGE, "a file as store", store="file", left=["file"])
+
+    def test_no_permission(self):
+        need_root()
+        self.folder.chmod(0o755)
+        self.update(ENVIRONMENT, "no permission to make a folder", user=NOBODY)
+        closed = self.folder / "closed"
+        closed.mkdir(mode=0o700)
+        self.checkpoint(ENVIRONMENT, "no permission to look", closed, user=NOBODY, left=["closed"])
+
+    def test_what_is_no_store(self):
+        store = self.folder / "store"
+        store.mkdir()
+        file = store / "rank0.tiles"
+        for what, code, content in (("an empty file", CORRUPT, b""), ("a short file", USAGE, b"x" * 5000),
+                                    ("another file", USAGE, b"x" * (1 << 20)), ("zeros", CORRUPT, bytes(1 << 20))):
+            file.write_bytes(content)
+            self.checkpoint(code, what, store, left=["store"])
+            self.assertEqual(file.read_bytes(), content)
+        file.unlink()
+        file.mkdir()
+        self.checkpoint(USAGE, "a folder as store file", store, left=["store"])
+
+    def test_a_store_that_is_damaged_or_another_models(self):
+        file = self.make_store()
+        good = file.read_bytes()
+        there = {"store": "store", "left": ["store"]}
+        self.refused(USAGE, "another model's store", "update", "--params", "2M", "--store", file.parent, "--budget", MUCH,
+                     left=["store"])
+        for what, at in (("both headers damaged", (0, 65536)), ("every root damaged", (4096, 69632))):
+            bad = bytearray(good)
+            for offset in at:
+                bad[offset + 99] ^= 1
+            file.write_bytes(bad)
+            self.checkpoint(CORRUPT, what, file.parent, left=["store"])
+            self.update(CORRUPT, what, "--budget", MUCH, **there)
+            self.assertEqual(file.read_bytes(), bytes(bad))
+        file.write_bytes(good[:-4096])
+        self.checkpoint(CORRUPT, "a store cut short", file.parent, left=["store"])
+
+    def test_an_older_step_is_never_gone_on_from_without_a_word(self):
+        file = self.make_store()
+        bad = bytearray(file.read_bytes())
+        bad[4096 + 99] ^= 1  # the second root, which is step 1's
+        file.write_bytes(bad)
+        again = ("update", "--params", "1M", "--store", file.parent, "--budget", MUCH, "--steps", "1")
+        ran = run(*again, "--json")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        said = json.loads(ran.stdout)["remarks"]
+        self.assertEqual(len(said), 2, said)
+        self.assertIn("every block of step 0 was verified", said[0])
+        self.assertIn("store: " + said[0], ran.stderr.splitlines())
+        ran = run(*again)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("nothing to do: the store is at step 1 already", ran.stdout)
 
 
 def print_table():

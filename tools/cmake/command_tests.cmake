@@ -1,7 +1,9 @@
 # Tests of the command as a program.
-add_test(NAME Command.RefusesBadInputAndLeavesNothingBehind
-         COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/bad_input_test.py $<TARGET_FILE:penstock>)
-set_tests_properties(Command.RefusesBadInputAndLeavesNothingBehind PROPERTIES TIMEOUT 600)
+foreach(subject Drives Stores)
+  add_test(NAME Command.RefusesBadInputAndLeavesNothingBehind.${subject}
+           COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/bad_input_test.py $<TARGET_FILE:penstock> BadInputOf${subject})
+  set_tests_properties(Command.RefusesBadInputAndLeavesNothingBehind.${subject} PROPERTIES TIMEOUT 600)
+endforeach()
 
 add_test(NAME Install.CanBeUsedByOthers
          COMMAND ${PROJECT_SOURCE_DIR}/tests/tools/install_test.sh ${CMAKE_BINARY_DIR} ${PROJECT_VERSION})

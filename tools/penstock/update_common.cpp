@@ -1,6 +1,7 @@
 #include "tools/penstock/update_common.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -15,6 +16,7 @@
 namespace penstock::tools {
 namespace {
 
+constexpr uint64_t kThreadsMax = 1024;
 constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
 
 std::vector<std::string> split(const std::string& list) {
@@ -25,12 +27,36 @@ std::vector<std::string> split(const std::string& list) {
 }
 
 Result<uint64_t> host_budget(const std::string& budget) {
-  for (const std::string& item : split(budget)) {
-    if (!item.starts_with("host=")) continue;
-    return parse_bytes(std::string_view(item).substr(5));
+  if (!budget.starts_with("host=") || budget.find(',') != std::string::npos) {
+    return Status(Code::kUsage,
+                  text("--budget: '", budget, "': is not host= and a size, which is all that updates take"),
+                  "--budget host=256MiB");
   }
-  return Status(Code::kUsage, text("--budget: ", budget, ": no host= in it"), "--budget host=256MiB");
+  Result<uint64_t> bytes = parse_bytes(std::string_view(budget).substr(5));
+  if (!bytes.ok()) return bytes.status().within("--budget");
+  return bytes;
 }
+
+// Folders of the store that were not there. A run that comes to nothing leaves none behind.
+class MadeFolders {
+ public:
+  ~MadeFolders() {
+    for (const std::string& folder : folders_) rmdir(folder.c_str());  // stays if there is something in it
+  }
+  Status make(const std::string& folder) {
+    if (folder.empty()) return Status(Code::kUsage, "--store: '': names no folder", "--store /mnt/nvme0/model");
+    if (mkdir(folder.c_str(), 0700) == 0) {
+      folders_.push_back(folder);
+    } else if (errno != EEXIST) {
+      return errno_status(text("--store: ", folder), errno,
+                          "a folder that is there, or a new one in a folder that you may write to");
+    }
+    return Status();
+  }
+
+ private:
+  std::vector<std::string> folders_;
+};
 
 bool has_store(const std::vector<std::string>& folders) {
   return std::any_of(folders.begin(), folders.end(),
@@ -61,6 +87,9 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   settings.seed = flags.seed;
   settings.folders = split(flags.stores);
   settings.strike_share = flags.strike_share;
+  if (flags.threads > kThreadsMax) {
+    return Status(Code::kUsage, text("--threads: ", flags.threads), text("give at most ", kThreadsMax));
+  }
   settings.threads = static_cast<uint32_t>(flags.threads);
   if (settings.folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
   if (flags.parameters == 0 || flags.parameters > 1'000'000'000'000) {
@@ -76,9 +105,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   if (flags.space == "single") settings.slots = 1;
   PENSTOCK_TRY_ASSIGN(io, aio::parse_engine_choice(flags.engine));
   settings.io = io;
-  for (const std::string& folder : settings.folders) {
-    if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return errno_status(text("--store: ", folder), errno);
-  }
+  MadeFolders made;
+  for (const std::string& folder : settings.folders) PENSTOCK_TRY(made.make(folder));
   PENSTOCK_TRY_ASSIGN(
       machine, measure_machine(settings.folders, StateForm(), kProbeSeconds, ticking(session, "measure drives")));
   settings.machine = machine;
