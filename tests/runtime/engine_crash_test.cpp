@@ -137,6 +137,11 @@ INSTANTIATE_TEST_SUITE_P(
                     EngineCrashSetting{.name = "HalfInHostEverySecondStep",
                                        .host_state_share = 0.5,
                                        .durability = {Durability::Kind::every, 2}},
+                    EngineCrashSetting{.name = "GradientsAbsent",
+                                       .slots = 3,
+                                       .host_state_share = 0.5,
+                                       .durability = {Durability::Kind::every, 2},
+                                       .some_absent = true},
                     EngineCrashSetting{.name = "AtExit", .drives = 2, .durability = {Durability::Kind::exit, 1}}),
     [](const auto& each) { return each.param.name; });
 

@@ -34,6 +34,12 @@ EngineCrashWorld::EngineCrashWorld(const EngineCrashSetting& setting) : world_(1
   request.workload.clipping.on = true;
   world_.options.clip_norm = world_.settings.clip = 5;
   world_.options.skip_overflow = world_.settings.skip_overflow = true;
+  if (setting.some_absent) {
+    // Those that come first: of them, what an earlier step left in memory is written before the verdict.
+    world_.given = [](uint64_t step, uint32_t unit) {
+      return unit < 6 || (step + unit) % 3 == 0 ? Given::gradients : (step + unit) % 3 == 1 ? Given::skip : Given::zero;
+    };
+  }
   Status created = world_.create();
   CHECK(created.ok(), created.message());
   plain_.push_back(world_.plain());

@@ -19,6 +19,7 @@ struct EngineCrashSetting {
   WeightRest weights = WeightRest::nvme;
   double retained_share = 0.5;
   Durability durability = {};
+  bool some_absent = false;  // some units get no gradient in some steps
 
   friend std::ostream& operator<<(std::ostream& out, const EngineCrashSetting& setting) { return out << setting.name; }
 };
