@@ -7,6 +7,7 @@ visibly, without.
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -309,6 +310,25 @@ class BadInputOfStores(Refusals):
             self.assertEqual(file.read_bytes(), bytes(bad))
         file.write_bytes(good[:-4096])
         self.checkpoint(CORRUPT, "a store cut short", file.parent, left=["store"])
+
+    def test_an_interrupted_run_is_committed(self):
+        store = self.folder / "store"
+        process = subprocess.Popen([PENSTOCK, "update", "--params", "1M", "--store", store, "--budget", MUCH, "--steps",
+                                    "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if "% step" in line:
+                process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(), INTERRUPTED, lines)
+        process.stderr.close()
+        TRIED.append(("SIGINT", "update", process.returncode, lines[-2:]))
+        said = re.fullmatch(r"penstock: interrupted: on request: step (\d+) is committed\n", lines[-2])
+        self.assertTrue(said, lines)
+        self.assertEqual(lines[-1], "try: run it again to go on from there\n")
+        found = json.loads(run("checkpoint", "ls", store, "--json").stdout)
+        self.assertEqual(found["step"], int(said[1]))
+        self.assertEqual([path.name for path in store.iterdir()], ["rank0.tiles"])
 
     def test_an_older_step_is_never_gone_on_from_without_a_word(self):
         file = self.make_store()

@@ -135,7 +135,12 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
 Result<std::vector<engine::StepReport>> run_steps(Session& session, UpdateRun& run, uint64_t until) {
   std::vector<engine::StepReport> reports;
   while (run.engine().steps_done() < until) {
-    PENSTOCK_TRY(check_interrupted());
+    if (!check_interrupted().ok()) {
+      PENSTOCK_TRY(run.engine().settle());
+      return Status(Code::kInterrupted,
+                    text("interrupted: on request: step ", run.engine().steps_done(), " is committed"),
+                    "run it again to go on from there");
+    }
     PENSTOCK_TRY_ASSIGN(report, run.step());
     reports.push_back(report);
     session.progress.update(static_cast<double>(report.step) / static_cast<double>(until), text("step ", report.step));
