@@ -300,6 +300,8 @@ class BadInputOfStores(Refusals):
         there = {"store": "store", "left": ["store"]}
         self.refused(USAGE, "another model's store", "update", "--params", "2M", "--store", file.parent, "--budget", MUCH,
                      left=["store"])
+        for flag, value in (("--seed", 7), ("--strike-share", 0.5)):
+            self.update(USAGE, f"a store of another {flag}", flag, value, "--budget", MUCH, **there)
         for what, at in (("both headers damaged", (0, 65536)), ("every root damaged", (4096, 69632))):
             bad = bytearray(good)
             for offset in at:

@@ -40,6 +40,7 @@ UpdateRun::UpdateRun(const UpdateSettings& settings)
   options_.clip_norm = request.workload.clipping.on ? 2 * model_.gradient_norm() : 0;
   options_.update_threads = settings.threads;
   options_.seed = settings.seed;
+  options_.config_hash = settings.config_hash;
   hyper_.lr = 1e-4;
   hyper_.beta2 = 0.95;
   hyper_.weight_decay = 0.1;

@@ -26,6 +26,7 @@ struct UpdateSettings {
   uint32_t threads = 0;
   aio::EngineChoice io = aio::EngineChoice::automatic;
   uint32_t slots = 0;
+  std::string config_hash;  // EngineOptions::config_hash
 };
 
 class UpdateRun {
