@@ -1,6 +1,7 @@
 #include "aio/store_recover.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -70,14 +71,20 @@ Status wait_for_drive(const Status& unread, const StoreFiles& files, const std::
                     commands);
 }
 
-// What a drive that could not be read may hold is neither lost nor old: where no other drive has the root of that
-// place, it may be the newest. A root that was read and has rotted is gone for good, which is another matter.
-Status newest_may_be_unread(const std::vector<RootCopy>& copies, const StoreFiles& files) {
+// What a drive that could not be read may hold is neither lost nor old: unless another drive has the newest root in
+// that place, it may be newer still. If all others have an older one there, it was never acknowledged: all would have
+// it.
+Status newest_may_be_unread(const std::vector<RootCopy>& copies, const std::vector<RootRecord>& roots,
+                            const StoreFiles& files) {
   for (const RootCopy& copy : copies) {
-    const bool elsewhere = std::any_of(copies.begin(), copies.end(), [&](const RootCopy& other) {
-      return other.place == copy.place && other.root.has_value();
-    });
-    if (copy.unread.ok() || elsewhere) continue;
+    bool newest = false, older = false, rotten = false;
+    for (const RootCopy& other : copies) {
+      if (other.place != copy.place || !other.unread.ok()) continue;
+      newest |= !roots.empty() && other.root == roots.front();
+      older |= other.root.has_value();
+      rotten |= !other.root.has_value();
+    }
+    if (copy.unread.ok() || newest || (older && !rotten)) continue;
     return wait_for_drive(copy.unread.within(text("root ", copy.place)), files, {copy.drive}, copy.place);
   }
   return Status();
@@ -111,32 +118,57 @@ std::string doubt_about(const std::vector<RootCopy>& copies, const std::vector<R
   return "";
 }
 
-// The table pages of every drive, as they lie.
-using PageAreas = std::vector<Result<Buffer>>;
+// The table pages of one drive, as they lie.
+struct PageArea {
+  Buffer bytes;
+  std::vector<Status> unread;  // by page and slot: the drive's refusal
+};
+using PageAreas = std::vector<PageArea>;
+
+size_t index_of(const StoreLayout& layout, uint32_t page, uint32_t slot) {
+  return (layout.page_offset(page, slot) - layout.page_offset(0, 0)) / layout.table().page_bytes();
+}
 
 PageAreas read_page_areas(IoEngine& engine, const StoreParts& parts) {
   const TableGeometry& geometry = parts.layout.table();
-  const uint64_t area_bytes = geometry.pages() * geometry.page_bytes() * parts.layout.page_slots();
+  const uint64_t page_bytes = geometry.page_bytes(), pages = geometry.pages() * parts.layout.page_slots(),
+                 first = parts.layout.page_offset(0, 0);
   PageAreas areas;
   for (const std::unique_ptr<File>& file : parts.files) {
-    areas.push_back(read_bytes(engine, *file, parts.layout.page_offset(0, 0), area_bytes));
+    std::vector<Status> unread(pages);
+    Result<Buffer> all = read_bytes(engine, *file, first, pages * page_bytes);
+    if (!all.ok()) {  // not all of it need be unreadable
+      all = Buffer::on_heap(pages * page_bytes);
+      for (uint64_t page = 0; page < pages; ++page) {
+        Result<Buffer> one = read_bytes(engine, *file, first + page * page_bytes, page_bytes);
+        unread[page] = one.status();
+        if (one.ok()) std::memcpy(all->data() + page * page_bytes, one->data(), page_bytes);
+      }
+    }
+    areas.push_back({*std::move(all), std::move(unread)});
   }
   return areas;
 }
 
 // As of a root: a page that is missed may be where a drive could not be read.
-Status pages_may_be_unread(const PageAreas& areas) {
-  for (const Result<Buffer>& area : areas) {
-    if (!area.ok()) return area.status().within("table pages");
+Status pages_may_be_unread(const StoreParts& parts, const RootRecord& root, const PageAreas& areas) {
+  for (uint32_t number = 0; number < root.page_slots.size() && number < parts.layout.table().pages(); ++number) {
+    if (root.page_slots[number] >= parts.layout.page_slots()) continue;
+    for (const PageArea& area : areas) {
+      const Status& unread = area.unread[index_of(parts.layout, number, root.page_slots[number])];
+      if (!unread.ok()) return unread.within(text("step ", root.payload.step, ": table page ", number));
+    }
   }
   return Status();
 }
 
-std::span<const std::byte> page_bytes_in(const PageAreas& areas, uint32_t drive, const StoreLayout& layout,
-                                         uint32_t page, uint32_t slot) {
-  if (!areas[drive].ok()) return {};
-  uint64_t at = layout.page_offset(page, slot) - layout.page_offset(0, 0);
-  return std::span<const std::byte>(areas[drive]->bytes()).subspan(at, layout.table().page_bytes());
+// Nothing where it could not be read.
+std::span<const std::byte> page_bytes_in(const PageArea& area, const StoreLayout& layout, uint32_t page,
+                                         uint32_t slot) {
+  const size_t index = index_of(layout, page, slot);
+  if (!area.unread[index].ok()) return {};
+  const uint64_t page_bytes = layout.table().page_bytes();
+  return std::span<const std::byte>(area.bytes.bytes()).subspan(index * page_bytes, page_bytes);
 }
 
 // A root with everything that it names but the tiles.
@@ -153,9 +185,10 @@ Result<std::pair<TablePage, std::span<const std::byte>>> find_page(const StorePa
   std::optional<std::pair<TablePage, std::span<const std::byte>>> best;
   Status why;
   for (uint32_t drive = 0; drive < parts.files.size(); ++drive) {
-    std::span<const std::byte> bytes = page_bytes_in(areas, drive, parts.layout, number, root.page_slots[number]);
+    const uint32_t slot = root.page_slots[number];
+    std::span<const std::byte> bytes = page_bytes_in(areas[drive], parts.layout, number, slot);
     if (bytes.empty()) {
-      why = areas[drive].status();
+      why = areas[drive].unread[index_of(parts.layout, number, slot)];
       continue;
     }
     Result<TablePage> page = TablePage::decode(bytes, text(parts.files[drive]->path(), ": table page ", number));
@@ -215,7 +248,7 @@ void repair_pages(const StoreParts& parts, const RootRecord& root, const Loaded&
                   Repairs& repairs) {
   for (uint32_t number = 0; number < loaded.pages.size(); ++number) {
     for (uint32_t drive = 0; drive < parts.files.size(); ++drive) {
-      std::span<const std::byte> bytes = page_bytes_in(areas, drive, parts.layout, number, root.page_slots[number]);
+      std::span<const std::byte> bytes = page_bytes_in(areas[drive], parts.layout, number, root.page_slots[number]);
       std::span<const std::byte> meant = loaded.pages[number];
       if (std::equal(bytes.begin(), bytes.end(), meant.begin(), meant.end())) continue;
       repairs.add(drive, parts.layout.page_offset(number, root.page_slots[number]), {meant.begin(), meant.end()},
@@ -279,7 +312,7 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   const std::vector<RootRecord> roots = candidates_of(copies);
   const std::string where = parts.files.front()->path();
   const bool runs = options.access == OpenOptions::Access::run;
-  if (runs) PENSTOCK_TRY(newest_may_be_unread(copies, parts.files));
+  if (runs) PENSTOCK_TRY(newest_may_be_unread(copies, roots, parts.files));
   if (roots.empty()) {
     return Status(Code::kCorrupt, text(where, ": no root can be read on any drive: ", copies.front().why),
                   "restore the store from an export, or make it anew with --force");
@@ -290,7 +323,7 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   for (const RootRecord& root : roots) {
     Result<Loaded> loaded = load(parts, root, areas);
     Status refusal = loaded.status();
-    const Status unread = loaded.ok() ? Status() : pages_may_be_unread(areas);
+    const Status unread = loaded.ok() ? Status() : pages_may_be_unread(parts, root, areas);
     if (!unread.ok() && runs) return wait_for_drive(unread, parts.files, drives_with(copies, root), place_of(root));
     if (root.state == RootRecord::State::torn && runs) return torn(root).within(where);
     if (refusal.ok() && !doubt.empty() && !runs) {
