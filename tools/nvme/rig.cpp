@@ -118,15 +118,19 @@ Result<JobResult> Rig::run_on(size_t folder, const Job& job, const Tick& tick) {
 
 Result<MemoryCurve> Rig::rate_by_memory(size_t folder, Job job, const Tick& tick) {
   std::vector<std::pair<uint64_t, double>> rates;
-  for (int step = 0; step < kMemorySteps; ++step) rates.push_back({kLeastMemoryBytes << step, 0});
+  const uint64_t each = arena_->bytes().size() / folders();
+  for (int step = 0; step < kMemorySteps; ++step) {
+    if (step == 0 || each >= kLeastMemoryBytes << step) rates.push_back({kLeastMemoryBytes << step, 0});
+  }
   double best = 0, done = 0;
   // The better of two passes: a moment's disturbance is not taken for a property of the memory.
   job.seconds /= 2;
-  for (int i = 0; i < 2 * kMemorySteps; ++i) {
-    auto& [memory_bytes, rate] = rates[i % kMemorySteps];
-    job.memory_bytes = memory_bytes;
-    PENSTOCK_TRY_ASSIGN(result,
-                        run_on(folder, job, [&](double share) { return tick((done + share) / (2 * kMemorySteps)); }));
+  const size_t runs = 2 * rates.size();
+  for (size_t i = 0; i < runs; ++i) {
+    auto& [memory_bytes, rate] = rates[i % rates.size()];
+    job.memory_bytes = std::min(memory_bytes, each);
+    PENSTOCK_TRY_ASSIGN(
+        result, run_on(folder, job, [&](double share) { return tick((done + share) / static_cast<double>(runs)); }));
     rate = std::max(rate, result.gbps());
     best = std::max(best, rate);
     done += 1;

@@ -35,7 +35,7 @@ class Rig {
   Result<double> flush_seconds(size_t folder, const Tick& tick);
 
   // How the job's rate changes with the memory that its blocks lie in. `job` says how long each of kMemorySteps takes.
-  // The rig's memory holds kMostMemoryBytes for each folder.
+  // Up to kMostMemoryBytes, or as far as the rig's memory reaches.
   static constexpr int kMemorySteps = 4;
   static constexpr uint64_t kLeastMemoryBytes = 16 * kMiB, kMostMemoryBytes = kLeastMemoryBytes << (kMemorySteps - 1);
   Result<MemoryCurve> rate_by_memory(size_t folder, Job job, const Tick& tick);

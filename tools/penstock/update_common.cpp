@@ -109,8 +109,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   settings.io = io;
   MadeFolders made;
   for (const std::string& folder : settings.folders) PENSTOCK_TRY(made.make(folder));
-  PENSTOCK_TRY_ASSIGN(
-      machine, measure_machine(settings.folders, StateForm(), kProbeSeconds, ticking(session, "measure drives")));
+  PENSTOCK_TRY_ASSIGN(machine, measure_machine(settings.folders, StateForm(), kProbeSeconds, host_bytes / 2,
+                                               ticking(session, "measure drives")));
   settings.machine = machine;
 
   auto run = std::make_unique<UpdateRun>(settings);

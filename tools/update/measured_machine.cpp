@@ -10,16 +10,17 @@ namespace penstock::tools {
 namespace {
 
 constexpr uint64_t kElements = kBlockElements * 8;
-constexpr uint32_t kTiles = 12;  // more than any cache holds
 constexpr int kRounds = 5;
 
 }  // namespace
 
-double measure_update_gbps(const StateForm& form, uint32_t threads) {
+double measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t memory_bytes) {
   TileLayout layout(form, kElements);
   const uint64_t weight_bytes = kElements * bytes_of(form.weight), gradient_bytes = kElements * bytes_of(form.gradient);
-  Buffer state = Buffer::on_heap(kTiles * layout.size_bytes), weights = Buffer::on_heap(kTiles * weight_bytes),
-         gradients = Buffer::on_heap(kTiles * gradient_bytes);
+  const uint64_t tile_bytes = layout.size_bytes + weight_bytes + gradient_bytes;
+  const uint64_t tiles = std::max<uint64_t>(1, std::min(memory_bytes, kUpdateMemoryBytes) / tile_bytes);
+  Buffer state = Buffer::on_heap(tiles * layout.size_bytes), weights = Buffer::on_heap(tiles * weight_bytes),
+         gradients = Buffer::on_heap(tiles * gradient_bytes);
   for (const Buffer* buffer : {&state, &weights, &gradients}) std::memset(buffer->data(), 0, buffer->size_bytes());
   cpu_optim::TileUpdater updater(form);
   cpu_optim::UpdateArena arena({.threads = threads, .cpus = {}});
@@ -29,7 +30,7 @@ double measure_update_gbps(const StateForm& form, uint32_t threads) {
   std::vector<double> seconds;
   for (int round = 0; round <= kRounds; ++round) {
     auto begin = std::chrono::steady_clock::now();
-    for (uint32_t tile = 0; tile < kTiles; ++tile) {
+    for (uint64_t tile = 0; tile < tiles; ++tile) {
       cpu_optim::TileJob job;
       job.updater = &updater;
       job.numbers = &numbers;
@@ -44,17 +45,18 @@ double measure_update_gbps(const StateForm& form, uint32_t threads) {
   }
   seconds.erase(seconds.begin());  // the first touches memory
   std::sort(seconds.begin(), seconds.end());
-  uint64_t bytes = kTiles * (2 * (layout.size_bytes + weight_bytes) + gradient_bytes);
+  uint64_t bytes = tiles * (2 * (layout.size_bytes + weight_bytes) + gradient_bytes);
   return static_cast<double>(bytes) / seconds[seconds.size() / 2] / 1e9;
 }
 
 Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, const StateForm& form, double seconds,
-                                       const Tick& tick) {
+                                       uint64_t memory_bytes, const Tick& tick) {
   MachineProfile machine;
   machine.name = "measured";
   constexpr double kShares[] = {0, 0.25, 0.5, 0.75, 1};
   const double points = static_cast<double>((std::size(kShares) + 1) * folders.size());
-  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = folders, .wanted_bytes = kGiB, .memory_bytes = Rig::kMostMemoryBytes},
+  const uint64_t each = std::min(memory_bytes / folders.size(), Rig::kMostMemoryBytes);
+  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = folders, .wanted_bytes = kGiB, .memory_bytes = each},
                                      [&](double share) { return tick(share * 0.2); }));
   double done = 0;
   for (size_t folder = 0; folder < folders.size(); ++folder) {
@@ -79,7 +81,7 @@ Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, 
     machine.drives.push_back(drive);
   }
   rig.reset();  // before the next measurement takes memory
-  machine.host_gbps = measure_update_gbps(form, 0);
+  machine.host_gbps = measure_update_gbps(form, 0, memory_bytes);
   return machine;
 }
 
