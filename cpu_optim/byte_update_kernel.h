@@ -17,38 +17,26 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
   using Words = typename O::Words;
   static constexpr uint64_t kGroup = arithmetic::kRandomGroup;
   static_assert(kMomentBlockElements % kGroup == 0 && kGroup % O::kElements == 0 && kGroup == kGroupElements);
-  static constexpr uint32_t kSign = 0x8000'8000, kNoSign = 0x7fff'7fff;
+  static constexpr uint32_t kSign = 0x8000, kNoSign = 0x7fff;
   static constexpr int kMomentumShift = arithmetic::kMomentumHalfShift, kRootShift = arithmetic::kRootHalfShift;
 
-  PENSTOCK_LANES Bits twice(uint32_t half) { return L::bits(half * 0x1'0001u); }
+  PENSTOCK_LANES constexpr uint32_t twice(uint32_t half) { return half * 0x1'0001u; }
 
-  // What decoding a block needs: where its codes count from, and what a byte of zero stands for (zero, or NaN where the
-  // whole block is NaN: then all its bytes are zero).
-  struct Scale {
-    Bits base, of_zero;
-  };
-  PENSTOCK_LANES Scale load_scale(const std::byte* scales, uint64_t block) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, scales + block * 4, 4);
-    const uint32_t half = bits >> 16;
-    return {twice((half - arithmetic::kByteExponentsHalf) & 0xffffu),
-            twice((half & arithmetic::kMagnitudeHalf) > arithmetic::kInfinityHalf ? half : 0)};
+  PENSTOCK_LANES float load_scale(const std::byte* scales, uint64_t block) {
+    float scale;
+    __builtin_memcpy(&scale, scales + block * 4, 4);
+    return scale;
   }
 
-  PENSTOCK_LANES Floats load_momentum(const std::byte* source, const Scale& scale) {
-    const Bits bytes = L::load8_signed(source);
-    const Bits magnitude =
-        (bytes << kMomentumShift) & twice(arithmetic::kMomentumCode.magnitude_mask << kMomentumShift);
+  PENSTOCK_LANES Floats load_momentum(const std::byte* source) {
+    constexpr uint32_t kMagnitude = arithmetic::kMomentumCode.magnitude_mask << kMomentumShift;
+    const Bits codes = (L::load8_signed(source) << kMomentumShift) & L::bits(twice(kSign | kMagnitude));
     return Base::as_floats(
-        O::parted(L::select_bits(kSign, bytes, L::add_if_set16(magnitude, scale.base, scale.of_zero))));
+        O::parted(L::sum_if_set16(codes, twice(kMagnitude), L::bits(twice(arithmetic::kByteUnitHalf)))));
   }
-  PENSTOCK_LANES Floats load_root(const std::byte* source, const Scale& scale) {
-    return Base::as_floats(O::parted(L::add_if_set16(L::load8(source) << kRootShift, scale.base, scale.of_zero)));
+  PENSTOCK_LANES Floats load_root(const std::byte* source) {
+    return Base::as_floats(O::parted((L::load8(source) << kRootShift) + L::bits(twice(arithmetic::kByteUnitHalf))));
   }
-
-  struct Scales {
-    Scale momentum, root;
-  };
 
   // Each place's turn of its group's random bits, cut to what a moment drops, in the order of the registers.
   struct Turns {
@@ -74,40 +62,43 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
   struct Largest {
     Bits momentum, root;
   };
+  // A group's random bits, cut the same way.
+  struct Draw {
+    Bits momentum, root;
+  };
 
-  PENSTOCK_LANES Bits rounded(const Floats& x, Bits random, const std::byte* turns) {
-    Words sums;
-    for (size_t k = 0; k < O::kRegisters; ++k) {
-      sums.at[k] = L::as_bits(x.at[k]) + (L::load_bits(turns + k * L::kWidth * 4) ^ random);
-    }
-    return O::joined_upper(sums);
-  }
-
-  // The first half of the step of a register's elements, with their moments rounded.
-  PENSTOCK_LANES typename Base::Elements begun(const UpdateRun& run, const Coefficients& c, const Scales& scales,
-                                               uint64_t i) {
+  // The first half of the step of a register's elements.
+  PENSTOCK_LANES typename Base::Elements begun(const UpdateRun& run, const Coefficients& c,
+                                               const arithmetic::MomentScales& scales, uint64_t i) {
     typename Base::Elements e;
     e.gradient = Base::load_gradient(run, i);
     e.weight = Base::load_weight(run, i);
-    if constexpr (Base::kHasMomentum) {
-      e.momentum = load_momentum(run.planes[Base::kMomentum].source + i, scales.momentum);
-    }
-    if constexpr (Base::kHasVariance) {
-      e.variance = load_root(run.planes[Base::kVariance].source + i, scales.root);
-    }
-    Base::step_moments(run, c, e);
+    if constexpr (Base::kHasMomentum) e.momentum = load_momentum(run.planes[Base::kMomentum].source + i);
+    if constexpr (Base::kHasVariance) e.variance = load_root(run.planes[Base::kVariance].source + i);
+    Base::step_moments(run, c, scales, e);
     return e;
   }
-  PENSTOCK_LANES void round(const typename Base::Elements& e, uint32_t random, const Turns& turns, uint64_t in_block,
+
+  PENSTOCK_LANES Bits turned(const std::byte* turns, size_t k, Bits random) {
+    return L::load_bits(turns + k * L::kWidth * 4) ^ random;
+  }
+  PENSTOCK_LANES void round(const typename Base::Elements& e, const Draw& draw, const Turns& turns, uint64_t in_block,
                             Rounded& block, Largest& largest) {
     const uint64_t place = in_block % kGroup;
+    Words sums;
     if constexpr (Base::kHasMomentum) {
-      const Bits halves = rounded(e.momentum, L::bits(arithmetic::momentum_random(random)), turns.momentum + place * 4);
-      largest.momentum = L::larger16(largest.momentum, halves & L::bits(kNoSign));
+      for (size_t k = 0; k < O::kRegisters; ++k) {
+        sums.at[k] = L::as_bits(e.momentum.at[k]) + turned(turns.momentum + place * 4, k, draw.momentum);
+      }
+      const Bits halves = O::joined_upper(sums);
+      largest.momentum = L::larger16(largest.momentum, halves & L::bits(twice(kNoSign)));
       L::store_bits(block.momentum + in_block * 2, halves);
     }
     if constexpr (Base::kHasVariance) {
-      const Bits halves = rounded(e.variance, L::bits(arithmetic::root_random(random)), turns.root + place * 4);
+      for (size_t k = 0; k < O::kRegisters; ++k) {
+        sums.at[k] = L::as_bits(e.variance.at[k]) + turned(turns.root + place * 4, k, draw.root);
+      }
+      const Bits halves = O::joined_upper(sums);
       largest.root = L::larger16(largest.root, halves);
       L::store_bits(block.root + in_block * 2, halves);
     }
@@ -116,7 +107,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
   PENSTOCK_LANES Bits largest_with_nan(Bits largest, const Floats& x) {
     Words bits;
     for (size_t k = 0; k < O::kRegisters; ++k) bits.at[k] = L::as_bits(L::one_nan(x.at[k]));
-    return L::larger16(largest, O::joined_upper(bits) & L::bits(kNoSign));
+    return L::larger16(largest, O::joined_upper(bits) & L::bits(twice(kNoSign)));
   }
   PENSTOCK_LANES void finish(const UpdateRun& run, const Coefficients& c, typename Base::Elements& e, uint64_t i,
                              Largest& largest) {
@@ -129,67 +120,95 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
     Base::store_weight(run, i, e.weight);
   }
 
+  // A block that is rounded but not yet coded: its scales are written, and where its codes go is known. A block of
+  // zeros, and one of NaN, is codes of zero: nothing exceeds its base.
+  struct Coding {
+    Bits base;
+    uint32_t sign_mask;
+  };
+  struct Uncoded {
+    Coding momentum, root;
+    uint64_t first;
+  };
+  PENSTOCK_LANES Coding write_scale(std::byte* scales, uint64_t first, uint32_t scale) {
+    const uint32_t bits = scale << 16;
+    __builtin_memcpy(scales + first / kMomentBlockElements * 4, &bits, 4);
+    if (!arithmetic::has_codes(arithmetic::scale_of_half(scale))) return {L::bits(0xffff'ffff), 0};
+    return {L::bits(twice(scale - arithmetic::kByteExponentsHalf)), twice(kSign >> 8)};
+  }
+  PENSTOCK_LANES Uncoded write_scales(const UpdateRun& run, uint64_t first, const Largest& largest) {
+    Uncoded uncoded{};
+    uncoded.first = first;
+    if constexpr (Base::kHasMomentum) {
+      uncoded.momentum = write_scale(run.planes[Base::kMomentumScale].target, first,
+                                     arithmetic::scale_half(L::largest_of16(largest.momentum)));
+    }
+    if constexpr (Base::kHasVariance) {
+      uncoded.root = write_scale(run.planes[Base::kVarianceScale].target, first,
+                                 arithmetic::root_scale_half(L::largest_of16(largest.root)));
+    }
+    return uncoded;
+  }
+  PENSTOCK_LANES Bits momentum_codes(const std::byte* rounded, const Coding& coding) {
+    const Bits halves = L::load_bits(rounded);
+    const Bits codes = L::shift_right16(L::excess16(halves & L::bits(twice(kNoSign)), coding.base), kMomentumShift);
+    return L::select_bits(coding.sign_mask, halves >> 8, codes);
+  }
+  PENSTOCK_LANES Bits root_codes(const std::byte* rounded, const Coding& coding) {
+    return L::shift_right16(L::excess16(L::load_bits(rounded), coding.base), kRootShift);
+  }
+  PENSTOCK_LANES void write_codes(const UpdateRun& run, const Uncoded& uncoded, const Rounded& block,
+                                  uint64_t in_block) {
+    constexpr uint64_t kCodes = L::kWidth * 4;
+    for (uint64_t j = in_block; j < in_block + kGroup; j += kCodes) {
+      if constexpr (Base::kHasMomentum) {
+        const std::byte* halves = block.momentum + j * 2;
+        L::store_bits(
+            run.planes[Base::kMomentum].target + uncoded.first + j,
+            L::packed8(momentum_codes(halves, uncoded.momentum), momentum_codes(halves + kCodes, uncoded.momentum)));
+      }
+      if constexpr (Base::kHasVariance) {
+        const std::byte* halves = block.root + j * 2;
+        L::store_bits(run.planes[Base::kVariance].target + uncoded.first + j,
+                      L::packed8(root_codes(halves, uncoded.root), root_codes(halves + kCodes, uncoded.root)));
+      }
+    }
+  }
+
   // Asks for a later group's lines and draws this one's random bits.
-  PENSTOCK_LANES uint32_t group_opened(const UpdateRun& run, uint64_t i) {
+  PENSTOCK_LANES Draw group_opened(const UpdateRun& run, uint64_t i) {
     Base::template prefetch<kGroup>(run, i);
     const uint32_t index = run.random_index + static_cast<uint32_t>(i);
-    return arithmetic::group_random_bits(run.random_key, index / arithmetic::kRandomGroup);
+    const uint32_t random = arithmetic::group_random_bits(run.random_key, index / arithmetic::kRandomGroup);
+    return {L::bits(arithmetic::momentum_random(random)), L::bits(arithmetic::root_random(random))};
   }
 
   // Elements are finished after the next have begun: a processor looks some hundred instructions ahead, and the chain
   // through a root and a quotient is longer.
+  // `before` is the block before, if there is one, whose codes are written group by group meanwhile.
   PENSTOCK_LANES Largest update_block(const UpdateRun& run, const Coefficients& c, uint64_t first, const Turns& turns,
-                                      Rounded& block) {
+                                      Rounded& block, const Uncoded& before, const Rounded& block_before) {
     const uint64_t number = first / kMomentBlockElements;
-    Scales scales{};
+    arithmetic::MomentScales scales;
     if constexpr (Base::kHasMomentum) scales.momentum = load_scale(run.planes[Base::kMomentumScale].source, number);
     if constexpr (Base::kHasVariance) scales.root = load_scale(run.planes[Base::kVarianceScale].source, number);
     Largest largest{L::bits(0), L::bits(0)};
-    uint32_t random = group_opened(run, first);
+    Draw draw = group_opened(run, first);
     typename Base::Elements e = begun(run, c, scales, first);
-    round(e, random, turns, 0, block, largest);
+    round(e, draw, turns, 0, block, largest);
+    if (first != 0) write_codes(run, before, block_before, 0);
     for (uint64_t at = O::kElements; at < kMomentBlockElements; at += O::kElements) {
-      if (at % kGroup == 0) random = group_opened(run, first + at);
+      if (at % kGroup == 0) {
+        draw = group_opened(run, first + at);
+        if (first != 0) write_codes(run, before, block_before, at);
+      }
       const typename Base::Elements next = begun(run, c, scales, first + at);
+      round(next, draw, turns, at, block, largest);
       finish(run, c, e, first + at - O::kElements, largest);
-      round(next, random, turns, at, block, largest);
       e = next;
     }
     finish(run, c, e, first + kMomentBlockElements - O::kElements, largest);
     return largest;
-  }
-
-  PENSTOCK_LANES Bits momentum_codes(const std::byte* rounded, Bits base) {
-    const Bits halves = L::load_bits(rounded);
-    const Bits codes = L::shift_right16(L::excess16(halves & L::bits(kNoSign), base), kMomentumShift);
-    return L::select_bits(0x0080'0080, halves >> 8, codes);
-  }
-  PENSTOCK_LANES Bits root_codes(const std::byte* rounded, Bits base) {
-    const Bits halves = L::load_bits(rounded);
-    const Bits codes = L::larger16(L::excess16(halves, base), twice(1u << kRootShift));
-    return L::shift_right16(L::zero_below16(codes, halves, twice(arithmetic::kRootTinyHalf)), kRootShift);
-  }
-
-  // Writes the scale of a block, and its codes.
-  enum class Kind { momentum, root };
-  template <Kind kCoded>
-  PENSTOCK_LANES Bits codes_of(const std::byte* rounded, Bits base) {
-    return kCoded == Kind::momentum ? momentum_codes(rounded, base) : root_codes(rounded, base);
-  }
-  template <Kind kCoded>
-  PENSTOCK_LANES void store_moment(std::byte* scales, std::byte* target, uint64_t first, uint32_t scale,
-                                   const std::byte* rounded) {
-    const uint32_t scale_bits = scale << 16;
-    __builtin_memcpy(scales + first / kMomentBlockElements * 4, &scale_bits, 4);
-    const Bits base = twice((scale - arithmetic::kByteExponentsHalf) & 0xffffu);
-    // A block of zeros, and one of NaN, is bytes of zero.
-    const bool is_zero = scale == 0 || scale > arithmetic::kInfinityHalf;
-    constexpr uint64_t kCodes = L::kWidth * 4;
-    for (uint64_t j = 0; j < kMomentBlockElements; j += kCodes) {
-      const Bits codes =
-          L::packed8(codes_of<kCoded>(rounded + j * 2, base), codes_of<kCoded>(rounded + j * 2 + kCodes, base));
-      L::store_bits(target + first + j, is_zero ? L::bits(0) : codes);
-    }
   }
 
   static void run(const UpdateRun& run_in_memory, const Coefficients& coefficients_in_memory) {
@@ -197,20 +216,15 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
     const Coefficients c = coefficients_in_memory;
     Turns turns;
     make_turns(turns);
-    Rounded block;
+    Rounded blocks[2];
+    Uncoded before{};
     for (uint64_t first = 0; first < run.elements; first += kMomentBlockElements) {
-      const Largest largest = update_block(run, c, first, turns, block);
-      if constexpr (Base::kHasMomentum) {
-        const uint32_t scale = arithmetic::scale_half(L::largest_of16(largest.momentum));
-        store_moment<Kind::momentum>(run.planes[Base::kMomentumScale].target, run.planes[Base::kMomentum].target, first,
-                                     scale, block.momentum);
-      }
-      if constexpr (Base::kHasVariance) {
-        const uint32_t scale = arithmetic::root_scale_half(L::largest_of16(largest.root));
-        store_moment<Kind::root>(run.planes[Base::kVarianceScale].target, run.planes[Base::kVariance].target, first,
-                                 scale, block.root);
-      }
+      Rounded& block = blocks[first / kMomentBlockElements % 2];
+      const Rounded& block_before = blocks[(first / kMomentBlockElements + 1) % 2];
+      before = write_scales(run, first, update_block(run, c, first, turns, block, before, block_before));
     }
+    const Rounded& last = blocks[before.first / kMomentBlockElements % 2];
+    for (uint64_t at = 0; at < kMomentBlockElements; at += kGroup) write_codes(run, before, last, at);
   }
 };
 

@@ -95,9 +95,7 @@ struct UpdatePass {
     Words halves;
     if constexpr (kMaster == MasterForm::split) {
       for (size_t k = 0; k < kRegisters; ++k) halves.at[k] = L::as_bits(p.at[k]);
-      O::store_lower16(run.planes[kOwnMaster].target + i * 2, halves);
-      for (size_t k = 0; k < kRegisters; ++k) halves.at[k] = halves.at[k] + L::bits(0x8000);
-      O::store_upper16(weight, halves, past);
+      O::store_split(weight, run.planes[kOwnMaster].target + i * 2, halves, past);
     }
     if constexpr (kMaster == MasterForm::full) {
       O::store32(run.planes[kOwnMaster].target + i * 4, p);
@@ -128,11 +126,12 @@ struct UpdatePass {
     return random;
   }
 
-  PENSTOCK_LANES void step_moments(const UpdateRun& run, const Coefficients& c, Elements& e) {
+  PENSTOCK_LANES void step_moments(const UpdateRun& run, const Coefficients& c, const arithmetic::MomentScales& scales,
+                                   Elements& e) {
     for (size_t k = 0; k < kRegisters; ++k) {
       e.gradient.at[k] = arithmetic::scaled_gradient<L>(e.gradient.at[k], run.gradient_scale);
-      arithmetic::optimizer_moments<L, kKind, kArithmetic>(c, e.gradient.at[k], e.weight.at[k], e.momentum.at[k],
-                                                           e.variance.at[k]);
+      arithmetic::optimizer_moments<L, kKind, kArithmetic>(c, scales, e.gradient.at[k], e.weight.at[k],
+                                                           e.momentum.at[k], e.variance.at[k]);
     }
   }
   PENSTOCK_LANES void step_weight(const Coefficients& c, Elements& e) {
@@ -149,7 +148,7 @@ struct UpdatePass {
   }
   // The whole step.
   PENSTOCK_LANES void step(const UpdateRun& run, const Coefficients& c, Elements& e) {
-    step_moments(run, c, e);
+    step_moments(run, c, arithmetic::MomentScales(), e);
     step_weight(c, e);
     if (!any_nan(e)) [[likely]]
       return;

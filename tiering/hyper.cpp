@@ -1,12 +1,20 @@
 #include "tiering/hyper.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace penstock {
 namespace {
 
 bool in_unit_interval(double value) { return value >= 0 && value < 1; }
 bool not_negative(double value) { return value >= 0 && std::isfinite(value); }
+
+// With a rate of zero, or nearly, the largest number there is: what is divided by it is as good as zero.
+float finite_quotient(double a, double b) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  return static_cast<float>(a == 0 ? 0 : std::max(a / b, -kLargest));
+}
 
 Status refusal(OptimizerKind kind, const char* name, double value, const char* wanted) {
   return Status(Code::kUsage, text(name_of(kind), ": ", name, ": ", value), text(name, " is ", wanted));
@@ -62,9 +70,11 @@ Coefficients make_coefficients(OptimizerKind kind, const Hyper& hyper, uint64_t 
   c.step_size = static_cast<float>(-hyper.lr);
   if (is_adam) {
     const double correction = std::sqrt(1 - std::pow(hyper.beta2, count));
+    const double step_size = -hyper.lr / (1 - std::pow(hyper.beta1, count));
     c.variance_correction = static_cast<float>(correction);
-    c.variance_correction_inverse = static_cast<float>(1 / correction);
-    c.step_size = static_cast<float>(-hyper.lr / (1 - std::pow(hyper.beta1, count)));
+    c.step_size = static_cast<float>(step_size);
+    c.root_coefficient = finite_quotient(1, step_size * correction);
+    c.root_constant = finite_quotient(hyper.eps, step_size);
   }
   if (kind == OptimizerKind::adagrad) {
     c.step_size = static_cast<float>(-hyper.lr / (1 + (count - 1) * hyper.lr_decay));

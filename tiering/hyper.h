@@ -35,9 +35,11 @@ struct Coefficients {
   float beta1 = 0;
   float beta1_rest = 0;  // 1 - beta1
   float beta2 = 0;
-  float beta2_rest = 0;                   // 1 - beta2
-  float variance_correction = 1;          // sqrt(1 - beta2^step)
-  float variance_correction_inverse = 1;  // its reciprocal, rounded once
+  float beta2_rest = 0;           // 1 - beta2
+  float variance_correction = 1;  // sqrt(1 - beta2^step)
+  // adamw, adam: step_size*m / (sqrt(v)/variance_correction + eps) is m / (sqrt(v)*root_coefficient + root_constant).
+  float root_coefficient = 0;
+  float root_constant = 0;
   float eps = 0;
   float step_size = 0;       // adamw, adam: -lr / (1 - beta1^step); adagrad, lion, sgd: -lr
   float momentum = 0;        // sgd

@@ -11,11 +11,13 @@ struct Avx2Lanes : XsimdLanes<xsimd::fma3<xsimd::avx2>> {
   PENSTOCK_LANES Float fused(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
 
   // A blend costs twice what the and does.
-  PENSTOCK_LANES Float flushed(Float x, float tiny) {
-    const __m256 sign = _mm256_set1_ps(-0.0f);
-    __m256 keep = _mm256_cmp_ps(_mm256_andnot_ps(sign, x), _mm256_set1_ps(tiny), _CMP_NLT_UQ);
-    return _mm256_and_ps(x, _mm256_or_ps(keep, sign));
+  PENSTOCK_LANES __m256 not_below(Float x, float tiny) {
+    return _mm256_cmp_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), x), _mm256_set1_ps(tiny), _CMP_NLT_UQ);
   }
+  PENSTOCK_LANES Float flushed(Float x, float tiny) {
+    return _mm256_and_ps(x, _mm256_or_ps(not_below(x, tiny), _mm256_set1_ps(-0.0f)));
+  }
+  PENSTOCK_LANES Float zero_below(Float x, float tiny) { return _mm256_and_ps(x, not_below(x, tiny)); }
   PENSTOCK_LANES Float flushed_positive(Float x, float tiny) {
     return _mm256_and_ps(x, _mm256_cmp_ps(x, _mm256_set1_ps(tiny), _CMP_NLT_UQ));
   }
@@ -67,11 +69,9 @@ struct Avx2Lanes : XsimdLanes<xsimd::fma3<xsimd::avx2>> {
   PENSTOCK_LANES Bits add16(Bits a, Bits b) { return _mm256_add_epi16(a, b); }
   PENSTOCK_LANES Bits excess16(Bits a, Bits b) { return _mm256_subs_epu16(a, b); }
   PENSTOCK_LANES Bits larger16(Bits a, Bits b) { return _mm256_max_epi16(a, b); }
-  PENSTOCK_LANES Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
-    return _mm256_blendv_epi8(_mm256_add_epi16(x, y), otherwise, _mm256_cmpeq_epi16(x, _mm256_setzero_si256()));
-  }
-  PENSTOCK_LANES Bits zero_below16(Bits x, Bits test, Bits least) {
-    return _mm256_andnot_si256(_mm256_cmpgt_epi16(least, test), x);
+  PENSTOCK_LANES Bits sum_if_set16(Bits x, uint32_t mask, Bits y) {
+    const __m256i is_zero = _mm256_cmpeq_epi16(_mm256_and_si256(x, bits(mask)), _mm256_setzero_si256());
+    return _mm256_andnot_si256(is_zero, _mm256_add_epi16(x, y));
   }
   PENSTOCK_LANES uint32_t largest_of16(Bits x) {
     __m128i half = _mm_max_epi16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

@@ -10,14 +10,16 @@ namespace penstock::cpu_optim {
 struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   PENSTOCK_LANES Float fused(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
 
-  PENSTOCK_LANES Float flushed(Float x, float tiny) {
-    // Below kTermTiny the five upper exponent bits are zero, below kByteMomentTiny three.
-    __mmask16 is_tiny = tiny == arithmetic::kTermTiny ? _mm512_testn_epi32_mask(as_bits(x), bits(0x7c00'0000))
-                        : tiny == arithmetic::kByteMomentTiny
-                            ? _mm512_testn_epi32_mask(as_bits(x), bits(0x7000'0000))
-                            : _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(tiny), _CMP_LT_OQ);
-    return _mm512_mask_and_ps(x, is_tiny, x, _mm512_set1_ps(-0.0f));
+  PENSTOCK_LANES __mmask16 not_below(Float x, float tiny) {
+    // Below kTermTiny the five upper exponent bits are zero, below kByteTiny two.
+    if (tiny == arithmetic::kTermTiny) return _mm512_test_epi32_mask(as_bits(x), bits(0x7c00'0000));
+    if (tiny == arithmetic::kByteTiny) return _mm512_test_epi32_mask(as_bits(x), bits(0x6000'0000));
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(tiny), _CMP_NLT_UQ);
   }
+  PENSTOCK_LANES Float flushed(Float x, float tiny) {
+    return _mm512_mask_and_ps(x, _knot_mask16(not_below(x, tiny)), x, _mm512_set1_ps(-0.0f));
+  }
+  PENSTOCK_LANES Float zero_below(Float x, float tiny) { return _mm512_maskz_mov_ps(not_below(x, tiny), x); }
   PENSTOCK_LANES Float flushed_positive(Float x, float tiny) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(tiny), _CMP_NLT_UQ), x);
   }
@@ -73,11 +75,8 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   PENSTOCK_LANES Bits add16(Bits a, Bits b) { return _mm512_add_epi16(a, b); }
   PENSTOCK_LANES Bits excess16(Bits a, Bits b) { return _mm512_subs_epu16(a, b); }
   PENSTOCK_LANES Bits larger16(Bits a, Bits b) { return _mm512_max_epi16(a, b); }
-  PENSTOCK_LANES Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
-    return _mm512_mask_add_epi16(otherwise, _mm512_test_epi16_mask(x, x), x, y);
-  }
-  PENSTOCK_LANES Bits zero_below16(Bits x, Bits test, Bits least) {
-    return _mm512_maskz_mov_epi16(_mm512_cmp_epi16_mask(test, least, _MM_CMPINT_NLT), x);
+  PENSTOCK_LANES Bits sum_if_set16(Bits x, uint32_t mask, Bits y) {
+    return _mm512_maskz_add_epi16(_mm512_test_epi16_mask(x, bits(mask)), x, y);
   }
   PENSTOCK_LANES uint32_t largest_of16(Bits x) {
     __m256i half = _mm256_max_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));

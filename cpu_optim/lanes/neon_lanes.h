@@ -70,11 +70,8 @@ struct NeonLanes : XsimdLanes<xsimd::neon64> {
   PENSTOCK_LANES Bits larger16(Bits a, Bits b) {
     return vreinterpretq_u32_s16(vmaxq_s16(signed_halves(a), signed_halves(b)));
   }
-  PENSTOCK_LANES Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
-    return of_halves(vbslq_u16(vceqzq_u16(halves(x)), halves(otherwise), vaddq_u16(halves(x), halves(y))));
-  }
-  PENSTOCK_LANES Bits zero_below16(Bits x, Bits test, Bits least) {
-    return of_halves(vandq_u16(halves(x), vcgeq_s16(signed_halves(test), signed_halves(least))));
+  PENSTOCK_LANES Bits sum_if_set16(Bits x, uint32_t mask, Bits y) {
+    return of_halves(vandq_u16(vtstq_u16(halves(x), halves(bits(mask))), vaddq_u16(halves(x), halves(y))));
   }
   PENSTOCK_LANES uint32_t largest_of16(Bits x) { return static_cast<uint16_t>(vmaxvq_s16(signed_halves(x))); }
 

@@ -96,15 +96,27 @@ struct Ordered {
   }
   // Writes the upper halves, whatever is below.
   PENSTOCK_LANES void store_upper16(std::byte* target, Words x, Past past = Past::through_caches) {
-    put(target, kOrder == Order::runs ? L::packed16(x.at[0] >> 16, x.at[1] >> 16) : joined_upper(x), past);
+    put(target, packed_upper(x), past);
   }
   // Writes the lower halves, whatever is above.
   PENSTOCK_LANES void store_lower16(std::byte* target, Words x, Past past = Past::through_caches) {
-    const Bits lower = L::bits(0xffff);
-    put(target, kOrder == Order::runs ? L::packed16(x.at[0] & lower, x.at[1] & lower) : joined_lower(x), past);
+    put(target, packed_lower(x), past);
+  }
+  // Writes both halves; the upper one is made one larger where the lower one, as a signed number, is negative.
+  PENSTOCK_LANES void store_split(std::byte* upper, std::byte* lower, const Words& x, Past past) {
+    const Bits low = packed_lower(x);
+    L::store_bits(lower, low);
+    put(upper, L::add16(packed_upper(x), L::shift_right16(low, 15)), past);
   }
 
  private:
+  PENSTOCK_LANES Bits packed_upper(const Words& x) {
+    return kOrder == Order::runs ? L::packed16(x.at[0] >> 16, x.at[1] >> 16) : joined_upper(x);
+  }
+  PENSTOCK_LANES Bits packed_lower(const Words& x) {
+    const Bits lower = L::bits(0xffff);
+    return kOrder == Order::runs ? L::packed16(x.at[0] & lower, x.at[1] & lower) : joined_lower(x);
+  }
   PENSTOCK_LANES void put(std::byte* target, Bits x, Past past) {
     if (past == Past::past_caches) {
       L::stream_bits(target, x);

@@ -101,12 +101,9 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static Bits larger16(Bits a, Bits b) {
     return each16([&](int at) { return signed_half(a, at) > signed_half(b, at) ? half(a, at) : half(b, at); });
   }
-  static Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
-    return each16([&](int at) { return half(x, at) != 0 ? half(x, at) + half(y, at) : half(otherwise, at); });
-  }
-  // x, but zero where test is below least; signed numbers.
-  static Bits zero_below16(Bits x, Bits test, Bits least) {
-    return each16([&](int at) { return signed_half(test, at) < signed_half(least, at) ? 0u : half(x, at); });
+  // x + y where x has a bit of the mask, else zero.
+  static Bits sum_if_set16(Bits x, uint32_t mask, Bits y) {
+    return each16([&](int at) { return half(x & mask, at) != 0 ? half(x, at) + half(y, at) : 0u; });
   }
   static uint32_t largest_of16(Bits x) { return half(larger16(x, x >> 16), 0); }
 

@@ -101,12 +101,9 @@ struct Sse2Lanes : XsimdLanes<xsimd::sse2> {
   PENSTOCK_LANES Bits add16(Bits a, Bits b) { return _mm_add_epi16(a, b); }
   PENSTOCK_LANES Bits excess16(Bits a, Bits b) { return _mm_subs_epu16(a, b); }
   PENSTOCK_LANES Bits larger16(Bits a, Bits b) { return _mm_max_epi16(a, b); }
-  PENSTOCK_LANES Bits add_if_set16(Bits x, Bits y, Bits otherwise) {
-    const __m128i is_zero = _mm_cmpeq_epi16(x, _mm_setzero_si128());
-    return _mm_or_si128(_mm_and_si128(is_zero, otherwise), _mm_andnot_si128(is_zero, _mm_add_epi16(x, y)));
-  }
-  PENSTOCK_LANES Bits zero_below16(Bits x, Bits test, Bits least) {
-    return _mm_andnot_si128(_mm_cmplt_epi16(test, least), x);
+  PENSTOCK_LANES Bits sum_if_set16(Bits x, uint32_t mask, Bits y) {
+    const __m128i is_zero = _mm_cmpeq_epi16(_mm_and_si128(x, bits(mask)), _mm_setzero_si128());
+    return _mm_andnot_si128(is_zero, _mm_add_epi16(x, y));
   }
   PENSTOCK_LANES uint32_t largest_of16(Bits x) {
     x = larger16(x, _mm_srli_si128(x, 8));

@@ -69,11 +69,11 @@ struct UpdateMaster : UpdatePlanes {
   }
 
   template <OptimizerKind kind, arithmetic::Moments moments>
-  PENSTOCK_HOST_DEVICE void step(UpdatePacket& packet) const {
+  PENSTOCK_HOST_DEVICE void step(UpdatePacket& packet, const arithmetic::MomentScales& scales = {}) const {
     using arithmetic::PlainNumbers;
     for (uint32_t i = 0; i < kPacket; ++i) {
       float g = arithmetic::scaled_gradient<PlainNumbers>(packet.gradient.values[i], numbers.gradient_scale);
-      arithmetic::optimizer_step<PlainNumbers, kind, moments>(numbers.coefficients, g, packet.master.values[i],
+      arithmetic::optimizer_step<PlainNumbers, kind, moments>(numbers.coefficients, scales, g, packet.master.values[i],
                                                               packet.momentum.values[i], packet.variance.values[i]);
     }
   }
@@ -171,20 +171,17 @@ struct UpdateByteKernel : UpdateMaster {
     uint64_t scale_index = index / kMomentBlockElements;
     UpdatePacket packet{load_wide(gradient, form.gradient, index, length), load_master(index, length), {}, {}};
     if (kHasMomentum) {
-      Packet<uint8_t> bytes = load(reinterpret_cast<const uint8_t*>(momentum) + index, length);
-      float scale = momentum_scale[scale_index];
+      Packet<uint8_t> codes = load(reinterpret_cast<const uint8_t*>(momentum) + index, length);
       for (uint32_t i = 0; i < kPacket; ++i) {
-        packet.momentum.values[i] = arithmetic::momentum_of_byte(bytes.values[i], scale);
+        packet.momentum.values[i] = arithmetic::momentum_of_code(codes.values[i]);
       }
     }
     if (kHasVariance) {
-      Packet<uint8_t> bytes = load(reinterpret_cast<const uint8_t*>(variance) + index, length);
-      float scale = variance_scale[scale_index];
-      for (uint32_t i = 0; i < kPacket; ++i) {
-        packet.variance.values[i] = arithmetic::root_of_byte(bytes.values[i], scale);
-      }
+      Packet<uint8_t> codes = load(reinterpret_cast<const uint8_t*>(variance) + index, length);
+      for (uint32_t i = 0; i < kPacket; ++i) packet.variance.values[i] = arithmetic::root_of_code(codes.values[i]);
     }
-    step<kind, arithmetic::Moments::rooted>(packet);
+    step<kind, arithmetic::Moments::rooted>(
+        packet, {kHasMomentum ? momentum_scale[scale_index] : 1.0f, kHasVariance ? variance_scale[scale_index] : 1.0f});
     local.master = packet.master;
     Largest most{0, 0};
     for (uint32_t i = 0; i < length; ++i) {
@@ -202,20 +199,20 @@ struct UpdateByteKernel : UpdateMaster {
     bool is_first = index % kMomentBlockElements == 0;
     if (kHasMomentum) {
       float scale = arithmetic::scale_of_half(arithmetic::scale_half(most.momentum));
-      Packet<uint8_t> bytes;
+      Packet<uint8_t> codes;
       for (uint32_t i = 0; i < kPacket; ++i) {
-        bytes.values[i] = arithmetic::byte_of_momentum(local.momentum.values[i], scale);
+        codes.values[i] = arithmetic::code_of_momentum(local.momentum.values[i], scale);
       }
-      store(reinterpret_cast<uint8_t*>(momentum) + index, length, bytes);
+      store(reinterpret_cast<uint8_t*>(momentum) + index, length, codes);
       if (is_first) momentum_scale[index / kMomentBlockElements] = scale;
     }
     if (kHasVariance) {
       float scale = arithmetic::scale_of_half(arithmetic::root_scale_half(most.root));
-      Packet<uint8_t> bytes;
+      Packet<uint8_t> codes;
       for (uint32_t i = 0; i < kPacket; ++i) {
-        bytes.values[i] = arithmetic::byte_of_root(local.root.values[i], scale);
+        codes.values[i] = arithmetic::code_of_root(local.root.values[i], scale);
       }
-      store(reinterpret_cast<uint8_t*>(variance) + index, length, bytes);
+      store(reinterpret_cast<uint8_t*>(variance) + index, length, codes);
       if (is_first) variance_scale[index / kMomentBlockElements] = scale;
     }
     store_master(index, length, local.master);

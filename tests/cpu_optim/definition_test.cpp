@@ -147,12 +147,12 @@ class RestingMoments {
     if (form_ == MomentForm::bf16)
       return is_root_ ? std::sqrt(get(values_, Dtype::bf16, i)) : get(values_, Dtype::bf16, i);
     const auto byte = static_cast<uint8_t>(values_[i]);
-    return is_root_ ? arithmetic::root_of_byte(byte, scale(i)) : arithmetic::momentum_of_byte(byte, scale(i));
+    return (is_root_ ? arithmetic::root_of_code(byte) : arithmetic::momentum_of_code(byte)) * scale(i);
   }
   // From one number to the next where `exact` lies: fractions of 7 bits (of v, so half as much of its root), 3 and 4.
   double step(uint64_t i, double exact) const {
     if (form_ == MomentForm::bf16) return std::ldexp(std::abs(exact), is_root_ ? -8 : -7);
-    const double least = std::ldexp(scale(i), -15) * (is_root_ ? 17.0 / 16 : 9.0 / 8);
+    const double least = std::ldexp(scale(i), -15) * (is_root_ ? 1 : 9.0 / 8);
     return std::max(least, std::ldexp(std::abs(exact), is_root_ ? -4 : -3));
   }
 

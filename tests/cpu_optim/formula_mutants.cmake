@@ -57,7 +57,9 @@ penstock_formula_mutant(eps_inside_the_root Textbook ${scalar} ${formula}
 penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
   "c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m" "m")
 penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}
-  "M == Moments::rooted ? kByteMomentTiny : kMomentTiny" "0.0f")
+  "M == Moments::rooted ? kByteTiny : kMomentTiny" "0.0f")
+penstock_formula_mutant(tiny_byte_momenta_counted HardwareFlushing ${scalar} ${formula}
+  "N::zero_below(N::fused(g, N::all(c.beta1_rest)" "(N::fused(g, N::all(c.beta1_rest)")
 
 penstock_formula_mutant(root_not_squared RoundedMoments ${scalar} ${formula}
   "N::fused(v * v, N::all(kept)" "N::fused(v, N::all(kept)")
@@ -65,8 +67,7 @@ penstock_formula_mutant(rounded_past_the_neighbour RoundedMoments ${scalar} cpu_
   "turn.at[k] >> (32 - arithmetic::kMomentumCode.shift)" "turn.at[k] >> (30 - arithmetic::kMomentumCode.shift)")
 
 penstock_formula_mutant(lr_tripled Textbook tiering/hyper.cpp tiering/hyper.cpp
-  "static_cast<float>(-hyper.lr / (1 - std::pow(hyper.beta1, count)))"
-  "static_cast<float>(-3 * hyper.lr / (1 - std::pow(hyper.beta1, count)))")
+  "-hyper.lr / (1 - std::pow(hyper.beta1, count))" "-3 * hyper.lr / (1 - std::pow(hyper.beta1, count))")
 penstock_formula_mutant(bias_correction_dropped Textbook tiering/hyper.cpp tiering/hyper.cpp
   "std::sqrt(1 - std::pow(hyper.beta2, count))" "std::sqrt(1 - 0 * count)")
 
@@ -78,8 +79,8 @@ penstock_formula_mutant(random_numbers_of_the_tile CutsAndAlignment cpu_optim/ti
 penstock_formula_mutant(last_checksum_part_skipped Checksums cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
   "if (!wants_target()) return" "if (!wants_target() || elements < kNotedElements) return")
 
-penstock_formula_mutant(split_rounds_down SplitMaster ${scalar} cpu_optim/update_kernel.h
-  "halves.at[k] + L::bits(0x8000)" "halves.at[k] + L::bits(0x7fff)")
+penstock_formula_mutant(split_rounds_down SplitMaster ${scalar} cpu_optim/lanes/order.h
+  "L::add16(packed_upper(x), L::shift_right16(low, 15))" "packed_upper(x)")
 if(PENSTOCK_AVX2_FLAGS)
   penstock_formula_mutant(fma_rounds_twice IsTheSameOnEveryIsa cpu_optim/kernels_avx2.cpp cpu_optim/lanes/avx2_lanes.h
     "return _mm256_fmadd_ps(a, b, c)" "return a * b + c")

@@ -5,16 +5,18 @@
 //   variance   its root s = sqrt(v): 4 exponent bits, 4 fraction bits          steps of 1/16 to 1/32 of s
 //
 // A linear code would call everything below 1/127 of the block's largest value zero, and a small s called zero makes an
-// Adam step of m/eps. Here both reach down to 2^-15 of the largest (v to 2^-30), and s is never rounded to zero unless
-// it is below kRootTiny. Stochastic rounding keeps moments that change by less than a code step per update (beta2 =
-// 0.999 changes s by 1/2000) right on average; to nearest they would never move.
+// Adam step of m/eps. Here both reach down to 2^-15 of the largest (v to 2^-30), and s is zero only where the whole
+// block's is: what is smaller than a code can say becomes the smallest there is. Stochastic rounding keeps moments that
+// change by less than a code step per update (beta2 = 0.999 changes s by 1/2000) right on average; to nearest they
+// would never move.
 //
 // Rounding comes first and does not ask for the scale: it leaves the upper half of an fp32 number, of which the code's
 // exponent and fraction are the upper bits. The scale is the largest exponent of a block so rounded. So everything
 // after rounding is 16-bit integers, which SIMD kernels take two to a lane.
 //
-// Code c of a block with scale 2^E is the fp32 number with bits (c << shift) + ((E - 15) << 23), and 0 is zero: integer
-// shifts and adds both ways. A scale of NaN makes the whole block NaN.
+// Code c of a block with scale 2^E stands for 2^E times the fp32 number with bits (c << shift) + (112 << 23), that is
+// 2^-15 and up; but a momentum of code 0 is zero. A scale of zero makes the whole block zero, a scale of NaN makes it
+// NaN.
 #pragma once
 
 #include "tiering/arithmetic/convert.h"
@@ -57,8 +59,10 @@ PENSTOCK_HOST_DEVICE uint32_t rounded_root(float root, uint32_t random) {
 
 constexpr uint32_t kInfinityHalf = kInfinityBits >> 16;
 constexpr uint32_t kMagnitudeHalf = kMagnitudeBits >> 16;
+constexpr uint32_t kOneHalf = 0x3f80u;
 constexpr uint32_t kByteExponentsHalf = 15u << 7;
-constexpr uint32_t kRootTinyHalf = 0x2700u;  // of kRootTiny
+constexpr uint32_t kRootTinyHalf = 0x2700u;       // of kRootTiny
+constexpr uint32_t kRootScalesEndHalf = 0x5f80u;  // of 2^64, whose square is infinite
 static_assert(kRootTiny == 0x1p-49f);
 
 // The upper half of the scale of a block of momentum, or of roots, whose largest rounded magnitude this is.
@@ -67,37 +71,35 @@ PENSTOCK_HOST_DEVICE uint32_t scale_half(uint32_t largest_rounded) {
   return exponent == kInfinityHalf ? kQuietNan >> 16 : exponent;
 }
 PENSTOCK_HOST_DEVICE uint32_t root_scale_half(uint32_t largest_rounded) {
-  return largest_rounded < kRootTinyHalf ? 0 : scale_half(largest_rounded);
+  if (largest_rounded < kRootTinyHalf) return 0;
+  return largest_rounded < kRootScalesEndHalf ? scale_half(largest_rounded) : kQuietNan >> 16;
 }
 PENSTOCK_HOST_DEVICE float scale_of_half(uint32_t half) { return float_of(half << 16); }
 
-// Bits of code 0 (were it not zero), from which codes count.
-PENSTOCK_HOST_DEVICE uint32_t byte_base(float scale) { return bits_of(scale) - (kByteExponentsHalf << 16); }
-
-PENSTOCK_HOST_DEVICE float momentum_of_byte(uint8_t byte, float scale) {
-  if (is_nan(bits_of(scale))) return scale;
-  uint32_t sign = (uint32_t{byte} & 0x80u) << 24, magnitude = byte & kMomentumCode.magnitude_mask;
-  return float_of(magnitude == 0 ? sign : ((magnitude << kMomentumCode.shift) + byte_base(scale)) | sign);
+// What a code stands for, divided by the scale: the upper half of an fp32 number.
+constexpr uint32_t kByteUnitHalf = kOneHalf - kByteExponentsHalf;
+PENSTOCK_HOST_DEVICE float momentum_of_code(uint8_t code) {
+  uint32_t magnitude = code & kMomentumCode.magnitude_mask;
+  if (magnitude == 0) return 0.0f;
+  return float_of((magnitude << kMomentumCode.shift) + (kByteUnitHalf << 16) + ((uint32_t{code} & 0x80u) << 24));
+}
+PENSTOCK_HOST_DEVICE float root_of_code(uint8_t code) {
+  return float_of((uint32_t{code} << kRootCode.shift) + (kByteUnitHalf << 16));
 }
 
-PENSTOCK_HOST_DEVICE float root_of_byte(uint8_t byte, float scale) {
-  if (is_nan(bits_of(scale))) return scale;
-  return byte == 0 ? 0.0f : float_of((uint32_t{byte} << kRootCode.shift) + byte_base(scale));
+// The code of a rounded number in a block of this scale that holds it. A block of scale NaN or zero is all zero codes.
+PENSTOCK_HOST_DEVICE bool has_codes(float scale) { return bits_of(scale) != 0 && !is_nan(bits_of(scale)); }
+PENSTOCK_HOST_DEVICE uint32_t over_base(uint32_t rounded_magnitude, float scale) {
+  uint32_t base = (bits_of(scale) >> 16) - kByteExponentsHalf;
+  return rounded_magnitude < base ? 0 : rounded_magnitude - base;
 }
-
-// REQUIRES: `scale` is that of a block that holds the rounded number. A block of scale NaN or zero is all zero bytes.
-PENSTOCK_HOST_DEVICE uint8_t byte_of_momentum(uint32_t rounded, float scale) {
-  if (bits_of(scale) == 0 || is_nan(bits_of(scale))) return 0;
-  uint32_t magnitude = rounded & kMagnitudeHalf, base = byte_base(scale) >> 16;
-  uint32_t code = magnitude < base ? 0 : (magnitude - base) >> kMomentumHalfShift;
+PENSTOCK_HOST_DEVICE uint8_t code_of_momentum(uint32_t rounded, float scale) {
+  if (!has_codes(scale)) return 0;
+  uint32_t code = over_base(rounded & kMagnitudeHalf, scale) >> kMomentumHalfShift;
   return static_cast<uint8_t>(code | (rounded >> 8 & 0x80u));
 }
-
-PENSTOCK_HOST_DEVICE uint8_t byte_of_root(uint32_t rounded, float scale) {
-  if (bits_of(scale) == 0 || is_nan(bits_of(scale)) || rounded < kRootTinyHalf) return 0;
-  constexpr uint32_t kOne = 1u << kRootHalfShift;
-  uint32_t base = byte_base(scale) >> 16;
-  return static_cast<uint8_t>((rounded < base + kOne ? kOne : rounded - base) >> kRootHalfShift);
+PENSTOCK_HOST_DEVICE uint8_t code_of_root(uint32_t rounded, float scale) {
+  return has_codes(scale) ? static_cast<uint8_t>(over_base(rounded, scale) >> kRootHalfShift) : 0;
 }
 
 }  // namespace penstock::arithmetic

@@ -23,8 +23,8 @@ namespace penstock::arithmetic {
 constexpr float kTermTiny = 0x1p-119f;
 // g - m is never denormal if m is not below this and g not below kTermTiny.
 constexpr float kMomentTiny = 0x1p-100f;
-// For moments that rest as bytes. Here three leading zeros are the test.
-constexpr float kByteMomentTiny = 0x1p-95f;
+// For what belongs to moments that rest as bytes: momenta, and the weights they change. Two leading zeros are the test.
+constexpr float kByteTiny = 0x1p-63f;
 constexpr float kRootTiny = 0x1p-49f;
 constexpr float kVarianceFloor = 0x1p-100f;
 constexpr uint32_t kSignBit = 0x8000'0000u;
@@ -61,6 +61,10 @@ struct PlainNumbers {
   }
   // The same for x that is never negative.
   PENSTOCK_HOST_DEVICE static float flushed_positive(float x, float tiny) { return x < tiny ? 0.0f : x; }
+  // +0 where |x| < tiny.
+  PENSTOCK_HOST_DEVICE static float zero_below(float x, float tiny) {
+    return (bits_of(x) & ~kSignBit) < bits_of(tiny) ? 0.0f : x;
+  }
   PENSTOCK_HOST_DEVICE static float one_nan(float x) { return x != x ? float_of(kQuietNan) : x; }
   // `size` with x's sign; zero for zero; NaN for NaN.
   PENSTOCK_HOST_DEVICE static float signed_like(float size, float x) {
@@ -78,7 +82,7 @@ PENSTOCK_HOST_DEVICE typename N::Float counted(typename N::Float x) {
 // What every optimizer is handed as g.
 template <class N>
 PENSTOCK_HOST_DEVICE typename N::Float scaled_gradient(typename N::Float gradient, float scale) {
-  return counted<N>(gradient * N::all(scale));
+  return gradient * N::all(scale);
 }
 
 // With the L2 term that adam, adagrad and sgd add.
@@ -89,18 +93,25 @@ PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, t
 }
 
 // fp32 moments follow torch's fused kernels to the bit, two divisions included. Moments of fewer bits have no peer to
-// agree with, and less memory traffic to hide a division behind: they multiply by the reciprocal of the correction.
-// Bytes hold the root of the variance, so for them v is that root before and after the step, and is taken once. A floor
-// under the variance spares them its flushing: what is added to it is no smaller than half its last bit, or nothing.
-// Whoever stores the root calls it zero below kRootTiny.
+// agree with, and less memory traffic to hide a division behind: bias correction and step size go into the
+// denominator's two coefficients. Bytes hold the root of the variance, so for them v is that root before and after the
+// step, and is taken once. A floor under the variance spares them its flushing: what is added to it is no smaller than
+// half its last bit, or nothing. A block whose roots are below kRootTiny is called zero by whoever stores it.
 enum class Moments { divided, multiplied, rooted };
+
+// Bytes stand for small numbers times a power of two that their block shares (byte_moments.h). The first half of a step
+// is handed the small numbers and these: one product with a coefficient, and not one for every element.
+struct MomentScales {
+  float momentum = 1;
+  float root = 1;
+};
 
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE typename N::Float flushed_momentum(typename N::Float m) {
-  return N::flushed(m, M == Moments::rooted ? kByteMomentTiny : kMomentTiny);
+  return N::flushed(m, M == Moments::rooted ? kByteTiny : kMomentTiny);
 }
 
-// The root of the variance that was v and to which factor * g * g is added, v * kept being what is left of it.
+// The root of the variance that was v * v and to which factor_g * g is added, v * v * kept being what is left of it.
 template <class N>
 PENSTOCK_HOST_DEVICE typename N::Float next_root(typename N::Float v, float kept, typename N::Float factor_g,
                                                  typename N::Float g) {
@@ -108,35 +119,38 @@ PENSTOCK_HOST_DEVICE typename N::Float next_root(typename N::Float v, float kept
 }
 
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE typename N::Float adam_denominator(const Coefficients& c, typename N::Float v) {
-  if constexpr (M == Moments::divided) {
-    return N::quotient(N::root(v), N::all(c.variance_correction)) + N::all(c.eps);
-  } else {
-    return N::fused(M == Moments::rooted ? v : N::root(v), N::all(c.variance_correction_inverse), N::all(c.eps));
-  }
-}
-
-template <class N, Moments M>
-PENSTOCK_HOST_DEVICE void adam_moments(const Coefficients& c, typename N::Float g, typename N::Float& m,
-                                       typename N::Float& v) {
-  m = flushed_momentum<N, M>(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m));
+PENSTOCK_HOST_DEVICE void adam_moments(const Coefficients& c, const MomentScales& scales, typename N::Float g,
+                                       typename N::Float& m, typename N::Float& v) {
   if constexpr (M == Moments::rooted) {
-    v = next_root<N>(v, c.beta2, N::all(c.beta2_rest) * g, g);
+    m = N::zero_below(N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1 * scales.momentum)), kByteTiny);
+    v = next_root<N>(v, c.beta2 * (scales.root * scales.root), N::all(c.beta2_rest) * g, g);
   } else {
+    m = flushed_momentum<N, M>(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m));
     v = N::flushed_positive(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)), kMomentTiny);
   }
 }
 
+// A quotient of two numbers that are not tiny may be so small that hardware calls it zero: then it changes no weight of
+// kByteTiny and more, and other weights are zero before and after.
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void adam_weight(const Coefficients& c, typename N::Float& p, typename N::Float m,
                                       typename N::Float v) {
-  p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m, adam_denominator<N, M>(c, v))));
+  if constexpr (M == Moments::divided) {
+    typename N::Float denominator = N::quotient(N::root(v), N::all(c.variance_correction)) + N::all(c.eps);
+    p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m, denominator)));
+  } else if constexpr (M == Moments::multiplied) {
+    typename N::Float denominator = N::fused(N::root(v), N::all(c.root_coefficient), N::all(c.root_constant));
+    p = counted<N>(p + counted<N>(N::quotient(m, denominator)));
+  } else {
+    typename N::Float denominator = N::fused(v, N::all(c.root_coefficient), N::all(c.root_constant));
+    p = N::zero_below(p + N::quotient(m, denominator), kByteTiny);
+  }
 }
 
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE void adagrad_moment(typename N::Float g, typename N::Float& v) {
+PENSTOCK_HOST_DEVICE void adagrad_moment(const MomentScales& scales, typename N::Float g, typename N::Float& v) {
   if constexpr (M == Moments::rooted) {
-    v = next_root<N>(v, 1.0f, g, g);
+    v = next_root<N>(v, scales.root * scales.root, g, g);
   } else {
     v = N::flushed_positive(N::fused(g, g, v), kMomentTiny);
   }
@@ -150,15 +164,18 @@ PENSTOCK_HOST_DEVICE void adagrad_weight(const Coefficients& c, typename N::Floa
 }
 
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
-  typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1));
+PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, const MomentScales& scales, typename N::Float g,
+                               typename N::Float& p, typename N::Float& m) {
+  typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1 * scales.momentum));
   p = counted<N>(p * N::all(c.decay) + N::signed_like(c.step_size, counted<N>(direction)));
-  m = flushed_momentum<N, M>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2)));
+  m = flushed_momentum<N, M>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2 * scales.momentum)));
 }
 
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, typename N::Float g, typename N::Float& p, typename N::Float& m) {
-  m = flushed_momentum<N, M>(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), m * N::all(c.momentum)));
+PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, const MomentScales& scales, typename N::Float g,
+                              typename N::Float& p, typename N::Float& m) {
+  typename N::Float kept = m * N::all(c.momentum * scales.momentum);
+  m = flushed_momentum<N, M>(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), kept));
   typename N::Float direction = c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m;
   p = counted<N>(N::fused(direction, N::all(c.step_size), p));
 }
@@ -167,16 +184,18 @@ PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, typename N::Float g, typena
 // kernel has other elements' first half to do while these elements' roots are taken. m or v is left alone where the
 // optimizer has none.
 template <class N, OptimizerKind kind, Moments M>
-PENSTOCK_HOST_DEVICE void optimizer_moments(const Coefficients& c, typename N::Float& g, typename N::Float& p,
-                                            typename N::Float& m, typename N::Float& v) {
+PENSTOCK_HOST_DEVICE void optimizer_moments(const Coefficients& c, const MomentScales& scales, typename N::Float& g,
+                                            typename N::Float& p, typename N::Float& m, typename N::Float& v) {
+  // A tiny gradient leaves nothing in moments that count from kByteTiny on.
+  if constexpr (kind != OptimizerKind::adamw || M != Moments::rooted) g = counted<N>(g);
   if constexpr (kind == OptimizerKind::adamw) p = p * N::all(c.decay);
   if constexpr (kind == OptimizerKind::adam || kind == OptimizerKind::adagrad || kind == OptimizerKind::sgd) {
     g = decayed_gradient<N>(c, g, p);
   }
-  if constexpr (kind == OptimizerKind::adamw || kind == OptimizerKind::adam) adam_moments<N, M>(c, g, m, v);
-  if constexpr (kind == OptimizerKind::adagrad) adagrad_moment<N, M>(g, v);
-  if constexpr (kind == OptimizerKind::lion) lion<N, M>(c, g, p, m);
-  if constexpr (kind == OptimizerKind::sgd) sgd<N, M>(c, g, p, m);
+  if constexpr (kind == OptimizerKind::adamw || kind == OptimizerKind::adam) adam_moments<N, M>(c, scales, g, m, v);
+  if constexpr (kind == OptimizerKind::adagrad) adagrad_moment<N, M>(scales, g, v);
+  if constexpr (kind == OptimizerKind::lion) lion<N, M>(c, scales, g, p, m);
+  if constexpr (kind == OptimizerKind::sgd) sgd<N, M>(c, scales, g, p, m);
 }
 template <class N, OptimizerKind kind, Moments M>
 PENSTOCK_HOST_DEVICE void optimizer_weight(const Coefficients& c, typename N::Float g, typename N::Float& p,
@@ -192,9 +211,9 @@ PENSTOCK_HOST_DEVICE constexpr bool has_variance(OptimizerKind kind) {
 
 // The whole step. A NaN in a moment makes p one too (but for lion's with beta2 = 0), so that p shows where to look.
 template <class N, OptimizerKind kind, Moments M>
-PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, typename N::Float g, typename N::Float& p,
-                                         typename N::Float& m, typename N::Float& v) {
-  optimizer_moments<N, kind, M>(c, g, p, m, v);
+PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, const MomentScales& scales, typename N::Float g,
+                                         typename N::Float& p, typename N::Float& m, typename N::Float& v) {
+  optimizer_moments<N, kind, M>(c, scales, g, p, m, v);
   optimizer_weight<N, kind, M>(c, g, p, m, v);
   p = N::one_nan(p);
   if constexpr (has_momentum(kind)) m = N::one_nan(m);
