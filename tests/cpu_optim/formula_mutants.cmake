@@ -59,7 +59,7 @@ penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
 penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}
   "M == Moments::rooted ? kByteTiny : kMomentTiny" "0.0f")
 penstock_formula_mutant(tiny_byte_momenta_counted HardwareFlushing ${scalar} ${formula}
-  "N::zero_below(N::fused(g, N::all(c.beta1_rest)" "(N::fused(g, N::all(c.beta1_rest)")
+  "c.beta1 * scales.momentum)), kByteTiny)" "c.beta1 * scales.momentum)), 0.0f)")
 
 penstock_formula_mutant(root_not_squared RoundedMoments ${scalar} ${formula}
   "N::fused(v * v, N::all(kept)" "N::fused(v, N::all(kept)")
@@ -79,7 +79,7 @@ penstock_formula_mutant(random_numbers_of_the_tile CutsAndAlignment cpu_optim/ti
 penstock_formula_mutant(last_checksum_part_skipped Checksums cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
   "if (!wants_target()) return" "if (!wants_target() || elements < kNotedElements) return")
 
-penstock_formula_mutant(split_rounds_down SplitMaster ${scalar} cpu_optim/lanes/order.h
+penstock_formula_mutant(split_never_rounds_up SplitMaster ${scalar} cpu_optim/lanes/order.h
   "L::add16(packed_upper(x), L::shift_right16(low, 15))" "packed_upper(x)")
 if(PENSTOCK_AVX2_FLAGS)
   penstock_formula_mutant(fma_rounds_twice IsTheSameOnEveryIsa cpu_optim/kernels_avx2.cpp cpu_optim/lanes/avx2_lanes.h
