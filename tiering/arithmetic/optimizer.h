@@ -9,7 +9,8 @@
 // No step depends on whether the hardware keeps denormals: moments below 2^-100, and weights and whatever is added to a
 // weight or moment below 2^-119, count as zero, so that a denormal can neither enter, nor change a rounding, nor leave
 // its sign on a zero. (Conditions: gradient_scale is at most 64, coefficients are zero or at least 2^-26, and states
-// that others wrote keep these bounds.) Processors also differ in which NaN they pass on; here there is one.
+// that others wrote keep these bounds.) Beside moments in bytes the bound is 2^-63. Processors also differ in which NaN
+// they pass on; here there is one.
 #pragma once
 
 #include <cmath>
