@@ -88,8 +88,8 @@ class IoEngine : public TransferDriver {
   virtual size_t poll() = 0;
   // As poll(), but blocks until something has ended, nothing is left to wait for, or `timeout` has passed.
   virtual size_t wait(std::chrono::nanoseconds timeout) = 0;
-  // Blocks until `done`, or nothing is left to wait for. Asks when something has ended, and some times a second. Cheaper
-  // than wait() in a loop: what functions given to then() ask for goes to the drives in the call that waits on.
+  // Blocks until `done`, or nothing is left to wait for. Asks when something has ended, and some times a second.
+  // Cheaper than wait() in a loop: what functions given to then() ask for goes to the drives in the call that waits on.
   virtual void wait_until(const std::function<bool()>& done) = 0;
   // Readable when poll() may have something to end: for one thread that waits on drives, copies and messages at once.
   virtual int completion_fd() const = 0;
