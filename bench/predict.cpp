@@ -2,10 +2,11 @@
 //
 // On paper: the simulator lets virtual time pass over the very plan that is executed, so what it can get wrong is the
 // rates: they are measured on the same drives before each configuration, and follow the machine's drift by what the
-// drives do just before and just after the steps.
+// drives give for the store's own bytes just before and just after the steps, with nothing computed.
 //
 //   build/bench/predict FOLDER[,FOLDER...] [--configurations 20] [--throttled FOLDER] [--quick] [--json]
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -15,8 +16,8 @@
 
 #include "bench/support/flags.h"
 #include "bench/support/foretold.h"
+#include "bench/support/store_rate.h"
 #include "tiering/simulator.h"
-#include "tools/nvme/rig.h"
 #include "tools/nvme/statistics.h"
 #include "tools/update/measured_machine.h"
 #include "tools/update/update_run.h"
@@ -66,6 +67,11 @@ struct Outcome {
   double error() const { return std::abs(predicted_s - actual_s) / actual_s; }
 };
 
+Status take_steps(UpdateRun& run, uint32_t count) {
+  for (uint32_t step = 0; step < count; ++step) PENSTOCK_TRY(run.step().status());
+  return run.engine().settle();
+}
+
 // Some rounds of a few steps each, their tail included.
 Result<Outcome> try_out(const Configuration& one, bool quick) {
   UpdateSettings settings;
@@ -89,30 +95,30 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
   UpdateRun run(settings);
   PENSTOCK_TRY(run.create(aio::CreateOptions::Existing::replace));
   PENSTOCK_TRY(run.open());
-  for (uint64_t i = 0; i < kFirstSteps; ++i) PENSTOCK_TRY(run.step().status());  // slots have been written once
-  PENSTOCK_TRY(run.engine().settle());
-
-  PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = one.folders, .wanted_bytes = kGiB, .memory_bytes = 16 * kMiB},
-                                     [](double) { return Status(); }));
-  auto mixed_gbps = [&]() -> Result<double> {
-    PENSTOCK_TRY_ASSIGN(result, rig->run({.read_share = 0.5, .depth = 8, .seconds = quick ? 0.05 : 0.4},
-                                         [](double) { return Status(); }));
-    return result.gbps();
+  PENSTOCK_TRY(take_steps(run, kFirstSteps));  // until every slot was written once
+  bench::StoreTraffic traffic{.seconds = quick ? 0.05 : 0.5};
+  // Of the store's own bytes, which nobody else may have open meanwhile.
+  auto drives_gbps = [&]() -> Result<double> {
+    run.close();
+    PENSTOCK_TRY_ASSIGN(gbps, bench::measure_store_gbps(settings.folders, traffic));
+    PENSTOCK_TRY(run.open());
+    return gbps;
   };
   std::vector<double> actual, predicted;
-  uint64_t done = kFirstSteps;
-  for (int round = 0; round < kRounds; ++round, done += kSteps) {
-    PENSTOCK_TRY_ASSIGN(before, mixed_gbps());
-    auto begin = std::chrono::steady_clock::now();
-    for (uint64_t step = 0; step < kSteps; ++step) PENSTOCK_TRY(run.step().status());
-    PENSTOCK_TRY(run.engine().settle());
+  PENSTOCK_TRY_ASSIGN(before, drives_gbps());
+  for (int round = 0; round < kRounds; ++round) {
+    const Plan plan = run.engine().plan();
+    const uint64_t done = run.engine().steps_done();
+    const SimulationOptions told = bench::foretold(run, plan, done, done, kSteps);
+    const auto begin = std::chrono::steady_clock::now();
+    PENSTOCK_TRY(take_steps(run, kSteps));
     actual.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kSteps);
-    PENSTOCK_TRY_ASSIGN(after, mixed_gbps());
+    PENSTOCK_TRY_ASSIGN(after, drives_gbps());
     MachineProfile now = machine;
-    const double drift = (before + after) / 2 / machine.striped().gbps(0.5);
+    const double drift = (before + after) / 2 / machine.striped().gbps(traffic.read_share);
     for (DriveRates& drive : now.drives) drive.burst = drive.burst.scaled(drift);
-    const Plan& plan = run.engine().plan();
-    predicted.push_back(simulate(plan, now, bench::foretold(run, plan, 0, done, kSteps)).total_s / kSteps);
+    predicted.push_back(simulate(plan, now, told).total_s / kSteps);
+    before = after;
   }
   run.close();
   for (const std::string& folder : settings.folders) std::filesystem::remove_all(folder);
