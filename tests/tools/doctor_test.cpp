@@ -5,6 +5,7 @@
 
 #include "tiering/tier.h"
 #include "tools/doctor/checks.h"
+#include "tools/system/limits.h"
 
 namespace penstock::tools {
 namespace {

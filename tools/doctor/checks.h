@@ -1,10 +1,7 @@
 // The doctor's checks. Each looks at one part of the machine and changes nothing.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "tiering/status.h"
 #include "tools/doctor/finding.h"
@@ -29,11 +26,5 @@ Findings check_software();
 
 // The folder `path` as a place for training state. A path that is no folder is refused.
 Result<Findings> check_drive(const std::string& path);
-
-// The smallest memory limit of the cgroups that this process is in, v1 or v2; nothing when none limits it.
-std::optional<uint64_t> cgroup_memory_limit_bytes(const SystemFiles& files);
-
-// Processor time that the cgroups allow, in cores; nothing when none limits it.
-std::optional<double> cgroup_cpu_limit_cores(const SystemFiles& files);
 
 }  // namespace penstock::tools

@@ -1,20 +1,16 @@
-#include <sched.h>
-
 #include <algorithm>
 #include <iterator>
 #include <sstream>
 
 #include "tiering/check.h"
 #include "tools/doctor/checks.h"
+#include "tools/system/limits.h"
 
 namespace penstock::tools {
 namespace {
 
 Finding cores_finding(const SystemFiles& files) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof(set), &set);
-  const int cores = CPU_COUNT(&set);
+  const uint32_t cores = usable_processors();
   const std::string model = files.value_of("/proc/cpuinfo", "model name").value_or("model unknown");
   const std::string found = text(model, ", ", cores, " usable cores");
   const auto limit = cgroup_cpu_limit_cores(files);

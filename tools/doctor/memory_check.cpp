@@ -4,14 +4,10 @@
 #include "tiering/check.h"
 #include "tiering/tier.h"
 #include "tools/doctor/checks.h"
+#include "tools/system/limits.h"
 
 namespace penstock::tools {
 namespace {
-
-uint64_t meminfo_bytes(const SystemFiles& files, const std::string& key) {
-  const std::string value = files.value_of("/proc/meminfo", key).value_or("0 kB");
-  return std::stoull("0" + value) * kKiB;
-}
 
 Finding memory_finding(const SystemFiles& files) {
   const uint64_t total = meminfo_bytes(files, "MemTotal:"), available = meminfo_bytes(files, "MemAvailable:");

@@ -1,8 +1,12 @@
+#include "tools/system/limits.h"
+
+#include <sched.h>
+
 #include <algorithm>
 #include <charconv>
 #include <functional>
 
-#include "tools/doctor/checks.h"
+#include "tiering/tier.h"
 
 namespace penstock::tools {
 namespace {
@@ -78,6 +82,22 @@ std::optional<double> cgroup_cpu_limit_cores(const SystemFiles& files) {
     });
   }
   return limit;
+}
+
+uint64_t meminfo_bytes(const SystemFiles& files, const std::string& key) {
+  return std::stoull("0" + files.value_of("/proc/meminfo", key).value_or("")) * kKiB;
+}
+
+uint64_t usable_memory_bytes(const SystemFiles& files) {
+  const uint64_t total = meminfo_bytes(files, "MemTotal:");
+  return std::min(total, cgroup_memory_limit_bytes(files).value_or(total));
+}
+
+uint32_t usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof(set), &set);
+  return static_cast<uint32_t>(CPU_COUNT(&set));
 }
 
 }  // namespace penstock::tools
