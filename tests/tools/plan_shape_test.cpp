@@ -136,13 +136,6 @@ TEST(ShapeSolver, KeepsWhatWasSaidOrRefuses) {
   }
 }
 
-TEST(ShapeSolver, ReadsAmounts) {
-  EXPECT_EQ(*parse_amount("7e9"), 7'000'000'000u);
-  EXPECT_EQ(*parse_amount("7B"), 7'000'000'000u);
-  EXPECT_EQ(*parse_amount("125000"), 125'000u);
-  for (const char* nonsense : {"", "x", "-7e9", "0", "1e40", "nan", "7e9x"}) EXPECT_FALSE(parse_amount(nonsense).ok());
-}
-
 // 6 flops a parameter and token without recomputation, besides attention.
 TEST(TrainingWorkload, ComputesSixFlopsAParameterAndToken) {
   const Result<ModelShape> shape = load_model("llama-2-7b");

@@ -47,7 +47,19 @@ TEST(Quantity, ReadsCounts) {
   EXPECT_EQ(*parse_count("3k"), 3000u);
   EXPECT_EQ(*parse_count("350M"), 350000000u);
   EXPECT_EQ(*parse_count("1.3B"), 1300000000u);
-  for (const char* nonsense : {"", "7G", "-7B", "0.5", "B"}) EXPECT_FALSE(parse_count(nonsense).ok()) << nonsense;
+  EXPECT_EQ(*parse_count("7e9"), 7000000000u);
+  for (const char* nonsense : {"", "7G", "-7B", "0.5", "B", "1e40", "1e-3", "-7e9", "7e9x", "nan", "inf"})
+    EXPECT_FALSE(parse_count(nonsense).ok()) << nonsense;
+}
+
+TEST(Quantity, ReadsRates) {
+  EXPECT_DOUBLE_EQ(*parse_rate("12.5"), 12.5);
+  EXPECT_DOUBLE_EQ(*parse_rate("1.5e14"), 1.5e14);
+  for (const char* nonsense : {"", "0", "-1", "1e999", "nan", "12.5 GB/s"}) {
+    const Result<double> rate = parse_rate(nonsense);
+    ASSERT_FALSE(rate.ok()) << nonsense << " was read as " << *rate;
+    EXPECT_FALSE(rate.status().remedy().empty());
+  }
 }
 
 TEST(Quantity, ShowsAsAFlagWhatItReadsBack) {

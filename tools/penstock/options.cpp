@@ -110,6 +110,10 @@ void Options::count(const std::string& name, uint64_t& into, const std::string& 
   add_parsed(app_, name, into, help, parse_count)->type_name("N")->default_str(std::to_string(into));
 }
 
+void Options::rate(const std::string& name, double& into, const std::string& help) {
+  add_parsed(app_, name, into, help, parse_rate)->type_name("N");
+}
+
 void Options::share(const std::string& name, double& into, const std::string& help) {
   add_parsed(app_, name, into, help, parse_share)->type_name("SHARE")->default_str(share_text(into));
 }

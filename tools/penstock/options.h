@@ -31,6 +31,7 @@ class Options {
   void bytes(const std::string& name, uint64_t& into, const std::string& help);
   void seconds(const std::string& name, double& into, const std::string& help);
   void count(const std::string& name, uint64_t& into, const std::string& help);
+  void rate(const std::string& name, double& into, const std::string& help);
   // Several values, separated by commas.
   void bytes_list(const std::string& name, std::vector<uint64_t>& into, const std::string& help);
   void count_list(const std::string& name, std::vector<uint64_t>& into, const std::string& help);

@@ -35,11 +35,14 @@ struct Kind {
   const char* name;
   std::span<const Unit> units;
   const char* remedy;
+  std::chars_format format = std::chars_format::fixed;
 };
 
 constexpr Kind kBytes{"size", kByteUnits, "write a number and one of B KiB MiB GiB TiB kB MB GB TB, such as 1MiB"};
 constexpr Kind kTime{"time", kTimeUnits, "write a number and one of ms s min, such as 2s"};
-constexpr Kind kCount{"count", kCountUnits, "write a number and one of k M B, such as 7B"};
+constexpr Kind kCount{"count", kCountUnits, "write a number and one of k M B, such as 7B or 7e9",
+                      std::chars_format::general};
+constexpr Kind kRate{"rate", kCountUnits, "write a number above 0, such as 1.5e14", std::chars_format::general};
 
 Status refusal(const Kind& kind, std::string_view written, const char* why) {
   return Status(Code::kUsage, text(kind.name, ": '", written, "': ", why), kind.remedy);
@@ -54,8 +57,7 @@ struct Quantity {
 
 Result<Quantity> parse(const Kind& kind, std::string_view written) {
   double number = 0;
-  const auto [rest, error] =
-      std::from_chars(written.data(), written.data() + written.size(), number, std::chars_format::fixed);
+  const auto [rest, error] = std::from_chars(written.data(), written.data() + written.size(), number, kind.format);
   if (error != std::errc() || !std::isfinite(number)) return refusal(kind, written, "is not a number with a unit");
   if (std::signbit(number)) return refusal(kind, written, "is negative");
   const std::string_view unit = written.substr(static_cast<size_t>(rest - written.data()));
@@ -84,6 +86,11 @@ Result<double> parse_seconds(std::string_view written) {
   return quantity.value();
 }
 Result<uint64_t> parse_count(std::string_view written) { return parse_whole(kCount, written); }
+Result<double> parse_rate(std::string_view written) {
+  PENSTOCK_TRY_ASSIGN(quantity, parse(kRate, written));
+  if (quantity.value() == 0) return refusal(kRate, written, "is nothing");
+  return quantity.value();
+}
 
 std::string fixed(double value, int digits) {
   std::array<char, 64> room;

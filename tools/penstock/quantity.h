@@ -15,8 +15,11 @@ Result<uint64_t> parse_bytes(std::string_view written);
 // A number and ms, s or min; seconds without a unit.
 Result<double> parse_seconds(std::string_view written);
 
-// A number and k, M or B (10^9); ones without a unit.
+// A number, 7e9 too, and k, M or B (10^9); ones without a unit.
 Result<uint64_t> parse_count(std::string_view written);
+
+// The same, but neither whole nor 0.
+Result<double> parse_rate(std::string_view written);
 
 // "250 ms", "12.5 s", "3 min 20 s".
 std::string seconds_text(double seconds);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 
 #include "tiering/tier.h"
@@ -15,7 +14,6 @@ constexpr uint64_t kWidthStep = 16;
 constexpr uint64_t kVocabUsual = 32000;
 constexpr uint64_t kTiedBelow = 2'000'000'000;  // small models share embedding and head
 constexpr double kOff = 0.01;
-constexpr double kAmountMost = 1e18;
 constexpr uint64_t kSizeMost = uint64_t{1} << 24;  // of any one dimension
 
 uint64_t usual_head_size(uint64_t hidden) { return hidden >= 2048 ? 128 : 64; }
@@ -77,7 +75,8 @@ uint64_t layers_for_width(const ShapeWish& wish) {
 Status refuse_nonsense(const ShapeWish& wish) {
   if (wish.empty()) return Status(Code::kUsage, "model shape: nothing is known of it", "--params 7e9 --layers 32");
   for (uint64_t size : {wish.layers, wish.hidden, wish.heads, wish.kv_heads, wish.ffn, wish.vocab}) {
-    if (size > kSizeMost) return Status(Code::kUsage, text("model shape: a size of ", size, " is too large"));
+    if (size > kSizeMost)
+      return Status(Code::kUsage, text("model shape: a size of ", size, " is too large"), text("at most ", kSizeMost));
   }
   if (wish.parameters == 0 && (wish.layers == 0 || wish.hidden == 0)) {
     return Status(Code::kUsage, "model shape: the number of parameters is unknown",
@@ -94,17 +93,6 @@ Status refuse_nonsense(const ShapeWish& wish) {
 }
 
 }  // namespace
-
-Result<uint64_t> parse_amount(std::string_view written) {
-  double number = 0;
-  const char* const end = written.data() + written.size();
-  const auto [rest, error] = std::from_chars(written.data(), end, number);
-  if (error != std::errc() || rest != end) return parse_count(written);
-  if (!(number >= 1 && number <= kAmountMost)) {
-    return Status(Code::kUsage, text("count: '", written, "': is less than one, or too many"), "such as 7e9 or 7B");
-  }
-  return static_cast<uint64_t>(std::llround(number));
-}
 
 Result<ModelShape> solve_shape(const ShapeWish& wish) {
   PENSTOCK_TRY(refuse_nonsense(wish));

@@ -21,9 +21,6 @@ struct ShapeWish {
   bool empty() const { return (parameters | layers | hidden | heads | kv_heads | ffn | vocab) == 0; }
 };
 
-// A count of any size: "7e9", "7B", "124000000".
-Result<uint64_t> parse_amount(std::string_view written);
-
 // A LLaMA-like shape. What is not said is derived so that the parameters come out right within 1 %; what is said and
 // cannot come out right is refused.
 Result<ModelShape> solve_shape(const ShapeWish& wish);
