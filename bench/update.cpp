@@ -26,8 +26,8 @@
 #include "bench/support/store_rate.h"
 #include "tools/nvme/rig.h"
 #include "tools/nvme/statistics.h"
+#include "tools/nvme/update_rate.h"
 #include "tools/penstock/quantity.h"
-#include "tools/update/measured_machine.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {

@@ -10,6 +10,8 @@
 #include "tools/nvme/rig.h"
 #include "tools/nvme/statistics.h"
 #include "tools/nvme/steady.h"
+#include "tools/nvme/update_rate.h"
+#include "tools/system/limits.h"
 
 namespace penstock::tools {
 namespace {
@@ -185,6 +187,28 @@ TEST_F(OnADrive, ProfileKeepsWhatAnEarlierRunFound) {
   fresh.device = "nvme9n1";  // another drive at the same path
   put_drive(*again, fresh);
   EXPECT_FALSE(again->drives[0].sustained);
+}
+
+TEST(Profile, HostIsThisMachineAndTheRestStays) {
+  MachineProfile profile;
+  profile.name = "of another day";
+  profile.devices = 2;
+  profile.device_flops = 1e12;
+  put_host(profile, 20);
+  EXPECT_NE(profile.name, "of another day");
+  EXPECT_EQ(profile.threads, usable_processors());
+  EXPECT_EQ(profile.host_bytes, usable_memory_bytes(SystemFiles()));
+  EXPECT_EQ(profile.host_gbps, 20);
+  EXPECT_EQ(profile.devices, 2u);
+  EXPECT_EQ(profile.device_flops, 1e12);
+}
+
+TEST(UpdateRate, IsTheTrafficOfMemoryWhateverItsAmount) {
+  for (uint64_t bytes : {kUpdateMemoryBytes, 16 * kMiB, kMiB}) {
+    const double gbps = measure_update_gbps(StateForm(), 1, bytes);
+    EXPECT_GT(gbps, 0.01) << bytes;
+    EXPECT_LT(gbps, 2000) << bytes;
+  }
 }
 
 TEST_F(OnADrive, FileThatIsNoProfileIsRefused) {

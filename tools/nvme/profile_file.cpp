@@ -1,7 +1,6 @@
 #include "tools/nvme/profile_file.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <filesystem>
 
 #include "tiering/tier.h"
+#include "tools/system/limits.h"
 #include "tools/system/system_files.h"
 
 namespace penstock::tools {
@@ -18,19 +18,12 @@ namespace {
 constexpr const char* kSchema = "\"penstock.machine/";
 constexpr const char* kElsewhere = "--profile FILE for a place elsewhere";
 
-uint32_t usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof(set), &set);
-  return static_cast<uint32_t>(CPU_COUNT(&set));
-}
-
 MachineProfile this_machine() {
   const SystemFiles files;
   MachineProfile profile;
   profile.name = files.value_of("/proc/cpuinfo", "model name").value_or("this machine");
-  profile.threads = usable_cores();
-  profile.host_bytes = std::stoull("0" + files.value_of("/proc/meminfo", "MemTotal:").value_or("")) * kKiB;
+  profile.threads = usable_processors();
+  profile.host_bytes = usable_memory_bytes(files);
   return profile;
 }
 
@@ -76,6 +69,14 @@ Result<MachineProfile> load_or_begin_profile(const std::string& path) {
 std::string profile_name_of(const std::string& folder) {
   std::error_code error;
   return std::filesystem::canonical(folder, error);
+}
+
+void put_host(MachineProfile& profile, double update_gbps) {
+  MachineProfile host = this_machine();
+  profile.name = host.name;
+  profile.threads = host.threads;
+  profile.host_bytes = host.host_bytes;
+  profile.host_gbps = update_gbps;
 }
 
 void put_drive(MachineProfile& profile, DriveRates drive) {

@@ -16,6 +16,9 @@ Result<MachineProfile> load_or_begin_profile(const std::string& path);
 // The folder's absolute path: its drive's name in a profile.
 std::string profile_name_of(const std::string& folder);
 
+// This machine's processors and memory, as far as they may be used, and the rate at which they update.
+void put_host(MachineProfile& profile, double update_gbps);
+
 // Adds a drive, or replaces the one of the same path. What was known of it besides burst rates stays.
 void put_drive(MachineProfile& profile, DriveRates drive);
 

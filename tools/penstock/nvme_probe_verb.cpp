@@ -2,6 +2,7 @@
 
 #include "tools/nvme/probe.h"
 #include "tools/nvme/profile_file.h"
+#include "tools/nvme/update_rate.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
@@ -118,6 +119,10 @@ Result<Answer> probe(Session& session, const Flags& flags) {
                                      ticking(session, "write scratch files", 0, laying_out)));
   PENSTOCK_TRY_ASSIGN(probes, probe_drives(*rig, flags.seconds, ticking(session, "probe", laying_out, 1)));
 
+  const std::vector<std::string> lines = remarks(*rig);
+  rig.reset();  // before the next measurement takes memory
+  put_host(profile, measure_update_gbps(StateForm(), 0));
+
   Answer answer;
   answer.json["drives"] = Json::array();
   for (const DriveProbe& probe : probes) {
@@ -131,9 +136,14 @@ Result<Answer> probe(Session& session, const Flags& flags) {
     answer.text += drive_text(probe, rates) + "\n";
   }
   PENSTOCK_TRY(save_profile(profile, profile_path));
-  answer.json["remarks"] = remarks(*rig);
+  answer.json["host"] = {
+      {"threads", profile.threads}, {"memory_bytes", profile.host_bytes}, {"update_gbps", profile.host_gbps}};
+  answer.json["remarks"] = lines;
   answer.json["profile_path"] = profile_path;
-  for (const std::string& line : remarks(*rig)) answer.text += line + "\n";
+  for (const std::string& line : lines) answer.text += line + "\n";
+  answer.text +=
+      text("host: ", profile.threads, profile.threads == 1 ? " processor, " : " processors, ",
+           bytes_text(profile.host_bytes), " of memory, updates at ", fixed(profile.host_gbps, 1), " GB/s\n");
   answer.text += "profile: " + profile_path + "\n";
   return answer;
 }
@@ -146,8 +156,9 @@ Verb nvme_probe_verb() {
       "nvme probe",
       "Find out in half a minute what drives do, and write the profile",
       "Writes a scratch file in each folder and measures reads, writes and mixtures of both, by block size and depth,\n"
-      "then adds the drives to the machine's profile, from which plans are made. Bursts are what it sees; sustained\n"
-      "rates stay \"unknown\" until `penstock nvme bench --steady` has measured them.",
+      "and how fast the processors update. All that goes into the machine's profile, from which plans are made.\n"
+      "Bursts are what it sees; sustained rates stay \"unknown\" until `penstock nvme bench --steady` has measured\n"
+      "them.",
       {{"penstock nvme probe /mnt/nvme0 /mnt/nvme1", "Probe two drives"}},
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1, "Folders, one on each drive");

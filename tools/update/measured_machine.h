@@ -13,8 +13,5 @@ namespace penstock::tools {
 // `seconds` on each point of the mix curve, on scratch files in `folders`. Takes about `memory_bytes` at most.
 Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, const StateForm& form, double seconds,
                                        uint64_t memory_bytes, const Tick& tick);
-// Memory traffic of the update pass with all threads, counted as the planner counts it.
-constexpr uint64_t kUpdateMemoryBytes = 96 * kMiB;  // more than any cache holds
-double measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t memory_bytes = kUpdateMemoryBytes);
 
 }  // namespace penstock::tools
