@@ -61,7 +61,7 @@ TEST(Forecast, IsNearTheFloorWhereTheDrivesBoundIt) {
     const Forecast result = forecast_of(request);
     ASSERT_TRUE(result.fits) << floor.machine;
     const auto parameters = static_cast<double>(request.shape.parameters());
-    const double ns = result.step_s / parameters * 1e9;
+    const double ns = result.times.step_s / parameters * 1e9;
     EXPECT_EQ(result.bottleneck(), "drives") << floor.machine;
     EXPECT_GE(ns, 0.99 * floor.ns_per_parameter) << floor.machine;
     EXPECT_LE(ns, 1.10 * floor.ns_per_parameter) << floor.machine;
@@ -78,8 +78,8 @@ TEST(Forecast, IsNearComputeWhereThatBoundsIt) {
     ASSERT_TRUE(result.fits) << floor.machine << forecast_text(result);
     EXPECT_EQ(result.bottleneck(), "compute") << floor.machine;
     const double compute_s = result.lane_busy_s(Lane::compute);
-    EXPECT_GE(result.step_s, 0.99 * compute_s);
-    EXPECT_LE(result.step_s, 1.05 * compute_s) << floor.machine;
+    EXPECT_GE(result.times.step_s, 0.99 * compute_s);
+    EXPECT_LE(result.times.step_s, 1.05 * compute_s) << floor.machine;
     EXPECT_NEAR(result.compute_bound_tokens / floor.compute_bound_tokens, 1, 0.12) << floor.machine;
   }
 }
@@ -121,9 +121,9 @@ TEST(Forecast, WritesHostStateAsOftenAsCostsLittle) {
   const Forecast chosen = forecast_of(request);
   ASSERT_EQ(chosen.durability.kind, Durability::Kind::every);
   EXPECT_GT(chosen.durability.steps, 1u);
-  EXPECT_LT(chosen.step_s, each.step_s);
+  EXPECT_LT(chosen.times.step_s, each.times.step_s);
   request.durability = Durability{Durability::Kind::exit, 1};
-  EXPECT_LE(chosen.step_s, 1.031 * forecast_of(request).step_s);
+  EXPECT_LE(chosen.times.step_s, 1.031 * forecast_of(request).times.step_s);
 }
 
 TEST(Forecast, NotesWhatItDoesNotKnow) {
@@ -133,8 +133,47 @@ TEST(Forecast, NotesWhatItDoesNotKnow) {
   const Forecast result = forecast_of(request);
   std::string notes;
   for (const std::string& note : result.notes) notes += note;
-  for (const char* part : {"burst rates", "compute counts as no time", "updates count as no time", "life is unknown"}) {
+  for (const char* part : {"burst rates", "time of compute", "time of updates", "life is unknown"}) {
     EXPECT_NE(notes.find(part), std::string::npos) << part;
+  }
+}
+
+TEST(Forecast, FoundOnPartOfTheRatesIsALowerBoundAndSaysSo) {
+  for (const auto& [forget, said] : std::vector<std::pair<void (*)(MachineProfile&), const char*>>{
+           {[](MachineProfile& machine) { machine.device_flops = 0; }, "without compute"},
+           {[](MachineProfile& machine) { machine.host_gbps = 0; }, "without updates"},
+           {[](MachineProfile& machine) { machine.host_gbps = machine.device_flops = 0; },
+            "without updates and compute"},
+       }) {
+    ForecastRequest request = request_for("gpt2", "cpu-2core");
+    const double whole_s = forecast_of(request).times.step_s;
+    forget(request.machine);
+    request.durability.reset();
+    const Forecast result = forecast_of(request);
+    EXPECT_LT(result.times.step_s, whole_s);
+    EXPECT_EQ(result.bottleneck(), "unknown");
+    EXPECT_FALSE(result.tokens_per_s());
+    EXPECT_EQ(text_of(result.durability), "step");
+    EXPECT_NE(step_text(result).find("at least"), std::string::npos);
+    EXPECT_TRUE(step_text(result).ends_with(said)) << step_text(result);
+  }
+}
+
+TEST(Forecast, HasNoLaneThatIsBusyForLongerThanAStep) {
+  for (const char* machine : {"cpu-2core", "rtx4090-2gen4"}) {
+    for (double strikes : {0.0, 0.25, 1.0}) {
+      for (std::optional<Durability> durability :
+           {std::optional<Durability>(), std::optional(Durability{Durability::Kind::exit, 1}),
+            std::optional(Durability{Durability::Kind::every, 50})}) {
+        ForecastRequest request = request_for("gpt2", machine);
+        request.tokens = 512;
+        request.durability = durability;
+        request.clipping = {strikes > 0, strikes};
+        const Forecast result = forecast_of(request);
+        for (double busy_s : result.times.busy_s) EXPECT_LE(busy_s, 1.2 * result.times.step_s) << machine << strikes;
+        EXPECT_LE(result.times.drives_busy_s, 1.2 * result.times.step_s) << machine << " " << strikes;
+      }
+    }
   }
 }
 
@@ -142,6 +181,7 @@ TEST(Forecast, RefusesNonsense) {
   for (auto spoil : std::vector<void (*)(ForecastRequest&)>{
            [](ForecastRequest& request) { request.machine.drives.clear(); },
            [](ForecastRequest& request) { request.tokens = 100; },
+           [](ForecastRequest& request) { request.tokens = 99'999'999'999'999; },
            [](ForecastRequest& request) { request.sequence = 0; },
            [](ForecastRequest& request) { request.micro_batches = 1'000'000; },
        }) {
@@ -207,8 +247,9 @@ class MoreIsNeverSlower : public testing::Test {
       improve(better);
       const Forecast after = forecast_of(better);
       ASSERT_TRUE(after.fits) << "seed " << i + 1;
-      EXPECT_LE(after.step_s, kTileEffects * before.step_s) << "seed " << i + 1 << "\n"
-                                                            << forecast_text(before) << forecast_text(after);
+      EXPECT_LE(after.times.step_s, kTileEffects * before.times.step_s)
+          << "seed " << i + 1 << "\n"
+          << forecast_text(before) << forecast_text(after);
       ++compared;
     }
     EXPECT_GT(compared, 40);

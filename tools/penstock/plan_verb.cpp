@@ -15,7 +15,8 @@ namespace {
 struct Flags {
   std::string model, parameters;
   ShapeWish wish;
-  std::string machine, budget, flops, host_gbps;
+  std::string machine, budget;
+  double flops = 0, host_gbps = 0;  // 0: as the profile says
   uint64_t tokens = 0, sequence = 0, micro_batches = 0;
   std::string optimizer = "adamw", moments = "fp32", activations = "auto", clip = "on";
   std::optional<Durability> durability;
@@ -30,8 +31,10 @@ constexpr uint64_t kTokensUsual = 65536, kTokensUsualOnCpu = 8192, kSequenceUsua
 Result<ModelShape> choose_model(const Flags& flags) {
   ShapeWish wish = flags.wish;
   if (!flags.parameters.empty()) {
-    PENSTOCK_TRY_ASSIGN(parameters, parse_amount(flags.parameters));
-    wish.parameters = parameters;
+    Result<uint64_t> parameters = parse_count(flags.parameters);
+    if (!parameters.ok()) return parameters.status().within("--params");
+    if (*parameters == 0) return Status(Code::kUsage, "--params: '0': is no model", "such as 7e9 or 7B");
+    wish.parameters = *parameters;
   }
   if (flags.model.empty()) return wish.empty() ? known_models().front() : solve_shape(wish);
   if (!wish.empty()) {
@@ -43,14 +46,8 @@ Result<ModelShape> choose_model(const Flags& flags) {
 
 Result<MachineProfile> machine_of(const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(machine, choose_machine(flags.machine));
-  if (!flags.flops.empty()) {
-    PENSTOCK_TRY_ASSIGN(flops, parse_amount(flags.flops));
-    machine.device_flops = static_cast<double>(flops);
-  }
-  if (!flags.host_gbps.empty()) {
-    PENSTOCK_TRY_ASSIGN(gbps, parse_amount(flags.host_gbps));
-    machine.host_gbps = static_cast<double>(gbps);
-  }
+  if (flags.flops > 0) machine.device_flops = flags.flops;
+  if (flags.host_gbps > 0) machine.host_gbps = flags.host_gbps;
   return std::move(machine);
 }
 
@@ -101,7 +98,7 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(shape, choose_model(flags));
   PENSTOCK_TRY_ASSIGN(machine, machine_of(flags));
   PENSTOCK_TRY_ASSIGN(budgets, parse_budgets(flags.budget));
-  if (flags.micro_batches > 1'000'000) return Status(Code::kUsage, "--micro-batches: too many", "fewer");
+  if (flags.micro_batches > 1'000'000) return Status(Code::kUsage, "--micro-batches: too many", "at most 1000000");
   request.shape = shape;
   request.machine = machine;
   request.budgets = budgets;
@@ -132,8 +129,8 @@ Result<Answer> plan(Session&, const Flags& flags) {
   answer.json = forecast_json(result);
   answer.verdict = forecast_verdict(result);
   if (result.fits && !flags.gantt.empty()) {
-    const std::string title = text(result.request.shape.name, " on ", result.request.machine.name, ": ",
-                                   seconds_text(result.step_s), " a step, bound by ", result.bottleneck());
+    const std::string title =
+        text(result.request.shape.name, " on ", result.request.machine.name, ": a step takes ", step_text(result));
     PENSTOCK_TRY(write_new_file(flags.gantt, gantt_svg(*result.plan, result.simulation, title), flags.force));
     answer.text += text("lanes over time: ", flags.gantt, "\n");
     answer.json["gantt_path"] = flags.gantt;
@@ -160,8 +157,8 @@ void machine_options(Options& options, Flags& flags) {
       "A profile, or one of " + shipped_machine_names() + "; else this machine as `penstock nvme probe` left it");
   options.text("--budget", flags.budget, "TIER=SIZE,...",
                "device=8GiB,host=24GiB,nvme=400GiB: of each device, and of the whole node; else most of what it has");
-  options.text("--flops", flags.flops, "N", "Floating-point operations a second that one device achieves");
-  options.text("--host-gbps", flags.host_gbps, "N", "Memory traffic of the CPU's updates, 10^9 B/s");
+  options.rate("--flops", flags.flops, "Floating-point operations a second that one device achieves");
+  options.rate("--host-gbps", flags.host_gbps, "Memory traffic of the CPU's updates, 10^9 B/s");
 }
 
 void step_options(Options& options, Flags& flags) {

@@ -21,7 +21,11 @@ Status check_request(const ForecastRequest& request) {
     return Status(Code::kUsage, text("machine ", request.machine.name, ": no drive is known"),
                   "`penstock nvme probe PATH`, or --machine with a shipped name");
   }
-  if (request.sequence == 0 || request.tokens < request.sequence || request.tokens > kTokensMost) {
+  if (request.tokens > kTokensMost) {
+    return Status(Code::kUsage, text("tokens: ", request.tokens, " of a step: too many"),
+                  text("at most ", kTokensMost));
+  }
+  if (request.sequence == 0 || request.tokens < request.sequence) {
     return Status(Code::kUsage,
                   text("tokens: ", request.tokens, " of a step in sequences of ", request.sequence, ": less than one"),
                   "--tokens at least --seq");
@@ -69,6 +73,22 @@ PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
   return rank;
 }
 
+StepTimes times_of(const Simulation& simulation) {
+  const auto steps = static_cast<double>(simulation.steps.size());
+  StepTimes times{simulation.step_s, simulation.busy_s, simulation.drives_busy_s / steps};
+  for (double& busy_s : times.busy_s) busy_s /= steps;
+  return times;
+}
+
+// The average where `share` of the steps are not `usual` but `other`.
+void mix(StepTimes& average, const StepTimes& usual, const StepTimes& other, double share) {
+  average.step_s += share * (other.step_s - usual.step_s);
+  average.drives_busy_s += share * (other.drives_busy_s - usual.drives_busy_s);
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    average.busy_s[lane] += share * (other.busy_s[lane] - usual.busy_s[lane]);
+  }
+}
+
 class Forecaster {
  public:
   explicit Forecaster(Forecast& forecast) : forecast_(forecast) {}
@@ -108,7 +128,7 @@ class Forecaster {
     forecast_.plan = std::move(found->plan);
     forecast_.simulation = std::move(found->simulation);
     forecast_.needed = forecast_.plan->budget_lines;
-    forecast_.step_s = forecast_.simulation.step_s;
+    forecast_.times = times_of(forecast_.simulation);
     return Status();
   }
 
@@ -133,15 +153,18 @@ class Forecaster {
   Status settle_durability() {
     forecast_.durability = forecast_.request.durability.value_or(Durability{});
     const bool automatic = !forecast_.request.durability.has_value();
-    const bool may_relax = automatic && forecast_.plan->rests_in_host();
+    // What durability costs beside a step of unknown time is unknown too.
+    const bool may_relax = automatic && forecast_.plan->rests_in_host() && forecast_.unknown_rates().empty();
     if (forecast_.durability.kind == Durability::Kind::step && !may_relax) return Status();
-    const DurabilityCost cost{forecast_.step_s, simulate_with(Durability::Kind::exit).step_s};
     if (automatic) {
+      const DurabilityCost cost{forecast_.times.step_s, simulate_with(Durability::Kind::exit).step_s};
       forecast_.durability = cost.usual();
       if (forecast_.durability.kind == Durability::Kind::step) return Status();
       PENSTOCK_TRY(make_room_for_relaxed());
+      if (!forecast_.fits) return Status();
     }
-    forecast_.step_s = cost.other_s + cost.extra_s() * forecast_.durability.durable_share();
+    const StepTimes others = times_of(simulate_with(Durability::Kind::exit));
+    mix(forecast_.times, times_of(forecast_.simulation), others, 1 - forecast_.durability.durable_share());
     return Status();
   }
 
@@ -160,8 +183,11 @@ class Forecaster {
     auto strike = [](uint64_t) { return Verdict::strike; };
     const bool speculate = clipping.strike_share <= 0.5;
     const Simulation struck = simulate_with(Durability::Kind::step, strike, speculate);
-    forecast_.struck_step_s = struck.step_s;
-    forecast_.step_s += clipping.strike_share * std::max(0.0, struck.step_s - forecast_.simulation.step_s);
+    const StepTimes calm_times = times_of(forecast_.simulation);
+    StepTimes struck_times = times_of(struck);
+    struck_times.step_s = std::max(struck_times.step_s, calm_times.step_s);
+    forecast_.struck_step_s = struck_times.step_s;
+    mix(forecast_.times, calm_times, struck_times, clipping.strike_share);
     // The norm is often known before all is updated, so less than everything is redone.
     const SimulatedStep& step = struck.steps[1];
     const SimulatedStep& calm = forecast_.simulation.steps[1];
@@ -183,7 +209,7 @@ class Forecaster {
   // Everything but compute and offloading takes the same time whatever the tokens; compute grows with them.
   void find_compute_bound() {
     const double compute_s = forecast_.lane_busy_s(Lane::compute);
-    if (compute_s <= 0) return;
+    if (compute_s <= 0 || !forecast_.unknown_rates().empty()) return;
     const MachineProfile& machine = forecast_.rank_request.machine;
     uint64_t up = 0, down = 0;
     for (const Move& move : forecast_.plan->moves) {
@@ -191,7 +217,7 @@ class Forecaster {
       if (move.kind == MoveKind::lower_gradient) down += move.bytes;
     }
     auto at = [](uint64_t bytes, double gbps) { return gbps > 0 ? static_cast<double>(bytes) / (gbps * 1e9) : 0; };
-    const double others_s = std::max({forecast_.drives_busy_s(), forecast_.lane_busy_s(Lane::update),
+    const double others_s = std::max({forecast_.times.drives_busy_s, forecast_.lane_busy_s(Lane::update),
                                       forecast_.lane_busy_s(Lane::collective), at(up, machine.host_to_device_gbps),
                                       at(down, machine.device_to_host_gbps)});
     forecast_.compute_bound_tokens = static_cast<double>(forecast_.request.tokens) * others_s / compute_s;
@@ -209,11 +235,10 @@ void take_notes(Forecast& forecast) {
         "burst rates are used: no sustained rate was measured, and long writes may be slower than this says "
         "(`penstock nvme bench --steady` measures them)");
   }
-  if (request.pass == Pass::training && request.machine.device_flops <= 0) {
-    note("compute counts as no time: the machine's profile has no rate of compute (--flops gives one)");
-  }
-  if (request.machine.host_gbps <= 0) {
-    note("updates count as no time: the machine's profile has no rate of host memory (--host-gbps gives one)");
+  for (const std::string& rate : forecast.unknown_rates()) {
+    note(text("the time of ", rate, " is not counted: the machine's profile has no rate of it (",
+              rate == "compute" ? "--flops gives one" : "--host-gbps gives one, `penstock nvme probe` measures it",
+              ")"));
   }
   if (!forecast.drive_life_days()) note("drive life is unknown: the profile has no endurance of its drives");
   if (forecast.ranks > 1) {
@@ -223,11 +248,17 @@ void take_notes(Forecast& forecast) {
 
 }  // namespace
 
-double Forecast::lane_busy_s(Lane lane) const { return simulation.busy_s[static_cast<size_t>(lane)] / simulated_steps; }
+std::vector<std::string> Forecast::unknown_rates() const {
+  std::vector<std::string> unknown;
+  if (request.machine.host_gbps <= 0) unknown.push_back("updates");
+  if (request.pass == Pass::training && request.machine.device_flops <= 0) unknown.push_back("compute");
+  return unknown;
+}
 
 std::string Forecast::bottleneck() const {
+  if (!unknown_rates().empty()) return "unknown";
   std::string busiest = "drives";
-  double most = drives_busy_s();
+  double most = times.drives_busy_s;
   for (Lane lane : {Lane::host_to_device, Lane::device_to_host, Lane::update, Lane::collective, Lane::compute}) {
     if (lane_busy_s(lane) <= most) continue;
     most = lane_busy_s(lane);
@@ -236,7 +267,10 @@ std::string Forecast::bottleneck() const {
   return busiest;
 }
 
-double Forecast::tokens_per_s() const { return static_cast<double>(request.tokens) / step_s; }
+std::optional<double> Forecast::tokens_per_s() const {
+  if (request.pass == Pass::update_only || !unknown_rates().empty()) return std::nullopt;
+  return static_cast<double>(request.tokens) / times.step_s;
+}
 
 std::optional<double> Forecast::drive_life_days() const {
   double endurance = 0;
@@ -244,8 +278,8 @@ std::optional<double> Forecast::drive_life_days() const {
     if (drive.endurance_bytes <= 0) return std::nullopt;
     endurance += drive.endurance_bytes;
   }
-  if (written_bytes_per_step <= 0) return std::nullopt;
-  return endurance / written_bytes_per_step * step_s / 86400;
+  if (written_bytes_per_step <= 0 || !unknown_rates().empty()) return std::nullopt;
+  return endurance / written_bytes_per_step * times.step_s / 86400;
 }
 
 uint64_t Forecast::needed_bytes(Tier tier) const {

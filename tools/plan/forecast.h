@@ -2,6 +2,7 @@
 // moves, how long it takes and what bounds it.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,13 @@ struct ForecastRequest {
   bool record_spans = false;
 };
 
+// Of a step on average: of those that are durable and others, of those that strike and others.
+struct StepTimes {
+  double step_s = 0;
+  std::array<double, kLanes> busy_s{};
+  double drives_busy_s = 0;  // reading, writing or both
+};
+
 struct Forecast {
   ForecastRequest request;  // what was left open is filled in
   uint32_t ranks = 1;
@@ -37,21 +45,23 @@ struct Forecast {
 
   // Of one rank where it fits.
   std::optional<Plan> plan;
-  Simulation simulation;
+  Simulation simulation;  // of steps that are all durable and confirmed
   uint32_t simulated_steps = 0;
   Durability durability;
-  double step_s = 0;
+  StepTimes times;
   double struck_step_s = 0;        // of a step whose gradients strike; 0: none is expected
   double read_bytes_per_step = 0;  // of all ranks
   double written_bytes_per_step = 0;
   double compute_bound_tokens = 0;  // of a step, from which on compute is the bottleneck; 0: unknown
   std::vector<std::string> notes;
 
-  double lane_busy_s(Lane lane) const;
-  double drives_busy_s() const { return simulation.drives_busy_s / simulated_steps; }
-  // The busiest resource: "drives", "compute", "host_to_device" ...
+  double lane_busy_s(Lane lane) const { return times.busy_s[static_cast<size_t>(lane)]; }
+  // What the profile has no rate of, and so counts as no time: the step then takes at least what is foretold.
+  std::vector<std::string> unknown_rates() const;
+  // The busiest resource: "drives", "compute", "host_to_device" ..., or "unknown".
   std::string bottleneck() const;
-  double tokens_per_s() const;
+  // Of what is known.
+  std::optional<double> tokens_per_s() const;
   std::optional<double> drive_life_days() const;
   uint64_t needed_bytes(Tier tier) const;
   uint64_t budget_bytes(Tier tier) const;

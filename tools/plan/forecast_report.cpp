@@ -56,9 +56,9 @@ std::string memory_table(const Forecast& forecast) {
 std::string lane_table(const Forecast& forecast) {
   TextTable table({"lane", "busy", "of the step"});
   auto add = [&](const std::string& name, double busy_s) {
-    if (busy_s > 0) table.add({name, seconds_text(busy_s), fixed(100 * busy_s / forecast.step_s, 0) + " %"});
+    if (busy_s > 0) table.add({name, seconds_text(busy_s), fixed(100 * busy_s / forecast.times.step_s, 0) + " %"});
   };
-  add("drives", forecast.drives_busy_s());
+  add("drives", forecast.times.drives_busy_s);
   for (Lane lane : kLanesShown) add(penstock::name_of(lane), forecast.lane_busy_s(lane));
   return table.str();
 }
@@ -88,10 +88,9 @@ std::string machine_line(const Forecast& forecast) {
 std::string step_lines(const Forecast& forecast) {
   const ForecastRequest& request = forecast.request;
   const auto parameters = static_cast<double>(request.shape.parameters());
-  std::string lines = text("step: ", seconds_text(forecast.step_s), ", bound by ", forecast.bottleneck());
-  if (request.pass == Pass::training) {
-    lines += text("; ", request.tokens, " tokens, ", fixed(forecast.tokens_per_s(), 0), " tokens/s");
-  }
+  std::string lines = text("step: ", step_text(forecast));
+  if (request.pass == Pass::training) lines += text("; ", request.tokens, " tokens");
+  if (const auto rate = forecast.tokens_per_s()) lines += text(", ", fixed(*rate, 0), " tokens/s");
   lines += text("\ndrives: ", fixed(forecast.read_bytes_per_step / parameters, 1), " bytes read and ",
                 fixed(forecast.written_bytes_per_step / parameters, 1), " written per parameter; ",
                 bytes_text(static_cast<uint64_t>(forecast.written_bytes_per_step)), " written per step");
@@ -126,6 +125,14 @@ Json needed_json(const Forecast& forecast) {
 
 }  // namespace
 
+std::string step_text(const Forecast& forecast) {
+  const std::string step = seconds_text(forecast.times.step_s);
+  std::string unknown;
+  for (const std::string& rate : forecast.unknown_rates()) unknown += (unknown.empty() ? "" : " and ") + rate;
+  return unknown.empty() ? text(step, ", bound by ", forecast.bottleneck())
+                         : text("at least ", step, ", without ", unknown);
+}
+
 std::string forecast_text(const Forecast& forecast) {
   std::string all = model_line(forecast) + machine_line(forecast);
   const char* of_rank = forecast.ranks > 1 ? " (of each rank)" : "";
@@ -156,9 +163,10 @@ Json forecast_json(const Forecast& forecast) {
     json["budget_bytes"][penstock::name_of(tier)] = budget >= kUnbounded / 2 ? Json("unbounded") : Json(budget);
   }
   if (!forecast.fits) return json;
-  json["step_s"] = forecast.step_s;
+  json["step_s"] = forecast.times.step_s;
+  json["unknown_rates"] = forecast.unknown_rates();
   json["bottleneck"] = forecast.bottleneck();
-  json["lanes"] = {{"drives", forecast.drives_busy_s()}};
+  json["lanes"] = {{"drives", forecast.times.drives_busy_s}};
   for (Lane lane : kLanesShown) json["lanes"][penstock::name_of(lane)] = forecast.lane_busy_s(lane);
   const auto parameters = static_cast<double>(request.shape.parameters());
   json["bytes_per_parameter"] = {{"read", forecast.read_bytes_per_step / parameters},
@@ -166,7 +174,8 @@ Json forecast_json(const Forecast& forecast) {
   json["written_bytes_per_step"] = std::llround(forecast.written_bytes_per_step);
   const bool trains = request.pass == Pass::training;
   json["tokens_per_step"] = trains ? Json(request.tokens) : Json();
-  json["tokens_per_s"] = trains ? Json(forecast.tokens_per_s()) : Json();
+  const auto tokens_per_s = forecast.tokens_per_s();
+  json["tokens_per_s"] = tokens_per_s ? Json(*tokens_per_s) : Json();
   const auto days = forecast.drive_life_days();
   json["drive_life_days"] = days ? Json(*days) : Json();
   json["compute_bound_tokens"] =

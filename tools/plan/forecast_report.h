@@ -8,6 +8,9 @@
 
 namespace penstock::tools {
 
+// "1.2 s, bound by drives", or what can be said without some rates: "at least 1.2 s, without updates and compute".
+std::string step_text(const Forecast& forecast);
+
 std::string forecast_text(const Forecast& forecast);
 nlohmann::ordered_json forecast_json(const Forecast& forecast);
 

@@ -40,10 +40,12 @@ Result<MachineProfile> choose_machine(const std::string& name_or_path) {
     return Status(Code::kUsage,
                   text("machine: ", path, named ? ": neither a file nor a shipped machine" : ": no profile"), remedy);
   }
-  PENSTOCK_TRY_ASSIGN(machine, load_or_begin_profile(path));
+  Result<MachineProfile> found = load_or_begin_profile(path);
+  if (!found.ok()) return Status(found.status().code(), found.status().message(), remedy);
+  MachineProfile machine = std::move(*found);
   count_drives_once(machine);
   if (machine.drives.empty()) return Status(Code::kUsage, text("machine: ", path, ": no drive is known"), remedy);
-  return std::move(machine);
+  return machine;
 }
 
 }  // namespace penstock::tools
