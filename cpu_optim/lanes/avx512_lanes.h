@@ -10,16 +10,18 @@ namespace penstock::cpu_optim {
 struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   PENSTOCK_LANES Float fused(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
 
-  PENSTOCK_LANES __mmask16 not_below(Float x, float tiny) {
+  PENSTOCK_LANES __mmask16 below(Float x, float tiny) {
     // Below kTermTiny the five upper exponent bits are zero, below kByteTiny two.
-    if (tiny == arithmetic::kTermTiny) return _mm512_test_epi32_mask(as_bits(x), bits(0x7c00'0000));
-    if (tiny == arithmetic::kByteTiny) return _mm512_test_epi32_mask(as_bits(x), bits(0x6000'0000));
-    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(tiny), _CMP_NLT_UQ);
+    if (tiny == arithmetic::kTermTiny) return _mm512_testn_epi32_mask(as_bits(x), bits(0x7c00'0000));
+    if (tiny == arithmetic::kByteTiny) return _mm512_testn_epi32_mask(as_bits(x), bits(0x6000'0000));
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(tiny), _CMP_LT_OQ);
   }
   PENSTOCK_LANES Float flushed(Float x, float tiny) {
-    return _mm512_mask_and_ps(x, _knot_mask16(not_below(x, tiny)), x, _mm512_set1_ps(-0.0f));
+    return _mm512_mask_and_ps(x, below(x, tiny), x, _mm512_set1_ps(-0.0f));
   }
-  PENSTOCK_LANES Float zero_below(Float x, float tiny) { return _mm512_maskz_mov_ps(not_below(x, tiny), x); }
+  PENSTOCK_LANES Float zero_below(Float x, float tiny) {
+    return _mm512_mask_mov_ps(x, below(x, tiny), _mm512_setzero_ps());
+  }
   PENSTOCK_LANES Float flushed_positive(Float x, float tiny) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(tiny), _CMP_NLT_UQ), x);
   }
