@@ -72,8 +72,7 @@ struct Ordered {
 
   // Of pairs: each register from the upper or the lower 16-bit numbers, zeros below; and the upper halves of both.
   PENSTOCK_LANES Words parted(Bits x) { return {{x << 16, x & L::bits(kUpper)}}; }
-  PENSTOCK_LANES Bits joined_upper(const Words& x) { return L::select_bits(kUpper, x.at[1], x.at[0] >> 16); }
-  PENSTOCK_LANES Bits joined_lower(const Words& x) { return L::select_bits(kUpper, x.at[1] << 16, x.at[0]); }
+  PENSTOCK_LANES Bits joined_upper(const Words& x) { return L::joined_upper(x.at[0], x.at[1]); }
 
   // 16-bit values in the upper halves, zeros below.
   PENSTOCK_LANES Words load16(const std::byte* source) {
@@ -88,7 +87,7 @@ struct Ordered {
     if constexpr (kOrder == Order::pairs) {
       const Bits low = L::load_bits(lower);
       const Bits high = L::add16(L::load_bits(upper), L::signs16(low));
-      return {{L::select_bits(kUpper, high << 16, low), L::select_bits(kUpper, high, low >> 16)}};
+      return {{L::joined_lower(low, high), L::joined_upper(low, high)}};
     }
     Words high = load16(upper), low = load16(lower);
     for (size_t k = 0; k < kRegisters; ++k) high.at[k] = high.at[k] + L::shift_signed(low.at[k], 16);
@@ -115,7 +114,7 @@ struct Ordered {
   }
   PENSTOCK_LANES Bits packed_lower(const Words& x) {
     const Bits lower = L::bits(0xffff);
-    return kOrder == Order::runs ? L::packed16(x.at[0] & lower, x.at[1] & lower) : joined_lower(x);
+    return kOrder == Order::runs ? L::packed16(x.at[0] & lower, x.at[1] & lower) : L::joined_lower(x.at[0], x.at[1]);
   }
   PENSTOCK_LANES void put(std::byte* target, Bits x, Past past) {
     if (past == Past::past_caches) {

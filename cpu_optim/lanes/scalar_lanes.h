@@ -56,6 +56,9 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static Bits larger(Bits a, Bits b) { return static_cast<int32_t>(a) > static_cast<int32_t>(b) ? a : b; }
   // a's bits where mask is set, else b's.
   static Bits select_bits(uint32_t mask, Bits a, Bits b) { return (a & mask) | (b & ~mask); }
+  // The upper halves of two, or the lower ones: the second's above the first's.
+  static Bits joined_upper(Bits even, Bits odd) { return (odd & 0xffff'0000) | (even >> 16); }
+  static Bits joined_lower(Bits even, Bits odd) { return (odd << 16) | (even & 0xffff); }
   static bool any_nan(Float a, Float b) { return a != a || b != b; }
   static Bits zero_unless_finite(Bits x, Float decider) {
     return arithmetic::is_finite(arithmetic::bits_of(decider)) ? x : 0;
