@@ -160,7 +160,8 @@ struct UpdatePass {
   }
 };
 
-// fp32 moments, and bf16 ones, which are rounded stochastically.
+// fp32 moments, and bf16 ones, which are rounded stochastically. That keeps infinity and the one NaN, the only ones
+// left after a step: bits added below the cut do not carry out of their lower halves of zeros.
 template <class L, OptimizerKind kKind, MasterForm kMaster, MomentForm kMoments>
 struct WordUpdatePass : UpdatePass<L, kKind, kMaster, kMoments> {
   using Base = UpdatePass<L, kKind, kMaster, kMoments>;
@@ -184,17 +185,6 @@ struct WordUpdatePass : UpdatePass<L, kKind, kMaster, kMoments> {
     }
   }
 
-  // Whether some element is infinite or NaN: zero times it is NaN, and stays NaN in a sum.
-  PENSTOCK_LANES bool any_not_finite(const typename Base::Elements& e) {
-    Float sums[O::kRegisters];
-    for (size_t k = 0; k < O::kRegisters; ++k) {
-      sums[k] = L::all(0);
-      if constexpr (Base::kHasMomentum) sums[k] = e.momentum.at[k] * L::all(0);
-      if constexpr (Base::kHasVariance) sums[k] = L::fused(e.variance.at[k], L::all(0), sums[k]);
-    }
-    return L::any_nan(sums[0], sums[1]);
-  }
-
   static void run(const UpdateRun& run_in_memory, const Coefficients& coefficients_in_memory) {
     // Copies, because a plane that is written might be these, for all the compiler knows.
     const UpdateRun run = run_in_memory;
@@ -215,16 +205,6 @@ struct WordUpdatePass : UpdatePass<L, kKind, kMaster, kMoments> {
         for (size_t k = 0; k < O::kRegisters; ++k) {
           for_momentum.at[k] = random.at[k] & L::bits(0xffff);
           for_variance.at[k] = random.at[k] >> 16;
-        }
-        if (any_not_finite(e)) [[unlikely]] {
-          for (size_t k = 0; k < O::kRegisters; ++k) {
-            if constexpr (Base::kHasMomentum) {
-              for_momentum.at[k] = L::zero_unless_finite(for_momentum.at[k], e.momentum.at[k]);
-            }
-            if constexpr (Base::kHasVariance) {
-              for_variance.at[k] = L::zero_unless_finite(for_variance.at[k], e.variance.at[k]);
-            }
-          }
         }
       }
       if constexpr (Base::kHasMomentum) store_moment(run.planes[Base::kMomentum].target, i, e.momentum, for_momentum);

@@ -60,9 +60,6 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static Bits joined_upper(Bits even, Bits odd) { return (odd & 0xffff'0000) | (even >> 16); }
   static Bits joined_lower(Bits even, Bits odd) { return (odd << 16) | (even & 0xffff); }
   static bool any_nan(Float a, Float b) { return a != a || b != b; }
-  static Bits zero_unless_finite(Bits x, Float decider) {
-    return arithmetic::is_finite(arithmetic::bits_of(decider)) ? x : 0;
-  }
   // 0, 1, 2, ...
   static Bits ramp() { return 0; }
   static uint32_t largest_of(Bits x) { return x; }

@@ -60,10 +60,6 @@ struct XsimdLanes {
   PENSTOCK_LANES Bits select_bits(uint32_t mask, Bits a, Bits b) { return (a & bits(mask)) | (b & bits(~mask)); }
   PENSTOCK_LANES Bits joined_upper(Bits even, Bits odd) { return (odd & bits(0xffff'0000)) | (even >> 16); }
   PENSTOCK_LANES Bits joined_lower(Bits even, Bits odd) { return (odd << 16) | (even & bits(0xffff)); }
-  PENSTOCK_LANES Bits zero_unless_finite(Bits x, Float decider) {
-    Bits exponent = as_bits(decider) & bits(0x7f80'0000);
-    return xsimd::select(exponent == bits(0x7f80'0000), bits(0), x);
-  }
   PENSTOCK_LANES Bits ramp() {
     alignas(64) uint32_t counts[kWidth];
     for (size_t i = 0; i < kWidth; ++i) counts[i] = static_cast<uint32_t>(i);
