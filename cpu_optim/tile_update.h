@@ -4,7 +4,7 @@
 // The arithmetic is that of the scalar kernel (tiering/arithmetic/optimizer.h), bit for bit, on every Isa, at any
 // length, offset and alignment. Flush-to-zero is set for the pass and the caller's mode restored.
 //   Scaled gradients below 2^-120 count as zero; weights and moments below 2^-100 are written as zero, sign kept. With
-//   int8 moments adamw's and adam's weights and momenta are zero below 2^-63, without a sign.
+//   bf16 and int8 moments adamw's and adam's weights and momenta are zero below 2^-63, without a sign.
 //   NaN and infinity pass through; a NaN is written as 0x7fc00000 (0x7fc0 in bf16, 0x7e00 in fp16). An int8 moment
 //   block that holds one becomes NaN as a whole.
 // Immutable after it is made; any number of threads may call update() at once on tiles that share no bytes.

@@ -11,9 +11,9 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   PENSTOCK_LANES Float fused(Float a, Float b, Float c) { return _mm512_fmadd_ps(a, b, c); }
 
   PENSTOCK_LANES __mmask16 below(Float x, float tiny) {
-    // Below kTermTiny the five upper exponent bits are zero, below kByteTiny two.
+    // Below kTermTiny the five upper exponent bits are zero, below kLowBitTiny two.
     if (tiny == arithmetic::kTermTiny) return _mm512_testn_epi32_mask(as_bits(x), bits(0x7c00'0000));
-    if (tiny == arithmetic::kByteTiny) return _mm512_testn_epi32_mask(as_bits(x), bits(0x6000'0000));
+    if (tiny == arithmetic::kLowBitTiny) return _mm512_testn_epi32_mask(as_bits(x), bits(0x6000'0000));
     return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(tiny), _CMP_LT_OQ);
   }
   PENSTOCK_LANES Float flushed(Float x, float tiny) {

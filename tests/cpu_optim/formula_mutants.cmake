@@ -57,9 +57,9 @@ penstock_formula_mutant(eps_inside_the_root Textbook ${scalar} ${formula}
 penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
   "c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m" "m")
 penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}
-  "M == Moments::rooted ? kByteTiny : kMomentTiny" "0.0f")
-penstock_formula_mutant(tiny_byte_momenta_counted HardwareFlushing ${scalar} ${formula}
-  "c.beta1 * scales.momentum)), kByteTiny)" "c.beta1 * scales.momentum)), 0.0f)")
+  "M == Moments::divided ? kMomentTiny : kLowBitTiny" "0.0f")
+penstock_formula_mutant(tiny_low_bit_momenta_counted HardwareFlushing ${scalar} ${formula}
+  "c.beta1 * scales.momentum)), kLowBitTiny)" "c.beta1 * scales.momentum)), 0.0f)")
 
 penstock_formula_mutant(root_not_squared RoundedMoments ${scalar} ${formula}
   "N::fused(v * v, N::all(kept)" "N::fused(v, N::all(kept)")

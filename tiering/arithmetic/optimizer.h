@@ -9,8 +9,8 @@
 // No step depends on whether the hardware keeps denormals: moments below 2^-100, and weights and whatever is added to a
 // weight or moment below 2^-119, count as zero, so that a denormal can neither enter, nor change a rounding, nor leave
 // its sign on a zero. (Conditions: gradient_scale is at most 64, coefficients are zero or at least 2^-26, and states
-// that others wrote keep these bounds.) Beside moments in bytes the bound is 2^-63. Processors also differ in which NaN
-// they pass on; here there is one.
+// that others wrote keep these bounds.) Beside moments of fewer bits the bound is 2^-63. Processors also differ in
+// which NaN they pass on; here there is one.
 #pragma once
 
 #include <cmath>
@@ -24,8 +24,8 @@ namespace penstock::arithmetic {
 constexpr float kTermTiny = 0x1p-119f;
 // g - m is never denormal if m is not below this and g not below kTermTiny.
 constexpr float kMomentTiny = 0x1p-100f;
-// For what belongs to moments that rest as bytes: momenta, and the weights they change. Two leading zeros are the test.
-constexpr float kByteTiny = 0x1p-63f;
+// For what belongs to moments of fewer bits: momenta, and the weights they change. Two leading zeros are the test.
+constexpr float kLowBitTiny = 0x1p-63f;
 constexpr float kRootTiny = 0x1p-49f;
 constexpr float kVarianceFloor = 0x1p-100f;
 constexpr uint32_t kSignBit = 0x8000'0000u;
@@ -94,10 +94,10 @@ PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, t
 }
 
 // fp32 moments follow torch's fused kernels to the bit, two divisions included. Moments of fewer bits have no peer to
-// agree with, and less memory traffic to hide a division behind: bias correction and step size go into the
-// denominator's two coefficients. Bytes hold the root of the variance, so for them v is that root before and after the
-// step, and is taken once. A floor under the variance spares them its flushing: what is added to it is no smaller than
-// half its last bit, or nothing. A block whose roots are below kRootTiny is called zero by whoever stores it.
+// agree with, and less memory traffic to hide arithmetic behind: bias correction and step size go into the
+// denominator's two coefficients, and a floor under the variance spares it its flushing: what is added to it is no
+// smaller than half its last bit, or nothing. Bytes hold the root of the variance, so for them v is that root before
+// and after the step, and is taken once. A block whose roots are below kRootTiny is called zero by whoever stores it.
 enum class Moments { divided, multiplied, rooted };
 
 // Bytes stand for small numbers times a power of two that their block shares (byte_moments.h). The first half of a step
@@ -109,51 +109,53 @@ struct MomentScales {
 
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE typename N::Float flushed_momentum(typename N::Float m) {
-  return N::flushed(m, M == Moments::rooted ? kByteTiny : kMomentTiny);
+  return N::flushed(m, M == Moments::divided ? kMomentTiny : kLowBitTiny);
 }
 
-// The root of the variance that was v * v and to which factor_g * g is added, v * v * kept being what is left of it.
-template <class N>
-PENSTOCK_HOST_DEVICE typename N::Float next_root(typename N::Float v, float kept, typename N::Float factor_g,
-                                                 typename N::Float g) {
-  return N::root(N::fused(factor_g, g, N::fused(v * v, N::all(kept), N::all(kVarianceFloor))));
+// v, of moments of fewer bits, after a step that keeps `kept` of the variance and adds factor_g * g.
+template <class N, Moments M>
+PENSTOCK_HOST_DEVICE typename N::Float next_variance(typename N::Float v, float kept, const MomentScales& scales,
+                                                     typename N::Float factor_g, typename N::Float g) {
+  if constexpr (M == Moments::rooted) {
+    kept *= scales.root * scales.root;
+    return N::root(N::fused(factor_g, g, N::fused(v * v, N::all(kept), N::all(kVarianceFloor))));
+  }
+  return N::fused(factor_g, g, N::fused(v, N::all(kept), N::all(kVarianceFloor)));
 }
 
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void adam_moments(const Coefficients& c, const MomentScales& scales, typename N::Float g,
                                        typename N::Float& m, typename N::Float& v) {
-  if constexpr (M == Moments::rooted) {
-    m = N::zero_below(N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1 * scales.momentum)), kByteTiny);
-    v = next_root<N>(v, c.beta2 * (scales.root * scales.root), N::all(c.beta2_rest) * g, g);
-  } else {
+  if constexpr (M == Moments::divided) {
     m = flushed_momentum<N, M>(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m));
     v = N::flushed_positive(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)), kMomentTiny);
+  } else {
+    m = N::zero_below(N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1 * scales.momentum)), kLowBitTiny);
+    v = next_variance<N, M>(v, c.beta2, scales, N::all(c.beta2_rest) * g, g);
   }
 }
 
 // A quotient of two numbers that are not tiny may be so small that hardware calls it zero: then it changes no weight of
-// kByteTiny and more, and other weights are zero before and after.
+// kLowBitTiny and more, and other weights are zero before and after.
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void adam_weight(const Coefficients& c, typename N::Float& p, typename N::Float m,
                                       typename N::Float v) {
   if constexpr (M == Moments::divided) {
     typename N::Float denominator = N::quotient(N::root(v), N::all(c.variance_correction)) + N::all(c.eps);
     p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m, denominator)));
-  } else if constexpr (M == Moments::multiplied) {
-    typename N::Float denominator = N::fused(N::root(v), N::all(c.root_coefficient), N::all(c.root_constant));
-    p = counted<N>(p + counted<N>(N::quotient(m, denominator)));
   } else {
-    typename N::Float denominator = N::fused(v, N::all(c.root_coefficient), N::all(c.root_constant));
-    p = N::zero_below(p + N::quotient(m, denominator), kByteTiny);
+    typename N::Float root = M == Moments::rooted ? v : N::root(v);
+    typename N::Float denominator = N::fused(root, N::all(c.root_coefficient), N::all(c.root_constant));
+    p = N::zero_below(p + N::quotient(m, denominator), kLowBitTiny);
   }
 }
 
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void adagrad_moment(const MomentScales& scales, typename N::Float g, typename N::Float& v) {
-  if constexpr (M == Moments::rooted) {
-    v = next_root<N>(v, scales.root * scales.root, g, g);
-  } else {
+  if constexpr (M == Moments::divided) {
     v = N::flushed_positive(N::fused(g, g, v), kMomentTiny);
+  } else {
+    v = next_variance<N, M>(v, 1, scales, g, g);
   }
 }
 
@@ -187,8 +189,8 @@ PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, const MomentScales& scales,
 template <class N, OptimizerKind kind, Moments M>
 PENSTOCK_HOST_DEVICE void optimizer_moments(const Coefficients& c, const MomentScales& scales, typename N::Float& g,
                                             typename N::Float& p, typename N::Float& m, typename N::Float& v) {
-  // A tiny gradient leaves nothing in moments that count from kByteTiny on.
-  if constexpr (kind != OptimizerKind::adamw || M != Moments::rooted) g = counted<N>(g);
+  // A tiny gradient leaves nothing in moments that count from kLowBitTiny on.
+  if constexpr (kind != OptimizerKind::adamw || M == Moments::divided) g = counted<N>(g);
   if constexpr (kind == OptimizerKind::adamw) p = p * N::all(c.decay);
   if constexpr (kind == OptimizerKind::adam || kind == OptimizerKind::adagrad || kind == OptimizerKind::sgd) {
     g = decayed_gradient<N>(c, g, p);
