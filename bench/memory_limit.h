@@ -59,7 +59,8 @@ struct MoveShape {
   uint64_t prefetch_elements;
   bool streams;
 };
-constexpr MoveShape kMoveShapes[] = {{0, true}, {0, false}, {256, true}, {512, true}, {512, false}, {1024, true}};
+constexpr MoveShape kMoveShapes[] = {{0, true},   {0, false},  {128, true},  {128, false},
+                                     {256, true}, {512, true}, {512, false}, {1024, true}};
 
 // Moves the elements [begin, end), 64 at a time: a line for every byte of a stream's elements.
 #if defined(__x86_64__)
