@@ -119,8 +119,9 @@ PENSTOCK_HOST_DEVICE typename N::Float next_variance(typename N::Float v, float 
   if constexpr (M == Moments::rooted) {
     kept *= scales.root * scales.root;
     return N::root(N::fused(factor_g, g, N::fused(v * v, N::all(kept), N::all(kVarianceFloor))));
+  } else {
+    return N::fused(factor_g, g, N::fused(v, N::all(kept), N::all(kVarianceFloor)));
   }
-  return N::fused(factor_g, g, N::fused(v, N::all(kept), N::all(kVarianceFloor)));
 }
 
 template <class N, Moments M>
