@@ -12,24 +12,14 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tiering/device.h"
+#include "tests/contracts/device_case.h"
 
 namespace penstock {
-
-struct DeviceCase {
-  std::string name;
-  std::function<Result<std::unique_ptr<Device>>(uint64_t arena_bytes)> open;
-  // Why it cannot run here; empty where it can.
-  std::function<std::string()> absent = [] { return std::string(); };
-};
-inline std::string device_case_name(const testing::TestParamInfo<DeviceCase>& device) { return device.param.name; }
-inline void PrintTo(const DeviceCase& device, std::ostream* out) { *out << device.name; }
 
 class DeviceContract : public testing::TestWithParam<DeviceCase> {
  protected:
@@ -265,8 +255,8 @@ TEST_P(DeviceContract, EndsEachCopyOnceAndLetsItsEndBeginAnother) {
 }
 
 TEST_P(DeviceContract, CopiesFromRegisteredAndFromOtherMemoryAlike) {
-  std::unique_ptr<Device> device = open(2 * kMiB);
   Buffer arena = Buffer::on_heap(4 * kMiB);
+  std::unique_ptr<Device> device = open(2 * kMiB);
   std::span<std::byte> windows[] = {arena.bytes().subspan(0, kMiB), arena.bytes().subspan(2 * kMiB, kMiB)};
   HostRegistration registered = device->register_host_memory(arena.bytes(), windows);
   EXPECT_EQ(registered.explanation.empty(), registered.extent == HostRegistration::Extent::all);

@@ -2,19 +2,14 @@
 // with host memory that copy engines reach nowhere or in windows only; and CUDA's own, where there is one.
 #include "tests/contracts/device_contract.h"
 
-#include "gpu/cuda_device.h"
-#include "gpu/host_device.h"
 #include "gpu/streamed_device.h"
+#include "tests/gpu/device_cases.h"
 #include "tests/gpu/refusing_backend.h"
 
 namespace penstock {
 namespace {
 
 using gpu::open_host_device;
-
-Result<std::unique_ptr<Device>> open_plain(uint64_t arena_bytes) {
-  return open_host_device({.arena_bytes = arena_bytes});
-}
 
 Result<std::unique_ptr<Device>> open_throttled(uint64_t arena_bytes) {
   return open_host_device({.arena_bytes = arena_bytes,
@@ -30,22 +25,12 @@ Result<std::unique_ptr<Device>> open_registering(uint64_t arena_bytes, uint64_t 
 Result<std::unique_ptr<Device>> open_staged(uint64_t arena_bytes) { return open_registering(arena_bytes, 0); }
 Result<std::unique_ptr<Device>> open_windows(uint64_t arena_bytes) { return open_registering(arena_bytes, kMiB); }
 
-Result<std::unique_ptr<Device>> open_cuda(uint64_t arena_bytes) {
-  return gpu::open_cuda_device({.index = 0, .arena_bytes = arena_bytes});
-}
-std::string absent_cuda() {
-  Status status = gpu::usable(gpu::find_cuda(), 0);
-  return status.ok() ? "" : status.message();
-}
-
 INSTANTIATE_TEST_SUITE_P(HostDevice, DeviceContract,
-                         testing::Values(DeviceCase{"plain", open_plain}, DeviceCase{"throttled", open_throttled}),
-                         device_case_name);
+                         testing::Values(host_case(), DeviceCase{"throttled", open_throttled}), device_case_name);
 INSTANTIATE_TEST_SUITE_P(StreamedDevice, DeviceContract,
                          testing::Values(DeviceCase{"staged", open_staged}, DeviceCase{"windows", open_windows}),
                          device_case_name);
-INSTANTIATE_TEST_SUITE_P(CudaDevice, DeviceContract, testing::Values(DeviceCase{"first", open_cuda, absent_cuda}),
-                         device_case_name);
+INSTANTIATE_TEST_SUITE_P(CudaDevice, DeviceContract, testing::Values(cuda_case()), device_case_name);
 
 }  // namespace
 }  // namespace penstock

@@ -1,6 +1,6 @@
 // One arena, registered with the drives' ring and with the device's copy engines at once, as the engine has it: bytes
 // go from a file to the device and back to another file without a copy in between, with a fork while they are under
-// way.
+// way. On the host device, and on a GPU where there is one.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "aio/direct_file.h"
 #include "aio/host_arena.h"
 #include "aio/make_engine.h"
-#include "gpu/open_device.h"
+#include "tests/gpu/device_cases.h"
 
 namespace penstock {
 namespace {
@@ -40,18 +40,24 @@ void fork_and_wait() {
   ASSERT_EQ(status, 0);
 }
 
-TEST(SharedArena, ServesDrivesAndDeviceAtOnceThroughAFork) {
+class SharedArena : public testing::TestWithParam<DeviceCase> {
+ protected:
+  void SetUp() override {
+    if (std::string absent = GetParam().absent(); !absent.empty()) GTEST_SKIP() << absent;
+  }
+};
+
+TEST_P(SharedArena, ServesDrivesAndDeviceAtOnceThroughAFork) {
   Folder folder;
   std::unique_ptr<aio::HostArena> arena = aio::HostArena::make(4 * kBytes).value();
   std::unique_ptr<IoEngine> engine = aio::make_engine().value().engine;
   engine->register_memory(arena->bytes());
-  // Whatever this machine has: a GPU, or the host device.
-  gpu::DeviceOptions options;
-  options.cuda.arena_bytes = options.host.arena_bytes = kBytes;
-  gpu::OpenedDevice opened = gpu::open_device(options).value();
-  Device& device = *opened.device;
+  std::unique_ptr<Device> opened = GetParam().open(kBytes).value();
+  Device& device = *opened;
   HostRegistration registered = device.register_host_memory(arena->bytes(), {});
   EXPECT_EQ(registered.extent, HostRegistration::Extent::all) << registered.explanation;
+  // What this run proves, which depends on the machine.
+  std::printf("%s; %s\n", device.description().c_str(), engine->description().c_str());
 
   Result<std::unique_ptr<aio::DirectFile>> source = aio::DirectFile::create(folder.file("source"), kBytes);
   if (!source.ok()) GTEST_SKIP() << source.status().message();
@@ -86,6 +92,9 @@ TEST(SharedArena, ServesDrivesAndDeviceAtOnceThroughAFork) {
     ASSERT_TRUE(std::equal(wanted.begin(), wanted.end(), read_back->data())) << "round " << round;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(HostDevice, SharedArena, testing::Values(host_case()), device_case_name);
+INSTANTIATE_TEST_SUITE_P(CudaDevice, SharedArena, testing::Values(cuda_case()), device_case_name);
 
 }  // namespace
 }  // namespace penstock
