@@ -7,19 +7,14 @@
 #include <functional>
 #include <random>
 
-#include "gpu/host_device.h"
 #include "gpu/open_device.h"
 #include "tests/gpu/adversarial.h"
+#include "tests/gpu/device_cases.h"
 
 namespace penstock {
 namespace {
 
 using gpu::CudaFindings;
-
-std::string absent_cuda() {
-  Status status = gpu::usable(gpu::find_cuda(), 0);
-  return status.ok() ? "" : status.message();
-}
 
 Result<std::unique_ptr<Device>> open_cuda(uint64_t arena_bytes) {
   return gpu::open_cuda_device({.index = 0, .arena_bytes = arena_bytes});
@@ -189,46 +184,6 @@ TEST_F(CudaDevice, ComputesEveryKernelToTheHostsBits) {
   });
   for (auto& [name, kernel] : kernels) {
     EXPECT_TRUE(after_kernel(*cuda, bytes, kernel) == after_kernel(*host, bytes, kernel)) << name;
-  }
-}
-
-// 10^8 elements of every optimizer and form of moments.
-TEST_F(CudaDevice, TakesOptimizerStepsToTheHostsBits) {
-  constexpr uint64_t kElements = 4'000'000, kPlane = 16 * kMiB;
-  std::unique_ptr<Device> cuda = open_cuda(8 * kPlane).value();
-  std::unique_ptr<Device> host = gpu::open_host_device({.arena_bytes = 8 * kPlane}).value();
-  uint64_t seed = 1;
-  for (OptimizerKind kind :
-       {OptimizerKind::adamw, OptimizerKind::adam, OptimizerKind::adagrad, OptimizerKind::lion, OptimizerKind::sgd}) {
-    for (MomentForm moments : {MomentForm::fp32, MomentForm::bf16, MomentForm::int8}) {
-      for (MasterForm master : {MasterForm::split, MasterForm::full, MasterForm::same}) {
-        StateForm form{kind, master, moments, master == MasterForm::same ? Dtype::fp32 : Dtype::bf16, Dtype::bf16};
-        std::vector<std::byte> bytes(8 * kPlane);
-        for (uint64_t plane = 0; plane < 8; ++plane) {
-          std::vector<float> values = gpu::adversarial_floats(kPlane / 4, ++seed, 1e-2f, gpu::Tiny::flushed);
-          for (float& value : values) value = plane > 2 ? std::abs(value) : value;
-          std::vector<std::byte> written = gpu::bytes_in(Dtype::fp32, values);
-          std::copy(written.begin(), written.end(), bytes.begin() + static_cast<int64_t>(plane * kPlane));
-        }
-        for (uint64_t step : {1u, 7u}) {
-          auto update = [&](std::byte* base) -> Kernel {
-            kernel::UpdateTile tile;
-            tile.form = form;
-            tile.numbers = {make_coefficients(kind, {.weight_decay = 0.1, .momentum = 0.9}, step), 0.5f, 1, step};
-            tile.weight = base;
-            tile.gradient = base + kPlane;
-            for (size_t i = 0; i < resting_planes(form).size(); ++i) tile.planes[i] = base + (2 + i) * kPlane;
-            tile.elements = kElements;
-            return tile;
-          };
-          std::vector<std::byte> on_cuda = after_kernel(*cuda, bytes, update);
-          ASSERT_TRUE(on_cuda == after_kernel(*host, bytes, update))
-              << name_of(kind) << ", moments " << static_cast<int>(moments) << ", master " << static_cast<int>(master)
-              << ", step " << step << ", seed " << seed;
-          bytes = std::move(on_cuda);
-        }
-      }
-    }
   }
 }
 
