@@ -19,3 +19,4 @@ add_dependencies(tests_tools penstock)
 
 include(tests/cpu_optim/formula_mutants.cmake)
 include(tests/cpu_optim/cpu_optim_tests.cmake)
+include(tests/gpu/plain_cuda.cmake)

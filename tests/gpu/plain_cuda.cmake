@@ -1,0 +1,19 @@
+# The CUDA device over a runtime in plain memory: every call of gpu/cuda/cuda_backend.cpp runs on any machine that has
+# CUDA's headers, under the sanitizers too. Only gpu/cuda/kernels.cu, the launches, stays out.
+find_program(PENSTOCK_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+get_filename_component(cuda_bin "${PENSTOCK_NVCC}" DIRECTORY)
+find_path(PENSTOCK_CUDA_INCLUDE cuda_runtime_api.h HINTS "${cuda_bin}/../include" /usr/local/cuda/include)
+if(NOT PENSTOCK_CUDA_INCLUDE)
+  message(STATUS "tests of the CUDA device in plain memory: left out: cuda_runtime_api.h was not found")
+  return()
+endif()
+
+file(GLOB device_sources CONFIGURE_DEPENDS gpu/*.cpp)
+add_executable(tests_gpu_plain_cuda
+  ${device_sources} gpu/cuda/cuda_backend.cpp tests/gpu/cuda/plain_runtime.cpp tests/gpu/cuda/cuda_backend_test.cpp
+  tests/gpu/device_contract_test.cpp tests/gpu/optimizer_on_device_test.cpp tests/gpu/shared_arena_test.cpp)
+target_include_directories(tests_gpu_plain_cuda PRIVATE ${PROJECT_SOURCE_DIR})
+target_include_directories(tests_gpu_plain_cuda SYSTEM PRIVATE ${PENSTOCK_CUDA_INCLUDE})
+target_link_libraries(tests_gpu_plain_cuda PRIVATE penstock_aio penstock_cpu_optim GTest::gtest GTest::gtest_main)
+gtest_discover_tests(tests_gpu_plain_cuda TEST_PREFIX "PlainMemory." TEST_FILTER "CudaOnPlainMemory*:CudaDevice*"
+                     DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT DEVICE_ELEMENTS=20000)
