@@ -7,6 +7,7 @@ function(penstock_source_test name)
 endfunction()
 penstock_source_test(Source.IncludesFollowTheArrows ${Python3_EXECUTABLE} tools/check_layers.py)
 penstock_source_test(Source.LayerCheckCatchesEachKindOfBreach ${Python3_EXECUTABLE} tests/tools/check_layers_test.py)
+penstock_source_test(Source.GpuCheckSaysWhatWentWrong ${Python3_EXECUTABLE} tests/tools/gpu_check_test.py)
 penstock_source_test(Source.IsFormatted tools/check_format)
 penstock_source_test(Source.ScriptsPassShellcheck tools/check_scripts)
 
