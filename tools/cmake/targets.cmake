@@ -26,7 +26,7 @@ function(penstock_test_support)
   endif()
 endfunction()
 
-# tests/FOLDER/*_test.cpp become build/bin/tests_FOLDER.
+# tests/FOLDER/*_test.cpp become build/bin/tests_FOLDER, linked with the rest of the arguments.
 function(penstock_tests folder)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
   if(NOT sources)
@@ -34,7 +34,7 @@ function(penstock_tests folder)
   endif()
   add_executable(tests_${folder} ${sources})
   target_include_directories(tests_${folder} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(tests_${folder} PRIVATE ${ARGN} penstock_test_support GTest::gtest GTest::gtest_main)
+  target_link_libraries(tests_${folder} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
   gtest_discover_tests(tests_${folder} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600)
 endfunction()
 
