@@ -68,6 +68,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.check()[0], 0)
         step = self.step("contract of the CUDA device")
         self.assertEqual((step["result"], step["reason"]), ("skipped", "no GPU here"))
+        self.assertFalse([step for step in self.result()["steps"] if step["step"].startswith("alone")])
 
     def test_names_the_failed_test_runs_it_alone_and_ends_with_6(self):
         self.script("build/bin/tests_gpu", f"case $1 in *list*) printf 'CudaDevice.\\n  Adds\\n';; *) {FAILING};; esac")
