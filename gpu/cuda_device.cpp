@@ -31,8 +31,10 @@ Status usable(const CudaFindings& findings, int index) {
                         findings.driver_version / 1000, ", or use the host device"));
   }
   if (findings.devices == 0) {
-    return refusal(text("no device: the driver (CUDA ", version_text(findings.driver_version), ") shows none",
-                        in_parentheses(findings.error)),
+    const std::string driver = "the driver (CUDA " + version_text(findings.driver_version) + ")";
+    const bool has_none = findings.error.empty() || findings.error.starts_with("cudaErrorNoDevice");
+    return refusal(has_none ? "no device: " + driver + " shows none" + in_parentheses(findings.error)
+                            : driver + " refuses: " + findings.error,
                    "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use the host device");
   }
   if (index < 0 || index >= findings.devices) {

@@ -43,6 +43,9 @@ TEST(CudaFindings, EveryWayToHaveNoDeviceIsASentence) {
   expect_refusal({.built_for = 12040, .driver_version = 13000, .error = "cudaErrorNoDevice: none"},
                  "CUDA device: no device: the driver (CUDA 13.0) shows none (cudaErrorNoDevice: none)",
                  "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use the host device");
+  expect_refusal({.built_for = 13000, .driver_version = 13000, .error = "cudaErrorSystemDriverMismatch: two drivers"},
+                 "CUDA device: the driver (CUDA 13.0) refuses: cudaErrorSystemDriverMismatch: two drivers",
+                 "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use the host device");
 }
 
 TEST(CudaFindings, AcceptsAnOlderDriverOfTheSameMajorVersionAndANewerOne) {

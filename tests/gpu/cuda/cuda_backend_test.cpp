@@ -39,7 +39,7 @@ TEST_F(CudaOnPlainMemory, RunsTheHostDeviceWhereCudaCannotBeUsedAndSaysWhy) {
       {{.devices = 0},
        "CUDA device: no device: the driver (CUDA 13.0) shows none (cudaErrorNoDevice: as the test asked)"},
       {{.good_calls = {{"cudaGetDeviceCount", 0}}},
-       "CUDA device: no device: the driver (CUDA 13.0) shows none (cudaErrorUnknown: as the test asked)"}};
+       "CUDA device: the driver (CUDA 13.0) refuses: cudaErrorUnknown: as the test asked"}};
   for (const Case& c : cases) {
     test::set_up(c.machine);
     Result<OpenedDevice> opened = open(DeviceChoice::automatic);
