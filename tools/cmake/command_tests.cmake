@@ -5,6 +5,14 @@ foreach(subject Drives Stores)
   set_tests_properties(Command.RefusesBadInputAndLeavesNothingBehind.${subject} PROPERTIES TIMEOUT 600)
 endforeach()
 
+# A driver that refuses, in place of the machine's.
+add_library(stand_in_cuda SHARED ${PROJECT_SOURCE_DIR}/tests/tools/stand_in/libcuda.cpp)
+set_target_properties(stand_in_cuda PROPERTIES CXX_VISIBILITY_PRESET default OUTPUT_NAME cuda VERSION 1 SOVERSION 1
+                      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/stand_in)
+add_test(NAME Command.SaysWhatACudaDriverRefuses
+         COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/cuda_refusals_test.py $<TARGET_FILE:penstock>
+                 $<TARGET_FILE:tests_gpu> ${CMAKE_BINARY_DIR}/stand_in)
+
 add_test(NAME Install.CanBeUsedByOthers
          COMMAND ${PROJECT_SOURCE_DIR}/tests/tools/install_test.sh ${CMAKE_BINARY_DIR} ${PROJECT_VERSION})
 set_tests_properties(Install.CanBeUsedByOthers PROPERTIES TIMEOUT 300 LABELS install)

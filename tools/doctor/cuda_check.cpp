@@ -5,6 +5,9 @@
 #include "tiering/check.h"
 #include "tiering/tier.h"
 #include "tools/doctor/checks.h"
+#ifdef PENSTOCK_STEPS
+#include "gpu/cuda_device.h"
+#endif
 
 namespace penstock::tools {
 namespace {
@@ -19,6 +22,7 @@ struct Driver {
   int (*name)(char*, int, int) = nullptr;
   int (*memory)(size_t*, int) = nullptr;
   int (*attribute)(int*, int, int) = nullptr;
+  int (*words)(int, const char**) = nullptr;  // may be absent
 
   Driver() : library(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
     load(init, "cuInit");
@@ -28,12 +32,19 @@ struct Driver {
     load(name, "cuDeviceGetName");
     load(memory, "cuDeviceTotalMem_v2");
     load(attribute, "cuDeviceGetAttribute");
+    load(words, "cuGetErrorString");
   }
   ~Driver() {
     if (library != nullptr) dlclose(library);
   }
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
+
+  std::string words_for(int error) const {
+    const char* found = nullptr;
+    if (words == nullptr || words(error, &found) != 0 || found == nullptr) return text(error);
+    return text(error, " (", found, ")");
+  }
 
   bool complete() const { return init && version && count && device && name && memory && attribute; }
 
@@ -61,7 +72,7 @@ Finding device_finding(const Driver& driver, int index) {
   const std::string found = text(name.data(), ", ", bytes_text(bytes), ", compute capability ", major, ".", minor);
   const std::string subject = text("GPU ", index);
   if (major >= 8) return {subject, Level::good, found, "", ""};
-  return {subject, Level::problem, found, "kernels are built for capability 8.0 and newer", ""};
+  return {subject, Level::problem, found, text("kernels are built for capability 8.0 and newer; ", kHostDevice), ""};
 }
 
 }  // namespace
@@ -82,17 +93,23 @@ Findings check_cuda(const SystemFiles& files) {
   if (refused == 0) driver.count(&count);
   const std::string found = text("supports CUDA ", version / 1000, ".", version % 1000 / 10, ", ", count, " devices");
   if (refused != 0 || count == 0) {
-    return {{"CUDA driver", Level::problem, text(found, refused == 0 ? "" : text(", cuInit refuses with ", refused)),
-             kHostDevice, "nvidia-smi tells more; in a container: docker run --gpus all ..."}};
+    return {{"CUDA driver", Level::problem,
+             text(found, refused == 0 ? "" : ", cuInit refuses with " + driver.words_for(refused)), kHostDevice,
+             "nvidia-smi tells more; in a container: docker run --gpus all ..."}};
   }
   Findings findings;
   if (version < kOldestDriver) {
-    findings.push_back(
-        {"CUDA driver", Level::problem, found, "12.4 or newer is needed", "sudo apt install a driver of 550 or newer"});
+    findings.push_back({"CUDA driver", Level::problem, found, text("12.4 or newer is needed; ", kHostDevice),
+                        "sudo apt install a driver of 550 or newer"});
   } else {
     findings.push_back({"CUDA driver", Level::good, found, "", ""});
   }
   for (int index = 0; index < count; ++index) findings.push_back(device_finding(driver, index));
+#ifdef PENSTOCK_STEPS
+  if (Status usable = gpu::usable(gpu::find_cuda(), 0); !usable.ok()) {
+    findings.push_back({"CUDA in this build", Level::problem, usable.message(), kHostDevice, usable.remedy()});
+  }
+#endif
   return findings;
 }
 
