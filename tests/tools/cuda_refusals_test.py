@@ -60,6 +60,13 @@ class CudaRefusals(unittest.TestCase):
                          "this build has none|no driver")
         self.assertTrue(build["fix"])
 
+    def test_doctor_says_that_drives_go_through_host_memory(self):
+        direct = findings("")["GPUDirect Storage"]
+        self.assertEqual(direct["level"], "good")
+        if not any("libcufile" in line for line in os.popen("ldconfig -p")):
+            self.assertEqual(direct["found"], "none: drives reach the GPU through pinned host memory, as they do on most "
+                             "machines")
+
     def test_the_engine_runs_the_host_device_over_the_same_drivers(self):
         for pretended, said in (
             (None, "no driver: libcuda.so.1 could not be loaded; this build uses CUDA "),

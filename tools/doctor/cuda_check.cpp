@@ -75,6 +75,22 @@ Finding device_finding(const Driver& driver, int index) {
   return {subject, Level::problem, found, text("kernels are built for capability 8.0 and newer; ", kHostDevice), ""};
 }
 
+// Without it nothing is missing. cuFile's own check is not asked: it writes a log file where it is called.
+Finding direct_storage_finding(const SystemFiles& files) {
+  const char* subject = "GPUDirect Storage";
+  void* library = dlopen("libcufile.so.0", RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) {
+    return {subject, Level::good, "none: drives reach the GPU through pinned host memory, as they do on most machines",
+            "", ""};
+  }
+  dlclose(library);
+  const auto version = files.value_of("/proc/driver/nvidia-fs/version", "version:");
+  const std::string module =
+      version ? "nvidia-fs " + *version : "no nvidia-fs module, so it may go through host memory itself";
+  return {subject, Level::good, text("libcufile.so.0, ", module, "; used only where a probe shows that it gains"), "",
+          ""};
+}
+
 }  // namespace
 
 Findings check_cuda(const SystemFiles& files) {
@@ -105,6 +121,7 @@ Findings check_cuda(const SystemFiles& files) {
     findings.push_back({"CUDA driver", Level::good, found, "", ""});
   }
   for (int index = 0; index < count; ++index) findings.push_back(device_finding(driver, index));
+  findings.push_back(direct_storage_finding(files));
 #ifdef PENSTOCK_STEPS
   if (Status usable = gpu::usable(gpu::find_cuda(), 0); !usable.ok()) {
     findings.push_back({"CUDA in this build", Level::problem, usable.message(), kHostDevice, usable.remedy()});
