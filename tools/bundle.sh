@@ -25,6 +25,7 @@ make_bundle() {
   step "fetch ${#packages[@]} packages" fetch_packages "$into" "${packages[@]}"
   step "fetch cmake and ninja" fetch_build_tools "$into"
   step "leave out what a build does not read" thin_out "$into"
+  step "list what is in it" list_files "$into"
   local mib
   mib=$(du -sm --apparent-size "$into" | cut -f 1)
   say "$into takes $mib MiB"
@@ -66,6 +67,9 @@ fetch_build_tools() {
   done
   rm -rf "$wheels"
 }
+
+# For who receives it: tools/gpu-check looks whether all of it has arrived.
+list_files() { (cd "$1" && find bin usr build-tools.tar.gz ! -type d | sort > .penstock-bundle); }
 
 unpacking_script() {
   cat << 'END'

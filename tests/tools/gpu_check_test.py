@@ -127,10 +127,14 @@ class GpuCheck(unittest.TestCase):
 
     def test_refuses_before_it_begins(self):
         (self.folder / "file").write_text("")
+        broken = self.folder / "broken"
+        (broken / "usr" / "include").mkdir(parents=True)
+        (broken / ".penstock-bundle").write_text("usr/include\nusr/include/gtest/gtest.h\nusr/lib/libtbb.so\n")
         for arguments, code, sentence in (
             (("--out", self.folder / "file" / "out"), 4, "gpu-check: write the results: "),
             (("--bundle", self.folder / "nowhere"), 2, "there is no such folder"),
             (("--bundle", self.folder), 2, "has no usr/include"),
+            (("--bundle", broken), 4, "lacks usr/include/gtest/gtest.h and 1 more files"),
             (("--minutes", "0"), 2, "not a number of minutes above 0"),
             (("--minutes", "soon"), 2, "not a number of minutes above 0"),
         ):
