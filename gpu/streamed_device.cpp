@@ -111,21 +111,29 @@ Copy StreamedDevice::copy(std::span<const CopyRun> runs, Lease source, Lease tar
 
   // The point is taken even when part was refused: what was issued still uses the leases.
   Result<Event> done = backend_->record(lane.copies);
-  Copy result{Transfer(pending.state), done.ok() ? *done : Event()};
-  if (!done.ok()) {
-    Status drained = backend_->finish();
-    if (pending.refused.ok()) pending.refused = done.status();
-    if (!drained.ok()) pending.refused = pending.refused.within(drained.message());
-    pending.state->end(pending.refused);
-    return result;
-  }
+  if (!done.ok()) return end_now(std::move(pending), done.status());
   pending.done = *done;
-  Status told = backend_->make_wait(lane.signals, *done);
-  if (told.ok()) told = backend_->call(signal, &completion_fd_, lane.signals);
+  Status told = wake_up_at(*done, lane);
   if (pending.refused.ok()) pending.refused = told;
-  if (!told.ok()) signal(&completion_fd_);  // nobody else will: have poll() look, wait() looks anyway
+  Copy result{Transfer(pending.state), *done};
   lane.pending.push_back(std::move(pending));
   return result;
+}
+
+// No event will tell when the copy ends, so everything is waited for.
+Copy StreamedDevice::end_now(Pending pending, const Status& unrecorded) {
+  Status drained = backend_->finish();
+  Status refused = pending.refused.ok() ? unrecorded : pending.refused;
+  pending.source = Lease();
+  pending.state->end(drained.ok() ? refused : refused.within(drained.message()));
+  return {Transfer(pending.state), Event()};
+}
+
+Status StreamedDevice::wake_up_at(const Event& done, const Lane& lane) {
+  Status told = backend_->make_wait(lane.signals, done);
+  if (told.ok()) told = backend_->call(signal, &completion_fd_, lane.signals);
+  if (!told.ok()) signal(&completion_fd_);  // nobody else will: have poll() look, wait() looks anyway
+  return told;
 }
 
 Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, Lane& lane, Direction direction,

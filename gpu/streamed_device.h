@@ -64,6 +64,8 @@ class StreamedDevice : public Device {
                std::span<const Event> after);
   Status issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending, Lane& lane,
                       Direction direction);
+  Status wake_up_at(const Event& done, const Lane& lane);
+  Copy end_now(Pending pending, const Status& unrecorded);
   size_t end_ready(Lane& lane);
   bool idle() const { return to_device_.pending.empty() && to_host_.pending.empty(); }
 
