@@ -141,16 +141,21 @@ TEST_P(DeviceContract, WaitsForItsCopiesWhenDestroyed) {
   Buffer memory = Buffer::on_heap(16 * kPiece);
   std::vector<std::byte> out(8 * kMiB);
   BufferPool pool(Tier::host, memory.bytes(), kPiece);
+  int ended = 0;
+  auto count = [&](Result<Lease> target) { ended += target.ok() ? 1 : 0; };
   {
     std::unique_ptr<Device> device = open(8 * kMiB + kPiece);
     ASSERT_TRUE(device->launch(kernel::Fill{device->memory().data(), 8 * kMiB, 0x5a}, device->kernel_stream()).ok());
     Result<Event> filled = device->record(device->kernel_stream());
     ASSERT_TRUE(filled.ok());
-    device->copy(part(*device, 0, 8 * kMiB), host(out), {&*filled, 1});
-    for (int i = 0; i < 16; ++i) device->copy(*pool.try_lease(), part(*device, 8 * kMiB, kPiece));
+    device->copy(part(*device, 0, 8 * kMiB), host(out), {&*filled, 1}).transfer.then(count);
+    for (int i = 0; i < 16; ++i) {
+      device->copy(*pool.try_lease(), part(*device, 8 * kMiB, kPiece)).transfer.then(count);
+    }
     EXPECT_EQ(pool.pieces_free(), 0u);
     *filled = Event();
   }
+  EXPECT_EQ(ended, 17);
   EXPECT_EQ(pool.pieces_free(), 16u);
   EXPECT_EQ(std::count(out.begin(), out.end(), std::byte{0x5a}), static_cast<int64_t>(out.size()));
 }
