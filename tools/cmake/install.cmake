@@ -17,7 +17,9 @@ add_library(penstock_shared SHARED ${CMAKE_BINARY_DIR}/no_source.cpp)
 foreach(folder tiering aio cpu_optim gpu engine)
   get_target_property(kind penstock_${folder} TYPE)
   if(kind STREQUAL "STATIC_LIBRARY")
-    target_link_libraries(penstock_shared PRIVATE $<LINK_LIBRARY:WHOLE_ARCHIVE,penstock_${folder}>)
+    target_link_libraries(penstock_shared PRIVATE penstock_${folder})
+    # Also where another folder's library brings it along.
+    set_property(TARGET penstock_shared PROPERTY LINK_LIBRARY_OVERRIDE_penstock_${folder} WHOLE_ARCHIVE)
   endif()
 endforeach()
 # Hidden visibility leaves out ours; the list leaves out what templates of other libraries would add.
