@@ -4,7 +4,8 @@
 // A step, as the store sees it:
 //   begin_read(tile)    where its current version lies, and its checksums; end_read() when those bytes have arrived.
 //   begin_write(tile)   a free slot, if there is one yet; written() with the checksums when the write has ended.
-//   confirm()           the speculative writes since the last confirm or discard are the truth. discard(): they are not.
+//   confirm()           what was written speculatively since the last confirm or discard is the truth.
+//   discard()           it is not.
 //   commit(payload)     makes everything written so far durable; goes on inside engine.poll() and tells when it is.
 //
 // The caller moves the bytes (engine.read, engine.write with the extents given here), so that a tile may be any part
