@@ -12,21 +12,20 @@ foreach(header runtime/engine/penstock.h runtime/engine/penstock_version.h cpu_o
   endif()
 endforeach()
 
-file(WRITE ${CMAKE_BINARY_DIR}/no_source.cpp "")
-add_library(penstock_shared SHARED ${CMAKE_BINARY_DIR}/no_source.cpp)
+add_library(penstock_shared SHARED)
 foreach(folder tiering aio cpu_optim gpu engine)
   get_target_property(kind penstock_${folder} TYPE)
   if(kind STREQUAL "STATIC_LIBRARY")
+    # All of its code, whether something calls it or not, and then whatever other libraries it needs.
+    target_sources(penstock_shared PRIVATE $<TARGET_OBJECTS:penstock_${folder}>)
     target_link_libraries(penstock_shared PRIVATE penstock_${folder})
-    # Also where another folder's library brings it along.
-    set_property(TARGET penstock_shared PROPERTY LINK_LIBRARY_OVERRIDE_penstock_${folder} WHOLE_ARCHIVE)
   endif()
 endforeach()
 # Hidden visibility leaves out ours; the list leaves out what templates of other libraries would add.
 file(WRITE ${CMAKE_BINARY_DIR}/exported.map "{ global: penstock_*; local: *; };\n")
 target_link_options(penstock_shared PRIVATE -Wl,--version-script=${CMAKE_BINARY_DIR}/exported.map)
-set_target_properties(penstock_shared PROPERTIES OUTPUT_NAME penstock EXPORT_NAME penstock VERSION ${PROJECT_VERSION}
-                      SOVERSION ${PROJECT_VERSION_MAJOR})
+set_target_properties(penstock_shared PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME penstock EXPORT_NAME penstock
+                      VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 target_include_directories(penstock_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 # Man pages and completions, out of the command itself.
