@@ -156,24 +156,21 @@ class Forecaster {
     // What durability costs beside a step of unknown time is unknown too.
     const bool may_relax = automatic && forecast_.plan->rests_in_host() && forecast_.unknown_rates().empty();
     if (forecast_.durability.kind == Durability::Kind::step && !may_relax) return Status();
+    StepTimes others = times_of(simulate_with(Durability::Kind::exit));
     if (automatic) {
-      const DurabilityCost cost{forecast_.times.step_s, simulate_with(Durability::Kind::exit).step_s};
-      forecast_.durability = cost.usual();
+      forecast_.durability = DurabilityCost{forecast_.times.step_s, others.step_s}.usual();
       if (forecast_.durability.kind == Durability::Kind::step) return Status();
-      PENSTOCK_TRY(make_room_for_relaxed());
-      if (!forecast_.fits) return Status();
+      PlanRequest& request = forecast_.rank_request;
+      const uint32_t slots = slots_per_tile(request);
+      request.durability = forecast_.durability;
+      if (slots_per_tile(request) != slots) {  // relaxed durability under speculation takes a third
+        PENSTOCK_TRY(search());
+        if (!forecast_.fits) return Status();
+        others = times_of(simulate_with(Durability::Kind::exit));
+      }
     }
-    const StepTimes others = times_of(simulate_with(Durability::Kind::exit));
     mix(forecast_.times, times_of(forecast_.simulation), others, 1 - forecast_.durability.durable_share());
     return Status();
-  }
-
-  // Relaxed durability under speculation takes a third slot.
-  Status make_room_for_relaxed() {
-    PlanRequest& request = forecast_.rank_request;
-    const uint32_t before = slots_per_tile(request);
-    request.durability = forecast_.durability;
-    return slots_per_tile(request) == before ? Status() : search();
   }
 
   // Speculation pauses where strikes are a habit, so every other step is the most that is redone.
