@@ -1,11 +1,11 @@
-// In a build with PENSTOCK_STEPS=OFF: what the update would be if it computed nothing, and on this kind of processor it
-// nearly is.
+// In a build with PENSTOCK_STEPS=OFF: the rate of passes over memory in place, which the update nearly reaches.
 #include <algorithm>
 #include <chrono>
 #include <span>
 #include <thread>
 #include <vector>
 
+#include "tools/nvme/statistics.h"
 #include "tools/nvme/update_rate.h"
 #include "tools/system/limits.h"
 
@@ -34,8 +34,7 @@ double measure_update_gbps(const StateForm&, uint32_t threads, uint64_t memory_b
     passes.clear();  // waits for them
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
-  std::sort(seconds.begin(), seconds.end());
-  return static_cast<double>(2 * words.size() * sizeof(uint64_t)) / seconds[kRounds / 2] / 1e9;
+  return static_cast<double>(2 * words.size() * sizeof(uint64_t)) / median(seconds) / 1e9;
 }
 
 }  // namespace penstock::tools

@@ -6,6 +6,7 @@
 
 #include "cpu_optim/update_arena.h"
 #include "tiering/buffer.h"
+#include "tools/nvme/statistics.h"
 
 namespace penstock::tools {
 namespace {
@@ -45,9 +46,8 @@ double measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t mem
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   seconds.erase(seconds.begin());  // the first touches memory
-  std::sort(seconds.begin(), seconds.end());
   uint64_t bytes = tiles * (2 * (layout.size_bytes + weight_bytes) + gradient_bytes);
-  return static_cast<double>(bytes) / seconds[seconds.size() / 2] / 1e9;
+  return static_cast<double>(bytes) / median(seconds) / 1e9;
 }
 
 }  // namespace penstock::tools
