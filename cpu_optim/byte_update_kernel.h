@@ -69,13 +69,13 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
 
   // The first half of the step of a register's elements.
   PENSTOCK_LANES typename Base::Elements begun(const UpdateRun& run, const Coefficients& c,
-                                               const arithmetic::MomentScales& scales, uint64_t i) {
+                                               const arithmetic::Scales& scales, uint64_t i) {
     typename Base::Elements e;
     e.gradient = Base::load_gradient(run, i);
     e.weight = Base::load_weight(run, i);
     if constexpr (Base::kHasMomentum) e.momentum = load_momentum(run.planes[Base::kMomentum].source + i);
     if constexpr (Base::kHasVariance) e.variance = load_root(run.planes[Base::kVariance].source + i);
-    Base::step_moments(run, c, scales, e);
+    Base::step_moments(c, scales, e);
     return e;
   }
 
@@ -141,7 +141,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
     uncoded.first = first;
     if constexpr (Base::kHasMomentum) {
       uncoded.momentum = write_scale(run.planes[Base::kMomentumScale].target, first,
-                                     arithmetic::scale_half(L::largest_of16(largest.momentum)));
+                                     arithmetic::momentum_scale_half(L::largest_of16(largest.momentum)));
     }
     if constexpr (Base::kHasVariance) {
       uncoded.root = write_scale(run.planes[Base::kVarianceScale].target, first,
@@ -189,7 +189,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
   PENSTOCK_LANES Largest update_block(const UpdateRun& run, const Coefficients& c, uint64_t first, const Turns& turns,
                                       Rounded& block, const Uncoded& before, const Rounded& block_before) {
     const uint64_t number = first / kMomentBlockElements;
-    arithmetic::MomentScales scales;
+    arithmetic::Scales scales{run.gradient_scale, 1, 1};
     if constexpr (Base::kHasMomentum) scales.momentum = load_scale(run.planes[Base::kMomentumScale].source, number);
     if constexpr (Base::kHasVariance) scales.root = load_scale(run.planes[Base::kVarianceScale].source, number);
     Largest largest{L::bits(0), L::bits(0)};

@@ -126,10 +126,8 @@ struct UpdatePass {
     return random;
   }
 
-  PENSTOCK_LANES void step_moments(const UpdateRun& run, const Coefficients& c, const arithmetic::MomentScales& scales,
-                                   Elements& e) {
+  PENSTOCK_LANES void step_moments(const Coefficients& c, const arithmetic::Scales& scales, Elements& e) {
     for (size_t k = 0; k < kRegisters; ++k) {
-      e.gradient.at[k] = arithmetic::scaled_gradient<L>(e.gradient.at[k], run.gradient_scale);
       arithmetic::optimizer_moments<L, kKind, kArithmetic>(c, scales, e.gradient.at[k], e.weight.at[k],
                                                            e.momentum.at[k], e.variance.at[k]);
     }
@@ -148,7 +146,7 @@ struct UpdatePass {
   }
   // The whole step.
   PENSTOCK_LANES void step(const UpdateRun& run, const Coefficients& c, Elements& e) {
-    step_moments(run, c, arithmetic::MomentScales(), e);
+    step_moments(c, {run.gradient_scale, 1, 1}, e);
     step_weight(c, e);
     if (!any_nan(e)) [[likely]]
       return;

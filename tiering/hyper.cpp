@@ -1,6 +1,7 @@
 #include "tiering/hyper.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -14,6 +15,13 @@ bool not_negative(double value) { return value >= 0 && std::isfinite(value); }
 float finite_quotient(double a, double b) {
   constexpr double kLargest = std::numeric_limits<float>::max();
   return static_cast<float>(a == 0 ? 0 : std::max(a / b, -kLargest));
+}
+
+// A neighbour with an odd last bit: where it is above 2/3, its product with a float is never halfway between two
+// floats. Neither is a product with one or zero.
+float odd(float decay) {
+  if (decay == 0 || decay == 1) return decay;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(decay) | 1u);
 }
 
 Status refusal(OptimizerKind kind, const char* name, double value, const char* wanted) {
@@ -57,6 +65,7 @@ Coefficients make_coefficients(OptimizerKind kind, const Hyper& hyper, uint64_t 
   Coefficients c;
   if (is_decoupled) {
     c.decay = static_cast<float>(1 - hyper.lr * hyper.weight_decay);
+    c.odd_decay = odd(c.decay);
   } else {
     c.l2 = static_cast<float>(hyper.weight_decay);
   }
@@ -64,6 +73,7 @@ Coefficients make_coefficients(OptimizerKind kind, const Hyper& hyper, uint64_t 
   c.beta1_rest = static_cast<float>(1 - hyper.beta1);
   c.beta2 = static_cast<float>(hyper.beta2);
   c.beta2_rest = static_cast<float>(1 - hyper.beta2);
+  c.beta2_rest_root = static_cast<float>(std::sqrt(1 - hyper.beta2));
   c.momentum_from_gradient = c.beta1_rest >= 0.5f;
   c.momentum_coefficient = c.momentum_from_gradient ? c.beta1_rest - 1 : c.beta1_rest;
   c.eps = static_cast<float>(hyper.eps);

@@ -29,6 +29,7 @@ Status validate(OptimizerKind kind, const Hyper& hyper);
 // In the formulas of arithmetic/optimizer.h, `g` is the scaled gradient and `p` the master weight.
 struct Coefficients {
   float decay = 1;                      // 1 - lr*weight_decay: p shrinks by it (decoupled)
+  float odd_decay = 1;                  // the same beside moments of fewer bits: one, or a number with an odd last bit
   float l2 = 0;                         // weight_decay: p*l2 joins the gradient
   float momentum_coefficient = 0;       // of (g - m); 1 - beta1, or -beta1 when the base is g (see below)
   bool momentum_from_gradient = false;  // torch's lerp starts from the nearer end: from g where 1 - beta1 >= 0.5
@@ -36,6 +37,7 @@ struct Coefficients {
   float beta1_rest = 0;  // 1 - beta1
   float beta2 = 0;
   float beta2_rest = 0;           // 1 - beta2
+  float beta2_rest_root = 0;      // sqrt(1 - beta2)
   float variance_correction = 1;  // sqrt(1 - beta2^step)
   // adamw, adam: step_size*m / (sqrt(v)/variance_correction + eps) is m / (sqrt(v)*root_coefficient + root_constant).
   float root_coefficient = 0;

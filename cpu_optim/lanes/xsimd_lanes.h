@@ -36,6 +36,7 @@ struct XsimdLanes {
   PENSTOCK_LANES Float flushed(Float x, float tiny) {
     return xsimd::select(xsimd::abs(x) < all(tiny), xsimd::bitofsign(x), x);
   }
+  PENSTOCK_LANES Float normal(Float x) { return x; }  // FlushScope's work
   PENSTOCK_LANES Float zero_below(Float x, float tiny) { return xsimd::select(xsimd::abs(x) < all(tiny), all(0), x); }
   PENSTOCK_LANES Float flushed_positive(Float x, float tiny) { return xsimd::select(x < all(tiny), all(0), x); }
   PENSTOCK_LANES bool any_nan(Float a, Float b) { return xsimd::any((a != a) || (b != b)); }

@@ -69,12 +69,12 @@ struct UpdateMaster : UpdatePlanes {
   }
 
   template <OptimizerKind kind, arithmetic::Moments moments>
-  PENSTOCK_HOST_DEVICE void step(UpdatePacket& packet, const arithmetic::MomentScales& scales = {}) const {
-    using arithmetic::PlainNumbers;
+  PENSTOCK_HOST_DEVICE void step(UpdatePacket& packet, float of_momentum = 1, float of_root = 1) const {
+    const arithmetic::Scales scales{numbers.gradient_scale, of_momentum, of_root};
     for (uint32_t i = 0; i < kPacket; ++i) {
-      float g = arithmetic::scaled_gradient<PlainNumbers>(packet.gradient.values[i], numbers.gradient_scale);
-      arithmetic::optimizer_step<PlainNumbers, kind, moments>(numbers.coefficients, scales, g, packet.master.values[i],
-                                                              packet.momentum.values[i], packet.variance.values[i]);
+      arithmetic::optimizer_step<arithmetic::PlainNumbers, kind, moments>(
+          numbers.coefficients, scales, packet.gradient.values[i], packet.master.values[i], packet.momentum.values[i],
+          packet.variance.values[i]);
     }
   }
 };
@@ -180,8 +180,8 @@ struct UpdateByteKernel : UpdateMaster {
       Packet<uint8_t> codes = load(reinterpret_cast<const uint8_t*>(variance) + index, length);
       for (uint32_t i = 0; i < kPacket; ++i) packet.variance.values[i] = arithmetic::root_of_code(codes.values[i]);
     }
-    step<kind, arithmetic::Moments::rooted>(
-        packet, {kHasMomentum ? momentum_scale[scale_index] : 1.0f, kHasVariance ? variance_scale[scale_index] : 1.0f});
+    step<kind, arithmetic::Moments::rooted>(packet, kHasMomentum ? momentum_scale[scale_index] : 1.0f,
+                                            kHasVariance ? variance_scale[scale_index] : 1.0f);
     local.master = packet.master;
     Largest most{0, 0};
     for (uint32_t i = 0; i < length; ++i) {
@@ -198,7 +198,7 @@ struct UpdateByteKernel : UpdateMaster {
   PENSTOCK_HOST_DEVICE void write(uint64_t index, uint32_t length, Largest most, const Local& local) const {
     bool is_first = index % kMomentBlockElements == 0;
     if (kHasMomentum) {
-      float scale = arithmetic::scale_of_half(arithmetic::scale_half(most.momentum));
+      float scale = arithmetic::scale_of_half(arithmetic::momentum_scale_half(most.momentum));
       Packet<uint8_t> codes;
       for (uint32_t i = 0; i < kPacket; ++i) {
         codes.values[i] = arithmetic::code_of_momentum(local.momentum.values[i], scale);

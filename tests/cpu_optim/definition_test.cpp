@@ -243,6 +243,27 @@ TEST(Definition, DoesNotDependOnHardwareFlushing) {
   }
 }
 
+// 2^23 + 3 * 2^11 times 1 - 2^-12 is halfway between two floats: there the sign of a quotient that hardware may flush
+// decides.
+TEST(Definition, DoesNotLetTinyQuotientsRoundADecayedWeight) {
+  for (double rate : {0x1p-12, 0x1p-10 + 0x1p-12, 1e-5}) {
+    const Coefficients c = make_coefficients(OptimizerKind::adamw, {.lr = rate, .weight_decay = 1}, 1);
+    const auto stepped = [&c](float weight, float momentum) {
+      volatile float p = weight, m = momentum;  // so that each call computes anew
+      float stepped_p = p;
+      arithmetic::adam_weight<arithmetic::PlainNumbers, arithmetic::Moments::rooted>(c, stepped_p, m, 1.0f);
+      return stepped_p;
+    };
+    for (float weight : {0x1.003p0f, 1.5f, 0x1.ffep0f, -0x1.003p0f}) {
+      for (float momentum : {0x1p-120f, -0x1p-120f}) {
+        const float kept = stepped(weight, momentum);
+        FlushScope scope;
+        EXPECT_EQ(kept, stepped(weight, momentum)) << weight << " at a decay of " << rate;
+      }
+    }
+  }
+}
+
 TEST(Definition, WritesNoDenormalAndOneNan) {
   constexpr uint64_t kElements = 8192;
   for (const StateForm& form : all_forms()) {

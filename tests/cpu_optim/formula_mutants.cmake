@@ -59,7 +59,15 @@ penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
 penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}
   "M == Moments::divided ? kMomentTiny : kLowBitTiny" "0.0f")
 penstock_formula_mutant(tiny_low_bit_momenta_counted HardwareFlushing ${scalar} ${formula}
-  "c.beta1 * scales.momentum)), kLowBitTiny)" "c.beta1 * scales.momentum)), 0.0f)")
+  "m = N::zero_below(m, kLowBitTiny)" "m = N::zero_below(m, 0.0f)")
+penstock_formula_mutant(tiny_blocks_coded HardwareFlushing ${scalar} tiering/arithmetic/byte_moments.h
+  "if (largest_rounded < kByteTinyHalf) return 0;" "")
+penstock_formula_mutant(sign_of_tiny_gradients HardwareFlushing ${scalar} ${formula}
+  "g = N::normal(g)" "")
+penstock_formula_mutant(even_decay RoundADecayedWeight tiering/hyper.cpp tiering/hyper.cpp
+  "std::bit_cast<uint32_t>(decay) | 1u" "std::bit_cast<uint32_t>(decay)")
+penstock_formula_mutant(gradient_scaled_twice RoundedMoments ${scalar} ${formula}
+  "c.beta2_rest_root * scales.gradient" "c.beta2_rest_root * scales.gradient * scales.gradient")
 
 penstock_formula_mutant(root_not_squared RoundedMoments ${scalar} ${formula}
   "N::fused(v * v, N::all(kept)" "N::fused(v, N::all(kept)")

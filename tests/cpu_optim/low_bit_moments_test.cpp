@@ -78,7 +78,7 @@ TEST(ByteMoments, EveryRoundedNumberFitsItsScale) {
       const float root_scale = arithmetic::scale_of_half(arithmetic::root_scale_half(root));
       EXPECT_NEAR(root_of_code(arithmetic::code_of_root(root, root_scale), root_scale), value, value / 16);
       const uint32_t momentum = arithmetic::rounded_momentum(-value, random) & arithmetic::kMagnitudeHalf;
-      const float scale = arithmetic::scale_of_half(arithmetic::scale_half(momentum));
+      const float scale = arithmetic::scale_of_half(arithmetic::momentum_scale_half(momentum));
       EXPECT_NEAR(momentum_of_code(coded_momentum(-value, scale, random), scale), -value, value / 8);
     }
   }

@@ -15,8 +15,8 @@
 // after rounding is 16-bit integers, which SIMD kernels take two to a lane.
 //
 // Code c of a block with scale 2^E stands for 2^E times the fp32 number with bits (c << shift) + (112 << 23), that is
-// 2^-15 and up; but a momentum of code 0 is zero. A scale of zero makes the whole block zero, a scale of NaN makes it
-// NaN.
+// 2^-15 and up; but a momentum of code 0 is zero. A scale of zero makes the whole block zero, a scale
+// of NaN makes it NaN.
 #pragma once
 
 #include "tiering/arithmetic/convert.h"
@@ -61,18 +61,18 @@ constexpr uint32_t kInfinityHalf = kInfinityBits >> 16;
 constexpr uint32_t kMagnitudeHalf = kMagnitudeBits >> 16;
 constexpr uint32_t kOneHalf = 0x3f80u;
 constexpr uint32_t kByteExponentsHalf = 15u << 7;
-constexpr uint32_t kRootTinyHalf = 0x2700u;       // of kRootTiny
+constexpr uint32_t kByteTinyHalf = 0x2700u;       // of kByteTiny
 constexpr uint32_t kRootScalesEndHalf = 0x5f80u;  // of 2^64, whose square is infinite
-static_assert(kRootTiny == 0x1p-49f);
+static_assert(kByteTiny == 0x1p-49f);
 
 // The upper half of the scale of a block of momentum, or of roots, whose largest rounded magnitude this is.
-PENSTOCK_HOST_DEVICE uint32_t scale_half(uint32_t largest_rounded) {
+PENSTOCK_HOST_DEVICE uint32_t momentum_scale_half(uint32_t largest_rounded) {
+  if (largest_rounded < kByteTinyHalf) return 0;
   uint32_t exponent = largest_rounded & kInfinityHalf;
   return exponent == kInfinityHalf ? kQuietNan >> 16 : exponent;
 }
 PENSTOCK_HOST_DEVICE uint32_t root_scale_half(uint32_t largest_rounded) {
-  if (largest_rounded < kRootTinyHalf) return 0;
-  return largest_rounded < kRootScalesEndHalf ? scale_half(largest_rounded) : kQuietNan >> 16;
+  return largest_rounded < kRootScalesEndHalf ? momentum_scale_half(largest_rounded) : kQuietNan >> 16;
 }
 PENSTOCK_HOST_DEVICE float scale_of_half(uint32_t half) { return float_of(half << 16); }
 

@@ -4,13 +4,13 @@
 // SIMD kernels supply batches of floats whose operations are the same, correctly rounded ones. Each * + - below is
 // one IEEE fp32 operation, fused() is one with a single rounding, and nothing may be contracted or reordered.
 //
-//   g  the scaled gradient     p  the master weight     m, v  the moments (momentum, variance)     c  coefficients
+//   g  the gradient     p  the master weight     m, v  the moments (momentum, variance)     c  coefficients
 //
 // No step depends on whether the hardware keeps denormals: moments below 2^-100, and weights and whatever is added to a
 // weight or moment below 2^-119, count as zero, so that a denormal can neither enter, nor change a rounding, nor leave
-// its sign on a zero. (Conditions: gradient_scale is at most 64, coefficients are zero or at least 2^-26, and states
-// that others wrote keep these bounds.) Beside moments of fewer bits the bound is 2^-63. Processors also differ in
-// which NaN they pass on; here there is one.
+// its sign on a zero. Beside moments of fewer bits the bound is 2^-63. (Conditions: gradient_scale is at most 64,
+// coefficients are zero or at least 2^-26, states that others wrote keep these bounds, and beside moments in bytes the
+// step size is at most 2^39 eps.) Processors also differ in which NaN they pass on; here there is one.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,8 @@ constexpr float kTermTiny = 0x1p-119f;
 constexpr float kMomentTiny = 0x1p-100f;
 // For what belongs to moments of fewer bits: momenta, and the weights they change. Two leading zeros are the test.
 constexpr float kLowBitTiny = 0x1p-63f;
-constexpr float kRootTiny = 0x1p-49f;
+// For the largest of a block of momenta, or roots, in bytes.
+constexpr float kByteTiny = 0x1p-49f;
 constexpr float kVarianceFloor = 0x1p-100f;
 constexpr uint32_t kSignBit = 0x8000'0000u;
 constexpr uint32_t kQuietNan = 0x7fc0'0000u;
@@ -56,6 +57,8 @@ struct PlainNumbers {
     return std::sqrt(x);
 #endif
   }
+  // Zero with x's sign where x is denormal.
+  PENSTOCK_HOST_DEVICE static float normal(float x) { return flushed(x, 0x1p-126f); }
   // Zero with x's sign where |x| < tiny.
   PENSTOCK_HOST_DEVICE static float flushed(float x, float tiny) {
     return (bits_of(x) & ~kSignBit) < bits_of(tiny) ? float_of(bits_of(x) & kSignBit) : x;
@@ -80,12 +83,6 @@ PENSTOCK_HOST_DEVICE typename N::Float counted(typename N::Float x) {
   return N::flushed(x, kTermTiny);
 }
 
-// What every optimizer is handed as g.
-template <class N>
-PENSTOCK_HOST_DEVICE typename N::Float scaled_gradient(typename N::Float gradient, float scale) {
-  return gradient * N::all(scale);
-}
-
 // With the L2 term that adam, adagrad and sgd add.
 template <class N>
 PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, typename N::Float g,
@@ -97,47 +94,56 @@ PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, t
 // agree with, and less memory traffic to hide arithmetic behind: bias correction and step size go into the
 // denominator's two coefficients, and a floor under the variance spares it its flushing: what is added to it is no
 // smaller than half its last bit, or nothing. Bytes hold the root of the variance, so for them v is that root before
-// and after the step, and is taken once. A block whose roots are below kRootTiny is called zero by whoever stores it.
+// and after the step, and is taken once. Whoever stores bytes calls a block below kByteTiny zero, and in others what is
+// far below the largest: adam's momentum needs no flushing then.
 enum class Moments { divided, multiplied, rooted };
 
-// Bytes stand for small numbers times a power of two that their block shares (byte_moments.h). The first half of a step
-// is handed the small numbers and these: one product with a coefficient, and not one for every element.
-struct MomentScales {
+// A gradient is multiplied once, by loss scale and clip factor. Bytes stand for small numbers times a power of two that
+// their block shares (byte_moments.h). The first half of a step is handed gradient and small numbers as they are, and
+// these: one product with a coefficient, where it can be, and not one for every element.
+struct Scales {
+  float gradient = 1;
   float momentum = 1;
   float root = 1;
 };
+
+PENSTOCK_HOST_DEVICE constexpr bool scales_coefficients(OptimizerKind kind, Moments moments) {
+  return kind == OptimizerKind::adamw && moments != Moments::divided;
+}
 
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE typename N::Float flushed_momentum(typename N::Float m) {
   return N::flushed(m, M == Moments::divided ? kMomentTiny : kLowBitTiny);
 }
 
-// v, of moments of fewer bits, after a step that keeps `kept` of the variance and adds factor_g * g.
+// v, of moments of fewer bits, after a step that keeps `kept` of the variance and adds the square of root_g.
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE typename N::Float next_variance(typename N::Float v, float kept, const MomentScales& scales,
-                                                     typename N::Float factor_g, typename N::Float g) {
+PENSTOCK_HOST_DEVICE typename N::Float next_variance(typename N::Float v, float kept, const Scales& scales,
+                                                     typename N::Float root_g) {
   if constexpr (M == Moments::rooted) {
     kept *= scales.root * scales.root;
-    return N::root(N::fused(factor_g, g, N::fused(v * v, N::all(kept), N::all(kVarianceFloor))));
+    return N::root(N::fused(root_g, root_g, N::fused(v * v, N::all(kept), N::all(kVarianceFloor))));
   } else {
-    return N::fused(factor_g, g, N::fused(v, N::all(kept), N::all(kVarianceFloor)));
+    return N::fused(root_g, root_g, N::fused(v, N::all(kept), N::all(kVarianceFloor)));
   }
 }
 
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE void adam_moments(const Coefficients& c, const MomentScales& scales, typename N::Float g,
+PENSTOCK_HOST_DEVICE void adam_moments(const Coefficients& c, const Scales& scales, typename N::Float g,
                                        typename N::Float& m, typename N::Float& v) {
   if constexpr (M == Moments::divided) {
     m = flushed_momentum<N, M>(N::fused(N::all(c.momentum_coefficient), g - m, c.momentum_from_gradient ? g : m));
     v = N::flushed_positive(N::fused(N::all(c.beta2_rest) * g, g, v * N::all(c.beta2)), kMomentTiny);
   } else {
-    m = N::zero_below(N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1 * scales.momentum)), kLowBitTiny);
-    v = next_variance<N, M>(v, c.beta2, scales, N::all(c.beta2_rest) * g, g);
+    m = N::fused(g, N::all(c.beta1_rest * scales.gradient), m * N::all(c.beta1 * scales.momentum));
+    if constexpr (M == Moments::multiplied) m = N::zero_below(m, kLowBitTiny);
+    v = next_variance<N, M>(v, c.beta2, scales, g * N::all(c.beta2_rest_root * scales.gradient));
   }
 }
 
-// A quotient of two numbers that are not tiny may be so small that hardware calls it zero: then it changes no weight of
-// kLowBitTiny and more, and other weights are zero before and after.
+// Beside moments of fewer bits the weight decays while the quotient is added. That may be so small that hardware calls
+// it zero: then it changes no weight of kLowBitTiny and more, since a product with odd_decay is never halfway between
+// two floats, and other weights are zero before and after.
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void adam_weight(const Coefficients& c, typename N::Float& p, typename N::Float m,
                                       typename N::Float v) {
@@ -147,16 +153,16 @@ PENSTOCK_HOST_DEVICE void adam_weight(const Coefficients& c, typename N::Float& 
   } else {
     typename N::Float root = M == Moments::rooted ? v : N::root(v);
     typename N::Float denominator = N::fused(root, N::all(c.root_coefficient), N::all(c.root_constant));
-    p = N::zero_below(p + N::quotient(m, denominator), kLowBitTiny);
+    p = N::zero_below(N::fused(p, N::all(c.odd_decay), N::quotient(m, denominator)), kLowBitTiny);
   }
 }
 
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE void adagrad_moment(const MomentScales& scales, typename N::Float g, typename N::Float& v) {
+PENSTOCK_HOST_DEVICE void adagrad_moment(const Scales& scales, typename N::Float g, typename N::Float& v) {
   if constexpr (M == Moments::divided) {
     v = N::flushed_positive(N::fused(g, g, v), kMomentTiny);
   } else {
-    v = next_variance<N, M>(v, 1, scales, g, g);
+    v = next_variance<N, M>(v, 1, scales, g);
   }
 }
 
@@ -168,16 +174,16 @@ PENSTOCK_HOST_DEVICE void adagrad_weight(const Coefficients& c, typename N::Floa
 }
 
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, const MomentScales& scales, typename N::Float g,
-                               typename N::Float& p, typename N::Float& m) {
+PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, const Scales& scales, typename N::Float g, typename N::Float& p,
+                               typename N::Float& m) {
   typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1 * scales.momentum));
   p = counted<N>(p * N::all(c.decay) + N::signed_like(c.step_size, counted<N>(direction)));
   m = flushed_momentum<N, M>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2 * scales.momentum)));
 }
 
 template <class N, Moments M>
-PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, const MomentScales& scales, typename N::Float g,
-                              typename N::Float& p, typename N::Float& m) {
+PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, const Scales& scales, typename N::Float g, typename N::Float& p,
+                              typename N::Float& m) {
   typename N::Float kept = m * N::all(c.momentum * scales.momentum);
   m = flushed_momentum<N, M>(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), kept));
   typename N::Float direction = c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m;
@@ -188,11 +194,15 @@ PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, const MomentScales& scales,
 // kernel has other elements' first half to do while these elements' roots are taken. m or v is left alone where the
 // optimizer has none.
 template <class N, OptimizerKind kind, Moments M>
-PENSTOCK_HOST_DEVICE void optimizer_moments(const Coefficients& c, const MomentScales& scales, typename N::Float& g,
+PENSTOCK_HOST_DEVICE void optimizer_moments(const Coefficients& c, Scales scales, typename N::Float& g,
                                             typename N::Float& p, typename N::Float& m, typename N::Float& v) {
-  // A tiny gradient leaves nothing in moments that count from kLowBitTiny on.
-  if constexpr (kind != OptimizerKind::adamw || M == Moments::divided) g = counted<N>(g);
-  if constexpr (kind == OptimizerKind::adamw) p = p * N::all(c.decay);
+  if constexpr (scales_coefficients(kind, M)) {
+    g = N::normal(g);  // else a tiny one might leave its sign on a zero
+  } else {
+    g = counted<N>(g * N::all(scales.gradient));
+    scales.gradient = 1;
+  }
+  if constexpr (kind == OptimizerKind::adamw && M == Moments::divided) p = p * N::all(c.decay);
   if constexpr (kind == OptimizerKind::adam || kind == OptimizerKind::adagrad || kind == OptimizerKind::sgd) {
     g = decayed_gradient<N>(c, g, p);
   }
@@ -215,7 +225,7 @@ PENSTOCK_HOST_DEVICE constexpr bool has_variance(OptimizerKind kind) {
 
 // The whole step. A NaN in a moment makes p one too (but for lion's with beta2 = 0), so that p shows where to look.
 template <class N, OptimizerKind kind, Moments M>
-PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, const MomentScales& scales, typename N::Float g,
+PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, const Scales& scales, typename N::Float g,
                                          typename N::Float& p, typename N::Float& m, typename N::Float& v) {
   optimizer_moments<N, kind, M>(c, scales, g, p, m, v);
   optimizer_weight<N, kind, M>(c, g, p, m, v);
