@@ -188,8 +188,8 @@ class Bench {
 
   void update_all(const Case& c) {
     const Hyper hyper{.lr = 1e-3, .weight_decay = 0.01, .momentum = c.form.optimizer == OptimizerKind::sgd ? 0.9 : 0};
-    StepNumbers numbers{make_coefficients(c.form.optimizer, hyper, ++step_), 0.999f, /*seed=*/1, step_};
-    cpu_optim::TileJob job{&*updater_, tile_, &numbers, {}};
+    const NumbersRun whole{{make_coefficients(c.form.optimizer, hyper, ++step_), 0.999f, /*seed=*/1, step_}};
+    cpu_optim::TileJob job{&*updater_, tile_, {&whole, 1}, {}};
     if (c.checks) {
       const uint64_t count = updater_->checksum_count(tile_.elements);
       source_checksums_.resize(count);

@@ -27,17 +27,25 @@ UpdateKernel kernel_for(const Kernels& kernels, const StateForm& form) {
       .update[static_cast<size_t>(form.optimizer)][static_cast<size_t>(form.master)][static_cast<size_t>(form.moments)];
 }
 
+bool may_stream_to(const std::byte* target) { return reinterpret_cast<uintptr_t>(target) % kStreamAlignmentBytes == 0; }
+
+// Without the runs that end before the element.
+std::span<const NumbersRun> runs_from(std::span<const NumbersRun> runs, uint64_t first_element) {
+  auto ends_later = [](uint64_t element, const NumbersRun& run) { return element < run.end_element; };
+  return {std::upper_bound(runs.begin(), runs.end(), first_element, ends_later), runs.end()};
+}
+
 bool is_scale(const Plane& plane) { return plane.role == Role::momentum_scale || plane.role == Role::variance_scale; }
 
 }  // namespace
 
 TilePass::TilePass(const Kernels& kernels, const StateForm& form, std::span<const Plane> planes, const TileView& tile,
-                   const StepNumbers& numbers, const TileNotes& notes)
+                   std::span<const NumbersRun> runs, const TileNotes& notes)
     : kernels_(kernels),
       form_(form),
       planes_(planes),
       tile_(tile),
-      numbers_(numbers),
+      runs_(runs_from(runs, tile.first_element)),
       notes_(notes),
       kernel_(kernel_for(kernels, form)),
       group_elements_(form.moments == MomentForm::int8 ? kMomentBlockElements : kGroupElements),
@@ -49,6 +57,8 @@ TilePass::TilePass(const Kernels& kernels, const StateForm& form, std::span<cons
   CHECK(!has_notes || tile.first_element % kBlockElements == 0, "notes of a tile that begins inside a block");
   CHECK(form.moments != MomentForm::int8 || tile.first_element % kMomentBlockElements == 0,
         "a tile begins inside a block of moments");
+  CHECK(tile.elements == 0 || (!runs_.empty() && runs_.back().end_element - tile.first_element >= tile.elements),
+        "a tile has elements without numbers");
   const uint64_t blocks = ceil_div(tile.elements, kBlockElements);
   CHECK(!wants_square_sums() || notes.square_sums.size() >= blocks, "square sums: no room for ", blocks, " blocks");
   for (uint64_t room :
@@ -144,16 +154,27 @@ void TilePass::conclude(const BlockNotes& block, uint64_t number) {
 void TilePass::update(uint64_t first, uint64_t elements) {
   const uint64_t end = first + elements;
   while (first < end) {
-    const uint64_t until_key = kKeyElements - (tile_.first_element + first) % kKeyElements;
-    const uint64_t here = std::min(end - first, until_key);
+    const uint64_t index = tile_.first_element + first;
+    const auto& [numbers, end_element] = numbers_at(index);
+    const uint64_t until_key = kKeyElements - index % kKeyElements;
+    const uint64_t here = std::min({end - first, until_key, end_element - index});
     const uint64_t whole = round_down(here, group_elements_);
-    if (whole != 0) kernel_(run_at(first, whole), numbers_.coefficients);
-    if (whole != here) update_ragged(run_at(first + whole, here - whole));
+    if (whole != 0) kernel_(run_at(first, whole, numbers), numbers.coefficients);
+    if (whole != here) {
+      CHECK(form_.moments != MomentForm::int8 || first + here == tile_.elements,
+            "numbers change inside a block of moments, at element ", end_element);
+      update_ragged(run_at(first + whole, here - whole, numbers), numbers.coefficients);
+    }
     first += here;
   }
 }
 
-void TilePass::update_ragged(const UpdateRun& run) {
+const NumbersRun& TilePass::numbers_at(uint64_t index) {
+  while (runs_.front().end_element <= index) runs_ = runs_.subspan(1);
+  return runs_.front();
+}
+
+void TilePass::update_ragged(const UpdateRun& run, const Coefficients& coefficients) {
   constexpr uint64_t kScratchBytes = kMomentBlockElements * sizeof(float);
   alignas(64) std::byte scratch[kPlanesMax + 1][kScratchBytes] = {};
   UpdateRun whole = run;
@@ -165,13 +186,13 @@ void TilePass::update_ragged(const UpdateRun& run) {
   }
   std::memcpy(scratch[kPlanesMax], run.gradient, run.elements * bytes_of(form_.gradient));
   whole.gradient = scratch[kPlanesMax];
-  kernel_(whole, numbers_.coefficients);
+  kernel_(whole, coefficients);
   for (size_t i = 0; i < planes_.size(); ++i) {
     std::memcpy(run.planes[i].target, scratch[i], planes_[i].bytes(run.elements));
   }
 }
 
-UpdateRun TilePass::run_at(uint64_t first, uint64_t elements) const {
+UpdateRun TilePass::run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const {
   UpdateRun run{};
   for (size_t i = 0; i < planes_.size(); ++i) {
     const uint64_t offset_bytes = planes_[i].bytes(first);
@@ -182,12 +203,12 @@ UpdateRun TilePass::run_at(uint64_t first, uint64_t elements) const {
   run.elements = elements;
   run.weight_dtype = form_.weight;
   run.gradient_dtype = form_.gradient;
-  run.gradient_scale = numbers_.gradient_scale;
+  run.gradient_scale = numbers.gradient_scale;
   const uint64_t index = tile_.first_element + first;
-  run.random_key = arithmetic::random_key(numbers_.seed, numbers_.step, static_cast<uint32_t>(index >> 32));
+  run.random_key = arithmetic::random_key(numbers.seed, numbers.step, static_cast<uint32_t>(index >> 32));
   run.random_index = static_cast<uint32_t>(index);
   run.prefetch_elements = wants_source() ? kNotedElements : prefetch_elements(form_.moments);
-  run.stream_weight = streams_weight_;
+  run.stream_weight = streams_weight_ && may_stream_to(run.planes[0].target);
   return run;
 }
 
@@ -195,7 +216,7 @@ UpdateRun TilePass::run_at(uint64_t first, uint64_t elements) const {
 bool TilePass::may_stream_weight() const {
   const bool is_elsewhere = form_.master == MasterForm::full || tile_.weight.source != tile_.weight.target;
   return form_.master != MasterForm::same && is_elsewhere && !wants_target() && tile_.elements >= kStreamElements &&
-         reinterpret_cast<uintptr_t>(tile_.weight.target) % kStreamAlignmentBytes == 0;
+         may_stream_to(tile_.weight.target);
 }
 
 }  // namespace penstock::cpu_optim

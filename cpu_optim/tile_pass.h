@@ -1,5 +1,6 @@
-// One update() of a tile under way: cuts it into runs for the kernels, gives them a ragged rest in zero-filled memory,
-// and takes the notes before and after each run, while its bytes are in the first cache. For this folder alone.
+// One update() of a tile under way: cuts it into runs for the kernels, each of one group's numbers, gives them a ragged
+// rest in zero-filled memory, and takes the notes before and after each run, while its bytes are in the first cache.
+// For this folder alone.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@ class TilePass {
  public:
   // `planes` as TileUpdater keeps them. All arguments outlive the pass.
   TilePass(const Kernels& kernels, const StateForm& form, std::span<const Plane> planes, const TileView& tile,
-           const StepNumbers& numbers, const TileNotes& notes);
+           std::span<const NumbersRun> runs, const TileNotes& notes);
 
   TileReport run();
 
@@ -36,15 +37,16 @@ class TilePass {
   void conclude(const BlockNotes& block, uint64_t number);
 
   void update(uint64_t first, uint64_t elements);
-  void update_ragged(const UpdateRun& run);
-  UpdateRun run_at(uint64_t first, uint64_t elements) const;
+  void update_ragged(const UpdateRun& run, const Coefficients& coefficients);
+  const NumbersRun& numbers_at(uint64_t index);
+  UpdateRun run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const;
   bool may_stream_weight() const;
 
   const Kernels& kernels_;
   const StateForm& form_;
   const std::span<const Plane> planes_;
   const TileView& tile_;
-  const StepNumbers& numbers_;
+  std::span<const NumbersRun> runs_;  // from the one on that has the next element
   const TileNotes& notes_;
   const UpdateKernel kernel_;
   const uint64_t group_elements_;

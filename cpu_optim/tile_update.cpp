@@ -27,7 +27,12 @@ TileUpdater::TileUpdater(const StateForm& form, Isa isa)
 }
 
 TileReport TileUpdater::update(const TileView& tile, const StepNumbers& numbers, const TileNotes& notes) const {
-  return TilePass(*kernels_, form_, planes_, tile, numbers, notes).run();
+  const NumbersRun whole{numbers};
+  return update(tile, {&whole, 1}, notes);
+}
+
+TileReport TileUpdater::update(const TileView& tile, std::span<const NumbersRun> runs, const TileNotes& notes) const {
+  return TilePass(*kernels_, form_, planes_, tile, runs, notes).run();
 }
 
 Isa TileUpdater::isa() const { return kernels_->isa; }

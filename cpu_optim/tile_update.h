@@ -77,6 +77,9 @@ class TileUpdater {
 
   // Runs on the calling thread.
   TileReport update(const TileView& tile, const StepNumbers& numbers, const TileNotes& notes = {}) const;
+  // Each run of the unit's elements with numbers of its own, as if each had been a tile: `runs` ascend and reach the
+  // tile's end. With int8 moments they end at multiples of kMomentBlockElements, or at the tile's end.
+  TileReport update(const TileView& tile, std::span<const NumbersRun> runs, const TileNotes& notes = {}) const;
 
   const StateForm& form() const { return form_; }
   // The weight, then the resting planes.

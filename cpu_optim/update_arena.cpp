@@ -164,7 +164,7 @@ void TileWork::run_piece(uint64_t piece) {
   notes.expected_checksums = from(notes.expected_checksums, first_checksum);
   notes.checksum_seed += first_checksum;
 
-  TileReport mine = job.updater->update(tile, *job.numbers, notes);
+  TileReport mine = job.updater->update(tile, job.numbers, notes);
   if (mine.checksum_mismatch != TileReport::kNone) mine.checksum_mismatch += first_checksum;
   std::lock_guard lock(mutex);
   report.gradient_finite = report.gradient_finite && mine.gradient_finite;
@@ -248,7 +248,7 @@ UpdateArena::~UpdateArena() = default;
 
 TileReport UpdateArena::run(const TileJob& job) {
   if (job.tile.elements < impl_->options.inline_elements) {
-    return job.updater->update(job.tile, *job.numbers, job.notes);
+    return job.updater->update(job.tile, job.numbers, job.notes);
   }
   TileWork tile;
   tile.job = job;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cpu_optim/tile_update.h"
@@ -26,7 +27,7 @@ struct UpdateArenaOptions {
 struct TileJob {
   const TileUpdater* updater = nullptr;
   TileView tile;
-  const StepNumbers* numbers = nullptr;
+  std::span<const NumbersRun> numbers;  // of the unit, as update() takes them
   TileNotes notes;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "tiering/hyper.h"
 
@@ -14,6 +15,12 @@ struct StepNumbers {
   // Stochastic rounding draws from (seed, step, index of the element) and from nothing else.
   uint64_t seed = 0;
   uint64_t step = 0;
+};
+
+// The numbers of a run of a unit's elements: from the end of the run before it, or the unit's first, to `end_element`.
+struct NumbersRun {
+  StepNumbers numbers;
+  uint64_t end_element = std::numeric_limits<uint64_t>::max();
 };
 
 }  // namespace penstock

@@ -133,7 +133,7 @@ Status Engine::begin(const StepBegin& begin) {
     numbers.gradient_scale = static_cast<float>(setup.inverse_loss_scale);
     numbers.seed = seed_of(options_.seed, unit);
     numbers.step = updates_done_ + 1;
-    setup.numbers.push_back(numbers);
+    setup.numbers.push_back({NumbersRun{numbers}});
   }
   if (options_.clip_norm > 0) {
     // The least sum of squares that is certain to clip; the last digits of the norm depend on the order of adding.

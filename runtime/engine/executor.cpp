@@ -87,8 +87,9 @@ void Executor::give_verdict(Verdict verdict, double clip_factor, RootPayload pay
   now.payload = last_payload_ = std::move(payload);
   if (verdict == Verdict::strike) {
     now.struck = now.setup.numbers;
-    for (StepNumbers& numbers : now.struck) {
-      numbers.gradient_scale = static_cast<float>(now.setup.inverse_loss_scale * clip_factor);
+    const auto scale = static_cast<float>(now.setup.inverse_loss_scale * clip_factor);
+    for (UnitNumbers& unit : now.struck) {
+      for (NumbersRun& run : unit) run.numbers.gradient_scale = scale;
     }
   }
   if (verdict == Verdict::confirm) {
@@ -194,7 +195,7 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   job.notes.checksum_seed = checksum_seed(move.tile, 0);
   job.notes.target_checksums = tile_work.checksums;
   if (tile_work.reading) job.notes.expected_checksums = tile_work.reading->checksums;
-  job.numbers = &rounds_.at(ticket.step).numbers(move.unit);
+  job.numbers = rounds_.at(ticket.step).numbers(move.unit);
   parts_.workers.enqueue(job, [this, ticket](const cpu_optim::TileReport& report) {
     parts_.mailbox.post([this, ticket, report] { update_ended(ticket, report); });
   });

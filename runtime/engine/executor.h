@@ -29,10 +29,12 @@
 
 namespace penstock::engine {
 
+using UnitNumbers = std::vector<NumbersRun>;
+
 // What a step's updates must know before the verdict.
 struct StepSetup {
   uint64_t round = 0;                // counts attempts; the plan's step number
-  std::vector<StepNumbers> numbers;  // by unit; gradient_scale without clip factor
+  std::vector<UnitNumbers> numbers;  // by unit; gradient_scale without clip factor
   double inverse_loss_scale = 1;
   double certain_strike = 0;  // a sum of squares above it is certain to strike; 0: none does
   bool skips_overflow = false;
@@ -106,10 +108,10 @@ class Executor {
     StepSetup setup;
     double squares = 0;
     bool verdict_given = false;
-    std::vector<StepNumbers> struck;  // setup.numbers with the clip factor, after a strike
+    std::vector<UnitNumbers> struck;  // setup.numbers with the clip factor, after a strike
     RootPayload payload;              // as it was when the step ended
 
-    const StepNumbers& numbers(uint32_t unit) const { return struck.empty() ? setup.numbers[unit] : struck[unit]; }
+    const UnitNumbers& numbers(uint32_t unit) const { return struck.empty() ? setup.numbers[unit] : struck[unit]; }
   };
   struct Waiter {
     std::function<bool()> ready;

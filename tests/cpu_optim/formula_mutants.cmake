@@ -9,6 +9,7 @@ add_library(formula_test_object OBJECT
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/definition_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/isa_equality_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/low_bit_moments_test.cpp
+            ${PROJECT_SOURCE_DIR}/tests/cpu_optim/numbers_runs_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/tile_notes_test.cpp)
 target_include_directories(formula_test_object PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(formula_test_object PRIVATE penstock_cpu_optim GTest::gtest)
@@ -86,6 +87,24 @@ penstock_formula_mutant(random_numbers_of_the_tile CutsAndAlignment cpu_optim/ti
   "run.random_index = static_cast<uint32_t>(index)" "run.random_index = static_cast<uint32_t>(first)")
 penstock_formula_mutant(last_checksum_part_skipped Checksums cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
   "if (!wants_target()) return" "if (!wants_target() || elements < kNotedElements) return")
+
+penstock_formula_mutant(groups_of_a_tile_ignored RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "std::min({end - first, until_key, end_element - index})" "std::min(end - first, until_key)")
+penstock_formula_mutant(group_one_element_longer RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "end_element - index})" "end_element - index + (end_element - index < 5000)})")
+penstock_formula_mutant(groups_counted_from_the_tile RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "const uint64_t index = tile_.first_element + first;
+    const auto&" "const uint64_t index = first;
+    const auto&")
+penstock_formula_mutant(ragged_rest_of_another_group RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "here - whole, numbers), numbers.coefficients)" "here - whole, numbers), runs_.back().numbers.coefficients)")
+penstock_formula_mutant(seed_of_another_group RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "random_key(numbers.seed," "random_key(runs_.back().numbers.seed,")
+penstock_formula_mutant(last_group_begins_early RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+  "numbers_at(index);
+    const uint64_t until_key"
+  "runs_[numbers_at(index).end_element > 0 && runs_.size() == 2];
+    const uint64_t until_key")
 
 penstock_formula_mutant(split_never_rounds_up SplitMaster ${scalar} cpu_optim/lanes/order.h
   "L::add16(packed_upper(x), L::shift_right16(low, 15))" "packed_upper(x)")

@@ -12,12 +12,6 @@ constexpr uint64_t kElements = 2 * kBlockElements + 12345;
 constexpr uint64_t kBlocks = 3;
 constexpr uint64_t kSeed = 77ull << 32;
 
-uint64_t plane_checksum(const Tile& tile, size_t plane, uint64_t block, uint64_t seed) {
-  const Plane& p = tile.planes()[plane];
-  const uint64_t first = block * kBlockElements, count = std::min(kBlockElements, kElements - first);
-  return checksum({tile.plane(plane) + p.bytes(first), p.bytes(count)}, seed);
-}
-
 class NotesOfForm : public testing::TestWithParam<StateForm> {};
 
 TEST_P(NotesOfForm, AreTheChecksumsOfWhatWasReadAndWritten) {
@@ -44,9 +38,9 @@ TEST_P(NotesOfForm, AreTheChecksumsOfWhatWasReadAndWritten) {
     EXPECT_TRUE(updater.update(tile.view(gradient.data(), 0, kElements), numbers, notes).ok());
     for (size_t i = 0; i < source.size(); ++i) {
       if (form.master != MasterForm::full || i % planes != 0) {
-        EXPECT_EQ(source[i], plane_checksum(before, i % planes, i / planes, kSeed + i)) << describe(form) << ' ' << i;
+        EXPECT_EQ(source[i], before.checksum_of(i % planes, i / planes, kSeed + i)) << describe(form) << ' ' << i;
       }
-      EXPECT_EQ(target[i], plane_checksum(tile, i % planes, i / planes, kSeed + i)) << describe(form) << ' ' << i;
+      EXPECT_EQ(target[i], tile.checksum_of(i % planes, i / planes, kSeed + i)) << describe(form) << ' ' << i;
     }
     GradientKernels(Isa::scalar).square_sums(form.gradient, gradient.data(), kElements, sums_alone);
     EXPECT_EQ(sums, sums_alone);

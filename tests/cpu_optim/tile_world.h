@@ -10,6 +10,7 @@
 
 #include "cpu_optim/tile_update.h"
 #include "tiering/arithmetic/convert.h"
+#include "tiering/checksum.h"
 
 namespace penstock::cpu_optim {
 
@@ -140,6 +141,13 @@ class Tile {
     view.elements = count;
     view.first_element = tile_first_element + first;
     return view;
+  }
+
+  // Of one plane's part of one block.
+  uint64_t checksum_of(size_t plane_number, uint64_t block, uint64_t seed) const {
+    const Plane& p = planes_[plane_number];
+    const uint64_t first = block * kBlockElements, count = std::min(kBlockElements, elements_ - first);
+    return checksum({plane(plane_number) + p.bytes(first), p.bytes(count)}, seed);
   }
 
   // The first plane and byte that differ, or nothing.

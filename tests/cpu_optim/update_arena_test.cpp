@@ -22,6 +22,7 @@ struct World {
   StateForm form;
   TileUpdater updater{form};
   StepNumbers numbers = numbers_of(form.optimizer, usual_hyper(form.optimizer), 1);
+  std::vector<NumbersRun> runs = {{numbers}};
   Tile tile{form, kElements};
   std::vector<std::byte> gradient;
   std::vector<double> sums = std::vector<double>(6);
@@ -33,7 +34,7 @@ struct World {
     gradient = gradients(form.gradient, kElements, random, Numbers::ordinary);
   }
   TileJob job() {
-    TileJob job{&updater, tile.view(gradient.data(), 0, kElements), &numbers, {}};
+    TileJob job{&updater, tile.view(gradient.data(), 0, kElements), runs, {}};
     job.notes.square_sums = sums;
     job.notes.checksum_seed = 9;
     job.notes.target_checksums = checksums;
@@ -45,7 +46,7 @@ TEST(UpdateArena, LeavesTheBytesOfOneThreadWhateverTheNumberOfThreads) {
   for (MomentForm moments : {MomentForm::fp32, MomentForm::bf16, MomentForm::int8}) {
     World alone(1, moments);
     TileJob job = alone.job();
-    alone.updater.update(job.tile, *job.numbers, job.notes);
+    alone.updater.update(job.tile, job.numbers, job.notes);
     for (uint32_t threads : {1u, 2u, 3u, 7u}) {
       UpdateArena arena({.threads = threads});
       World shared(1, moments);

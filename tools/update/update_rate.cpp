@@ -26,8 +26,8 @@ double measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t mem
   for (const Buffer* buffer : {&state, &weights, &gradients}) std::memset(buffer->data(), 0, buffer->size_bytes());
   cpu_optim::TileUpdater updater(form);
   cpu_optim::UpdateArena arena({.threads = threads, .cpus = {}});
-  StepNumbers numbers;
-  numbers.coefficients = make_coefficients(form.optimizer, Hyper(), 1);
+  NumbersRun whole;
+  whole.numbers.coefficients = make_coefficients(form.optimizer, Hyper(), 1);
   std::vector<uint64_t> written(updater.checksum_count(kElements)), expected = written;
   std::vector<double> seconds;
   for (int round = 0; round <= kRounds; ++round) {
@@ -35,7 +35,7 @@ double measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t mem
     for (uint64_t tile = 0; tile < tiles; ++tile) {
       cpu_optim::TileJob job;
       job.updater = &updater;
-      job.numbers = &numbers;
+      job.numbers = {&whole, 1};
       job.tile = cpu_optim::TileView::in_place(layout, state.data() + tile * layout.size_bytes,
                                                weights.data() + tile * weight_bytes,
                                                gradients.data() + tile * gradient_bytes, kElements, 0);
