@@ -217,13 +217,13 @@ uint32_t slots_per_tile(const PlanRequest& request) {
 }
 
 Result<std::vector<BudgetLine>> budget_lines(const PlanRequest& request, const PlanChoices& choices) {
-  PENSTOCK_TRY(validate(request.workload.form));
+  PENSTOCK_TRY(validate(request.workload));
   PENSTOCK_TRY_ASSIGN(fitted, fit(request, choices));
   return lines_of(fitted);
 }
 
 Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& choices) {
-  PENSTOCK_TRY(validate(request.workload.form));
+  PENSTOCK_TRY(validate(request.workload));
   CHECK(choices.tile_elements.has_value());
   PENSTOCK_TRY_ASSIGN(fitted, fit(request, choices));
   std::vector<BudgetLine> lines = lines_of(fitted);
@@ -234,7 +234,7 @@ Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& 
 }
 
 Result<Plan> make_plan(const PlanRequest& request) {
-  PENSTOCK_TRY(validate(request.workload.form));
+  PENSTOCK_TRY(validate(request.workload));
   if (request.workload.units.empty()) return Status(Code::kUsage, "plan: the model has no units");
   std::vector<uint64_t> sizes;
   uint64_t slot_bytes_per_block = TileMap(request.workload, kBlockElements).slot_bytes_max();

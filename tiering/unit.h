@@ -10,11 +10,15 @@
 
 namespace penstock {
 
-// A named run of a unit's elements; starts at a multiple of 256 B of the unit's 16-bit buffer.
+// Where parameters start: at multiples of 256 B of the unit's 16-bit buffer.
+constexpr uint64_t kParameterAlignmentElements = 128;
+
+// A named run of a unit's elements.
 struct Parameter {
   std::string name;
   uint64_t first_element = 0;
   uint64_t elements = 0;
+  std::optional<uint32_t> group = {};  // of hyper-parameters; empty: its unit's. Not stored: every run may have others
 };
 
 // The piece of a model that is gathered at once. Lengths are those of this rank's shard; times are of one micro-batch.
@@ -22,9 +26,9 @@ struct Unit {
   std::string name;
   uint64_t elements = 0;
   bool trainable = true;
-  uint32_t group = 0;  // of hyper-parameters
-  uint32_t uses = 1;   // gradients per micro-batch: more than one for a tied or reused unit
-  std::vector<Parameter> parameters;
+  uint32_t group = 0;                 // of hyper-parameters, where a parameter has none and where there is no parameter
+  uint32_t uses = 1;                  // gradients per micro-batch: more than one for a tied or reused unit
+  std::vector<Parameter> parameters;  // in the order of their elements
   // The unit whose weights it is computed with besides its own: a tied head has the embedding's.
   std::optional<uint32_t> also_uses = {};
 
@@ -67,6 +71,23 @@ struct Workload {
     return sum;
   }
 };
+
+// Refuses a form that has no meaning, and parameters that are empty, overlap, leave their unit, or begin where none
+// may: at no multiple of kParameterAlignmentElements, or, in another group than what is before, inside a block of int8
+// moments, which has one scale.
+Status validate(const Workload& workload);
+
+// A run of a unit's elements that are in one group: from the end of the run before it, or the unit's first.
+struct GroupRun {
+  uint32_t group = 0;
+  uint64_t end_element = 0;
+
+  bool operator==(const GroupRun&) const = default;
+};
+
+// All of the unit's elements, in as few runs as there can be. The padding behind a parameter is in its group.
+// REQUIRES: validate() accepts the workload that the unit is of.
+std::vector<GroupRun> group_runs(const Unit& unit, const StateForm& form);
 
 // The fp32 sum of the largest gradient that has several contributions; 0 if none has.
 constexpr uint64_t accumulator_bytes(const Workload& workload) {

@@ -1,0 +1,87 @@
+#include "tiering/unit.h"
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+// Elements that only one group can have: those of one place for a parameter, or of one block of moments.
+uint64_t group_granule(const StateForm& form) {
+  return form.moments == MomentForm::int8 ? kMomentBlockElements : kParameterAlignmentElements;
+}
+
+Status validate_places(const Unit& unit) {
+  uint64_t end = 0;
+  for (const Parameter& parameter : unit.parameters) {
+    auto refuse = [&](const std::string& why, const std::string& hint) {
+      return Status(Code::kUsage, text("unit ", unit.name, ": parameter ", parameter.name, ": ", why), hint);
+    };
+    const uint64_t first = parameter.first_element;
+    if (parameter.elements == 0) return refuse("has no elements", "leave it out");
+    if (first % kParameterAlignmentElements != 0) {
+      return refuse(text("begins at element ", first),
+                    text("parameters begin at multiples of ", kParameterAlignmentElements, " elements"));
+    }
+    if (first > unit.elements || parameter.elements > unit.elements - first) {
+      return refuse(text(parameter.elements, " elements from ", first, " on, where the unit has ", unit.elements),
+                    "parameters lie in their unit");
+    }
+    if (first < end) {
+      return refuse(text("begins at element ", first, ", before the end of the one before, ", end),
+                    "parameters are given in the order of their elements and share none");
+    }
+    end = first + parameter.elements;
+  }
+  return Status();
+}
+
+// Runs end where a parameter begins or at multiples of the granule, so only the former can cut a granule.
+Status validate_groups(const Unit& unit, const StateForm& form) {
+  const uint64_t granule = group_granule(form);
+  for (const GroupRun& run : group_runs(unit, form)) {
+    if (run.end_element % granule == 0 || run.end_element == unit.elements) continue;
+    for (const Parameter& parameter : unit.parameters) {
+      if (parameter.first_element != run.end_element) continue;
+      return Status(Code::kUsage,
+                    text("unit ", unit.name, ": parameter ", parameter.name, ": begins in group ",
+                         parameter.group.value_or(unit.group), " at element ", run.end_element, ", inside a block of ",
+                         granule, " int8 moments with one scale, which begins in group ", run.group),
+                    text("let parameters whose group is another than that of those before begin at multiples of ",
+                         granule, " elements"));
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status validate(const Workload& workload) {
+  PENSTOCK_TRY(validate(workload.form));
+  for (const Unit& unit : workload.units) {
+    PENSTOCK_TRY(validate_places(unit));
+    if (unit.trainable) PENSTOCK_TRY(validate_groups(unit, workload.form));
+  }
+  return Status();
+}
+
+std::vector<GroupRun> group_runs(const Unit& unit, const StateForm& form) {
+  std::vector<GroupRun> runs;
+  uint64_t at = 0;
+  auto run_to = [&](uint64_t end, uint32_t group) {
+    if (end <= at) return;
+    if (!runs.empty() && runs.back().group == group) runs.pop_back();
+    runs.push_back({group, end});
+    at = end;
+  };
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& parameter = unit.parameters[i];
+    run_to(parameter.first_element, unit.group);
+    const uint64_t next = i + 1 < unit.parameters.size() ? unit.parameters[i + 1].first_element : unit.elements;
+    const uint64_t padded = round_up(parameter.first_element + parameter.elements, group_granule(form));
+    run_to(std::min(padded, next), parameter.group.value_or(unit.group));
+  }
+  run_to(unit.elements, unit.group);
+  return runs;
+}
+
+}  // namespace penstock
