@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "tiering/hyper.h"
 
@@ -22,5 +23,7 @@ struct NumbersRun {
   StepNumbers numbers;
   uint64_t end_element = std::numeric_limits<uint64_t>::max();
 };
+
+using UnitNumbers = std::vector<NumbersRun>;
 
 }  // namespace penstock

@@ -117,24 +117,12 @@ Status Engine::begin(const StepBegin& begin) {
     return Status(Code::kUsage,
                   text("begin: ", begin.micro_batches, " micro-batches, planned for ", workload.micro_batches));
   }
+  PENSTOCK_TRY(check_groups(begin.groups));
   began_ = Clock::now();
   report_ = StepReport();
   StepSetup setup;
   setup.inverse_loss_scale = 1 / begin.loss_scale;
-  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
-    uint32_t group = workload.units[unit].group;
-    if (group >= begin.groups.size()) {
-      return Status(Code::kUsage, text("begin: unit ", workload.units[unit].name, " is in group ", group, " of ",
-                                       begin.groups.size()));
-    }
-    PENSTOCK_TRY(validate(workload.form.optimizer, begin.groups[group]));
-    StepNumbers numbers;
-    numbers.coefficients = make_coefficients(workload.form.optimizer, begin.groups[group], updates_done_ + 1);
-    numbers.gradient_scale = static_cast<float>(setup.inverse_loss_scale);
-    numbers.seed = seed_of(options_.seed, unit);
-    numbers.step = updates_done_ + 1;
-    setup.numbers.push_back({NumbersRun{numbers}});
-  }
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) setup.numbers.push_back(numbers_of(begin, unit));
   if (options_.clip_norm > 0) {
     // The least sum of squares that is certain to clip; the last digits of the norm depend on the order of adding.
     double norm = std::max(0.0, options_.clip_norm - 1e-6) * begin.loss_scale;
@@ -157,6 +145,39 @@ Status Engine::begin(const StepBegin& begin) {
   in_step_ = status.ok();
   left_ = Clock::now();
   return status;
+}
+
+Status Engine::check_groups(const std::vector<Hyper>& groups) const {
+  const Workload& workload = options_.request.workload;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    PENSTOCK_TRY(validate(workload.form.optimizer, groups[group]).within(text("begin: group ", group)));
+  }
+  auto refuse = [&](const std::string& who, uint32_t group) {
+    return Status(Code::kUsage, text("begin: ", who, " is in group ", group, " of ", groups.size()),
+                  "give the hyper-parameters of every group that units and parameters name");
+  };
+  for (const Unit& unit : workload.units) {
+    for (const Parameter& parameter : unit.parameters) {
+      const uint32_t group = parameter.group.value_or(unit.group);
+      if (group >= groups.size()) return refuse(text("parameter ", parameter.name, " of unit ", unit.name), group);
+    }
+    if (unit.group >= groups.size()) return refuse(text("unit ", unit.name), unit.group);
+  }
+  return Status();
+}
+
+UnitNumbers Engine::numbers_of(const StepBegin& begin, uint32_t unit) const {
+  const StateForm& form = options_.request.workload.form;
+  StepNumbers numbers;
+  numbers.gradient_scale = static_cast<float>(1 / begin.loss_scale);
+  numbers.seed = seed_of(options_.seed, unit);
+  numbers.step = updates_done_ + 1;
+  UnitNumbers runs;
+  for (const GroupRun& run : group_runs(options_.request.workload.units[unit], form)) {
+    numbers.coefficients = make_coefficients(form.optimizer, begin.groups[run.group], numbers.step);
+    runs.push_back({numbers, run.end_element});
+  }
+  return runs;
 }
 
 Status Engine::gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {

@@ -27,6 +27,7 @@
 #include "tiering/plan_run.h"
 #include "tiering/planner.h"
 #include "tiering/speculation.h"
+#include "tiering/step_numbers.h"
 
 namespace penstock::engine {
 
@@ -55,7 +56,7 @@ using InitialValues = std::function<void(uint32_t unit, uint64_t first, std::spa
 
 // What a step needs before its gradients come.
 struct StepBegin {
-  std::vector<Hyper> groups;  // of hyper-parameters, by number; a unit names its group
+  std::vector<Hyper> groups;  // of hyper-parameters, by number; units and their parameters name theirs
   uint32_t micro_batches = 1;
   double loss_scale = 1;
 };
@@ -133,6 +134,8 @@ class Engine {
   // Where it is not so, an earlier failure is why, and the answer; or the caller's order of verbs is wrong.
   Status expect_in_step(bool in_step, const char* verb);
   Status check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const;
+  Status check_groups(const std::vector<Hyper>& groups) const;
+  UnitNumbers numbers_of(const StepBegin& begin, uint32_t unit) const;
   Status hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values);
   template <typename Function>
   Status wait_for(std::function<bool(EngineCore&)> ready, Function then);

@@ -29,8 +29,6 @@
 
 namespace penstock::engine {
 
-using UnitNumbers = std::vector<NumbersRun>;
-
 // What a step's updates must know before the verdict.
 struct StepSetup {
   uint64_t round = 0;                // counts attempts; the plan's step number

@@ -71,3 +71,11 @@ penstock_mutant(engine_crash rng_captured_late EngineCrashRoot runtime/engine/ex
   "RootPayload payload = rounds_.at(ticket.step).payload;
   payload.rng = last_payload_.rng;
   parts_.store.commit(std::move(payload),")
+
+penstock_mutant(engine_crash groups_of_parameters_ignored EveryEventIsACut*/EveryStep runtime/engine/engine.cpp
+  "begin.groups[run.group]"
+  "begin.groups[options_.request.workload.units[unit].group]")
+
+penstock_mutant(engine_crash only_the_first_group_struck EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
+  "for (NumbersRun& run : unit) run.numbers.gradient_scale = scale;"
+  "unit.front().numbers.gradient_scale = scale;")

@@ -67,7 +67,7 @@ class EngineOnDrive : public testing::Test {
     EXPECT_TRUE(std::regex_match(status.message(), words)) << status.message();
     EXPECT_TRUE(status.code() == Code::kEnvironment || status.code() == Code::kDoesNotFit);
     EXPECT_FALSE(status.remedy().empty());
-    EXPECT_EQ(engine.begin({.groups = {world_.hyper}}).message(), status.message());
+    EXPECT_EQ(engine.begin({.groups = world_.groups}).message(), status.message());
   }
   void expect_goes_on() {
     const uint64_t promised = promised_;
@@ -133,7 +133,7 @@ TEST_F(EngineOnDrive, SurvivesADriveThatGoesAwayBetweenTwoGradients) {
   ASSERT_NE(engine, nullptr);
   ASSERT_TRUE(steps(*engine, 3).ok());
   const std::vector<uint16_t> gradient(40'000, 0x3c00);
-  ASSERT_TRUE(engine->begin({.groups = {world_.hyper}}).ok());
+  ASSERT_TRUE(engine->begin({.groups = world_.groups}).ok());
   Status status;
   bool lost = false;
   for (uint32_t unit = 12; unit-- > 0 && status.ok();) {

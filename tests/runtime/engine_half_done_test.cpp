@@ -121,7 +121,7 @@ TEST_P(EngineHalfDone, AFailureInsideAStepIsEveryLaterVerbsAnswer) {
   const std::vector<uint16_t> gradient(3'000);
   std::vector<std::byte> values(8);
   for (int again = 0; again < 2; ++again) {
-    EXPECT_EQ(engine->begin({.groups = {world_.hyper}}).message(), settled);
+    EXPECT_EQ(engine->begin({.groups = world_.groups}).message(), settled);
     EXPECT_EQ(engine->gradient(1, 0, Dtype::bf16, std::as_bytes(std::span(gradient))).message(), settled);
     EXPECT_EQ(engine->absent_gradient(1, Absent::skip).message(), settled);
     EXPECT_EQ(engine->step().status().message(), settled);
@@ -150,7 +150,7 @@ class EngineHalfDiscarded : public EngineHalfDone {};
 
 TEST_P(EngineHalfDiscarded, AFailureIsTheEnd) {
   auto begin_step = [this](Engine& engine) {
-    CHECK(engine.begin({.groups = {world_.hyper}}).ok());
+    CHECK(engine.begin({.groups = world_.groups}).ok());
     const std::vector<uint16_t> gradient(3'000, 0x3c00);
     CHECK(engine.gradient(1, 0, Dtype::bf16, std::as_bytes(std::span(gradient))).ok());
   };

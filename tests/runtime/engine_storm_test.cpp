@@ -212,7 +212,7 @@ class Storm {
   Status begin_and_discard(Engine& engine) {
     const PlanRequest& request = world_.options.request;
     if (!clips_ && (request.slots == 1 || request.durability->kind != Durability::Kind::step)) return Status();
-    PENSTOCK_TRY(engine.begin({.groups = {world_.hyper}, .micro_batches = world_.micro_batches}));
+    PENSTOCK_TRY(engine.begin({.groups = world_.groups, .micro_batches = world_.micro_batches}));
     shuffle_units();
     for (size_t given = random_() % (world_.unit_order.size() + 1); given > 0; --given) {
       const uint32_t unit = world_.unit_order[given - 1];

@@ -183,7 +183,7 @@ TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
       ASSERT_TRUE(world.step(**engine, 0.001f).ok());
       world.plain_step(1, 0.001f);
       // Two units out of three, the second of which has none, then the trainer fails.
-      ASSERT_TRUE((*engine)->begin({.groups = {world.hyper}}).ok());
+      ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
       const std::vector<uint16_t> values(world.options.request.workload.units[2].elements, 0x3f80);
       ASSERT_TRUE((*engine)->gradient(2, 0, Dtype::bf16, std::as_bytes(std::span(values))).ok());
       ASSERT_TRUE((*engine)->absent_gradient(1, Absent::skip).ok());
@@ -337,6 +337,51 @@ TEST(Engine, RefusesAnotherModelByName) {
   EXPECT_NE(engine.status().message().find("unit1"), std::string::npos) << engine.status().message();
 }
 
+TEST(Engine, RefusesAStepWithoutTheHyperParametersOfAGroup) {
+  EngineWorld world(3);
+  std::vector<Unit>& units = world.options.request.workload.units;
+  units[1].parameters = {{"h.1.weight", 0, 5000}, {"h.1.bias", 5120, 100, 3}};
+  units[2].group = 4;
+  units[2].parameters.clear();
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  auto expect_refused = [&](const std::string& why) {
+    Status refused = (*engine)->begin({.groups = world.groups});
+    EXPECT_EQ(refused.code(), Code::kUsage);
+    EXPECT_EQ(refused.message(), "begin: " + why);
+  };
+  expect_refused("parameter h.1.bias of unit unit1 is in group 3 of 3");
+  world.groups.resize(4);
+  expect_refused("unit unit2 is in group 4 of 4");
+  world.groups.push_back({.beta1 = 1});
+  expect_refused("group 4: adamw: beta1: 1");
+  world.groups[4].beta1 = 0;
+  EXPECT_TRUE((*engine)->begin({.groups = world.groups}).ok()) << "a refusal is no failure";
+}
+
+// Every run may group its parameters anew; but a block of int8 moments, which has one scale, has one group.
+TEST(Engine, KeepsGroupsOutOfTheStore) {
+  EngineWorld world(3);
+  Workload& workload = world.options.request.workload;
+  workload.form.moments = MomentForm::int8;
+  workload.units[1].group = 0;
+  workload.units[1].parameters = {{"weight", 0, 1408}, {"bias", 1408, 100, 1}};
+  const std::string refusal =
+      "unit unit1: parameter bias: begins in group 1 at element 1408, inside a block of 256 int8 moments with one "
+      "scale, which begins in group 0";
+  for (uint32_t unit : {0u, 2u}) workload.units[unit].parameters.clear();
+  EXPECT_EQ(world.create().message(), refusal);
+  workload.units[1].parameters[1].group.reset();
+  ASSERT_TRUE(world.create().ok());
+  workload.units[1].parameters[1].group = 1;
+  EXPECT_EQ(Engine::open(world.options).status().message(), refusal);
+  workload.units[1].group = 1;
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_TRUE(world.step(**engine, 0.001f).ok());
+}
+
 TEST(Engine, LeavesAUnitWithoutGradientUntouched) {
   EngineWorld world(5);
   ASSERT_TRUE(world.create().ok());
@@ -348,7 +393,7 @@ TEST(Engine, LeavesAUnitWithoutGradientUntouched) {
     return values;
   };
   std::vector<uint16_t> before0 = weights(0), before1 = weights(1);
-  ASSERT_TRUE((*engine)->begin({.groups = {world.hyper}}).ok());
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
   std::vector<uint16_t> gradient(world.options.request.workload.units[2].elements, 0x3f80);
   ASSERT_TRUE((*engine)->gradient(2, 0, Dtype::bf16, std::as_bytes(std::span(gradient))).ok());
   ASSERT_TRUE((*engine)->absent_gradient(1, Absent::skip).ok());
@@ -409,7 +454,7 @@ TEST(Engine, RefusesAnAbsentGradientOfWhatHasOneOrIsNotThere) {
   ASSERT_TRUE(world.create().ok());
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
-  ASSERT_TRUE((*engine)->begin({.groups = {world.hyper}, .micro_batches = 2}).ok());
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups, .micro_batches = 2}).ok());
   const std::vector<uint16_t> values(world.options.request.workload.units[2].elements, 0x3f80);
   auto give = [&](uint32_t mb) { return (*engine)->gradient(2, mb, Dtype::bf16, std::as_bytes(std::span(values))); };
   auto expect_refused = [&](uint32_t unit, const std::string& why) {

@@ -39,6 +39,7 @@ class EngineWorld {
       unit.elements = elements;
       workload.units.push_back(unit);
       plain_.units.emplace_back(initial(static_cast<uint32_t>(plain_.units.size()), elements));
+      cut_into_groups(workload.units.back(), plain_.units.back());
     }
     DriveRates drive;
     drive.burst = MixCurve::flat(4);
@@ -55,9 +56,10 @@ class EngineWorld {
       drives_made.description = "memory";
       return Result<Drives>(std::move(drives_made));
     };
-    hyper.lr = settings.lr = 1e-2;
-    hyper.weight_decay = settings.decay = 0.1;
-    hyper.beta2 = settings.beta2 = 0.95;
+    settings.groups.clear();
+    for (const Hyper& group : groups) {
+      settings.groups.push_back({group.lr, group.beta1, group.beta2, group.eps, group.weight_decay});
+    }
   }
 
   Status create() {
@@ -69,7 +71,7 @@ class EngineWorld {
   // One step of both; `size` scales the gradients.
   Result<StepReport> step(Engine& engine, float size) {
     const uint64_t number = engine.steps_done() + 1;
-    Status begun = engine.begin({.groups = {hyper}, .micro_batches = micro_batches, .loss_scale = settings.loss_scale});
+    Status begun = engine.begin({.groups = groups, .micro_batches = micro_batches, .loss_scale = settings.loss_scale});
     if (!begun.ok()) return begun;
     std::vector<uint32_t> order = unit_order;
     for (uint32_t unit = static_cast<uint32_t>(plain_.units.size()); order.size() < plain_.units.size();)
@@ -139,7 +141,10 @@ class EngineWorld {
   PlainModel& plain() { return plain_; }
 
   EngineOptions options;
-  Hyper hyper;
+  // Of matrices, of norms and biases, and one that differs in everything.
+  std::vector<Hyper> groups = {{.lr = 1e-2, .beta2 = 0.95, .weight_decay = 0.1},
+                               {.lr = 1e-2, .beta2 = 0.95},
+                               {.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.3}};
   plain::Settings settings;
   uint32_t micro_batches = 1;
   std::vector<uint32_t> unit_order;  // in which gradients come; empty: backward
@@ -155,6 +160,32 @@ class EngineWorld {
   void read(Engine& engine, uint32_t unit, Role role, std::vector<T>& values) {
     Status status = engine.read(unit, role, 0, std::as_writable_bytes(std::span(values)));
     EXPECT_TRUE(status.ok()) << status.message();
+  }
+  // Parameters of all groups, short and long, some with padding behind them, and elements that no parameter names; some
+  // begin where a tile of one block does. The plain loop is told where they end in words of its own.
+  void cut_into_groups(Unit& unit, plain::Unit& plain) {
+    const uint64_t number = plain_.units.size() - 1;
+    std::mt19937_64 random(seed_ * 1009 + number);
+    unit.group = static_cast<uint32_t>(number % groups.size());
+    plain.parts.clear();
+    for (uint64_t at = 0; at < unit.elements;) {
+      const uint64_t lengths[] = {1 + random() % 700, unit.elements / 3, kBlockElements - at % kBlockElements};
+      const uint64_t length = std::min(lengths[random() % 3], unit.elements - at);
+      uint32_t group = static_cast<uint32_t>(random() % groups.size());
+      switch (random() % 4) {
+        case 0:
+          group = unit.group;
+          break;  // unnamed
+        case 1:
+          group = unit.group;
+          unit.parameters.push_back({text(unit.name, ".", at), at, length});
+          break;
+        default:
+          unit.parameters.push_back({text(unit.name, ".", at), at, length, group});
+      }
+      at = std::min(unit.elements, (at + length + 127) / 128 * 128);
+      plain.parts.push_back({group, at});
+    }
   }
   float initial_value(uint32_t unit, uint64_t i) const {
     return static_cast<float>(static_cast<int64_t>((i * 2654435761u + unit * 97 + seed_) % 20011) - 10005) * 1e-5f;

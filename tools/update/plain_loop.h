@@ -22,16 +22,28 @@ inline float real(uint32_t b) {
 inline float tiny_to_zero(float x, float tiny) { return std::fabs(x) < tiny ? std::copysign(0.0f, x) : x; }
 inline float stored(float x) { return std::isnan(x) ? real(0x7fc00000) : tiny_to_zero(x, 0x1p-100f); }
 
+// Of hyper-parameters.
+struct Group {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 0;
+};
+
 struct Settings {
-  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 0, clip = 0, loss_scale = 1;
+  std::vector<Group> groups = {Group()};
+  double clip = 0, loss_scale = 1;
   bool skip_overflow = false;
 };
 
 struct Unit {
+  // The elements from the part before it to `end`.
+  struct Part {
+    size_t group, end;
+  };
   std::vector<float> p, m, v, sum;
   std::vector<uint16_t> g;  // complete, in bf16
+  std::vector<Part> parts;
 
-  explicit Unit(std::vector<float> master = {}) : p(std::move(master)), m(p.size()), v(p.size()), g(p.size()) {}
+  explicit Unit(std::vector<float> master = {})
+      : p(std::move(master)), m(p.size()), v(p.size()), g(p.size()), parts{{0, p.size()}} {}
 
   void add_gradient(const uint16_t* micro_batch, bool first, bool last) {
     sum.resize(p.size());
@@ -70,20 +82,25 @@ inline void step(std::vector<Unit>& units, const Settings& s, uint64_t& count) {
   double factor = s.clip > 0 ? std::fmin(1.0, s.clip / (std::sqrt(squares) / s.loss_scale + 1e-6)) : 1.0;
   const double t = static_cast<double>(++count);
   const float scale = static_cast<float>(1 / s.loss_scale * factor);
-  const float shrink = static_cast<float>(1 - s.lr * s.decay), w1 = static_cast<float>(1 - s.beta1),
-              w2 = static_cast<float>(1 - s.beta2), b2 = static_cast<float>(s.beta2), eps = static_cast<float>(s.eps),
-              root = static_cast<float>(std::sqrt(1 - std::pow(s.beta2, t))),
-              rate = static_cast<float>(-s.lr / (1 - std::pow(s.beta1, t)));
   for (Unit& unit : units) {
-    for (size_t i = 0; i < unit.p.size(); ++i) {
-      float &p = unit.p[i], &m = unit.m[i], &v = unit.v[i];
-      float g = tiny_to_zero(real(uint32_t{unit.g[i]} << 16) * scale, 0x1p-120f);
-      p *= shrink;
-      m = stored(std::fma(w1, g - m, m));
-      float held = v * b2;
-      v = stored(std::fma(w2 * g, g, held));
-      float moved = tiny_to_zero(rate * m, 0x1p-120f) / (std::sqrt(v) / root + eps);
-      p = stored(p + tiny_to_zero(moved, 0x1p-120f));
+    size_t i = 0;
+    for (const Unit::Part& part : unit.parts) {
+      const Group& group = s.groups[part.group];
+      const float shrink = static_cast<float>(1 - group.lr * group.decay), w1 = static_cast<float>(1 - group.beta1),
+                  w2 = static_cast<float>(1 - group.beta2), b2 = static_cast<float>(group.beta2),
+                  eps = static_cast<float>(group.eps),
+                  root = static_cast<float>(std::sqrt(1 - std::pow(group.beta2, t))),
+                  rate = static_cast<float>(-group.lr / (1 - std::pow(group.beta1, t)));
+      for (; i < part.end; ++i) {
+        float &p = unit.p[i], &m = unit.m[i], &v = unit.v[i];
+        float g = tiny_to_zero(real(uint32_t{unit.g[i]} << 16) * scale, 0x1p-120f);
+        p *= shrink;
+        m = stored(std::fma(w1, g - m, m));
+        float held = v * b2;
+        v = stored(std::fma(w2 * g, g, held));
+        float moved = tiny_to_zero(rate * m, 0x1p-120f) / (std::sqrt(v) / root + eps);
+        p = stored(p + tiny_to_zero(moved, 0x1p-120f));
+      }
     }
   }
 }

@@ -20,14 +20,8 @@ PlainRun::PlainRun(const UpdateRun& run) : run_(run) {
     units_.emplace_back(std::move(master));
   }
   const Hyper& hyper = run.hyper();
-  settings_ = {.lr = hyper.lr,
-               .beta1 = hyper.beta1,
-               .beta2 = hyper.beta2,
-               .eps = hyper.eps,
-               .decay = hyper.weight_decay,
-               .clip = run.clip_norm(),
-               .loss_scale = 1,
-               .skip_overflow = false};
+  settings_.groups = {{hyper.lr, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay}};
+  settings_.clip = run.clip_norm();
 }
 
 void PlainRun::step() {
