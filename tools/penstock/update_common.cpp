@@ -88,7 +88,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   settings.folders = split(flags.stores);
   settings.strike_share = flags.strike_share;
   // What made the steps that the store has; others would not be those that `penstock verify` makes again.
-  settings.config_hash = text("--seed ", flags.seed, " --strike-share ", flags.strike_share);
+  settings.config_hash =
+      text("--seed ", flags.seed, " --strike-share ", flags.strike_share, ", norms and biases without decay");
   if (flags.threads > kThreadsMax) {
     return Status(Code::kUsage, text("--threads: ", flags.threads), text("give at most ", kThreadsMax));
   }

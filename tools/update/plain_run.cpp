@@ -3,11 +3,16 @@
 namespace penstock::tools {
 namespace {
 
-void note(Comparison& comparison, const std::string& tensor, uint64_t index, uint32_t tiered, uint32_t plain) {
-  ++comparison.words_compared;
-  if (tiered == plain) return;
-  ++comparison.words_different;
-  if (!comparison.first) comparison.first = {tensor, index, tiered, plain};
+uint32_t word_of(uint16_t value) { return value; }
+uint32_t word_of(float value) { return plain::bits(value); }
+
+// The word of a unit's role, as people name it: by parameter.
+Comparison::Difference difference_at(const Unit& unit, Role role, uint64_t index, uint32_t tiered, uint32_t plain) {
+  size_t number = 0;
+  while (number + 1 < unit.parameters.size() && unit.parameters[number + 1].first_element <= index) ++number;
+  const Parameter& parameter = unit.parameters[number];
+  const std::string tensor = role == Role::weight ? parameter.name : text(parameter.name, ' ', name_of(role));
+  return {tensor, index - parameter.first_element, tiered, plain};
 }
 
 }  // namespace
@@ -18,9 +23,16 @@ PlainRun::PlainRun(const UpdateRun& run) : run_(run) {
     std::vector<float> master(shapes[unit].elements);
     run.model().initial(unit, 0, master);
     units_.emplace_back(std::move(master));
+    std::vector<plain::Unit::Part>& parts = units_.back().parts;
+    parts.clear();
+    for (const Parameter& parameter : shapes[unit].parameters) {
+      parts.push_back({*parameter.group, parameter.first_element + parameter.elements});
+    }
   }
-  const Hyper& hyper = run.hyper();
-  settings_.groups = {{hyper.lr, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay}};
+  settings_.groups.clear();
+  for (const Hyper& group : run.groups()) {
+    settings_.groups.push_back({group.lr, group.beta1, group.beta2, group.eps, group.weight_decay});
+  }
   settings_.clip = run.clip_norm();
 }
 
@@ -39,25 +51,25 @@ Result<Comparison> PlainRun::compare(engine::Engine& engine) const {
   Comparison comparison;
   for (uint32_t index = 0; index < units_.size(); ++index) {
     const plain::Unit& unit = units_[index];
-    const std::string& name = run_.model().units()[index].parameters.front().name;
+    const Unit& shape = run_.model().units()[index];
     std::vector<uint16_t> halves(unit.p.size());
     std::vector<float> moments(unit.p.size());
-    auto read = [&](Role role, auto& values) {
-      ++comparison.tensors;
-      return engine.read(index, role, 0, std::as_writable_bytes(std::span(values)));
+    auto compare = [&](Role role, auto& values, auto plain_value) {
+      PENSTOCK_TRY(engine.read(index, role, 0, std::as_writable_bytes(std::span(values))));
+      comparison.tensors += shape.parameters.size();
+      comparison.words_compared += values.size();
+      for (size_t i = 0; i < values.size(); ++i) {
+        const uint32_t tiered = word_of(values[i]), plain = word_of(plain_value(i));
+        if (tiered == plain) continue;
+        ++comparison.words_different;
+        if (!comparison.first) comparison.first = difference_at(shape, role, i, tiered, plain);
+      }
+      return Status();
     };
-    PENSTOCK_TRY(read(Role::weight, halves));
-    for (size_t i = 0; i < halves.size(); ++i) note(comparison, name, i, halves[i], unit.high(i));
-    PENSTOCK_TRY(read(Role::master_low, halves));
-    for (size_t i = 0; i < halves.size(); ++i) note(comparison, name + " master_low", i, halves[i], unit.low(i));
-    PENSTOCK_TRY(read(Role::momentum, moments));
-    for (size_t i = 0; i < moments.size(); ++i) {
-      note(comparison, name + " momentum", i, plain::bits(moments[i]), plain::bits(unit.m[i]));
-    }
-    PENSTOCK_TRY(read(Role::variance, moments));
-    for (size_t i = 0; i < moments.size(); ++i) {
-      note(comparison, name + " variance", i, plain::bits(moments[i]), plain::bits(unit.v[i]));
-    }
+    PENSTOCK_TRY(compare(Role::weight, halves, [&](size_t i) { return unit.high(i); }));
+    PENSTOCK_TRY(compare(Role::master_low, halves, [&](size_t i) { return unit.low(i); }));
+    PENSTOCK_TRY(compare(Role::momentum, moments, [&](size_t i) { return unit.m[i]; }));
+    PENSTOCK_TRY(compare(Role::variance, moments, [&](size_t i) { return unit.v[i]; }));
   }
   return comparison;
 }

@@ -19,6 +19,17 @@ uint64_t mixed(uint64_t x) {
 // Evenly in [-1, 1).
 float signed_share(uint64_t x) { return static_cast<float>(static_cast<int64_t>(x) >> 40) * 0x1p-23f; }
 
+// A square matrix of nearly all elements, behind a norm and before a bias as long as its rows. They lie without gaps.
+std::vector<Parameter> parameters_of(const std::string& unit, uint64_t elements) {
+  const auto side = static_cast<uint64_t>(std::sqrt(static_cast<double>(elements)));
+  const uint64_t row = round_down(side, kParameterAlignmentElements);
+  if (row == 0) return {{unit + ".weight", 0, elements, SyntheticModel::kMatrices}};
+  const uint64_t bias = round_down(elements - row, kParameterAlignmentElements);
+  return {{unit + ".norm", 0, row, SyntheticModel::kVectors},
+          {unit + ".weight", row, bias - row, SyntheticModel::kMatrices},
+          {unit + ".bias", bias, elements - bias, SyntheticModel::kVectors}};
+}
+
 }  // namespace
 
 uint64_t SyntheticModel::usual_unit_elements(uint64_t parameters) {
@@ -31,7 +42,7 @@ SyntheticModel::SyntheticModel(uint64_t parameters, uint64_t unit_elements, uint
     Unit unit;
     unit.name = text("unit", units_.size());
     unit.elements = std::min(unit_elements, parameters - first);
-    unit.parameters = {{text("unit", units_.size(), ".weight"), 0, unit.elements}};
+    unit.parameters = parameters_of(unit.name, unit.elements);
     units_.push_back(std::move(unit));
   }
   pattern_.resize(std::min(unit_elements, parameters) + kBeginnings);

@@ -1,5 +1,6 @@
-// SyntheticModel stands for a model until there is a trainer: units of equal size, initial values and gradients that
-// are functions of a seed alone, cheap to make and the same in every process.
+// SyntheticModel stands for a model until there is a trainer: units of equal size, each a norm, a matrix and a bias
+// where it is large enough, initial values and gradients that are functions of a seed alone, cheap to make and the same
+// in every process.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,9 @@ namespace penstock::tools {
 
 class SyntheticModel {
  public:
+  // Of hyper-parameters, as trainers set them: norms and biases do not decay.
+  enum Group : uint32_t { kMatrices, kVectors, kGroups };
+
   // `parameters` in units of at most `unit_elements`.
   SyntheticModel(uint64_t parameters, uint64_t unit_elements, uint64_t seed);
 

@@ -41,9 +41,8 @@ UpdateRun::UpdateRun(const UpdateSettings& settings)
   options_.update_threads = settings.threads;
   options_.seed = settings.seed;
   options_.config_hash = settings.config_hash;
-  hyper_.lr = 1e-4;
-  hyper_.beta2 = 0.95;
-  hyper_.weight_decay = 0.1;
+  groups_.assign(SyntheticModel::kGroups, {.lr = 1e-4, .beta2 = 0.95});
+  groups_[SyntheticModel::kMatrices].weight_decay = 0.1;
 }
 
 Status UpdateRun::create(aio::CreateOptions::Existing existing) {
@@ -70,7 +69,7 @@ bool UpdateRun::strikes(uint64_t step) const {
 
 Result<engine::StepReport> UpdateRun::step() {
   const uint64_t number = engine_->steps_done() + 1;
-  PENSTOCK_TRY(engine_->begin({.groups = {hyper_}, .micro_batches = 1, .loss_scale = loss_scale(number)}));
+  PENSTOCK_TRY(engine_->begin({.groups = groups_, .micro_batches = 1, .loss_scale = loss_scale(number)}));
   for (uint32_t unit = static_cast<uint32_t>(model_.units().size()); unit-- > 0;) {
     Status given = engine_->gradient(unit, 0, Dtype::bf16, model_.gradient(number, unit));
     if (!given.ok()) return given;

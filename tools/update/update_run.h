@@ -35,7 +35,8 @@ class UpdateRun {
 
   const SyntheticModel& model() const { return model_; }
   const engine::EngineOptions& options() const { return options_; }
-  const Hyper& hyper() const { return hyper_; }
+  // Of hyper-parameters, by SyntheticModel::Group.
+  const std::vector<Hyper>& groups() const { return groups_; }
 
   Status create(aio::CreateOptions::Existing existing);
   // At the last committed step; the host budget is what the process has, and what the plan takes besides.
@@ -53,7 +54,7 @@ class UpdateRun {
   const UpdateSettings settings_;
   SyntheticModel model_;
   engine::EngineOptions options_;
-  Hyper hyper_;
+  std::vector<Hyper> groups_;
   std::unique_ptr<engine::Engine> engine_;
 };
 
