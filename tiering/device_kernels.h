@@ -68,7 +68,9 @@ struct RoundStochastic {
 };
 
 // One optimizer step over a tile, in place: what cpu_optim's TileUpdater does, with the same planes in the same order.
-// REQUIRES: with int8 moments first_element is a multiple of kMomentBlockElements.
+// A tile of several groups of hyper-parameters is launched run by run, each with its numbers and its part of the
+// planes. REQUIRES: with int8 moments first_element is a multiple of kMomentBlockElements, and so is the end of all but
+// the unit's last run.
 struct UpdateTile {
   static constexpr size_t kPlanesMax = 5;
 

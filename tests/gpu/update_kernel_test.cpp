@@ -84,29 +84,52 @@ TEST(UpdateKernelAdamw, LeavesTheBytesThatTheCpuLeavesOverMillionsOfElements) {
   }
 }
 
+// A run of the tile's elements as a launch of its own.
+void update_part(Tile& tile, const StepNumbers& numbers, uint64_t first_element, uint64_t begin, uint64_t end) {
+  kernel::UpdateTile part{.form = tile.form, .numbers = numbers};
+  part.weight = tile.weight.data() + begin * bytes_of(tile.form.weight);
+  part.gradient = tile.gradient.data() + begin * bytes_of(tile.form.gradient);
+  for (size_t i = 0; i < tile.layout.places.size(); ++i) {
+    part.planes[i] = tile.plane(i) + tile.layout.places[i].plane.bytes(begin);
+  }
+  part.elements = end - begin;
+  part.first_element = first_element + begin;
+  run_on_host(part);
+}
+
+constexpr uint64_t kFirstElement = 12 * kMomentBlockElements;
+
 // A tile cut in two anywhere (at moment blocks, where moments are bytes) is the same tile.
 TEST(UpdateKernelAdamw, DoesNotDependOnHowATileIsCut) {
   for (MomentForm moments : {MomentForm::fp32, MomentForm::bf16, MomentForm::int8}) {
-    StateForm form;
-    form.moments = moments;
-    Tile whole(form, 4096, 0, 5);
+    Tile whole({.moments = moments}, 4096, 0, 5);
     Tile cut = whole;
-    StepNumbers numbers{make_coefficients(form.optimizer, {}, 3), 1.0f, 9, 3};
-    update_on_device(whole, numbers, 12 * kMomentBlockElements);
-    kernel::UpdateTile part{.form = form, .numbers = numbers};
-    for (auto [begin, end] : {std::pair{0, 1280}, std::pair{1280, 4096}}) {
-      uint64_t at = static_cast<uint64_t>(begin);
-      part.weight = cut.weight.data() + 2 * at;
-      part.gradient = cut.gradient.data() + 2 * at;
-      for (size_t i = 0; i < cut.layout.places.size(); ++i) {
-        part.planes[i] = cut.plane(i) + cut.layout.places[i].plane.bytes(at);
-      }
-      part.elements = static_cast<uint64_t>(end - begin);
-      part.first_element = 12 * kMomentBlockElements + at;
-      run_on_host(part);
-    }
+    StepNumbers numbers{make_coefficients(whole.form.optimizer, {}, 3), 1.0f, 9, 3};
+    update_on_device(whole, numbers, kFirstElement);
+    update_part(cut, numbers, kFirstElement, 0, 1280);
+    update_part(cut, numbers, kFirstElement, 1280, 4096);
     expect_equal(whole.weight, cut.weight, "weight");
     expect_equal(whole.slot, cut.slot, "state");
+  }
+}
+
+TEST(UpdateKernelAdamw, TakesATileOfSeveralGroupsRunByRun) {
+  for (MomentForm moments : {MomentForm::fp32, MomentForm::bf16, MomentForm::int8}) {
+    Tile on_cpu({.moments = moments}, 4001, 0, 5);
+    Tile on_device = on_cpu;
+    UnitNumbers runs;
+    const uint64_t step = moments == MomentForm::int8 ? kMomentBlockElements : 128;
+    uint64_t begin = 0;
+    for (uint64_t end : {step, 3 * step, 10 * step, uint64_t{4001}}) {
+      const Hyper hyper{.lr = 1e-3 * static_cast<double>(end % 7 + 1), .weight_decay = begin == 0 ? 0 : 0.1};
+      const StepNumbers numbers{make_coefficients(on_cpu.form.optimizer, hyper, 3), 1.0f, end, 3};
+      runs.push_back({numbers, kFirstElement + end});
+      update_part(on_device, numbers, kFirstElement, begin, end);
+      begin = end;
+    }
+    cpu_optim::TileUpdater(on_cpu.form).update(view_on_cpu(on_cpu, kFirstElement), runs);
+    expect_equal(on_cpu.weight, on_device.weight, "weight");
+    expect_equal(on_cpu.slot, on_device.slot, "state");
   }
 }
 

@@ -89,8 +89,7 @@ struct Tile {
   }
 };
 
-inline void update_on_cpu(Tile& tile, const StepNumbers& numbers, uint64_t first_element,
-                          cpu_optim::Isa isa = cpu_optim::Isa::scalar) {
+inline cpu_optim::TileView view_on_cpu(Tile& tile, uint64_t first_element) {
   cpu_optim::TileView view;
   view.weight = cpu_optim::PlaneView::in_place(tile.weight.data() + tile.misalignment * bytes_of(tile.form.weight));
   view.gradient = tile.gradient.data() + tile.misalignment * bytes_of(tile.form.gradient);
@@ -99,7 +98,12 @@ inline void update_on_cpu(Tile& tile, const StepNumbers& numbers, uint64_t first
   }
   view.elements = tile.elements;
   view.first_element = first_element;
-  cpu_optim::TileUpdater(tile.form, isa).update(view, numbers);
+  return view;
+}
+
+inline void update_on_cpu(Tile& tile, const StepNumbers& numbers, uint64_t first_element,
+                          cpu_optim::Isa isa = cpu_optim::Isa::scalar) {
+  cpu_optim::TileUpdater(tile.form, isa).update(view_on_cpu(tile, first_element), numbers);
 }
 
 inline std::vector<StateForm> all_forms(OptimizerKind kind) {
