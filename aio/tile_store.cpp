@@ -80,20 +80,23 @@ std::optional<TileStore::Reading> TileStore::begin_read(TileId tile, Range range
 
 void TileStore::end_read(TileSlot place) { tiles_.end_read(place); }
 
-std::optional<TileStore::Writing> TileStore::begin_write(TileId tile, Update update, uint64_t lease_offset_bytes) {
+Result<std::optional<TileStore::Writing>> TileStore::begin_write(TileId tile, Update update,
+                                                                 uint64_t lease_offset_bytes) {
   CHECK(parts_->shape.kind(tile).updated, "tile ", tile, " is frozen");
-  if (!status_.ok()) return std::nullopt;
+  PENSTOCK_TRY(status_);
+  const std::optional<Writing> not_yet;
   if (parts_->layout.slots() == 1 && parts_->root.state == RootRecord::State::whole) {
     CHECK(update == Update::final, "a store of one slot has nothing to go back to");
     if (!committing()) mark_torn();
-    return std::nullopt;
+    return not_yet;
   }
   std::optional<uint32_t> slot = tiles_.try_begin_write(tile, update);
-  if (!slot) return std::nullopt;
+  if (!slot && parts_->layout.slots() == 1) return not_yet;
+  if (!slot) return Status(Code::kEnvironment, text("write of tile ", tile, ": no slot is free"));
   TileSlot place{tile, *slot};
   Range all = whole(tile);
-  return Writing{
-      place, extents_of(parts_->layout, parts_->files, place, all.offset_bytes, all.length_bytes, lease_offset_bytes)};
+  return std::optional<Writing>{{place, extents_of(parts_->layout, parts_->files, place, all.offset_bytes,
+                                                   all.length_bytes, lease_offset_bytes)}};
 }
 
 void TileStore::written(TileSlot place, std::span<const uint64_t> checksums) {

@@ -3,7 +3,7 @@
 //
 // A step, as the store sees it:
 //   begin_read(tile)    where its current version lies, and its checksums; end_read() when those bytes have arrived.
-//   begin_write(tile)   a free slot, if there is one yet; written() with the checksums when the write has ended.
+//   begin_write(tile)   a free slot, if there is one; written() with the checksums when the write has ended.
 //   confirm()           what was written speculatively since the last confirm or discard is the truth.
 //   discard()           it is not.
 //   commit(payload)     makes everything written so far durable; goes on inside engine.poll() and tells when it is.
@@ -151,10 +151,12 @@ class TileStore {
     TileSlot place;
     std::vector<Extent> extents;
   };
-  // A free slot for the tile's next version; nothing while there is none: the root that still names one is not durable
-  // yet, or I/O on it has not ended, or the store has failed. `speculative` keeps the current version for a discard().
-  // `final` is current at once, and may take a slot whose version was never made durable.
-  std::optional<Writing> begin_write(TileId tile, Update update, uint64_t lease_offset_bytes = 0);
+  // A free slot for the tile's next version. `speculative` keeps the current version for a discard(). `final` is
+  // current at once, and may take a slot whose version was never made durable.
+  // Refused where the store has failed or no slot is free: the root that still names one is not durable yet, or I/O on
+  // it has not ended. Where tiles have one slot, nothing means not yet, and to ask again when I/O has ended: first the
+  // root must say that the slot may be torn.
+  Result<std::optional<Writing>> begin_write(TileId tile, Update update, uint64_t lease_offset_bytes = 0);
   // The write has ended well.
   void written(TileSlot place, std::span<const uint64_t> checksums);
   // The write has failed. If it was speculative, only discard() can follow; else the store has failed.

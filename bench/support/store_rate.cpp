@@ -53,8 +53,8 @@ class StoreLoad {
       return;
     }
     const TileId to_write = (traffic_.first_tile + writes_) % tiles_;
-    auto writing = store_.begin_write(to_write, Update::final);
-    CHECK(writing.has_value(), "the store has no free slot");
+    const auto writing = store_.begin_write(to_write, Update::final).value();
+    CHECK(writing.has_value(), "the store has one slot a tile");
     ++writes_;
     follow(engine_.write(writing->extents, std::move(lease), IoEngine::kWhenever), store_.layout().tile_bytes(to_write),
            [this, place = writing->place, to_write] {

@@ -184,11 +184,11 @@ Status EngineCore::read_tile(uint32_t tile, aio::TileStore::Range range, Lease i
 
 Status EngineCore::write_tile(uint32_t tile, Lease from) {
   std::optional<aio::TileStore::Writing> writing;
-  while (!(writing = store_->begin_write(tile, Update::final)) && store_->layout().slots() == 1) {
-    PENSTOCK_TRY(store_->status());
-    drives_.io->wait(std::chrono::milliseconds(100));  // until the root says that the only slots may be torn
+  while (!writing) {
+    PENSTOCK_TRY_ASSIGN(begun, store_->begin_write(tile, Update::final));
+    writing = std::move(begun);
+    if (!writing) drives_.io->wait(std::chrono::milliseconds(100));
   }
-  if (!writing) return Status(Code::kEnvironment, text("write of tile ", tile, ": no slot is free"));
   std::vector<uint64_t> checksums = checksums_of(tile, from.data());
   Result<Lease> written = drives_.io->write(writing->extents, std::move(from), IoEngine::kWhenever).wait();
   if (!written.ok()) {

@@ -232,19 +232,10 @@ void Executor::begin_write(Ticket ticket, const Move& move) {
   // an earlier step's update, which no verdict of this one takes back.
   const bool of_earlier_step = rests_in_host && parts_.plan.clipping;
   bool speculative = !of_round.verdict_given && of_round.setup.keeps_confirmed && !of_earlier_step;
-  std::optional<aio::TileStore::Writing> writing =
-      parts_.store.begin_write(move.tile, speculative ? Update::speculative : Update::final);
-  if (!writing && parts_.store.status().ok() && parts_.store.layout().slots() == 1) {
-    held_back_.push_back(ticket);  // until the root says that the only slots may be torn
-    return;
-  }
-  if (!writing) {
-    --in_flight_;
-    under_way_.erase({ticket.step, ticket.move});
-    return fail(parts_.store.status().ok()
-                    ? Status(Code::kEnvironment, text("write of tile ", move.tile, ": no slot is free"))
-                    : parts_.store.status());
-  }
+  auto begun = parts_.store.begin_write(move.tile, speculative ? Update::speculative : Update::final);
+  if (!begun.ok()) return ended(ticket, begun.status());
+  const std::optional<aio::TileStore::Writing>& writing = *begun;
+  if (!writing) return held_back_.push_back(ticket);
   unwritten_.erase(move.tile);
   moved_.written_bytes += parts_.plan.tiles[move.tile].slot_bytes();
   std::vector<Extent> extents = in_arena(writing->extents, tile_work, move.tile);

@@ -87,7 +87,7 @@ TEST(TileStore, OffersNoSlotUntilTheCommitIsDurable) {
   Result<std::unique_ptr<TileStore>> store = world.open();
   Buffer bytes = Buffer::on_heap((*store)->whole(0).length_bytes);
   auto write = [&] {
-    auto writing = (*store)->begin_write(0, Update::final);
+    auto writing = (*store)->begin_write(0, Update::final).value();
     ASSERT_TRUE(writing);
     ASSERT_TRUE(world.engine()
                     .write(writing->extents, Lease::over(Tier::host, bytes.bytes()), IoEngine::kWhenever)
@@ -99,7 +99,7 @@ TEST(TileStore, OffersNoSlotUntilTheCommitIsDurable) {
   write();
   bool durable = false;
   (*store)->commit({.step = 1}, [&](const Status& outcome) { durable = outcome.ok(); });
-  EXPECT_FALSE((*store)->begin_write(0, Update::final));
+  EXPECT_EQ((*store)->begin_write(0, Update::final).status().message(), "write of tile 0: no slot is free");
   while (!durable) world.engine().wait(std::chrono::seconds(1));
   write();
 }
@@ -110,7 +110,7 @@ TEST(TileStore, WaitsForWritesThatWereBegunBeforeTheCommit) {
   StoreShape shape = small_shape(1, 3000, kBlockElements);
   ASSERT_TRUE(world.create(shape).ok());
   Result<std::unique_ptr<TileStore>> store = world.open();
-  auto writing = (*store)->begin_write(0, Update::final);
+  auto writing = (*store)->begin_write(0, Update::final).value();
   ASSERT_TRUE(writing);
   bool durable = false;
   (*store)->commit({.step = 1}, [&](const Status& outcome) { durable = outcome.ok(); });
@@ -128,12 +128,12 @@ TEST(TileStore, RefusesEverythingAfterAWriteThatFailed) {
   StoreWorld world(1);
   ASSERT_TRUE(world.create(twelve_tiles()).ok());
   Result<std::unique_ptr<TileStore>> store = world.open();
-  auto writing = (*store)->begin_write(0, Update::final);
+  auto writing = (*store)->begin_write(0, Update::final).value();
   Status outcome;
   (*store)->commit({.step = 1}, [&](const Status& ended) { outcome = ended; });
   (*store)->write_failed(writing->place, errno_status("write 4096 B at 0 of x", EIO));
   EXPECT_NE(outcome.message().find("EIO"), std::string::npos);
-  EXPECT_FALSE((*store)->begin_write(1, Update::final));
+  EXPECT_EQ((*store)->begin_write(1, Update::final).status().message(), (*store)->status().message());
   (*store)->commit({.step = 1}, [&](const Status& ended) { outcome = ended.within("again"); });
   EXPECT_EQ(outcome.message(), "again: " + (*store)->status().message());
 }
@@ -142,11 +142,11 @@ TEST(TileStore, ForgetsASpeculativeWriteThatFailed) {
   StoreWorld world(1);
   ASSERT_TRUE(world.create(twelve_tiles()).ok());
   Result<std::unique_ptr<TileStore>> store = world.open();
-  auto writing = (*store)->begin_write(0, Update::speculative);
+  auto writing = (*store)->begin_write(0, Update::speculative).value();
   (*store)->write_failed(writing->place, errno_status("write 4096 B at 0 of x", EIO));
   (*store)->discard();
   EXPECT_TRUE((*store)->status().ok());
-  EXPECT_TRUE((*store)->begin_write(0, Update::speculative));
+  EXPECT_TRUE((*store)->begin_write(0, Update::speculative).ok());
 }
 
 TEST(TileStore, CommitsOnlyWhenEveryRankAgrees) {
@@ -186,7 +186,7 @@ TEST(TileStore, SingleSpaceSaysSoWhenARunEndedInsideAStep) {
   EXPECT_EQ((*world.open())->payload().step, 1u) << "between steps nothing is lost";
   {
     Result<std::unique_ptr<TileStore>> store = world.open();
-    while (!(*store)->begin_write(0, Update::final)) world.engine().wait(std::chrono::seconds(1));
+    while (!(*store)->begin_write(0, Update::final).value()) world.engine().wait(std::chrono::seconds(1));
   }
   Result<std::unique_ptr<TileStore>> store = world.open();
   ASSERT_FALSE(store.ok());

@@ -184,8 +184,9 @@ bool StoreTrainer::start_read(const Work& work) {
 
 bool StoreTrainer::start_write(const Work& work, Lease& lease) {
   Update update = work.pass == Pass::final ? Update::final : Update::speculative;
-  std::optional<TileStore::Writing> writing = store_.begin_write(work.tile, update);
-  if (!writing) return false;
+  auto begun = store_.begin_write(work.tile, update);
+  if (!begun.ok() || !*begun) return false;  // no slot is free yet, or the store has failed
+  const std::optional<TileStore::Writing>& writing = *begun;
   std::vector<uint64_t> sums = checksums(work.tile, lease.bytes().first(store_.whole(work.tile).length_bytes));
   ++in_flight_;
   engine_.write(writing->extents, std::move(lease), IoEngine::kWhenever)
