@@ -104,6 +104,25 @@ TEST(TileStore, OffersNoSlotUntilTheCommitIsDurable) {
   write();
 }
 
+// The only slot may be written once a root says that it may be torn, and not while a root names it as whole.
+TEST(TileStore, OffersTheOnlySlotLaterAndRefusesNothing) {
+  StoreWorld world(1);
+  StoreShape shape = small_shape(1, 3000, kBlockElements);
+  ASSERT_TRUE(world.create(shape, 1).ok());
+  Result<std::unique_ptr<TileStore>> store = world.open();
+  auto begin_write = [&] { return (*store)->begin_write(0, Update::final).value(); };
+  for (uint64_t step = 1; step <= 2; ++step) {
+    std::optional<TileStore::Writing> writing = begin_write();
+    EXPECT_FALSE(writing) << "the root says that the store is whole";
+    while (!(writing = begin_write())) world.engine().wait(std::chrono::seconds(1));
+    std::vector<uint64_t> sums(checksum_count(shape, 0));
+    (*store)->written(writing->place, sums);
+    (*store)->commit({.step = step}, [](const Status&) {});
+    EXPECT_FALSE(begin_write()) << "the root under way names it";
+    while ((*store)->committing()) world.engine().wait(std::chrono::seconds(1));
+  }
+}
+
 // What the executor relies on: the payload is the one of the commit, whatever the run does while it goes on.
 TEST(TileStore, WaitsForWritesThatWereBegunBeforeTheCommit) {
   StoreWorld world(1);
