@@ -19,6 +19,7 @@
 #include "bench/support/store_rate.h"
 #include "tiering/simulator.h"
 #include "tools/nvme/statistics.h"
+#include "tools/system/words.h"
 #include "tools/update/measured_machine.h"
 #include "tools/update/update_run.h"
 
@@ -53,12 +54,6 @@ std::vector<Configuration> configurations(const std::vector<std::string>& folder
     one.folders = !throttled.empty() && i % 5 == 4 ? throttled : folders;
     all.push_back(one);
   }
-  return all;
-}
-
-std::string joined(const std::vector<std::string>& folders) {
-  std::string all;
-  for (const std::string& folder : folders) all += (all.empty() ? "" : ",") + folder;
   return all;
 }
 
@@ -146,7 +141,7 @@ int run(int argc, char** argv) {
     errors.push_back(outcome->error());
     std::string name = text(one.parameters / 1'000'000, "M tile ", one.tile_elements / kBlockElements, " blocks, host ",
                             one.host_state_share, ", clip ", one.strike_share, ", retained ", one.retained, " on ",
-                            joined(one.folders));
+                            joined(one.folders, ","));
     if (json) {
       nlohmann::ordered_json line = {{"bench", "predict"},          {"case", name},
                                      {"value", predicted},          {"unit", "s"},

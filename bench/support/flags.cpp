@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tools/system/words.h"
+
 namespace penstock::bench {
 namespace {
 
@@ -27,9 +29,7 @@ void Flags::folder(std::string& into, const std::string& help) {
 }
 
 void Flags::folders(const std::string& name, std::vector<std::string>& into, const std::string& help) {
-  std::string usual;
-  for (const std::string& folder : into) usual += (usual.empty() ? "" : ",") + folder;
-  app_->add_option(name, into, help)->type_name("PATH")->delimiter(',')->default_str(usual);
+  app_->add_option(name, into, help)->type_name("PATH")->delimiter(',')->default_str(tools::joined(into, ","));
 }
 
 void Flags::numbers(const std::string& name, std::vector<double>& into, const std::map<std::string, double>& words,

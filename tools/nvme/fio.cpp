@@ -6,6 +6,7 @@
 #include "tools/system/interrupt.h"
 #include "tools/system/subprocess.h"
 #include "tools/system/system_files.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -20,10 +21,8 @@ std::string direction(const Job& job) {
 }  // namespace
 
 std::vector<std::string> fio_settings(const Job& job, const std::vector<std::string>& files, FioPages pages) {
-  std::string names;
-  for (const std::string& file : files) names += (names.empty() ? "" : ":") + file;
   std::vector<std::string> settings{
-      "filename=" + names,
+      "filename=" + joined(files, ":"),
       "rw=" + direction(job),
       text("bs=", job.block_bytes),
       // fio spreads its depth over the files; ours is for each.

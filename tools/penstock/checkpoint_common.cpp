@@ -1,11 +1,11 @@
 #include "tools/penstock/checkpoint_common.h"
 
 #include <filesystem>
-#include <sstream>
 
 #include "aio/direct_folder.h"
 #include "aio/store_parts.h"
 #include "cpu_optim/checksum.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -15,9 +15,8 @@ constexpr uint64_t kMemoryBytes = 64 * kMiB;
 std::vector<std::string> split_at_commas(const std::vector<std::string>& paths) {
   std::vector<std::string> all;
   for (const std::string& given : paths) {
-    std::istringstream parts(given);
     if (given.empty()) all.emplace_back();
-    for (std::string path; std::getline(parts, path, ',');) all.push_back(path);
+    for (const std::string& path : split(given, ',')) all.push_back(path);
   }
   return all;
 }

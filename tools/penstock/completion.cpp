@@ -1,6 +1,7 @@
 #include "tools/penstock/completion.h"
 
 #include "tiering/check.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -12,19 +13,13 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string all;
-  for (const std::string& word : words) all += (all.empty() ? "" : " ") + word;
-  return all;
-}
-
 // What may follow the verb: its subverbs and its flags.
 std::string words_after(const SyntaxVerb& verb) {
   std::vector<std::string> words = verb.subverbs;
   for (const SyntaxOption& option : verb.options) {
     if (!option.argument) words.push_back(option.name);
   }
-  return joined(words);
+  return joined(words, " ");
 }
 
 bool takes_paths(const SyntaxVerb& verb) {
@@ -50,7 +45,7 @@ std::string choose_words(const std::vector<SyntaxVerb>& verbs) {
     for (const SyntaxOption& option : verb.options) {
       if (option.argument || !option.takes_value) continue;
       script += text("    ", quoted(verb.name + " " + option.name), ") ",
-                     option.takes_path ? "paths=1" : "fitting=" + quoted(joined(option.choices)), " ;;\n");
+                     option.takes_path ? "paths=1" : "fitting=" + quoted(joined(option.choices, " ")), " ;;\n");
     }
   }
   script += "    *)\n      case \"$verb\" in\n";
@@ -98,12 +93,12 @@ std::string fish_completion(const std::vector<SyntaxVerb>& verbs) {
   for (const SyntaxVerb& verb : verbs) {
     const std::string where = (verb.subverbs.empty() ? "__penstock_in " : "__penstock_at ") + quoted(verb.name);
     const std::string at = "complete -c penstock -n " + quoted(where);
-    if (!verb.subverbs.empty()) script += text(at, " -a ", quoted(joined(verb.subverbs)), "\n");
+    if (!verb.subverbs.empty()) script += text(at, " -a ", quoted(joined(verb.subverbs, " ")), "\n");
     if (takes_paths(verb)) script += at + " -F\n";
     for (const SyntaxOption& option : verb.options) {
       if (option.argument) continue;
       script += text(at, " -l ", option.name.substr(2), option.takes_value ? " -r" : "", option.takes_path ? " -F" : "",
-                     option.choices.empty() ? "" : " -xa " + quoted(joined(option.choices)), " -d ",
+                     option.choices.empty() ? "" : " -xa " + quoted(joined(option.choices, " ")), " -d ",
                      quoted(option.help), "\n");
     }
   }

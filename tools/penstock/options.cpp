@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "tools/penstock/quantity.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -43,12 +44,6 @@ Result<std::optional<Durability>> parse_durability(std::string_view written) {
     if (steps > 0 && steps <= UINT32_MAX) return std::optional<Durability>({Kind::every, static_cast<uint32_t>(steps)});
   }
   return Status(Code::kUsage, penstock::text("'", written, "': is not known"), "step, every:N, exit or auto");
-}
-
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  std::string all;
-  for (const std::string& word : words) all += (all.empty() ? "" : between) + word;
-  return all;
 }
 
 // Parses each of the words between commas.

@@ -1,17 +1,11 @@
 #include "tools/penstock/syntax.h"
 
 #include <CLI/CLI.hpp>
-#include <sstream>
+
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
-
-std::vector<std::string> split(const std::string& joined, char between) {
-  std::vector<std::string> parts;
-  std::istringstream in(joined);
-  for (std::string part; std::getline(in, part, between);) parts.push_back(part);
-  return parts;
-}
 
 SyntaxOption option_of(const CLI::Option& option) {
   SyntaxOption plain;

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "aio/make_engine.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/system/interrupt.h"
+#include "tools/system/words.h"
 #include "tools/update/measured_machine.h"
 
 namespace penstock::tools {
@@ -18,13 +18,6 @@ namespace {
 
 constexpr uint64_t kThreadsMax = 1024;
 constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> items;
-  std::stringstream stream(list);
-  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
-  return items;
-}
 
 Result<uint64_t> host_budget(const std::string& budget) {
   if (!budget.starts_with("host=") || budget.find(',') != std::string::npos) {
@@ -85,7 +78,7 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   UpdateSettings settings;
   settings.parameters = flags.parameters;
   settings.seed = flags.seed;
-  settings.folders = split(flags.stores);
+  settings.folders = split(flags.stores, ',');
   settings.strike_share = flags.strike_share;
   // What made the steps that the store has; others would not be those that `penstock verify` makes again.
   settings.config_hash =
