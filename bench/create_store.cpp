@@ -56,8 +56,6 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-Status no_tick(double) { return Status(); }
-
 double peak_rss_mb() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -132,9 +130,10 @@ int main(int argc, char** argv) {
   std::snprintf(name, sizeof(name), "%.3g parameters", static_cast<double>(parameters));
   Figure rate{"create_store", name, "GB/s", "one plain file", 0.9, {}, {}};
   Figure in_place{"create_store", name, "GB/s", "the drive, written in place", 0.9, {}, {}};
-  auto rig = must(tools::Rig::make({.paths = {folder}, .wanted_bytes = 2 * kGiB, .memory_bytes = 16 * kMiB}, no_tick));
+  auto rig =
+      must(tools::Rig::make({.paths = {folder}, .wanted_bytes = 2 * kGiB, .memory_bytes = 16 * kMiB}, tools::no_tick));
   auto drive_gbps = [&] {
-    return must(rig->run({.read_share = 0, .depth = 8, .seconds = flags.quick() ? 0.05 : 1.0}, no_tick)).gbps();
+    return must(rig->run({.read_share = 0, .depth = 8, .seconds = flags.quick() ? 0.05 : 1.0}, tools::no_tick)).gbps();
   };
   for (int round = 0; round < 5; ++round) {
     in_place.theirs.push_back(drive_gbps());

@@ -16,6 +16,7 @@
 
 #include "bench/support/flags.h"
 #include "bench/support/foretold.h"
+#include "bench/support/steps.h"
 #include "bench/support/store_rate.h"
 #include "tiering/simulator.h"
 #include "tools/nvme/statistics.h"
@@ -26,7 +27,7 @@
 namespace penstock::tools {
 namespace {
 
-constexpr uint32_t kFirstSteps = 2, kSteps = 4;
+constexpr int kFirstSteps = 2, kSteps = 4;
 constexpr int kRounds = 3;
 
 struct Configuration {
@@ -62,17 +63,11 @@ struct Outcome {
   double error() const { return std::abs(predicted_s - actual_s) / actual_s; }
 };
 
-Status take_steps(UpdateRun& run, uint32_t count) {
-  for (uint32_t step = 0; step < count; ++step) PENSTOCK_TRY(run.step().status());
-  return run.engine().settle();
-}
-
 // Some rounds of a few steps each, their tail included.
 Result<Outcome> try_out(const Configuration& one, bool quick) {
   UpdateSettings settings;
   settings.parameters = one.parameters;
-  PENSTOCK_TRY_ASSIGN(
-      machine, measure_machine(one.folders, StateForm(), quick ? 0.05 : 0.4, kGiB, [](double) { return Status(); }));
+  PENSTOCK_TRY_ASSIGN(machine, measure_machine(one.folders, StateForm(), quick ? 0.05 : 0.4, kGiB, no_tick));
   settings.machine = machine;
   settings.durability = Durability{};
   for (const std::string& folder : one.folders) {
@@ -90,7 +85,7 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
   UpdateRun run(settings);
   PENSTOCK_TRY(run.create(aio::CreateOptions::Existing::replace));
   PENSTOCK_TRY(run.open());
-  PENSTOCK_TRY(take_steps(run, kFirstSteps));  // until every slot was written once
+  PENSTOCK_TRY(bench::take_steps(run, kFirstSteps));  // until every slot was written once
   bench::StoreTraffic traffic{.seconds = quick ? 0.05 : 0.5};
   // Of the store's own bytes, which nobody else may have open meanwhile.
   auto drives_gbps = [&]() -> Result<double> {
@@ -106,7 +101,7 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
     const uint64_t done = run.engine().steps_done();
     const SimulationOptions told = bench::foretold(run, plan, done, done, kSteps);
     const auto begin = std::chrono::steady_clock::now();
-    PENSTOCK_TRY(take_steps(run, kSteps));
+    PENSTOCK_TRY(bench::take_steps(run, kSteps));
     actual.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kSteps);
     PENSTOCK_TRY_ASSIGN(after, drives_gbps());
     MachineProfile now = machine;

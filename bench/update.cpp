@@ -23,6 +23,7 @@
 #include "aio/drive_info.h"
 #include "bench/support/flags.h"
 #include "bench/support/foretold.h"
+#include "bench/support/steps.h"
 #include "bench/support/store_rate.h"
 #include "tools/nvme/rig.h"
 #include "tools/nvme/statistics.h"
@@ -100,8 +101,6 @@ double written_bytes(const Plan& plan) {
 // What was measured and created before the run does not count as its memory.
 void forget_resident_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
-Status no_tick(double) { return Status(); }
-
 struct Moved {
   double read = 0, written = 0;  // bytes a parameter
 };
@@ -135,7 +134,7 @@ class Case {
     forget_resident_peak();
     PENSTOCK_TRY(open());
     const Plan plan = run_->engine().plan();
-    PENSTOCK_TRY(take_steps(kFirstSteps));
+    PENSTOCK_TRY(bench::take_steps(*run_, kFirstSteps));
     const uint64_t peak_bytes = resident_bytes_peak();  // before the probes take memory of their own
     PENSTOCK_TRY_ASSIGN(first_gbps, probe());
     gbps_ = first_gbps;
@@ -177,21 +176,14 @@ class Case {
     return Status();
   }
 
-  Status take_steps(int count) {
-    for (int i = 0; i < count; ++i) PENSTOCK_TRY(run_->step().status());
-    // Settling makes the last step durable, which those that need not be are not to pay for.
-    const bool is_durable = run_->engine().plan().durability.kind == Durability::Kind::step;
-    return is_durable ? run_->engine().settle() : Status();
-  }
-
   Status measure_round() {
     // An engine just opened has to learn again that gradients strike.
-    if (settings_.strike_share > 0) PENSTOCK_TRY(take_steps(SpeculationPolicy::kPauseAfter));
+    if (settings_.strike_share > 0) PENSTOCK_TRY(bench::take_steps(*run_, SpeculationPolicy::kPauseAfter));
     const Plan& plan = run_->engine().plan();
     const Moved planned = foretell(plan);
     const Sectors start = device_bytes(flags_.folders);
     const auto begin = std::chrono::steady_clock::now();
-    PENSTOCK_TRY(take_steps(flags_.steps));
+    PENSTOCK_TRY(bench::take_steps(*run_, flags_.steps));
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
     const Sectors end = device_bytes(flags_.folders);
     const double update_bytes = static_cast<double>(lane_bytes(plan, Lane::update)) / per_;

@@ -60,6 +60,8 @@ struct JobResult {
 
 // Called a few times a second with the share of the job that is done; a refusal stops the job and is its result.
 using Tick = std::function<Status(double share)>;
+// Of those who neither show progress nor stop.
+inline Status no_tick(double) { return Status(); }
 
 // Keeps the job's depth of requests under way on each file, out of `memory`, until it ends, and waits for the last.
 // REQUIRES: `memory` holds the job's memory_bytes, and depth blocks, for each file; every file holds a block; block and

@@ -33,7 +33,7 @@ Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, 
     }));
     drive.by_memory = by_memory;
     done += 1;
-    PENSTOCK_TRY_ASSIGN(flush_s, rig->flush_seconds(folder, [](double) { return Status(); }));
+    PENSTOCK_TRY_ASSIGN(flush_s, rig->flush_seconds(folder, no_tick));
     drive.flush_s = flush_s;
     machine.drives.push_back(drive);
   }
