@@ -27,8 +27,8 @@
 #include "bench/support/store_rate.h"
 #include "tools/nvme/rig.h"
 #include "tools/nvme/statistics.h"
-#include "tools/nvme/update_rate.h"
 #include "tools/penstock/quantity.h"
+#include "tools/update/measured_machine.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {
@@ -128,7 +128,13 @@ class Case {
 
   Status measure() {
     for (const std::string& folder : settings_.folders) std::filesystem::create_directories(folder);
-    PENSTOCK_TRY(measure_machine());
+    PENSTOCK_TRY_ASSIGN(machine, measure_machine(flags_.folders, StateForm(), probe_s_, kGiB, no_tick));
+    settings_.machine = machine;
+    PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags_.folders,
+                                        .wanted_bytes = flags_.quick ? 256 * kMiB : 2 * kGiB,
+                                        .memory_bytes = 16 * kMiB},
+                                       no_tick));
+    rig_ = std::move(rig);
     run_ = std::make_unique<UpdateRun>(settings_);
     PENSTOCK_TRY(run_->create(aio::CreateOptions::Existing::replace));
     forget_resident_peak();
@@ -147,28 +153,6 @@ class Case {
 
  private:
   static constexpr int kFirstSteps = 3;  // until every slot was written once
-
-  Status measure_machine() {
-    PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags_.folders,
-                                        .size_bytes = flags_.quick ? 256 * kMiB : 2 * kGiB,
-                                        .memory_bytes = 16 * kMiB},
-                                       no_tick));
-    rig_ = std::move(rig);
-    for (size_t index = 0; index < flags_.folders.size(); ++index) {
-      DriveRates drive;
-      drive.path = flags_.folders[index];
-      std::vector<std::pair<double, double>> curve;
-      for (double share : {0.0, 10.0 / 22, 1.0}) {
-        PENSTOCK_TRY_ASSIGN(result,
-                            rig_->run_on(index, {.read_share = share, .depth = 8, .seconds = probe_s_}, no_tick));
-        curve.push_back({share, result.gbps()});
-      }
-      drive.burst = MixCurve(curve);
-      settings_.machine.drives.push_back(drive);
-    }
-    settings_.machine.host_gbps = measure_update_gbps(StateForm(), 0);
-    return Status();
-  }
 
   Status open() {
     PENSTOCK_TRY(run_->open());
