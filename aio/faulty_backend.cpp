@@ -50,7 +50,7 @@ int error_of(Fault fault) {
 }  // namespace
 
 FaultyBackend::FaultyBackend(std::unique_ptr<IoBackend> inner, FaultOptions options)
-    : inner_(std::move(inner)), options_(options), random_(options.seed), reported_(inner_->capacity()) {}
+    : WrappingBackend(std::move(inner)), options_(options), random_(options.seed), reported_(inner_->capacity()) {}
 
 Fault FaultyBackend::draw(const Piece& piece) {
   for (size_t i = 1; i < kFaults; ++i) {

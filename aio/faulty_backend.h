@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "aio/backend.h"
 #include "aio/wakeup.h"
+#include "aio/wrapping_backend.h"
 
 namespace penstock::aio {
 
@@ -40,18 +40,13 @@ struct FaultOptions {
   }
 };
 
-class FaultyBackend final : public IoBackend {
+class FaultyBackend final : public WrappingBackend {
  public:
   FaultyBackend(std::unique_ptr<IoBackend> inner, FaultOptions options);
 
-  uint32_t capacity() const override { return inner_->capacity(); }
   void submit(const Piece& piece) override;
-  void start() override { inner_->start(); }
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override;
   int completion_fd() override;
-  uint64_t register_memory(std::span<std::byte> memory) override { return inner_->register_memory(memory); }
-  void register_file(const File& file) override { inner_->register_file(file); }
-  void unregister_file(const File& file) override { inner_->unregister_file(file); }
   std::string description() const override { return "faulty " + inner_->description(); }
 
   // How often each has struck.
@@ -68,7 +63,6 @@ class FaultyBackend final : public IoBackend {
   void hold(Completion completion);
   size_t let_go(std::span<Completion> ended);
 
-  std::unique_ptr<IoBackend> inner_;
   const FaultOptions options_;
   std::mt19937_64 random_;
   std::array<uint64_t, kFaults> counts_{};

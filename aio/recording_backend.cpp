@@ -5,7 +5,7 @@
 namespace penstock::aio {
 
 RecordingBackend::RecordingBackend(std::unique_ptr<IoBackend> inner, IoLog& log)
-    : inner_(std::move(inner)), log_(log), event_of_tag_(inner_->capacity(), kNotRecorded) {}
+    : WrappingBackend(std::move(inner)), log_(log), event_of_tag_(inner_->capacity(), kNotRecorded) {}
 
 void RecordingBackend::submit(const Piece& piece) {
   event_of_tag_[piece.tag] = kNotRecorded;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "aio/backend.h"
+#include "aio/wrapping_backend.h"
 
 namespace penstock::aio {
 
@@ -22,25 +22,18 @@ struct IoEvent {
 
 using IoLog = std::vector<IoEvent>;
 
-class RecordingBackend final : public IoBackend {
+class RecordingBackend final : public WrappingBackend {
  public:
   // `log` outlives the backend.
   RecordingBackend(std::unique_ptr<IoBackend> inner, IoLog& log);
 
-  uint32_t capacity() const override { return inner_->capacity(); }
   void submit(const Piece& piece) override;
-  void start() override { inner_->start(); }
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override;
-  int completion_fd() override { return inner_->completion_fd(); }
-  uint64_t register_memory(std::span<std::byte> memory) override { return inner_->register_memory(memory); }
-  void register_file(const File& file) override { inner_->register_file(file); }
-  void unregister_file(const File& file) override { inner_->unregister_file(file); }
   std::string description() const override { return "recorded " + inner_->description(); }
 
  private:
   static constexpr size_t kNotRecorded = ~size_t{0};
 
-  std::unique_ptr<IoBackend> inner_;
   IoLog& log_;
   std::vector<size_t> event_of_tag_;
 };

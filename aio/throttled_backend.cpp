@@ -10,7 +10,7 @@ namespace penstock::aio {
 using std::chrono::nanoseconds;
 
 ThrottledBackend::ThrottledBackend(std::unique_ptr<IoBackend> inner, ThrottleOptions options)
-    : inner_(std::move(inner)), options_(options), due_of_tag_(inner_->capacity()) {}
+    : WrappingBackend(std::move(inner)), options_(options), due_of_tag_(inner_->capacity()) {}
 
 void ThrottledBackend::submit(const Piece& piece) {
   const double rate = piece.operation == Operation::read ? options_.read_bytes_per_s : options_.write_bytes_per_s;

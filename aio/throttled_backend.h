@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "aio/backend.h"
 #include "aio/wakeup.h"
+#include "aio/wrapping_backend.h"
 
 namespace penstock::aio {
 
@@ -16,18 +16,13 @@ struct ThrottleOptions {
   std::chrono::nanoseconds latency{0};
 };
 
-class ThrottledBackend final : public IoBackend {
+class ThrottledBackend final : public WrappingBackend {
  public:
   ThrottledBackend(std::unique_ptr<IoBackend> inner, ThrottleOptions options);
 
-  uint32_t capacity() const override { return inner_->capacity(); }
   void submit(const Piece& piece) override;
-  void start() override { inner_->start(); }
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override;
   int completion_fd() override;
-  uint64_t register_memory(std::span<std::byte> memory) override { return inner_->register_memory(memory); }
-  void register_file(const File& file) override { inner_->register_file(file); }
-  void unregister_file(const File& file) override { inner_->unregister_file(file); }
   std::string description() const override { return "throttled " + inner_->description(); }
 
  private:
@@ -41,7 +36,6 @@ class ThrottledBackend final : public IoBackend {
   size_t let_go(std::span<Completion> ended);
   Clock::time_point next_due() const;
 
-  std::unique_ptr<IoBackend> inner_;
   const ThrottleOptions options_;
   std::map<uint32_t, Clock::time_point> busy_until_;  // by drive
   std::vector<Clock::time_point> due_of_tag_;

@@ -7,15 +7,15 @@
 #include <deque>
 #include <memory>
 
-#include "aio/backend.h"
+#include "aio/wrapping_backend.h"
 
 namespace penstock::aio {
 
-class DyingBackend final : public IoBackend {
+class DyingBackend final : public WrappingBackend {
  public:
-  DyingBackend(std::unique_ptr<IoBackend> inner, uint64_t requests) : inner_(std::move(inner)), left_(requests) {}
+  DyingBackend(std::unique_ptr<IoBackend> inner, uint64_t requests)
+      : WrappingBackend(std::move(inner)), left_(requests) {}
 
-  uint32_t capacity() const override { return inner_->capacity(); }
   void submit(const Piece& piece) override {
     if (left_ == 0) {
       refused_.push_back({piece.tag, -EIO});
@@ -25,7 +25,6 @@ class DyingBackend final : public IoBackend {
       inner_->submit(piece);
     }
   }
-  void start() override { inner_->start(); }
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override {
     size_t count = std::min(ended.size(), refused_.size());
     std::copy_n(refused_.begin(), count, ended.begin());
@@ -35,11 +34,8 @@ class DyingBackend final : public IoBackend {
     with_inner_ -= more;
     return count + more;
   }
-  int completion_fd() override { return inner_->completion_fd(); }
-  std::string description() const override { return inner_->description(); }
 
  private:
-  std::unique_ptr<IoBackend> inner_;
   uint64_t left_;
   uint64_t with_inner_ = 0;
   std::deque<Completion> refused_;

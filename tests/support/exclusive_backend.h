@@ -6,18 +6,17 @@
 #include <memory>
 #include <string>
 
-#include "aio/backend.h"
+#include "aio/wrapping_backend.h"
 #include "tiering/status.h"
 
 namespace penstock::aio {
 
-class ExclusiveBackend final : public IoBackend {
+class ExclusiveBackend final : public WrappingBackend {
  public:
   // `conflict` outlives the backend: the first one, in words; empty while there is none.
   ExclusiveBackend(std::unique_ptr<IoBackend> inner, std::string& conflict)
-      : inner_(std::move(inner)), conflict_(conflict) {}
+      : WrappingBackend(std::move(inner)), conflict_(conflict) {}
 
-  uint32_t capacity() const override { return inner_->capacity(); }
   void submit(const Piece& piece) override {
     if (piece.operation != Operation::flush) {
       for (const auto& [tag, other] : under_way_) compare(piece, other);
@@ -25,14 +24,11 @@ class ExclusiveBackend final : public IoBackend {
     }
     inner_->submit(piece);
   }
-  void start() override { inner_->start(); }
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override {
     const size_t count = inner_->reap(ended, timeout);
     for (const Completion& each : ended.first(count)) under_way_.erase(each.tag);
     return count;
   }
-  int completion_fd() override { return inner_->completion_fd(); }
-  std::string description() const override { return inner_->description(); }
 
  private:
   void compare(const Piece& piece, const Piece& other) {
@@ -46,7 +42,6 @@ class ExclusiveBackend final : public IoBackend {
                      other.offset_bytes, " is under way");
   }
 
-  std::unique_ptr<IoBackend> inner_;
   std::string& conflict_;
   std::map<uint32_t, Piece> under_way_;
 };

@@ -10,20 +10,19 @@
 #include <set>
 #include <utility>
 
-#include "aio/backend.h"
+#include "aio/wrapping_backend.h"
 
 namespace penstock::aio {
 
-class ScriptedBackend final : public IoBackend {
+class ScriptedBackend final : public WrappingBackend {
  public:
   static constexpr int kPass = 0, kHold = -1;  // any other fate is an errno
   using Script = std::function<int(const Piece&)>;
 
   // `let_go` outlives the backend.
   ScriptedBackend(std::unique_ptr<IoBackend> inner, Script script, const std::atomic<bool>* let_go = nullptr)
-      : inner_(std::move(inner)), script_(std::move(script)), let_go_(let_go) {}
+      : WrappingBackend(std::move(inner)), script_(std::move(script)), let_go_(let_go) {}
 
-  uint32_t capacity() const override { return inner_->capacity(); }
   void submit(const Piece& piece) override {
     const int fate = script_(piece);
     if (fate > 0) return ended_.push_back({piece.tag, -fate});
@@ -31,7 +30,6 @@ class ScriptedBackend final : public IoBackend {
     ++with_inner_;
     inner_->submit(piece);
   }
-  void start() override { inner_->start(); }
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override {
     if (let_go_ != nullptr && *let_go_) {
       ended_.insert(ended_.end(), held_.begin(), held_.end());
@@ -51,11 +49,8 @@ class ScriptedBackend final : public IoBackend {
     held_.insert(held_.end(), kept, rest.begin() + static_cast<ptrdiff_t>(more));
     return count + static_cast<size_t>(kept - rest.begin());
   }
-  int completion_fd() override { return inner_->completion_fd(); }
-  std::string description() const override { return inner_->description(); }
 
  private:
-  std::unique_ptr<IoBackend> inner_;
   const Script script_;
   const std::atomic<bool>* const let_go_;
   size_t with_inner_ = 0;
