@@ -71,6 +71,8 @@ class ByteReader {
   }
 
   bool ok() const { return ok_; }
+  // For a field that is there and means nothing.
+  void fail() { ok_ = false; }
   size_t left() const { return bytes_.size() - at_; }
 
  private:

@@ -1,5 +1,7 @@
 #include "tiering/root_record.h"
 
+#include <cmath>
+
 namespace penstock {
 namespace {
 
@@ -51,6 +53,12 @@ bool get_page_slots(ByteReader& in, std::vector<uint8_t>& slots) {
   return true;
 }
 
+bool makes_sense(const RootRecord& root) {
+  const RootPayload& payload = root.payload;
+  return root.sequence > 0 && root.sequence <= kStepMax && payload.step <= kStepMax &&
+         std::isfinite(payload.loss_scale) && payload.size_bytes() <= kPayloadBytesMax;
+}
+
 }  // namespace
 
 std::vector<std::byte> RootRecord::encode() const {
@@ -76,7 +84,7 @@ Result<RootRecord> RootRecord::decode(std::span<const std::byte> bytes, const st
   root.table_digest = in.get<uint64_t>();
   bool pages_fit = get_page_slots(in, root.page_slots);
   root.payload = get_payload(in);
-  if (!in.ok() || !pages_fit || state > 1 || root.payload.size_bytes() > kPayloadBytesMax || root.sequence == 0) {
+  if (!in.ok() || !pages_fit || state > 1 || !makes_sense(root)) {
     return Status(Code::kCorrupt, what + ": a root record whose fields make no sense");
   }
   return root;

@@ -31,6 +31,9 @@ constexpr size_t kPayloadBytesMax = 2048;
 // Two bits each in the record.
 constexpr uint32_t kTablePagesMax = 6144;
 
+// Of steps and of roots: one a nanosecond would take thirty years. Larger ones are nonsense, and have no next.
+constexpr uint64_t kStepMax = 1'000'000'000'000'000'000;
+
 struct RootRecord {
   // torn: a step is being written over the only slots (`space: single`); there is no way back.
   enum class State : uint8_t { whole, torn };

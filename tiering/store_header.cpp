@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tiering/slot_table.h"
+#include "tiering/store_layout.h"
 
 namespace penstock {
 namespace {
@@ -10,9 +11,12 @@ namespace {
 constexpr uint64_t kHeaderMagic = 0x3144414548544b50;  // "PKTHEAD1"
 
 bool makes_sense(const StoreHeader& header) {
-  bool any_share = std::any_of(header.shares.begin(), header.shares.end(), [](uint32_t share) { return share > 0; });
-  return header.drive < header.drives() && header.slots >= 1 && header.slots <= kSlotsMax && any_share &&
-         header.file_bytes % kRecordBytes == 0 && header.shape_bytes <= header.file_bytes;
+  const bool shares = std::all_of(header.shares.begin(), header.shares.end(),
+                                  [](uint32_t share) { return share >= 1 && share <= kShareWhole; });
+  const bool has_shape = header.shape_bytes > 0 && header.file_bytes >= StoreLayout::shape_offset() &&
+                         header.shape_bytes <= header.file_bytes - StoreLayout::shape_offset();
+  return header.drive < header.drives() && header.slots >= 1 && header.slots <= kSlotsMax && shares && has_shape &&
+         header.file_bytes % kRecordBytes == 0;
 }
 
 }  // namespace

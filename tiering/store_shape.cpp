@@ -10,6 +10,8 @@ namespace penstock {
 namespace {
 
 constexpr size_t kPlanesMax = 16;
+// Of all tiles together, so that their bytes in every slot can be counted.
+constexpr uint64_t kElementsMax = uint64_t{1} << 48;
 constexpr uint8_t kDtypes = 5;
 constexpr uint8_t kRoles = 8;
 
@@ -24,7 +26,9 @@ void put_kind(ByteWriter& out, const StoreShape::Kind& kind) {
 
 StoreShape::Kind get_kind(ByteReader& in) {
   StoreShape::Kind kind;
-  kind.updated = in.get<uint8_t>() != 0;
+  const uint8_t updated = in.get<uint8_t>();
+  kind.updated = updated != 0;
+  if (updated > 1) in.fail();
   uint32_t count = in.get<uint32_t>();
   for (uint32_t i = 0; i < count && in.ok() && i <= kPlanesMax; ++i) {
     uint8_t role = in.get<uint8_t>();
@@ -79,6 +83,10 @@ bool is_known(const Plane& plane) {
   return static_cast<uint8_t>(plane.role) < kRoles && static_cast<uint8_t>(plane.dtype) < kDtypes;
 }
 
+bool is_run(uint64_t first_element, uint64_t elements) {
+  return elements <= kElementsMax && first_element <= kElementsMax - elements;
+}
+
 // Elements of a unit: every kind of tile covers all of them, so the furthest end is the unit's.
 std::vector<uint64_t> unit_elements(const StoreShape& shape) {
   std::vector<uint64_t> elements(shape.units.size(), 0);
@@ -113,17 +121,30 @@ uint64_t StoreShape::parameter_elements() const {
 }
 
 Status StoreShape::validate() const {
-  constexpr uint64_t kElementsMax = uint64_t{1} << 48;
   if (tiles.empty() || tiles.size() > std::numeric_limits<TileId>::max()) return nonsense(text(tiles.size(), " tiles"));
   if (rank >= ranks) return nonsense(text("rank ", rank, " of ", ranks));
   for (const auto& [planes, updated] : kinds) {
     if (planes.empty() || planes.size() > kPlanesMax) return nonsense(text("a tile of ", planes.size(), " planes"));
     if (!std::all_of(planes.begin(), planes.end(), is_known)) return nonsense("a plane of an unknown role or type");
   }
+  uint64_t elements = 0;
   for (const Tile& tile : tiles) {
     if (tile.unit >= units.size() || tile.kind >= kinds.size()) return nonsense("a tile of no known unit or kind");
-    if (tile.elements == 0 || tile.elements > kElementsMax || tile.first_element > kElementsMax) {
+    if (tile.elements == 0 || !is_run(tile.first_element, tile.elements)) {
       return nonsense(text("a tile of ", tile.elements, " elements at ", tile.first_element));
+    }
+    elements += tile.elements;
+    if (elements > kElementsMax) return nonsense(text("more than ", kElementsMax, " elements"));
+  }
+  uint64_t of_units = 0;
+  for (uint64_t of_unit : unit_elements(*this)) {
+    of_units += of_unit;
+    if (of_units > kElementsMax) return nonsense(text("units of more than ", kElementsMax, " elements"));
+  }
+  for (const Unit& unit : units) {
+    for (const Parameter& parameter : unit.parameters) {
+      if (is_run(parameter.first_element, parameter.elements)) continue;
+      return nonsense(text("a parameter of ", parameter.elements, " elements at ", parameter.first_element));
     }
   }
   return Status();

@@ -50,7 +50,7 @@ struct StoreShape {
   TileLayout layout(TileId tile) const { return TileLayout(kind(tile).planes, tiles[tile].elements); }
   uint64_t parameter_elements() const;
 
-  // Every index in range, every tile with elements and planes, every name short enough to be stored.
+  // Every index in range, every tile with elements and planes, and not more elements than can be counted.
   Status validate() const;
   uint64_t digest() const;
   // What differs first, for people: "unit h.3 has 120 elements here and 96 there". Empty when equal.

@@ -73,6 +73,9 @@ std::vector<std::byte> TablePage::encode(uint64_t page_bytes) const {
 }
 
 Result<TablePage> TablePage::decode(std::span<const std::byte> page, const std::string& what) {
+  if (page.empty() || page.size() % kSegmentAlignmentBytes != 0) {
+    return Status(Code::kCorrupt, text(what, ": ", page.size(), " B are no table page"));
+  }
   if (checksum(page.first(page.size() - sizeof(uint64_t)), kPageMagic) != checksum_of(page)) {
     return Status(Code::kCorrupt, what + ": its checksum does not match");
   }

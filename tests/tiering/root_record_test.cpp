@@ -2,37 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "tests/support/damage.h"
-#include "tiering/checksum.h"
+#include "tests/support/store_records.h"
 #include "tiering/store_header.h"
 
 namespace penstock {
 namespace {
-
-std::string random_string(std::mt19937_64& random, size_t size_max) {
-  std::string characters(random() % (size_max + 1), ' ');
-  for (char& character : characters) character = static_cast<char>(random());
-  return characters;
-}
-
-RootRecord random_root(std::mt19937_64& random) {
-  RootRecord root;
-  root.store = {random(), random()};
-  root.sequence = 1 + random() % 1000;
-  root.state = random() % 2 ? RootRecord::State::whole : RootRecord::State::torn;
-  root.shape_digest = random();
-  root.table_digest = random();
-  for (uint64_t pages = random() % 50; pages > 0; --pages) root.page_slots.push_back(random() % 4);
-  root.payload = {random(),
-                  static_cast<double>(random() % 65536),
-                  random_string(random, 500),
-                  random_string(random, 500),
-                  random_string(random, 500),
-                  random_string(random, 32)};
-  return root;
-}
 
 TEST(RootRecord, ComesBackAsItWas) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
@@ -74,9 +53,7 @@ TEST(RootRecord, SurvivesAnyFieldsUnderARightChecksum) {
     std::vector<std::byte> bytes = random_root(random).encode();
     std::span<std::byte> fields = std::span(bytes).subspan(12, 60);
     for (int i = 0; i < 4; ++i) fields[random() % fields.size()] = static_cast<std::byte>(random());
-    uint64_t magic = ByteReader(bytes).get<uint64_t>();
-    uint64_t right = checksum(std::span(bytes).first(kRecordBytes - 8), magic);
-    std::memcpy(bytes.data() + kRecordBytes - 8, &right, 8);
+    seal(bytes);
     Result<RootRecord> root = RootRecord::decode(bytes, "root");
     if (!root.ok()) {
       ++refused;
@@ -86,6 +63,45 @@ TEST(RootRecord, SurvivesAnyFieldsUnderARightChecksum) {
     ASSERT_EQ(RootRecord::decode(root->encode(), "root")->payload.size_bytes(), root->payload.size_bytes());
   }
   EXPECT_GT(refused, 1000u);
+}
+
+TEST(RootRecord, RefusesNumbersThatHaveNoNext) {
+  RootRecord root;
+  root.sequence = kStepMax;
+  root.payload.step = kStepMax;
+  EXPECT_TRUE(RootRecord::decode(root.encode(), "root").ok());
+  for (uint64_t beyond : {kStepMax + 1, ~uint64_t{0}}) {
+    root.sequence = beyond;
+    EXPECT_EQ(RootRecord::decode(root.encode(), "root").status().code(), Code::kCorrupt) << beyond;
+    root.sequence = 1;
+    root.payload.step = beyond;
+    EXPECT_EQ(RootRecord::decode(root.encode(), "root").status().code(), Code::kCorrupt) << beyond;
+    root.payload.step = 0;
+  }
+}
+
+// One that is not a number would differ from every copy of itself.
+TEST(RootRecord, RefusesALossScaleThatIsNoNumber) {
+  RootRecord root;
+  root.sequence = 1;
+  for (double scale : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    root.payload.loss_scale = scale;
+    EXPECT_EQ(RootRecord::decode(root.encode(), "root").status().code(), Code::kCorrupt) << scale;
+  }
+}
+
+TEST(StoreHeader, RefusesSharesAndShapesThatNoStoreHas) {
+  const StoreHeader good{.store = {1, 2}, .shares = {5000, 5000}, .shape_bytes = 100, .file_bytes = 1 << 20};
+  ASSERT_TRUE(StoreHeader::decode(good.encode(), "header").ok());
+  std::vector<StoreHeader> bad(5, good);
+  bad[0].shares[1] = 0;
+  bad[1].shares[1] = 10001;
+  bad[2].shape_bytes = 0;
+  bad[3].shape_bytes = (1 << 20) - 4096;  // in the file, and past its end from where shapes begin
+  bad[4].file_bytes = 4096;
+  for (const StoreHeader& header : bad) {
+    EXPECT_EQ(StoreHeader::decode(header.encode(), "header").status().code(), Code::kCorrupt);
+  }
 }
 
 TEST(StoreHeader, ComesBackAsItWasAndRefusesDamage) {
@@ -109,10 +125,8 @@ TEST(StoreHeader, ComesBackAsItWasAndRefusesDamage) {
 TEST(StoreRecord, TellsAnotherVersionFromADamagedOneAndFromAStranger) {
   StoreHeader header{.store = {1, 2}, .shares = {1}, .file_bytes = 4096};
   std::vector<std::byte> other_version = header.encode();
-  uint64_t magic = ByteReader(other_version).get<uint64_t>();
   other_version[8] = std::byte{9};
-  uint64_t right = checksum(std::span(other_version).first(kRecordBytes - 8), magic);
-  std::memcpy(other_version.data() + kRecordBytes - 8, &right, 8);
+  seal(other_version);
   Result<StoreHeader> read = StoreHeader::decode(other_version, "a.tiles: store header");
   ASSERT_FALSE(read.ok());
   EXPECT_EQ(read.status().code(), Code::kUsage);

@@ -142,6 +142,33 @@ TEST(StoreShape, NeitherCrashesNorAcceptsNonsenseFromDamagedBytes) {
   EXPECT_LT(accepted, 30000u);
 }
 
+// Each field that says how many would wrap around, or ask for more memory than there is, where it is believed.
+TEST(StoreShape, RefusesMoreThanCanBeCounted) {
+  const StoreShape good = small_shape(2, 1000, kBlockElements);
+  std::vector<StoreShape> bad(6, good);
+  bad[5].tiles[0].first_element = bad[5].tiles[1].first_element = uint64_t{1} << 47;  // of two units
+  bad[0].tiles[0].elements = ~uint64_t{0};
+  bad[1].tiles[0].first_element = ~uint64_t{0};
+  for (StoreShape::Tile& tile : bad[2].tiles) tile.elements = uint64_t{1} << 47;  // too many together
+  bad[3].units[0].parameters[1].elements = ~uint64_t{0} - 400;
+  bad[4].units[0].parameters[1].first_element = ~uint64_t{0};
+  for (const StoreShape& shape : bad) {
+    EXPECT_EQ(shape.validate().code(), Code::kCorrupt);
+    EXPECT_EQ(StoreShape::decode(shape.encode()).status().code(), Code::kCorrupt);
+  }
+}
+
+TEST(StoreShape, RefusesWhatItWouldHaveWrittenOtherwise) {
+  StoreShape shape = small_shape(1, 1000, kBlockElements);
+  std::vector<std::byte> bytes = shape.encode();
+  shape.kinds[0].updated = false;
+  const std::vector<std::byte> frozen = shape.encode();
+  const auto at = std::mismatch(bytes.begin(), bytes.end(), frozen.begin()).first;  // where it says whether steps write
+  ASSERT_EQ(*at, std::byte{1});
+  *at = std::byte{2};
+  EXPECT_EQ(StoreShape::decode(bytes).status().code(), Code::kCorrupt);
+}
+
 TEST(StoreShape, SaysWhatDiffersFirst) {
   StoreShape here = small_shape(3, 1000, kBlockElements), there = small_shape(3, 1200, kBlockElements);
   EXPECT_EQ(here.first_difference(there), "unit h.0 has 1000 elements here and 1200 there");

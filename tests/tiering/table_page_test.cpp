@@ -83,6 +83,12 @@ TEST(TablePage, RefusesDamage) {
   }
 }
 
+TEST(TablePage, IsNotReadFromFewerBytesThanAPageHas) {
+  for (size_t bytes : {size_t{0}, size_t{7}, size_t{64}, size_t{4000}}) {
+    EXPECT_EQ(TablePage::decode(std::vector<std::byte>(bytes), "page").status().code(), Code::kCorrupt) << bytes;
+  }
+}
+
 TEST(TableDigest, DependsOnEveryPageAndTheirOrder) {
   std::vector<uint64_t> pages = {1, 2, 3};
   uint64_t digest = table_digest(pages);

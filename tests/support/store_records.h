@@ -1,0 +1,42 @@
+// What a store keeps about itself, made up and set right again: for the tests of its formats.
+#pragma once
+
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+
+#include "tiering/checksum.h"
+#include "tiering/root_record.h"
+
+namespace penstock {
+
+// Makes the checksum right that ends a record or a table page: over all before it, seeded with the magic it begins
+// with.
+inline void seal(std::span<std::byte> record) {
+  const uint64_t magic = ByteReader(record).get<uint64_t>();
+  const uint64_t right = checksum(record.first(record.size() - sizeof(uint64_t)), magic);
+  std::memcpy(record.last(sizeof(uint64_t)).data(), &right, sizeof(uint64_t));
+}
+
+inline std::string random_string(std::mt19937_64& random, size_t size_max) {
+  std::string characters(random() % (size_max + 1), ' ');
+  for (char& character : characters) character = static_cast<char>(random());
+  return characters;
+}
+
+inline RootRecord random_root(std::mt19937_64& random) {
+  RootRecord root;
+  root.store = {random(), random()};
+  root.sequence = 1 + random() % 1000;
+  root.state = random() % 2 ? RootRecord::State::whole : RootRecord::State::torn;
+  root.shape_digest = random();
+  root.table_digest = random();
+  for (uint64_t pages = random() % 50; pages > 0; --pages) root.page_slots.push_back(random() % 4);
+  root.payload = {random() % (kStepMax + 1),  static_cast<double>(random() % 65536),
+                  random_string(random, 500), random_string(random, 500),
+                  random_string(random, 500), random_string(random, 32)};
+  return root;
+}
+
+}  // namespace penstock
