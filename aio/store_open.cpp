@@ -28,6 +28,19 @@ bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }
 
+bool differ_in_state_only(StoreHeader a, const StoreHeader& b) {
+  a.state = b.state;
+  return a == b;
+}
+
+// Of one store, as its creation wrote them.
+bool differ_in_drive_only(StoreHeader a, const StoreHeader& b) {
+  a.state = b.state;
+  a.drive = b.drive;
+  a.file_bytes = b.file_bytes;
+  return a == b;
+}
+
 Status read_header(IoEngine& engine, Found& found) {
   const std::string& path = found.path;
   const uint64_t size_bytes = found.file->size_bytes();
@@ -57,6 +70,10 @@ Status read_header(IoEngine& engine, Found& found) {
   found.blank = blank_copies == 2;
   found.healed = copies[0] != copies[1];
   // Only the state of the two can differ: creation writes it to one copy after the other.
+  if (copies[0] && copies[1] && !differ_in_state_only(*copies[0], *copies[1])) {
+    found.refusal = Status(Code::kCorrupt, path + ": its two headers contradict each other");
+    return Status();
+  }
   for (const std::optional<StoreHeader>& copy : copies) {
     if (copy && (!found.header || copy->state == StoreHeader::State::complete)) found.header = copy;
   }
@@ -102,6 +119,10 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
                   text(found.folder->path(), ": belongs to store ", to_text(found.header->store), ", but ",
                        any->folder->path(), " to store ", to_text(any->header->store)),
                   "give the folders of one store");
+  }
+  for (const Found& found : all) {
+    if (differ_in_drive_only(*found.header, *any->header)) continue;
+    return Status(Code::kCorrupt, text(found.path, ": its header contradicts that of ", any->path), kRestore);
   }
   std::vector<const Found*> by_drive(any->header->drives(), nullptr);
   for (const Found& found : all) {
@@ -194,6 +215,14 @@ Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders fo
   PENSTOCK_TRY(compare_shape(shape, options.expected_shape, all.front().file->path()));
 
   const StoreHeader& header = *all.front().header;
+  uint64_t bytes = 0;
+  for (const Found& found : all) bytes += found.file->size_bytes();
+  if (slot_bytes_of(shape, header.slots) > bytes) {
+    return Status(Code::kCorrupt,
+                  text(all.front().path, ": what is stored takes ", bytes_text(slot_bytes_of(shape, header.slots)),
+                       ", and ", bytes_text(bytes), " are there"),
+                  kRestore);
+  }
   StoreLayout layout(shape, header.slots, header.shares);
   Repairs repairs;
   StoreFiles files;

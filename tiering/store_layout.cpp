@@ -44,6 +44,14 @@ std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drive
   return shares;
 }
 
+uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots) {
+  uint64_t sum = 0;
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+    sum += shape.layout(tile).size_bytes * (shape.kind(tile).updated ? slots : 1);
+  }
+  return sum;
+}
+
 // Hands out runs on the drives so that the totals follow the shares, for the weights and for the states by themselves.
 class StoreLayout::Spreader {
  public:

@@ -25,6 +25,10 @@ constexpr uint32_t kShareWhole = 10000;
 // Rates into whole ten-thousandths, at least one each. No rates: equal shares.
 std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drives);
 
+// The bytes of every slot of every tile: what the files of a store hold together, at the least. To lay them out takes
+// time by their number, so a shape that was read is looked at first.
+uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots);
+
 class StoreLayout {
  public:
   // A run of one tile's bytes on one drive.

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
+#include "tests/support/store_records.h"
 #include "tests/support/store_world.h"
-#include "tiering/checksum.h"
 #include "tiering/store_header.h"
 
 namespace penstock::aio {
@@ -38,11 +38,16 @@ class StoreOpen : public testing::Test {
     for (uint32_t copy = 0; copy < 2; ++copy) {
       std::byte* header = world_.bytes(drive).data() + StoreLayout::header_offset(copy);
       std::memcpy(header + 8, &format, 4);
-      uint64_t magic;
-      std::memcpy(&magic, header, 8);
-      uint64_t right = checksum(std::span(header, kRecordBytes - 8), magic);
-      std::memcpy(header + kRecordBytes - 8, &right, 8);
+      seal(std::span(header, kRecordBytes));
     }
+  }
+
+  StoreHeader header(uint32_t drive) {
+    return *StoreHeader::decode(std::span(world_.bytes(drive)).first(kRecordBytes), "header");
+  }
+  void put_header(uint32_t drive, uint32_t copy, const StoreHeader& header) {
+    const std::vector<std::byte> bytes = header.encode();
+    std::memcpy(world_.bytes(drive).data() + StoreLayout::header_offset(copy), bytes.data(), bytes.size());
   }
 
   StoreShape shape_;
@@ -62,6 +67,31 @@ TEST_F(StoreOpen, NamesADriveThatIsMissing) {
   EXPECT_EQ(store.status().message(), "/drive0: a store of 3 drives, but 2 drives given: drive 1 is missing");
   CHECK(world_.folder(1).remove_file(StoreWorld::kFile).ok());
   expect_refused(Code::kUsage, "/drive1: no store: rank0.tiles is missing");
+}
+
+// Every record is whole and has a right checksum, and they do not belong together.
+TEST_F(StoreOpen, RefusesHeadersThatContradictOneAnother) {
+  StoreHeader of_five = header(1);
+  of_five.shares = {2000, 2000, 2000, 2000, 2000};
+  of_five.drive = 4;  // where the others have but three places
+  put_header(1, 1, of_five);
+  expect_refused(Code::kCorrupt, "/drive1/rank0.tiles: its two headers contradict each other");
+  put_header(1, 0, of_five);
+  expect_refused(Code::kCorrupt, "/drive1/rank0.tiles: its header contradicts that of /drive0/rank0.tiles");
+}
+
+// As its description has it, laying the store out would take longer than anybody waits.
+TEST_F(StoreOpen, RefusesADescriptionOfMoreThanTheFilesHold) {
+  StoreShape vast = shape_;
+  for (StoreShape::Tile& tile : vast.tiles) tile.elements = uint64_t{1} << 44;
+  const std::vector<std::byte> bytes = vast.encode();
+  for (uint32_t drive = 0; drive < 3; ++drive) {
+    StoreHeader header = this->header(drive);
+    header.shape_digest = vast.digest();
+    for (uint32_t copy = 0; copy < 2; ++copy) put_header(drive, copy, header);
+    std::memcpy(world_.bytes(drive).data() + StoreLayout::shape_offset(), bytes.data(), bytes.size());
+  }
+  expect_refused(Code::kCorrupt, "what is stored takes");
 }
 
 TEST_F(StoreOpen, NamesADriveThatWasGivenTwice) {
