@@ -118,6 +118,9 @@ Status Engine::begin(const StepBegin& begin) {
                   text("begin: ", begin.micro_batches, " micro-batches, planned for ", workload.micro_batches));
   }
   PENSTOCK_TRY(check_groups(begin.groups));
+  if (!(begin.loss_scale > 0) || !std::isfinite(begin.loss_scale)) {
+    return Status(Code::kUsage, text("begin: a loss scale of ", begin.loss_scale), "a finite number above 0");
+  }
   began_ = Clock::now();
   report_ = StepReport();
   StepSetup setup;

@@ -33,6 +33,9 @@ Result<RootState> parse_root_state(const RootPayload& payload) {
   if (!starts_well || error != std::errc() || after == end || *after != '\n') {
     return Status(Code::kCorrupt, "store: the root's schedule is not one of this engine's");
   }
+  if (state.updates > payload.step) {
+    return Status(Code::kCorrupt, text("store: the root has ", state.updates, " updates in ", payload.step, " steps"));
+  }
   state.state.schedule.assign(after + 1, end);
   return state;
 }

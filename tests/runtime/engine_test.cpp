@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -325,6 +326,18 @@ TEST(Engine, RefusesToReadOrWriteWhatIsNotThere) {
   // A refusal is no failure: the engine goes on.
   EXPECT_TRUE((*engine)->read(1, Role::weight, 65'526, out).ok());
   EXPECT_TRUE(write(**engine, 0, Role::weight, 199'990, words).ok());
+}
+
+// A root that held one would not be believed.
+TEST(Engine, RefusesALossScaleThatScalesNothing) {
+  EngineWorld world(30);
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  for (double scale : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ((*engine)->begin({.groups = world.groups, .loss_scale = scale}).code(), Code::kUsage) << scale;
+  }
+  EXPECT_TRUE((*engine)->begin({.groups = world.groups}).ok());
 }
 
 TEST(Engine, RefusesAnotherModelByName) {
