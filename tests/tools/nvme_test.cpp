@@ -229,8 +229,14 @@ TEST(Fio, OutputBecomesRates) {
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_DOUBLE_EQ(result->gbps, 2);
   EXPECT_DOUBLE_EQ(result->cpu_s_per_gb, 0.05);
-  for (const char* broken : {"", "fio: failed", "{", "{\"jobs\": []}", "{\"jobs\": [{\"error\": 5}]}"}) {
-    EXPECT_FALSE(parse_fio_output(broken).ok()) << broken;
+  const std::string moved = "\"io_bytes\": 4000, \"runtime\": 2", none = "\"write\": {}";
+  for (const std::string& broken : std::vector<std::string>{
+           "", "fio: failed", "{", "{\"jobs\": []}", "{\"jobs\": {}}", "{\"jobs\": 3}", "{\"jobs\": [3]}",
+           "{\"jobs\": [{}]}", "{\"jobs\": [{\"error\": 5}]}", "{\"jobs\": [{\"read\": 1, \"write\": []}]}",
+           "{\"jobs\": [{\"read\": {\"io_bytes\": \"all\", \"runtime\": 2}, " + none + "}]}",
+           "{\"jobs\": [{\"read\": {\"io_bytes\": 1e300, \"runtime\": 1e-300}, " + none + "}]}",
+           "{\"jobs\": [{\"read\": {" + moved + "}, " + none + ", \"usr_cpu\": -3}]}"}) {
+    EXPECT_EQ(parse_fio_output(broken).status().code(), Code::kEnvironment) << broken;
   }
 }
 

@@ -1,5 +1,7 @@
 #include "tools/nvme/fio.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tools/penstock/quantity.h"
@@ -10,6 +12,8 @@
 
 namespace penstock::tools {
 namespace {
+
+constexpr double kGbpsMost = 1e6;
 
 std::string direction(const Job& job) {
   const std::string random = job.pattern == Pattern::random ? "rand" : "";
@@ -54,23 +58,38 @@ std::string fio_job_file(const Job& job, const std::vector<std::string>& files, 
   return out + text("size=", size_bytes * files.size(), "\n");
 }
 
+namespace {
+
+// 0 where it is absent or no number.
+double number_in(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+}  // namespace
+
 Result<FioResult> parse_fio_output(const std::string& printed) {
   auto refusal = [](const char* why) { return Status(Code::kEnvironment, text("run program: fio: ", why)); };
   const size_t begin = printed.find('{');  // notes may stand before it
   if (begin == std::string::npos) return refusal("printed no JSON");
   const auto json = nlohmann::json::parse(printed.substr(begin), nullptr, false);
-  if (json.is_discarded() || !json.contains("jobs") || json["jobs"].empty()) return refusal("printed no results");
-  const auto& job = json["jobs"][0];
-  if (job.value("error", 0) != 0) return refusal("its job ended with an error");
+  const auto jobs = json.find("jobs");
+  if (jobs == json.end() || !jobs->is_array() || jobs->empty()) return refusal("printed no results");
+  const auto& job = jobs->front();
+  if (number_in(job, "error") != 0) return refusal("its job ended with an error");
 
   double bytes = 0, runtime_s = 0;
   for (const char* way : {"read", "write"}) {
-    bytes += job.at(way).value("io_bytes", 0.0);
-    runtime_s = std::max(runtime_s, job.at(way).value("runtime", 0.0) / 1e3);
+    const auto found = job.find(way);
+    if (found == job.end()) return refusal("printed no results");
+    bytes += number_in(*found, "io_bytes");
+    runtime_s = std::max(runtime_s, number_in(*found, "runtime") / 1e3);
   }
   if (bytes <= 0 || runtime_s <= 0) return refusal("moved nothing");
-  const double cpu_s = (job.value("usr_cpu", 0.0) + job.value("sys_cpu", 0.0)) / 100 * runtime_s;
-  return FioResult{bytes / runtime_s / 1e9, cpu_s / (bytes / 1e9)};
+  const double cpu_s = (number_in(job, "usr_cpu") + number_in(job, "sys_cpu")) / 100 * runtime_s;
+  const FioResult result{bytes / runtime_s / 1e9, cpu_s / (bytes / 1e9)};
+  const bool makes_sense = result.gbps < kGbpsMost && result.cpu_s_per_gb >= 0 && std::isfinite(result.cpu_s_per_gb);
+  return makes_sense ? Result<FioResult>(result) : refusal("printed figures that make no sense");
 }
 
 Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files, FioPages pages) {
