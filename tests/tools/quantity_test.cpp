@@ -62,6 +62,19 @@ TEST(Quantity, ReadsRates) {
   }
 }
 
+TEST(Quantity, RefusesTimesAndRatesThatLeadToInfinity) {
+  const std::string huge = "1" + std::string(308, '0');
+  for (const std::string& time : {huge, huge + "min", std::string("20000000min")})
+    EXPECT_FALSE(parse_seconds(time).ok()) << time;
+  for (const char* rate : {"1e308B", "1e25", "1e-7", "1e-320"}) EXPECT_FALSE(parse_rate(rate).ok()) << rate;
+  EXPECT_DOUBLE_EQ(*parse_rate("1e24"), 1e24);
+}
+
+TEST(Quantity, ShowsTheLargestNumbersWhole) {
+  EXPECT_EQ(fixed(1e300, 2).size(), 304u);
+  EXPECT_EQ(seconds_text(1e300).substr(0, 3), "115");
+}
+
 TEST(Quantity, ShowsAsAFlagWhatItReadsBack) {
   for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4096}, kMiB, 3 * kGiB, kMiB + 512, 5000 * kGiB}) {
     EXPECT_EQ(*parse_bytes(bytes_flag_text(bytes)), bytes);

@@ -1,5 +1,6 @@
 #include "tools/penstock/quantity.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -30,6 +31,10 @@ constexpr Unit kByteUnits[] = {{"", 1},
                                {"TB", 1e12}};
 constexpr Unit kTimeUnits[] = {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"min", 60}};
 constexpr Unit kCountUnits[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}};
+
+constexpr double kSecondsMost = 1e9;  // thirty years
+// Of bytes or operations a second: slower or faster than anything, and still far from where doubles end.
+constexpr double kRateLeast = 1e-6, kRateMost = 1e24;
 
 struct Kind {
   const char* name;
@@ -83,24 +88,28 @@ Result<uint64_t> parse_whole(const Kind& kind, std::string_view written) {
 Result<uint64_t> parse_bytes(std::string_view written) { return parse_whole(kBytes, written); }
 Result<double> parse_seconds(std::string_view written) {
   PENSTOCK_TRY_ASSIGN(quantity, parse(kTime, written));
+  if (quantity.value() > kSecondsMost) return refusal(kTime, written, "is too large");
   return quantity.value();
 }
 Result<uint64_t> parse_count(std::string_view written) { return parse_whole(kCount, written); }
 Result<double> parse_rate(std::string_view written) {
   PENSTOCK_TRY_ASSIGN(quantity, parse(kRate, written));
-  if (quantity.value() == 0) return refusal(kRate, written, "is nothing");
+  if (quantity.value() < kRateLeast) return refusal(kRate, written, "is nothing");
+  if (quantity.value() > kRateMost) return refusal(kRate, written, "is too large");
   return quantity.value();
 }
 
 std::string fixed(double value, int digits) {
-  std::array<char, 64> room;
+  // The largest double has 309 digits before its point.
+  std::array<char, 400> room;
   const int length = std::snprintf(room.data(), room.size(), "%.*f", digits, value);
-  return std::string(room.data(), static_cast<size_t>(length));
+  return std::string(room.data(), std::min(static_cast<size_t>(length), room.size() - 1));
 }
 
 std::string seconds_text(double seconds) {
   if (seconds < 1) return fixed(seconds * 1e3, seconds < 0.01 ? 1 : 0) + " ms";
   if (seconds < 120) return fixed(seconds, seconds < 10 ? 1 : 0) + " s";
+  if (seconds > kSecondsMost) return fixed(seconds / 86400, 0) + " days";
   const uint64_t whole = static_cast<uint64_t>(std::llround(seconds));
   return text(whole / 60, " min ", whole % 60, " s");
 }

@@ -18,7 +18,7 @@ Result<double> parse_seconds(std::string_view written);
 // A number, 7e9 too, and k, M or B (10^9); ones without a unit.
 Result<uint64_t> parse_count(std::string_view written);
 
-// The same, but neither whole nor 0.
+// The same, but neither whole nor 0: from 1e-6 to 1e24.
 Result<double> parse_rate(std::string_view written);
 
 // "250 ms", "12.5 s", "3 min 20 s".
