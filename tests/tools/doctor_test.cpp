@@ -48,6 +48,18 @@ TEST_F(FakeSystem, SmallestLimitOfNestedGroupsCounts) {
   EXPECT_EQ(cgroup_cpu_limit_cores(files()), 1.5);
 }
 
+TEST_F(FakeSystem, NonsenseIsNoLimit) {
+  file("/proc/self/cgroup", "0::outer/inner\n1:memory:inner\n");  // without the slash that the kernel begins with
+  file("/sys/fs/cgroup/memory.max", "2147483648\n");
+  file("/proc/meminfo", "MemTotal: 99999999999999999999999 kB\nMemFree: 18014398509481984 kB\nMemAvailable: x\n");
+  EXPECT_EQ(cgroup_memory_limit_bytes(files()), 2 * kGiB);
+  for (const char* key : {"MemTotal:", "MemFree:", "MemAvailable:"}) EXPECT_EQ(meminfo_bytes(files(), key), 0u) << key;
+  for (const char* limit : {"-5 100000", "inf 100000", "nan 100000", "100000 0", "1e300 1e-300", "100000"}) {
+    file("/sys/fs/cgroup/cpu.max", limit);
+    EXPECT_FALSE(cgroup_cpu_limit_cores(files())) << limit;
+  }
+}
+
 TEST_F(FakeSystem, FirstVersionOfCgroupsIsReadToo) {
   file("/proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n");
   file("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <functional>
 
 #include "tiering/tier.h"
@@ -30,7 +31,8 @@ std::optional<std::string> group_of(const SystemFiles& files, const std::string&
 void walk_up(const std::string& mount, std::string group, const std::function<void(const std::string&)>& visit) {
   while (!group.empty() && group != "/") {
     visit(mount + group);
-    group.resize(group.rfind('/'));
+    const size_t slash = group.rfind('/');
+    group.resize(slash == std::string::npos ? 0 : slash);
   }
   visit(mount);
 }
@@ -67,9 +69,9 @@ std::optional<double> cgroup_cpu_limit_cores(const SystemFiles& files) {
       const auto [middle, error] = std::from_chars(line.data(), line.data() + line.size(), quota);
       if (error != std::errc()) return;
       const char* const next = std::min(middle + 1, line.data() + line.size());
-      if (std::from_chars(next, line.data() + line.size(), period).ec == std::errc() && period > 0) {
-        keep_smaller(limit, quota / period);
-      }
+      if (std::from_chars(next, line.data() + line.size(), period).ec != std::errc()) return;
+      const double cores = quota / period;
+      if (cores > 0 && std::isfinite(cores)) keep_smaller(limit, cores);
     });
   }
   if (const auto group = group_of(files, "cpu")) {
@@ -84,8 +86,15 @@ std::optional<double> cgroup_cpu_limit_cores(const SystemFiles& files) {
   return limit;
 }
 
+uint64_t kib_line_bytes(const SystemFiles& files, const std::string& path, const std::string& key) {
+  const std::string value = files.value_of(path, key).value_or("");
+  uint64_t kib = 0;
+  std::from_chars(value.data(), value.data() + value.size(), kib);
+  return kib < kNoLimitBytes / kKiB ? kib * kKiB : 0;
+}
+
 uint64_t meminfo_bytes(const SystemFiles& files, const std::string& key) {
-  return std::stoull("0" + files.value_of("/proc/meminfo", key).value_or("")) * kKiB;
+  return kib_line_bytes(files, "/proc/meminfo", key);
 }
 
 uint64_t usable_memory_bytes(const SystemFiles& files) {

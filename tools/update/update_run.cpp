@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <fstream>
+#include "tools/system/limits.h"
 
 namespace penstock::tools {
 namespace {
@@ -10,13 +10,7 @@ namespace {
 // What threads and rings will take besides what is planned.
 constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
 
-uint64_t status_line(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(key)) return std::stoull(line.substr(key.size())) * 1024;
-  }
-  return 0;
-}
+uint64_t status_line(const std::string& key) { return kib_line_bytes(SystemFiles(), "/proc/self/status", key); }
 
 }  // namespace
 
