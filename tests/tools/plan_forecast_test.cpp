@@ -54,6 +54,18 @@ ForecastRequest all_on_drives(const char* machine) {
   return request;
 }
 
+TEST(Forecast, RefusesStepsThatNoPlanHolds) {
+  ForecastRequest request = request_for("llama-2-7b", "h100-4gen4");
+  request.tokens = uint64_t{1} << 40;
+  EXPECT_NE(forecast(request).status().message().find("more activations than can be counted"), std::string::npos);
+  request.shape.layers = 1;
+  request.shape.hidden = request.shape.ffn = 16;
+  request.sequence = 1;
+  const Status too_many = forecast(request).status();
+  EXPECT_EQ(too_many.code(), Code::kUsage);
+  EXPECT_NE(too_many.message().find("more than a plan holds"), std::string::npos) << too_many.message();
+}
+
 TEST(Forecast, IsNearTheFloorWhereTheDrivesBoundIt) {
   for (const Floor& floor : kFloors) {
     ForecastRequest request = all_on_drives(floor.machine);

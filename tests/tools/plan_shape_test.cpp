@@ -67,20 +67,31 @@ TEST(ModelConfig, ReadsEveryStyle) {
 }
 
 TEST(ModelConfig, RefusesNonsenseAndNamesTheKey) {
-  for (const auto& [json, part] : std::vector<std::pair<std::string, std::string>>{
-           {"", "not a JSON object"},
-           {"[1]", "not a JSON object"},
-           {R"({"model_type": "llama"})", "num_hidden_layers: is missing"},
-           {R"({"num_hidden_layers": "many"})", "num_hidden_layers: is not a size"},
-           {R"({"num_hidden_layers": -3})", "num_hidden_layers: is not a size"},
-           {R"({"num_hidden_layers": 1e30})", "num_hidden_layers: is not a size"},
-           {R"({"num_hidden_layers": 2, "hidden_size": 0, "num_attention_heads": 1, "intermediate_size": 4,
+  for (
+      const auto& [json, part] : std::vector<std::pair<std::string, std::string>>{
+          {"", "not a JSON object"},
+          {"[1]", "not a JSON object"},
+          {R"({"model_type": "llama"})", "num_hidden_layers: is missing"},
+          {R"({"num_hidden_layers": "many"})", "num_hidden_layers: is not a size"},
+          {R"({"num_hidden_layers": -3})", "num_hidden_layers: is not a size"},
+          {R"({"num_hidden_layers": 1e30})", "num_hidden_layers: is not a size"},
+          {R"({"num_hidden_layers": 2, "hidden_size": 0, "num_attention_heads": 1, "intermediate_size": 4,
                "vocab_size": 7})",
-            "is 0"},
-           {R"({"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 4,
+           "is 0"},
+          {R"({"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 4,
                "vocab_size": 7, "num_local_experts": 4, "num_experts_per_tok": 5})",
-            "more experts"},
-       }) {
+           "more experts"},
+          // 2^24 layers would be gigabytes of units, the other two products that wrap around.
+          {R"({"num_hidden_layers": 16777216, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 4,
+               "vocab_size": 7})",
+           "16777216 layers"},
+          {R"({"num_hidden_layers": 2, "hidden_size": 16777216, "num_attention_heads": 1, "intermediate_size": 16777216,
+               "num_experts": 16777216, "vocab_size": 7})",
+           "more parameters than can be planned"},
+          {R"({"num_hidden_layers": 2, "hidden_size": 16777216, "num_attention_heads": 16777216, "head_dim": 16777216,
+               "intermediate_size": 4, "vocab_size": 7})",
+           "more parameters than can be planned"},
+      }) {
     const Result<ModelShape> shape = parse_model_config(json);
     ASSERT_FALSE(shape.ok()) << json;
     EXPECT_EQ(shape.status().code(), Code::kUsage);
@@ -129,6 +140,10 @@ TEST(ShapeSolver, KeepsWhatWasSaidOrRefuses) {
            {.parameters = 1000},
            {.layers = 4, .hidden = 100, .heads = 7},
            {.layers = uint64_t{1} << 40, .hidden = 64},
+           {.layers = uint64_t{1} << 24, .hidden = 64},
+           {.layers = 2, .hidden = uint64_t{1} << 24},
+           {.parameters = uint64_t{1} << 53, .heads = uint64_t{1} << 20},
+           {.parameters = 10'000'000'000'000, .hidden = 16, .vocab = 100},
        }) {
     const Result<ModelShape> refused = solve_shape(wish);
     ASSERT_FALSE(refused.ok()) << refused->parameters();

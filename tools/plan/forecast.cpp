@@ -15,6 +15,9 @@ constexpr size_t kLargePlanMoves = 150'000;
 // The program itself: with LibTorch in training, without where only updates run.
 constexpr uint64_t kTrainerBytes = 512 * kMiB, kEngineBytes = 64 * kMiB;
 constexpr uint64_t kTokensMost = uint64_t{1} << 40;
+constexpr double kActivationBytesMost = 0x1p60;
+// Each micro-batch passes each unit, in moves of its own.
+constexpr uint64_t kPassesMost = uint64_t{1} << 21;
 
 Status check_request(const ForecastRequest& request) {
   if (request.machine.drives.empty()) {
@@ -34,7 +37,21 @@ Status check_request(const ForecastRequest& request) {
     return Status(Code::kUsage, text("micro-batches: ", request.micro_batches, " of ", request.tokens, " tokens"),
                   "fewer micro-batches");
   }
+  const double bytes_per_token = static_cast<double>(request.shape.layers) *
+                                 static_cast<double>(request.shape.block_activation_bytes() + 8 * request.shape.hidden);
+  if (bytes_per_token * static_cast<double>(request.tokens) > kActivationBytesMost) {
+    return Status(Code::kUsage, text("tokens: ", request.tokens, " of a step: more activations than can be counted"),
+                  "fewer --tokens");
+  }
   return Status();
+}
+
+Status check_passes(const ForecastRequest& request) {
+  const uint64_t units = request.shape.layers + 2;
+  if (units * request.micro_batches <= kPassesMost) return Status();
+  return Status(Code::kUsage,
+                text("micro-batches: ", request.micro_batches, " through ", units, " units: more than a plan holds"),
+                text("at most ", kPassesMost / units, " --micro-batches, or fewer --tokens"));
 }
 
 void fill_in(ForecastRequest& request, uint32_t ranks) {
@@ -295,6 +312,7 @@ Result<Forecast> forecast(ForecastRequest request) {
   Forecast result;
   result.ranks = std::max(1u, request.machine.devices);
   fill_in(request, result.ranks);
+  PENSTOCK_TRY(check_passes(request));
   result.request = std::move(request);
   result.rank_request = request_of_rank(result.request, result.ranks);
   PENSTOCK_TRY(Forecaster(result).run());

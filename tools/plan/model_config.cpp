@@ -163,6 +163,7 @@ Result<ModelShape> parse_model_config(const std::string& content) {
   PENSTOCK_TRY(config.status());
   if (shape.head_size == 0 && shape.heads > 0) shape.head_size = shape.hidden / shape.heads;
   PENSTOCK_TRY(check(shape));
+  PENSTOCK_TRY(shape.validate());
   return shape;
 }
 

@@ -1,6 +1,28 @@
 #include "tools/plan/model_shape.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 namespace penstock::tools {
+
+Status ModelShape::validate() const {
+  if (layers > kLayersMost) {
+    return Status(Code::kUsage, text("model shape: ", layers, " layers: too many"), text("at most ", kLayersMost));
+  }
+  // In doubles, which do not wrap around. Factors that are nothing count as one, so that every size is bounded.
+  auto product = [](std::initializer_list<uint64_t> sizes) {
+    double all = 1;
+    for (uint64_t size : sizes) all *= static_cast<double>(size > 0 ? size : 1);
+    return all;
+  };
+  const double block = product({4, hidden, std::max(heads, kv_heads), head_size}) + product({3, hidden, experts, ffn}) +
+                       product({3, hidden, shared_ffn});
+  const double all = product({hidden, vocab}) + product({hidden, positions}) + static_cast<double>(layers) * block;
+  const double most = static_cast<double>(kParametersMost);
+  if (all <= 2 * most && parameters() <= kParametersMost) return Status();
+  return Status(Code::kUsage, "model shape: its sizes make more parameters than can be planned",
+                text("at most ", kParametersMost, " parameters"));
+}
 
 uint64_t ModelShape::attention_matrices() const {
   return 2 * hidden * heads * head_size + 2 * hidden * kv_heads * head_size;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tiering/status.h"
+
 namespace penstock::tools {
 
 struct ModelShape {
@@ -23,6 +25,11 @@ struct ModelShape {
   bool tied = false;  // the head's weight is the embedding's
   bool qkv_bias = false, out_bias = false, ffn_bias = false, norm_bias = false;
   bool qk_norm = false;
+
+  // Refuses sizes whose products cannot be counted, and models that are too large to be planned: the largest of today
+  // have a tenth of kParametersMost.
+  static constexpr uint64_t kLayersMost = uint64_t{1} << 14, kParametersMost = 10'000'000'000'000;
+  Status validate() const;
 
   uint64_t embedding_parameters() const;
   uint64_t block_parameters() const;

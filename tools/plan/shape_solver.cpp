@@ -14,7 +14,8 @@ constexpr uint64_t kWidthStep = 16;
 constexpr uint64_t kVocabUsual = 32000;
 constexpr uint64_t kTiedBelow = 2'000'000'000;  // small models share embedding and head
 constexpr double kOff = 0.01;
-constexpr uint64_t kSizeMost = uint64_t{1} << 24;  // of any one dimension
+// Of any one dimension, and of those that are multiplied by themselves: no product of them wraps around.
+constexpr uint64_t kSizeMost = uint64_t{1} << 24, kWidthMost = uint64_t{1} << 20;
 
 uint64_t usual_head_size(uint64_t hidden) { return hidden >= 2048 ? 128 : 64; }
 uint64_t usual_ffn(uint64_t hidden) { return round_up(hidden * 8 / 3, hidden >= 1024 ? 256 : 16); }
@@ -78,6 +79,16 @@ Status refuse_nonsense(const ShapeWish& wish) {
     if (size > kSizeMost)
       return Status(Code::kUsage, text("model shape: a size of ", size, " is too large"), text("at most ", kSizeMost));
   }
+  for (uint64_t size : {wish.hidden, wish.heads, wish.kv_heads}) {
+    if (size > kWidthMost)
+      return Status(Code::kUsage, text("model shape: a width of ", size, " is too large"),
+                    text("at most ", kWidthMost));
+  }
+  if (wish.layers > ModelShape::kLayersMost || wish.parameters > ModelShape::kParametersMost) {
+    return Status(
+        Code::kUsage, text("model shape: ", wish.parameters, " parameters, ", wish.layers, " layers: too many"),
+        text("at most ", ModelShape::kParametersMost, " parameters and ", ModelShape::kLayersMost, " layers"));
+  }
   if (wish.parameters == 0 && (wish.layers == 0 || wish.hidden == 0)) {
     return Status(Code::kUsage, "model shape: the number of parameters is unknown",
                   "--params, or both --layers and --hidden");
@@ -103,6 +114,7 @@ Result<ModelShape> solve_shape(const ShapeWish& wish) {
   const uint64_t hidden = wish.hidden != 0 ? wish.hidden : width_for(wish, layers);
   ModelShape shape = shape_of_width(wish, layers, hidden);
   if (wish.parameters != 0 && wish.ffn == 0) settle_ffn(shape, wish.parameters);
+  PENSTOCK_TRY(shape.validate());
   shape.name = text(fixed(static_cast<double>(shape.parameters()) / 1e9, 2), "B, ", shape.layers, " layers");
   if (wish.parameters == 0) return shape;
   const double off = static_cast<double>(shape.parameters()) / static_cast<double>(wish.parameters) - 1;
