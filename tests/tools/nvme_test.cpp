@@ -222,6 +222,16 @@ TEST_F(OnADrive, FileThatIsNoProfileIsRefused) {
   }
 }
 
+TEST_F(OnADrive, FileThatIsFarTooLongForAProfileIsNotRead) {
+  const std::string path = folder_ + "/film";
+  std::ofstream(path) << "\"penstock.machine/";
+  fs::resize_file(path, uint64_t{1} << 40);
+  const auto profile = load_or_begin_profile(path);
+  ASSERT_FALSE(profile.ok());
+  EXPECT_NE(profile.status().message().find("1099511627776 B are no machine profile"), std::string::npos)
+      << profile.status().message();
+}
+
 TEST(Fio, OutputBecomesRates) {
   const auto result = parse_fio_output(
       "note: something\n{\"jobs\": [{\"error\": 0, \"usr_cpu\": 2.0, \"sys_cpu\": 8.0,"

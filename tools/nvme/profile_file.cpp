@@ -15,6 +15,7 @@
 namespace penstock::tools {
 namespace {
 
+constexpr off_t kFileBytesMost = off_t{16} << 20;
 constexpr const char* kSchema = "\"penstock.machine/";
 constexpr const char* kElsewhere = "--profile FILE for a place elsewhere";
 
@@ -56,6 +57,10 @@ Result<MachineProfile> load_or_begin_profile(const std::string& path) {
     return errno_status("read profile: " + path, errno, kElsewhere);
   }
   if (!S_ISREG(found.st_mode)) return Status(Code::kUsage, "read profile: " + path + ": is not a file", kElsewhere);
+  if (found.st_size > kFileBytesMost) {
+    return Status(Code::kUsage, text("read profile: ", path, ": ", found.st_size, " B are no machine profile"),
+                  kElsewhere);
+  }
   const auto content = SystemFiles().read(path);
   if (!content) return Status(Code::kEnvironment, "read profile: " + path + ": cannot be read", kElsewhere);
   if (content->find(kSchema) == std::string::npos) {
