@@ -1,8 +1,10 @@
 #include "aio/available_memory.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <vector>
 
@@ -20,13 +22,15 @@ bool read_number(const fs::path& path, uint64_t& number) {
   return static_cast<bool>(in >> number);
 }
 
-uint64_t available_on_machine() {
-  std::ifstream in("/proc/meminfo");
+uint64_t available_on_machine(const std::string& root) {
+  std::ifstream in(root + "/proc/meminfo");
   std::string key;
   uint64_t kib;
   for (std::string line; std::getline(in, line);) {
     std::istringstream fields(line);
-    if (fields >> key >> kib && key == "MemAvailable:") return kib * kKiB;
+    if (fields >> key >> kib && key == "MemAvailable:") {
+      return std::min(kib, std::numeric_limits<uint64_t>::max() / kKiB) * kKiB;
+    }
   }
   return 0;
 }
@@ -66,17 +70,17 @@ void limit_by(const fs::path& root, const std::string& group, const Hierarchy& n
 
 }  // namespace
 
-AvailableMemory AvailableMemory::now() {
-  AvailableMemory available{available_on_machine(), "the machine's memory"};
-  std::ifstream in("/proc/self/cgroup");
+AvailableMemory AvailableMemory::now(const std::string& root) {
+  AvailableMemory available{available_on_machine(root), "the machine's memory"};
+  std::ifstream in(root + "/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string group = line.substr(second + 1);
     if (controllers.find(",memory,") != std::string::npos)
-      limit_by("/sys/fs/cgroup/memory", group, kVersion1, available);
-    if (controllers == ",,") limit_by("/sys/fs/cgroup", group, kVersion2, available);
+      limit_by(root + "/sys/fs/cgroup/memory", group, kVersion1, available);
+    if (controllers == ",,") limit_by(root + "/sys/fs/cgroup", group, kVersion2, available);
   }
   return available;
 }

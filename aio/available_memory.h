@@ -10,8 +10,9 @@ struct AvailableMemory {
   uint64_t bytes = 0;
   std::string limited_by;  // "memory of the machine" or the control group's path
 
-  // The least of what the machine has free and what every control group above us allows (versions 1 and 2).
-  static AvailableMemory now();
+  // The least of what the machine has free and what every control group above us allows (versions 1 and 2). Tests give
+  // another root.
+  static AvailableMemory now(const std::string& root = {});
 };
 
 // Free explicit huge pages of 2 MiB; they are not among the available bytes.

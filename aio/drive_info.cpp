@@ -31,12 +31,6 @@ std::string first_line(const fs::path& path) {
 
 uint64_t number_in(const fs::path& path) { return std::strtoull(first_line(path).c_str(), nullptr, 10); }
 
-struct Mount {
-  std::string point;
-  std::string file_system;
-  std::string source;
-};
-
 // "\040" is a space there.
 std::string unescape(const std::string& field) {
   std::string out;
@@ -55,22 +49,9 @@ bool lies_in(const std::string& path, const std::string& folder) {
   return folder == "/" || path == folder || path.starts_with(folder + "/");
 }
 
-// The longest mount point that holds the path; of equal ones the last, which hides the others.
 Mount mount_of(const std::string& real_path) {
-  Mount best;
   std::ifstream in("/proc/self/mountinfo");
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream fields(line);
-    std::string id, parent, numbers, root, point, field;
-    fields >> id >> parent >> numbers >> root >> point;
-    while (fields >> field && field != "-") {
-    }
-    Mount mount{unescape(point), {}, {}};
-    fields >> mount.file_system >> mount.source;
-    mount.source = unescape(mount.source);
-    if (lies_in(real_path, mount.point) && mount.point.size() >= best.point.size()) best = mount;
-  }
-  return best;
+  return mount_in(in, real_path);
 }
 
 // btrfs and others give their files a number that no device has; then the mount's source is the device.
@@ -91,10 +72,13 @@ fs::path disk_folder(dev_t number) {
 
 uint32_t id_of(dev_t number) { return static_cast<uint32_t>(major(number) << 20 | minor(number)); }
 
+// "259:1"; 0 where that is not told.
 uint32_t id_in(const fs::path& folder) {
-  const std::string numbers = first_line(folder / "dev");
-  const size_t colon = numbers.find(':');
-  return static_cast<uint32_t>(std::stoul(numbers) << 20 | std::stoul(numbers.substr(colon + 1)));
+  std::istringstream numbers(first_line(folder / "dev"));
+  uint32_t of_kind = 0, of_device = 0;
+  char colon = 0;
+  numbers >> of_kind >> colon >> of_device;
+  return numbers && colon == ':' ? of_kind << 20 | of_device : 0;
 }
 
 // A drive's own PCIe function lies one or two folders above the block device: nvme0n1 -> nvme0 -> 0000:01:00.0.
@@ -111,7 +95,8 @@ std::optional<double> temperature(const fs::path& disk) {
   for (const char* place : {"device", "device/hwmon", "device/device/hwmon"}) {
     for (const auto& entry : fs::directory_iterator(disk / place, none)) {
       const std::string millidegrees = first_line(entry.path() / "temp1_input");
-      if (!millidegrees.empty()) return std::stod(millidegrees) / 1000;
+      int32_t number = 0;
+      if (std::istringstream(millidegrees) >> number) return number / 1000.0;
     }
   }
   return std::nullopt;
@@ -120,11 +105,30 @@ std::optional<double> temperature(const fs::path& disk) {
 // "[mq-deadline] none" has the one in use in brackets.
 std::string scheduler(const fs::path& disk) {
   const std::string all = first_line(disk / "queue/scheduler");
-  const size_t open = all.find('['), close = all.find(']');
+  const size_t open = all.find('['), close = all.find(']', open);
   return open == std::string::npos || close == std::string::npos ? all : all.substr(open + 1, close - open - 1);
 }
 
-void describe_disk(const fs::path& disk, DriveInfo& info) {
+}  // namespace
+
+Mount mount_in(std::istream& mountinfo, const std::string& real_path) {
+  Mount best;
+  for (std::string line; std::getline(mountinfo, line);) {
+    std::istringstream fields(line);
+    std::string id, parent, numbers, root, point, field;
+    fields >> id >> parent >> numbers >> root >> point;
+    while (fields >> field && field != "-") {
+    }
+    Mount mount{unescape(point), {}, {}};
+    fields >> mount.file_system >> mount.source;
+    mount.source = unescape(mount.source);
+    if (lies_in(real_path, mount.point) && mount.point.size() >= best.point.size()) best = mount;
+  }
+  return best;
+}
+
+void describe_disk(const std::string& folder, DriveInfo& info) {
+  const fs::path disk = folder;
   info.id = id_in(disk);
   info.device = disk.filename();
   info.model = first_line(disk / "device/model");
@@ -133,10 +137,8 @@ void describe_disk(const fs::path& disk, DriveInfo& info) {
   info.rotational = first_line(disk / "queue/rotational") == "1";
   info.scheduler = scheduler(disk);
   info.nr_requests = static_cast<uint32_t>(number_in(disk / "queue/nr_requests"));
-  info.request_bytes_max = number_in(disk / "queue/max_sectors_kb") * kKiB;
+  info.request_bytes_max = std::min(number_in(disk / "queue/max_sectors_kb"), kGiB / kKiB) * kKiB;
 }
-
-}  // namespace
 
 Result<DriveInfo> describe_drive(const std::string& path) {
   struct stat file;

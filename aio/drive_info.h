@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <istream>
 #include <optional>
 #include <string>
 
@@ -33,5 +34,18 @@ struct DriveInfo {
 
 // `path` may be a file or a folder.
 Result<DriveInfo> describe_drive(const std::string& path);
+
+// What describe_drive() reads of the kernel's texts.
+
+struct Mount {
+  std::string point;
+  std::string file_system;
+  std::string source;
+};
+// Of /proc/self/mountinfo: the longest mount point that holds the path; of equal ones the last, which hides the others.
+Mount mount_in(std::istream& mountinfo, const std::string& real_path);
+
+// Fills in what sysfs tells of the disk with that folder.
+void describe_disk(const std::string& folder, DriveInfo& info);
 
 }  // namespace penstock::aio

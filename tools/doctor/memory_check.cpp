@@ -37,7 +37,7 @@ Finding memlock_finding() {
 
 // "always [madvise] never" has the chosen word in brackets.
 std::string chosen_word(const std::string& line) {
-  const size_t open = line.find('['), close = line.find(']');
+  const size_t open = line.find('['), close = line.find(']', open);
   return open == std::string::npos || close == std::string::npos ? line : line.substr(open + 1, close - open - 1);
 }
 
