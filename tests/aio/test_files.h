@@ -19,8 +19,8 @@ namespace penstock::aio {
 // A folder of its own, removed with all that is in it.
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "penstock-test-XXXXXX").string();
+  explicit ScratchFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string pattern = (parent / "penstock-test-XXXXXX").string();
     CHECK(mkdtemp(pattern.data()) != nullptr, "no scratch folder ", pattern, ": errno ", errno);
     path_ = pattern;
   }

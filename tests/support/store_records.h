@@ -5,6 +5,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tiering/checksum.h"
 #include "tiering/root_record.h"
@@ -17,6 +18,13 @@ inline void seal(std::span<std::byte> record) {
   const uint64_t magic = ByteReader(record).get<uint64_t>();
   const uint64_t right = checksum(record.first(record.size() - sizeof(uint64_t)), magic);
   std::memcpy(record.last(sizeof(uint64_t)).data(), &right, sizeof(uint64_t));
+}
+
+// The fields of a record, without what fills it up to its length and the checksum.
+inline std::vector<std::byte> fields_of(std::vector<std::byte> record) {
+  record.resize(record.size() - sizeof(uint64_t));
+  while (!record.empty() && record.back() == std::byte{0}) record.pop_back();
+  return record;
 }
 
 inline std::string random_string(std::mt19937_64& random, size_t size_max) {

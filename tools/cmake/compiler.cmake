@@ -22,6 +22,21 @@ if(PENSTOCK_WARNINGS_ARE_ERRORS)
   penstock_compile_options(-Werror)
 endif()
 
+# libFuzzer is led by which branches an input has taken: every file counts them, and is built for its sanitizers.
+if(PENSTOCK_FUZZ)
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_FLAGS -fsanitize=fuzzer)
+  check_cxx_source_compiles("#include <cstddef>
+    extern \"C\" int LLVMFuzzerTestOneInput(const unsigned char*, size_t) { return 0; }" PENSTOCK_HAS_LIBFUZZER)
+  unset(CMAKE_REQUIRED_FLAGS)
+  if(PENSTOCK_HAS_LIBFUZZER)
+    set(PENSTOCK_SANITIZE address)
+    penstock_compile_options(-fsanitize=fuzzer-no-link)
+  else()
+    message(STATUS "PENSTOCK_FUZZ is ON and ${CMAKE_CXX_COMPILER} has no libFuzzer, so nothing is built for it: use clang++-16 with libclang-rt-16-dev")
+  endif()
+endif()
+
 if(PENSTOCK_SANITIZE STREQUAL "address")
   penstock_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
