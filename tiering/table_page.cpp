@@ -91,7 +91,7 @@ Result<TablePage> TablePage::decode(std::span<const std::byte> page, const std::
     return Status(Code::kCorrupt, what + ": a table page whose fields make no sense");
   }
   found.words.resize(words);
-  std::memcpy(found.words.data(), page.data() + kFieldBytes, words * sizeof(uint64_t));
+  if (words > 0) std::memcpy(found.words.data(), page.data() + kFieldBytes, words * sizeof(uint64_t));
   return found;
 }
 
