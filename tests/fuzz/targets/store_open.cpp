@@ -202,8 +202,8 @@ std::string go_on(StoreWorld& drives) {
 bool still_has(StoreWorld& drives, const std::vector<MemoryFile::Bytes>& image) {
   for (uint32_t drive = 0; drive < kDrives; ++drive) {
     const MemoryFile::Bytes& now = drives.bytes(drive);
-    if (now.size() != image[drive].size() || std::memcmp(now.data(), image[drive].data(), now.size()) != 0)
-      return false;
+    if (now.size() != image[drive].size()) return false;
+    if (!now.empty() && std::memcmp(now.data(), image[drive].data(), now.size()) != 0) return false;
   }
   return true;
 }
