@@ -13,6 +13,11 @@
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #include <sanitizer/common_interface_defs.h>
+
+// Undefined behaviour is a death like any other, so that it is told what was being tried.
+extern "C" __attribute__((visibility("default"))) const char* __ubsan_default_options() {
+  return "abort_on_error=1:print_stacktrace=1";
+}
 #endif
 
 namespace penstock::fuzz {
