@@ -247,7 +247,7 @@ UpdateArena::UpdateArena(const UpdateArenaOptions& options) : impl_(std::make_un
 UpdateArena::~UpdateArena() = default;
 
 TileReport UpdateArena::run(const TileJob& job) {
-  if (job.tile.elements < impl_->options.inline_elements) {
+  if (job.tile.elements == 0 || job.tile.elements < impl_->options.inline_elements) {
     return job.updater->update(job.tile, job.numbers, job.notes);
   }
   TileWork tile;

@@ -9,7 +9,9 @@ namespace penstock {
 namespace {
 
 bool in_unit_interval(double value) { return value >= 0 && value < 1; }
-bool not_negative(double value) { return value >= 0 && std::isfinite(value); }
+// Finite where kernels see it, too.
+bool is_number(double value) { return std::abs(value) <= std::numeric_limits<float>::max(); }
+bool not_negative(double value) { return value >= 0 && is_number(value); }
 
 // With a rate of zero, or nearly, the largest number there is: what is divided by it is as good as zero.
 float finite_quotient(double a, double b) {
@@ -17,11 +19,12 @@ float finite_quotient(double a, double b) {
   return static_cast<float>(a == 0 ? 0 : std::max(a / b, -kLargest));
 }
 
-// A neighbour with an odd last bit: where it is above 2/3, its product with a float is never halfway between two
-// floats. Neither is a product with one or zero.
-float odd(float decay) {
-  if (decay == 0 || decay == 1) return decay;
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(decay) | 1u);
+// The nearest of zero, one and the numbers with an odd last bit. Where that is above 2/3, its product with a float is
+// never halfway between two floats.
+float odd(double decay) {
+  const auto nearest = static_cast<float>(decay);
+  if (nearest == 0 || nearest == 1 || (std::bit_cast<uint32_t>(nearest) & 1u) != 0) return nearest;
+  return std::nextafter(nearest, decay > nearest ? 2.0f : -2.0f);
 }
 
 Status refusal(OptimizerKind kind, const char* name, double value, const char* wanted) {
@@ -45,6 +48,7 @@ Status validate(OptimizerKind kind, const Hyper& hyper) {
       break;
     case OptimizerKind::sgd:
       if (!not_negative(hyper.momentum)) return refusal(kind, "momentum", hyper.momentum, "0 or more");
+      if (!is_number(hyper.dampening)) return refusal(kind, "dampening", hyper.dampening, "a number");
       if (hyper.nesterov && (hyper.momentum == 0 || hyper.dampening != 0)) {
         return refusal(kind, "nesterov with dampening", hyper.dampening, "0, and momentum above 0, with nesterov");
       }
@@ -64,8 +68,9 @@ Coefficients make_coefficients(OptimizerKind kind, const Hyper& hyper, uint64_t 
 
   Coefficients c;
   if (is_decoupled) {
-    c.decay = static_cast<float>(1 - hyper.lr * hyper.weight_decay);
-    c.odd_decay = odd(c.decay);
+    const double decay = 1 - hyper.lr * hyper.weight_decay;
+    c.decay = static_cast<float>(decay);
+    c.odd_decay = odd(decay);
   } else {
     c.l2 = static_cast<float>(hyper.weight_decay);
   }

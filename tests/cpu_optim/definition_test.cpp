@@ -264,6 +264,25 @@ TEST(Definition, DoesNotLetTinyQuotientsRoundADecayedWeight) {
   }
 }
 
+// Small decays are rounded once: to the nearest number that may be taken.
+TEST(Definition, DecaysByWhatWasAskedForBesideMomentsOfFewerBits) {
+  for (double product : {1e-9, 4e-8, 1.43e-7, 5e-7, 1e-6, 3.3e-5, 0.01, 0.3}) {
+    const Coefficients c = make_coefficients(OptimizerKind::adamw, {.lr = product, .weight_decay = 1}, 1);
+    EXPECT_LE(std::abs((1.0 - c.odd_decay) - product), 0x1p-24) << product;
+  }
+}
+
+TEST(Definition, RefusesWhatKernelsCannotHold) {
+  const double nan = std::nan("");
+  EXPECT_FALSE(validate(OptimizerKind::sgd, {.momentum = 0.9, .dampening = nan}).ok());
+  EXPECT_FALSE(validate(OptimizerKind::sgd, {.momentum = 1e300}).ok());
+  for (double much : {1e39, nan, std::numeric_limits<double>::infinity(), -1.0}) {
+    EXPECT_FALSE(validate(OptimizerKind::adamw, {.lr = much}).ok()) << much;
+    EXPECT_FALSE(validate(OptimizerKind::adam, {.weight_decay = much}).ok()) << much;
+    EXPECT_FALSE(validate(OptimizerKind::adagrad, {.eps = much}).ok()) << much;
+  }
+}
+
 TEST(Definition, WritesNoDenormalAndOneNan) {
   constexpr uint64_t kElements = 8192;
   for (const StateForm& form : all_forms()) {

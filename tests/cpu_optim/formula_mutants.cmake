@@ -66,7 +66,7 @@ penstock_formula_mutant(tiny_blocks_coded HardwareFlushing ${scalar} tiering/ari
 penstock_formula_mutant(sign_of_tiny_gradients HardwareFlushing ${scalar} ${formula}
   "g = N::normal(g)" "")
 penstock_formula_mutant(even_decay RoundADecayedWeight tiering/hyper.cpp tiering/hyper.cpp
-  "std::bit_cast<uint32_t>(decay) | 1u" "std::bit_cast<uint32_t>(decay)")
+  "return std::nextafter(nearest, decay > nearest ? 2.0f : -2.0f)" "return nearest")
 penstock_formula_mutant(gradient_scaled_twice RoundedMoments ${scalar} ${formula}
   "c.beta2_rest_root * scales.gradient" "c.beta2_rest_root * scales.gradient * scales.gradient")
 

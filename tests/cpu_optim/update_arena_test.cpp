@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/cpu_optim/tile_world.h"
+#include "tests/support/watchdog.h"
 #include "tests/support/instrumented.h"
 
 namespace penstock::cpu_optim {
@@ -110,6 +111,13 @@ TEST(UpdateArena, ReportsTheFirstMismatchOfAllPieces) {
   job.notes.expected_checksums = expected;
   UpdateArena arena({.threads = 3});
   EXPECT_EQ(arena.run(job).checksum_mismatch, 6u);
+}
+
+TEST(UpdateArena, IsDoneWithATileOfNothingAtOnce) {
+  Watchdog watchdog(std::chrono::seconds(20), "an empty tile");
+  UpdateArena arena({.threads = 2, .inline_elements = 0});
+  const TileUpdater updater{StateForm()};
+  EXPECT_TRUE(arena.run({.updater = &updater, .tile = {}, .numbers = {}, .notes = {}}).gradient_finite);
 }
 
 TEST(UpdateArena, UpdatesSmallTilesOnTheCallersThread) {
