@@ -47,7 +47,7 @@ struct GradientPass {
       prefetch<Dtype::fp32>(sums, i, kPair);
       for (int k = 0; k < 2; ++k) {
         const uint64_t at = i + k * L::kWidth;
-        L::store(sums + at * 4, L::load(sums + at * 4) + load<kDtype>(source, at));
+        L::store(sums + at * 4, L::one_nan(L::load(sums + at * 4) + load<kDtype>(source, at)));
       }
     }
   }
@@ -66,7 +66,7 @@ struct GradientPass {
       prefetch<kSource>(source, i, kPair);
       Float x[2] = {load<kSource>(source, i), load<kSource>(source, i + L::kWidth)};
       if constexpr (kTarget == Dtype::fp32) {
-        for (int k = 0; k < 2; ++k) put(target + (i + k * L::kWidth) * 4, L::as_bits(x[k]), streams);
+        for (int k = 0; k < 2; ++k) put(target + (i + k * L::kWidth) * 4, L::as_bits(L::one_nan(x[k])), streams);
       } else if constexpr (kTarget == Dtype::bf16) {
         put(target + i * 2, L::packed16(L::bf16_of(x[0]), L::bf16_of(x[1])), streams);
       } else {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/cpu_optim/tile_world.h"
+#include "tiering/arithmetic/optimizer.h"
 
 namespace penstock::cpu_optim {
 namespace {
@@ -39,11 +40,23 @@ TEST_P(GradientKernelsOn, CastsEveryNumberAsTheDefinitionDoes) {
       for (uint64_t n : kLengths) {
         std::vector<std::byte> source(n * bytes_of(from)), target(n * bytes_of(to) + 4), expected(target.size());
         for (std::byte& byte : source) byte = static_cast<std::byte>(random.below(256));
-        for (uint64_t i = 0; i < n; ++i) put(expected.data(), to, i, get(source.data(), from, i));
+        for (uint64_t i = 0; i < n; ++i) {
+          put(expected.data(), to, i, arithmetic::PlainNumbers::one_nan(get(source.data(), from, i)));
+        }
         kernels.cast(from, source.data(), to, target.data(), n);
         ASSERT_EQ(target, expected) << name_of(from) << " to " << name_of(to) << ' ' << n;
       }
     }
+  }
+}
+
+TEST_P(GradientKernelsOn, LeavesOneNanInSums) {
+  constexpr uint64_t kElements = 64;
+  const auto payload = std::bit_cast<float>(0x7fc12345u), other = std::bit_cast<float>(0xffc54321u);
+  for (auto [a, b] : {std::pair(payload, other), {payload, 1.0f}, {1.0f, other}, {INFINITY, -INFINITY}}) {
+    std::vector<float> sums(kElements, a), more(kElements, b);
+    kernels.accumulate(Dtype::fp32, reinterpret_cast<const std::byte*>(more.data()), sums.data(), kElements);
+    for (float sum : sums) ASSERT_EQ(std::bit_cast<uint32_t>(sum), 0x7fc00000u);
   }
 }
 
