@@ -28,12 +28,11 @@ std::byte* bytes_at(void* address) { return static_cast<std::byte*>(address); }
 
 int step(OptimizerKind kind, const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
   if (arrays == nullptr || rates == nullptr || number == 0) return kRefused;
-  if (arrays->elements == 0) return 0;
   const bool has_momentum = arithmetic::has_momentum(kind), has_variance = arithmetic::has_variance(kind);
-  if (arrays->master == nullptr || arrays->gradient == nullptr || !is_dtype(arrays->gradient_dtype) ||
-      (has_momentum && arrays->momentum == nullptr) || (has_variance && arrays->variance == nullptr)) {
-    return kRefused;
-  }
+  const bool lacks_array = arrays->master == nullptr || arrays->gradient == nullptr ||
+                           (has_momentum && arrays->momentum == nullptr) ||
+                           (has_variance && arrays->variance == nullptr);
+  if (!is_dtype(arrays->gradient_dtype) || (lacks_array && arrays->elements > 0)) return kRefused;
   StateForm form{kind, MasterForm::same, MomentForm::fp32, Dtype::fp32, dtype_of(arrays->gradient_dtype)};
   TileView tile;
   tile.elements = arrays->elements;

@@ -3,10 +3,10 @@
 //
 // The arithmetic is that of the scalar kernel (tiering/arithmetic/optimizer.h), bit for bit, on every Isa, at any
 // length, offset and alignment. Flush-to-zero is set for the pass and the caller's mode restored.
-//   Scaled gradients below 2^-120 count as zero; weights and moments below 2^-100 are written as zero, sign kept. With
-//   bf16 and int8 moments adamw's and adam's weights and momenta are zero below 2^-63, without a sign.
+//   Scaled gradients and weights below 2^-119 and moments below 2^-100 count as zero, sign kept. With bf16 and int8
+//   moments momenta are zero below 2^-63, and so are adamw's and adam's weights, without a sign.
 //   NaN and infinity pass through; a NaN is written as 0x7fc00000 (0x7fc0 in bf16, 0x7e00 in fp16). An int8 moment
-//   block that holds one becomes NaN as a whole.
+//   block that holds one, or a number too large for it, becomes NaN as a whole: its weights do with the next step.
 // Immutable after it is made; any number of threads may call update() at once on tiles that share no bytes.
 #pragma once
 

@@ -67,6 +67,12 @@ TEST(Embedding, CFunctionsRefuseWhatTheyCannotDoAndWriteNothing) {
   rates.beta1 = 1;
   EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2);
   rates.beta1 = 0.9;
+  double squares = 123;
+  penstock_arrays nothing{0, nullptr, nullptr, nullptr, nullptr, nullptr, 0, 0, &squares, 1.0f};
+  EXPECT_EQ(penstock_adamw(&nothing, &rates, 1), 0);
+  EXPECT_EQ(squares, 0);
+  rates.lr = -1;
+  EXPECT_EQ(penstock_adamw(&nothing, &rates, 1), 2);
   EXPECT_EQ(penstock_optim_use_isa("mmx"), 2);
   EXPECT_EQ(penstock_optim_use_isa(penstock_optim_isa()), 0);
 }

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "tests/cpu_optim/tile_world.h"
-#include "tests/support/watchdog.h"
 #include "tests/support/instrumented.h"
+#include "tests/support/watchdog.h"
 
 namespace penstock::cpu_optim {
 namespace {
