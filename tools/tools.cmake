@@ -14,6 +14,9 @@ target_include_directories(penstock_tools PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_definitions(penstock_tools PUBLIC PENSTOCK_VERSION="${PROJECT_VERSION}")
 target_compile_definitions(penstock_tools PRIVATE $<$<BOOL:${PENSTOCK_STEPS}>:PENSTOCK_STEPS>)
 target_link_libraries(penstock_tools PUBLIC penstock_aio $<$<BOOL:${PENSTOCK_STEPS}>:penstock_engine> PRIVATE CLI11::CLI11 ${CMAKE_DL_LIBS})
+if(PENSTOCK_SANITIZE AND NOT PENSTOCK_FUZZ)
+  target_compile_options(penstock_tools PRIVATE -O0)  # flags and tables: to be compiled soon is worth more here
+endif()
 
 add_executable(penstock tools/penstock/main.cpp)
 target_link_libraries(penstock PRIVATE penstock_tools)

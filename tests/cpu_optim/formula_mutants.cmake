@@ -13,6 +13,7 @@ add_library(formula_test_object OBJECT
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/tile_notes_test.cpp)
 target_include_directories(formula_test_object PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(formula_test_object PRIVATE penstock_cpu_optim GTest::gtest)
+penstock_compile_soon(formula_test_object)
 
 # penstock_formula_mutant(NAME TESTS SOURCE FILE TEXT REPLACEMENT): SOURCE is what is compiled anew, FILE the one that is
 # changed: SOURCE itself or a header that it includes.
@@ -31,7 +32,7 @@ function(penstock_formula_mutant name tests source file text replacement)
     configure_file(${PROJECT_SOURCE_DIR}/${source} ${compiled} COPYONLY)  # a copy, so that its flags are its own
   endif()
   if(source MATCHES "avx2")
-    set_source_files_properties(${compiled} PROPERTIES COMPILE_OPTIONS "${PENSTOCK_AVX2_FLAGS}")
+    set_source_files_properties(${compiled} PROPERTIES COMPILE_OPTIONS "-O2;${PENSTOCK_AVX2_FLAGS}")
   endif()
 
   # The mutant's object defines what the library's would, so the linker never takes the latter.
@@ -39,6 +40,8 @@ function(penstock_formula_mutant name tests source file text replacement)
   target_include_directories(formula_mutant_${name} BEFORE PRIVATE ${folder} ${PROJECT_SOURCE_DIR})
   target_include_directories(formula_mutant_${name} SYSTEM PRIVATE ${PENSTOCK_XSIMD_INCLUDE})
   target_link_libraries(formula_mutant_${name} PRIVATE penstock_cpu_optim GTest::gtest GTest::gtest_main)
+  penstock_compile_soon(formula_mutant_${name})
+  target_compile_options(formula_mutant_${name} PRIVATE -g0)
   add_test(NAME FormulaMutant.${name} COMMAND formula_mutant_${name} --gtest_fail_fast --gtest_filter=*${tests}*)
   set_tests_properties(FormulaMutant.${name} PROPERTIES PASS_REGULAR_EXPRESSION "1 FAILED TEST" TIMEOUT 300)
 endfunction()
