@@ -11,7 +11,7 @@
 namespace penstock::aio {
 namespace {
 
-constexpr uint64_t kVerifyBytes = 8 * kChunkBytes;
+constexpr uint64_t kVerifyBytes = kChunksUnderWay * kChunkBytes;
 
 // One of the places where a root may lie.
 struct RootCopy {

@@ -13,7 +13,9 @@
 
 namespace penstock::aio {
 
-constexpr uint64_t kChunkBytes = 4 * kMiB;
+constexpr uint64_t kChunkBytes = kMiB;
+// Enough of them to keep a drive busy. More would not stay in a cache from being filled to being moved.
+constexpr uint64_t kChunksUnderWay = 16;
 
 // A run of one plane of one tile; holds whole checksum blocks.
 struct TileChunk {

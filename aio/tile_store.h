@@ -50,7 +50,7 @@ struct CreateOptions {
   enum class Existing { refuse, replace } existing = Existing::refuse;
   RootPayload payload;  // of the state before the first step
   ChecksumFunction checksum = penstock::checksum;
-  // Memory for the tiles on their way, cut into pieces of kChunkBytes: at least one, some eight for full speed.
+  // Memory for the tiles on their way, cut into pieces of kChunkBytes: at least one, kChunksUnderWay for full speed.
   std::span<std::byte> memory;
 };
 

@@ -41,7 +41,7 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   PENSTOCK_TRY_ASSIGN(plan, make_plan(request));
   StoreShape shape = StoreShape::of(workload, plan.tiles);
   PENSTOCK_TRY_ASSIGN(drives, options.drives());
-  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(16 * aio::kChunkBytes));
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(aio::kChunksUnderWay * aio::kChunkBytes));
   drives.io->register_memory(arena->bytes());
 
   aio::CreateOptions create;

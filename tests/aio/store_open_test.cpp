@@ -198,5 +198,16 @@ TEST(StoreCreate, WritesEveryByteOnceInOrder) {
   EXPECT_EQ(filled_bytes, expected_bytes);
 }
 
+TEST(StoreCreate, WritesThePlanesOfSmallTilesTogether) {
+  StoreShape shape = small_shape(1, 64 * kBlockElements, kBlockElements);
+  StoreWorld world(1);
+  ASSERT_TRUE(world.create(shape).ok());
+  uint64_t tile_bytes = 0;
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) tile_bytes += shape.layout(tile).size_bytes;
+  // Behind the tiles: headers and roots twice, the shape, a page of the table.
+  EXPECT_LE(world.engine().counters(0).writes, ceil_div(tile_bytes, kChunkBytes - 256 * kKiB) + 16);
+  EXPECT_TRUE((*world.open())->scrub(world.memory())->bad.empty());
+}
+
 }  // namespace
 }  // namespace penstock::aio
