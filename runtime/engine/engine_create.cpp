@@ -30,6 +30,32 @@ void fill_plane(const Plane& plane, std::span<const float> masters, std::span<st
   }
 }
 
+// The fp32 values of runs of tiles' elements. Planes that hold parts of the same masters ask one after the other.
+class Masters {
+ public:
+  Masters(const StoreShape& shape, const InitialValues& initial) : shape_(shape), initial_(initial) {}
+
+  // At most `count` of them; behind the tile's last element there are none.
+  std::span<const float> of(TileId id, uint64_t first, uint64_t count) {
+    const StoreShape::Tile& tile = shape_.tiles[id];
+    count = first < tile.elements ? std::min(count, tile.elements - first) : 0;
+    if (id != id_ || first != first_ || count != values_.size()) {
+      values_.resize(count);
+      if (count > 0) initial_(tile.unit, tile.first_element + first, values_);
+      id_ = id;
+      first_ = first;
+    }
+    return values_;
+  }
+
+ private:
+  const StoreShape& shape_;
+  const InitialValues& initial_;
+  TileId id_ = 0;
+  uint64_t first_ = 0;
+  std::vector<float> values_;  // none at first: then the first run is none that is here
+};
+
 bool holds_master(Role role) { return role == Role::weight || role == Role::master || role == Role::master_low; }
 
 }  // namespace
@@ -51,22 +77,22 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   create.checksum = cpu_optim::checksum_function();
   create.memory = arena->bytes();
   create.rates = request.machine.step_rates(drives.folders.size());
-  std::vector<float> masters;
+  Masters masters(shape, initial);
   auto fill = [&](TileId id, uint32_t number, uint64_t first_byte, std::span<std::byte> bytes) {
-    const StoreShape::Tile& tile = shape.tiles[id];
     const Plane& plane = shape.kind(id).planes[number];
-    std::fill(bytes.begin(), bytes.end(), std::byte{0});
-    if (!holds_master(plane.role)) return Status();
-    const uint64_t first = first_byte / bytes_of(plane.dtype);
-    if (first >= tile.elements) return Status();  // padding
-    masters.resize(std::min(bytes.size() / bytes_of(plane.dtype), tile.elements - first));
-    initial(tile.unit, tile.first_element + first, masters);
-    if (plane.role == Role::weight && workload.form.master == MasterForm::split) {
-      auto* high = reinterpret_cast<uint16_t*>(bytes.data());
-      for (size_t i = 0; i < masters.size(); ++i) high[i] = arithmetic::split_of(masters[i]).high;
-    } else {
-      fill_plane(plane, masters, bytes);
+    size_t filled_bytes = 0;
+    if (holds_master(plane.role)) {
+      const uint64_t element_bytes = bytes_of(plane.dtype);
+      const std::span<const float> values = masters.of(id, first_byte / element_bytes, bytes.size() / element_bytes);
+      filled_bytes = values.size() * element_bytes;
+      if (plane.role == Role::weight && workload.form.master == MasterForm::split) {
+        auto* high = reinterpret_cast<uint16_t*>(bytes.data());
+        for (size_t i = 0; i < values.size(); ++i) high[i] = arithmetic::split_of(values[i]).high;
+      } else {
+        fill_plane(plane, values, bytes);
+      }
     }
+    std::fill(bytes.begin() + static_cast<ptrdiff_t>(filled_bytes), bytes.end(), std::byte{0});
     return Status();
   };
   return aio::TileStore::create(*drives.io, drives.folders, shape, create, fill);
