@@ -1,9 +1,7 @@
 #include "cpu_optim/update_arena.h"
 
-#include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/info.h>
 #include <oneapi/tbb/task_arena.h>
-#include <oneapi/tbb/task_scheduler_observer.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -12,24 +10,10 @@
 #include <deque>
 #include <mutex>
 #include <semaphore>
+#include <system_error>
+#include <thread>
 
 #include "tiering/check.h"
-
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-// oneTBB comes without the sanitizer's instrumentation: its own task objects seem to race. Nothing else is excused,
-// since only the innermost function counts, and of the C library's functions only those that oneTBB itself calls.
-extern "C" __attribute__((visibility("default"), weak)) const char* __tsan_default_suppressions() {
-  return "race_top:tbb::detail\nrace_top:enqueue_task\nrace_top:delete_object\nrace_top:new_object\n"
-         "called_from_lib:libtbb.so\n";
-}
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-// A worker of oneTBB's may outlive the process's main function, and with it what it knows of an observer.
-extern "C" __attribute__((visibility("default"), weak)) const char* __lsan_default_suppressions() {
-  return "leak:tbb::detail::r1::observe\n";
-}
-#endif
 
 namespace penstock::cpu_optim {
 namespace {
@@ -46,67 +30,27 @@ cpu_set_t processors_allowed() {
   return set;
 }
 
-// What the sanitizer cannot see either: that oneTBB's workers come after what was done before they were called.
-void hand_over([[maybe_unused]] void* object) {
-#if defined(__SANITIZE_THREAD__)
-  __tsan_release(object);
-#endif
-}
-void take_over([[maybe_unused]] void* object) {
-#if defined(__SANITIZE_THREAD__)
-  __tsan_acquire(object);
-#endif
+bool may_use(const cpu_set_t& set, int cpu) { return cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &set); }
+
+tbb::numa_node_id numa_id(const UpdateArenaOptions& options) {
+  return options.numa_node < 0 ? tbb::task_arena::automatic
+                               : tbb::info::numa_nodes().at(static_cast<size_t>(options.numa_node));
 }
 
 uint32_t threads_wanted(const UpdateArenaOptions& options) {
   if (options.threads != 0) return options.threads;
   if (!options.cpus.empty()) return static_cast<uint32_t>(options.cpus.size());
+  if (options.numa_node >= 0) return static_cast<uint32_t>(tbb::info::default_concurrency(numa_id(options)));
   const cpu_set_t set = processors_allowed();
   return static_cast<uint32_t>(CPU_COUNT(&set));
 }
 
-tbb::task_arena::constraints constraints_of(const UpdateArenaOptions& options, uint32_t threads) {
-  tbb::task_arena::constraints constraints;
-  constraints.set_max_concurrency(static_cast<int>(threads));
-  if (options.numa_node >= 0) {
-    const auto nodes = tbb::info::numa_nodes();
-    CHECK(static_cast<size_t>(options.numa_node) < nodes.size(), "NUMA node ", options.numa_node, " of ", nodes.size());
-    constraints.set_numa_id(nodes[static_cast<size_t>(options.numa_node)]);
-  }
-  return constraints;
+void pin_this_thread(int cpu) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  sched_setaffinity(0, sizeof(one), &one);  // a processor that is gone leaves the worker unpinned
 }
-
-// Pins workers as they come, and gives them back as they were: oneTBB may lend them to another arena.
-class Pinning : public tbb::task_scheduler_observer {
- public:
-  Pinning(tbb::task_arena& arena, const std::vector<int>& cpus)
-      : task_scheduler_observer(arena), cpus_(cpus), before_(processors_allowed()) {
-    hand_over(this);
-    if (!cpus_.empty()) observe(true);
-  }
-  ~Pinning() override {
-    observe(false);
-    take_over(this);
-  }
-
-  void on_scheduler_entry(bool) override {
-    take_over(this);
-    const int worker = tbb::this_task_arena::current_thread_index();
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpus_[static_cast<size_t>(worker) % cpus_.size()], &one);
-    sched_setaffinity(0, sizeof(one), &one);  // a processor that is gone leaves the worker unpinned
-    hand_over(this);
-  }
-  void on_scheduler_exit(bool) override {
-    sched_setaffinity(0, sizeof(before_), &before_);
-    hand_over(this);
-  }
-
- private:
-  const std::vector<int> cpus_;
-  const cpu_set_t before_;
-};
 
 // Pieces that workers take one after another; whoever ends the last one says so.
 struct Work {
@@ -173,75 +117,110 @@ void TileWork::run_piece(uint64_t piece) {
 
 }  // namespace
 
+Status validate(const UpdateArenaOptions& options) {
+  auto refuse = [](const std::string& what, const std::string& remedy) {
+    return Status(Code::kUsage, "update arena: " + what, remedy);
+  };
+  constexpr uint32_t kMax = UpdateArenaOptions::kThreadsMax;
+  if (options.threads > kMax || options.cpus.size() > kMax) {
+    return refuse(text("threads: ", std::max<size_t>(options.threads, options.cpus.size())), text("at most ", kMax));
+  }
+  if (!options.cpus.empty() && options.numa_node >= 0) {
+    return refuse("workers pinned by cpus and by numa_node", "give one of the two");
+  }
+  const cpu_set_t allowed = processors_allowed();
+  for (int cpu : options.cpus) {
+    if (!may_use(allowed, cpu)) return refuse(text("cpu ", cpu), "name processors that this process may run on");
+  }
+  if (options.numa_node >= 0 && static_cast<size_t>(options.numa_node) >= tbb::info::numa_nodes().size()) {
+    return refuse(text("NUMA node ", options.numa_node), text("there are ", tbb::info::numa_nodes().size()));
+  }
+  return Status();
+}
+
 struct UpdateArena::Impl {
   const UpdateArenaOptions options;
   const uint32_t threads;
-  // oneTBB counts the caller as one of its threads by default; ours all are workers.
-  tbb::global_control all_are_workers;
-  tbb::task_arena arena;
-  Pinning pinning;
+  // All slots are reserved for threads that enter by themselves, so oneTBB sends none of its own and counts none.
+  tbb::task_arena slots;
+  std::vector<std::thread> workers;
 
   std::mutex mutex;
-  std::condition_variable idle;
-  // GUARDED_BY(mutex). Each task that oneTBB holds takes one entry, so that what is handed over goes through this
-  // mutex.
-  std::deque<std::shared_ptr<Work>> waiting;
-  uint64_t helpers = 0;  // GUARDED_BY(mutex): tasks that oneTBB holds or runs
+  std::condition_variable wanted;
+  // GUARDED_BY(mutex). The first may have no pieces left to take: whoever finds out removes it.
+  std::deque<std::shared_ptr<Work>> works;
+  bool ending = false;  // GUARDED_BY(mutex)
 
   explicit Impl(const UpdateArenaOptions& o)
       : options(o),
         threads(threads_wanted(o)),
-        all_are_workers(tbb::global_control::max_allowed_parallelism, threads + 1),
-        arena(constraints_of(o, threads), /*reserved_for_masters=*/0),
-        pinning(arena, o.cpus) {}
+        slots(tbb::task_arena::constraints(numa_id(o), static_cast<int>(threads)), /*reserved_for_masters=*/threads) {
+    workers.reserve(threads);
+    try {
+      for (uint32_t i = 0; i < threads; ++i) workers.emplace_back([this, i] { be_worker(i); });
+    } catch (const std::system_error& error) {
+      CHECK(false, "update arena: thread ", workers.size(), " of ", threads, ": ", error.what());
+    }
+  }
 
   ~Impl() {
+    {
+      std::lock_guard lock(mutex);
+      ending = true;
+    }
+    wanted.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
+  void be_worker(uint32_t number) {
+    if (!options.cpus.empty()) pin_this_thread(options.cpus[number % options.cpus.size()]);
+    slots.execute([this] { work_until_the_end(); });
+  }
+
+  void work_until_the_end() {
     std::unique_lock lock(mutex);
-    idle.wait(lock, [&] { return helpers == 0; });
+    while (true) {
+      wanted.wait(lock, [&] { return ending || !works.empty(); });
+      if (works.empty()) return;
+      std::shared_ptr<Work> work = works.front();
+      lock.unlock();
+      work->help();
+      lock.lock();
+      if (!works.empty() && works.front() == work) works.pop_front();
+    }
+  }
+
+  bool is_worker(std::thread::id id) const {
+    return std::any_of(workers.begin(), workers.end(),
+                       [id](const std::thread& worker) { return worker.get_id() == id; });
   }
 
   void start(std::shared_ptr<Work> work) {
-    const uint64_t tasks = std::min<uint64_t>(threads, work->pieces);
+    const uint64_t helpers = std::min<uint64_t>(threads, work->pieces);
     {
       std::lock_guard lock(mutex);
-      helpers += tasks;
-      waiting.insert(waiting.end(), tasks, work);
+      works.push_back(std::move(work));
     }
-    hand_over(this);
-    for (uint64_t i = 0; i < tasks; ++i) arena.enqueue(Helper{this});
-  }
-
-  // What oneTBB holds. It is read before take_over() can tell the sanitizer that it was handed over.
-  struct Helper {
-    Impl* arena;
-    __attribute__((no_sanitize("thread"))) void operator()() const { arena->help(); }
-  };
-
-  void help() {
-    take_over(this);
-    std::unique_lock lock(mutex);
-    std::shared_ptr<Work> work = std::move(waiting.front());
-    waiting.pop_front();
-    lock.unlock();
-    work->help();
-    work.reset();
-    lock.lock();
-    if (--helpers == 0) idle.notify_all();
+    for (uint64_t i = 0; i < helpers; ++i) wanted.notify_one();
   }
 
   void start_and_wait(uint64_t pieces, std::function<void(uint64_t)> run_piece) {
-    std::binary_semaphore over(0);
+    // Shared, because whoever ends the last piece still holds it when the caller has gone on.
+    auto over = std::make_shared<std::binary_semaphore>(0);
     auto work = std::make_shared<Work>();
     work->pieces = pieces;
     work->run_piece = std::move(run_piece);
-    work->finished = [&over] { over.release(); };
-    start(std::move(work));
-    over.acquire();
+    work->finished = [over] { over->release(); };
+    start(work);
+    if (is_worker(std::this_thread::get_id())) work->help();
+    over->acquire();
   }
 };
 
-UpdateArena::UpdateArena(const UpdateArenaOptions& options) : impl_(std::make_unique<Impl>(options)) {
-  CHECK(options.cpus.empty() || options.numa_node < 0, "workers are pinned by cpus or by numa_node, not both");
+UpdateArena::UpdateArena(const UpdateArenaOptions& options) {
+  const Status status = validate(options);
+  CHECK(status.ok(), status.message());
+  impl_ = std::make_unique<Impl>(options);
 }
 
 UpdateArena::~UpdateArena() = default;

@@ -1,9 +1,18 @@
-// UpdateArena spreads updates over a fixed set of worker threads (oneTBB), each pinned where the options say.
+// UpdateArena spreads updates over a fixed set of worker threads, each pinned where the options say.
 //
 // A tile is cut at multiples of kBlockElements, so results do not depend on the number of threads. The arena never has
-// more than options.threads threads at work, all its own: run() waits without working, except that a tile too small
-// to share (below options.inline_elements) is updated by the caller itself.
-// Made and destroyed by one thread; run() and enqueue() may be called from any.
+// more than options.threads threads at work: run() and for_pieces() wait without working, except that what is too small
+// to share (a tile below options.inline_elements, a single piece) is done by the caller itself.
+//
+// The workers are the arena's own from its beginning to its end, and sleep while there is nothing to do. Each occupies
+// a slot of a oneTBB arena in which nobody else has one: what a body starts with oneTBB stays on the worker that runs
+// the body, several UpdateArenas take nothing from one another, and a trainer that uses oneTBB keeps its workers and
+// its limits, which do not bind the arena either. Processors are shared all the same: `threads` and `cpus` say how
+// many, and which, the arena may keep busy beside the trainer.
+//
+// Made and destroyed by one thread, which is none of its workers. All else may be called from any thread: on a worker
+// of this arena run() and for_pieces() take part in the work that they wait for, so nesting cannot block. A worker does
+// not wait for another arena whose workers wait for its own: nobody would be left to work.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +22,24 @@
 #include <vector>
 
 #include "cpu_optim/tile_update.h"
+#include "tiering/status.h"
 
 namespace penstock::cpu_optim {
 
 struct UpdateArenaOptions {
-  uint32_t threads = 0;        // 0: one per entry of `cpus`, or per processor that this process may run on
+  // At most kThreadsMax. 0: one per entry of `cpus`, per processor of `numa_node`, or per one that this process may
+  // use.
+  uint32_t threads = 0;
   std::vector<int> cpus = {};  // worker i is pinned to cpus[i % size]; empty: not pinned
-  int numa_node = -1;          // as oneTBB counts them; -1: any. Not with `cpus`
+  int numa_node = -1;          // as oneTBB counts them: workers stay on its processors; -1: any. Not with `cpus`
   uint64_t inline_elements = 64 * 1024;
+
+  static constexpr uint32_t kThreadsMax = 4096;
 };
+
+// Refuses more threads than kThreadsMax, a processor that this process may not use, a NUMA node that there is not, and
+// pinning by both.
+Status validate(const UpdateArenaOptions& options);
 
 // A tile to update. What it points at must stay until the job is done.
 struct TileJob {
@@ -33,9 +51,11 @@ struct TileJob {
 
 class UpdateArena {
  public:
-  // Called once, on a worker thread. It must not block and must not throw: write an eventfd or push to a queue.
+  // Called once, on a worker thread; neither it nor a body may throw. It must not block: write an eventfd or push to a
+  // queue.
   using Done = std::function<void(const TileReport&)>;
 
+  // REQUIRES: validate(options) is ok, and the system grants so many threads.
   explicit UpdateArena(const UpdateArenaOptions& options = {});
   // Waits for every job that was enqueued.
   ~UpdateArena();
@@ -45,8 +65,8 @@ class UpdateArena {
   TileReport run(const TileJob& job);
   void enqueue(TileJob job, Done done);
 
-  // Calls `body(begin, end)` on the workers for pieces of [0, count) that begin at multiples of `grain`, and waits.
-  // For the gradient helpers, whose blocks are independent too.
+  // Calls `body(begin, end)` for pieces of [0, count) that begin at multiples of `grain`, and waits: on the workers, or
+  // on the calling thread where there is but one piece. For the gradient helpers, whose blocks are independent too.
   void for_pieces(uint64_t count, uint64_t grain, const std::function<void(uint64_t begin, uint64_t end)>& body);
 
   uint32_t threads() const;

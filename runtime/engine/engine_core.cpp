@@ -34,8 +34,9 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
       spill, SpillFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
                               *core->plan_));
   core->spill_ = std::move(spill);
-  core->workers_ = std::make_unique<cpu_optim::UpdateArena>(
-      cpu_optim::UpdateArenaOptions{.threads = options.update_threads, .cpus = {}});
+  const cpu_optim::UpdateArenaOptions workers{.threads = options.update_threads, .cpus = {}};
+  PENSTOCK_TRY(cpu_optim::validate(workers));
+  core->workers_ = std::make_unique<cpu_optim::UpdateArena>(workers);
   PENSTOCK_TRY(core->load_resting(Resting::all));
   core->executor_ = std::make_unique<Executor>(
       Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, *core->store_, *core->spill_,

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/task_arena.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <latch>
 #include <set>
 #include <thread>
 
@@ -145,6 +149,98 @@ TEST(UpdateArena, NeverHasMoreThreadsAtWorkThanItWasGiven) {
     EXPECT_LE(most, static_cast<int>(threads));
     EXPECT_GE(most, 1);
   }
+}
+
+// Bodies that go on only when so many of them run at once.
+std::function<void(uint64_t, uint64_t)> meeting(std::latch& all) {
+  return [&all](uint64_t, uint64_t) { all.arrive_and_wait(); };
+}
+
+TEST(UpdateArena, HasItsThreadsWhateverOtherArenasAndATrainersOneTbbHave) {
+  Watchdog watchdog(std::chrono::seconds(60), "two arenas of three threads, and four threads of oneTBB,");
+  constexpr int kThreads = 3, kOfTrainer = 4;
+  tbb::global_control limit(tbb::global_control::max_allowed_parallelism, kOfTrainer);
+  UpdateArena first({.threads = kThreads}), second({.threads = kThreads});
+  EXPECT_EQ(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism), size_t{kOfTrainer});
+  std::latch all(2 * kThreads + kOfTrainer);
+  std::thread in_first([&] { first.for_pieces(kThreads, 1, meeting(all)); });
+  std::thread in_second([&] { second.for_pieces(kThreads, 1, meeting(all)); });
+  tbb::task_arena(kOfTrainer).execute([&] {
+    tbb::parallel_for(
+        0, kOfTrainer, [&](int) { all.arrive_and_wait(); }, tbb::simple_partitioner());
+  });
+  in_first.join();
+  in_second.join();
+}
+
+TEST(UpdateArena, IsNotBoundByATrainersLimit) {
+  Watchdog watchdog(std::chrono::seconds(60), "an arena of three threads where oneTBB may have one");
+  tbb::global_control limit(tbb::global_control::max_allowed_parallelism, 1);
+  UpdateArena arena({.threads = 3});
+  std::latch all(3);
+  arena.for_pieces(3, 1, meeting(all));
+}
+
+TEST(UpdateArena, KeepsWhatABodyStartsWithOneTbbOnThatBodysWorker) {
+  UpdateArena arena({.threads = 2});
+  std::atomic<int> elsewhere{0}, pieces{0};
+  arena.for_pieces(8, 1, [&](uint64_t, uint64_t) {
+    const auto worker = std::this_thread::get_id();
+    tbb::parallel_for(0, 50, [&](int) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      elsewhere += std::this_thread::get_id() != worker;
+      ++pieces;
+    });
+  });
+  EXPECT_EQ(elsewhere, 0);
+  EXPECT_EQ(pieces, 8 * 50);
+}
+
+TEST(UpdateArena, LetsItsWorkersWaitForTheArenaItself) {
+  Watchdog watchdog(std::chrono::seconds(60), "a body that shares out work in its own arena");
+  for (uint32_t threads : {1u, 2u, 3u}) {
+    UpdateArena arena({.threads = threads, .inline_elements = 0});
+    std::vector<std::unique_ptr<World>> worlds;
+    for (int i = 0; i < 4; ++i) worlds.push_back(std::make_unique<World>(i));
+    std::atomic<uint64_t> covered{0};
+    arena.for_pieces(worlds.size(), 1, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i) arena.run(worlds[i]->job());
+      arena.for_pieces(1000, 10, [&](uint64_t first, uint64_t last) { covered += last - first; });
+    });
+    EXPECT_EQ(covered, 4000u);
+    for (int i = 0; i < 4; ++i) {
+      World alone(i);
+      alone.updater.update(alone.job().tile, alone.numbers);
+      EXPECT_EQ(worlds[i]->tile.difference(alone.tile), "") << threads << " threads, tile " << i;
+    }
+  }
+}
+
+TEST(UpdateArena, RefusesThreadsAndPlacesThatThereAreNot) {
+  EXPECT_TRUE(validate(UpdateArenaOptions{}).ok());
+  EXPECT_TRUE(validate(UpdateArenaOptions{.numa_node = 0}).ok());
+  for (uint32_t threads : {~0u, 1u << 31, UpdateArenaOptions::kThreadsMax + 1}) {
+    EXPECT_FALSE(validate(UpdateArenaOptions{.threads = threads}).ok()) << threads;
+  }
+  for (int cpu : {-1, CPU_SETSIZE, std::numeric_limits<int>::max()}) {
+    EXPECT_FALSE(validate(UpdateArenaOptions{.cpus = {0, cpu}}).ok()) << cpu;
+  }
+  EXPECT_FALSE(validate(UpdateArenaOptions{.numa_node = 4711}).ok());
+  EXPECT_FALSE(validate(UpdateArenaOptions{.cpus = {0}, .numa_node = 0}).ok());
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // arenas of other tests have left oneTBB's threads behind
+  EXPECT_DEATH(UpdateArena({.threads = ~0u}), "threads: 4294967295");
+}
+
+TEST(UpdateArena, HasAThreadForEachProcessorOfItsNumaNode) {
+  UpdateArena arena({.numa_node = 0});
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  EXPECT_GE(arena.threads(), 1u);
+  EXPECT_LE(arena.threads(), static_cast<uint32_t>(CPU_COUNT(&allowed)));
+  std::atomic<uint64_t> covered{0};
+  arena.for_pieces(100, 1, [&](uint64_t begin, uint64_t end) { covered += end - begin; });
+  EXPECT_EQ(covered, 100u);
 }
 
 TEST(UpdateArena, PinsItsWorkersAndNobodyElse) {
