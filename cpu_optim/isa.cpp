@@ -5,6 +5,7 @@
 #include <cpuid.h>
 #endif
 
+#include "cpu_optim/instructions.h"
 #include "cpu_optim/kernels.h"
 #include "tiering/check.h"
 
@@ -13,16 +14,8 @@ namespace {
 
 constexpr Isa kIsas[] = {Isa::scalar, Isa::sse2, Isa::avx2, Isa::avx512, Isa::neon};
 
-#if defined(__x86_64__)
-// Clang's __builtin_cpu_supports does not know its name.
-bool has_f16c() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-#endif
-
-// Null where this build has none or this processor cannot run them.
-const Kernels* kernels_if_available(Isa isa) {
+// Null where this build has none.
+const Kernels* kernels_of_build(Isa isa) {
   switch (isa) {
     case Isa::scalar:
       return &kScalarKernels;
@@ -30,13 +23,9 @@ const Kernels* kernels_if_available(Isa isa) {
     case Isa::sse2:
       return &kSse2Kernels;
     case Isa::avx2:
-      // The compiler's test includes that of the operating system's support for the registers.
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c() ? &kAvx2Kernels : nullptr;
+      return &kAvx2Kernels;
     case Isa::avx512:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
-                 ? &kAvx512Kernels
-                 : nullptr;
+      return &kAvx512Kernels;
 #elif defined(__aarch64__)
     case Isa::neon:
       return &kNeonKernels;
@@ -46,7 +35,53 @@ const Kernels* kernels_if_available(Isa isa) {
   }
 }
 
+// Null where this build has none or this processor cannot run them.
+const Kernels* kernels_if_available(Isa isa) {
+  static const uint32_t may_run = instructions_of(this_processor());
+  const Kernels* kernels = kernels_of_build(isa);
+  return kernels == nullptr || (kernels->instructions & ~may_run) != 0 ? nullptr : kernels;
+}
+
 }  // namespace
+
+ProcessorWords this_processor() {
+  ProcessorWords words;
+#if defined(__x86_64__)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0) words.leaf1_ecx = ecx;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0) words.leaf7_ebx = ebx;
+  if ((words.leaf1_ecx & bit_OSXSAVE) != 0) asm volatile("xgetbv" : "=a"(words.xcr0), "=d"(edx) : "c"(0));
+#endif
+  return words;
+}
+
+uint32_t instructions_of([[maybe_unused]] const ProcessorWords& words) {
+  uint32_t instructions = 0;
+#if defined(__x86_64__)
+  const auto add = [&](uint32_t one, uint32_t word, uint32_t bit) {
+    if ((word & bit) != 0) instructions |= one;
+  };
+  add(kSse3, words.leaf1_ecx, bit_SSE3);
+  add(kSsse3, words.leaf1_ecx, bit_SSSE3);
+  add(kSse41, words.leaf1_ecx, bit_SSE4_1);
+  add(kSse42, words.leaf1_ecx, bit_SSE4_2);
+  add(kPopcnt, words.leaf1_ecx, bit_POPCNT);
+  // Of XCR0: SSE and AVX registers, 1 and 2; masks, upper halves of ZMM0-15 and ZMM16-31, 5 to 7.
+  constexpr uint32_t kSavesAvx = 0x06, kSavesAvx512 = 0xe6;
+  if ((words.xcr0 & kSavesAvx) != kSavesAvx) return instructions;
+  add(kAvx, words.leaf1_ecx, bit_AVX);
+  add(kF16c, words.leaf1_ecx, bit_F16C);
+  add(kFma, words.leaf1_ecx, bit_FMA);
+  add(kAvx2, words.leaf7_ebx, bit_AVX2);
+  if ((words.xcr0 & kSavesAvx512) != kSavesAvx512) return instructions;
+  add(kAvx512F, words.leaf7_ebx, bit_AVX512F);
+  add(kAvx512Dq, words.leaf7_ebx, bit_AVX512DQ);
+  add(kAvx512Cd, words.leaf7_ebx, bit_AVX512CD);
+  add(kAvx512Bw, words.leaf7_ebx, bit_AVX512BW);
+  add(kAvx512Vl, words.leaf7_ebx, bit_AVX512VL);
+#endif
+  return instructions;
+}
 
 const char* name_of(Isa isa) {
   switch (isa) {

@@ -11,8 +11,8 @@ namespace penstock::cpu_optim {
 enum class Isa : uint8_t {
   scalar,  // the definition: one element at a time, std::fma
   sse2,    // 4 lanes; every fma is emulated exactly, so it is slow
-  avx2,    // 8 lanes; needs AVX2, FMA and F16C
-  avx512,  // 16 lanes; needs AVX-512 F, BW, DQ and VL
+  avx2,    // 8 lanes; needs AVX2, FMA and F16C, and an operating system that saves the registers
+  avx512,  // 16 lanes; needs AVX-512 F, BW, DQ, VL and CD besides, and likewise
   neon,    // 4 lanes, AArch64
 };
 

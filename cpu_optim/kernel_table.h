@@ -35,9 +35,10 @@ constexpr void fill_dtype(Kernels& kernels) {
 }
 
 template <class L>
-consteval Kernels kernel_table(Isa isa) {
+consteval Kernels kernel_table(Isa isa, uint32_t instructions) {
   Kernels kernels{};
   kernels.isa = isa;
+  kernels.instructions = instructions;
   fill_optimizer<L, OptimizerKind::adamw>(kernels);
   fill_optimizer<L, OptimizerKind::adam>(kernels);
   fill_optimizer<L, OptimizerKind::adagrad>(kernels);

@@ -49,6 +49,7 @@ using ChecksumKernel = void (*)(ChecksumLanes& lanes, const std::byte* stripes, 
 
 struct Kernels {
   Isa isa;
+  uint32_t instructions;  // of instructions.h: what the source file was compiled for
   UpdateKernel update[kOptimizerKinds][kMasterForms][kMomentForms];
   SquareSumKernel square_sums[kGradientDtypes];
   AccumulateKernel accumulate[kGradientDtypes];

@@ -1,0 +1,90 @@
+// The instruction sets that a source file may use: those that it is compiled for, as the compiler itself says. The
+// processor is asked for just these, so flags and question cannot come apart. For this folder alone.
+#pragma once
+
+#include <cstdint>
+
+namespace penstock::cpu_optim {
+
+// Above what every processor of the architecture has. Bits of a mask.
+enum Instructions : uint32_t {
+  kSse3 = 1u << 0,
+  kSsse3 = 1u << 1,
+  kSse41 = 1u << 2,
+  kSse42 = 1u << 3,
+  kPopcnt = 1u << 4,
+  kAvx = 1u << 5,
+  kF16c = 1u << 6,
+  kFma = 1u << 7,
+  kAvx2 = 1u << 8,
+  kAvx512F = 1u << 9,
+  kAvx512Dq = 1u << 10,
+  kAvx512Cd = 1u << 11,
+  kAvx512Bw = 1u << 12,
+  kAvx512Vl = 1u << 13,
+};
+
+namespace {  // one value for each source file
+
+[[maybe_unused]] constexpr uint32_t kCompiledFor = 0
+#if defined(__x86_64__)
+#if defined(__SSE3__)
+                                                   | kSse3
+#endif
+#if defined(__SSSE3__)
+                                                   | kSsse3
+#endif
+#if defined(__SSE4_1__)
+                                                   | kSse41
+#endif
+#if defined(__SSE4_2__)
+                                                   | kSse42
+#endif
+#if defined(__POPCNT__)
+                                                   | kPopcnt
+#endif
+#if defined(__AVX__)
+                                                   | kAvx
+#endif
+#if defined(__F16C__)
+                                                   | kF16c
+#endif
+#if defined(__FMA__)
+                                                   | kFma
+#endif
+#if defined(__AVX2__)
+                                                   | kAvx2
+#endif
+#if defined(__AVX512F__)
+                                                   | kAvx512F
+#endif
+#if defined(__AVX512DQ__)
+                                                   | kAvx512Dq
+#endif
+#if defined(__AVX512CD__)
+                                                   | kAvx512Cd
+#endif
+#if defined(__AVX512BW__)
+                                                   | kAvx512Bw
+#endif
+#if defined(__AVX512VL__)
+                                                   | kAvx512Vl
+#endif
+#endif
+    ;
+
+}  // namespace
+
+// What a processor of x86-64 says of itself.
+struct ProcessorWords {
+  uint32_t leaf1_ecx = 0;
+  uint32_t leaf7_ebx = 0;
+  uint32_t xcr0 = 0;  // which registers the operating system saves; zero if it does not say
+};
+ProcessorWords this_processor();
+
+// What may be run: no AVX where the operating system does not save its registers, no AVX-512 where it does not save
+// masks and upper halves.
+uint32_t instructions_of(const ProcessorWords& words);
+
+}  // namespace penstock::cpu_optim
