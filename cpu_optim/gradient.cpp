@@ -55,6 +55,7 @@ void GradientKernels::accumulate(Dtype source_dtype, const std::byte* source, fl
 
 void GradientKernels::cast(Dtype source_dtype, const std::byte* source, Dtype target_dtype, std::byte* target,
                            uint64_t elements) const {
+  FlushScope flush;  // for its rounding: numbers come out as they are, denormals too
   const CastKernel kernel = kernels_->cast[index_of(source_dtype)][index_of(target_dtype)];
   const uint64_t whole = round_down(elements, kGroupElements), rest_elements = elements - whole;
   const bool streams = elements >= kStreamElements && reinterpret_cast<uintptr_t>(target) % 64 == 0;
@@ -72,6 +73,7 @@ void GradientKernels::cast(Dtype source_dtype, const std::byte* source, Dtype ta
 void GradientKernels::square_sums(Dtype dtype, const std::byte* values, uint64_t elements,
                                   std::span<double> sums) const {
   CHECK(sums.size() >= ceil_div(elements, kBlockElements), "no room for the sums of ", elements, " elements");
+  FlushScope flush;
   const SquareSumKernel kernel = kernels_->square_sums[index_of(dtype)];
   for (uint64_t first = 0; first < elements; first += kBlockElements) {
     const uint64_t count = std::min(kBlockElements, elements - first), whole = round_down(count, kGroupElements);

@@ -1,7 +1,8 @@
 // What happens to gradients before the update: widened, added up in fp32, rounded once, measured.
 //
-// All of it at the speed of memory, with the same bits on every Isa. Dtypes are fp32, bf16 and fp16. Rounding is to
-// nearest, ties to even; a NaN becomes 0x7fc00000 (0x7fc0, 0x7e00).
+// All of it at the speed of memory, with the same bits on every Isa and in every floating-point mode of the caller's.
+// Dtypes are fp32, bf16 and fp16. Rounding is to nearest, ties to even; a NaN becomes 0x7fc00000 (0x7fc0, 0x7e00). What
+// is below 2^-126 once widened to fp32 counts as zero where numbers are added or squared; cast() keeps it.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ class GradientKernels {
   // REQUIRES: `isa` is among available_isas().
   explicit GradientKernels(Isa isa = best_isa());
 
-  // target[i] += source[i], widened.
+  // target[i] += source[i], widened. Sums below 2^-126 become zero, too.
   void accumulate(Dtype source_dtype, const std::byte* source, float* target, uint64_t elements) const;
 
   // target[i] = source[i], through fp32: exact when widening, rounded once when narrowing.

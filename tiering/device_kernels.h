@@ -48,8 +48,8 @@ struct Scale {
 };
 
 // sums[b] = the sum of squares of block b (kBlockElements elements, the last may be shorter), in double: 32 sums, where
-// sum j takes elements j, j+32, j+64, ... in order; then 16 sums of j and j+16, then 8, 4, 2 and 1. It is the finite
-// check too: a block's sum is finite if and only if all its elements are.
+// sum j takes elements j, j+32, j+64, ... in order; then 16 sums of j and j+16, then 8, 4, 2 and 1. A number below
+// 2^-126 counts as zero. It is the finite check too: a block's sum is finite if and only if all its elements are.
 struct SquareSums {
   const std::byte* values = nullptr;
   Dtype dtype = Dtype::fp32;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gpu/kernels/packet.h"
+#include "tiering/arithmetic/optimizer.h"
 
 namespace penstock::gpu {
 
@@ -71,7 +72,7 @@ struct SquareSumsKernel : kernel::SquareSums {
 
   // The square of an fp32 number is exact in double, so fused or not is the same.
   PENSTOCK_HOST_DEVICE double added(double sum, uint32_t raw) const {
-    double value = widen(raw, dtype);
+    double value = arithmetic::PlainNumbers::normal(widen(raw, dtype));
     return sum + value * value;
   }
 };

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cfenv>
+
+#include "cpu_optim/flush_scope.h"
 #include "tests/cpu_optim/tile_world.h"
 #include "tiering/arithmetic/optimizer.h"
 
@@ -98,6 +101,58 @@ TEST_P(GradientKernelsOn, FindsTheOneValueThatIsNotFinite) {
         put(values.data(), dtype, place, good);
       }
     }
+  }
+}
+
+struct Inputs {
+  std::vector<std::byte> values, wide;
+  std::vector<float> sums;
+
+  Inputs(Dtype dtype, uint64_t elements, float size) : sums(elements) {
+    Random random(5);
+    values = gradients(dtype, elements, random, Numbers::ordinary, size);
+    wide = gradients(Dtype::fp32, elements, random, Numbers::ordinary, 1.0f);
+    for (float& sum : sums) sum = random.normal(size) * 1e-3f;
+  }
+};
+struct Results {
+  std::vector<double> squares;
+  std::vector<float> sums;
+  std::vector<std::byte> halves;
+  bool operator==(const Results&) const = default;
+};
+Results results_of(const GradientKernels& kernels, Dtype dtype, const Inputs& inputs) {
+  const uint64_t elements = inputs.sums.size();
+  Results results{std::vector<double>(1), inputs.sums, std::vector<std::byte>(elements * 2)};
+  kernels.square_sums(dtype, inputs.values.data(), elements, results.squares);
+  kernels.accumulate(dtype, inputs.values.data(), results.sums.data(), elements);
+  kernels.cast(Dtype::fp32, inputs.wide.data(), dtype == Dtype::bf16 ? Dtype::bf16 : Dtype::fp16, results.halves.data(),
+               elements);
+  return results;
+}
+
+TEST_P(GradientKernelsOn, RoundToNearestHoweverTheCallerRounds) {
+  for (Dtype dtype : kDtypes) {
+    const Inputs inputs(dtype, 3 * 64 + 5, 1.0f);
+    const Results nearest = results_of(kernels, dtype, inputs);
+    for (int rounding : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+      std::fesetround(rounding);
+      const Results rounded = results_of(kernels, dtype, inputs);
+      EXPECT_EQ(std::fegetround(), rounding);
+      std::fesetround(FE_TONEAREST);
+      EXPECT_TRUE(rounded == nearest) << name_of(dtype) << ", rounding mode " << rounding;
+    }
+  }
+}
+
+TEST_P(GradientKernelsOn, TakeDenormalsForZeroWhetherOrNotTheCallerDoes) {
+  for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {  // those of fp16 are none in fp32
+    const Inputs tiny(dtype, 3 * 64 + 5, 0x1p-130f);
+    const Results kept = results_of(kernels, dtype, tiny);
+    EXPECT_EQ(kept.squares, std::vector<double>{0}) << name_of(dtype);
+    EXPECT_EQ(kept.sums, std::vector<float>(tiny.sums.size())) << name_of(dtype);
+    const FlushScope flushing;
+    EXPECT_TRUE(results_of(kernels, dtype, tiny) == kept) << name_of(dtype);
   }
 }
 
