@@ -1,7 +1,8 @@
 // What a parameter group sets, and the numbers that one step's kernels use.
 //
 // Coefficients are computed in double, once per group and step, and rounded once to fp32. Kernels, on whatever tier,
-// see nothing else, so equal Coefficients mean equal results.
+// see nothing else, so equal Coefficients mean equal results. One below 2^-126, which hardware may take for zero, is
+// zero; so a rate that a schedule lets fade away ends as a rate of zero. Who computes them rounds to nearest.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,18 @@ struct Hyper {
   double lr_decay = 0;      // adagrad: lr / (1 + (step - 1) * lr_decay)
 };
 
-// Refuses what has no meaning: a beta outside [0, 1), a negative rate, Nesterov without momentum or with dampening.
+// Refuses what has no meaning, and what kernels cannot hold:
+//   lr from 0 to 2^40; weight_decay and lr_decay 0 or more, and finite in fp32; lr * weight_decay, too, if decoupled
+//   betas 0, or at least 2^-26, and below 1 in fp32, too: below 1 - 2^-25
+//   eps at least 2^-126: without, an element that has had no gradient becomes 0/0, in torch as well
+//   sgd: momentum 0, or at least 2^-26; Nesterov with momentum and without dampening
+// An fp32 variance below 2^-100 counts as zero, so gradients below 2^-50/sqrt(1 - beta2), some 3e-14, are divided by
+// eps alone: where eps is smaller than they are, their steps are longer than lr.
 Status validate(OptimizerKind kind, const Hyper& hyper);
 
 // In the formulas of arithmetic/optimizer.h, `g` is the scaled gradient and `p` the master weight.
 struct Coefficients {
   float decay = 1;                      // 1 - lr*weight_decay: p shrinks by it (decoupled)
-  float odd_decay = 1;                  // the same beside moments of fewer bits: one, or a number with an odd last bit
   float l2 = 0;                         // weight_decay: p*l2 joins the gradient
   float momentum_coefficient = 0;       // of (g - m); 1 - beta1, or -beta1 when the base is g (see below)
   bool momentum_from_gradient = false;  // torch's lerp starts from the nearer end: from g where 1 - beta1 >= 0.5
@@ -51,6 +57,7 @@ struct Coefficients {
 };
 
 // `step` counts from 1: it is the number of the step being taken, and belongs to the state of the parameters.
+// REQUIRES: validate(kind, hyper) is ok.
 Coefficients make_coefficients(OptimizerKind kind, const Hyper& hyper, uint64_t step);
 
 }  // namespace penstock

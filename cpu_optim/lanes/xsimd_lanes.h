@@ -43,7 +43,7 @@ struct XsimdLanes {
   PENSTOCK_LANES Float one_nan(Float x) { return xsimd::select(x == x, x, as_float(bits(arithmetic::kQuietNan))); }
   PENSTOCK_LANES Float signed_like(float size, Float x) {
     Float result = as_float(as_bits(all(size)) ^ (as_bits(x) & bits(arithmetic::kSignBit)));
-    result = xsimd::select(x == all(0), all(0), result);
+    result = xsimd::select(x == all(0), all(-0.0f), result);
     return xsimd::select(x == x, result, x);
   }
 

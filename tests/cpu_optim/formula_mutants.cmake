@@ -50,9 +50,9 @@ set(formula tiering/arithmetic/optimizer.h)
 set(scalar cpu_optim/kernels_scalar.cpp)
 
 penstock_formula_mutant(sign_flipped Textbook ${scalar} ${formula}
-  "p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m" "p = counted<N>(p - counted<N>(N::quotient(N::all(c.step_size) * m")
+  "p = counted<N>(p + counted<N>(N::quotient(N::normal(N::all(c.step_size)" "p = counted<N>(p - counted<N>(N::quotient(N::normal(N::all(c.step_size)")
 penstock_formula_mutant(weight_decay_twice Textbook ${scalar} ${formula}
-  "p = p * N::all(c.decay)" "p = p * N::all(c.decay) * N::all(c.decay)")
+  "p = N::normal(p * N::all(c.decay))" "p = N::normal(p * N::all(c.decay) * N::all(c.decay))")
 penstock_formula_mutant(momentum_after_gradient Textbook ${scalar} ${formula}
   "c.momentum_from_gradient ? g : m" "c.momentum_from_gradient ? m : g")
 penstock_formula_mutant(eps_inside_the_root Textbook ${scalar} ${formula}
@@ -68,8 +68,18 @@ penstock_formula_mutant(tiny_blocks_coded HardwareFlushing ${scalar} tiering/ari
   "if (largest_rounded < kByteTinyHalf) return 0;" "")
 penstock_formula_mutant(sign_of_tiny_gradients HardwareFlushing ${scalar} ${formula}
   "g = N::normal(g)" "")
-penstock_formula_mutant(even_decay RoundADecayedWeight tiering/hyper.cpp tiering/hyper.cpp
-  "return std::nextafter(nearest, decay > nearest ? 2.0f : -2.0f)" "return nearest")
+penstock_formula_mutant(denormal_steps_counted EdgesOfHyper ${scalar} ${formula}
+  "N::normal(N::all(c.step_size) * m)" "N::all(c.step_size) * m")
+penstock_formula_mutant(denormal_quotients_counted EdgesOfHyper ${scalar} ${formula}
+  "N::normal(N::quotient(m, denominator))" "N::quotient(m, denominator)")
+penstock_formula_mutant(denormal_momenta_counted EdgesOfHyper ${scalar} ${formula}
+  "m = N::normal(m)" "m = N::flushed(m, 0.0f)")
+penstock_formula_mutant(denormal_weights_counted EdgesOfHyper ${scalar} ${formula}
+  "p = N::normal(p * N::all(c.decay))" "p = p * N::all(c.decay)")
+penstock_formula_mutant(denormal_weights_of_lion_counted EdgesOfHyper ${scalar} ${formula}
+  "counted<N>(N::normal(p * N::all(c.decay))" "counted<N>(p * N::all(c.decay)")
+penstock_formula_mutant(denormal_rates_counted NoDenormalCoefficients tiering/hyper.cpp tiering/hyper.cpp
+  "std::abs(value) < kLeastNormal" "std::abs(value) < 0")
 penstock_formula_mutant(gradient_scaled_twice RoundedMoments ${scalar} ${formula}
   "c.beta2_rest_root * scales.gradient" "c.beta2_rest_root * scales.gradient * scales.gradient")
 

@@ -46,10 +46,11 @@ class Lion(torch.optim.Optimizer):
 
 
 def gradient(n, step, generator):
-    """Magnitudes from 1e-12 to 1; every seventh step a third of them zero."""
+    """Magnitudes from 1e-12 to 1; every seventh step a third of them zero, and of these every second -0."""
     g = torch.randn(n, generator=generator) * 10 ** (torch.rand(n, generator=generator) * 12 - 12)
     if step % 7 == 0:
         g[::3] = 0
+        g[::6] = -0.0
     return g
 
 
@@ -61,12 +62,15 @@ def words_different(ours, theirs, n):
 def compare(library, name, make, states, n, rates):
     generator = torch.Generator().manual_seed(20)
     start = torch.randn(n, generator=generator)
+    start[::9], start[::18] = 0.0, -0.0  # and never a gradient but zero for some: signs of zeros are compared too
+    never = torch.arange(n) % 27 == 0
     p, m, v = start.clone(), torch.zeros(n), torch.zeros(n)
     parameter = torch.nn.Parameter(start.clone())
     optimizer = make([parameter])
     function = getattr(library, "penstock_" + name)
     for step in range(1, STEPS + 1):
         g = gradient(n, step, generator)
+        g[never] = -0.0 if step % 2 else 0.0
         parameter.grad = g.clone()
         optimizer.step()
         arrays = Arrays(n, p.data_ptr(), None, g.data_ptr(), m.data_ptr(), v.data_ptr(), 0, 0, None, 1.0)

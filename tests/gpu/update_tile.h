@@ -130,7 +130,7 @@ inline std::vector<Hyper> hypers() {
   Hyper lively{.lr = 1.0,
                .beta1 = 0.3,
                .beta2 = 0.5,
-               .eps = 0,
+               .eps = 0x1p-126,
                .weight_decay = 0.5,
                .momentum = 0.9,
                .nesterov = true,

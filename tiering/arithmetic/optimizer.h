@@ -8,9 +8,16 @@
 //
 // No step depends on whether the hardware keeps denormals: moments below 2^-100, and weights and whatever is added to a
 // weight or moment below 2^-119, count as zero, so that a denormal can neither enter, nor change a rounding, nor leave
-// its sign on a zero. Beside moments of fewer bits the bound is 2^-63. (Conditions: gradient_scale is at most 64,
-// coefficients are zero or at least 2^-26, states that others wrote keep these bounds, and beside moments in bytes the
-// step size is at most 2^39 eps.) Processors also differ in which NaN they pass on; here there is one.
+// its sign on a zero. Beside moments of fewer bits the bound is 2^-63. Where a product or a quotient may be denormal
+// all the same and matter to so small a weight, normal() makes it zero, as hardware does that flushes. On three
+// conditions:
+//   The hyper-parameters are what validate() (tiering/hyper.h) lets through.
+//   gradient_scale is zero, or its magnitude at least 2^-100 and at most 2^7.
+//   States that others wrote keep these bounds.
+// (One coincidence is left: what rounds to 2^-126 from below may be zero to hardware that flushes, and is not to
+// normal(). It takes a product within 2^-24 of that, relatively, and a weight that changes of 2^-126/eps can round, or
+// beside moments in bytes changes of that times the step size: below 2^-50 at an eps of 1e-8 and an lr of 0.1.)
+// Processors also differ in which NaN they pass on; here there is one.
 #pragma once
 
 #include <cmath>
@@ -57,8 +64,16 @@ struct PlainNumbers {
     return std::sqrt(x);
 #endif
   }
-  // Zero with x's sign where x is denormal.
-  PENSTOCK_HOST_DEVICE static float normal(float x) { return flushed(x, 0x1p-126f); }
+  // Zero with x's sign where x is denormal. SIMD kernels, which run in a mode that flushes, have nothing to do.
+  PENSTOCK_HOST_DEVICE static float normal(float x) {
+#if defined(__CUDA_ARCH__)
+    float result;
+    asm("mul.ftz.f32 %0, %1, 0f3F800000;" : "=f"(result) : "f"(x));  // by one
+    return result;
+#else
+    return flushed(x, 0x1p-126f);
+#endif
+  }
   // Zero with x's sign where |x| < tiny.
   PENSTOCK_HOST_DEVICE static float flushed(float x, float tiny) {
     return (bits_of(x) & ~kSignBit) < bits_of(tiny) ? float_of(bits_of(x) & kSignBit) : x;
@@ -70,10 +85,10 @@ struct PlainNumbers {
     return (bits_of(x) & ~kSignBit) < bits_of(tiny) ? 0.0f : x;
   }
   PENSTOCK_HOST_DEVICE static float one_nan(float x) { return x != x ? float_of(kQuietNan) : x; }
-  // `size` with x's sign; zero for zero; NaN for NaN.
+  // `size` with x's sign; for zero -0, which leaves a weight of either zero as it is; NaN for NaN.
   PENSTOCK_HOST_DEVICE static float signed_like(float size, float x) {
     if (x != x) return x;
-    return x > 0 ? size : x < 0 ? -size : 0.0f;
+    return x > 0 ? size : x < 0 ? -size : -0.0f;
   }
 };
 
@@ -87,7 +102,7 @@ PENSTOCK_HOST_DEVICE typename N::Float counted(typename N::Float x) {
 template <class N>
 PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, typename N::Float g,
                                                         typename N::Float p) {
-  return counted<N>(N::fused(p, N::all(c.l2), g));
+  return c.l2 == 0 ? g : counted<N>(N::fused(p, N::all(c.l2), g));
 }
 
 // fp32 moments follow torch's fused kernels to the bit, two divisions included. Moments of fewer bits have no peer to
@@ -137,23 +152,22 @@ PENSTOCK_HOST_DEVICE void adam_moments(const Coefficients& c, const Scales& scal
   } else {
     m = N::fused(g, N::all(c.beta1_rest * scales.gradient), m * N::all(c.beta1 * scales.momentum));
     if constexpr (M == Moments::multiplied) m = N::zero_below(m, kLowBitTiny);
+    if constexpr (M == Moments::rooted) m = N::normal(m);
     v = next_variance<N, M>(v, c.beta2, scales, g * N::all(c.beta2_rest_root * scales.gradient));
   }
 }
 
-// Beside moments of fewer bits the weight decays while the quotient is added. That may be so small that hardware calls
-// it zero: then it changes no weight of kLowBitTiny and more, since a product with odd_decay is never halfway between
-// two floats, and other weights are zero before and after.
+// Beside moments of fewer bits the weight decays while the quotient is added.
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void adam_weight(const Coefficients& c, typename N::Float& p, typename N::Float m,
                                       typename N::Float v) {
   if constexpr (M == Moments::divided) {
     typename N::Float denominator = N::quotient(N::root(v), N::all(c.variance_correction)) + N::all(c.eps);
-    p = counted<N>(p + counted<N>(N::quotient(N::all(c.step_size) * m, denominator)));
+    p = counted<N>(p + counted<N>(N::quotient(N::normal(N::all(c.step_size) * m), denominator)));
   } else {
     typename N::Float root = M == Moments::rooted ? v : N::root(v);
     typename N::Float denominator = N::fused(root, N::all(c.root_coefficient), N::all(c.root_constant));
-    p = N::zero_below(N::fused(p, N::all(c.odd_decay), N::quotient(m, denominator)), kLowBitTiny);
+    p = N::zero_below(N::fused(p, N::all(c.decay), N::normal(N::quotient(m, denominator))), kLowBitTiny);
   }
 }
 
@@ -177,7 +191,7 @@ template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, const Scales& scales, typename N::Float g, typename N::Float& p,
                                typename N::Float& m) {
   typename N::Float direction = N::fused(g, N::all(c.beta1_rest), m * N::all(c.beta1 * scales.momentum));
-  p = counted<N>(p * N::all(c.decay) + N::signed_like(c.step_size, counted<N>(direction)));
+  p = counted<N>(N::normal(p * N::all(c.decay)) + N::signed_like(c.step_size, counted<N>(direction)));
   m = flushed_momentum<N, M>(N::fused(g, N::all(c.beta2_rest), m * N::all(c.beta2 * scales.momentum)));
 }
 
@@ -202,7 +216,7 @@ PENSTOCK_HOST_DEVICE void optimizer_moments(const Coefficients& c, Scales scales
     g = counted<N>(g * N::all(scales.gradient));
     scales.gradient = 1;
   }
-  if constexpr (kind == OptimizerKind::adamw && M == Moments::divided) p = p * N::all(c.decay);
+  if constexpr (kind == OptimizerKind::adamw && M == Moments::divided) p = N::normal(p * N::all(c.decay));
   if constexpr (kind == OptimizerKind::adam || kind == OptimizerKind::adagrad || kind == OptimizerKind::sgd) {
     g = decayed_gradient<N>(c, g, p);
   }
