@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <vector>
 
+#include "cpu_optim/flush_scope.h"
 #include "cpu_optim/gradient.h"
+#include "cpu_optim/separate.h"
 #include "cpu_optim/tile_update.h"
 #include "tiering/arithmetic/optimizer.h"
 
@@ -26,13 +29,23 @@ Dtype dtype_of(int dtype) {
 
 std::byte* bytes_at(void* address) { return static_cast<std::byte*>(address); }
 
+bool are_separate(const penstock_arrays& a, bool has_momentum, bool has_variance) {
+  const auto bytes_of_one = [](int dtype) { return bytes_of(dtype_of(dtype)); };
+  const Array arrays[] = {{a.master, a.elements, sizeof(float)},
+                          {a.gradient, a.elements, bytes_of_one(a.gradient_dtype)},
+                          {a.weight, a.weight == nullptr ? 0 : a.elements, bytes_of_one(a.weight_dtype)},
+                          {a.momentum, has_momentum ? a.elements : 0, sizeof(float)},
+                          {a.variance, has_variance ? a.elements : 0, sizeof(float)},
+                          {a.gradient_square_sum, a.gradient_square_sum == nullptr ? 0u : 1u, sizeof(double)}};
+  return are_separate(arrays);
+}
+
 int step(OptimizerKind kind, const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
   if (arrays == nullptr || rates == nullptr || number == 0) return kRefused;
+  const FlushScope flush;  // coefficients, too, are rounded to nearest whatever the caller's mode
   const bool has_momentum = arithmetic::has_momentum(kind), has_variance = arithmetic::has_variance(kind);
-  const bool lacks_array = arrays->master == nullptr || arrays->gradient == nullptr ||
-                           (has_momentum && arrays->momentum == nullptr) ||
-                           (has_variance && arrays->variance == nullptr);
-  if (!is_dtype(arrays->gradient_dtype) || (lacks_array && arrays->elements > 0)) return kRefused;
+  if (!is_dtype(arrays->gradient_dtype) || !std::isfinite(arrays->gradient_scale)) return kRefused;
+  if (!are_separate(*arrays, has_momentum, has_variance)) return kRefused;
   StateForm form{kind, MasterForm::same, MomentForm::fp32, Dtype::fp32, dtype_of(arrays->gradient_dtype)};
   TileView tile;
   tile.elements = arrays->elements;

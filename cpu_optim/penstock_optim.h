@@ -1,8 +1,20 @@
 /* The optimizers for C: one step over arrays of the caller's, on the calling thread, in one pass.
  *
- * The arithmetic is that of Penstock's CPU kernels (for fp32 arrays: bit for bit that of torch 2.13's fused CPU
- * optimizers over multiples of 16 elements); the fastest kernels that this processor can run are chosen at the first
- * call. Every function returns 0, or 2 if it refuses its arguments (then nothing has been written).
+ * The fastest kernels that this processor can run are chosen at the first call; all leave the same bits, in whatever
+ * floating-point mode the caller computes. For fp32 arrays these are the bits of torch 2.13's fused AdamW, Adam,
+ * Adagrad and SGD on the CPU, as far as elements come in whole sixteens (the rest of a torch loop is rounded
+ * otherwise). Lion is not among torch's optimizers: its bits are those of the loop in its paper. Unlike torch,
+ *   moments below 2^-100, and weights, scaled gradients and changes of a weight below 2^-119, count as zero: gradients
+ *     below 3e-14 leave no variance at a beta2 of 0.999, and are divided by eps alone;
+ *   a moment times the step size is zero below 2^-126, as it is to torch after set_flush_denormal(True);
+ *   a NaN is 0x7fc00000.
+ *
+ * Every function returns 0, or 2 if it refuses its arguments, and has then written nothing. It refuses
+ *   step 0, a missing array, arrays that overlap, a dtype that is none, a gradient_scale that is not finite;
+ *   an lr outside [0, 2^40]; a weight_decay or lr_decay that is negative; what is no number, or infinite in fp32;
+ *   a beta that is neither 0 nor in [2^-26, 1 - 2^-25), a momentum that is neither 0 nor 2^-26 and more;
+ *   an eps below 2^-126 (torch takes 0, and makes NaN of an element that has had no gradient);
+ *   Nesterov without momentum, or with dampening.
  */
 #ifndef PENSTOCK_OPTIM_H
 #define PENSTOCK_OPTIM_H
@@ -22,7 +34,7 @@ extern "C" {
 
 enum penstock_dtype { PENSTOCK_FP32 = 0, PENSTOCK_BF16 = 1, PENSTOCK_FP16 = 2 };
 
-/* What lies where. No array overlaps another. */
+/* What lies where, at any address. No array overlaps another. */
 struct penstock_arrays {
   uint64_t elements;
   float* master; /* updated in place */
@@ -34,7 +46,8 @@ struct penstock_arrays {
   int gradient_dtype;
   double* gradient_square_sum; /* NULL, or receives the sum of squares of the gradient as it lies, in double and in one
                                   order whatever the Isa; it is finite if and only if every gradient is */
-  float gradient_scale;        /* every gradient is multiplied by it: 1 / loss scale, times the clip factor */
+  float gradient_scale;        /* every gradient is multiplied by it: 1 / loss scale, times the clip factor; below
+                                  2^-126 it counts as zero */
 };
 
 struct penstock_rates {

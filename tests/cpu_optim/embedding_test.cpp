@@ -2,6 +2,10 @@
 #include "cpu_optim/penstock_optim.h"
 
 #include <gtest/gtest.h>
+
+#include <cfenv>
+#include <tuple>
+
 #include "cpu_optim/spans.h"
 #include "tests/cpu_optim/tile_world.h"
 #include "tiering/arithmetic/optimizer.h"
@@ -34,7 +38,8 @@ TEST(Embedding, SpansAndCFunctionsLeaveEqualBits) {
       for (float& x : g) x = random.normal(1e-3f);
       std::span<float> m = arithmetic::has_momentum(kind) ? std::span(spans.m) : std::span<float>();
       std::span<float> v = arithmetic::has_variance(kind) ? std::span(spans.v) : std::span<float>();
-      step(kind, h, number, {.weight = spans.p, .gradient = g, .momentum = m, .variance = v, .gradient_scale = 0.5f});
+      const Spans all{.weight = spans.p, .gradient = g, .momentum = m, .variance = v, .gradient_scale = 0.5f};
+      ASSERT_TRUE(step(kind, h, number, all).ok());
       double square_sum = 0;
       penstock_arrays arrays{kElements,  c.p.data(),    weight.data(), g.data(),    c.m.data(),
                              c.v.data(), PENSTOCK_BF16, PENSTOCK_FP32, &square_sum, 0.5f};
@@ -63,6 +68,7 @@ TEST(Embedding, CFunctionsRefuseWhatTheyCannotDoAndWriteNothing) {
   arrays.variance = nullptr;
   EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2);
   EXPECT_EQ(penstock_lion(&arrays, &rates, 1), 0) << "lion has no variance";
+  const Arrays taken = a;
   arrays.variance = a.v.data();
   rates.beta1 = 1;
   EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2);
@@ -73,8 +79,98 @@ TEST(Embedding, CFunctionsRefuseWhatTheyCannotDoAndWriteNothing) {
   EXPECT_EQ(squares, 0);
   rates.lr = -1;
   EXPECT_EQ(penstock_adamw(&nothing, &rates, 1), 2);
+  rates.lr = 1e-3;
+  rates.eps = 0;
+  EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2);
+  rates.eps = 1e-8;
+  arrays.gradient_scale = INFINITY;
+  EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2);
+  arrays.gradient_scale = 1;
+  for (void* place : {static_cast<void*>(a.p.data() + kElements - 1), static_cast<void*>(a.m.data()),
+                      static_cast<void*>(reinterpret_cast<std::byte*>(g.data()) + 4 * kElements - 1)}) {
+    arrays.weight = place;
+    arrays.weight_dtype = PENSTOCK_BF16;
+    EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2) << "arrays overlap";
+  }
+  arrays.weight = nullptr;
+  arrays.gradient_square_sum = reinterpret_cast<double*>(a.v.data() + 2);
+  EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2) << "the sum is written into the variance";
+  arrays.gradient_square_sum = nullptr;
+  arrays.elements = ~uint64_t{0} / 4;
+  EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2) << "arrays end past the end of memory";
+  arrays.elements = kElements;
+  EXPECT_EQ(std::tuple(a.p, a.m, a.v), std::tuple(taken.p, taken.m, taken.v)) << "what was refused wrote nothing";
   EXPECT_EQ(penstock_optim_use_isa("mmx"), 2);
   EXPECT_EQ(penstock_optim_use_isa(penstock_optim_isa()), 0);
+}
+
+TEST(Embedding, SpansRefuseWhatTheyCannotDoAndWriteNothing) {
+  Arrays a;
+  std::vector<float> g(kElements, 1.0f);
+  const auto kind = OptimizerKind::adamw;
+  const Spans good{.weight = a.p, .gradient = g, .momentum = a.m, .variance = a.v};
+  const auto refusal = [&](OptimizerKind of, const Hyper& hyper, uint64_t number, const Spans& spans) {
+    const Status status = step(of, hyper, number, spans);
+    EXPECT_EQ(a.p, Arrays().p);
+    EXPECT_EQ(a.m, Arrays().m);
+    EXPECT_EQ(a.v, Arrays().v);
+    return status.message();
+  };
+  const auto with = [&](auto change) {
+    Spans spans = good;
+    change(spans);
+    return refusal(kind, {}, 1, spans);
+  };
+  EXPECT_EQ(refusal(kind, {.eps = 0}, 1, good), "adamw: eps: 0");
+  EXPECT_EQ(refusal(kind, {}, 0, good), "adamw: step 0");
+  EXPECT_EQ(with([](Spans& s) { s.gradient_scale = NAN; }), "adamw: gradient_scale: nan");
+  EXPECT_EQ(with([](Spans& s) { s.gradient = s.gradient.first(7); }), "adamw: gradient: 7 elements, not 1003");
+  EXPECT_EQ(with([](Spans& s) { s.momentum = s.momentum.first(1002); }), "adamw: momentum: 1002 elements, not 1003");
+  EXPECT_EQ(with([](Spans& s) { s.variance = {}; }), "adamw: variance: 0 elements, not 1003");
+  EXPECT_EQ(refusal(OptimizerKind::lion, {}, 1, good), "lion: variance: 1003 elements, not 0");
+  EXPECT_EQ(refusal(OptimizerKind::adagrad, {}, 1, good), "adagrad: momentum: 1003 elements, not 0");
+  EXPECT_EQ(with([](Spans& s) { s.variance = s.momentum; }), "adamw: spans overlap, or lie nowhere");
+  EXPECT_EQ(with([](Spans& s) { s.gradient = s.weight; }), "adamw: spans overlap, or lie nowhere");
+  std::vector<float> both(2 * kElements);
+  EXPECT_EQ(with([&](Spans& s) {
+              s.momentum = std::span(both).first(kElements);
+              s.variance = std::span(both).subspan(kElements - 1, kElements);
+            }),
+            "adamw: spans overlap, or lie nowhere");
+  Spans neighbours = good;
+  neighbours.momentum = std::span(both).first(kElements);
+  neighbours.variance = std::span(both).subspan(kElements);
+  EXPECT_TRUE(step(kind, {}, 1, neighbours).ok());
+  EXPECT_TRUE(step(kind, {}, 1, {.weight = {}, .gradient = {}}).ok()) << "no elements";
+}
+
+// The caller's rounding mode reaches neither coefficients nor kernels nor sums.
+TEST(Embedding, LeavesTheSameBitsInEveryModeOfTheCallers) {
+  const auto stepped = [](int rounding) {
+    Random random(3);
+    Arrays a, c;
+    std::vector<float> g(kElements);
+    for (float& x : g) x = random.normal(1e-3f);
+    const Hyper h = {.weight_decay = 0.1};
+    const penstock_rates rates{h.lr, h.beta1, h.beta2, h.eps, h.weight_decay, 0, 0, 0, 0};
+    double square_sum = 0;
+    penstock_arrays arrays{kElements,  c.p.data(), nullptr,       g.data(),    c.m.data(),
+                           c.v.data(), 0,          PENSTOCK_FP32, &square_sum, 0.3f};
+    const int before = std::fegetround();
+    std::fesetround(rounding);
+    for (uint64_t number = 1; number <= 3; ++number) {
+      EXPECT_TRUE(step(OptimizerKind::adamw, h, number,
+                       {.weight = a.p, .gradient = g, .momentum = a.m, .variance = a.v, .gradient_scale = 0.3f})
+                      .ok());
+      EXPECT_EQ(penstock_adamw(&arrays, &rates, number), 0);
+    }
+    EXPECT_EQ(std::fegetround(), rounding) << "the caller's mode is as it was";
+    std::fesetround(before);
+    EXPECT_EQ(a.p, c.p);
+    return std::tuple(a.p, a.m, a.v, square_sum);
+  };
+  const auto nearest = stepped(FE_TONEAREST);
+  for (int rounding : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) EXPECT_EQ(stepped(rounding), nearest) << rounding;
 }
 
 }  // namespace
