@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tests/cpu_optim/tile_world.h"
+#include "tests/support/instrumented.h"
 #include "tiering/arithmetic/byte_moments.h"
 #include "tiering/arithmetic/stochastic.h"
 
@@ -212,6 +213,54 @@ TEST(LowBitMoments, TrainASmallModelToTheLossOfFp32Moments) {
   // Margins stand for what runs of other seeds differ by anyway.
   EXPECT_NEAR(SmallModel(MomentForm::bf16).trained_loss(), fp32, 0.05 * fp32);
   EXPECT_NEAR(SmallModel(MomentForm::int8).trained_loss(), fp32, 0.10 * fp32);
+}
+
+// Blocks of elements whose gradients have one mean and deviation, but for the first of a block, whose are larger.
+struct Neighbours {
+  double step = 0;      // of all but the first, on average, in rates
+  double variance = 0;  // that rests, as a part of what double would hold; with bytes only
+};
+Neighbours neighbours_of(float outlier, MomentForm moments) {
+  constexpr uint64_t kElements = 8 * kMomentBlockElements, kSteps = 2000, kFrom = kSteps / 2;
+  const StateForm form{OptimizerKind::adamw, MasterForm::same, moments, Dtype::fp32, Dtype::fp32};
+  const Hyper hyper{.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.999};
+  Random random(13);
+  Tile tile(form, kElements), before = tile;
+  std::vector<double> exact(kElements);
+  std::vector<float> gradient(kElements);
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    if (step == kFrom + 1) before = tile;
+    for (uint64_t i = 0; i < kElements; ++i) {
+      gradient[i] = (1e-3f + random.normal(1e-3f)) * (i % kMomentBlockElements == 0 ? outlier : 1);
+      exact[i] = hyper.beta2 * exact[i] + (1 - hyper.beta2) * double{gradient[i]} * double{gradient[i]};
+    }
+    TileUpdater(form).update(tile.view(reinterpret_cast<const std::byte*>(gradient.data()), 0, kElements),
+                             numbers_of(form.optimizer, hyper, step, 1.0f));
+  }
+  Neighbours result;
+  for (uint64_t i = 0; i < kElements; ++i) {
+    const uint64_t block = i / kMomentBlockElements;
+    if (i % kMomentBlockElements == 0) continue;
+    const double share = 1.0 / (kElements - kElements / kMomentBlockElements);
+    result.step += (before.master(i) - tile.master(i)) / hyper.lr / (kSteps - kFrom) * share;
+    if (moments != MomentForm::int8) continue;
+    const double root = root_of_code(static_cast<uint8_t>(tile.plane(2)[i]), get(tile.plane(4), Dtype::fp32, block));
+    result.variance += root * root / exact[i] * share;
+  }
+  return result;
+}
+
+TEST(LowBitMoments, OfBytesStrayAsTheirHeaderSays) {
+  const double fp32 = neighbours_of(1, MomentForm::fp32).step;
+  const auto part_at = [fp32](float outlier) { return neighbours_of(outlier, MomentForm::int8).step / fp32; };
+  EXPECT_NEAR(neighbours_of(1, MomentForm::int8).variance, 1.02, 0.01);
+  EXPECT_NEAR(part_at(1), 1, 0.02);
+  if (test::kStride != 1) return;  // the rest is more of the same
+  EXPECT_NEAR(part_at(0x1p13f), 1, 0.02);
+  EXPECT_NEAR(part_at(0x1p14f), 0.73, 0.05);
+  EXPECT_NEAR(part_at(0x1p15f), 0.1, 0.03);
+  EXPECT_NEAR(part_at(0x1p17f), 0.03, 0.02);
+  EXPECT_NEAR(part_at(0x1p19f), 0, 0.01);
 }
 
 }  // namespace

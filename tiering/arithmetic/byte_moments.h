@@ -6,9 +6,16 @@
 //
 // A linear code would call everything below 1/127 of the block's largest value zero, and a small s called zero makes an
 // Adam step of m/eps. Here both reach down to 2^-15 of the largest (v to 2^-30), and s is zero only where the whole
-// block's is: what is smaller than a code can say becomes the smallest there is. Stochastic rounding keeps moments that
-// change by less than a code step per update (beta2 = 0.999 changes s by 1/2000) right on average; to nearest they
-// would never move.
+// block's is: a smaller s becomes the smallest there is. A smaller m becomes zero. So an outlier costs its block: with
+// gradients of one element 2^13 times those of the others, these move as with fp32 moments; at 2^14 their momenta rest
+// at 0.69 of what they were and their steps at 0.73; from 2^15 on nothing of a momentum lasts until the next step,
+// which is the share 1 - beta1 of a whole one; and from 2^16 on s is too large besides: 3 % of a step at 2^17, none at
+// 2^19.
+//
+// Stochastic rounding keeps moments that change by less than a code step per update (beta2 = 0.999 changes s by 1/2000)
+// right on average; to nearest they would never move. Of s that is: v, its square, rests above what fp32 would hold by
+// the variance that rounding leaves in s, 2.0 % at a beta2 of 0.999 (0.9 % at 0.95, 0.4 % at 0.9).
+// (Measured with adamw, beta1 0.9, gradients of one mean and deviation for all.)
 //
 // Rounding comes first and does not ask for the scale: it leaves the upper half of an fp32 number, of which the code's
 // exponent and fraction are the upper bits. The scale is the largest exponent of a block so rounded. So everything
