@@ -151,6 +151,13 @@ TEST(UpdateArena, NeverHasMoreThreadsAtWorkThanItWasGiven) {
   }
 }
 
+// oneTBB's own threads come without the sanitizer's instrumentation, so whatever they touch seems to race.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kSeesOneTbb = false;
+#else
+constexpr bool kSeesOneTbb = true;
+#endif
+
 // Bodies that go on only when so many of them run at once.
 std::function<void(uint64_t, uint64_t)> meeting(std::latch& all) {
   return [&all](uint64_t, uint64_t) { all.arrive_and_wait(); };
@@ -158,17 +165,21 @@ std::function<void(uint64_t, uint64_t)> meeting(std::latch& all) {
 
 TEST(UpdateArena, HasItsThreadsWhateverOtherArenasAndATrainersOneTbbHave) {
   Watchdog watchdog(std::chrono::seconds(60), "two arenas of three threads, and four threads of oneTBB,");
-  constexpr int kThreads = 3, kOfTrainer = 4;
+  constexpr int kThreads = 3, kOfTrainer = kSeesOneTbb ? 4 : 1;
   tbb::global_control limit(tbb::global_control::max_allowed_parallelism, kOfTrainer);
   UpdateArena first({.threads = kThreads}), second({.threads = kThreads});
   EXPECT_EQ(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism), size_t{kOfTrainer});
   std::latch all(2 * kThreads + kOfTrainer);
   std::thread in_first([&] { first.for_pieces(kThreads, 1, meeting(all)); });
   std::thread in_second([&] { second.for_pieces(kThreads, 1, meeting(all)); });
-  tbb::task_arena(kOfTrainer).execute([&] {
-    tbb::parallel_for(
-        0, kOfTrainer, [&](int) { all.arrive_and_wait(); }, tbb::simple_partitioner());
-  });
+  if (kSeesOneTbb) {
+    tbb::task_arena(kOfTrainer).execute([&] {
+      const auto meet = [&](int) { all.arrive_and_wait(); };
+      tbb::parallel_for(0, kOfTrainer, meet, tbb::simple_partitioner());
+    });
+  } else {
+    all.arrive_and_wait();
+  }
   in_first.join();
   in_second.join();
 }
@@ -182,6 +193,7 @@ TEST(UpdateArena, IsNotBoundByATrainersLimit) {
 }
 
 TEST(UpdateArena, KeepsWhatABodyStartsWithOneTbbOnThatBodysWorker) {
+  if (!kSeesOneTbb) GTEST_SKIP() << "oneTBB is not instrumented";
   UpdateArena arena({.threads = 2});
   std::atomic<int> elsewhere{0}, pieces{0};
   arena.for_pieces(8, 1, [&](uint64_t, uint64_t) {
@@ -198,7 +210,8 @@ TEST(UpdateArena, KeepsWhatABodyStartsWithOneTbbOnThatBodysWorker) {
 
 TEST(UpdateArena, LetsItsWorkersWaitForTheArenaItself) {
   Watchdog watchdog(std::chrono::seconds(60), "a body that shares out work in its own arena");
-  for (uint32_t threads : {1u, 2u, 3u}) {
+  for (uint32_t threads : {2u, 1u, 3u}) {
+    if (threads != 2 && test::kStride != 1) continue;
     UpdateArena arena({.threads = threads, .inline_elements = 0});
     std::vector<std::unique_ptr<World>> worlds;
     for (int i = 0; i < 4; ++i) worlds.push_back(std::make_unique<World>(i));
@@ -218,20 +231,21 @@ TEST(UpdateArena, LetsItsWorkersWaitForTheArenaItself) {
 
 TEST(UpdateArena, RefusesThreadsAndPlacesThatThereAreNot) {
   EXPECT_TRUE(validate(UpdateArenaOptions{}).ok());
-  EXPECT_TRUE(validate(UpdateArenaOptions{.numa_node = 0}).ok());
   for (uint32_t threads : {~0u, 1u << 31, UpdateArenaOptions::kThreadsMax + 1}) {
     EXPECT_FALSE(validate(UpdateArenaOptions{.threads = threads}).ok()) << threads;
   }
   for (int cpu : {-1, CPU_SETSIZE, std::numeric_limits<int>::max()}) {
     EXPECT_FALSE(validate(UpdateArenaOptions{.cpus = {0, cpu}}).ok()) << cpu;
   }
-  EXPECT_FALSE(validate(UpdateArenaOptions{.numa_node = 4711}).ok());
   EXPECT_FALSE(validate(UpdateArenaOptions{.cpus = {0}, .numa_node = 0}).ok());
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // arenas of other tests have left oneTBB's threads behind
   EXPECT_DEATH(UpdateArena({.threads = ~0u}), "threads: 4294967295");
 }
 
 TEST(UpdateArena, HasAThreadForEachProcessorOfItsNumaNode) {
+  if (test::kStride != 1) GTEST_SKIP() << "sanitizers end a program that lets oneTBB load what knows of NUMA nodes";
+  EXPECT_TRUE(validate(UpdateArenaOptions{.numa_node = 0}).ok());
+  EXPECT_FALSE(validate(UpdateArenaOptions{.numa_node = 4711}).ok());
   UpdateArena arena({.numa_node = 0});
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
