@@ -2,9 +2,10 @@
 // master, moments and weight; on request also the norm of what came in and checksums of what was read and written.
 //
 // The arithmetic is that of the scalar kernel (tiering/arithmetic/optimizer.h), bit for bit, on every Isa, at any
-// length, offset and alignment. Flush-to-zero is set for the pass and the caller's mode restored.
+// length, offset and alignment, and whatever the caller's floating-point mode, which is restored (flush_scope.h).
 //   Scaled gradients and weights below 2^-119 and moments below 2^-100 count as zero, sign kept. With bf16 and int8
-//   moments momenta are zero below 2^-63, and so are adamw's and adam's weights, without a sign.
+//   moments momenta are zero below 2^-63, and so are adamw's and adam's weights, without a sign; of int8 moments those
+//   are besides that are below 2^-15 of their block's largest (byte_moments.h), or in a block of none above 2^-49.
 //   NaN and infinity pass through; a NaN is written as 0x7fc00000 (0x7fc0 in bf16, 0x7e00 in fp16). An int8 moment
 //   block that holds one, or a number too large for it, becomes NaN as a whole: its weights do with the next step.
 // Immutable after it is made; any number of threads may call update() at once on tiles that share no bytes.

@@ -12,6 +12,7 @@ namespace penstock {
 struct StepNumbers {
   Coefficients coefficients;
   // Every gradient is multiplied by it once, in fp32: 1/loss scale times clip factor, joined in double by the caller.
+  // Tiers agree to the bit where it is 0 or its magnitude from 2^-100 to 2^7 (arithmetic/optimizer.h says why).
   float gradient_scale = 1;
   // Stochastic rounding draws from (seed, step, index of the element) and from nothing else.
   uint64_t seed = 0;

@@ -6,6 +6,7 @@
 #include <cfenv>
 #include <tuple>
 
+#include "cpu_optim/gradient.h"
 #include "cpu_optim/spans.h"
 #include "tests/cpu_optim/tile_world.h"
 #include "tiering/arithmetic/optimizer.h"
@@ -172,6 +173,24 @@ TEST(Embedding, LeavesTheSameBitsInEveryModeOfTheCallers) {
   const auto nearest = stepped(FE_TONEAREST);
   for (int rounding : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) EXPECT_EQ(stepped(rounding), nearest) << rounding;
 }
+
+#if defined(__x86_64__)  // elsewhere a processor may have no traps
+// Who looks for mistakes with feenableexcept() does not find ours: infinity is a number like any other here.
+TEST(Embedding, TrapsNothingThatTheCallerTraps) {
+  Arrays a;
+  std::vector<float> g(kElements, 1e-3f);
+  g[5] = INFINITY, g[6] = 1e-40f;
+  const Spans spans{.weight = a.p, .gradient = g, .momentum = a.m, .variance = a.v};
+  double square_sum = 0;
+  feenableexcept(FE_ALL_EXCEPT);
+  const Status status = step(OptimizerKind::adamw, {.weight_decay = 0.1}, 1, spans);
+  GradientKernels().square_sums(Dtype::fp32, std::as_bytes(spans.gradient).data(), kElements, {&square_sum, 1});
+  const int trapped = fedisableexcept(FE_ALL_EXCEPT);
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(square_sum, INFINITY);
+  EXPECT_EQ(trapped, FE_ALL_EXCEPT) << "what the caller traps is as it was";
+}
+#endif
 
 }  // namespace
 }  // namespace penstock::cpu_optim
