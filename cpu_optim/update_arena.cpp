@@ -197,10 +197,9 @@ struct UpdateArena::Impl {
 
   void start(std::shared_ptr<Work> work) {
     const uint64_t helpers = std::min<uint64_t>(threads, work->pieces);
-    {
-      std::lock_guard lock(mutex);
-      works.push_back(std::move(work));
-    }
+    // Held to the end: once the work is done, whoever learns of it may destroy the arena.
+    std::lock_guard lock(mutex);
+    works.push_back(std::move(work));
     for (uint64_t i = 0; i < helpers; ++i) wanted.notify_one();
   }
 
