@@ -64,7 +64,7 @@ penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula
   "M == Moments::divided ? kMomentTiny : kLowBitTiny" "0.0f")
 penstock_formula_mutant(tiny_low_bit_momenta_counted HardwareFlushing ${scalar} ${formula}
   "m = N::zero_below(m, kLowBitTiny)" "m = N::zero_below(m, 0.0f)")
-penstock_formula_mutant(tiny_blocks_coded HardwareFlushing ${scalar} tiering/arithmetic/byte_moments.h
+penstock_formula_mutant(tiny_blocks_coded IsZero ${scalar} tiering/arithmetic/byte_moments.h
   "if (largest_rounded < kByteTinyHalf) return 0;" "")
 penstock_formula_mutant(sign_of_tiny_gradients HardwareFlushing ${scalar} ${formula}
   "g = N::normal(g)" "")

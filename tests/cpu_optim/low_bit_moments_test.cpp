@@ -123,6 +123,18 @@ TEST(ByteMoments, DrawsOfNeighboursAndOfTheTwoMomentsAreUnrelatedOnAverage) {
   EXPECT_NEAR(moments / (kDraws * kElements) * 12, 0, 3 / std::sqrt(64));
 }
 
+TEST(ByteMoments, ABlockOfNoneAboveTwoToTheMinus49IsZero) {
+  const StateForm form{OptimizerKind::adamw, MasterForm::same, MomentForm::int8, Dtype::fp32, Dtype::fp32};
+  for (auto [size, is_zero] : {std::pair(0x1p-50f, true), {0x1p-40f, false}}) {
+    Tile tile(form, kMomentBlockElements);
+    const std::vector<float> gradient(kMomentBlockElements, size);
+    TileUpdater(form, Isa::scalar)
+        .update(tile.view(reinterpret_cast<const std::byte*>(gradient.data()), 0, kMomentBlockElements),
+                numbers_of(form.optimizer, {}, 1, 1.0f));
+    for (size_t scale_plane : {3, 4}) EXPECT_EQ(get(tile.plane(scale_plane), Dtype::fp32, 0) == 0, is_zero) << size;
+  }
+}
+
 TEST(ByteMoments, ABlockWithANanIsNanAndSoIsWhatItUpdates) {
   StateForm form{.moments = MomentForm::int8, .gradient = Dtype::fp32};
   Tile tile(form, 512);
