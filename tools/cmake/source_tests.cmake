@@ -22,6 +22,9 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      tiering/*.h aio/*.h cpu_optim/*.h gpu/*.h runtime/engine/*.h tools/*.h tests/*.h bench/*.h)
 # These compile under their instruction set's flags alone, in one kernels_ISA.cpp each.
 list(FILTER headers EXCLUDE REGEX "cpu_optim/lanes/(avx2|avx512|neon)_lanes")
+if(NOT PENSTOCK_HAS_CUDA)
+  list(FILTER headers EXCLUDE REGEX "gpu/cuda/")
+endif()
 set(lone_headers)
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "h$" "cpp" own ${header})
