@@ -77,8 +77,8 @@ struct Move {
   uint64_t taken = 0;           // from the pool: bytes, or pieces for window, gradient and returned
   double seconds = 0;           // of a compute move
   MoveId gives_back = kNoMove;  // of a release: the move whose pool memory goes back
-  std::vector<MoveId> after;
-  std::vector<MoveId> after_previous;  // of the step before
+  std::vector<MoveId> after = {};
+  std::vector<MoveId> after_previous = {};  // of the step before
 };
 
 // Where a tile's bytes rest between steps.

@@ -12,7 +12,7 @@ penstock_mutant(engine_crash write_over_before_it_is EveryEventIsACut*/EveryStep
   "parts_.io.write(extents, arena_lease(), deadline(ticket)).then([](Result<Lease>) {});
   write_ended(ticket, writing->place, Status());")
 
-penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EveryStep tiering/plan_builder.cpp
+penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EveryStep tiering/plan_update.cpp
   ".kind = MoveKind::commit, .after = writes"
   ".kind = MoveKind::commit, .after = {plan_.verdict}")
 
@@ -28,7 +28,7 @@ penstock_mutant(engine_crash struck_update_confirmed EveryEventIsACut*/EveryStep
   }
   run_.give_verdict")
 
-penstock_mutant(engine_crash write_before_the_root_is_durable EveryEventIsACut*/EveryStep tiering/plan_builder.cpp
+penstock_mutant(engine_crash write_before_the_root_is_durable EveryEventIsACut*/EveryStep tiering/plan_update.cpp
   "plan_.moves[moves.write].after_previous = {plan_.commit};"
   "")
 
