@@ -1,5 +1,4 @@
 # Tests of the sources themselves: layers, formatting, scripts, and that every header compiles alone.
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
 function(penstock_source_test name)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
