@@ -12,6 +12,18 @@ uint64_t update_bytes(const Tile& tile) { return 2 * tile.slot_bytes() + tile.gr
 
 }  // namespace
 
+MoveId UpdateMoves::add_move(MoveKind kind, Lane lane, uint32_t tile, uint64_t bytes, std::vector<MoveId> after,
+                             Pool takes) {
+  return add(plan_, {.kind = kind,
+                     .lane = lane,
+                     .takes = takes,
+                     .unit = plan_.tiles[tile].unit,
+                     .tile = tile,
+                     .bytes = bytes,
+                     .taken = takes == Pool::none ? 0u : 1u,
+                     .after = std::move(after)});
+}
+
 void UpdateMoves::add_tile(uint32_t tile, std::vector<MoveId> gradient_after, MoveId weight_here) {
   const Tile& shape = plan_.tiles[tile];
   const Placement& placement = plan_.placements[tile];
@@ -20,49 +32,19 @@ void UpdateMoves::add_tile(uint32_t tile, std::vector<MoveId> gradient_after, Mo
   const bool spilled = plan_.clipping && placement.retained == Tier::nvme;
   const bool weight_in_memory = placement.weight == Tier::host || weight_here != kNoMove;
 
-  moves.gradient = add(plan_, {.kind = MoveKind::gradient,
-                               .takes = Pool::gradient,
-                               .unit = shape.unit,
-                               .tile = tile,
-                               .taken = 1,
-                               .after = std::move(gradient_after)});
+  moves.gradient = add_move(MoveKind::gradient, Lane::none, tile, 0, std::move(gradient_after), Pool::gradient);
   if (spilled) {
-    moves.spill = add(plan_, {.kind = MoveKind::spill_gradient,
-                              .lane = Lane::nvme_write,
-                              .unit = shape.unit,
-                              .tile = tile,
-                              .bytes = shape.gradient_bytes,
-                              .after = {moves.gradient}});
-    moves.return_gradient = add(plan_, {.kind = MoveKind::return_gradient,
-                                        .lane = Lane::nvme_read,
-                                        .takes = Pool::returned,
-                                        .unit = shape.unit,
-                                        .tile = tile,
-                                        .bytes = shape.gradient_bytes,
-                                        .taken = 1,
-                                        .after = {moves.spill}});
+    moves.spill = add_move(MoveKind::spill_gradient, Lane::nvme_write, tile, shape.gradient_bytes, {moves.gradient});
+    moves.return_gradient =
+        add_move(MoveKind::return_gradient, Lane::nvme_read, tile, shape.gradient_bytes, {moves.spill}, Pool::returned);
   }
   if (state_on_nvme) {
-    moves.read = add(plan_, {.kind = MoveKind::read_state,
-                             .lane = Lane::nvme_read,
-                             .takes = Pool::window,
-                             .unit = shape.unit,
-                             .tile = tile,
-                             .bytes = weight_in_memory ? shape.state_bytes : shape.slot_bytes(),
-                             .taken = 1});
+    moves.read = add_move(MoveKind::read_state, Lane::nvme_read, tile,
+                          weight_in_memory ? shape.state_bytes : shape.slot_bytes(), {}, Pool::window);
   }
-  moves.update = add(plan_, {.kind = MoveKind::update,
-                             .lane = Lane::update,
-                             .unit = shape.unit,
-                             .tile = tile,
-                             .bytes = update_bytes(shape),
-                             .after = {moves.gradient, moves.read, weight_here}});
-  moves.write = add(plan_, {.kind = MoveKind::write_state,
-                            .lane = Lane::nvme_write,
-                            .unit = shape.unit,
-                            .tile = tile,
-                            .bytes = shape.slot_bytes(),
-                            .after = {moves.update}});
+  moves.update =
+      add_move(MoveKind::update, Lane::update, tile, update_bytes(shape), {moves.gradient, moves.read, weight_here});
+  moves.write = add_move(MoveKind::write_state, Lane::nvme_write, tile, shape.slot_bytes(), {moves.update});
   if (moves.read != kNoMove) release(plan_, moves.read, {moves.update, moves.write});
   if (moves.return_gradient != kNoMove) release(plan_, moves.return_gradient, {moves.update});
   if (spilled) moves.release_gradient = release(plan_, moves.gradient, {moves.spill});
@@ -120,36 +102,16 @@ void UpdateMoves::redo_tile(uint32_t tile) {
   const Tile& shape = plan_.tiles[tile];
   Plan::TileMoves& moves = plan_.of_tile[tile];
   if (plan_.placements[tile].state == Tier::nvme) {
-    moves.reread = add(plan_, {.kind = MoveKind::reread_state,
-                               .lane = Lane::nvme_read,
-                               .takes = Pool::window,
-                               .unit = shape.unit,
-                               .tile = tile,
-                               .bytes = shape.slot_bytes(),
-                               .taken = 1,
-                               .after = {plan_.verdict, moves.update, moves.write}});
+    moves.reread = add_move(MoveKind::reread_state, Lane::nvme_read, tile, shape.slot_bytes(),
+                            {plan_.verdict, moves.update, moves.write}, Pool::window);
     if (moves.spill != kNoMove) {
-      moves.return_again = add(plan_, {.kind = MoveKind::return_gradient_again,
-                                       .lane = Lane::nvme_read,
-                                       .takes = Pool::returned,
-                                       .unit = shape.unit,
-                                       .tile = tile,
-                                       .bytes = shape.gradient_bytes,
-                                       .taken = 1,
-                                       .after = {plan_.verdict, moves.spill}});
+      moves.return_again = add_move(MoveKind::return_gradient_again, Lane::nvme_read, tile, shape.gradient_bytes,
+                                    {plan_.verdict, moves.spill}, Pool::returned);
     }
-    moves.update_again = add(plan_, {.kind = MoveKind::update_again,
-                                     .lane = Lane::update,
-                                     .unit = shape.unit,
-                                     .tile = tile,
-                                     .bytes = update_bytes(shape),
-                                     .after = {moves.reread, moves.return_again}});
-    moves.write_again = add(plan_, {.kind = MoveKind::write_state_again,
-                                    .lane = Lane::nvme_write,
-                                    .unit = shape.unit,
-                                    .tile = tile,
-                                    .bytes = shape.slot_bytes(),
-                                    .after = {moves.update_again}});
+    moves.update_again =
+        add_move(MoveKind::update_again, Lane::update, tile, update_bytes(shape), {moves.reread, moves.return_again});
+    moves.write_again =
+        add_move(MoveKind::write_state_again, Lane::nvme_write, tile, shape.slot_bytes(), {moves.update_again});
     release(plan_, moves.reread, {moves.update_again, moves.write_again});
     if (moves.return_again != kNoMove) release(plan_, moves.return_again, {moves.update_again});
   }

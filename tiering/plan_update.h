@@ -21,6 +21,9 @@ class UpdateMoves {
   void finish();
 
  private:
+  // A move of one tile over a lane; it takes a piece of a pool where one is named.
+  MoveId add_move(MoveKind kind, Lane lane, uint32_t tile, uint64_t bytes, std::vector<MoveId> after,
+                  Pool takes = Pool::none);
   void redo_tile(uint32_t tile);
   void tie_to_step_before(uint32_t tile);
 
