@@ -37,7 +37,7 @@ for header in "$prefix"/include/penstock/*.h; do
   claim "$(basename "$header") is C" cc -std=c11 -Wall -Wextra -Werror -fsyntax-only "$place/header.c"
 done
 
-claim "find_package finds it" cmake -S "$here/consumer" -B "$place/consumer" -DCMAKE_PREFIX_PATH="$prefix"
+claim "find_package finds it" cmake -S "$here/consumer" -B "$place/consumer" -G Ninja -DCMAKE_PREFIX_PATH="$prefix"
 claim "a program links" cmake --build "$place/consumer"
 claim "and runs" test "$("$place/consumer/consumer")" = "$version"
 
