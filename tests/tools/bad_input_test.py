@@ -142,6 +142,8 @@ class BadInputOfDrives(Refusals):
         closed = self.folder / "closed"
         closed.mkdir(mode=0o700)
         self.each_verb(ENVIRONMENT, "no permission to look", closed, user=NOBODY, left=["closed"])
+        (closed / "inside").mkdir()
+        self.each_verb(ENVIRONMENT, "no permission above it", closed / "inside", user=NOBODY, left=["closed"])
 
     def test_locked(self):
         held = os.open(self.folder, os.O_RDONLY)
@@ -280,6 +282,8 @@ class BadInputOfStores(Refusals):
         closed = self.folder / "closed"
         closed.mkdir(mode=0o700)
         self.checkpoint(ENVIRONMENT, "no permission to look", closed, user=NOBODY, left=["closed"])
+        (closed / "inside").mkdir()
+        self.checkpoint(ENVIRONMENT, "no permission above it", closed / "inside", user=NOBODY, left=["closed"])
 
     def test_what_is_no_store(self):
         store = self.folder / "store"

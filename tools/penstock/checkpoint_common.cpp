@@ -23,7 +23,9 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& paths) 
 
 Result<std::string> store_folder_of(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return errno_status(path, ENOENT, "give the folders of a store");
+  if (!std::filesystem::exists(path, error)) {
+    return error ? errno_status(path, error.value()) : errno_status(path, ENOENT, "give the folders of a store");
+  }
   if (!std::filesystem::is_directory(path, error)) {
     return errno_status(path, ENOTDIR, "give the folder that holds the store's files");
   }

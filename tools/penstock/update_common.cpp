@@ -51,9 +51,12 @@ class MadeFolders {
   std::vector<std::string> folders_;
 };
 
+// Also where it is not known: whoever opens it will be told why.
 bool has_store(const std::vector<std::string>& folders) {
-  return std::any_of(folders.begin(), folders.end(),
-                     [](const std::string& folder) { return std::filesystem::exists(folder + "/rank0.tiles"); });
+  return std::any_of(folders.begin(), folders.end(), [](const std::string& folder) {
+    std::error_code unknown;
+    return std::filesystem::exists(folder + "/rank0.tiles", unknown) || unknown;
+  });
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ Result<MachineProfile> choose_machine(const std::string& name_or_path) {
     PENSTOCK_TRY_ASSIGN(usual, default_profile_path());
     path = usual;
   }
-  std::error_code error;
-  const bool exists = std::filesystem::exists(path, error);
+  std::error_code unknown;  // whoever reads it will say why
+  const bool exists = std::filesystem::exists(path, unknown) || unknown;
   const std::string remedy =
       text("`penstock nvme probe PATH` measures this machine, or --machine with one of ", shipped_machine_names());
   if (!exists) {
