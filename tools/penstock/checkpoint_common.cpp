@@ -24,7 +24,8 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& paths) 
 Result<std::string> store_folder_of(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    return error ? errno_status(path, error.value()) : errno_status(path, ENOENT, "give the folders of a store");
+    return error ? errno_status(path, error.value(), "a folder that you may read, or run it as its owner")
+                 : errno_status(path, ENOENT, "give the folders of a store");
   }
   if (!std::filesystem::is_directory(path, error)) {
     return errno_status(path, ENOTDIR, "give the folder that holds the store's files");
