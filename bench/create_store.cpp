@@ -8,19 +8,16 @@
 // each block of 65536 elements: 16 MiB and 1 MB for 1.3e9 parameters.
 //
 //   build/bench/create_store [FOLDER] [--params N] [--quick] [--json]      space: 24 B for each parameter
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <optional>
 #include <thread>
 
 #include "aio/direct_folder.h"
+#include "aio/drive_info.h"
 #include "aio/tile_store.h"
 #include "bench/figure.h"
 #include "bench/scratch_files.h"
+#include "bench/support/drive_statistics.h"
 #include "bench/support/flags.h"
 #include "cpu_optim/checksum.h"
 #include "tools/nvme/rig.h"
@@ -63,24 +60,14 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Requests to forget blocks that the drive of `folder` has been sent; none where that is not told.
-std::optional<uint64_t> discards_sent(const std::string& folder) {
-  constexpr int kBefore = 11;  // fields of Documentation/admin-guide/iostats.rst
-  struct stat found;
-  if (stat(folder.c_str(), &found) != 0) return std::nullopt;
-  std::ifstream file(text("/sys/dev/block/", major(found.st_dev), ":", minor(found.st_dev), "/stat"));
-  uint64_t value = 0;
-  for (int i = 0; i <= kBefore; ++i) file >> value;
-  return file ? std::optional(value) : std::nullopt;
-}
-
 // A file system that discards what is removed does so later, and would slow what is measured next.
 void await_discards(const std::string& folder) {
   constexpr auto kQuiet = std::chrono::milliseconds(500);
   sync();
-  std::optional<uint64_t> before;
+  const std::string device = must(aio::describe_drive(folder)).device;
+  uint64_t before = 0;
   for (int i = 0; i < 60; ++i) {
-    const std::optional<uint64_t> now = discards_sent(folder);
+    const uint64_t now = bench::drive_statistics(device).value_or(bench::DriveStatistics()).discards;
     if (i > 0 && now == before) return;
     before = now;
     std::this_thread::sleep_for(kQuiet);

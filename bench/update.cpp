@@ -21,6 +21,7 @@
 #include <nlohmann/json.hpp>
 
 #include "aio/drive_info.h"
+#include "bench/support/drive_statistics.h"
 #include "bench/support/flags.h"
 #include "bench/support/foretold.h"
 #include "bench/support/steps.h"
@@ -48,23 +49,17 @@ struct Flags {
   bool quick = false;
 };
 
-struct Sectors {
-  uint64_t read_bytes = 0, written_bytes = 0;
-};
-
 // What the block devices below the folders have moved since boot.
-Sectors device_bytes(const std::vector<std::string>& folders) {
-  Sectors sum;
+bench::DriveStatistics device_bytes(const std::vector<std::string>& folders) {
+  bench::DriveStatistics sum;
   std::map<std::string, bool> seen;
   for (const std::string& folder : folders) {
     Result<aio::DriveInfo> drive = aio::describe_drive(folder);
     if (!drive.ok() || drive->device.empty() || seen[drive->device]) continue;
     seen[drive->device] = true;
-    std::ifstream stat("/sys/class/block/" + drive->device + "/stat");
-    uint64_t fields[11] = {};
-    for (uint64_t& field : fields) stat >> field;
-    sum.read_bytes += fields[2] * 512;
-    sum.written_bytes += fields[6] * 512;
+    const auto statistics = bench::drive_statistics(drive->device).value_or(bench::DriveStatistics());
+    sum.read_bytes += statistics.read_bytes;
+    sum.written_bytes += statistics.written_bytes;
   }
   return sum;
 }
@@ -165,11 +160,11 @@ class Case {
     if (settings_.strike_share > 0) PENSTOCK_TRY(bench::take_steps(*run_, SpeculationPolicy::kPauseAfter));
     const Plan& plan = run_->engine().plan();
     const Moved planned = foretell(plan);
-    const Sectors start = device_bytes(flags_.folders);
+    const bench::DriveStatistics start = device_bytes(flags_.folders);
     const auto begin = std::chrono::steady_clock::now();
     PENSTOCK_TRY(bench::take_steps(*run_, flags_.steps));
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    const Sectors end = device_bytes(flags_.folders);
+    const bench::DriveStatistics end = device_bytes(flags_.folders);
     const double update_bytes = static_cast<double>(lane_bytes(plan, Lane::update)) / per_;
     PENSTOCK_TRY_ASSIGN(after_gbps, probe());
 

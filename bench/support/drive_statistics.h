@@ -1,0 +1,18 @@
+// What the kernel has counted for a block device since boot.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace penstock::bench {
+
+struct DriveStatistics {
+  uint64_t read_bytes = 0, written_bytes = 0;
+  uint64_t discards = 0;  // requests to forget blocks
+};
+
+// `device` as aio::describe_drive names it, "nvme0n1". None where the kernel does not tell.
+std::optional<DriveStatistics> drive_statistics(const std::string& device);
+
+}  // namespace penstock::bench
