@@ -16,6 +16,9 @@ endfunction()
 
 # What tests alone are made of runs once or twice for each time that it is compiled: less optimized, all is done sooner.
 function(penstock_compile_soon target)
+  if(PENSTOCK_FUZZ)
+    return()  # there it runs for hours
+  endif()
   target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo,Release>:-O1>
                          $<$<STREQUAL:${PENSTOCK_SANITIZE},address>:-O0>)
 endfunction()
