@@ -51,6 +51,10 @@ class IoBackend {
   // `timeout`.
   virtual size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) = 0;
 
+  // A hint: reap() may sleep until so many have ended (one at first), because to wake costs more than a piece. They are
+  // under way whenever it waits. Who holds back what has ended does not pass it on.
+  virtual void wake_after(uint32_t /*pieces*/) {}
+
   // Readable when reap() may have something. Made at the first call, because it costs something for every piece.
   virtual int completion_fd() = 0;
 

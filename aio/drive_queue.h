@@ -57,6 +57,7 @@ class DriveQueue {
   std::vector<Run> take_all();
 
   uint32_t drive() const { return drive_; }
+  uint32_t in_flight() const { return in_flight_; }
   DriveCounters& counters() { return counters_; }
   const DriveCounters& counters() const { return counters_; }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 namespace penstock::aio {
@@ -15,6 +16,7 @@ using std::chrono::nanoseconds;
 constexpr uint32_t kPieceBytesMax = 1u << 30;  // the kernel cuts at 2 GiB - 4 KiB without a word
 constexpr uint32_t kAttemptsMax = 10;          // without progress; the delays add up to one second
 constexpr milliseconds kFirstDelay{1};
+constexpr uint32_t kPartsOfDepth = 4;
 constexpr milliseconds kWatchEvery{250};
 
 bool may_try_again(int error) { return error == EINTR || error == EAGAIN || error == ENOMEM || error == EBUSY; }
@@ -171,6 +173,7 @@ size_t Engine::step(nanoseconds timeout) {
   if (!settled_.empty()) timeout = nanoseconds(0);
   if (in_flight_ > 0 || (timeout > nanoseconds(0) && !delayed_.empty())) {
     std::array<Completion, 64> completions;
+    backend_->wake_after(worth_waking_for());
     const size_t count = backend_->reap(completions, timeout);
     for (size_t i = 0; i < count; ++i) settle(completions[i]);
     if (count > 0) issue();
@@ -351,6 +354,15 @@ DriveCounters Engine::counters(uint32_t drive) const {
 
 bool Engine::waiting() const {
   return std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return !queue->empty(); });
+}
+
+// Of no drive more than a part: the others keep it busy until it is given new ones.
+uint32_t Engine::worth_waking_for() const {
+  uint32_t least = std::numeric_limits<uint32_t>::max();
+  for (const auto& queue : queues_) {
+    if (queue->in_flight() > 0) least = std::min(least, queue->in_flight() / kPartsOfDepth);
+  }
+  return in_flight_ > 0 ? std::max(least, 1u) : 1;
 }
 
 nanoseconds Engine::until_next_alarm(nanoseconds timeout) const {

@@ -80,6 +80,7 @@ class Engine final : public IoEngine {
 
   bool anything_under_way() const { return in_flight_ > 0 || !delayed_.empty() || !settled_.empty() || waiting(); }
   bool waiting() const;
+  uint32_t worth_waking_for() const;
   std::chrono::nanoseconds until_next_alarm(std::chrono::nanoseconds timeout) const;
   void watch();
 

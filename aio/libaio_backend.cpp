@@ -27,6 +27,7 @@ class LibaioBackend final : public IoBackend {
   void submit(const Piece& piece) override;
   void start() override;
   size_t reap(std::span<Completion> ended, nanoseconds timeout) override;
+  void wake_after(uint32_t pieces) override { wake_after_ = pieces; }
   int completion_fd() override;
   std::string description() const override { return "libaio"; }
 
@@ -35,6 +36,7 @@ class LibaioBackend final : public IoBackend {
 
   const uint32_t capacity_;
   const aio_context_t context_;
+  uint32_t wake_after_ = 1;
   std::vector<iocb> blocks_;        // by tag
   std::vector<iocb*> waiting_;      // not with the kernel yet
   std::deque<Completion> refused_;  // the kernel would not take them
@@ -101,8 +103,10 @@ size_t LibaioBackend::reap(std::span<Completion> ended, nanoseconds timeout) {
   std::array<io_event, 64> events;
   const auto most = static_cast<long>(std::min(ended.size(), events.size()));
   const timespec until{timeout.count() / 1'000'000'000, timeout.count() % 1'000'000'000};
-  const long count =
-      syscall(SYS_io_getevents, context_, timeout > nanoseconds(0) ? 1L : 0L, most, events.data(), &until);
+  // What the kernel has not taken yet cannot end.
+  const long enough = waiting_.empty() ? std::min<long>(wake_after_, most) : 1;
+  const long least = timeout > nanoseconds(0) ? enough : 0;
+  const long count = syscall(SYS_io_getevents, context_, least, most, events.data(), &until);
   CHECK(count >= 0 || errno == EINTR, "io_getevents: errno ", errno);
   for (long i = 0; i < count; ++i) {
     ended[static_cast<size_t>(i)] = {static_cast<uint32_t>(events[static_cast<size_t>(i)].data),

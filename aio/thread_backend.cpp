@@ -50,14 +50,19 @@ void ThreadBackend::submit(const Piece& piece) {
 
 size_t ThreadBackend::reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) {
   std::unique_lock lock(mutex_);
-  if (ended_.empty() && timeout > std::chrono::nanoseconds(0)) {
-    piece_ended_.wait_for(lock, timeout, [&] { return !ended_.empty(); });
+  if (timeout > std::chrono::nanoseconds(0)) {
+    piece_ended_.wait_for(lock, timeout, [&] { return ended_.size() >= wake_after_; });
   }
   const size_t count = std::min(ended.size(), ended_.size());
   std::copy_n(ended_.begin(), count, ended.begin());
   ended_.erase(ended_.begin(), ended_.begin() + static_cast<ptrdiff_t>(count));
   if (ended_.empty()) event_fd_.drain();
   return count;
+}
+
+void ThreadBackend::wake_after(uint32_t pieces) {
+  std::lock_guard lock(mutex_);
+  wake_after_ = pieces;
 }
 
 int ThreadBackend::completion_fd() {
@@ -79,7 +84,7 @@ void ThreadBackend::work() {
     lock.lock();
     ended_.push_back({piece.tag, result});
     event_fd_.signal();
-    piece_ended_.notify_one();
+    if (ended_.size() >= wake_after_) piece_ended_.notify_one();
   }
 }
 

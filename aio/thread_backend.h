@@ -22,6 +22,7 @@ class ThreadBackend final : public IoBackend {
   void submit(const Piece& piece) override;
   void start() override {}
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override;
+  void wake_after(uint32_t pieces) override;
   int completion_fd() override;
   std::string description() const override;
 
@@ -34,6 +35,7 @@ class ThreadBackend final : public IoBackend {
   std::condition_variable piece_ended_;
   std::deque<Piece> waiting_;     // GUARDED_BY(mutex_)
   std::deque<Completion> ended_;  // GUARDED_BY(mutex_)
+  uint32_t wake_after_ = 1;       // GUARDED_BY(mutex_)
   EventFd event_fd_;              // GUARDED_BY(mutex_)
   bool stopping_ = false;         // GUARDED_BY(mutex_)
   std::vector<std::thread> threads_;

@@ -41,8 +41,8 @@ constexpr uint64_t kWindowBytesMin = 2 * kMiB;
 constexpr unsigned kLargeTogether = 2;
 constexpr uint32_t kLargeBytes = 256 * 1024;
 
-// A wait with a timeout of its own sets and clears a timer for every piece. Long waits share one that runs in the ring
-// and wakes them that often.
+// A wait with a timeout of its own sets and clears a timer every time. Long waits share one that runs in the ring and
+// wakes them that often, for however many they wait.
 constexpr nanoseconds kTick = std::chrono::milliseconds(250);
 constexpr uint64_t kTickTag = ~uint64_t{0};
 
@@ -72,6 +72,7 @@ class UringBackend final : public IoBackend {
   void submit(const Piece& piece) override;
   void start() override;
   size_t reap(std::span<Completion> ended, nanoseconds timeout) override;
+  void wake_after(uint32_t pieces) override { wake_after_ = pieces; }
   int completion_fd() override;
   uint64_t register_memory(std::span<std::byte> memory) override;
   void register_file(const File& file) override;
@@ -94,6 +95,7 @@ class UringBackend final : public IoBackend {
   const char* mode_ = nullptr;
   EventFd event_fd_;
   unsigned large_entered_ = 0;
+  unsigned wake_after_ = 1;
   bool ticking_ = false;
   std::vector<Window> windows_;
   size_t last_window_ = 0;
@@ -166,11 +168,10 @@ void UringBackend::start() {
 
 size_t UringBackend::reap(std::span<Completion> ended, nanoseconds timeout) {
   event_fd_.drain();
-  size_t count = take(ended);
-  if (count == 0 || io_uring_sq_ready(&ring_) > 0) {
-    enter(count == 0 ? timeout : nanoseconds(0));
-    count += take(ended.subspan(count));
-  }
+  const unsigned wanted = timeout > nanoseconds(0) ? wake_after_ : 1;
+  const bool enough = io_uring_cq_ready(&ring_) >= wanted;
+  if (!enough || io_uring_sq_ready(&ring_) > 0) enter(enough ? nanoseconds(0) : timeout);
+  const size_t count = take(ended);
   // What did not fit into `ended` has signalled already.
   if (event_fd_.made() && io_uring_cq_ready(&ring_) > 0) event_fd_.signal();
   return count;
@@ -200,11 +201,11 @@ void UringBackend::enter(nanoseconds timeout) {
   int result = 0;
   if (timeout >= kTick) {
     if (!ticking_) start_tick();
-    result = io_uring_submit_and_wait(&ring_, 1);
+    result = io_uring_submit_and_wait(&ring_, wake_after_);
   } else if (timeout > nanoseconds(0)) {
     __kernel_timespec until{timeout.count() / 1'000'000'000, timeout.count() % 1'000'000'000};
     io_uring_cqe* first = nullptr;
-    result = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &until, nullptr);
+    result = io_uring_submit_and_wait_timeout(&ring_, &first, wake_after_, &until, nullptr);
   } else if (io_uring_sq_ready(&ring_) > 0) {
     result = io_uring_submit_and_get_events(&ring_);
   } else if (kernel_has_task_work()) {
