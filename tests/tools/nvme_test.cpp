@@ -253,15 +253,19 @@ TEST(Fio, OutputBecomesRates) {
 TEST(Fio, GetsItsBestSettings) {
   const Job job{.read_share = 0.5, .block_bytes = kMiB, .depth = 8, .seconds = 2};
   const std::string file = fio_job_file(job, {"/a", "/b"}, kGiB);
-  for (const char* setting :
-       {"\nrw=rw\n", "\nrwmixread=50\n", "\niodepth=16\n", "\nfilename=/a:/b\n", "\nfixedbufs=1\n",
-        "\nregisterfiles=1\n", "\niomem=mmaphuge\n", "\nruntime=2000ms\n", "\nbs=1048576\n"}) {
+  for (const char* setting : {"\nrw=rw\n", "\nrwmixread=50\n", "\niodepth=16\n", "\nfilename=/a:/b\n",
+                              "\nfixedbufs=1\n", "\nregisterfiles=1\n", "\niomem=mmaphuge\n", "\nruntime=2000ms\n",
+                              "\nbs=1048576\n", "\niodepth_batch_complete_min=4\n"}) {
     EXPECT_NE(file.find(setting), std::string::npos) << setting << " is not in\n" << file;
+  }
+  for (const std::string& setting : fio_settings(job, {"/a"}, {FioPages::small, FioWakes::for_each})) {
+    EXPECT_EQ(setting.find("complete_min"), std::string::npos) << setting;
+    EXPECT_EQ(setting.find("huge"), std::string::npos) << setting;
   }
 }
 
 TEST(Comparison, RatiosAreOfPairs) {
-  const Comparison comparison{{}, {{2, 1, 0.1, 0.2}, {1, 1, 0.3, 0.2}, {1, 2, 0.2, 0.4}}};
+  const Comparison comparison{{}, {}, {{2, 1, 0.1, 0.2}, {1, 1, 0.3, 0.2}, {1, 2, 0.2, 0.4}}};
   EXPECT_EQ(comparison.ratio_median(), 1);
   EXPECT_EQ(comparison.ratio_min(), 0.5);
   EXPECT_EQ(comparison.ratio_max(), 2);

@@ -25,8 +25,8 @@ Status run_ours(const Job& job, Rig& rig, const Tick& tick, Pair& into) {
   return {};
 }
 
-Status run_theirs(const Job& job, const Rig& rig, FioPages pages, Pair& into) {
-  PENSTOCK_TRY_ASSIGN(result, run_fio(job, rig.file_paths(), pages));
+Status run_theirs(const Job& job, const Rig& rig, FioWay way, Pair& into) {
+  PENSTOCK_TRY_ASSIGN(result, run_fio(job, rig.file_paths(), way));
   into.fio_gbps = result.gbps;
   into.fio_cpu_s_per_gb = result.cpu_s_per_gb;
   return {};
@@ -44,8 +44,8 @@ double Comparison::fio_cpu_s_per_gb() const {
   return median(each(pairs, [](const Pair& pair) { return pair.fio_cpu_s_per_gb; }));
 }
 
-Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioPages pages, const Tick& tick) {
-  Comparison comparison{job, {}};
+Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioWay way, const Tick& tick) {
+  Comparison comparison{job, way, {}};
   for (size_t turn = 0; turn < pairs; ++turn) {
     Pair pair;
     auto ours_tick = [&](double share) {
@@ -53,7 +53,7 @@ Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioP
     };
     PENSTOCK_TRY(ours_tick(0));
     if (turn % 2 == 0) PENSTOCK_TRY(run_ours(job, rig, ours_tick, pair));
-    PENSTOCK_TRY(run_theirs(job, rig, pages, pair));
+    PENSTOCK_TRY(run_theirs(job, rig, way, pair));
     PENSTOCK_TRY(ours_tick(1));
     if (turn % 2 == 1) PENSTOCK_TRY(run_ours(job, rig, ours_tick, pair));
     comparison.pairs.push_back(pair);

@@ -16,6 +16,7 @@ struct Pair {
 
 struct Comparison {
   Job job;
+  FioWay way;
   std::vector<Pair> pairs;
 
   double ratio_median() const;
@@ -26,6 +27,6 @@ struct Comparison {
 };
 
 // `pairs` turns; who begins changes from turn to turn.
-Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioPages pages, const Tick& tick);
+Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioWay way, const Tick& tick);
 
 }  // namespace penstock::tools

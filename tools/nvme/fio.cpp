@@ -24,13 +24,14 @@ std::string direction(const Job& job) {
 
 }  // namespace
 
-std::vector<std::string> fio_settings(const Job& job, const std::vector<std::string>& files, FioPages pages) {
+std::vector<std::string> fio_settings(const Job& job, const std::vector<std::string>& files, FioWay way) {
+  // fio spreads its depth over the files; ours is for each.
+  const uint64_t depth = job.depth * files.size();
   std::vector<std::string> settings{
       "filename=" + joined(files, ":"),
       "rw=" + direction(job),
       text("bs=", job.block_bytes),
-      // fio spreads its depth over the files; ours is for each.
-      text("iodepth=", job.depth * files.size()),
+      text("iodepth=", depth),
       "ioengine=io_uring",
       "fixedbufs=1",
       "registerfiles=1",
@@ -44,7 +45,10 @@ std::vector<std::string> fio_settings(const Job& job, const std::vector<std::str
       text("runtime=", fixed(job.seconds * 1000, 0), "ms"),
   };
   if (job.read_share > 0 && job.read_share < 1) settings.push_back(text("rwmixread=", fixed(job.read_share * 100, 0)));
-  if (pages == FioPages::huge) {
+  if (way.wakes == FioWakes::for_several && depth >= 8) {
+    settings.push_back(text("iodepth_batch_complete_min=", depth / 4));
+  }
+  if (way.pages == FioPages::huge) {
     settings.push_back("iomem=mmaphuge");
     settings.push_back("hugepage-size=2m");
   }
@@ -54,7 +58,7 @@ std::vector<std::string> fio_settings(const Job& job, const std::vector<std::str
 std::string fio_job_file(const Job& job, const std::vector<std::string>& files, uint64_t size_bytes) {
   std::string out = "; " + name_of(job) + ". 2 MiB pages: sysctl -w vm.nr_hugepages=" +
                     text(ceil_div(job.block_bytes * job.depth * files.size(), 2 * kMiB) + 8) + "\n[penstock]\n";
-  for (const std::string& setting : fio_settings(job, files, FioPages::huge)) out += setting + "\n";
+  for (const std::string& setting : fio_settings(job, files, FioWay())) out += setting + "\n";
   return out + text("size=", size_bytes * files.size(), "\n");
 }
 
@@ -92,9 +96,9 @@ Result<FioResult> parse_fio_output(const std::string& printed) {
   return makes_sense ? Result<FioResult>(result) : refusal("printed figures that make no sense");
 }
 
-Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files, FioPages pages) {
+Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files, FioWay way) {
   std::vector<std::string> words{"fio", "--name=penstock", "--output-format=json", "--allow_file_create=0"};
-  for (const std::string& setting : fio_settings(job, files, pages)) words.push_back("--" + setting);
+  for (const std::string& setting : fio_settings(job, files, way)) words.push_back("--" + setting);
   const Result<std::string> printed = run_program(words);
   PENSTOCK_TRY(check_interrupted());  // a signal from a terminal reaches fio as well
   if (!printed.ok()) return printed.status();
