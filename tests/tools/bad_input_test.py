@@ -268,6 +268,19 @@ class BadInputOfStores(Refusals):
         for parameters in ("0", "-1", "2000B", "many"):
             self.refused(USAGE, f"--params '{parameters}'", "update", "--params", parameters, "--store", self.folder / "new")
 
+    def test_a_profile_that_is_none_or_of_other_drives(self):
+        profile = self.folder / "profile"
+        self.update(USAGE, "a profile that is not there", "--machine", profile)
+        self.update(USAGE, "a shipped machine", "--machine", "cpu-2core")
+        drive = {"path": "/gone", "device": "nvme77n1", "mix_curve": [[0, 1], [1, 2]]}
+        for what, content in (("an empty profile", ""), ("no JSON as profile", '"penstock.machine/1"'),
+                              ("a profile without drives", '{"schema": "penstock.machine/1", "host_gbps": 9}'),
+                              ("a profile of another drive",
+                               json.dumps({"schema": "penstock.machine/1", "host_gbps": 9, "drives": [drive]}))):
+            profile.write_text(content)
+            self.update(USAGE, what, "--machine", profile, left=["profile"])
+            self.assertEqual(profile.read_text(), content)
+
     def test_budget_too_small(self):
         self.update(DOES_NOT_FIT, "a budget of nothing", "--budget", "host=1KiB")
 

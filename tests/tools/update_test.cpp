@@ -1,5 +1,5 @@
-// `penstock update` as a process, on a real drive that fails while it runs: what it says, what it leaves, and that it
-// goes on from there. Needs root.
+// `penstock update` as a process: its rates from a profile; and, as root, on a real drive that fails while it runs:
+// what it says, what it leaves, and that it goes on from there.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "aio/drive_info.h"
 #include "tests/support/instrumented.h"
 #include "tests/support/loop_drive.h"
 #include "tests/support/watchdog.h"
+#include "tools/nvme/profile_file.h"
 
 namespace penstock::tools {
 namespace {
@@ -45,14 +47,16 @@ nlohmann::json answer_of(const std::string& words) {
   return nlohmann::json::parse(all, nullptr, false);
 }
 
+// Of host memory: what instruments a program takes more than the program does.
+std::string budget(const char* plain) { return text(" --budget host=", test::kStride > 1 ? "4GiB" : plain); }
+
 TEST(Update, OnADriveThatFailsMidwaySaysSoAndGoesOnWhenTheDriveIsBack) {
   Watchdog watchdog(std::chrono::seconds(500), "an update on a failing drive");
   aio::LoopDrive drive({.drive_mib = 160, .backing_mib = 176});
   if (!drive.ready()) GTEST_SKIP() << "needs root, loop devices and ext4";
   const std::string store = drive.folder() + "/store";
-  // Little memory, so that the drive is read as well; what instruments a program takes more than that.
-  const std::string flags = text("--params 1M --durability step --store ", store,
-                                 " --budget host=", test::kStride > 1 ? "4GiB" : "32MiB", " --steps ");
+  // Little memory, so that the drive is read as well.
+  const std::string flags = text("--params 1M --durability step --store ", store, budget("32MiB"), " --steps ");
   EXPECT_EQ(answer_of("update " + flags + "2")["steps"], 2);
 
   bool lost = false;
@@ -81,6 +85,47 @@ TEST(Update, OnADriveThatFailsMidwaySaysSoAndGoesOnWhenTheDriveIsBack) {
   const nlohmann::json verified = answer_of("verify " + until);
   EXPECT_EQ(verified["words_different"], 0);
   EXPECT_EQ(verified["words_compared"], 4'000'000);
+}
+
+// A profile of the folder's drive, which reads and writes at that rate.
+void save_profile_of(const std::string& folder, double gbps, const std::string& path) {
+  MachineProfile machine;
+  machine.host_gbps = 100;
+  DriveRates drive;
+  drive.path = folder;
+  drive.device = aio::describe_drive(folder).value().device;
+  drive.burst = MixCurve::flat(gbps);
+  drive.flush_s = 0;
+  put_drive(machine, drive);
+  CHECK(save_profile(machine, path).ok());
+}
+
+TEST(Update, TakesItsRatesFromAProfileInsteadOfMeasuring) {
+  const aio::ScratchFolder folder(std::filesystem::current_path());
+  const std::string profile = folder / "profile.json";
+  // All rests in memory, whatever the program takes of it, and is written every step.
+  const std::string words = text("update --params 1M --durability step --steps 1 --force --budget host=4GiB --store ",
+                                 folder / "store", " --machine ", profile);
+  std::vector<double> predicted;
+  for (double gbps : {1e-3, 2e-3}) {
+    save_profile_of(folder.path(), gbps, profile);
+    predicted.push_back(answer_of(words)["predicted_s"]);
+  }
+  EXPECT_GT(predicted[1], 5) << "12 MB at 2 MB/s";
+  EXPECT_NEAR(predicted[0] / predicted[1], 2, 1e-2);
+}
+
+TEST(Update, RefusesAFolderThatIsGivenTwiceAlsoWhereNothingIsMeasured) {
+  const aio::ScratchFolder folder(std::filesystem::current_path());
+  const std::string profile = folder / "profile.json";
+  save_profile_of(folder.path(), 1, profile);
+  const Ran ran = run(text("update --params 1M --store ", folder / "a", ",", folder / "a/../a", budget("32MiB"),
+                           " --machine ", profile),
+                      "2>&1");
+  EXPECT_EQ(ran.code, 2);
+  ASSERT_FALSE(ran.lines.empty());
+  EXPECT_EQ(ran.lines[0], text("penstock: --store: ", folder / "a/../a", ": given twice"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "a"));
 }
 
 }  // namespace

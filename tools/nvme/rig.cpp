@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
 namespace penstock::tools {
 namespace {
@@ -11,17 +10,6 @@ constexpr uint64_t kSeed = 20240601;
 constexpr Job kLayoutJob{.read_share = 0, .block_bytes = ScratchFolder::kUnitBytes, .depth = 4, .seconds = 0};
 constexpr int kFlushes = 7;
 constexpr uint64_t kFlushedBytes = 16 * kMiB;
-
-Status refuse_twins(const std::vector<std::string>& paths) {
-  for (size_t i = 0; i < paths.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      std::error_code absent;
-      if (!std::filesystem::equivalent(paths[i], paths[j], absent)) continue;
-      return Status(Code::kUsage, text("measure folder: ", paths[i], ": given twice"), "each folder once");
-    }
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -40,7 +28,7 @@ class Rig::Part final : public File {
 };
 
 Result<std::unique_ptr<Rig>> Rig::make(const RigOptions& options, const Tick& tick) {
-  PENSTOCK_TRY(refuse_twins(options.paths));
+  PENSTOCK_TRY(refuse_twins("measure folder", options.paths));
   std::unique_ptr<Rig> rig(new Rig(options.engine));
   for (const std::string& path : options.paths) {
     PENSTOCK_TRY_ASSIGN(folder, ScratchFolder::open(path));

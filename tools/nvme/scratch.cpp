@@ -27,6 +27,17 @@ const char* kind_of(mode_t mode) {
 
 }  // namespace
 
+Status refuse_twins(const std::string& what, const std::vector<std::string>& folders) {
+  for (size_t i = 0; i < folders.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      std::error_code absent;
+      if (!std::filesystem::equivalent(folders[i], folders[j], absent)) continue;
+      return Status(Code::kUsage, text(what, ": ", folders[i], ": given twice"), "each folder once");
+    }
+  }
+  return {};
+}
+
 Result<aio::DriveInfo> examine_folder(const std::string& path) {
   const std::string what = "measure folder: " + path;
   struct stat found = {};

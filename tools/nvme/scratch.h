@@ -18,6 +18,9 @@ namespace penstock::tools {
 // read-only or not ours (environment).
 Result<aio::DriveInfo> examine_folder(const std::string& path);
 
+// Refuses folders of which two are one.
+Status refuse_twins(const std::string& what, const std::vector<std::string>& folders);
+
 class ScratchFolder {
  public:
   // Refuses, besides, a folder that another run is measuring.

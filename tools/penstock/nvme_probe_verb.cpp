@@ -156,10 +156,14 @@ Verb nvme_probe_verb() {
       "nvme probe",
       "Find out in half a minute what drives do, and write the profile",
       "Writes a scratch file in each folder and measures reads, writes and mixtures of both, by block size and depth,\n"
-      "and how fast the processors update. All that goes into the machine's profile, from which plans are made.\n"
+      "and how fast the processors update. All that goes into the machine's profile. `penstock plan` reads it; one at\n"
+      "another place (--profile FILE) is read by `penstock plan --machine FILE`. `penstock update --machine FILE` "
+      "takes\n"
+      "one instead of measuring.\n"
       "Bursts are what it sees; sustained rates stay \"unknown\" until `penstock nvme bench --steady` has measured\n"
       "them.",
-      {{"penstock nvme probe /mnt/nvme0 /mnt/nvme1", "Probe two drives"}},
+      {{"penstock nvme probe /mnt/nvme0 /mnt/nvme1", "Probe two drives"},
+       {"penstock nvme probe /mnt/nvme0 --profile node7.json", "For `penstock plan --machine node7.json`, anywhere"}},
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1, "Folders, one on each drive");
         options.file("--profile", flags->profile, "Where the profile is, instead of ~/.config/penstock/profile.json");

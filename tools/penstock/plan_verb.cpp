@@ -152,9 +152,9 @@ void model_options(Options& options, Flags& flags) {
 }
 
 void machine_options(Options& options, Flags& flags) {
-  options.text(
-      "--machine", flags.machine, "NAME|FILE",
-      "A profile, or one of " + shipped_machine_names() + "; else this machine as `penstock nvme probe` left it");
+  options.text("--machine", flags.machine, "NAME|FILE",
+               "A file that `penstock nvme probe --profile FILE` wrote, or one of " + shipped_machine_names() +
+                   "; else what `penstock nvme probe` left of this machine in ~/.config/penstock/profile.json");
   options.text("--budget", flags.budget, "TIER=SIZE,...",
                "device=8GiB,host=24GiB,nvme=400GiB: of each device, and of the whole node; else most of what it has");
   options.rate("--flops", flags.flops, "Floating-point operations a second that one device achieves");

@@ -12,6 +12,7 @@
 #include "tools/system/interrupt.h"
 #include "tools/system/words.h"
 #include "tools/update/measured_machine.h"
+#include "tools/update/profiled_machine.h"
 
 namespace penstock::tools {
 namespace {
@@ -66,6 +67,9 @@ void update_options(Options& options, UpdateFlags& flags) {
   options.count("--steps", flags.steps, "Run until this step");
   options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; made where missing");
   options.text("--budget", flags.budget, "host=SIZE", "Host memory for everything, the program included");
+  options.file(
+      "--machine", flags.machine,
+      "Profile that `penstock nvme probe` left, of the store's drives; else they are measured for some seconds");
   options.durability("--durability", flags.durability);
   options.choice("--space", flags.space, {"double", "single"},
                  "Slots a tile in a new store; single takes half the space, and a crash loses the store");
@@ -106,8 +110,11 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   settings.io = io;
   MadeFolders made;
   for (const std::string& folder : settings.folders) PENSTOCK_TRY(made.make(folder));
-  PENSTOCK_TRY_ASSIGN(machine, measure_machine(settings.folders, StateForm(), kProbeSeconds, host_bytes / 2,
-                                               ticking(session, "measure drives")));
+  PENSTOCK_TRY(refuse_twins("--store", settings.folders));
+  PENSTOCK_TRY_ASSIGN(machine, flags.machine.empty()
+                                   ? measure_machine(settings.folders, StateForm(), kProbeSeconds, host_bytes / 2,
+                                                     ticking(session, "measure drives"))
+                                   : machine_of_profile(flags.machine, settings.folders));
   settings.machine = machine;
 
   auto run = std::make_unique<UpdateRun>(settings);

@@ -15,6 +15,7 @@ struct UpdateFlags {
   uint64_t seed = 1;
   std::string stores;
   std::string budget = "host=256MiB";
+  std::string machine;                   // a profile's path; empty: measured at start
   std::optional<Durability> durability;  // empty: automatic
   std::string space = "double";
   double strike_share = 0;
@@ -25,7 +26,8 @@ struct UpdateFlags {
 };
 
 void update_options(Options& options, UpdateFlags& flags);
-// Measures the drives for a moment, so that steps can be predicted, and makes the store if it is not there.
+// Measures the drives for a moment unless a profile has them, so that steps can be predicted, and makes the store if it
+// is not there.
 Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags);
 // Runs up to flags.steps; a line of progress for each.
 Result<std::vector<engine::StepReport>> run_steps(Session& session, UpdateRun& run, uint64_t until);

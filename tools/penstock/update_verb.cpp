@@ -102,7 +102,9 @@ Verb update_verb() {
           "last committed step when it is started again.",
           {{"penstock update --params 250M --store /mnt/nvme0/demo --budget host=256MiB", "Six steps"},
            {"penstock update --params 1B --store /mnt/nvme0/demo,/mnt/nvme1/demo --budget host=4GiB --steps 20",
-            "Over two drives, with what memory holds kept in memory"}},
+            "Over two drives, with what memory holds kept in memory"},
+           {"penstock update --store /mnt/nvme0/demo --machine ~/.config/penstock/profile.json",
+            "Without measuring, after `penstock nvme probe /mnt/nvme0`"}},
           [flags](Options& options) -> Action {
             update_options(options, *flags);
             return [flags](Session& session) { return update(session, *flags); };

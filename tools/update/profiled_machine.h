@@ -1,0 +1,15 @@
+// The rates that a run is predicted from, as `penstock nvme probe` has measured them before.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tiering/machine_profile.h"
+
+namespace penstock::tools {
+
+// Of the profile, the drives that the folders lie on, in the folders' order, and the processors. Refused where it does
+// not have them. REQUIRES: the folders exist.
+Result<MachineProfile> machine_of_profile(const std::string& profile_path, const std::vector<std::string>& folders);
+
+}  // namespace penstock::tools
