@@ -154,13 +154,13 @@ struct UpdateArena::Impl {
   explicit Impl(const UpdateArenaOptions& o)
       : options(o),
         threads(threads_wanted(o)),
-        slots(tbb::task_arena::constraints(numa_id(o), static_cast<int>(threads)), /*reserved_for_masters=*/threads) {
-    workers.reserve(threads);
-    try {
-      for (uint32_t i = 0; i < threads; ++i) workers.emplace_back([this, i] { be_worker(i); });
-    } catch (const std::system_error& error) {
-      CHECK(false, "update arena: thread ", workers.size(), " of ", threads, ": ", error.what());
-    }
+        slots(tbb::task_arena::constraints(numa_id(o), static_cast<int>(threads)), /*reserved_for_masters=*/threads) {}
+
+  static Result<std::unique_ptr<Impl>> make(const UpdateArenaOptions& options) {
+    PENSTOCK_TRY(validate(options));
+    auto impl = std::make_unique<Impl>(options);
+    PENSTOCK_TRY(impl->start_workers());
+    return impl;
   }
 
   ~Impl() {
@@ -172,7 +172,18 @@ struct UpdateArena::Impl {
     for (std::thread& worker : workers) worker.join();
   }
 
-  void be_worker(uint32_t number) {
+  Status start_workers() {
+    workers.reserve(threads);
+    try {
+      while (workers.size() < threads) workers.emplace_back([this, i = workers.size()] { be_worker(i); });
+    } catch (const std::system_error& error) {
+      return thread_status(text("start update threads: ", workers.size(), " of ", threads), error.code().value(),
+                           threads > 1 ? "ask for fewer threads, or " : "");
+    }
+    return Status();
+  }
+
+  void be_worker(size_t number) {
     if (!options.cpus.empty()) pin_this_thread(options.cpus[number % options.cpus.size()]);
     slots.execute([this] { work_until_the_end(); });
   }
@@ -216,11 +227,14 @@ struct UpdateArena::Impl {
   }
 };
 
-UpdateArena::UpdateArena(const UpdateArenaOptions& options) {
-  const Status status = validate(options);
-  CHECK(status.ok(), status.message());
-  impl_ = std::make_unique<Impl>(options);
+Result<std::unique_ptr<UpdateArena>> UpdateArena::make(const UpdateArenaOptions& options) {
+  PENSTOCK_TRY_ASSIGN(impl, Impl::make(options));
+  return std::unique_ptr<UpdateArena>(new UpdateArena(std::move(impl)));
 }
+
+UpdateArena::UpdateArena(const UpdateArenaOptions& options) : UpdateArena(std::move(Impl::make(options)).value()) {}
+
+UpdateArena::UpdateArena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 UpdateArena::~UpdateArena() = default;
 

@@ -55,7 +55,9 @@ class UpdateArena {
   // queue.
   using Done = std::function<void(const TileReport&)>;
 
-  // REQUIRES: validate(options) is ok, and the system grants so many threads.
+  // Refuses what validate() refuses, and where the system does not grant so many threads.
+  static Result<std::unique_ptr<UpdateArena>> make(const UpdateArenaOptions& options = {});
+  // REQUIRES: neither is so.
   explicit UpdateArena(const UpdateArenaOptions& options = {});
   // Waits for every job that was enqueued.
   ~UpdateArena();
@@ -73,6 +75,8 @@ class UpdateArena {
 
  private:
   struct Impl;
+  explicit UpdateArena(std::unique_ptr<Impl> impl);
+
   std::unique_ptr<Impl> impl_;
 };
 

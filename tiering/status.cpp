@@ -70,4 +70,8 @@ Status errno_status(const std::string& what_and_where, int error, std::string re
                 std::move(remedy));
 }
 
+Status thread_status(const std::string& what_and_where, int error, const std::string& or_else) {
+  return errno_status(what_and_where, error, or_else + "raise `ulimit -u`, `ulimit -v` or the cgroup's pids.max");
+}
+
 }  // namespace penstock

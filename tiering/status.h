@@ -51,6 +51,9 @@ class [[nodiscard]] Status {
 // environment, ENOENT is usage).
 Status errno_status(const std::string& what_and_where, int error, std::string remedy = {});
 
+// The same of a thread that the system does not grant, with the limits to raise; `or_else` is what else would help.
+Status thread_status(const std::string& what_and_where, int error, const std::string& or_else = {});
+
 // "EIO" for EIO; a number for one we have no name for.
 std::string errno_name(int error);
 

@@ -35,8 +35,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
                               *core->plan_));
   core->spill_ = std::move(spill);
   const cpu_optim::UpdateArenaOptions workers{.threads = options.update_threads, .cpus = {}};
-  PENSTOCK_TRY(cpu_optim::validate(workers));
-  core->workers_ = std::make_unique<cpu_optim::UpdateArena>(workers);
+  PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateArena::make(workers));
+  core->workers_ = std::move(arena);
   PENSTOCK_TRY(core->load_resting(Resting::all));
   core->executor_ = std::make_unique<Executor>(
       Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, *core->store_, *core->spill_,

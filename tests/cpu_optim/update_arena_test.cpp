@@ -7,9 +7,12 @@
 #include <oneapi/tbb/task_arena.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <latch>
 #include <set>
 #include <thread>
@@ -240,6 +243,52 @@ TEST(UpdateArena, RefusesThreadsAndPlacesThatThereAreNot) {
   EXPECT_FALSE(validate(UpdateArenaOptions{.cpus = {0}, .numa_node = 0}).ok());
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // arenas of other tests have left oneTBB's threads behind
   EXPECT_DEATH(UpdateArena({.threads = ~0u}), "threads: 4294967295");
+}
+
+// In a process of its own: tries to make an arena of 64 threads, says what came of it, and that one of a single thread
+// can then be made, for which those of the first must be gone.
+[[noreturn]] void be_refused_and_exit() {
+  const auto refused = UpdateArena::make({.threads = 64});
+  if (refused.ok()) _exit(0);
+  std::fprintf(stderr, "%s\ntry: %s\n", refused.status().message().c_str(), refused.status().remedy().c_str());
+  auto single = UpdateArena::make({.threads = 1});
+  // The system counts a thread for a moment after it was joined.
+  for (int i = 0; i < 1000 && !single.ok(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    single = UpdateArena::make({.threads = 1});
+  }
+  if (single.ok()) (*single)->for_pieces(2, 1, [](uint64_t, uint64_t) {});
+  _exit(single.ok() ? static_cast<int>(refused.status().code()) : 1);
+}
+
+constexpr const char* kRefusedThreads =
+    "start update threads: [1-9][0-9]? of 64: EAGAIN .*\ntry: ask for fewer threads, or raise `ulimit -u`";
+
+TEST(UpdateArena, IsRefusedMoreThreadsThanAUserMayHave) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become a user who has no other threads";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto as_a_user_with_few_threads = [] {
+    const rlimit few{4, 4};
+    if (setrlimit(RLIMIT_NPROC, &few) != 0 || setresuid(54329, 54329, 54329) != 0) _exit(1);
+    be_refused_and_exit();
+  };
+  EXPECT_EXIT(as_a_user_with_few_threads(), testing::ExitedWithCode(static_cast<int>(Code::kEnvironment)),
+              kRefusedThreads);
+}
+
+TEST(UpdateArena, IsRefusedThreadsWhoseStacksHaveNoPlace) {
+  if (test::kStride != 1) GTEST_SKIP() << "sanitizers take address space without limit";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto in_little_address_space = [] {
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + 32 * kMiB;  // stacks take 8 MiB each
+    const rlimit little{bytes, bytes};
+    if (setrlimit(RLIMIT_AS, &little) != 0) _exit(1);
+    be_refused_and_exit();
+  };
+  EXPECT_EXIT(in_little_address_space(), testing::ExitedWithCode(static_cast<int>(Code::kEnvironment)),
+              kRefusedThreads);
 }
 
 TEST(UpdateArena, HasAThreadForEachProcessorOfItsNumaNode) {

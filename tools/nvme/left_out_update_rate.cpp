@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -20,7 +21,7 @@ void pass_over(std::span<uint64_t> words) {
 
 }  // namespace
 
-double measure_update_gbps(const StateForm&, uint32_t threads, uint64_t memory_bytes) {
+Result<double> measure_update_gbps(const StateForm&, uint32_t threads, uint64_t memory_bytes) {
   const size_t parts = threads > 0 ? threads : usable_processors();
   const size_t part_words = std::min(memory_bytes, kUpdateMemoryBytes) / sizeof(uint64_t) / parts;
   std::vector<uint64_t> words(parts * part_words, 1);
@@ -28,8 +29,12 @@ double measure_update_gbps(const StateForm&, uint32_t threads, uint64_t memory_b
   for (int round = 0; round < kRounds; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     std::vector<std::jthread> passes;
-    for (size_t part = 0; part < parts; ++part) {
-      passes.emplace_back(pass_over, std::span(words).subspan(part * part_words, part_words));
+    try {
+      for (size_t part = 0; part < parts; ++part) {
+        passes.emplace_back(pass_over, std::span(words).subspan(part * part_words, part_words));
+      }
+    } catch (const std::system_error& error) {
+      return thread_status(text("start update threads: ", passes.size(), " of ", parts), error.code().value());
     }
     passes.clear();  // waits for them
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());

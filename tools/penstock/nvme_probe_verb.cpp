@@ -121,7 +121,8 @@ Result<Answer> probe(Session& session, const Flags& flags) {
 
   const std::vector<std::string> lines = remarks(*rig);
   rig.reset();  // before the next measurement takes memory
-  put_host(profile, measure_update_gbps(StateForm(), 0));
+  PENSTOCK_TRY_ASSIGN(update_gbps, measure_update_gbps(StateForm(), 0));
+  put_host(profile, update_gbps);
 
   Answer answer;
   answer.json["drives"] = Json::array();

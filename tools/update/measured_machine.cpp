@@ -38,7 +38,8 @@ Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, 
     machine.drives.push_back(drive);
   }
   rig.reset();  // before the next measurement takes memory
-  machine.host_gbps = measure_update_gbps(form, 0, memory_bytes);
+  PENSTOCK_TRY_ASSIGN(host_gbps, measure_update_gbps(form, 0, memory_bytes));
+  machine.host_gbps = host_gbps;
   return machine;
 }
 

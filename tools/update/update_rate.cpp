@@ -16,7 +16,8 @@ constexpr int kRounds = 5;
 
 }  // namespace
 
-double measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t memory_bytes) {
+Result<double> measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t memory_bytes) {
+  PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateArena::make({.threads = threads, .cpus = {}}));
   TileLayout layout(form, kElements);
   const uint64_t weight_bytes = kElements * bytes_of(form.weight), gradient_bytes = kElements * bytes_of(form.gradient);
   const uint64_t tile_bytes = layout.size_bytes + weight_bytes + gradient_bytes;
@@ -25,7 +26,6 @@ double measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t mem
          gradients = Buffer::on_heap(tiles * gradient_bytes);
   for (const Buffer* buffer : {&state, &weights, &gradients}) std::memset(buffer->data(), 0, buffer->size_bytes());
   cpu_optim::TileUpdater updater(form);
-  cpu_optim::UpdateArena arena({.threads = threads, .cpus = {}});
   NumbersRun whole;
   whole.numbers.coefficients = make_coefficients(form.optimizer, Hyper(), 1);
   std::vector<uint64_t> written(updater.checksum_count(kElements)), expected = written;
@@ -41,7 +41,7 @@ double measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t mem
                                                gradients.data() + tile * gradient_bytes, kElements, 0);
       job.notes.target_checksums = written;
       job.notes.expected_checksums = expected;
-      arena.run(job);
+      arena->run(job);
     }
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
