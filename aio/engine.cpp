@@ -36,8 +36,11 @@ std::string remedy_for(int error) {
       return "free space on the drive; the file was not fully allocated";
     case EINVAL:
       return "the file system refuses this alignment for direct I/O; see `penstock doctor`";
+    case ECANCELED:
+      return "raise `ulimit -u` or the cgroup's pids.max: the kernel could not start a thread for it; or --engine "
+             "libaio";
     default:
-      return {};
+      return "look into the kernel's log (dmesg); what was committed is intact";
   }
 }
 

@@ -19,7 +19,7 @@ Result<std::unique_ptr<IoBackend>> make_backend(EngineChoice choice) {
     case EngineChoice::libaio:
       return make_libaio_backend();
     default:
-      return Result<std::unique_ptr<IoBackend>>(std::make_unique<ThreadBackend>());
+      return ThreadBackend::make();
   }
 }
 
@@ -61,7 +61,8 @@ Result<MadeEngine> make_engine(EngineChoice choice, EngineOptions options) {
     if (!any) return backend.status().within(text("engine ", name_of(choice), " was asked for"));
     refusals += "; " + backend.status().message();
   }
-  return Status(Code::kEnvironment, "no I/O engine works here" + refusals);
+  return Status(Code::kEnvironment, "no I/O engine works here" + refusals,
+                "`penstock doctor` says what stands in the way");
 }
 
 }  // namespace penstock::aio

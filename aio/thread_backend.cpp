@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 
 #include "tiering/check.h"
 
@@ -27,8 +28,14 @@ int32_t move_now(const Piece& piece) {
   return moved >= 0 ? static_cast<int32_t>(moved) : -errno;
 }
 
-ThreadBackend::ThreadBackend(uint32_t threads, uint32_t capacity) : capacity_(capacity) {
-  for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+Result<std::unique_ptr<IoBackend>> ThreadBackend::make(uint32_t threads, uint32_t capacity) {
+  std::unique_ptr<ThreadBackend> backend(new ThreadBackend(capacity));
+  try {
+    while (backend->threads_.size() < threads) backend->threads_.emplace_back([&made = *backend] { made.work(); });
+  } catch (const std::system_error& error) {
+    return thread_status(text("start I/O threads: ", backend->threads_.size(), " of ", threads), error.code().value());
+  }
+  return Result<std::unique_ptr<IoBackend>>(std::move(backend));
 }
 
 ThreadBackend::~ThreadBackend() {

@@ -15,7 +15,7 @@ namespace penstock::aio {
 
 class ThreadBackend final : public IoBackend {
  public:
-  explicit ThreadBackend(uint32_t threads = 16, uint32_t capacity = 256);
+  static Result<std::unique_ptr<IoBackend>> make(uint32_t threads = 16, uint32_t capacity = 256);
   ~ThreadBackend() override;
 
   uint32_t capacity() const override { return capacity_; }
@@ -27,6 +27,7 @@ class ThreadBackend final : public IoBackend {
   std::string description() const override;
 
  private:
+  explicit ThreadBackend(uint32_t capacity) : capacity_(capacity) {}
   void work();
 
   const uint32_t capacity_;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <system_error>
 
 #include "gpu/host_kernels.h"
 
@@ -73,7 +74,11 @@ Result<std::span<std::byte>> HostBackend::pinned(uint64_t bytes) {
 }
 
 Result<Stream> HostBackend::make_stream() {
-  return Stream{streams_.emplace_back(std::make_unique<HostStream>()).get()};
+  try {
+    return Stream{streams_.emplace_back(std::make_unique<HostStream>()).get()};
+  } catch (const std::system_error& error) {
+    return thread_status(text("start host stream: ", streams_.size(), " so far"), error.code().value());
+  }
 }
 
 // The null stream is the calling thread: its work is done at once.

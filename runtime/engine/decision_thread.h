@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "runtime/engine/mailbox.h"
@@ -39,8 +40,13 @@ class Answer {
 class DecisionThread {
  public:
   // Runs `body` on the new thread; it returns when stopping() holds.
-  explicit DecisionThread(std::function<void(DecisionThread&)> body)
-      : body_(std::move(body)), thread_([this] { body_(*this); }) {}
+  static Result<std::unique_ptr<DecisionThread>> make(std::function<void(DecisionThread&)> body) {
+    try {
+      return std::unique_ptr<DecisionThread>(new DecisionThread(std::move(body)));
+    } catch (const std::system_error& error) {
+      return thread_status("start decision thread: 0 of 1", error.code().value());
+    }
+  }
   // Asks the body to return and waits for it.
   ~DecisionThread() {
     mailbox_.post([this] { stopping_ = true; });
@@ -60,6 +66,9 @@ class DecisionThread {
   }
 
  private:
+  explicit DecisionThread(std::function<void(DecisionThread&)> body)
+      : body_(std::move(body)), thread_([this] { body_(*this); }) {}
+
   Mailbox mailbox_;
   bool stopping_ = false;
   std::function<void(DecisionThread&)> body_;

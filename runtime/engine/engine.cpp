@@ -36,7 +36,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
 Status Engine::start() {
   options_.request.workload.clipping.on = options_.clip_norm > 0 || options_.skip_overflow;
   Answer<Status> opened;
-  thread_ = std::make_unique<DecisionThread>([this, &opened](DecisionThread& thread) {
+  auto made = DecisionThread::make([this, &opened](DecisionThread& thread) {
     Result<std::unique_ptr<EngineCore>> core = EngineCore::open(options_, thread.mailbox());
     if (core.ok()) core_ = std::move(*core);
     const bool runs = core.ok();
@@ -44,6 +44,8 @@ Status Engine::start() {
     while (runs && !thread.stopping()) core_->executor().turn(std::chrono::milliseconds(100));
     core_.reset();
   });
+  PENSTOCK_TRY(made.status());
+  thread_ = std::move(*made);
   PENSTOCK_TRY(opened.wait());
 
   RootPayload payload = thread_->ask([this] { return core_->store().payload(); });

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import stat
@@ -23,15 +24,18 @@ PENSTOCK = Path(sys.argv.pop(1)).resolve()
 VERBS = ("probe", "bench", "tune", "compare")
 USAGE, DOES_NOT_FIT, ENVIRONMENT, CORRUPT, INTERRUPTED = 2, 3, 4, 5, 130
 NOBODY = 65534
+LONELY = 54329  # who has no process but the test's
 MUCH = "host=4GiB"
 TRIED = []
 NOTES = ("making a store of 1000000 parameters",)  # of what goes before a refusal
 HAVE_FIO = shutil.which("fio") is not None
 
 
-def run(*arguments, user=None, env=None):
+def run(*arguments, user=None, env=None, threads=None):
+    """`threads`: that many are all that the user may have."""
+    limit = None if threads is None else lambda: resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))
     return subprocess.run([PENSTOCK if user is None else PUBLIC_COPY, *map(str, arguments)], capture_output=True,
-                          text=True, user=user, env=env, timeout=120, check=False)
+                          text=True, user=user, env=env, preexec_fn=limit, timeout=120, check=False)
 
 
 @contextmanager
@@ -280,6 +284,32 @@ class BadInputOfStores(Refusals):
             profile.write_text(content)
             self.update(USAGE, what, "--machine", profile, left=["profile"])
             self.assertEqual(profile.read_text(), content)
+
+    def test_fewer_threads_than_it_takes(self):
+        need_root()
+        self.folder.chmod(0o777)
+        # Neither the probe nor libaio starts a thread of its own.
+        probed = run("nvme", "probe", self.folder, "--size", "64MiB", "--duration", "100ms", "--profile",
+                     self.folder / "profile", "--json")
+        self.assertEqual(probed.returncode, 0, probed.stderr)
+        usual = ("--machine", self.folder / "profile", "--budget", MUCH, "--threads", "3")
+        for granted, engine, what in ((1, "libaio", "start decision thread: 0 of 1"),
+                                      (2, "libaio", "start update threads: 0 of 3"),
+                                      (4, "libaio", "start update threads: 2 of 3"),
+                                      (1, "threads", "start I/O threads: 0 of 16"),
+                                      (16, "threads", "start I/O threads: 15 of 16")):
+            shutil.rmtree(self.folder / "store", True)
+            ran = run("update", "--params", "1M", "--store", self.folder / "store", "--engine", engine, *usual, user=LONELY,
+                      threads=granted)
+            lines = ran.stderr.splitlines()[-2:]
+            TRIED.append((f"{granted} threads, by {engine}", "update", ran.returncode, lines))
+            self.assertEqual(ran.returncode, ENVIRONMENT, ran.stderr)
+            self.assertIn(what, lines[0])
+            self.assertIn("EAGAIN", lines[0])
+            self.assertRegex(lines[1], "^try: .*raise `ulimit -u`")
+        enough = run("update", "--params", "1M", "--store", self.folder / "store", "--engine", "libaio", *usual,
+                     user=LONELY, threads=5)
+        self.assertEqual(enough.returncode, 0, enough.stderr)
 
     def test_budget_too_small(self):
         self.update(DOES_NOT_FIT, "a budget of nothing", "--budget", "host=1KiB")
