@@ -67,7 +67,8 @@ struct Outcome {
 Result<Outcome> try_out(const Configuration& one, bool quick) {
   UpdateSettings settings;
   settings.parameters = one.parameters;
-  PENSTOCK_TRY_ASSIGN(machine, measure_machine(one.folders, StateForm(), quick ? 0.05 : 0.4, kGiB, no_tick));
+  PENSTOCK_TRY_ASSIGN(machine, measure_machine(one.folders, StateForm(),
+                                               {.seconds = quick ? 0.05 : 0.4, .memory_bytes = kGiB}, no_tick));
   settings.machine = machine;
   settings.durability = Durability{};
   for (const std::string& folder : one.folders) {

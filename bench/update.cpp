@@ -123,7 +123,8 @@ class Case {
 
   Status measure() {
     for (const std::string& folder : settings_.folders) std::filesystem::create_directories(folder);
-    PENSTOCK_TRY_ASSIGN(machine, measure_machine(flags_.folders, StateForm(), probe_s_, kGiB, no_tick));
+    PENSTOCK_TRY_ASSIGN(
+        machine, measure_machine(flags_.folders, StateForm(), {.seconds = probe_s_, .memory_bytes = kGiB}, no_tick));
     settings_.machine = machine;
     PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags_.folders,
                                         .wanted_bytes = flags_.quick ? 256 * kMiB : 2 * kGiB,

@@ -307,9 +307,11 @@ class BadInputOfStores(Refusals):
             self.assertIn(what, lines[0])
             self.assertIn("EAGAIN", lines[0])
             self.assertRegex(lines[1], "^try: .*raise `ulimit -u`")
-        enough = run("update", "--params", "1M", "--store", self.folder / "store", "--engine", "libaio", *usual,
-                     user=LONELY, threads=5)
+        libaio = ("update", "--params", "1M", "--store", self.folder / "store", "--engine", "libaio")
+        enough = run(*libaio, *usual, user=LONELY, threads=5)
         self.assertEqual(enough.returncode, 0, enough.stderr)
+        measured = run(*libaio, "--budget", MUCH, "--threads", "1", user=LONELY, threads=2)
+        self.assertIn("start update threads: 0 of 1", measured.stderr, "the drives are measured by the threads that run")
 
     def test_budget_too_small(self):
         self.update(DOES_NOT_FIT, "a budget of nothing", "--budget", "host=1KiB")

@@ -52,6 +52,14 @@ class MadeFolders {
   std::vector<std::string> folders_;
 };
 
+Result<MachineProfile> measured(Session& session, const UpdateSettings& settings) {
+  const MeasureOptions options{.seconds = kProbeSeconds,
+                               .memory_bytes = settings.host_bytes / 2,
+                               .threads = settings.threads,
+                               .engine = settings.io};
+  return measure_machine(settings.folders, StateForm(), options, ticking(session, "measure drives"));
+}
+
 // Also where it is not known: whoever opens it will be told why.
 bool has_store(const std::vector<std::string>& folders) {
   return std::any_of(folders.begin(), folders.end(), [](const std::string& folder) {
@@ -111,10 +119,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   MadeFolders made;
   for (const std::string& folder : settings.folders) PENSTOCK_TRY(made.make(folder));
   PENSTOCK_TRY(refuse_twins("--store", settings.folders));
-  PENSTOCK_TRY_ASSIGN(machine, flags.machine.empty()
-                                   ? measure_machine(settings.folders, StateForm(), kProbeSeconds, host_bytes / 2,
-                                                     ticking(session, "measure drives"))
-                                   : machine_of_profile(flags.machine, settings.folders));
+  PENSTOCK_TRY_ASSIGN(machine, flags.machine.empty() ? measured(session, settings)
+                                                     : machine_of_profile(flags.machine, settings.folders));
   settings.machine = machine;
 
   auto run = std::make_unique<UpdateRun>(settings);

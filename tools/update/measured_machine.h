@@ -10,8 +10,16 @@
 
 namespace penstock::tools {
 
-// `seconds` on each point of the mix curve, on scratch files in `folders`. Takes about `memory_bytes` at most.
-Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, const StateForm& form, double seconds,
-                                       uint64_t memory_bytes, const Tick& tick);
+struct MeasureOptions {
+  double seconds = 0;         // on each point of the mix curve
+  uint64_t memory_bytes = 0;  // about so many are taken at most
+  // As the run will have them.
+  uint32_t threads = 0;  // that update; 0: one for each processor
+  aio::EngineChoice engine = aio::EngineChoice::automatic;
+};
+
+// On scratch files in `folders`.
+Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, const StateForm& form,
+                                       const MeasureOptions& options, const Tick& tick);
 
 }  // namespace penstock::tools
