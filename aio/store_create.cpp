@@ -19,11 +19,10 @@ StoreId random_store_id() {
 }
 
 // What is there may be in the way, and what is not there may have no space.
-Status check_folder(DriveFolder& folder, const std::string& name, uint64_t needed_bytes,
-                    CreateOptions::Existing existing) {
+Status check_folder(DriveFolder& folder, const std::string& name, uint64_t needed_bytes, const CreateOptions& options) {
   uint64_t freed_bytes = 0;
   if (folder.has_file(name)) {
-    if (existing == CreateOptions::Existing::refuse) {
+    if (options.existing == CreateOptions::Existing::refuse) {
       return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
                     "resume from it, or replace it with --force");
     }
@@ -37,7 +36,8 @@ Status check_folder(DriveFolder& folder, const std::string& name, uint64_t neede
   return Status(Code::kDoesNotFit,
                 text(folder.path(), ": the store needs ", bytes_text(needed_bytes), " here and ",
                      bytes_text(free_bytes + freed_bytes), " are free"),
-                "free some space, give another drive, or choose `space: single`, which needs half");
+                text("free some space, or give another drive",
+                     options.slots > 1 ? ", or choose `space: single`, which needs less" : ""));
 }
 
 class Creation {
@@ -200,7 +200,7 @@ Status TileStore::create(IoEngine& engine, DriveFolders folders, const StoreShap
   const StoreLayout layout(shape, options.slots, shares_of(options.rates, static_cast<uint32_t>(folders.size())));
   const std::string name = store_file_name(shape.rank);
   for (uint32_t drive = 0; drive < folders.size(); ++drive) {
-    PENSTOCK_TRY(check_folder(*folders[drive], name, layout.file_bytes(drive), options.existing));
+    PENSTOCK_TRY(check_folder(*folders[drive], name, layout.file_bytes(drive), options));
   }
   for (const std::shared_ptr<DriveFolder>& folder : folders) PENSTOCK_TRY(folder->remove_file(name));
 

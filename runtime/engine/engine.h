@@ -104,6 +104,7 @@ class Engine {
   bool survives_crashes() const { return slots_ > 1; }
   const StepState& restored_state() const { return restored_; }
   const Plan& plan() const { return *plan_; }
+  // 0: the request's machine has no drives, whose rates tell.
   double predicted_step_s() const { return predicted_s_; }
   // Budget lines, what was mended or taken on trust at opening, what I/O engine and what pages are really used: what a
   // user reads at start.

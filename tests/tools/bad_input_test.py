@@ -272,6 +272,35 @@ class BadInputOfStores(Refusals):
         for parameters in ("0", "-1", "2000B", "many"):
             self.refused(USAGE, f"--params '{parameters}'", "update", "--params", parameters, "--store", self.folder / "new")
 
+    def test_no_space_for_the_store(self):
+        need_root()
+        with mounted(40 << 20) as mount:
+            for space, parameters in (("double", "3M"), ("single", "6M")):
+                ran = run("update", "--params", parameters, "--space", space, "--store", mount / "new", "--budget", MUCH)
+                lines = ran.stderr.splitlines()
+                TRIED.append((f"a store larger than the drive, {space}", "update", ran.returncode, lines[-2:]))
+                self.assertEqual(ran.returncode, DOES_NOT_FIT, ran.stderr)
+                self.assertRegex(lines[-2], r"^penstock: .*/new: the store needs [0-9.]+ MiB here and [0-9.]+ MiB are free$")
+                self.assertEqual("space: single" in lines[-1], space == "double", lines[-1])
+                self.assertEqual([path.name for path in mount.iterdir()], ["lost+found"])
+
+    def test_a_store_on_a_drive_that_is_too_full_to_be_measured(self):
+        need_root()
+        with mounted(40 << 20) as mount:
+            usual = ("--params", "1M", "--store", mount / "store", "--budget", MUCH, "--strike-share", "0.5")
+            made = run("update", *usual, "--steps", "2", "--json")
+            self.assertEqual(made.returncode, 0, made.stderr)
+            self.assertRegex(made.stderr, "steps are not predicted: make scratch file: .* 16.00 MiB to spare, [0-9.]+ MiB are free")
+            answer = json.loads(made.stdout)
+            self.assertEqual([answer["predicted_s"], answer["floor_s"], answer["log"][0]["predicted_s"]], [None] * 3)
+            with open(mount / "filler", "wb") as filler:
+                os.posix_fallocate(filler.fileno(), 0, shutil.disk_usage(mount).free // 2)
+            resumed = run("update", *usual, "--steps", "4")
+            self.assertEqual(resumed.returncode, 0, resumed.stderr)
+            self.assertIn("not predicted: the drives were not measured", resumed.stdout)
+            verified = run("verify", *usual, "--steps", "4")
+            self.assertEqual(verified.returncode, 0, verified.stderr)
+
     def test_a_profile_that_is_none_or_of_other_drives(self):
         profile = self.folder / "profile"
         self.update(USAGE, "a profile that is not there", "--machine", profile)

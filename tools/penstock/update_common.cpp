@@ -57,7 +57,12 @@ Result<MachineProfile> measured(Session& session, const UpdateSettings& settings
                                .memory_bytes = settings.host_bytes / 2,
                                .threads = settings.threads,
                                .engine = settings.io};
-  return measure_machine(settings.folders, StateForm(), options, ticking(session, "measure drives"));
+  Result<MachineProfile> machine =
+      measure_machine(settings.folders, StateForm(), options, ticking(session, "measure drives"));
+  if (machine.ok() || machine.status().code() != Code::kDoesNotFit) return machine;
+  // A store may have a place where scratch files have none, above all one that is there already.
+  session.progress.note("steps are not predicted: " + machine.status().message());
+  return MachineProfile();
 }
 
 // Also where it is not known: whoever opens it will be told why.

@@ -26,8 +26,8 @@ struct UpdateFlags {
 };
 
 void update_options(Options& options, UpdateFlags& flags);
-// Measures the drives for a moment unless a profile has them, so that steps can be predicted, and makes the store if it
-// is not there.
+// Measures the drives for a moment unless a profile has them or they are too full, so that steps can be predicted, and
+// makes the store if it is not there.
 Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags);
 // Runs up to flags.steps; a line of progress for each.
 Result<std::vector<engine::StepReport>> run_steps(Session& session, UpdateRun& run, uint64_t until);

@@ -15,6 +15,9 @@ const char* name_of(Verdict verdict) {
   return verdict == Verdict::confirm ? "confirmed" : verdict == Verdict::strike ? "clipped" : "skipped";
 }
 
+// The engine's 0: it had no rates.
+Json predicted_json(double seconds) { return seconds > 0 ? Json(seconds) : Json(); }
+
 Json json_of(const engine::StepReport& report) {
   Json stalls = Json::object();
   for (size_t lane = 0; lane < kLanes; ++lane) {
@@ -24,7 +27,7 @@ Json json_of(const engine::StepReport& report) {
           {"grad_norm", report.gradient_norm},
           {"verdict", name_of(report.verdict)},
           {"step_s", report.wall_s},
-          {"predicted_s", report.predicted_s},
+          {"predicted_s", predicted_json(report.predicted_s)},
           {"trainer_s", report.trainer_s},
           {"intake_s", report.intake_s},
           {"nvme_read_bytes", report.read_bytes},
@@ -50,7 +53,8 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   }
   const double moved = read + written;
   const MixCurve drives = run->options().request.machine.striped();
-  const double drive_floor_s = moved > 0 ? moved / (drives.gbps(read / moved) * 1e9) / steps : 0;
+  const bool measured = !drives.empty();
+  const double drive_floor_s = measured && moved > 0 ? moved / (drives.gbps(read / moved) * 1e9) / steps : 0;
   const Plan& plan = run->engine().plan();
 
   Answer answer;
@@ -60,8 +64,8 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
       {"durability", text_of(plan.durability)},
       {"remarks", run->engine().remarks()},
       {"step_s", seconds / steps},
-      {"predicted_s", run->engine().predicted_step_s()},
-      {"floor_s", drive_floor_s},
+      {"predicted_s", predicted_json(run->engine().predicted_step_s())},
+      {"floor_s", measured ? Json(drive_floor_s) : Json()},
       {"bytes_per_parameter", {{"read", read / steps / parameters}, {"written", written / steps / parameters}}},
       {"planned_bytes_per_parameter",
        {{"read", static_cast<double>(plan.read_bytes()) / parameters},
@@ -73,7 +77,8 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   for (const engine::StepReport& report : reports) {
     log.push_back(json_of(report));
     table.add({text(report.step), name_of(report.verdict), fixed(report.gradient_norm, 3), fixed(report.wall_s, 2),
-               fixed(report.predicted_s, 2), fixed(static_cast<double>(report.read_bytes) / parameters, 2),
+               measured ? fixed(report.predicted_s, 2) : "-",
+               fixed(static_cast<double>(report.read_bytes) / parameters, 2),
                fixed(static_cast<double>(report.written_bytes) / parameters, 2)});
   }
   answer.json["log"] = log;
@@ -81,13 +86,15 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
     answer.text = text("budget\n", description, "\nnothing to do: the store is at step ", first, " already\n");
     return answer;
   }
+  const std::string against =
+      measured ? text("predicted ", fixed(run->engine().predicted_step_s(), 2), " s; the drives alone need ",
+                      fixed(drive_floor_s, 2), " s for its ", fixed(moved / steps / 1e9, 2), " GB (",
+                      fixed(100 * drive_floor_s / (seconds / steps), 0), " % of the floor's speed)")
+               : text("not predicted: the drives were not measured; it moves ", fixed(moved / steps / 1e9, 2), " GB");
   answer.text =
       text("budget\n", description, "\nsteps ", first + 1, " to ", run->engine().steps_done(), "\n", table.str(), "\n",
-           fixed(seconds / steps, 2), " s a step, the last one's tail included; predicted ",
-           fixed(run->engine().predicted_step_s(), 2), " s; the drives alone need ", fixed(drive_floor_s, 2),
-           " s for its ", fixed(moved / steps / 1e9, 2), " GB (", fixed(100 * drive_floor_s / (seconds / steps), 0),
-           " % of the floor's speed)\npeak memory ", bytes_text(resident_bytes_peak()), " of ",
-           bytes_text(run->options().request.budgets.host_bytes), "\n");
+           fixed(seconds / steps, 2), " s a step, the last one's tail included; ", against, "\npeak memory ",
+           bytes_text(resident_bytes_peak()), " of ", bytes_text(run->options().request.budgets.host_bytes), "\n");
   return answer;
 }
 
