@@ -108,6 +108,7 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(const std::string& path, Ac
     return Status(Code::kCorrupt, text("open ", path, ": ", now.st_size, " B is no size a file of ours has"),
                   "give a file that penstock has made");
   }
+  PENSTOCK_TRY(file->refuse_holes(now.st_blocks));
   PENSTOCK_TRY(file->find_alignment());
   PENSTOCK_TRY(file->try_direct(access, false));
   return Result<std::unique_ptr<DirectFile>>(std::move(file));
@@ -162,6 +163,19 @@ Status DirectFile::look_at_drive(InMemory in_memory) {
                   "choose a path on a drive");
   }
   return Status();
+}
+
+// A file of ours is allocated when it is made. A copy may have holes where nothing was written yet; one that is longer
+// than its whole drive is nobody's copy, and whoever believed its length would take time and memory by it.
+Status DirectFile::refuse_holes(int64_t blocks) const {
+  PENSTOCK_TRY_ASSIGN(info, describe_drive(path_));
+  if (size_bytes_ <= std::max(info.total_bytes, static_cast<uint64_t>(blocks) * 512) || info.total_bytes == 0) {
+    return Status();
+  }
+  return Status(Code::kDoesNotFit,
+                text("open ", path_, ": ", bytes_text(size_bytes_), " long, on a file system of ",
+                     bytes_text(info.total_bytes), ": most of it is holes"),
+                "restore it from a copy");
 }
 
 Status DirectFile::allocate(uint64_t size_bytes) {

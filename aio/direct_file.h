@@ -55,6 +55,7 @@ class DirectFile final : public File {
   Status open_descriptor(int flags);
   Status lock(Access access, std::chrono::milliseconds wait);
   Status look_at_drive(InMemory in_memory);
+  Status refuse_holes(int64_t blocks) const;
   Status allocate(uint64_t size_bytes);
   Status find_alignment();
   Status try_direct(Access access, bool may_write);

@@ -28,7 +28,8 @@ Status check_folder(DriveFolder& folder, const std::string& name, uint64_t neede
     }
     // Refused while somebody uses it. Damage does not matter to what goes away.
     Result<std::unique_ptr<File>> file = folder.open_file(name);
-    if (!file.ok() && file.status().code() != Code::kCorrupt) return file.status();
+    const Code code = file.status().code();
+    if (!file.ok() && code != Code::kCorrupt && code != Code::kDoesNotFit) return file.status();
     if (file.ok()) freed_bytes = (*file)->size_bytes();
   }
   PENSTOCK_TRY_ASSIGN(free_bytes, folder.free_bytes());

@@ -13,7 +13,8 @@ constexpr uint64_t kHeaderMagic = 0x3144414548544b50;  // "PKTHEAD1"
 bool makes_sense(const StoreHeader& header) {
   const bool shares = std::all_of(header.shares.begin(), header.shares.end(),
                                   [](uint32_t share) { return share >= 1 && share <= kShareWhole; });
-  const bool has_shape = header.shape_bytes > 0 && header.file_bytes >= StoreLayout::shape_offset() &&
+  const bool has_shape = header.shape_bytes > 0 && header.shape_bytes <= kShapeBytesMax &&
+                         header.file_bytes >= StoreLayout::shape_offset() &&
                          header.shape_bytes <= header.file_bytes - StoreLayout::shape_offset();
   return header.drive < header.drives() && header.slots >= 1 && header.slots <= kSlotsMax && shares && has_shape &&
          header.file_bytes % kRecordBytes == 0;

@@ -24,12 +24,13 @@ void put_kind(ByteWriter& out, const StoreShape::Kind& kind) {
   }
 }
 
+// What is all zeros is none of these, and ends the reading: a file's holes may go on for long.
 StoreShape::Kind get_kind(ByteReader& in) {
   StoreShape::Kind kind;
   const uint8_t updated = in.get<uint8_t>();
   kind.updated = updated != 0;
-  if (updated > 1) in.fail();
   uint32_t count = in.get<uint32_t>();
+  if (updated > 1 || count == 0) in.fail();
   for (uint32_t i = 0; i < count && in.ok() && i <= kPlanesMax; ++i) {
     uint8_t role = in.get<uint8_t>();
     kind.planes.push_back({static_cast<Role>(role), static_cast<Dtype>(in.get<uint8_t>())});
@@ -50,12 +51,14 @@ void put_unit(ByteWriter& out, const StoreShape::Unit& unit) {
 StoreShape::Unit get_unit(ByteReader& in) {
   StoreShape::Unit unit;
   unit.name = in.get_string();
+  if (unit.name.empty()) in.fail();
   uint32_t count = in.get<uint32_t>();
   for (uint32_t i = 0; i < count && in.ok(); ++i) {
     Parameter parameter;
     parameter.name = in.get_string();
     parameter.first_element = in.get<uint64_t>();
     parameter.elements = in.get<uint64_t>();
+    if (parameter.elements == 0) in.fail();
     unit.parameters.push_back(std::move(parameter));
   }
   return unit;
@@ -74,6 +77,7 @@ StoreShape::Tile get_tile(ByteReader& in) {
   tile.kind = in.get<uint32_t>();
   tile.first_element = in.get<uint64_t>();
   tile.elements = in.get<uint64_t>();
+  if (tile.elements == 0) in.fail();
   return tile;
 }
 
@@ -142,10 +146,17 @@ Status StoreShape::validate() const {
     if (of_units > kElementsMax) return nonsense(text("units of more than ", kElementsMax, " elements"));
   }
   for (const Unit& unit : units) {
+    if (unit.name.empty()) return nonsense("a unit without a name");
     for (const Parameter& parameter : unit.parameters) {
-      if (is_run(parameter.first_element, parameter.elements)) continue;
+      if (parameter.elements > 0 && is_run(parameter.first_element, parameter.elements)) continue;
       return nonsense(text("a parameter of ", parameter.elements, " elements at ", parameter.first_element));
     }
+  }
+  if (const size_t bytes = encode().size(); bytes > kShapeBytesMax) {
+    return Status(Code::kUsage,
+                  text("store shape: ", tiles.size(), " tiles and the names take ", bytes_text(bytes), ", at most ",
+                       bytes_text(kShapeBytesMax)),
+                  "larger tiles, or shorter names");
   }
   return Status();
 }
@@ -196,7 +207,8 @@ Result<StoreShape> StoreShape::decode(std::span<const std::byte> bytes) {
   for (uint32_t i = 0; i < kinds && in.ok(); ++i) shape.kinds.push_back(get_kind(in));
   uint32_t tiles = in.get<uint32_t>();
   for (uint32_t i = 0; i < tiles && in.ok(); ++i) shape.tiles.push_back(get_tile(in));
-  if (!in.ok() || in.left() > 0) return nonsense(text("its ", bytes.size(), " B end in the middle of a field"));
+  if (!in.ok() || in.left() > 0)
+    return nonsense(text("its ", bytes.size(), " B are none, or end in the middle of a field"));
   PENSTOCK_TRY(shape.validate());
   return shape;
 }

@@ -11,11 +11,14 @@
 
 #include "tiering/state_layout.h"
 #include "tiering/status.h"
+#include "tiering/tier.h"
 #include "tiering/tile_map.h"
 
 namespace penstock {
 
 using TileId = uint32_t;
+// Of a shape's encoding: ten million tiles. Whoever opens a store takes several times as much memory.
+constexpr uint64_t kShapeBytesMax = 256 * kMiB;
 
 struct StoreShape {
   struct Unit {

@@ -1,10 +1,22 @@
 // What opening refuses, and that it then touches nothing.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <fcntl.h>
+#include <sys/resource.h>
 
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "aio/direct_folder.h"
+#include "aio/drive_info.h"
+#include "aio/make_engine.h"
+#include "aio/store_parts.h"
+#include "tests/aio/test_files.h"
+#include "tests/support/instrumented.h"
 #include "tests/support/store_records.h"
 #include "tests/support/store_world.h"
+#include "tiering/root_record.h"
 #include "tiering/store_header.h"
 
 namespace penstock::aio {
@@ -138,6 +150,107 @@ TEST_F(StoreOpen, NamesAHeaderThatIsDamagedTwice) {
   world_.bytes(1)[StoreLayout::header_offset(0) + 50] ^= std::byte{1};
   world_.bytes(1)[StoreLayout::header_offset(1) + 50] ^= std::byte{1};
   expect_refused(Code::kCorrupt, "/drive1/rank0.tiles: store header: its checksum does not match");
+}
+
+// A store in a real file, which can be mostly holes: what it says of itself may then be far more than what is there.
+class SparseStore : public testing::Test {
+ protected:
+  SparseStore() : folders_(direct_folders({scratch_.path()})), made_(make_engine().value()) {
+    Buffer memory = Buffer::on_heap(2 * kChunkBytes);
+    CreateOptions options;
+    options.memory = memory.bytes();
+    options.payload = TrainingNumbers{}.payload();
+    CHECK(TileStore::create(*made_.engine, folders_, shape_, options, initial_fill).ok());
+    std::vector<char> begin(StoreLayout::shape_offset());
+    CHECK(std::ifstream(path_).read(begin.data(), static_cast<std::streamsize>(begin.size())));
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(begin));
+    header_ = *StoreHeader::decode(bytes.subspan(StoreLayout::header_offset(0), kRecordBytes), "header");
+    root_ = *RootRecord::decode(bytes.subspan(StoreLayout::root_offset(0), kRecordBytes), "root");
+  }
+
+  // Headers and roots of a store of this shape, whose encoding is `shape_bytes` long, and a hole behind it.
+  void claim(const StoreShape& shape, uint64_t shape_bytes, uint64_t file_bytes) {
+    const int file = open(path_.c_str(), O_RDWR);
+    CHECK(file >= 0 && ftruncate(file, StoreLayout::shape_offset()) == 0);
+    CHECK(ftruncate(file, static_cast<off_t>(file_bytes)) == 0, "no holes here: errno ", errno);
+    const auto put = [&](uint64_t offset, const std::vector<std::byte>& bytes) {
+      CHECK(pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes.size()));
+    };
+    StoreHeader header = header_;
+    header.shape_bytes = shape_bytes;
+    header.shape_digest = shape.digest();
+    header.file_bytes = file_bytes;
+    RootRecord root = root_;
+    root.shape_digest = header.shape_digest;
+    root.page_slots.assign(TableGeometry(shape).pages(), 0);
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      put(StoreLayout::header_offset(copy), header.encode());
+      put(StoreLayout::root_offset(copy), root.encode());
+    }
+    put(StoreLayout::shape_offset(), shape.encode());
+    close(file);
+  }
+  Status opened() { return TileStore::open(*made_.engine, folders_, {}).status(); }
+
+  const StoreShape shape_ = small_shape(3, 3000, kBlockElements);
+  const ScratchFolder scratch_{std::filesystem::current_path()};
+  const std::string path_ = scratch_ / store_file_name(0);
+  const std::vector<std::shared_ptr<DriveFolder>> folders_;
+  MadeEngine made_;
+  StoreHeader header_;
+  RootRecord root_;
+};
+
+// As long as its shape says, whose laying out takes time by it, and its table memory.
+TEST_F(SparseStore, IsRefusedWhereItIsLongerThanItsDrive) {
+  const uint64_t drive_bytes = describe_drive(scratch_.path()).value().total_bytes;
+  StoreShape vast = shape_;
+  vast.tiles[0].elements = round_up(drive_bytes / 16, kBlockElements);
+  const uint64_t file_bytes = StoreLayout(vast, 2, {kShareWhole}).file_bytes(0);
+  ASSERT_GT(file_bytes, drive_bytes);
+  if (file_bytes > 15 * 1024 * kGiB) GTEST_SKIP() << "no file here may be longer than its drive";
+  claim(vast, vast.encode().size(), file_bytes);
+  const Status status = opened();
+  EXPECT_EQ(status.code(), Code::kDoesNotFit) << status.message();
+  EXPECT_NE(status.message().find(": most of it is holes"), std::string::npos) << status.message();
+}
+
+TEST_F(SparseStore, IsRefusedWithADescriptionOfMoreThanAnyShapeTakes) {
+  claim(shape_, kShapeBytesMax + 1, 2 * kGiB);
+  Status status = opened();
+  EXPECT_EQ(status.message(), path_ + ": store header: a store header whose fields make no sense");
+  claim(shape_, kShapeBytesMax, 2 * kGiB);
+  status = opened();
+  EXPECT_EQ(status.message(), path_ + ": the description of what is stored is damaged");
+}
+
+// Units, kinds or tiles that are all zeros take no more than eight bytes each in a file, and several times as much
+// here.
+TEST_F(SparseStore, IsRefusedAtTheFirstHoleInItsDescription) {
+  if (test::kStride != 1) GTEST_SKIP() << "sanitizers take address space without limit";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto open_in_little_memory = [this](const std::vector<uint32_t>& fields) {
+    claim(shape_, kShapeBytesMax, kGiB);
+    std::vector<std::byte> description(64 * kKiB);
+    std::memcpy(description.data(), fields.data(), fields.size() * sizeof(uint32_t));
+    const int file = open(path_.c_str(), O_RDWR);
+    CHECK(pwrite(file, description.data(), description.size(), static_cast<off_t>(StoreLayout::shape_offset())) > 0);
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + 2 * kShapeBytesMax;
+    const rlimit little{bytes, bytes};
+    CHECK(setrlimit(RLIMIT_AS, &little) == 0);
+    const Status status = opened();
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    std::filesystem::remove_all(scratch_.path());  // this process has a fixture of its own, and nobody destroys it
+    _exit(static_cast<int>(status.code()));
+  };
+  const uint32_t rank = 0, ranks = 1, many = 40'000'000;
+  const std::vector<uint32_t> units{rank, ranks, many}, kinds{rank, ranks, 0, many}, tiles{rank, ranks, 0, 0, many};
+  for (const std::vector<uint32_t>& fields : {units, kinds, tiles}) {
+    EXPECT_EXIT(open_in_little_memory(fields), testing::ExitedWithCode(static_cast<int>(Code::kCorrupt)),
+                "the description of what is stored is damaged");
+  }
 }
 
 TEST(StoreCreate, LeavesNothingBehindWhenItFails) {

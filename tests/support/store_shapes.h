@@ -31,7 +31,7 @@ inline StoreShape random_shape(std::mt19937_64& random) {
   StateForm form;
   form.optimizer = static_cast<OptimizerKind>(random() % 5);
   form.moments = static_cast<MomentForm>(random() % 3);
-  uint64_t elements = 1 + random() % (5 * kBlockElements);
+  uint64_t elements = 2 + random() % (5 * kBlockElements);
   uint64_t tile_elements = (1 + random() % 4) * kBlockElements;
   return small_shape(1 + random() % 6, elements, tile_elements, form);
 }
