@@ -207,8 +207,9 @@ Result<StoreShape> StoreShape::decode(std::span<const std::byte> bytes) {
   for (uint32_t i = 0; i < kinds && in.ok(); ++i) shape.kinds.push_back(get_kind(in));
   uint32_t tiles = in.get<uint32_t>();
   for (uint32_t i = 0; i < tiles && in.ok(); ++i) shape.tiles.push_back(get_tile(in));
-  if (!in.ok() || in.left() > 0)
+  if (!in.ok() || in.left() > 0) {
     return nonsense(text("its ", bytes.size(), " B are none, or end in the middle of a field"));
+  }
   PENSTOCK_TRY(shape.validate());
   return shape;
 }
