@@ -73,7 +73,7 @@ class WakeAfterOf : public ::testing::TestWithParam<std::pair<const char*, Make>
     auto file = DirectFile::create(folder_ / "a", 16 * kBlock, Existing::refuse, {.in_memory = InMemory::allow});
     ASSERT_TRUE(file.ok()) << file.status().message();
     file_ = std::move(file).value();
-    Engine writer(std::make_unique<ThreadBackend>());  // what was never written needs no drive to be read
+    Engine writer(ThreadBackend::make().value());  // what was never written needs no drive to be read
     ASSERT_TRUE(writer.write(*file_, 0, memory_.lease()).wait().ok());
   }
   void submit_reads(uint32_t count) {
@@ -122,9 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
     Backends, WakeAfterOf,
     ::testing::Values(std::pair<const char*, Make>{"io_uring", [] { return make_uring_backend(); }},
                       std::pair<const char*, Make>{"libaio", [] { return make_libaio_backend(); }},
-                      std::pair<const char*, Make>{
-                          "threads",
-                          [] { return Result<std::unique_ptr<IoBackend>>(std::make_unique<ThreadBackend>()); }}),
+                      std::pair<const char*, Make>{"threads", [] { return ThreadBackend::make(); }}),
     [](const auto& backend) { return std::string(backend.param.first); });
 
 }  // namespace
