@@ -1,5 +1,6 @@
 #include "runtime/engine/engine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -11,6 +12,8 @@ namespace penstock::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr uint32_t kPlacesAtOnce = 4;
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
@@ -199,13 +202,28 @@ Status Engine::gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::s
   return status;
 }
 
+// Places are asked for together, as far as they are free: each question is two switches of threads.
+Status Engine::take_places(uint32_t tile, std::deque<std::byte*>& places) {
+  const uint32_t end = std::min(tile + kPlacesAtOnce, plan_->tiles.first_of(plan_->tiles[tile].unit + 1));
+  return wait_for(
+      [&places, next = tile, end](EngineCore& core) mutable {
+        for (; next < end; ++next) {
+          std::byte* place = core.executor().try_take_gradient(next);
+          if (place == nullptr) break;
+          places.push_back(place);
+        }
+        return !places.empty();
+      },
+      [](EngineCore&) { return Status(); });
+}
+
 Status Engine::hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values) {
+  std::deque<std::byte*> places;  // of this tile and those that follow
   for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
     const Tile& shape = plan_->tiles[tile];
-    std::byte* place = nullptr;
-    PENSTOCK_TRY(
-        wait_for([&](EngineCore& core) { return (place = core.executor().try_take_gradient(tile)) != nullptr; },
-                 [](EngineCore&) { return Status(); }));
+    if (places.empty()) PENSTOCK_TRY(take_places(tile, places));
+    std::byte* place = places.front();
+    places.pop_front();
     const uint64_t first_block = shape.first_element / kBlockElements;
     std::span<double> squares(squares_[unit].data() + first_block, ceil_div(shape.elements, kBlockElements));
     intake_->finish(unit, dtype, values, shape.first_element, shape.elements, place, squares);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -137,6 +138,7 @@ class Engine {
   Status check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const;
   Status check_groups(const std::vector<Hyper>& groups) const;
   UnitNumbers numbers_of(const StepBegin& begin, uint32_t unit) const;
+  Status take_places(uint32_t tile, std::deque<std::byte*>& places);
   Status hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values);
   template <typename Function>
   Status wait_for(std::function<bool(EngineCore&)> ready, Function then);
