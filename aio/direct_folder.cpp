@@ -1,5 +1,7 @@
 #include "aio/direct_folder.h"
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <filesystem>
 
@@ -10,11 +12,13 @@ bool DirectFolder::has_file(const std::string& name) const {
   return std::filesystem::exists(full_path(name), unknown) || unknown;
 }
 
-Result<uint64_t> DirectFolder::free_bytes() const {
+Result<FreeSpace> DirectFolder::free_space() const {
+  struct stat here = {};
   std::error_code error;
   std::filesystem::space_info space = std::filesystem::space(path_, error);
+  if (!error && stat(path_.c_str(), &here) != 0) error.assign(errno, std::generic_category());
   if (error) return errno_status(path_, error.value(), "give a folder that exists, on the drive that is meant");
-  return space.available;
+  return FreeSpace{here.st_dev, space.available};
 }
 
 Result<std::unique_ptr<File>> DirectFolder::create_file(const std::string& name, uint64_t size_bytes) {

@@ -14,7 +14,7 @@ class DirectFolder final : public DriveFolder {
 
   const std::string& path() const override { return path_; }
   bool has_file(const std::string& name) const override;
-  Result<uint64_t> free_bytes() const override;
+  Result<FreeSpace> free_space() const override;
   Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) override;
   Result<std::unique_ptr<File>> open_file(const std::string& name) override;
   Status remove_file(const std::string& name) override;

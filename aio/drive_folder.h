@@ -10,6 +10,11 @@
 
 namespace penstock::aio {
 
+struct FreeSpace {
+  uint64_t file_system = 0;  // folders on one share what is free
+  uint64_t bytes = 0;
+};
+
 class DriveFolder {
  public:
   virtual ~DriveFolder() = default;
@@ -17,7 +22,7 @@ class DriveFolder {
   // For messages.
   virtual const std::string& path() const = 0;
   virtual bool has_file(const std::string& name) const = 0;
-  virtual Result<uint64_t> free_bytes() const = 0;
+  virtual Result<FreeSpace> free_space() const = 0;
 
   // Makes a file of `size_bytes`, every byte preallocated, and locks it. Refuses one that exists.
   virtual Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) = 0;

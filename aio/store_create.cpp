@@ -1,5 +1,6 @@
 // Making a store: files, first slots, first root. Until the headers say that it is complete there is nothing to open.
 #include <cstring>
+#include <map>
 #include <optional>
 #include <random>
 #include <utility>
@@ -18,27 +19,49 @@ StoreId random_store_id() {
   return {word(), word()};
 }
 
-// What is there may be in the way, and what is not there may have no space.
-Status check_folder(DriveFolder& folder, const std::string& name, uint64_t needed_bytes, const CreateOptions& options) {
-  uint64_t freed_bytes = 0;
-  if (folder.has_file(name)) {
-    if (options.existing == CreateOptions::Existing::refuse) {
-      return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
-                    "resume from it, or replace it with --force");
-    }
-    // Refused while somebody uses it. Damage does not matter to what goes away.
-    Result<std::unique_ptr<File>> file = folder.open_file(name);
-    const Code code = file.status().code();
-    if (!file.ok() && code != Code::kCorrupt && code != Code::kDoesNotFit) return file.status();
-    if (file.ok()) freed_bytes = (*file)->size_bytes();
+// How much making room for a new file gives back. What is there may be in the way.
+Result<uint64_t> bytes_given_back(DriveFolder& folder, const std::string& name, CreateOptions::Existing existing) {
+  if (!folder.has_file(name)) return uint64_t{0};
+  if (existing == CreateOptions::Existing::refuse) {
+    return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
+                  "resume from it, or replace it with --force");
   }
-  PENSTOCK_TRY_ASSIGN(free_bytes, folder.free_bytes());
-  if (free_bytes + freed_bytes >= needed_bytes) return Status();
-  return Status(Code::kDoesNotFit,
-                text(folder.path(), ": the store needs ", bytes_text(needed_bytes), " here and ",
-                     bytes_text(free_bytes + freed_bytes), " are free"),
-                text("free some space, or give another drive",
-                     options.slots > 1 ? ", or choose `space: single`, which needs less" : ""));
+  // Refused while somebody uses it. Damage does not matter to what goes away.
+  Result<std::unique_ptr<File>> file = folder.open_file(name);
+  if (file.ok()) return (*file)->size_bytes();
+  const Code code = file.status().code();
+  if (code == Code::kCorrupt || code == Code::kDoesNotFit) return uint64_t{0};
+  return file.status();
+}
+
+// Before anything is removed: what is not there may have no space.
+Status check_space(DriveFolders folders, const std::string& name, const StoreLayout& layout,
+                   const CreateOptions& options) {
+  struct Space {
+    std::string paths;
+    uint64_t needed_bytes = 0, free_bytes = 0, given_back_bytes = 0;
+  };
+  std::map<uint64_t, Space> spaces;  // by file system
+  for (uint32_t drive = 0; drive < folders.size(); ++drive) {
+    DriveFolder& folder = *folders[drive];
+    PENSTOCK_TRY_ASSIGN(given_back, bytes_given_back(folder, name, options.existing));
+    PENSTOCK_TRY_ASSIGN(free, folder.free_space());
+    Space& space = spaces[free.file_system];
+    space.paths += (space.paths.empty() ? "" : ", ") + folder.path();
+    space.needed_bytes += layout.file_bytes(drive);
+    space.free_bytes = free.bytes;
+    space.given_back_bytes += given_back;
+  }
+  for (const auto& [file_system, space] : spaces) {
+    const uint64_t free_bytes = space.free_bytes + space.given_back_bytes;
+    if (free_bytes >= space.needed_bytes) continue;
+    return Status(Code::kDoesNotFit,
+                  text(space.paths, ": the store needs ", bytes_text(space.needed_bytes), " here and ",
+                       bytes_text(free_bytes), " are free"),
+                  text("free some space, or give another drive",
+                       options.slots > 1 ? ", or choose `space: single`, which needs less" : ""));
+  }
+  return Status();
 }
 
 class Creation {
@@ -200,9 +223,7 @@ Status TileStore::create(IoEngine& engine, DriveFolders folders, const StoreShap
   PENSTOCK_TRY(shape.validate());
   const StoreLayout layout(shape, options.slots, shares_of(options.rates, static_cast<uint32_t>(folders.size())));
   const std::string name = store_file_name(shape.rank);
-  for (uint32_t drive = 0; drive < folders.size(); ++drive) {
-    PENSTOCK_TRY(check_folder(*folders[drive], name, layout.file_bytes(drive), options));
-  }
+  PENSTOCK_TRY(check_space(folders, name, layout, options));
   for (const std::shared_ptr<DriveFolder>& folder : folders) PENSTOCK_TRY(folder->remove_file(name));
 
   Status outcome = Creation(engine, shape, layout, options).run(folders, fill);

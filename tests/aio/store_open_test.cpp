@@ -288,6 +288,25 @@ TEST(StoreCreate, ReplacesOnlyWhenAsked) {
   EXPECT_EQ((*world.open())->shape().units.size(), 2u);
 }
 
+TEST(StoreCreate, ReplacesNothingWhereItsFoldersTogetherHaveNoSpace) {
+  const StoreShape small = small_shape(1, 100, kBlockElements), large = twelve_tiles();
+  const uint64_t needed_bytes = TileStore::bytes_needed(large, 2, 2, {}).front();
+  CreateOptions options;
+  options.existing = CreateOptions::Existing::replace;
+  StoreWorld world(2);
+  ASSERT_TRUE(world.create(small).ok());
+  world.folder(1).share_file_system(world.folder(0));
+  const std::vector<MemoryFile::Bytes> before = world.image();
+  for (uint32_t drive = 0; drive < 2; ++drive) {
+    ASSERT_LT(before[drive].size(), needed_bytes);
+    world.folder(drive).set_free_bytes(needed_bytes - before[drive].size());  // enough for either alone
+  }
+  const Status created = world.create(large, options);
+  EXPECT_EQ(created.code(), Code::kDoesNotFit);
+  EXPECT_EQ(created.message().find("/drive0, /drive1: the store needs "), 0u) << created.message();
+  EXPECT_TRUE(before == world.image());
+}
+
 // Creation takes memory for its chunks and nothing that grows with the model.
 TEST(StoreCreate, WritesEveryByteOnceInOrder) {
   StoreShape shape = small_shape(2, 20 * kBlockElements + 5, 16 * kBlockElements);

@@ -13,11 +13,11 @@ namespace penstock::aio {
 
 class MemoryFolder final : public DriveFolder {
  public:
-  MemoryFolder(std::string path, uint32_t drive) : path_(std::move(path)), drive_(drive) {}
+  MemoryFolder(std::string path, uint32_t drive) : path_(std::move(path)), drive_(drive), file_system_(drive) {}
 
   const std::string& path() const override { return path_; }
   bool has_file(const std::string& name) const override { return files_.contains(name); }
-  Result<uint64_t> free_bytes() const override { return free_bytes_; }
+  Result<FreeSpace> free_space() const override { return FreeSpace{file_system_, free_bytes_}; }
   Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) override;
   Result<std::unique_ptr<File>> open_file(const std::string& name) override;
   Status remove_file(const std::string& name) override;
@@ -34,10 +34,12 @@ class MemoryFolder final : public DriveFolder {
   }
   void forget_opened() { opened_.clear(); }
   void set_free_bytes(uint64_t free_bytes) { free_bytes_ = free_bytes; }
+  void share_file_system(const MemoryFolder& other) { file_system_ = other.file_system_; }
 
  private:
   const std::string path_;
   const uint32_t drive_;
+  uint64_t file_system_;
   uint64_t free_bytes_ = uint64_t{1} << 40;
   std::map<std::string, std::shared_ptr<MemoryFile::Bytes>> files_;
   std::map<const File*, std::string> opened_;
