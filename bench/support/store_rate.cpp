@@ -1,6 +1,7 @@
 #include "bench/support/store_rate.h"
 
 #include <chrono>
+#include <thread>
 
 #include "aio/direct_folder.h"
 #include "aio/host_arena.h"
@@ -17,8 +18,8 @@ constexpr uint64_t kMemoryBytes = 16 * kMiB;  // for each drive; more would be c
 
 class StoreLoad {
  public:
-  StoreLoad(IoEngine& engine, aio::TileStore& store, StoreTraffic& traffic)
-      : engine_(engine), store_(store), traffic_(traffic), tiles_(store.shape().tiles.size()) {}
+  StoreLoad(IoEngine& engine, aio::TileStore& store, StoreTraffic& traffic, UpdatesBeside* beside)
+      : engine_(engine), store_(store), traffic_(traffic), beside_(beside), tiles_(store.shape().tiles.size()) {}
 
   Result<double> run(std::span<std::byte> memory) {
     uint64_t tile_bytes = 0;
@@ -27,8 +28,13 @@ class StoreLoad {
     const Clock::time_point start = Clock::now();
     const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     while (seconds() < traffic_.seconds) {
-      while (std::optional<Lease> lease = pool.try_lease()) issue(std::move(*lease));
+      while (!behind()) {
+        std::optional<Lease> lease = pool.try_lease();
+        if (!lease) break;
+        issue(std::move(*lease));
+      }
       engine_.wait(std::chrono::milliseconds(10));
+      if (under_way_ == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));  // for the updates
       PENSTOCK_TRY(refusal_);
     }
     engine_.wait_until([this] { return under_way_ == 0; });
@@ -38,6 +44,8 @@ class StoreLoad {
   }
 
  private:
+  bool behind() const { return beside_ != nullptr && beside_->behind(); }
+
   // Reads go on half a store away from the writes.
   void issue(Lease lease) {
     const TileId to_read = (traffic_.first_tile + tiles_ / 2 + reads_) % tiles_;
@@ -56,6 +64,7 @@ class StoreLoad {
     const auto writing = store_.begin_write(to_write, Update::final).value();
     CHECK(writing.has_value(), "the store has one slot a tile");
     ++writes_;
+    if (beside_ != nullptr) beside_->begin_one();
     follow(engine_.write(writing->extents, std::move(lease), IoEngine::kWhenever), store_.layout().tile_bytes(to_write),
            [this, place = writing->place, to_write] {
              sums_.resize(checksum_count(store_.shape(), to_write));
@@ -81,6 +90,7 @@ class StoreLoad {
   IoEngine& engine_;
   aio::TileStore& store_;
   StoreTraffic& traffic_;
+  UpdatesBeside* const beside_;
   const uint64_t tiles_;
   std::vector<uint64_t> sums_;
   uint64_t reads_ = 0, writes_ = 0, under_way_ = 0, moved_bytes_ = 0, asked_bytes_ = 0;
@@ -90,7 +100,8 @@ class StoreLoad {
 
 }  // namespace
 
-Result<double> measure_store_gbps(const std::vector<std::string>& folders, StoreTraffic& traffic) {
+Result<double> measure_store_gbps(const std::vector<std::string>& folders, StoreTraffic& traffic,
+                                  UpdatesBeside* beside) {
   PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kMemoryBytes * folders.size()));
   made.engine->register_memory(arena->bytes());
@@ -98,7 +109,7 @@ Result<double> measure_store_gbps(const std::vector<std::string>& folders, Store
   aio::OpenOptions open;
   open.checksum = cpu_optim::checksum_function();
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives, open));
-  return StoreLoad(*made.engine, *store, traffic).run(arena->bytes());
+  return StoreLoad(*made.engine, *store, traffic, beside).run(arena->bytes());
 }
 
 }  // namespace penstock::bench
