@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <limits>
 #include <utility>
 
 namespace penstock::aio {
@@ -361,11 +360,11 @@ bool Engine::waiting() const {
 
 // Of no drive more than a part: the others keep it busy until it is given new ones.
 uint32_t Engine::worth_waking_for() const {
-  uint32_t least = std::numeric_limits<uint32_t>::max();
+  uint32_t least = in_flight_;
   for (const auto& queue : queues_) {
     if (queue->in_flight() > 0) least = std::min(least, queue->in_flight() / kPartsOfDepth);
   }
-  return in_flight_ > 0 ? std::max(least, 1u) : 1;
+  return std::max(least, 1u);
 }
 
 nanoseconds Engine::until_next_alarm(nanoseconds timeout) const {
