@@ -34,7 +34,7 @@ class StoreLoad {
         issue(std::move(*lease));
       }
       engine_.wait(std::chrono::milliseconds(10));
-      if (under_way_ == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));  // for the updates
+      if (behind() && under_way_ == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));  // for the updates
       PENSTOCK_TRY(refusal_);
     }
     engine_.wait_until([this] { return under_way_ == 0; });
