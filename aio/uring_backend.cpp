@@ -94,7 +94,7 @@ class UringBackend final : public IoBackend {
   io_uring ring_{};
   const char* mode_ = nullptr;
   EventFd event_fd_;
-  unsigned large_entered_ = 0;
+  unsigned large_waiting_ = 0;  // for start()
   unsigned wake_after_ = 1;
   bool ticking_ = false;
   std::vector<Window> windows_;
@@ -132,6 +132,10 @@ UringBackend::~UringBackend() {
 }
 
 void UringBackend::submit(const Piece& piece) {
+  if (piece.length_bytes >= kLargeBytes) {
+    if (large_waiting_ == kLargeTogether) start();
+    ++large_waiting_;
+  }
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
   if (sqe == nullptr) {
     start();
@@ -152,11 +156,10 @@ void UringBackend::submit(const Piece& piece) {
   }
   if (place >= 0) sqe->flags |= IOSQE_FIXED_FILE;
   sqe->user_data = piece.tag;
-  if (piece.length_bytes >= kLargeBytes && ++large_entered_ >= kLargeTogether) start();
 }
 
 void UringBackend::start() {
-  large_entered_ = 0;
+  large_waiting_ = 0;
   while (io_uring_sq_ready(&ring_) > 0) {
     const int result = io_uring_submit(&ring_);
     if (result == -EINTR) continue;
@@ -197,7 +200,7 @@ size_t UringBackend::take(std::span<Completion> ended) {
 
 // Submits what is in the queue and waits for a completion in the same call.
 void UringBackend::enter(nanoseconds timeout) {
-  large_entered_ = 0;
+  large_waiting_ = 0;
   int result = 0;
   if (timeout >= kTick) {
     if (!ticking_) start_tick();
