@@ -226,7 +226,7 @@ bool Engine::submit_next(DriveQueue& queue) {
   queue.counters().bytes_in_flight += piece.length_bytes;
   backend_->submit(
       {operation, piece.file, piece.offset_bytes, piece.data, static_cast<uint32_t>(piece.length_bytes), tag});
-  slots_[tag] = {std::move(piece), &queue, Clock::now(), false};
+  slots_[tag] = {std::move(piece), &queue, CoarseClock::now(), false};
   return true;
 }
 
@@ -381,7 +381,7 @@ nanoseconds Engine::until_next_alarm(nanoseconds timeout) const {
 
 void Engine::watch() {
   if (options_.stuck_after <= nanoseconds(0) || in_flight_ == 0) return;
-  const Clock::time_point now = Clock::now();
+  const CoarseClock::time_point now = CoarseClock::now();
   if (now < next_watch_) return;
   next_watch_ = now + kWatchEvery;
   for (InFlight& slot : slots_) {

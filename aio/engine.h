@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "aio/backend.h"
+#include "aio/coarse_clock.h"
 #include "aio/drive_queue.h"
 #include "aio/wakeup.h"
 
@@ -55,7 +56,7 @@ class Engine final : public IoEngine {
   struct InFlight {
     Run piece;
     DriveQueue* queue = nullptr;
-    Clock::time_point since;
+    CoarseClock::time_point since;
     bool reported = false;
   };
   // A piece that is tried again later.
@@ -96,7 +97,7 @@ class Engine final : public IoEngine {
   bool waits_on_ = false;  // whatever is told is told to one who comes back to wait
   std::vector<Delayed> delayed_;
   std::deque<std::shared_ptr<Request>> settled_;  // ended, but nobody has been told yet
-  Clock::time_point next_watch_;
+  CoarseClock::time_point next_watch_;
 };
 
 }  // namespace penstock::aio

@@ -18,7 +18,9 @@ constexpr auto kTickPause = std::chrono::milliseconds(50);
 constexpr double kRatePause = 0.1;
 constexpr uint64_t kGoldenRatio = 0x9e3779b97f4a7c15u;  // of 2^64: steps of splitmix64
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
 
 double cpu_seconds() {
   rusage usage = {};
@@ -93,69 +95,82 @@ class Load {
   Result<JobResult> run(std::span<std::byte> memory, const Tick& tick) {
     const double cpu_before = cpu_seconds();
     start_ = Clock::now();
-    for (uint64_t at = 0; at + job_.block_bytes <= memory.size(); at += job_.block_bytes) {
-      idle_.push_back(Lease::over(Tier::host, memory.subspan(at, job_.block_bytes)));
+    blocks_.resize(memory.size() / job_.block_bytes);
+    for (Block& block : blocks_) {
+      block.lease = Lease::over(Tier::host, memory.first(job_.block_bytes));
+      memory = memory.subspan(job_.block_bytes);
+      idle_.push_back(&block);
     }
     for (uint32_t i = 0; i < job_.depth; ++i) {
-      for (Stream& stream : streams_) issue(stream);
+      for (Stream& stream : streams_) issue(stream, start_);
     }
     follow(tick);
-    result_.seconds = seconds_since(start_);
+    result_.seconds = seconds_between(start_, Clock::now());
     result_.cpu_s = cpu_seconds() - cpu_before;
     PENSTOCK_TRY(refusal_);
     return std::move(result_);
   }
 
  private:
+  // A block of memory, and the request that it is under way with.
+  struct Block {
+    Lease lease;
+    Stream* stream = nullptr;
+    bool reads = false;
+    Clock::time_point issued;
+  };
+
   // Waits until nothing is under way; meanwhile every request that ends starts the next.
   void follow(const Tick& tick) {
     auto next_tick = start_;
     while (under_way_ > 0) {
       engine_.wait_until([&] { return under_way_ == 0 || Clock::now() >= next_tick; });
-      next_tick = Clock::now() + kTickPause;
-      note_rate();
-      const Status wish = tick(share_done());
+      const auto now = Clock::now();
+      next_tick = now + kTickPause;
+      note_rate(now);
+      const Status wish = tick(share_done(now));
       if (!wish.ok()) stop(wish);
     }
   }
 
-  void issue(Stream& stream) {
-    Lease lease = std::move(idle_.front());
+  void issue(Stream& stream, Clock::time_point now) {
+    Block& block = *idle_.front();
     idle_.pop_front();
     asked_bytes_ += job_.block_bytes;
     ++under_way_;
-    const bool reads = stream.next_reads();
-    const auto issued = Clock::now();
-    Transfer transfer = reads ? engine_.read(stream.file, stream.reads.next_offset(), std::move(lease))
-                              : engine_.write(stream.file, stream.writes.next_offset(), std::move(lease));
-    std::move(transfer).then(
-        [this, &stream, reads, issued](Result<Lease> back) { ended(stream, reads, issued, std::move(back)); });
+    block.stream = &stream;
+    block.reads = stream.next_reads();
+    block.issued = now;
+    Transfer transfer = block.reads ? engine_.read(stream.file, stream.reads.next_offset(), std::move(block.lease))
+                                    : engine_.write(stream.file, stream.writes.next_offset(), std::move(block.lease));
+    std::move(transfer).then([this, &block](Result<Lease> back) { ended(block, std::move(back)); });
   }
 
-  void ended(Stream& stream, bool read, Clock::time_point issued, Result<Lease> back) {
+  void ended(Block& block, Result<Lease> back) {
     --under_way_;
     if (!back.ok()) return stop(back.status());
     const auto now = Clock::now();
-    result_.latency.add(static_cast<uint64_t>(std::chrono::nanoseconds(now - issued).count()));
-    (read ? result_.read_bytes : result_.written_bytes) += job_.block_bytes;
+    result_.latency.add(static_cast<uint64_t>(std::chrono::nanoseconds(now - block.issued).count()));
+    (block.reads ? result_.read_bytes : result_.written_bytes) += job_.block_bytes;
     ++result_.requests;
-    idle_.push_back(std::move(*back));
-    if (share_done() < 1) issue(stream);
+    block.lease = std::move(*back);
+    idle_.push_back(&block);
+    if (share_done(now) < 1) issue(*block.stream, now);
   }
 
   void stop(const Status& why) {
     if (refusal_.ok()) refusal_ = why;
   }
 
-  double share_done() const {
+  double share_done(Clock::time_point now) const {
     if (!refusal_.ok()) return 1;
-    const double by_time = job_.seconds > 0 ? seconds_since(start_) / job_.seconds : 0;
+    const double by_time = job_.seconds > 0 ? seconds_between(start_, now) / job_.seconds : 0;
     const double by_bytes = job_.bytes > 0 ? static_cast<double>(asked_bytes_) / static_cast<double>(job_.bytes) : 0;
     return std::min(1.0, std::max(by_time, by_bytes));
   }
 
-  void note_rate() {
-    const double at = seconds_since(start_);
+  void note_rate(Clock::time_point now) {
+    const double at = seconds_between(start_, now);
     if (at - rate_at_ < kRatePause) return;
     const uint64_t bytes = result_.read_bytes + result_.written_bytes;
     result_.rate.push_back({at, static_cast<double>(bytes - rate_bytes_) / (at - rate_at_) / 1e9});
@@ -166,7 +181,8 @@ class Load {
   const Job job_;
   IoEngine& engine_;
   std::vector<Stream> streams_;
-  std::deque<Lease> idle_;  // the one that has been so for longest first
+  std::vector<Block> blocks_;
+  std::deque<Block*> idle_;  // the one that has been so for longest first
   Clock::time_point start_;
   uint64_t asked_bytes_ = 0;
   uint64_t under_way_ = 0;
