@@ -35,28 +35,9 @@ Buffer Buffer::on_heap(uint64_t size_bytes, uint64_t alignment_bytes) {
   return Buffer(Tier::host, data, size_bytes, [](std::byte* bytes, uint64_t) { std::free(bytes); });
 }
 
-Lease::Lease(Lease&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)),
-      tier_(other.tier_),
-      data_(std::exchange(other.data_, nullptr)),
-      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
-
-Lease& Lease::operator=(Lease&& other) noexcept {
-  if (this == &other) return *this;
-  give_back();
-  pool_ = std::exchange(other.pool_, nullptr);
-  tier_ = other.tier_;
-  data_ = std::exchange(other.data_, nullptr);
-  size_bytes_ = std::exchange(other.size_bytes_, 0);
-  return *this;
-}
-
-Lease::~Lease() { give_back(); }
-
 Lease Lease::over(Tier tier, std::span<std::byte> bytes) { return Lease(nullptr, tier, bytes); }
 
 void Lease::give_back() {
-  if (pool_ == nullptr) return;
   pool_->free_.push_back(data_);
   pool_ = nullptr;
 }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tiering/tier.h"
@@ -50,9 +51,22 @@ class BufferPool;
 class Lease {
  public:
   Lease() = default;
-  Lease(Lease&& other) noexcept;
-  Lease& operator=(Lease&& other) noexcept;
-  ~Lease();
+  Lease(Lease&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)),
+        tier_(other.tier_),
+        data_(std::exchange(other.data_, nullptr)),
+        size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+  Lease& operator=(Lease&& other) noexcept {
+    Lease taken(std::move(other));
+    std::swap(pool_, taken.pool_);
+    std::swap(tier_, taken.tier_);
+    std::swap(data_, taken.data_);
+    std::swap(size_bytes_, taken.size_bytes_);
+    return *this;
+  }
+  ~Lease() {
+    if (pool_ != nullptr) give_back();
+  }
 
   // A lease on bytes that no pool counts: the caller keeps them alive until the lease has ended.
   static Lease over(Tier tier, std::span<std::byte> bytes);

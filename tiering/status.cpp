@@ -26,6 +26,11 @@ Code code_of_errno(int error) {
 
 }  // namespace
 
+const std::string& Status::nothing() {
+  static const std::string kNothing;
+  return kNothing;
+}
+
 std::string errno_name(int error) {
   switch (error) {
 #define PENSTOCK_NAME(name) \

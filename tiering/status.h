@@ -4,6 +4,7 @@
 // exit code of the command that ends with it.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,25 +27,30 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
   Status(Code code, std::string message, std::string remedy = {})
-      : code_(code), message_(std::move(message)), remedy_(std::move(remedy)) {
+      : refusal_(std::make_shared<const Refusal>(Refusal{code, std::move(message), std::move(remedy)})) {
     CHECK(code != Code::kOk, "a refusal needs a code");
   }
 
-  bool ok() const { return code_ == Code::kOk; }
-  Code code() const { return code_; }
-  const std::string& message() const { return message_; }
+  bool ok() const { return refusal_ == nullptr; }
+  Code code() const { return ok() ? Code::kOk : refusal_->code; }
+  const std::string& message() const { return ok() ? nothing() : refusal_->message; }
   // What the user can do about it; may be empty.
-  const std::string& remedy() const { return remedy_; }
+  const std::string& remedy() const { return ok() ? nothing() : refusal_->remedy; }
 
   // The same refusal, seen from further out: `outer: message`.
   Status within(const std::string& outer) const {
-    return ok() ? Status() : Status(code_, outer + ": " + message_, remedy_);
+    return ok() ? Status() : Status(code(), outer + ": " + message(), remedy());
   }
 
  private:
-  Code code_ = Code::kOk;
-  std::string message_;
-  std::string remedy_;
+  struct Refusal {
+    Code code;
+    std::string message;
+    std::string remedy;
+  };
+  static const std::string& nothing();
+
+  std::shared_ptr<const Refusal> refusal_;  // none when all is well, so that this costs nothing
 };
 
 // `<what>: <where>: <errno as name and words>`, with a code chosen from the errno (ENOSPC does not fit, EACCES is the
