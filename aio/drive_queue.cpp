@@ -73,6 +73,23 @@ Run DriveQueue::cut_piece(std::vector<Run>& heap) {
   return piece;
 }
 
+void DriveQueue::note_moved(Operation operation, uint64_t bytes) {
+  switch (operation) {
+    case Operation::read:
+      ++counters_.reads;
+      counters_.read_bytes += bytes;
+      break;
+    case Operation::write:
+      ++counters_.writes;
+      counters_.written_bytes += bytes;
+      break;
+    case Operation::flush:
+      ++counters_.flushes;
+      break;
+  }
+  rate_.add(bytes);
+}
+
 std::vector<Run> DriveQueue::take_all() {
   std::vector<Run> all(std::make_move_iterator(flushes_.begin()), std::make_move_iterator(flushes_.end()));
   std::move(reads_.begin(), reads_.end(), std::back_inserter(all));

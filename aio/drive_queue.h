@@ -1,12 +1,14 @@
 // DriveQueue holds what waits for one drive and says what goes to it next.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "aio/backend.h"
+#include "aio/recent_rate.h"
 #include "tiering/transfer.h"
 
 namespace penstock::aio {
@@ -50,6 +52,8 @@ class DriveQueue {
   std::optional<Run> next_piece();
   // One piece has come back.
   void piece_ended() { --in_flight_; }
+  // That many bytes of one have moved.
+  void note_moved(Operation operation, uint64_t bytes);
 
   bool may_issue() const { return in_flight_ < options_.depth && !empty(); }
   bool empty() const { return flushes_.empty() && reads_.empty() && writes_.empty(); }
@@ -58,6 +62,8 @@ class DriveQueue {
 
   uint32_t drive() const { return drive_; }
   uint32_t in_flight() const { return in_flight_; }
+  // How long the drive is busy with what is with it; zero as long as that is not known.
+  std::chrono::nanoseconds busy_for() const { return rate_.time_for(counters_.bytes_in_flight); }
   DriveCounters& counters() { return counters_; }
   const DriveCounters& counters() const { return counters_; }
 
@@ -72,6 +78,7 @@ class DriveQueue {
   std::vector<Run> reads_;  // heaps, the most urgent at the front
   std::vector<Run> writes_;
   DriveCounters counters_;
+  RecentRate rate_;
 };
 
 }  // namespace penstock::aio

@@ -17,6 +17,7 @@ constexpr uint32_t kAttemptsMax = 10;          // without progress; the delays a
 constexpr milliseconds kFirstDelay{1};
 constexpr uint32_t kPartsOfDepth = 4;
 constexpr milliseconds kWatchEvery{250};
+constexpr std::chrono::microseconds kLooksAwayMost{200};
 
 bool may_try_again(int error) { return error == EINTR || error == EAGAIN || error == ENOMEM || error == EBUSY; }
 
@@ -239,27 +240,10 @@ void Engine::settle(const Completion& completion) {
   queue.counters().bytes_in_flight -= slot.piece.length_bytes;
 
   if (completion.result == static_cast<int64_t>(slot.piece.length_bytes)) {
-    count_moved(queue, slot.piece.request->operation, slot.piece.length_bytes);
+    queue.note_moved(slot.piece.request->operation, slot.piece.length_bytes);
     close_run(slot.piece.request, Status());
   } else {
     settle_shortfall(slot, completion.result);
-  }
-}
-
-void Engine::count_moved(DriveQueue& queue, Operation operation, uint64_t bytes) {
-  DriveCounters& counters = queue.counters();
-  switch (operation) {
-    case Operation::read:
-      ++counters.reads;
-      counters.read_bytes += bytes;
-      break;
-    case Operation::write:
-      ++counters.writes;
-      counters.written_bytes += bytes;
-      break;
-    case Operation::flush:
-      ++counters.flushes;
-      break;
   }
 }
 
@@ -276,7 +260,7 @@ void Engine::settle_shortfall(InFlight& slot, int32_t result) {
     piece.data += done;
     piece.length_bytes -= done;
     if (done > 0) {
-      count_moved(*slot.queue, operation, done);
+      slot.queue->note_moved(operation, done);
       piece.attempts = 0;
     }
   }
@@ -365,6 +349,18 @@ uint32_t Engine::worth_waking_for() const {
     if (queue->in_flight() > 0) least = std::min(least, queue->in_flight() / kPartsOfDepth);
   }
   return std::max(least, 1u);
+}
+
+// Until each drive has ended a part; where that would be one piece, its end is worth knowing at once.
+nanoseconds Engine::may_look_away() const {
+  if (!settled_.empty() || !delayed_.empty() || in_flight_ == 0) return nanoseconds(0);
+  nanoseconds least = kLooksAwayMost;
+  for (const auto& queue : queues_) {
+    if (queue->in_flight() == 0) continue;
+    if (queue->in_flight() < 2 * kPartsOfDepth) return nanoseconds(0);
+    least = std::min(least, queue->busy_for() / kPartsOfDepth);
+  }
+  return least;
 }
 
 nanoseconds Engine::until_next_alarm(nanoseconds timeout) const {

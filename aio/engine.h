@@ -40,6 +40,7 @@ class Engine final : public IoEngine {
   size_t wait(std::chrono::nanoseconds timeout) override;
   void wait_until(const std::function<bool()>& done) override;
   int completion_fd() const override;
+  std::chrono::nanoseconds may_look_away() const override;
   void drive_until_ended(const TransferState& state) override;
   void cancel_and_drain() override;
 
@@ -74,7 +75,6 @@ class Engine final : public IoEngine {
   void resume_delayed();
   void settle(const Completion& completion);
   void settle_shortfall(InFlight& slot, int32_t result);
-  void count_moved(DriveQueue& queue, Operation operation, uint64_t bytes);
   void close_run(const std::shared_ptr<Request>& request, Status outcome);
   size_t end_settled();
   void set_alarm() const;

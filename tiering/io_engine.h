@@ -93,6 +93,9 @@ class IoEngine : public TransferDriver {
   virtual void wait_until(const std::function<bool()>& done) = 0;
   // Readable when poll() may have something to end: for one thread that waits on drives, copies and messages at once.
   virtual int completion_fd() const = 0;
+  // How long that thread may wait for the others alone, so that it then finds several ends at once and no drive has run
+  // dry meanwhile: being woken for each costs the drives whose bytes pass through the processors a sixth of their rate.
+  virtual std::chrono::nanoseconds may_look_away() const = 0;
 
   // Ends every request that is not with the kernel yet with ECANCELED and waits for the others.
   virtual void cancel_and_drain() = 0;

@@ -8,6 +8,11 @@
 #include <utility>
 
 namespace penstock::engine {
+namespace {
+
+constexpr std::chrono::microseconds kAwayLeast{20};  // less than a sleep costs is none
+
+}  // namespace
 
 Executor::Executor(Parts parts)
     : parts_(parts),
@@ -26,12 +31,21 @@ void Executor::turn(std::chrono::milliseconds timeout) {
   for (Ticket ticket : std::exchange(held_back_, {})) begin_write(ticket, parts_.plan.moves[ticket.move]);
   // Hands over what was issued. What has ended by now, and who was answered, may let more be issued: no sleep before.
   events += parts_.io.poll() + answer_waiters();
-  if (events == 0) {
-    std::array<pollfd, 2> sources{pollfd{parts_.mailbox.descriptor(), POLLIN, 0},
-                                  pollfd{parts_.io.completion_fd(), POLLIN, 0}};
+  if (events == 0) sleep(timeout);
+  account();
+}
+
+// Messages always wake; the drives only when they are about to need more.
+void Executor::sleep(std::chrono::milliseconds timeout) {
+  std::array<pollfd, 2> sources{pollfd{parts_.mailbox.descriptor(), POLLIN, 0},
+                                pollfd{parts_.io.completion_fd(), POLLIN, 0}};
+  const std::chrono::nanoseconds away = parts_.io.may_look_away();
+  if (away >= kAwayLeast) {
+    const timespec until{0, away.count()};
+    ::ppoll(sources.data(), 1, &until, nullptr);
+  } else {
     ::poll(sources.data(), sources.size(), static_cast<int>(timeout.count()));
   }
-  account();
 }
 
 void Executor::begin(StepSetup setup) {

@@ -141,6 +141,7 @@ class Executor {
   Lease arena_lease() const { return Lease::over(Tier::host, parts_.memory.bytes()); }
   uint64_t deadline(Ticket ticket) const { return ticket.step * parts_.plan.moves.size() + ticket.move; }
 
+  void sleep(std::chrono::milliseconds timeout);
   size_t answer_waiters();
   void forget_closed_rounds();
   void account();

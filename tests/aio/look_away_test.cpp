@@ -1,0 +1,110 @@
+// For how long a thread may leave the drives to themselves: a quarter of what they are busy for, and not where it would
+// gather nothing.
+#include <gtest/gtest.h>
+
+#include "aio/engine.h"
+#include "aio/memory_backend.h"
+#include "aio/recent_rate.h"
+#include "aio/throttled_backend.h"
+#include "tests/aio/test_files.h"
+
+namespace penstock::aio {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr uint64_t kBlock = 64 * kKiB;
+constexpr double kBytesPerSecond = 4e9;
+
+TEST(RecentRate, IsOfTheBytesOfASpan) {
+  CoarseClock::time_point now{std::chrono::hours(1)};
+  RecentRate rate;
+  rate.add(kGiB, now);
+  EXPECT_EQ(rate.time_for(kMiB), nanoseconds(0)) << "since when they have been under way nobody knows";
+  for (int i = 0; i < 10; ++i) rate.add(1'000'000, now += milliseconds(10));
+  EXPECT_NEAR(static_cast<double>(rate.time_for(1'000'000).count()), 10e6, 1e3);
+}
+
+TEST(RecentRate, ForgetsSlowlyWhatAnIdleMomentHides) {
+  CoarseClock::time_point now{std::chrono::hours(1)};
+  RecentRate rate;
+  rate.add(0, now);
+  rate.add(1'000'000, now += milliseconds(100));
+  const nanoseconds before = rate.time_for(kMiB);
+  rate.add(1, now += milliseconds(100));
+  EXPECT_NEAR(static_cast<double>(before.count()) / static_cast<double>(rate.time_for(kMiB).count()), 0.9, 1e-3);
+  rate.add(2'000'000, now += milliseconds(100));
+  EXPECT_NEAR(static_cast<double>(rate.time_for(1'000'000).count()), 50e6, 1e3) << "faster is believed at once";
+}
+
+class LookAway : public ::testing::Test {
+ protected:
+  // So many blocks more are under way on the drive.
+  void ask(uint32_t drive, uint32_t blocks) {
+    for (uint32_t i = 0; i < blocks; ++i) {
+      const MemoryFile& file = drive == 0 ? first_ : second_;
+      transfers_.push_back(engine_.read(file, 0, Lease::over(Tier::host, memory_.bytes())));
+    }
+  }
+  void finish() {
+    for (Transfer& transfer : transfers_) EXPECT_TRUE(std::move(transfer).wait().ok());
+    transfers_.clear();
+  }
+  void learn_rates() {
+    const auto until = std::chrono::steady_clock::now() + milliseconds(250);
+    while (std::chrono::steady_clock::now() < until) {
+      ask(0, 32);
+      ask(1, 32);
+      finish();
+    }
+  }
+
+  MemoryFile first_{"a", kBlock, 0}, second_{"b", kBlock, 1};
+  OwnMemory memory_{kBlock};
+  Engine engine_{std::make_unique<ThrottledBackend>(
+                     std::make_unique<MemoryBackend>(),
+                     ThrottleOptions{.read_bytes_per_s = kBytesPerSecond, .write_bytes_per_s = kBytesPerSecond}),
+                 {.drive = {.block_bytes = kBlock, .depth = 64}, .drives = {}, .on_stuck = {}}};
+  std::vector<Transfer> transfers_;
+};
+
+TEST_F(LookAway, NotBeforeTheDriveIsKnown) {
+  ask(0, 32);
+  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0));
+  finish();
+}
+
+TEST_F(LookAway, NotWhereNothingOrLittleIsUnderWay) {
+  learn_rates();
+  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0));
+  ask(0, 7);
+  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0)) << "a quarter of it is one";
+  ask(1, 32);
+  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0)) << "the first may run dry unseen";
+  finish();
+}
+
+TEST_F(LookAway, NotWhileSomeoneIsStillToBeTold) {
+  learn_rates();
+  ask(0, 32);
+  Transfer nothing = engine_.read(first_, 0, Lease());
+  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0));
+  finish();
+}
+
+TEST_F(LookAway, ForAQuarterOfWhatTheDriveIsBusyFor) {
+  learn_rates();
+  ask(0, 32);
+  ask(1, 8);  // 131 us of work at the drive's rate; the machine may be slower than the throttle
+  EXPECT_GT(engine_.may_look_away(), microseconds(25));
+  EXPECT_LE(engine_.may_look_away(), microseconds(200));
+  finish();
+  ask(0, 64);  // 1 ms of work
+  EXPECT_EQ(engine_.may_look_away(), microseconds(200)) << "messages come through, but some things wait for both";
+  finish();
+}
+
+}  // namespace
+}  // namespace penstock::aio
