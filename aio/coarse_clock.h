@@ -1,4 +1,5 @@
-// CoarseClock: for ages in seconds, asked for each piece. Lags by a few milliseconds and costs a fifth of steady_clock.
+// CoarseClock: for spans of tens of milliseconds and more, asked for each piece. Lags by a tick of the kernel, a few
+// milliseconds, and costs a fifth of steady_clock.
 #pragma once
 
 #include <time.h>

@@ -95,6 +95,7 @@ class IoEngine : public TransferDriver {
   virtual int completion_fd() const = 0;
   // How long that thread may wait for the others alone, so that it then finds several ends at once and no drive has run
   // dry meanwhile: being woken for each costs the drives whose bytes pass through the processors a sixth of their rate.
+  // Zero: not at all, each end is worth knowing at once.
   virtual std::chrono::nanoseconds may_look_away() const = 0;
 
   // Ends every request that is not with the kernel yet with ECANCELED and waits for the others.
