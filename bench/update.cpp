@@ -3,8 +3,8 @@
 // On paper: a parameter's lo16, m and v are read (10 B), and with hi16 written back (12 B). The drive moves that
 // mixture at a rate which is measured between the steps on the store's own bytes, with nothing computed; the floor is
 // bytes by rate. Where the CPU is slower than the drive, its update rate is the floor. Said besides: what the drive
-// gives at the same moment on a small scratch file, and what it gives while as many tiles are updated in memory, which
-// is less where its bytes pass through the same processors.
+// gives at the same moment on a small scratch file, and to a plain loop that reads, updates and writes the same tiles,
+// which is less where the drive's bytes pass through the same processors.
 //
 //   build/bench/update FOLDER[,FOLDER...] [--params 250M,1B] [--rounds 5] [--clip never,tenth,always]
 //                      [--retained 1,0.5,0] [--budget 4GiB] [--durability exit] [--quick] [--json]
@@ -25,6 +25,7 @@
 #include "bench/support/drive_statistics.h"
 #include "bench/support/flags.h"
 #include "bench/support/foretold.h"
+#include "bench/support/pipeline_rate.h"
 #include "bench/support/steps.h"
 #include "bench/support/store_rate.h"
 #include "tools/nvme/rig.h"
@@ -150,8 +151,6 @@ class Case {
 
  private:
   static constexpr int kFirstSteps = 3;  // until every slot was written once
-  // Of the updates beside a drive's traffic: as many tiles as a step has windows for a drive.
-  static constexpr uint64_t kUpdatedMemoryBytes = 18 * kMiB;
 
   Status open() {
     PENSTOCK_TRY(run_->open());
@@ -179,8 +178,8 @@ class Case {
     ns_.push_back(elapsed.count() / flags_.steps / per_ * 1e9);
     floors_.push_back(std::max(drive_ns, update_bytes / settings_.machine.host_gbps));
     ratios_.push_back(floors_.back() / ns_.back());
-    const double beside_gbps = (beside_gbps_[beside_gbps_.size() - 2] + beside_gbps_.back()) / 2;
-    beside_ratios_.push_back((moved.read + moved.written) / beside_gbps / ns_.back());
+    const double pipeline_gbps = (pipeline_gbps_[pipeline_gbps_.size() - 2] + pipeline_gbps_.back()) / 2;
+    pipeline_ratios_.push_back((moved.read + moved.written) / pipeline_gbps / ns_.back());
     reads_.push_back(moved.read);
     writes_.push_back(moved.written);
     planned_reads_.push_back(planned.read);
@@ -209,15 +208,13 @@ class Case {
     const double read = static_cast<double>(plan.read_bytes());
     traffic_.read_share = read / (read + written_bytes(plan));
     traffic_.seconds = probe_s_;
-    const uint64_t tile_elements = plan.tiles.tile_elements();
     run_->close();
     PENSTOCK_TRY_ASSIGN(gbps, bench::measure_store_gbps(settings_.folders, traffic_));
     PENSTOCK_TRY_ASSIGN(scratch,
                         rig_->run({.read_share = traffic_.read_share, .depth = 8, .seconds = probe_s_}, no_tick));
-    bench::UpdatesBeside updates(StateForm(), tile_elements, kUpdatedMemoryBytes * flags_.folders.size());
-    PENSTOCK_TRY_ASSIGN(beside_gbps, bench::measure_store_gbps(settings_.folders, traffic_, &updates));
+    PENSTOCK_TRY_ASSIGN(pipeline_gbps, bench::measure_pipeline_gbps(settings_.folders, StateForm(), traffic_));
     store_gbps_.push_back(gbps);
-    beside_gbps_.push_back(beside_gbps);
+    pipeline_gbps_.push_back(pipeline_gbps);
     scratch_gbps_.push_back(scratch.gbps());
     PENSTOCK_TRY(open());
     return gbps;
@@ -228,12 +225,13 @@ class Case {
     if (settings_.clip) name += text(" clip ", strike_share_, " retained ", retained_);
     if (flags_.budget_bytes) name += text(" budget ", bytes_text(flags_.budget_bytes));
     if (text_of(plan.durability) != "step") name += text(" durable ", text_of(plan.durability));
-    print(flags_, name, median(ns_), "ns/param", median(floors_), median(ratios_), 1 / 1.05,
-          text("read ", median(reads_), " of ", median(planned_reads_), " B, written ", median(writes_), " of ",
-               median(planned_writes_), " B, peak ", bytes_text(peak_bytes), " of ",
-               bytes_text(plan.needed_bytes(Tier::host)), " planned; the drives give ", median(store_gbps_), " GB/s, ",
-               median(scratch_gbps_), " on a scratch file, ", median(beside_gbps_),
-               " with as many updates beside and nothing else: ", fixed(median(beside_ratios_), 3), " of that speed"));
+    print(
+        flags_, name, median(ns_), "ns/param", median(floors_), median(ratios_), 1 / 1.05,
+        text("read ", median(reads_), " of ", median(planned_reads_), " B, written ", median(writes_), " of ",
+             median(planned_writes_), " B, peak ", bytes_text(peak_bytes), " of ",
+             bytes_text(plan.needed_bytes(Tier::host)), " planned; the drives give ", median(store_gbps_), " GB/s, ",
+             median(scratch_gbps_), " on a scratch file, ", median(pipeline_gbps_),
+             " to a plain loop that reads, updates and writes: ", fixed(median(pipeline_ratios_), 3), " of its speed"));
   }
 
   const Flags& flags_;
@@ -247,8 +245,8 @@ class Case {
   uint64_t opened_at_ = 0;
   double gbps_ = 0;  // of the last probe, which stands between two rounds
   // By round.
-  std::vector<double> ratios_, beside_ratios_, ns_, floors_, reads_, writes_, planned_reads_, planned_writes_,
-      store_gbps_, scratch_gbps_, beside_gbps_;
+  std::vector<double> ratios_, pipeline_ratios_, ns_, floors_, reads_, writes_, planned_reads_, planned_writes_,
+      store_gbps_, scratch_gbps_, pipeline_gbps_;
 };
 
 // A case's peak of memory is its own only in a process of its own.

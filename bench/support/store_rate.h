@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/support/updates_beside.h"
 #include "tiering/status.h"
 
 namespace penstock::bench {
@@ -17,9 +16,8 @@ struct StoreTraffic {
   uint64_t first_tile = 0;  // where to begin; moves on, so that the next measurement is of other tiles
 };
 
-// GB/s, reads and writes together, with updates beside them if there are any. REQUIRES: nobody has the store open, and
-// it has free slots. Leaves its state as it is.
-Result<double> measure_store_gbps(const std::vector<std::string>& folders, StoreTraffic& traffic,
-                                  UpdatesBeside* beside = nullptr);
+// GB/s, reads and writes together. REQUIRES: nobody has the store open, and it has free slots. Leaves its state as it
+// is.
+Result<double> measure_store_gbps(const std::vector<std::string>& folders, StoreTraffic& traffic);
 
 }  // namespace penstock::bench
