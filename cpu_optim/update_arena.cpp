@@ -2,7 +2,6 @@
 
 #include <oneapi/tbb/info.h>
 #include <oneapi/tbb/task_arena.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +12,7 @@
 #include <system_error>
 #include <thread>
 
+#include "cpu_optim/processor_set.h"
 #include "tiering/check.h"
 
 namespace penstock::cpu_optim {
@@ -23,15 +23,6 @@ constexpr uint64_t kPieceElements = kBlockElements;
 // Pieces per thread in for_pieces(): enough that a worker who was preempted does not hold up the rest for long.
 constexpr uint64_t kPiecesPerThread = 8;
 
-cpu_set_t processors_allowed() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CHECK(sched_getaffinity(0, sizeof(set), &set) == 0, "sched_getaffinity refuses");
-  return set;
-}
-
-bool may_use(const cpu_set_t& set, int cpu) { return cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &set); }
-
 tbb::numa_node_id numa_id(const UpdateArenaOptions& options) {
   return options.numa_node < 0 ? tbb::task_arena::automatic
                                : tbb::info::numa_nodes().at(static_cast<size_t>(options.numa_node));
@@ -41,15 +32,8 @@ uint32_t threads_wanted(const UpdateArenaOptions& options) {
   if (options.threads != 0) return options.threads;
   if (!options.cpus.empty()) return static_cast<uint32_t>(options.cpus.size());
   if (options.numa_node >= 0) return static_cast<uint32_t>(tbb::info::default_concurrency(numa_id(options)));
-  const cpu_set_t set = processors_allowed();
-  return static_cast<uint32_t>(CPU_COUNT(&set));
-}
-
-void pin_this_thread(int cpu) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(cpu, &one);
-  sched_setaffinity(0, sizeof(one), &one);  // a processor that is gone leaves the worker unpinned
+  const int processors = std::max(1, ProcessorSet::allowed().count());
+  return std::min(static_cast<uint32_t>(processors), UpdateArenaOptions::kThreadsMax);
 }
 
 // Pieces that workers take one after another; whoever ends the last one says so.
@@ -128,9 +112,9 @@ Status validate(const UpdateArenaOptions& options) {
   if (!options.cpus.empty() && options.numa_node >= 0) {
     return refuse("workers pinned by cpus and by numa_node", "give one of the two");
   }
-  const cpu_set_t allowed = processors_allowed();
+  const ProcessorSet allowed = ProcessorSet::allowed();
   for (int cpu : options.cpus) {
-    if (!may_use(allowed, cpu)) return refuse(text("cpu ", cpu), "name processors that this process may run on");
+    if (!allowed.has(cpu)) return refuse(text("cpu ", cpu), "name processors that this process may run on");
   }
   if (options.numa_node >= 0 && static_cast<size_t>(options.numa_node) >= tbb::info::numa_nodes().size()) {
     return refuse(text("NUMA node ", options.numa_node), text("there are ", tbb::info::numa_nodes().size()));
@@ -184,7 +168,8 @@ struct UpdateArena::Impl {
   }
 
   void be_worker(size_t number) {
-    if (!options.cpus.empty()) pin_this_thread(options.cpus[number % options.cpus.size()]);
+    // A processor that is gone leaves the worker unpinned.
+    if (!options.cpus.empty()) ProcessorSet::of_one(options.cpus[number % options.cpus.size()]).pin_this_thread();
     slots.execute([this] { work_until_the_end(); });
   }
 

@@ -17,6 +17,7 @@
 #include <set>
 #include <thread>
 
+#include "cpu_optim/processor_set.h"
 #include "tests/cpu_optim/tile_world.h"
 #include "tests/support/instrumented.h"
 #include "tests/support/watchdog.h"
@@ -237,7 +238,7 @@ TEST(UpdateArena, RefusesThreadsAndPlacesThatThereAreNot) {
   for (uint32_t threads : {~0u, 1u << 31, UpdateArenaOptions::kThreadsMax + 1}) {
     EXPECT_FALSE(validate(UpdateArenaOptions{.threads = threads}).ok()) << threads;
   }
-  for (int cpu : {-1, CPU_SETSIZE, std::numeric_limits<int>::max()}) {
+  for (int cpu : {-1, CPU_SETSIZE, ProcessorSet::kProcessorsMax, std::numeric_limits<int>::max()}) {
     EXPECT_FALSE(validate(UpdateArenaOptions{.cpus = {0, cpu}}).ok()) << cpu;
   }
   EXPECT_FALSE(validate(UpdateArenaOptions{.cpus = {0}, .numa_node = 0}).ok());
@@ -304,6 +305,17 @@ TEST(UpdateArena, HasAThreadForEachProcessorOfItsNumaNode) {
   std::atomic<uint64_t> covered{0};
   arena.for_pieces(100, 1, [&](uint64_t begin, uint64_t end) { covered += end - begin; });
   EXPECT_EQ(covered, 100u);
+}
+
+TEST(ProcessorSet, HoldsProcessorsBeyondWhatTheLibrarysSetDoes) {
+  for (int cpu : {0, CPU_SETSIZE - 1, CPU_SETSIZE, ProcessorSet::kProcessorsMax - 1}) {
+    const ProcessorSet one = ProcessorSet::of_one(cpu);
+    EXPECT_EQ(one.count(), 1) << cpu;
+    EXPECT_TRUE(one.has(cpu)) << cpu;
+    EXPECT_FALSE(one.has(cpu ^ 1)) << cpu;
+  }
+  for (int cpu : {-1, ProcessorSet::kProcessorsMax}) EXPECT_EQ(ProcessorSet::of_one(cpu).count(), 0) << cpu;
+  EXPECT_GE(ProcessorSet::allowed().count(), 1);
 }
 
 TEST(UpdateArena, PinsItsWorkersAndNobodyElse) {

@@ -1,12 +1,11 @@
 #include "tools/system/limits.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <functional>
 
+#include "cpu_optim/processor_set.h"
 #include "tiering/tier.h"
 
 namespace penstock::tools {
@@ -102,11 +101,6 @@ uint64_t usable_memory_bytes(const SystemFiles& files) {
   return std::min(total, cgroup_memory_limit_bytes(files).value_or(total));
 }
 
-uint32_t usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(0, sizeof(set), &set);
-  return static_cast<uint32_t>(CPU_COUNT(&set));
-}
+uint32_t usable_processors() { return static_cast<uint32_t>(cpu_optim::ProcessorSet::allowed().count()); }
 
 }  // namespace penstock::tools
