@@ -205,8 +205,8 @@ class Case {
   // Of the store's own bytes, which nobody else may have open meanwhile.
   Result<double> probe() {
     const Plan& plan = run_->engine().plan();
-    const double read = static_cast<double>(plan.read_bytes());
-    traffic_.read_share = read / (read + written_bytes(plan));
+    const Moved coming = foretell(plan);
+    traffic_.read_share = coming.read / (coming.read + coming.written);
     traffic_.seconds = probe_s_;
     run_->close();
     PENSTOCK_TRY_ASSIGN(gbps, bench::measure_store_gbps(settings_.folders, traffic_));

@@ -23,10 +23,15 @@ class StoreLoad {
   }
 
  private:
-  // Reads go on half a store away from the writes.
+  // Writes stay in one half of the store and reads in the other, so that neither catches up with the other.
+  TileId in_half(uint64_t count, uint64_t half) const {
+    const uint64_t tiles = access_.tiles();
+    return (traffic_.first_tile + half * (tiles / 2) + count % (tiles / 2)) % tiles;
+  }
+
   void issue(Lease lease) {
     aio::TileStore& store = access_.store();
-    const TileId to_read = (traffic_.first_tile + access_.tiles() / 2 + reads_) % access_.tiles();
+    const TileId to_read = in_half(reads_, 1);
     const aio::TileStore::Range state = access_.state_of(to_read);
     if (read_bytes_ <= traffic_.read_share * static_cast<double>(access_.moved_or_asked_bytes())) {
       auto reading = store.begin_read(to_read, state);
@@ -37,7 +42,7 @@ class StoreLoad {
                      [this, place = reading->place](const Lease&) { access_.store().end_read(place); });
       return;
     }
-    const TileId to_write = (traffic_.first_tile + writes_) % access_.tiles();
+    const TileId to_write = in_half(writes_, 0);
     const auto writing = store.begin_write(to_write, Update::final).value();
     CHECK(writing.has_value(), "the store has one slot a tile");
     ++writes_;
