@@ -32,7 +32,8 @@ uint32_t threads_wanted(const UpdateArenaOptions& options) {
   if (options.threads != 0) return options.threads;
   if (!options.cpus.empty()) return static_cast<uint32_t>(options.cpus.size());
   if (options.numa_node >= 0) return static_cast<uint32_t>(tbb::info::default_concurrency(numa_id(options)));
-  const int processors = std::max(1, ProcessorSet::allowed().count());
+  const int processors = ProcessorSet::allowed().count();
+  CHECK(processors > 0, "sched_getaffinity refuses");
   return std::min(static_cast<uint32_t>(processors), UpdateArenaOptions::kThreadsMax);
 }
 
