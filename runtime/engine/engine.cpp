@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "runtime/engine/engine_core.h"
@@ -190,14 +191,26 @@ UnitNumbers Engine::numbers_of(const StepBegin& begin, uint32_t unit) const {
 
 Status Engine::gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {
   PENSTOCK_TRY(expect_in_step(true, "gradient"));
+  return as_intake([&] {
+    PENSTOCK_TRY_ASSIGN(taken, intake_->take(unit, micro_batch, dtype, values));
+    if (taken == GradientIntake::Taken::added) return Status();
+    PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
+      intake_->finish(unit, dtype, values, tile.first_element, tile.elements, place, squares);
+    }));
+    intake_->finished(unit);
+    return Status();
+  });
+}
+
+// What does not wait for a lane is booked as intake.
+template <typename Function>
+Status Engine::as_intake(Function work) {
+  auto stalled = [&] { return std::accumulate(report_.stall_s.begin(), report_.stall_s.end(), 0.0); };
   report_.trainer_s += seconds_since(left_);
   const Clock::time_point start = Clock::now();
-  const double stalled_before = std::accumulate(report_.stall_s.begin(), report_.stall_s.end(), 0.0);
-  Result<GradientIntake::Taken> taken = intake_->take(unit, micro_batch, dtype, values);
-  Status status = taken.status();
-  if (taken.ok() && *taken == GradientIntake::Taken::completes) status = hand_over(unit, dtype, values);
-  const double stalled = std::accumulate(report_.stall_s.begin(), report_.stall_s.end(), 0.0) - stalled_before;
-  report_.intake_s += seconds_since(start) - stalled;
+  const double stalled_before = stalled();
+  const Status status = work();
+  report_.intake_s += seconds_since(start) - (stalled() - stalled_before);
   left_ = Clock::now();
   return status;
 }
@@ -217,7 +230,7 @@ Status Engine::take_places(uint32_t tile, std::deque<std::byte*>& places) {
       [](EngineCore&) { return Status(); });
 }
 
-Status Engine::hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values) {
+Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
   std::deque<std::byte*> places;  // of this tile and those that follow
   for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
     const Tile& shape = plan_->tiles[tile];
@@ -226,10 +239,9 @@ Status Engine::hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> 
     places.pop_front();
     const uint64_t first_block = shape.first_element / kBlockElements;
     std::span<double> squares(squares_[unit].data() + first_block, ceil_div(shape.elements, kBlockElements));
-    intake_->finish(unit, dtype, values, shape.first_element, shape.elements, place, squares);
+    fill(shape, place, squares);
     thread_->mailbox().post([this, tile, squares] { core_->executor().gradient_complete(tile, squares); });
   }
-  intake_->finished(unit);
   return Status();
 }
 
@@ -241,12 +253,15 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   const Unit& shape = units[unit];
   if (!shape.trainable) return refuse(shape.name + " is frozen");
   if (std::string why = intake_->why_not_absent(unit); !why.empty()) return refuse(shape.name + why);
-  if (absent == Absent::zero) {
-    std::vector<std::byte> zeros(shape.elements * bytes_of(options_.request.workload.form.gradient));
-    intake_->expect_last(unit);
-    return gradient(unit, begin_.micro_batches - 1, options_.request.workload.form.gradient, zeros);
-  }
   intake_->give_up(unit);
+  if (absent == Absent::zero) {
+    return as_intake([&] {
+      return hand_over(unit, [](const Tile& tile, std::byte* place, std::span<double> squares) {
+        std::memset(place, 0, tile.gradient_bytes);
+        std::fill(squares.begin(), squares.end(), 0.0);
+      });
+    });
+  }
   std::fill(squares_[unit].begin(), squares_[unit].end(), 0.0);
   return thread_->ask([&] {
     for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {

@@ -139,7 +139,11 @@ class Engine {
   Status check_groups(const std::vector<Hyper>& groups) const;
   UnitNumbers numbers_of(const StepBegin& begin, uint32_t unit) const;
   Status take_places(uint32_t tile, std::deque<std::byte*>& places);
-  Status hand_over(uint32_t unit, Dtype dtype, std::span<const std::byte> values);
+  template <typename Function>
+  Status as_intake(Function work);
+  // `fill` writes a tile's gradient into its place, and its sums of squares by block.
+  using FillGradient = std::function<void(const Tile& tile, std::byte* place, std::span<double> squares)>;
+  Status hand_over(uint32_t unit, const FillGradient& fill);
   template <typename Function>
   Status wait_for(std::function<bool(EngineCore&)> ready, Function then);
 

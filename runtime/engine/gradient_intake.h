@@ -36,10 +36,8 @@ class GradientIntake {
 
   // What the unit has got in this step, so that it cannot be without a gradient; empty if nothing.
   std::string why_not_absent(uint32_t unit) const;
-  // The unit has no gradient in this step.
+  // Nothing will be handed over for the unit in this step.
   void give_up(uint32_t unit) { units_[unit].done = true; }
-  // What comes next is the whole gradient.
-  void expect_last(uint32_t unit) { units_[unit].contributions = micro_batches_ * workload_.units[unit].uses - 1; }
 
   bool complete(uint32_t unit) const { return units_[unit].done; }
 
