@@ -287,9 +287,11 @@ Result<StepReport> Engine::step(StepState state) {
   report_.gradient_norm = std::sqrt(squares) / begin_.loss_scale;
   double factor = options_.clip_norm > 0 ? options_.clip_norm / (report_.gradient_norm + 1e-6) : 1;
   report_.verdict = Verdict::confirm;
-  if (options_.clip_norm > 0 && factor < 1) report_.verdict = Verdict::strike;
+  // A norm that is no number clips nothing; but what had come before may have stopped speculation, which only a strike
+  // ends, be it one by 1.
+  if (options_.clip_norm > 0 && !(factor >= 1)) report_.verdict = Verdict::strike;
   if (options_.skip_overflow && !std::isfinite(squares)) report_.verdict = Verdict::skip;
-  report_.clip_factor = report_.verdict == Verdict::strike ? factor : 1;
+  report_.clip_factor = report_.verdict == Verdict::strike && !std::isnan(factor) ? factor : 1;
 
   const uint64_t updates = updates_done_ + (report_.verdict != Verdict::skip);
   RootPayload payload =

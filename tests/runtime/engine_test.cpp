@@ -198,6 +198,31 @@ TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
   }
 }
 
+// The partial norm had passed the clip for certain, and then there is no norm.
+TEST(Engine, EndsAStepWhoseGradientsAreLargeAndThenNoNumbers) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
+  for (auto [first, last] : {std::pair{100.0f, kNan}, {kInfinity, kNan}, {kInfinity, kInfinity}, {0.001f, kNan}}) {
+    SCOPED_TRACE(testing::Message() << first << ", then " << last);
+    EngineWorld world(5);
+    world.options.clip_norm = world.settings.clip = 5;
+    world.options.request.workload.clipping.on = true;
+    ASSERT_TRUE(world.create().ok());
+    Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
+    for (auto [unit, value] : {std::pair{2u, first}, {1u, 0.001f}, {0u, last}}) {
+      plain::Unit& plain = world.plain().units[unit];
+      const std::vector<uint16_t> gradient(plain.p.size(), static_cast<uint16_t>(plain::bits(value) >> 16));
+      ASSERT_TRUE((*engine)->gradient(unit, 0, Dtype::bf16, std::as_bytes(std::span(gradient))).ok());
+      plain.add_gradient(gradient.data(), true, true);
+    }
+    Result<StepReport> report = (*engine)->step();
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    plain::step(world.plain().units, world.settings, world.plain().updates);
+    EXPECT_EQ(world.words_different(**engine), 0u);
+  }
+}
+
 // The plan reads states in backward order; a trainer may not keep to it.
 TEST(Engine, TakesGradientsInAnyOrder) {
   Watchdog watchdog(std::chrono::seconds(120), "a step whose gradients come in another order than planned");
