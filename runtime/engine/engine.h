@@ -114,7 +114,8 @@ class Engine {
   std::vector<std::string> remarks() const;
 
   Status begin(const StepBegin& begin);
-  // `values`: the whole unit, element by element. Micro-batches of a unit come in ascending order.
+  // `values`: the whole unit, element by element. Micro-batches of a unit come in ascending order, each once for every
+  // use.
   Status gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values);
   // The unit has no gradient in this step at all, of no micro-batch: `skip` leaves it untouched, `zero` updates with
   // zeros.

@@ -34,7 +34,10 @@ Result<GradientIntake::Taken> GradientIntake::take(uint32_t index, uint32_t micr
   }
   if (micro_batch >= micro_batches_) return refuse(text("the step has ", micro_batches_, " micro-batches"));
   if (state.done) return refuse("the gradient is complete already");
-  if (micro_batch < state.last_micro_batch) return refuse(text("comes after micro-batch ", state.last_micro_batch));
+  const uint64_t of_earlier = uint64_t{micro_batch} * unit.uses;
+  if (state.contributions < of_earlier)
+    return refuse(text("comes before micro-batch ", state.contributions / unit.uses));
+  if (state.contributions >= of_earlier + unit.uses) return refuse("has come already");
   state.last_micro_batch = micro_batch;
   if (++state.contributions == micro_batches_ * unit.uses) {
     state.done = true;

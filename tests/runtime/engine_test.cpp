@@ -514,6 +514,39 @@ TEST(Engine, RefusesAnAbsentGradientOfWhatHasOneOrIsNotThere) {
   EXPECT_TRUE((*engine)->step().ok());
 }
 
+// Counted together, they would complete a gradient that another one is missing from.
+TEST(Engine, RefusesAMicroBatchTwiceOrBeforeItsTurn) {
+  EngineWorld world(5);
+  world.options.request.workload.micro_batches = world.micro_batches = 2;
+  world.options.request.workload.units[2].uses = 2;
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups, .micro_batches = 2}).ok());
+  auto give = [&](uint32_t unit, uint32_t mb) {
+    const std::vector<uint16_t> values(world.options.request.workload.units[unit].elements, 0x3f80);
+    return (*engine)->gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values)));
+  };
+  auto expect_refused = [&](uint32_t unit, uint32_t mb, const std::string& why) {
+    Status refused = give(unit, mb);
+    EXPECT_EQ(refused.code(), Code::kUsage);
+    EXPECT_EQ(refused.message(), text("gradient: unit ", unit, ", micro-batch ", mb, ": ", why));
+  };
+  expect_refused(0, 1, "comes before micro-batch 0");
+  ASSERT_TRUE(give(0, 0).ok());
+  expect_refused(0, 0, "has come already");
+  ASSERT_TRUE(give(0, 1).ok());
+  expect_refused(0, 1, "the gradient is complete already");
+  // Of one that is used twice, each comes twice.
+  ASSERT_TRUE(give(2, 0).ok());
+  expect_refused(2, 1, "comes before micro-batch 0");
+  ASSERT_TRUE(give(2, 0).ok());
+  expect_refused(2, 0, "has come already");
+  for (int use = 0; use < 2; ++use) ASSERT_TRUE(give(2, 1).ok());
+  ASSERT_TRUE((*engine)->absent_gradient(1, Absent::zero).ok());
+  EXPECT_TRUE((*engine)->step().ok());
+}
+
 TEST(Engine, TellsWhereTheTimeWent) {
   EngineWorld world(5);
   ASSERT_TRUE(world.create().ok());
