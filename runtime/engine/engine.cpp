@@ -296,6 +296,7 @@ Result<StepReport> Engine::step(StepState state) {
   const uint64_t updates = updates_done_ + (report_.verdict != Verdict::skip);
   RootPayload payload =
       root_payload({updates, std::move(state)}, steps_done_ + 1, begin_.loss_scale, options_.config_hash);
+  PENSTOCK_TRY(validate(payload).within("step"));
   Executor::Moved moved;
   PENSTOCK_TRY(wait_for([](EngineCore& core) { return core.executor().gradients_complete(); },
                         [&](EngineCore& core) {

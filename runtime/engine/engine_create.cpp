@@ -4,6 +4,7 @@
 #include "aio/host_arena.h"
 #include "cpu_optim/checksum.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/root_state.h"
 #include "tiering/arithmetic/convert.h"
 #include "tiering/plan_search.h"
 
@@ -74,6 +75,7 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   create.slots = slots_per_tile(request);
   create.existing = existing;
   create.payload.config_hash = options.config_hash;
+  PENSTOCK_TRY(validate(create.payload).within("create"));
   create.checksum = cpu_optim::checksum_function();
   create.memory = arena->bytes();
   create.rates = request.machine.step_rates(drives.folders.size());

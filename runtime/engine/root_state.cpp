@@ -21,6 +21,15 @@ RootPayload root_payload(RootState state, uint64_t step, double loss_scale, cons
   return payload;
 }
 
+Status validate(const RootPayload& payload) {
+  if (payload.size_bytes() <= kPayloadBytesMax) return Status();
+  return Status(Code::kUsage,
+                text("state beside the tiles: rng ", payload.rng.size(), " B, data position ",
+                     payload.data_position.size(), " B, schedule ", payload.schedule.size(), " B, configuration ",
+                     payload.config_hash.size(), " B: a root holds ", kPayloadBytesMax, " B together"),
+                "keep seeds and counts, from which the rest is made again");
+}
+
 Result<RootState> parse_root_state(const RootPayload& payload) {
   RootState state;
   state.state.rng = payload.rng;

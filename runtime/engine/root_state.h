@@ -12,6 +12,8 @@ struct RootState {
 };
 
 RootPayload root_payload(RootState state, uint64_t step, double loss_scale, const std::string& config_hash);
+// Refuses more than a root holds.
+Status validate(const RootPayload& payload);
 Result<RootState> parse_root_state(const RootPayload& payload);
 
 }  // namespace penstock::engine

@@ -365,6 +365,33 @@ TEST(Engine, RefusesALossScaleThatScalesNothing) {
   EXPECT_TRUE((*engine)->begin({.groups = world.groups}).ok());
 }
 
+TEST(Engine, RefusesMoreStateThanARootHolds) {
+  EngineWorld world(30);
+  world.options.config_hash = std::string(4096, 'x');
+  Status created = world.create();
+  EXPECT_EQ(created.code(), Code::kUsage);
+  EXPECT_NE(created.message().find("configuration 4096 B: a root holds 2048 B"), std::string::npos)
+      << created.message();
+  world.options.config_hash = "";
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
+  for (uint32_t unit : {0u, 1u, 2u}) ASSERT_TRUE((*engine)->absent_gradient(unit, Absent::zero).ok());
+  StepState state;
+  state.rng = std::string(5056, 'x');  // of torch's generator
+  Status refused = (*engine)->step(state).status();
+  EXPECT_EQ(refused.code(), Code::kUsage);
+  EXPECT_NE(refused.message().find("step: state beside the tiles: rng 5056 B"), std::string::npos) << refused.message();
+  // A refusal is no failure: the step goes on.
+  state.rng = "seed 5";
+  ASSERT_TRUE((*engine)->step(state).ok());
+  engine->reset();
+  engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ((*engine)->restored_state().rng, "seed 5");
+}
+
 TEST(Engine, RefusesAnotherModelByName) {
   EngineWorld world(3);
   ASSERT_TRUE(world.create().ok());
