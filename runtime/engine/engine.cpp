@@ -119,13 +119,14 @@ Status Engine::expect_in_step(bool in_step, const char* verb) {
 Status Engine::begin(const StepBegin& begin) {
   PENSTOCK_TRY(expect_in_step(false, "begin"));
   const Workload& workload = options_.request.workload;
-  if (begin.micro_batches > workload.micro_batches) {
+  if (begin.micro_batches == 0 || begin.micro_batches > workload.micro_batches) {
     return Status(Code::kUsage,
                   text("begin: ", begin.micro_batches, " micro-batches, planned for ", workload.micro_batches));
   }
   PENSTOCK_TRY(check_groups(begin.groups));
-  if (!(begin.loss_scale > 0) || !std::isfinite(begin.loss_scale)) {
-    return Status(Code::kUsage, text("begin: a loss scale of ", begin.loss_scale), "a finite number above 0");
+  if (!(begin.loss_scale > 0) || !std::isnormal(static_cast<float>(1 / begin.loss_scale))) {
+    return Status(Code::kUsage, text("begin: a loss scale of ", begin.loss_scale),
+                  "a number above 0 whose inverse is a float, and neither infinite nor almost 0");
   }
   began_ = Clock::now();
   report_ = StepReport();

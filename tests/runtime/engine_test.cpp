@@ -353,13 +353,14 @@ TEST(Engine, RefusesToReadOrWriteWhatIsNotThere) {
   EXPECT_TRUE(write(**engine, 0, Role::weight, 199'990, words).ok());
 }
 
-// A root that held one would not be believed.
+// A root that held one would not be believed, or gradients would be multiplied by infinity or by nothing: there a scale
+// ends that is halved whenever gradients overflow.
 TEST(Engine, RefusesALossScaleThatScalesNothing) {
   EngineWorld world(30);
   ASSERT_TRUE(world.create().ok());
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
-  for (double scale : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+  for (double scale : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity(), 0x1p-130, 0x1p130, 1e-320}) {
     EXPECT_EQ((*engine)->begin({.groups = world.groups, .loss_scale = scale}).code(), Code::kUsage) << scale;
   }
   EXPECT_TRUE((*engine)->begin({.groups = world.groups}).ok());
@@ -539,6 +540,15 @@ TEST(Engine, RefusesAnAbsentGradientOfWhatHasOneOrIsNotThere) {
   ASSERT_TRUE((*engine)->absent_gradient(0, Absent::skip).ok());
   expect_refused(0, "unit unit0 was declared absent");
   EXPECT_TRUE((*engine)->step().ok());
+}
+
+TEST(Engine, RefusesAStepOfNoMicroBatch) {
+  EngineWorld world(30);
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ((*engine)->begin({.groups = world.groups, .micro_batches = 0}).message(),
+            "begin: 0 micro-batches, planned for 1");
 }
 
 // Counted together, they would complete a gradient that another one is missing from.
