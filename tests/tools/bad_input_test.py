@@ -400,6 +400,22 @@ class BadInputOfStores(Refusals):
         file.write_bytes(good[:-4096])
         self.checkpoint(CORRUPT, "a store cut short", file.parent, left=["store"])
 
+    def test_results_that_nobody_gets(self):
+        store = self.make_store().parent
+        for arguments in (("checkpoint", "ls", store), ("checkpoint", "ls", store, "--json"), ("--version",)):
+            with self.subTest(arguments=arguments), open("/dev/null", "rb") as unwritable:
+                ran = subprocess.run([PENSTOCK, *map(str, arguments)], stdout=unwritable, stderr=subprocess.PIPE,
+                                     text=True, timeout=120, check=False)
+                TRIED.append(("stdout takes nothing", arguments[0], ran.returncode, ran.stderr.splitlines()))
+                self.assertEqual(ran.returncode, ENVIRONMENT, ran.stderr)
+                self.assertRegex(ran.stderr, r"^penstock: print results: stdout: EBADF .*\ntry: .+\n$")
+        # Who reads the first line alone has not failed.
+        reader, writer = os.pipe()
+        os.close(reader)
+        ran = subprocess.run([PENSTOCK, "manual"], stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False)
+        os.close(writer)
+        self.assertEqual((ran.returncode, ran.stderr), (0, b""))
+
     def test_an_interrupted_run_is_committed(self):
         store = self.folder / "store"
         process = subprocess.Popen([PENSTOCK, "update", "--params", "1M", "--store", store, "--budget", MUCH, "--steps",

@@ -1,6 +1,7 @@
 #include "tools/penstock/command.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 
 #include "tools/penstock/command_line.h"
@@ -19,12 +20,20 @@ void add_error(Json& object, const Status& status) {
       {"code", static_cast<int>(status.code())}, {"message", status.message()}, {"try", status.remedy()}};
 }
 
-void print_json(const std::string& verb, const Json& fields, const Status& verdict) {
+// Results that nobody got are not done. A reader who had seen enough is no failure.
+Status print_results(const std::string& results) {
+  errno = 0;
+  if (std::fputs(results.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return Status();
+  if (errno == EPIPE) return Status();
+  return errno_status("print results: stdout", errno, "give them a place, and run it again");
+}
+
+Status print_json(const std::string& verb, const Json& fields, const Status& verdict) {
   Json object{{"schema", schema_of(verb)}};
   object.update(fields);
   if (!verdict.ok()) add_error(object, verdict);
   // Paths need not be UTF-8; what is not is shown as such instead of refused.
-  std::printf("%s\n", object.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  return print_results(object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void print_refusal(const Status& status) {
@@ -38,8 +47,9 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   CommandLine line(verbs);
   Result<CommandLine::Parsed> parsed = line.parse(arguments);
   if (parsed.ok() && parsed->verb == nullptr) {
-    std::printf("%s", parsed->help.c_str());
-    return 0;
+    const Status printed = print_results(parsed->help);
+    if (!printed.ok()) print_refusal(printed);
+    return static_cast<int>(printed.code());
   }
   // A line that cannot be parsed may still have asked for JSON.
   const bool json =
@@ -47,6 +57,7 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
 
   Status verdict = parsed.status();
   Json fields = Json::object();
+  Status printed;
   if (parsed.ok()) {
     Progress progress(Progress::where_of_stderr());
     Session session{progress};
@@ -54,10 +65,10 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
     progress.clear();
     verdict = answer.ok() ? answer->verdict : answer.status();
     if (answer.ok()) fields = std::move(answer->json);
-    if (answer.ok() && !json) std::printf("%s", answer->text.c_str());
+    if (answer.ok() && !json) printed = print_results(answer->text);
   }
-  if (json) print_json(parsed.ok() ? parsed->verb->name : line.verb_named(arguments), fields, verdict);
-  std::fflush(stdout);
+  if (json) printed = print_json(parsed.ok() ? parsed->verb->name : line.verb_named(arguments), fields, verdict);
+  if (verdict.ok()) verdict = printed;
   if (!verdict.ok()) print_refusal(verdict);
   return static_cast<int>(verdict.code());
 }
