@@ -38,6 +38,8 @@ std::string remedy_for_opening(int error) {
       return "give yourself the right to write there, or choose another path";
     case EROFS:
       return "choose a path on a file system that is mounted for writing";
+    case EFBIG:
+      return "raise `ulimit -f`, or choose a file system that takes files so large";
     default:
       return {};
   }

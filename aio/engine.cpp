@@ -35,6 +35,8 @@ std::string remedy_for(int error) {
     case ENOSPC:
     case EDQUOT:
       return "free space on the drive; the file was not fully allocated";
+    case EFBIG:
+      return "raise `ulimit -f`; what was committed is intact";
     case EINVAL:
       return "the file system refuses this alignment for direct I/O; see `penstock doctor`";
     case ECANCELED:

@@ -32,9 +32,14 @@ NOTES = ("making a store of 1000000 parameters",)  # of what goes before a refus
 HAVE_FIO = shutil.which("fio") is not None
 
 
-def run(*arguments, user=None, env=None, threads=None):
-    """`threads`: that many are all that the user may have."""
-    limit = None if threads is None else lambda: resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))
+def run(*arguments, user=None, env=None, threads=None, file_bytes=None):
+    """`threads`: that many are all that the user may have. `file_bytes`: no file may grow larger."""
+    limits = [(resource.RLIMIT_NPROC, threads), (resource.RLIMIT_FSIZE, file_bytes)]
+    def limit():
+        for which, value in limits:
+            if value is not None:
+                resource.setrlimit(which, (value, value))
+
     return subprocess.run([PENSTOCK if user is None else PUBLIC_COPY, *map(str, arguments)], capture_output=True,
                           text=True, user=user, env=env, preexec_fn=limit, timeout=120, check=False)
 
@@ -350,6 +355,20 @@ class BadInputOfStores(Refusals):
         self.assertEqual(enough.returncode, 0, enough.stderr)
         measured = run(*libaio, "--budget", MUCH, "--threads", "1", user=LONELY, threads=2)
         self.assertIn("start update threads: 0 of 1", measured.stderr, "the drives are measured by the threads that run")
+
+    def test_a_limit_of_file_sizes(self):
+        file = self.make_store()
+        usual = ("--params", "1M", "--budget", MUCH, "--durability", "step", "--steps", "9")
+        for store, what in (("new", r"create .*/new/rank0\.tiles"), ("store", r"write \d+ B at \d+ of .*/rank0\.tiles")):
+            ran = run("update", *usual, "--store", self.folder / store, file_bytes=4 << 20)
+            lines = ran.stderr.splitlines()[-2:]
+            TRIED.append(("ulimit -f", "update", ran.returncode, lines))
+            self.assertEqual(ran.returncode, DOES_NOT_FIT, ran.stderr)
+            self.assertRegex(lines[0], f"^penstock: {what}: EFBIG")
+            self.assertRegex(lines[1], "^try: raise `ulimit -f`")
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["store"])
+        goes_on = run("verify", *usual, "--store", file.parent)
+        self.assertEqual(goes_on.returncode, 0, goes_on.stderr)
 
     def test_budget_too_small(self):
         self.update(DOES_NOT_FIT, "a budget of nothing", "--budget", "host=1KiB")

@@ -46,7 +46,8 @@ void watch_for_interrupts() {
   for (int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGQUIT, SIGXCPU}) {
     handle(signal, on_fatal, static_cast<int>(SA_RESETHAND | SA_NODEFER));
   }
-  handle(SIGPIPE, SIG_IGN, 0);
+  // Whoever writes is told by errno, and says more.
+  for (int signal : {SIGPIPE, SIGXFSZ}) handle(signal, SIG_IGN, 0);
 }
 
 bool interrupted() { return signals_seen.load(std::memory_order_relaxed) > 0; }
