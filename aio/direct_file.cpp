@@ -244,6 +244,9 @@ Status DirectFile::try_direct(Access access, bool may_write) {
   // because the kernel keeps a large folio of which only a part is let go.
   if (!may_write && first_page_cached(fd_)) fdatasync(fd_);
   posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
+  // What is there by now, another has brought; of a file that is neither ours nor ours to write, the kernel says so
+  // whatever is there.
+  const bool says_nothing = first_page_cached(fd_);
   ssize_t moved = may_write ? pwrite(fd_, block.data(), block.size_bytes(), 0) : length;
   if (moved >= 0) moved = pread(fd_, block.data(), block.size_bytes(), 0);
   const std::string what = "try direct I/O on " + path_;
@@ -254,8 +257,8 @@ Status DirectFile::try_direct(Access access, bool may_write) {
   }
   const bool in_memory = file_system_ == "tmpfs" || file_system_ == "ramfs";
   // Writes to a file that copies on write are buffered even where reads are not.
-  const bool buffers =
-      first_page_cached(fd_) || (file_system_ == "btrfs" && access == Access::read_write && copies_on_write(fd_));
+  const bool buffers = (!says_nothing && first_page_cached(fd_)) ||
+                       (file_system_ == "btrfs" && access == Access::read_write && copies_on_write(fd_));
   if (!in_memory && buffers) {
     return Status(Code::kEnvironment, text("open ", path_, ": ", file_system_, " buffers direct I/O behind our back"),
                   file_system_ == "btrfs" ? "make the file anew, or chattr +C its folder before copying it there"

@@ -387,6 +387,17 @@ class BadInputOfStores(Refusals):
         (closed / "inside").mkdir()
         self.checkpoint(ENVIRONMENT, "no permission above it", closed / "inside", user=NOBODY, left=["closed"])
 
+    def test_a_store_that_another_user_may_read(self):
+        need_root()
+        with mounted(64 << 20) as mount:
+            made = run("update", "--params", "1M", "--store", mount / "store", "--budget", MUCH, "--steps", "1")
+            self.assertEqual(made.returncode, 0, made.stderr)
+            (mount / "store").chmod(0o755)
+            (mount / "store" / "rank0.tiles").chmod(0o644)
+            for verb in ("ls", "scrub"):
+                ran = run("checkpoint", verb, mount / "store", user=NOBODY)
+                self.assertEqual(ran.returncode, 0, ran.stderr)
+
     def test_what_is_no_store(self):
         store = self.folder / "store"
         store.mkdir()
