@@ -52,8 +52,8 @@ struct EngineOptions {
   std::function<void(uint64_t step)> on_durable;
 };
 
-// The fp32 master of a unit's elements [first, first + values.size()): where training begins.
-using InitialValues = std::function<void(uint32_t unit, uint64_t first, std::span<float> values)>;
+// The fp32 master of a unit's elements [first, first + values.size()): where training begins. A refusal is create()'s.
+using InitialValues = std::function<Status(uint32_t unit, uint64_t first, std::span<float> values)>;
 
 // What a step needs before its gradients come.
 struct StepBegin {

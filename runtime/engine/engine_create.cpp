@@ -37,16 +37,16 @@ class Masters {
   Masters(const StoreShape& shape, const InitialValues& initial) : shape_(shape), initial_(initial) {}
 
   // At most `count` of them; behind the tile's last element there are none.
-  std::span<const float> of(TileId id, uint64_t first, uint64_t count) {
+  Result<std::span<const float>> of(TileId id, uint64_t first, uint64_t count) {
     const StoreShape::Tile& tile = shape_.tiles[id];
     count = first < tile.elements ? std::min(count, tile.elements - first) : 0;
     if (id != id_ || first != first_ || count != values_.size()) {
       values_.resize(count);
-      if (count > 0) initial_(tile.unit, tile.first_element + first, values_);
+      if (count > 0) PENSTOCK_TRY(initial_(tile.unit, tile.first_element + first, values_));
       id_ = id;
       first_ = first;
     }
-    return values_;
+    return std::span<const float>(values_);
   }
 
  private:
@@ -85,7 +85,7 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
     size_t filled_bytes = 0;
     if (holds_master(plane.role)) {
       const uint64_t element_bytes = bytes_of(plane.dtype);
-      const std::span<const float> values = masters.of(id, first_byte / element_bytes, bytes.size() / element_bytes);
+      PENSTOCK_TRY_ASSIGN(values, masters.of(id, first_byte / element_bytes, bytes.size() / element_bytes));
       filled_bytes = values.size() * element_bytes;
       if (plane.role == Role::weight && workload.form.master == MasterForm::split) {
         auto* high = reinterpret_cast<uint16_t*>(bytes.data());

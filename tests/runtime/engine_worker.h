@@ -41,6 +41,7 @@ class WorkerWorld {
         world_.options,
         [this](uint32_t unit, uint64_t first, std::span<float> values) {
           std::copy_n(first_.units[unit].p.begin() + static_cast<ptrdiff_t>(first), values.size(), values.begin());
+          return Status();
         },
         aio::CreateOptions::Existing::replace);
   }

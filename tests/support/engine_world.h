@@ -65,6 +65,7 @@ class EngineWorld {
   Status create() {
     return Engine::create(options, [this](uint32_t unit, uint64_t first, std::span<float> values) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = initial_value(unit, first + i);
+      return Status();
     });
   }
 

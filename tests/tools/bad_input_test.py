@@ -465,6 +465,21 @@ class BadInputOfStores(Refusals):
         self.assertEqual(found["step"], int(said[1]))
         self.assertEqual([path.name for path in store.iterdir()], ["rank0.tiles"])
 
+    def test_an_interrupted_creation_leaves_nothing(self):
+        process = subprocess.Popen([PENSTOCK, "update", "--params", "60M", "--store", self.folder / "store", "--budget",
+                                    MUCH, "--steps", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if line.startswith("making a store"):
+                process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(), INTERRUPTED, lines)
+        self.assertEqual(process.stdout.read(), "")
+        process.stdout.close()
+        process.stderr.close()
+        TRIED.append(("SIGINT while the store is made", "update", process.returncode, lines[-2:]))
+        self.assertEqual(list(self.folder.iterdir()), [])
+
     def test_an_older_step_is_never_gone_on_from_without_a_word(self):
         file = self.make_store()
         bad = bytearray(file.read_bytes())

@@ -131,8 +131,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   auto run = std::make_unique<UpdateRun>(settings);
   if (flags.force || !has_store(settings.folders)) {
     session.progress.note(text("making a store of ", flags.parameters, " parameters"));
-    PENSTOCK_TRY(
-        run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse));
+    PENSTOCK_TRY(run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
+                             ticking(session, "make the store")));
   }
   PENSTOCK_TRY(run->open());
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "tools/penstock/command.h"
+#include "tools/penstock/nvme_common.h"
 #include "tools/penstock/update_common.h"
 #include "tools/update/plain_run.h"
 
@@ -15,9 +16,10 @@ Result<Answer> verify(Session& session, const UpdateFlags& flags) {
   }
   PENSTOCK_TRY(run_steps(session, *run, flags.steps).status());
   PlainRun plain(*run);
+  const Tick tick = ticking(session, "plain loop");
   while (plain.steps_done() < flags.steps) {
+    PENSTOCK_TRY(tick(static_cast<double>(plain.steps_done()) / static_cast<double>(flags.steps)));
     plain.step();
-    session.progress.update(static_cast<double>(plain.steps_done()) / static_cast<double>(flags.steps), "plain loop");
   }
   PENSTOCK_TRY_ASSIGN(comparison, plain.compare(run->engine()));
 

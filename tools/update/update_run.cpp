@@ -39,9 +39,11 @@ UpdateRun::UpdateRun(const UpdateSettings& settings)
   groups_[SyntheticModel::kMatrices].weight_decay = 0.1;
 }
 
-Status UpdateRun::create(aio::CreateOptions::Existing existing) {
-  auto initial = [this](uint32_t unit, uint64_t first, std::span<float> values) {
+Status UpdateRun::create(aio::CreateOptions::Existing existing, const Tick& tick) {
+  auto initial = [&](uint32_t unit, uint64_t first, std::span<float> values) {
     model_.initial(unit, first, values);
+    const uint64_t done = unit * model_.units().front().elements + first;
+    return tick(static_cast<double>(done) / static_cast<double>(model_.parameters()));
   };
   return engine::Engine::create(options_, initial, existing);
 }

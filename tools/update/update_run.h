@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.h"
+#include "tools/nvme/job.h"
 #include "tools/update/synthetic_model.h"
 
 namespace penstock::tools {
@@ -38,7 +39,8 @@ class UpdateRun {
   // Of hyper-parameters, by SyntheticModel::Group.
   const std::vector<Hyper>& groups() const { return groups_; }
 
-  Status create(aio::CreateOptions::Existing existing);
+  // `tick` hears how much is done, and may end it; then nothing is left.
+  Status create(aio::CreateOptions::Existing existing, const Tick& tick = no_tick);
   // At the last committed step; the host budget is what the process has, and what the plan takes besides.
   Status open();
   void close() { engine_.reset(); }
