@@ -373,6 +373,10 @@ class BadInputOfStores(Refusals):
     def test_budget_too_small(self):
         self.update(DOES_NOT_FIT, "a budget of nothing", "--budget", "host=1KiB")
 
+    def test_more_to_verify_than_memory_holds(self):
+        self.refused(DOES_NOT_FIT, "a plain loop of 14 TB", "verify", "--params", "1000B", "--store", self.folder / "new",
+                     "--budget", MUCH)
+
     def test_no_drive(self):
         (self.folder / "file").write_text("mine")
         self.update(USAGE, "a file as store", store="file", left=["file"])

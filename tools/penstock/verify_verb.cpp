@@ -1,5 +1,6 @@
 #include <memory>
 
+#include "aio/available_memory.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/update_common.h"
@@ -8,7 +9,20 @@
 namespace penstock::tools {
 namespace {
 
+// Asked before the first step, not after the last.
+Status refuse_what_does_not_fit(uint64_t parameters) {
+  const aio::AvailableMemory available = aio::AvailableMemory::now();
+  const uint64_t needed_bytes = PlainRun::bytes_needed(parameters);
+  if (needed_bytes <= available.bytes) return Status();
+  return Status(
+      Code::kDoesNotFit,
+      text("verify: the plain loop over ", parameters, " parameters needs ", bytes_text(needed_bytes),
+           " of memory beside the budget, ", bytes_text(available.bytes), " are available by ", available.limited_by),
+      "compare a smaller model; `penstock checkpoint scrub` compares a large one with its checksums");
+}
+
 Result<Answer> verify(Session& session, const UpdateFlags& flags) {
+  PENSTOCK_TRY(refuse_what_does_not_fit(flags.parameters));
   PENSTOCK_TRY_ASSIGN(run, open_update_run(session, flags));
   if (run->engine().steps_done() > flags.steps) {
     return Status(Code::kUsage, text("--steps: the store is at step ", run->engine().steps_done(), " already"),
