@@ -359,6 +359,11 @@ Status Engine::settle() {
                   });
 }
 
+Engine::Moved Engine::moved() const {
+  const Executor::Moved moved = thread_->ask([this] { return core_->executor().moved(); });
+  return {moved.read_bytes, moved.written_bytes};
+}
+
 Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const {
   const Workload& workload = options_.request.workload;
   auto refuse = [&](const std::string& why) { return Status(Code::kUsage, text(verb, ": ", why)); };

@@ -125,6 +125,11 @@ class Engine {
 
   // Waits until every step that should be durable is.
   Status settle();
+  // By the drives, for all steps since open(): after settle() with the last one's tail, which no report has.
+  struct Moved {
+    uint64_t read_bytes = 0, written_bytes = 0;
+  };
+  Moved moved() const;
   // Outside a step. Elements [first, ...) of a unit's plane, in the plane's dtype. What was written is durable when
   // write() returns, together with every step so far, all of it or nothing.
   Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);

@@ -115,6 +115,21 @@ TEST(Update, TakesItsRatesFromAProfileInsteadOfMeasuring) {
   EXPECT_NEAR(predicted[0] / predicted[1], 2, 1e-2);
 }
 
+// A struck step ends long before what it writes does.
+TEST(Update, CountsTheLastStepsTailInItsBytes) {
+  const aio::ScratchFolder folder(std::filesystem::current_path());
+  const std::string profile = folder / "profile.json";
+  save_profile_of(folder.path(), 1, profile);
+  const nlohmann::json answer =
+      answer_of(text("update --params 4M --steps 1 --strike-share 1 --durability step --store ", folder / "store",
+                     budget("40MiB"), " --machine ", profile));
+  for (const char* way : {"read", "written"}) {
+    const double planned = answer["planned_bytes_per_parameter"][way];
+    EXPECT_GT(planned, 1) << way;
+    EXPECT_NEAR(answer["bytes_per_parameter"][way], planned, 0.02 * planned) << way;
+  }
+}
+
 TEST(Update, RefusesAFolderThatIsGivenTwiceAlsoWhereNothingIsMeasured) {
   const aio::ScratchFolder folder(std::filesystem::current_path());
   const std::string profile = folder / "profile.json";

@@ -46,11 +46,8 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   const double steps = std::max<double>(1, static_cast<double>(reports.size()));
   const double parameters = static_cast<double>(flags.parameters);
 
-  double read = 0, written = 0;
-  for (const engine::StepReport& report : reports) {
-    read += static_cast<double>(report.read_bytes);
-    written += static_cast<double>(report.written_bytes);
-  }
+  const engine::Engine::Moved by_drives = run->engine().moved();
+  const auto read = static_cast<double>(by_drives.read_bytes), written = static_cast<double>(by_drives.written_bytes);
   const double moved = read + written;
   const MixCurve drives = run->options().request.machine.striped();
   const bool measured = !drives.empty();
