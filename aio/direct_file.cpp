@@ -153,6 +153,11 @@ Status DirectFile::lock(Access access, milliseconds wait) {
     }
     std::this_thread::sleep_for(milliseconds(10));
   }
+  struct stat now;
+  if (fstat(fd_, &now) == 0 && now.st_nlink == 0) {
+    return Status(Code::kEnvironment, text("open ", path_, ": removed while its lock was waited for"),
+                  "run it again: another may lie there now");
+  }
   return Status();
 }
 

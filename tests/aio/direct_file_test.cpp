@@ -71,6 +71,22 @@ TEST(DirectFile, ReadersShareAndAWriterWaitsForThem) {
   leaving.join();
 }
 
+// It would be written, and be gone with its last owner.
+TEST(DirectFile, RefusesAFileThatIsRemovedWhileItsLockIsWaitedFor) {
+  ScratchFolder folder;
+  auto owner = DirectFile::create(folder / "a", kMiB, Existing::refuse, kAnywhere);
+  ASSERT_TRUE(owner.ok());
+  std::thread leaving([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    fs::remove(folder / "a");
+    owner.value()->keep();
+    owner.value().reset();
+  });
+  const FileOptions patient{.lock_wait = std::chrono::seconds(10), .in_memory = InMemory::allow};
+  expect_refused(DirectFile::open(folder / "a", Access::read_write, patient), Code::kEnvironment, "removed");
+  leaving.join();
+}
+
 TEST(DirectFile, RefusesWhatIsInTheWay) {
   ScratchFolder folder;
   std::ofstream(folder / "file") << "somebody's";
