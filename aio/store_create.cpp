@@ -19,24 +19,26 @@ StoreId random_store_id() {
   return {word(), word()};
 }
 
-// How much making room for a new file gives back. What is there may be in the way.
-Result<uint64_t> bytes_given_back(DriveFolder& folder, const std::string& name, CreateOptions::Existing existing) {
-  if (!folder.has_file(name)) return uint64_t{0};
+// What a new file would replace, locked; null where there is nothing, or nothing that anybody can use.
+Result<std::unique_ptr<File>> lock_existing(DriveFolder& folder, const std::string& name,
+                                            CreateOptions::Existing existing) {
+  std::unique_ptr<File> nothing;
+  if (!folder.has_file(name)) return nothing;
   if (existing == CreateOptions::Existing::refuse) {
     return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
                   "resume from it, or replace it with --force");
   }
   // Refused while somebody uses it. Damage does not matter to what goes away.
   Result<std::unique_ptr<File>> file = folder.open_file(name);
-  if (file.ok()) return (*file)->size_bytes();
   const Code code = file.status().code();
-  if (code == Code::kCorrupt || code == Code::kDoesNotFit) return uint64_t{0};
-  return file.status();
+  if (code == Code::kCorrupt || code == Code::kDoesNotFit) return nothing;
+  return file;
 }
 
-// Before anything is removed: what is not there may have no space.
+// Before anything is removed: what is not there may have no space. `replaced` stays locked until it is gone, so that
+// nobody goes on with a file that has lost its name.
 Status check_space(DriveFolders folders, const std::string& name, const StoreLayout& layout,
-                   const CreateOptions& options) {
+                   const CreateOptions& options, StoreFiles& replaced) {
   struct Space {
     std::string paths;
     uint64_t needed_bytes = 0, free_bytes = 0, given_back_bytes = 0;
@@ -44,13 +46,15 @@ Status check_space(DriveFolders folders, const std::string& name, const StoreLay
   std::map<uint64_t, Space> spaces;  // by file system
   for (uint32_t drive = 0; drive < folders.size(); ++drive) {
     DriveFolder& folder = *folders[drive];
-    PENSTOCK_TRY_ASSIGN(given_back, bytes_given_back(folder, name, options.existing));
+    PENSTOCK_TRY_ASSIGN(existing, lock_existing(folder, name, options.existing));
     PENSTOCK_TRY_ASSIGN(free, folder.free_space());
     Space& space = spaces[free.file_system];
     space.paths += (space.paths.empty() ? "" : ", ") + folder.path();
     space.needed_bytes += layout.file_bytes(drive);
     space.free_bytes = free.bytes;
-    space.given_back_bytes += given_back;
+    if (!existing) continue;
+    space.given_back_bytes += existing->size_bytes();
+    replaced.push_back(std::move(existing));
   }
   for (const auto& [file_system, space] : spaces) {
     const uint64_t free_bytes = space.free_bytes + space.given_back_bytes;
@@ -89,6 +93,8 @@ class Creation {
     PENSTOCK_TRY(write_table_and_root());
     return write_headers(StoreHeader::State::complete);
   }
+  // On the first drives; of the others none was made here.
+  size_t files_made() const { return files_.size(); }
 
  private:
   Status write_headers(StoreHeader::State state) {
@@ -223,12 +229,19 @@ Status TileStore::create(IoEngine& engine, DriveFolders folders, const StoreShap
   PENSTOCK_TRY(shape.validate());
   const StoreLayout layout(shape, options.slots, shares_of(options.rates, static_cast<uint32_t>(folders.size())));
   const std::string name = store_file_name(shape.rank);
-  PENSTOCK_TRY(check_space(folders, name, layout, options));
-  for (const std::shared_ptr<DriveFolder>& folder : folders) PENSTOCK_TRY(folder->remove_file(name));
-
-  Status outcome = Creation(engine, shape, layout, options).run(folders, fill);
+  {
+    StoreFiles replaced;
+    PENSTOCK_TRY(check_space(folders, name, layout, options, replaced));
+    if (options.existing == CreateOptions::Existing::replace) {
+      for (const std::shared_ptr<DriveFolder>& folder : folders) PENSTOCK_TRY(folder->remove_file(name));
+    }
+  }
+  std::optional<Creation> creation(std::in_place, engine, shape, layout, options);
+  Status outcome = creation->run(folders, fill);
   if (outcome.ok()) return outcome;
-  for (const std::shared_ptr<DriveFolder>& folder : folders) {
+  const size_t files_made = creation->files_made();
+  creation.reset();
+  for (const std::shared_ptr<DriveFolder>& folder : folders.first(files_made)) {
     Status removed = folder->remove_file(name);
     if (!removed.ok()) return outcome.within(removed.message());
   }
