@@ -372,6 +372,8 @@ class BadInputOfStores(Refusals):
 
     def test_budget_too_small(self):
         self.update(DOES_NOT_FIT, "a budget of nothing", "--budget", "host=1KiB")
+        # The store alone would be made with so much.
+        self.update(DOES_NOT_FIT, "a budget less than the program's own", "--budget", "host=12MiB")
 
     def test_more_to_verify_than_memory_holds(self):
         self.refused(DOES_NOT_FIT, "a plain loop of 14 TB", "verify", "--params", "1000B", "--store", self.folder / "new",

@@ -45,15 +45,18 @@ Status UpdateRun::create(aio::CreateOptions::Existing existing, const Tick& tick
     const uint64_t done = unit * model_.units().front().elements + first;
     return tick(static_cast<double>(done) / static_cast<double>(model_.parameters()));
   };
+  count_process();
   return engine::Engine::create(options_, initial, existing);
 }
 
 Status UpdateRun::open() {
-  options_.request.process_bytes = resident_bytes() + kEngineOverheadBytes;
+  count_process();
   PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(options_));
   engine_ = std::move(engine);
   return Status();
 }
+
+void UpdateRun::count_process() { options_.request.process_bytes = resident_bytes() + kEngineOverheadBytes; }
 
 bool UpdateRun::strikes(uint64_t step) const {
   // Evenly spread, beginning late enough that a run starts calmly.

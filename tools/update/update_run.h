@@ -53,6 +53,9 @@ class UpdateRun {
   double clip_norm() const { return options_.clip_norm; }
 
  private:
+  // So that what has no place beside the program is refused before a store is made for it.
+  void count_process();
+
   const UpdateSettings settings_;
   SyntheticModel model_;
   engine::EngineOptions options_;
