@@ -126,7 +126,8 @@ TEST(Update, CountsTheLastStepsTailInItsBytes) {
   for (const char* way : {"read", "written"}) {
     const double planned = answer["planned_bytes_per_parameter"][way];
     EXPECT_GT(planned, 1) << way;
-    EXPECT_NEAR(answer["bytes_per_parameter"][way], planned, 0.02 * planned) << way;
+    // More where updates ran ahead of the strike.
+    EXPECT_GE(answer["bytes_per_parameter"][way], 0.98 * planned) << way;
   }
 }
 
