@@ -233,37 +233,54 @@ Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& 
   return plan;
 }
 
+std::vector<uint64_t> tile_sizes_worth_trying(const PlanRequest& request) {
+  if (request.choices.tile_elements) return {*request.choices.tile_elements};
+  const TileMap smallest(request.workload, kBlockElements);
+  const uint64_t bytes_per_block = std::max<uint64_t>(1, smallest.slot_bytes_max());
+  const uint64_t all = request.workload.elements() / kBlockElements * bytes_per_block;
+  const uint64_t slot_bytes = std::clamp(all / kTilesUsual, kSlotBytesUsual, kSlotBytesMost);
+  const uint64_t windows = request.choices.window_tiles.value_or(windows_worth_trying(request.machine).front());
+  // A window's tile and its gradient.
+  const uint64_t bytes_per_window_block = windows * (bytes_per_block + smallest.gradient_bytes_max());
+  std::vector<uint64_t> sizes;
+  for (uint64_t blocks = std::max<uint64_t>(1, slot_bytes / bytes_per_block); blocks >= 1; blocks /= 2) {
+    sizes.push_back(blocks * kBlockElements);
+    const uint64_t saved = (blocks - blocks / 2) * bytes_per_window_block;
+    if (smallest.size() / blocks * book_bytes_per_tile(request) > saved) break;
+  }
+  return sizes;
+}
+
 Result<Plan> make_plan(const PlanRequest& request) {
   PENSTOCK_TRY(validate(request.workload));
   if (request.workload.units.empty()) return Status(Code::kUsage, "plan: the model has no units");
-  std::vector<uint64_t> sizes;
-  uint64_t slot_bytes_per_block = TileMap(request.workload, kBlockElements).slot_bytes_max();
-  if (request.choices.tile_elements) {
-    sizes = {*request.choices.tile_elements};
-  } else {
-    // The usual size first; smaller ones only where memory is short.
-    const uint64_t all = request.workload.elements() / kBlockElements * slot_bytes_per_block;
-    const uint64_t slot_bytes = std::clamp(all / kTilesUsual, kSlotBytesUsual, kSlotBytesMost);
-    uint64_t blocks = std::max<uint64_t>(1, slot_bytes / std::max<uint64_t>(1, slot_bytes_per_block));
-    for (; blocks >= 1; blocks /= 2) sizes.push_back(blocks * kBlockElements);
-  }
-  std::vector<uint32_t> windows = request.choices.window_tiles ? std::vector<uint32_t>{*request.choices.window_tiles}
-                                                               : windows_worth_trying(request.machine);
+  const std::vector<uint64_t> sizes = tile_sizes_worth_trying(request);
+  const std::vector<uint32_t> windows = request.choices.window_tiles
+                                            ? std::vector<uint32_t>{*request.choices.window_tiles}
+                                            : windows_worth_trying(request.machine);
   auto with = [&](uint32_t window, uint64_t tile_elements) {
     PlanChoices choices = request.choices;
     choices.tile_elements = tile_elements;
     choices.window_tiles = window;
     return choices;
   };
+  // Where nothing fits in the fewest windows, those between need not be tried.
+  auto refused_in_fewest = [&] {
+    Status refusal;
+    for (uint64_t tile_elements : sizes) {
+      refusal = budget_lines(request, with(windows.back(), tile_elements)).status();
+      if (refusal.ok()) break;
+    }
+    return refusal;
+  };
   Status refusal;
   for (uint32_t window : windows) {
     for (uint64_t tile_elements : sizes) {
       Result<Plan> plan = make_plan_as_chosen(request, with(window, tile_elements));
       if (plan.ok()) return plan;
-      // Where not even the smallest fits, those between need not be tried.
       if (refusal.ok()) {
-        const auto least = budget_lines(request, with(windows.back(), sizes.back()));
-        if (!least.ok()) return smallest_refused(request, least.status());
+        const Status least = refused_in_fewest();
+        if (!least.ok()) return smallest_refused(request, least);
       }
       refusal = plan.status();
     }

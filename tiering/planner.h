@@ -45,6 +45,10 @@ Result<Plan> make_plan(const PlanRequest& request);
 // The plan that make_plan would make with every choice given: no search.
 Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& choices);
 
+// The usual size first, then smaller ones as long as they can save memory: small tiles make small windows, but each has
+// its lines in the plan's books.
+std::vector<uint64_t> tile_sizes_worth_trying(const PlanRequest& request);
+
 uint32_t slots_per_tile(const PlanRequest& request);
 
 // What a plan with these choices would take of each tier, without making it. REQUIRES: choices.tile_elements.

@@ -154,6 +154,23 @@ TEST(Planner, SaysWhatIsNeededAndWhatThereIs) {
   EXPECT_NE(plan.status().remedy().find("--budget host="), std::string::npos);
 }
 
+// Each tile has its lines in the plan's books: of the smallest tiles, these alone would be 7 GiB.
+TEST(Planner, FindsTheLargeTilesThatFitWhereSmallOnesDoNot) {
+  PlanRequest request;
+  request.workload.units.assign(80, Unit{.name = "u", .elements = 875'000'000, .parameters = {}});
+  request.workload.clipping.on = true;
+  request.machine = test_machine(false);
+  request.budgets.host_bytes = 420 * kMiB;
+  Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_LE(plan->needed_bytes(Tier::host), request.budgets.host_bytes);
+
+  request.budgets.host_bytes = 300 * kMiB;
+  plan = make_plan(request);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().code(), Code::kDoesNotFit);
+}
+
 TEST(Planner, MovesTheFewestBytes) {
   PlanRequest request;
   const uint64_t elements = 1 << 24;

@@ -115,6 +115,19 @@ TEST(Forecast, SaysWhatTheSmallestPlanNeedsWhereItDoesNotFit) {
   EXPECT_TRUE(forecast_of(request).fits);
 }
 
+TEST(Forecast, SaysWhatTheSmallestPlanNeedsOfALargeModelToo) {
+  ForecastRequest request = request_for("llama-2-70b", "h100-4gen4");
+  request.pass = Pass::update_only;
+  request.clipping.on = true;
+  request.budgets.host_bytes = 300 * kMiB;
+  request.budgets.nvme_bytes = uint64_t{100} << 40;
+  const Forecast result = forecast_of(request);
+  ASSERT_FALSE(result.fits);
+  EXPECT_LT(result.needed_bytes(Tier::host), 600 * kMiB);
+  request.budgets.host_bytes = result.needed_bytes(Tier::host);
+  EXPECT_TRUE(forecast_of(request).fits);
+}
+
 TEST(Forecast, HasTheKeysThatProgramsRelyOn) {
   const auto json = forecast_json(forecast_of(request_for("gpt2", "cpu-2core")));
   for (const char* key : {"fits", "needed_bytes", "budget_bytes", "step_s", "bottleneck", "lanes",

@@ -20,26 +20,31 @@ uint64_t short_of(const std::vector<BudgetLine>& lines, const Budgets& budgets, 
   return needed - std::min(needed, budget_of(budgets, tier));
 }
 
+// The smallest plan is one of these; which one depends on the model and on the tier that is short.
 std::vector<PlanChoices> smallest_choices(const PlanRequest& request) {
   PlanChoices least = request.choices;
-  if (!least.tile_elements) least.tile_elements = kBlockElements;
   if (!least.window_tiles) least.window_tiles = kWindowTiles;
   if (!least.host_state_share) least.host_state_share = 0;
   if (!least.retained_host_share) least.retained_host_share = 0;
   if (least.weights == WeightRest::automatic) least.weights = WeightRest::nvme;
 
   using enum ActivationChoice;
+  const bool trains = request.workload.pass == Pass::training;
   std::vector<ActivationChoice> activations = {recompute_offload, recompute};
-  if (request.machine.devices == 0) activations = {recompute};
+  if (request.machine.devices == 0 || !trains) activations = {recompute};
   if (least.activations) activations = {*least.activations};
   std::vector<uint32_t> groups = {request.workload.micro_batches, 1};
   if (least.micro_batch_group) groups = {*least.micro_batch_group};
+  if (groups.front() == groups.back()) groups.resize(1);
   std::vector<PlanChoices> all;
-  for (ActivationChoice choice : activations) {
-    for (uint32_t group : groups) {
-      all.push_back(least);
-      all.back().activations = choice;
-      all.back().micro_batch_group = group;
+  for (uint64_t tile_elements : tile_sizes_worth_trying(request)) {
+    for (ActivationChoice choice : activations) {
+      for (uint32_t group : groups) {
+        all.push_back(least);
+        all.back().tile_elements = tile_elements;
+        all.back().activations = choice;
+        all.back().micro_batch_group = group;
+      }
     }
   }
   return all;
