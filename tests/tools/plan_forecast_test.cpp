@@ -128,6 +128,15 @@ TEST(Forecast, SaysWhatTheSmallestPlanNeedsOfALargeModelToo) {
   EXPECT_TRUE(forecast_of(request).fits);
 }
 
+TEST(Forecast, TheSmallestPlanSparesTheDevice) {
+  ForecastRequest request = request_for("llama-3-405b", "h100-4gen4");
+  request.budgets.device_bytes = 80 * kGiB;
+  request.budgets.host_bytes = kGiB;
+  const Forecast result = forecast_of(request);
+  ASSERT_FALSE(result.fits);
+  EXPECT_LE(result.needed_bytes(Tier::device), 80 * kGiB);
+}
+
 TEST(Forecast, HasTheKeysThatProgramsRelyOn) {
   const auto json = forecast_json(forecast_of(request_for("gpt2", "cpu-2core")));
   for (const char* key : {"fits", "needed_bytes", "budget_bytes", "step_s", "bottleneck", "lanes",

@@ -1,6 +1,7 @@
 #include "tools/plan/least_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 namespace penstock::tools {
@@ -70,11 +71,11 @@ Result<LeastPlan> least_plan(const PlanRequest& request) {
   PlanRequest unbounded = request;
   unbounded.budgets = {kUnbounded, kUnbounded, kUnbounded};
   std::optional<std::vector<BudgetLine>> best;
-  uint64_t fewest = kUnbounded;
+  std::array<uint64_t, 3> fewest{};  // by tier
   for (const PlanChoices& choices : smallest_choices(request)) {
     PENSTOCK_TRY_ASSIGN(lines, budget_lines(unbounded, choices));
-    uint64_t missing = 0;
-    for (Tier tier : kTiers) missing += short_of(lines, request.budgets, tier);
+    std::array<uint64_t, 3> missing{};
+    for (size_t tier = 0; tier < missing.size(); ++tier) missing[tier] = short_of(lines, request.budgets, kTiers[tier]);
     if (best && missing >= fewest) continue;
     fewest = missing;
     best = std::move(lines);

@@ -10,7 +10,8 @@ struct LeastPlan {
   std::string remedy;
 };
 
-// Of all plans, the one that is short of the fewest bytes.
+// Of all plans, the one that is short of the fewest bytes: of device memory first, which no budget adds to, then of
+// host memory, then of drives.
 Result<LeastPlan> least_plan(const PlanRequest& request);
 
 }  // namespace penstock::tools
