@@ -160,6 +160,15 @@ TEST(Forecast, WritesHostStateAsOftenAsCostsLittle) {
   EXPECT_LE(chosen.times.step_s, 1.031 * forecast_of(request).times.step_s);
 }
 
+TEST(Forecast, AsksForTheMemoryOfTheWholeNode) {
+  ForecastRequest request = request_for("llama-2-70b", "8h200-8gen5");
+  request.budgets.host_bytes = 8 * kGiB;
+  const Forecast result = forecast_of(request);
+  ASSERT_FALSE(result.fits);
+  const uint64_t missing = 8 * result.needed_bytes(Tier::host) - 8 * kGiB;
+  EXPECT_TRUE(result.remedy.starts_with(bytes_text(missing) + " more for --budget host=")) << result.remedy;
+}
+
 TEST(Forecast, NotesWhatItDoesNotKnow) {
   ForecastRequest request = request_for("gpt2", "cpu-2core");
   request.machine.device_flops = request.machine.host_gbps = 0;

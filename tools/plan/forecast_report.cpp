@@ -201,6 +201,7 @@ Status forecast_verdict(const Forecast& forecast) {
     missing += text(missing.empty() ? "" : ", ", penstock::name_of(tier), " needs ", bytes_text(needed), " of ",
                     bytes_text(budget));
   }
+  if (forecast.ranks > 1) missing += ", each rank";
   return Status(Code::kDoesNotFit, text("plan: ", forecast.request.shape.name, ": does not fit: ", missing),
                 forecast.remedy);
 }

@@ -57,7 +57,8 @@ std::string remedy_for(const PlanRequest& request, const std::vector<BudgetLine>
   for (Tier tier : kTiers) {
     const uint64_t missing = short_of(lines, request.budgets, tier);
     if (missing == 0) continue;
-    add(text(bytes_text(missing), " more for --budget ", name_of(tier), "="));
+    const uint64_t sharing = tier == Tier::device ? 1 : std::max(1u, request.workload.ranks);
+    add(text(bytes_text(missing * sharing), " more for --budget ", name_of(tier), "="));
     if (tier == Tier::device) add("more and smaller --micro-batches, or --activations recompute-offload");
     if (tier == Tier::nvme && request.workload.form.moments != MomentForm::int8) add("--moments bf16 or int8");
     if (tier == Tier::host && request.workload.pass == Pass::training) add("fewer --tokens");

@@ -1,4 +1,4 @@
-// What the smallest plan takes, for a request that does not fit: shown beside what there is.
+// What the smallest plan takes, for a rank's request that does not fit: shown beside what there is.
 #pragma once
 
 #include "tiering/planner.h"
@@ -7,7 +7,7 @@ namespace penstock::tools {
 
 struct LeastPlan {
   std::vector<BudgetLine> lines;
-  std::string remedy;
+  std::string remedy;  // in budgets of the whole node
 };
 
 // Of all plans, the one that is short of the fewest bytes: of device memory first, which no budget adds to, then of
