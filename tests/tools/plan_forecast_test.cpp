@@ -160,6 +160,22 @@ TEST(Forecast, WritesHostStateAsOftenAsCostsLittle) {
   EXPECT_LE(chosen.times.step_s, 1.031 * forecast_of(request).times.step_s);
 }
 
+TEST(Forecast, IsDurableEachStepWhereTheDrivesHoldNoThirdSlot) {
+  ForecastRequest request = request_for("gpt2-xl", "rtx4090-2gen4");
+  request.pass = Pass::update_only;
+  request.clipping.on = true;
+  request.budgets.host_bytes = 10 * kGiB;
+  const Forecast each = forecast_of(request);
+  ASSERT_TRUE(each.fits);
+  request.durability.reset();
+  EXPECT_EQ(forecast_of(request).durability.kind, Durability::Kind::every);
+  request.budgets.nvme_bytes = each.needed_bytes(Tier::nvme);
+  const Forecast chosen = forecast_of(request);
+  EXPECT_TRUE(chosen.fits) << forecast_text(chosen);
+  EXPECT_EQ(chosen.durability.kind, Durability::Kind::step);
+  EXPECT_EQ(chosen.times.step_s, each.times.step_s);
+}
+
 TEST(Forecast, AsksForTheMemoryOfTheWholeNode) {
   ForecastRequest request = request_for("llama-2-70b", "8h200-8gen5");
   request.budgets.host_bytes = 8 * kGiB;

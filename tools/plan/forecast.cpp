@@ -114,7 +114,6 @@ class Forecaster {
     PENSTOCK_TRY(search());
     if (!forecast_.fits) return Status();
     PENSTOCK_TRY(settle_durability());
-    if (!forecast_.fits) return Status();
     settle_strikes();
     count_bytes();
     find_compute_bound();
@@ -122,30 +121,33 @@ class Forecaster {
   }
 
  private:
-  // The plan, as if every step were durable.
-  Status search() {
-    PlanRequest& request = forecast_.rank_request;
-    SimulationOptions options;
-    options.steps = steps_for(request);
-    forecast_.simulated_steps = options.steps;
-    options.record_spans = forecast_.request.record_spans;
-    PlanRequest durable = request;
-    durable.slots = slots_per_tile(request);
+  // As if every step were durable.
+  Result<PredictedPlan> fastest() const {
+    PlanRequest durable = forecast_.rank_request;
+    durable.slots = slots_per_tile(durable);
     durable.durability = Durability{};
-    Result<PredictedPlan> found = fastest_plan(durable, options);
-    if (!found.ok()) {
-      if (found.status().code() != Code::kDoesNotFit) return found.status();
-      PENSTOCK_TRY_ASSIGN(least, least_plan(request));
-      forecast_.needed = std::move(least.lines);
-      forecast_.remedy = std::move(least.remedy);
-      forecast_.fits = false;
-      return Status();
-    }
+    SimulationOptions options;
+    options.steps = forecast_.simulated_steps;
+    options.record_spans = forecast_.request.record_spans;
+    return fastest_plan(durable, options);
+  }
+
+  void keep(PredictedPlan found) {
     forecast_.fits = true;
-    forecast_.plan = std::move(found->plan);
-    forecast_.simulation = std::move(found->simulation);
+    forecast_.plan = std::move(found.plan);
+    forecast_.simulation = std::move(found.simulation);
     forecast_.needed = forecast_.plan->budget_lines;
     forecast_.times = times_of(forecast_.simulation);
+  }
+
+  Status search() {
+    forecast_.simulated_steps = steps_for(forecast_.rank_request);
+    Result<PredictedPlan> found = fastest();
+    if (found.ok()) keep(std::move(*found));
+    if (found.ok() || found.status().code() != Code::kDoesNotFit) return found.status();
+    PENSTOCK_TRY_ASSIGN(least, least_plan(forecast_.rank_request));
+    forecast_.needed = std::move(least.lines);
+    forecast_.remedy = std::move(least.remedy);
     return Status();
   }
 
@@ -181,8 +183,12 @@ class Forecaster {
       const uint32_t slots = slots_per_tile(request);
       request.durability = forecast_.durability;
       if (slots_per_tile(request) != slots) {  // relaxed durability under speculation takes a third
-        PENSTOCK_TRY(search());
-        if (!forecast_.fits) return Status();
+        Result<PredictedPlan> relaxed = fastest();
+        if (!relaxed.ok()) {
+          request.durability = forecast_.durability = Durability{};
+          return relaxed.status().code() == Code::kDoesNotFit ? Status() : relaxed.status();
+        }
+        keep(std::move(*relaxed));
         others = times_of(simulate_with(Durability::Kind::exit));
       }
     }
