@@ -7,7 +7,7 @@
 
 #include "tools/plan/forecast_report.h"
 #include "tools/plan/gantt.h"
-#include "tools/plan/model_config.h"
+#include "tools/plan/known_models.h"
 
 namespace penstock::tools {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tools/plan/known_models.h"
 #include "tools/plan/model_config.h"
 #include "tools/plan/shape_solver.h"
 #include "tools/plan/training_workload.h"

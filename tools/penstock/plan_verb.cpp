@@ -5,8 +5,8 @@
 #include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_report.h"
 #include "tools/plan/gantt.h"
+#include "tools/plan/known_models.h"
 #include "tools/plan/machine_choice.h"
-#include "tools/plan/model_config.h"
 #include "tools/plan/shape_solver.h"
 
 namespace penstock::tools {
