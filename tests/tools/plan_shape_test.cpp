@@ -59,11 +59,74 @@ TEST(ModelConfig, ReadsEveryStyle) {
            "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2,
            "vocab_size": 32000})",
        46'702'792'704u},
+      {R"({"model_type": "gemma", "hidden_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 8,
+           "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 16384, "vocab_size": 256000})",
+       2'506'172'416u},
+      {R"({"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8,
+           "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216, "vocab_size": 256000})",
+       2'614'341'888u},
+      {R"({"model_type": "gemma3_text", "hidden_size": 1152, "num_hidden_layers": 26, "num_attention_heads": 4,
+           "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 6912, "vocab_size": 262144})",
+       999'885'952u},
+      // What its text_config leaves out is as its class has it.
+      {R"({"model_type": "gemma3", "vision_config": {"hidden_size": 1152}, "text_config": {"model_type": "gemma3_text",
+           "hidden_size": 2560, "num_hidden_layers": 34, "intermediate_size": 10240}})",
+       3'880'263'168u},
+      {R"({"model_type": "qwen2_5_vl", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+           "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "vision_config": {}})",
+       7'615'616'512u},
+      {R"({"model_type": "phi3", "hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32,
+           "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 32064})",
+       3'821'079'552u},
+      {R"({"model_type": "phi", "hidden_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 32,
+           "num_key_value_heads": null, "intermediate_size": 10240, "vocab_size": 51200})",
+       2'779'683'840u},
+      {R"({"model_type": "gpt_neox", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 8,
+           "intermediate_size": 8192, "max_position_embeddings": 2048, "vocab_size": 50304})",
+       1'011'781'632u},
+      {R"({"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "n_positions": 2048, "n_inner": null,
+           "vocab_size": 50400, "tie_word_embeddings": false})",
+       6'050'882'784u},
+      {R"({"model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072,
+           "max_position_embeddings": 2048, "vocab_size": 50272, "word_embed_proj_dim": 768})",
+       125'239'296u},
+      {R"({"model_type": "bloom", "hidden_size": 1024, "n_layer": 24, "num_attention_heads": 16, "vocab_size": 250880})",
+       559'214'592u},
+      {R"({"model_type": "bloom", "n_embed": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880})",
+       7'069'016'064u},
+      {R"({"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
+           "num_kv_heads": 71, "multi_query": true, "new_decoder_architecture": false, "parallel_attn": true,
+           "bias": false, "vocab_size": 65024})",
+       6'921'720'704u},
+      {R"({"model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
+           "num_kv_heads": 8, "new_decoder_architecture": true, "bias": false, "vocab_size": 65024})",
+       41'303'293'952u},
   };
   for (const Case& one : cases) {
     const Result<ModelShape> shape = parse_model_config(one.json);
     ASSERT_TRUE(shape.ok()) << shape.status().message() << one.json;
     EXPECT_EQ(shape->parameters(), one.parameters) << one.json;
+  }
+}
+
+TEST(ModelConfig, SaysWhereItCountsTheTextPartAlone) {
+  const Result<ModelShape> shape = parse_model_config(R"({"model_type": "llava", "vision_config": {"hidden_size": 1024},
+          "text_config": {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+                          "intermediate_size": 128, "vocab_size": 300}})");
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  EXPECT_EQ(shape->name, "llava (its text part)");
+}
+
+// Of most a count as of LLaMA would be wrong, of some by half.
+TEST(ModelConfig, RefusesModelsThatItDoesNotKnowAndSaysWhatElse) {
+  for (const char* type : {"bert", "t5", "mamba", "deepseek_v3", "mllama_text_model"}) {
+    const Result<ModelShape> shape = parse_model_config(
+        text(R"({"model_type": ")", type, R"(", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,)",
+             R"("intermediate_size": 128, "vocab_size": 300})"));
+    ASSERT_FALSE(shape.ok()) << type;
+    EXPECT_EQ(shape.status().message(), text("model config: model_type: '", type, "': is not known"));
+    EXPECT_NE(shape.status().remedy().find("--layers"), std::string::npos);
+    EXPECT_NE(shape.status().remedy().find("qwen3_moe"), std::string::npos);
   }
 }
 
@@ -82,6 +145,15 @@ TEST(ModelConfig, RefusesNonsenseAndNamesTheKey) {
           {R"({"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 4,
                "vocab_size": 7, "num_local_experts": 4, "num_experts_per_tok": 5})",
            "more experts"},
+          {R"({"model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1,
+               "intermediate_size": 4, "vocab_size": 7, "num_experts": 4, "num_experts_per_tok": 2,
+               "decoder_sparse_step": 2})",
+           "decoder_sparse_step: not every block"},
+          {R"({"model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
+               "ffn_dim": 4096, "max_position_embeddings": 2048, "vocab_size": 50272, "word_embed_proj_dim": 512})",
+           "word_embed_proj_dim: is not the width"},
+          {R"({"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064}})",
+           "num_hidden_layers: is missing"},
           // 2^24 layers would be gigabytes of units, the other two products that wrap around.
           {R"({"num_hidden_layers": 16777216, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 4,
                "vocab_size": 7})",

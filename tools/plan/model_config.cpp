@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 namespace penstock::tools {
 namespace {
@@ -14,10 +15,11 @@ constexpr const char* kRemedy = "give a config.json of Hugging Face, or --params
 // Reads sizes by key; the first that is missing or nonsense is remembered.
 class Config {
  public:
-  explicit Config(const json& config) : config_(config) {}
+  explicit Config(json config) : config_(std::move(config)) {}
 
   uint64_t size(const char* key) { return read(key, std::nullopt); }
   uint64_t size_or(const char* key, uint64_t otherwise) { return read(key, otherwise); }
+  bool has(const char* key) const { return config_.contains(key) && !config_.at(key).is_null(); }
   bool flag_or(const char* key, bool otherwise) const {
     const auto found = config_.find(key);
     return found != config_.end() && found->is_boolean() ? found->get<bool>() : otherwise;
@@ -25,6 +27,9 @@ class Config {
   std::string word_or(const char* key, const std::string& otherwise) const {
     const auto found = config_.find(key);
     return found != config_.end() && found->is_string() ? found->get<std::string>() : otherwise;
+  }
+  void refuse(const char* key, const char* why) {
+    if (status_.ok()) status_ = Status(Code::kUsage, text("model config: ", key, ": ", why), kRemedy);
   }
   const Status& status() const { return status_; }
 
@@ -40,44 +45,21 @@ class Config {
     return 1;
   }
 
-  void refuse(const char* key, const char* why) {
-    if (status_.ok()) status_ = Status(Code::kUsage, text("model config: ", key, ": ", why), kRemedy);
-  }
-
-  const json& config_;
+  const json config_;
   Status status_;
 };
 
-ModelShape gpt2(Config& config) {
-  ModelShape shape;
-  shape.layers = config.size("n_layer");
-  shape.hidden = config.size("n_embd");
-  shape.heads = shape.kv_heads = config.size("n_head");
-  shape.ffn = config.size_or("n_inner", 4 * shape.hidden);
-  shape.positions = config.size("n_positions");
-  shape.qkv_bias = true;
-  return shape;
+void add_experts(ModelShape& shape, Config& config) {
+  shape.experts = config.size_or("num_local_experts", config.size_or("num_experts", 1));
+  shape.experts_active = config.size_or("num_experts_per_tok", 1);
+  if (shape.experts > 1) shape.ffn = config.size_or("moe_intermediate_size", shape.ffn);
+  shape.shared_ffn = config.size_or("shared_expert_intermediate_size", 0);
+  shape.shared_gate = shape.shared_ffn > 0;
+  if (config.size_or("decoder_sparse_step", 1) != 1)
+    config.refuse("decoder_sparse_step", "not every block has experts");
 }
 
-ModelShape gpt_neo(Config& config) {
-  ModelShape shape;
-  shape.layers = config.size("num_layers");
-  shape.hidden = config.size("hidden_size");
-  shape.heads = shape.kv_heads = config.size("num_heads");
-  shape.ffn = config.size_or("intermediate_size", 4 * shape.hidden);
-  shape.positions = config.size("max_position_embeddings");
-  return shape;
-}
-
-ModelShape gpt(const std::string& type, Config& config) {
-  ModelShape shape = type == "gpt2" ? gpt2(config) : gpt_neo(config);
-  shape.gated = false;
-  shape.out_bias = shape.ffn_bias = shape.norm_bias = true;
-  shape.tied = config.flag_or("tie_word_embeddings", true);
-  return shape;
-}
-
-ModelShape llama_like(const std::string& type, Config& config) {
+ModelShape llama(Config& config) {
   ModelShape shape;
   shape.layers = config.size("num_hidden_layers");
   shape.hidden = config.size("hidden_size");
@@ -85,18 +67,178 @@ ModelShape llama_like(const std::string& type, Config& config) {
   shape.kv_heads = config.size_or("num_key_value_heads", shape.heads);
   shape.head_size = config.size_or("head_dim", 0);
   shape.ffn = config.size("intermediate_size");
-  shape.tied = config.flag_or("tie_word_embeddings", false);
-  const bool bias = config.flag_or("attention_bias", false);
-  shape.qkv_bias = bias || type.starts_with("qwen2");
-  shape.out_bias = bias;
+  shape.qkv_bias = shape.out_bias = config.flag_or("attention_bias", false);
   shape.ffn_bias = config.flag_or("mlp_bias", false);
-  shape.qk_norm = type.starts_with("qwen3");
-  shape.experts = config.size_or("num_local_experts", config.size_or("num_experts", 1));
-  shape.experts_active = config.size_or("num_experts_per_tok", 1);
-  if (shape.experts > 1) shape.ffn = config.size_or("moe_intermediate_size", shape.ffn);
-  shape.shared_ffn = config.size_or("shared_expert_intermediate_size", 0);
-  shape.shared_gate = shape.shared_ffn > 0;
+  add_experts(shape, config);
   return shape;
+}
+
+ModelShape qwen2(Config& config) {
+  ModelShape shape = llama(config);
+  shape.qkv_bias = true;
+  return shape;
+}
+
+ModelShape qwen3(Config& config) {
+  ModelShape shape = llama(config);
+  shape.qk_norm = true;
+  return shape;
+}
+
+// Norms before and behind both parts of a block.
+ModelShape gemma2(Config& config) {
+  ModelShape shape = llama(config);
+  shape.norms = 4;
+  return shape;
+}
+
+ModelShape gemma3(Config& config) {
+  ModelShape shape = gemma2(config);
+  shape.qk_norm = true;
+  return shape;
+}
+
+// The families before LLaMA: two matrices in the ffn, norms with a bias.
+ModelShape older(uint64_t layers, uint64_t hidden, uint64_t heads, uint64_t ffn) {
+  ModelShape shape;
+  shape.layers = layers;
+  shape.hidden = hidden;
+  shape.heads = shape.kv_heads = heads;
+  shape.ffn = ffn;
+  shape.gated = false;
+  shape.norm_bias = shape.ffn_bias = true;
+  return shape;
+}
+
+ModelShape gptj(Config& config) {
+  const uint64_t hidden = config.size("n_embd");
+  ModelShape shape =
+      older(config.size("n_layer"), hidden, config.size("n_head"), config.size_or("n_inner", 4 * hidden));
+  shape.norms = 1;
+  shape.head_bias = true;
+  return shape;
+}
+
+ModelShape gpt2(Config& config) {
+  ModelShape shape = gptj(config);
+  shape.norms = 2;
+  shape.head_bias = false;
+  shape.positions = config.size("n_positions");
+  shape.qkv_bias = shape.out_bias = true;
+  return shape;
+}
+
+ModelShape gpt_neo(Config& config) {
+  const uint64_t hidden = config.size("hidden_size");
+  ModelShape shape = older(config.size("num_layers"), hidden, config.size("num_heads"),
+                           config.size_or("intermediate_size", 4 * hidden));
+  shape.positions = config.size("max_position_embeddings");
+  shape.out_bias = true;
+  return shape;
+}
+
+ModelShape gpt_neox(Config& config) {
+  ModelShape shape = older(config.size("num_hidden_layers"), config.size("hidden_size"),
+                           config.size("num_attention_heads"), config.size("intermediate_size"));
+  shape.qkv_bias = shape.out_bias = config.flag_or("attention_bias", true);
+  return shape;
+}
+
+ModelShape phi(Config& config) {
+  ModelShape shape = gpt_neox(config);
+  shape.kv_heads = config.size_or("num_key_value_heads", shape.heads);
+  shape.norms = 1;
+  shape.head_bias = true;
+  if (config.flag_or("qk_layernorm", false)) config.refuse("qk_layernorm", "is not known");
+  return shape;
+}
+
+ModelShape opt(Config& config) {
+  ModelShape shape = older(config.size("num_hidden_layers"), config.size("hidden_size"),
+                           config.size("num_attention_heads"), config.size("ffn_dim"));
+  shape.positions = config.size("max_position_embeddings") + 2;  // the first two are padding
+  shape.qkv_bias = shape.out_bias = true;
+  if (config.size_or("word_embed_proj_dim", shape.hidden) != shape.hidden) {
+    config.refuse("word_embed_proj_dim", "is not the width");
+  }
+  return shape;
+}
+
+ModelShape bloom(Config& config) {
+  const uint64_t hidden = config.size(config.has("hidden_size") ? "hidden_size" : "n_embed");
+  ModelShape shape = older(config.size(config.has("n_layer") ? "n_layer" : "num_hidden_layers"), hidden,
+                           config.size(config.has("n_head") ? "n_head" : "num_attention_heads"), 4 * hidden);
+  shape.embedding_norm = true;
+  shape.qkv_bias = shape.out_bias = true;
+  return shape;
+}
+
+ModelShape falcon(Config& config) {
+  const uint64_t hidden = config.size("hidden_size");
+  ModelShape shape = older(config.size("num_hidden_layers"), hidden, config.size("num_attention_heads"),
+                           config.size_or("ffn_hidden_size", 4 * hidden));
+  const bool newer = config.flag_or("new_decoder_architecture", false);
+  if (newer) shape.kv_heads = config.size_or("num_kv_heads", shape.heads);
+  if (!newer && config.flag_or("multi_query", true)) shape.kv_heads = 1;
+  if (!newer && config.flag_or("parallel_attn", true)) shape.norms = 1;
+  shape.norms = config.size_or("num_ln_in_parallel_attn", shape.norms);
+  shape.qkv_bias = shape.out_bias = shape.ffn_bias = config.flag_or("bias", false);
+  return shape;
+}
+
+struct Family {
+  const char* model_type;
+  ModelShape (*read)(Config&);
+  json left_out = json::object();  // what a config.json leaves out, as the model's class has it
+};
+
+const std::vector<Family>& families() {
+  static const json kTied = {{"tie_word_embeddings", true}};
+  static const json kGemma = {{"tie_word_embeddings", true}, {"head_dim", 256u}};
+  static const json kGemma3 = {{"tie_word_embeddings", true},
+                               {"head_dim", 256u},
+                               {"num_attention_heads", 8u},
+                               {"num_key_value_heads", 4u},
+                               {"vocab_size", 262'208u}};
+  static const std::vector<Family> kFamilies = {
+      {"llama", llama},
+      {"mistral", llama},
+      {"mixtral", llama},
+      {"phi3", llama},
+      {"granite", llama},
+      {"qwen2", qwen2},
+      {"qwen2_moe", qwen2},
+      {"qwen2_vl", qwen2},
+      {"qwen2_5_vl", qwen2},
+      {"qwen2_vl_text", qwen2},
+      {"qwen2_5_vl_text", qwen2},
+      {"qwen3", qwen3},
+      {"qwen3_moe", qwen3},
+      {"gemma", llama, kGemma},
+      {"gemma2", gemma2, kGemma},
+      {"gemma3_text", gemma3, kGemma3},
+      {"gpt2", gpt2, kTied},
+      {"gpt_neo", gpt_neo, kTied},
+      {"gpt_neox", gpt_neox},
+      {"gptj", gptj},
+      {"phi", phi},
+      {"opt", opt, kTied},
+      {"bloom", bloom, kTied},
+      {"falcon", falcon, kTied},
+  };
+  return kFamilies;
+}
+
+// A config.json without a type is read as LLaMA's, after which most name their sizes.
+Result<const Family*> family_of(const std::string& type) {
+  std::string known;
+  for (const Family& family : families()) {
+    if (type == family.model_type || type.empty()) return &family;
+    known += (known.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  return Status(
+      Code::kUsage, text("model config: model_type: '", type, "': is not known"),
+      "for a model like LLaMA, --layers --hidden --heads --kv-heads --ffn --vocab instead of --model; known: " + known);
 }
 
 Status check(const ModelShape& shape) {
@@ -111,13 +253,22 @@ Status check(const ModelShape& shape) {
 Result<ModelShape> parse_model_config(const std::string& content) {
   const json parsed = json::parse(content, nullptr, false);
   if (!parsed.is_object()) return Status(Code::kUsage, "model config: not a JSON object", kRemedy);
-  Config config(parsed);
-  const std::string type = config.word_or("model_type", "");
-  ModelShape shape = type == "gpt2" || type == "gpt_neo" ? gpt(type, config) : llama_like(type, config);
+  // Of a model that sees or hears besides, the text part.
+  const auto nested = parsed.find("text_config");
+  const bool is_part = nested != parsed.end() && nested->is_object();
+  const Config whole(parsed);
+  const json& given = is_part ? *nested : parsed;
+  PENSTOCK_TRY_ASSIGN(family, family_of(Config(given).word_or("model_type", "")));
+  json complete = family->left_out;
+  complete.update(given);
+  Config config(std::move(complete));
+  ModelShape shape = family->read(config);
   shape.vocab = config.size("vocab_size");
-  shape.name = config.word_or("_name_or_path", "");
-  if (shape.name.empty()) shape.name = type.empty() ? "model" : type;
+  shape.tied = config.flag_or("tie_word_embeddings", whole.flag_or("tie_word_embeddings", false));
   PENSTOCK_TRY(config.status());
+  shape.name = whole.word_or("_name_or_path", "");
+  if (shape.name.empty()) shape.name = whole.word_or("model_type", "model");
+  if (is_part || parsed.contains("vision_config")) shape.name += " (its text part)";
   if (shape.head_size == 0 && shape.heads > 0) shape.head_size = shape.hidden / shape.heads;
   PENSTOCK_TRY(check(shape));
   PENSTOCK_TRY(shape.validate());

@@ -8,7 +8,8 @@
 
 namespace penstock::tools {
 
-// gpt2, gpt_neo, and all that name their sizes as LLaMA does: llama, mistral, mixtral, qwen2, qwen3, their mixtures.
+// Of the families that it knows, all parameters are counted; others are refused. Of a model that sees or hears besides,
+// only the text part is, and the name says so.
 Result<ModelShape> parse_model_config(const std::string& json);
 
 }  // namespace penstock::tools

@@ -28,10 +28,12 @@ uint64_t ModelShape::attention_matrices() const {
   return 2 * hidden * heads * head_size + 2 * hidden * kv_heads * head_size;
 }
 
-uint64_t ModelShape::embedding_parameters() const { return (vocab + positions) * hidden; }
+uint64_t ModelShape::embedding_parameters() const {
+  return (vocab + positions) * hidden + (embedding_norm ? norm_parameters() : 0);
+}
 
 uint64_t ModelShape::block_parameters() const {
-  uint64_t sum = attention_matrices() + 2 * norm_parameters();
+  uint64_t sum = attention_matrices() + norms * norm_parameters();
   if (qkv_bias) sum += (heads + 2 * kv_heads) * head_size;
   if (out_bias) sum += hidden;
   if (qk_norm) sum += 2 * head_size;
@@ -41,7 +43,9 @@ uint64_t ModelShape::block_parameters() const {
   return sum;
 }
 
-uint64_t ModelShape::head_parameters() const { return norm_parameters() + (tied ? 0 : vocab * hidden); }
+uint64_t ModelShape::head_parameters() const {
+  return norm_parameters() + (tied ? 0 : vocab * hidden) + (head_bias ? vocab : 0);
+}
 
 uint64_t ModelShape::parameters() const {
   return embedding_parameters() + layers * block_parameters() + head_parameters();

@@ -21,9 +21,11 @@ struct ModelShape {
   uint64_t experts = 1, experts_active = 1;
   uint64_t shared_ffn = 0;  // of an expert that every token passes
   bool shared_gate = false;
-  bool gated = true;  // three ffn matrices (SwiGLU) instead of two
-  bool tied = false;  // the head's weight is the embedding's
-  bool qkv_bias = false, out_bias = false, ffn_bias = false, norm_bias = false;
+  bool gated = true;   // three ffn matrices (SwiGLU) instead of two
+  bool tied = false;   // the head's weight is the embedding's
+  uint64_t norms = 2;  // of a block
+  bool embedding_norm = false;
+  bool qkv_bias = false, out_bias = false, ffn_bias = false, norm_bias = false, head_bias = false;
   bool qk_norm = false;
 
   // Refuses sizes whose products cannot be counted, and models that are too large to be planned: the largest of today

@@ -20,6 +20,11 @@ std::vector<Bytes> seeds() {
       bytes_of(R"({"model_type": "qwen2_moe", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
           "intermediate_size": 128, "num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 64,
           "attention_bias": true, "mlp_bias": true, "tie_word_embeddings": true, "vocab_size": 300})"),
+      bytes_of(R"({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 64,
+          "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 300}})"),
+      bytes_of(R"({"model_type": "falcon", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_kv_heads": 2, "new_decoder_architecture": true, "vocab_size": 300})"),
+      bytes_of(R"({"model_type": "bloom", "n_embed": 64, "n_layer": 2, "n_head": 4, "vocab_size": 300})"),
   };
 }
 
