@@ -168,8 +168,9 @@ class Simulator {
 
   void summarise() {
     const std::vector<SimulatedStep>& steps = result_.steps;
-    // A step's end trails into the next, so ends are as far apart as the steps are long.
-    size_t last = steps.size() - 1, first = last > 1 ? 1 : 0;
+    // A step's end trails into the next, so ends are as far apart as the steps are long. Of many: the first fills the
+    // pipeline, and the last has the lanes to itself in its tail.
+    const size_t last = steps.size() > 2 ? steps.size() - 2 : steps.size() - 1, first = last > 1 ? 1 : 0;
     result_.step_s =
         last > first ? (steps[last].end_s - steps[first].end_s) / static_cast<double>(last - first) : result_.total_s;
     double most = 0;

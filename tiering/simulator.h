@@ -35,7 +35,7 @@ struct Simulation {
   std::array<double, kLanes> busy_s{};
   double drives_busy_s = 0;          // reading, writing or both
   std::vector<SimulatedSpan> spans;  // if asked for
-  // Seconds per step once the pipeline is full: between the verdicts of the second and the last step.
+  // Seconds per step once the pipeline is full: between the ends of the second and the last step but one.
   double step_s = 0;
   double total_s = 0;
   Lane bottleneck = Lane::none;  // the busiest lane

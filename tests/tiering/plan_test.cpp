@@ -142,6 +142,17 @@ TEST_F(RandomPlans, EndInTheSimulatorAndMoveTheBytesTheyAnnounce) {
   });
 }
 
+TEST_F(RandomPlans, TakeAsLongForEachOfFourStepsAsOfMany) {
+  for_each_plan(300, [](const PlanRequest& request, const Plan& plan, std::mt19937_64&) {
+    if (plan.durability.kind != Durability::Kind::step) return;  // steps differ
+    SimulationOptions options;
+    const double few_s = simulate(plan, request.machine, options).step_s;
+    options.steps = 24;
+    const double many_s = simulate(plan, request.machine, options).step_s;
+    EXPECT_NEAR(few_s, many_s, 0.01 * many_s);
+  });
+}
+
 TEST(Planner, SaysWhatIsNeededAndWhatThereIs) {
   PlanRequest request;
   request.workload.units = {Unit{.name = "u", .elements = 1 << 20, .parameters = {}}};
