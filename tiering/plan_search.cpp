@@ -18,6 +18,12 @@ std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
   return {keep, recompute, recompute_offload, offload};
 }
 
+// State that rests in host memory is updated in place, so where gradients are clipped not before the verdict: all at
+// once, and the next forward waits. From the drives it is updated while backward runs.
+bool waits_for_verdict(const PlanRequest& request, const Plan& plan) {
+  return request.workload.clipping.on && request.workload.pass == Pass::training && plan.rests_in_host();
+}
+
 std::vector<uint32_t> micro_batch_groups(const PlanRequest& request) {
   if (request.choices.micro_batch_group) return {*request.choices.micro_batch_group};
   std::vector<uint32_t> groups;
@@ -33,8 +39,7 @@ double compute_s(const Plan& plan) {
 }
 
 // A larger group moves fewer bytes, so the first that fits is the one.
-Result<Plan> largest_group(PlanRequest request, ActivationChoice activations) {
-  request.choices.activations = activations;
+Result<Plan> largest_group(PlanRequest request) {
   Status refusal;
   for (uint32_t group : micro_batch_groups(request)) {
     request.choices.micro_batch_group = group;
@@ -49,19 +54,28 @@ Result<Plan> largest_group(PlanRequest request, ActivationChoice activations) {
 
 Result<PredictedPlan> fastest_plan(const PlanRequest& request, const SimulationOptions& options) {
   std::optional<PredictedPlan> best;
+  auto consider = [&](Plan plan) {
+    // No plan is faster than its computation.
+    if (best && compute_s(plan) >= best->simulation.step_s) return;
+    Simulation simulation = simulate(plan, request.machine, options);
+    if (best && simulation.step_s >= best->simulation.step_s) return;
+    best = PredictedPlan{std::move(plan), std::move(simulation)};
+  };
   Status refusal;
   for (ActivationChoice activations : activation_choices(request)) {
-    Result<Plan> plan = largest_group(request, activations);
+    PlanRequest tried = request;
+    tried.choices.activations = activations;
+    Result<Plan> plan = largest_group(tried);
     if (!plan.ok()) {
       if (plan.status().code() != Code::kDoesNotFit) return plan.status();
       refusal = plan.status();
       continue;
     }
-    // No plan is faster than its computation.
-    if (best && compute_s(*plan) >= best->simulation.step_s) continue;
-    Simulation simulation = simulate(*plan, request.machine, options);
-    if (best && simulation.step_s >= best->simulation.step_s) continue;
-    best = PredictedPlan{std::move(*plan), std::move(simulation)};
+    const bool try_without = waits_for_verdict(request, *plan) && !request.choices.host_state_share;
+    consider(std::move(*plan));
+    if (!try_without) continue;
+    tried.choices.host_state_share = 0;
+    if (Result<Plan> without = largest_group(tried); without.ok()) consider(std::move(*without));
   }
   if (!best) return refusal;
   return std::move(*best);

@@ -11,7 +11,8 @@ struct PredictedPlan {
   Simulation simulation;
 };
 
-// Tries what becomes of the activations, and smaller groups of micro-batches where all at once do not fit.
+// Tries what becomes of the activations, host memory with and without state that rests in it, and smaller groups of
+// micro-batches where all at once do not fit.
 Result<PredictedPlan> fastest_plan(const PlanRequest& request, const SimulationOptions& options = {});
 
 // A step's seconds where it is durable, and where it is not: what rests in host memory is written through by durable

@@ -297,7 +297,7 @@ class MoreIsNeverSlower : public testing::Test {
     }
   }
 
-  void check(void (*improve)(ForecastRequest&)) {
+  void check(void (*improve)(ForecastRequest&), double most = kTileEffects) {
     int compared = 0;
     for (size_t i = 0; i < requests_.size(); ++i) {
       const Forecast before = forecast_of(requests_[i]);
@@ -306,9 +306,8 @@ class MoreIsNeverSlower : public testing::Test {
       improve(better);
       const Forecast after = forecast_of(better);
       ASSERT_TRUE(after.fits) << "seed " << i + 1;
-      EXPECT_LE(after.times.step_s, kTileEffects * before.times.step_s)
-          << "seed " << i + 1 << "\n"
-          << forecast_text(before) << forecast_text(after);
+      EXPECT_LE(after.times.step_s, most * before.times.step_s) << "seed " << i + 1 << "\n"
+                                                                << forecast_text(before) << forecast_text(after);
       ++compared;
     }
     EXPECT_GT(compared, 40);
@@ -317,8 +316,9 @@ class MoreIsNeverSlower : public testing::Test {
   std::vector<ForecastRequest> requests_;
 };
 
+// As much state as fits rests in it, or none; of models as small as these, a part may be a little faster than either.
 TEST_F(MoreIsNeverSlower, HostMemory) {
-  check([](ForecastRequest& request) { request.budgets.host_bytes += 100 * kMiB; });
+  check([](ForecastRequest& request) { request.budgets.host_bytes += 100 * kMiB; }, 1.06);
 }
 TEST_F(MoreIsNeverSlower, MuchHostMemory) {
   check([](ForecastRequest& request) { request.budgets.host_bytes *= 3; });
@@ -328,6 +328,19 @@ TEST_F(MoreIsNeverSlower, DeviceMemory) {
 }
 TEST_F(MoreIsNeverSlower, Drives) {
   check([](ForecastRequest& request) { request.machine.drives.push_back(request.machine.drives.front()); });
+}
+
+// In host memory, state is updated in place, and so only when it is known whether gradients are clipped.
+TEST(Forecast, HostMemoryThatWouldDelayUpdatesIsLeftUnused) {
+  ForecastRequest request = request_for("gpt2-xl", "rtx4090-2gen4");
+  request.clipping.on = true;
+  double before_s = std::numeric_limits<double>::max();
+  for (uint64_t host_bytes : {12 * kGiB, 24 * kGiB, 48 * kGiB}) {
+    request.budgets.host_bytes = host_bytes;
+    const double step_s = forecast_of(request).times.step_s;
+    EXPECT_LE(step_s, 1.01 * before_s) << bytes_text(host_bytes);
+    before_s = step_s;
+  }
 }
 
 }  // namespace
