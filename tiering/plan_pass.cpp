@@ -126,10 +126,10 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
     for (uint32_t mb = first; mb < end; ++mb) use = backward_use(u, mb, held);
     if (held.device != kNoMove) release(plan_, held.device, {use});
     std::vector<MoveId> until = {held.device != kNoMove ? held.device : use};
-    if (workload_.units[u].trainable) {
-      handed_over_[u].push_back(hand_over(u, use));
-      if (last_group) complete(u, held, until);
+    for (uint32_t part : parts_of(u)) {
+      if (workload_.units[part].trainable) handed_over_[part].push_back(hand_over(part, use));
     }
+    if (workload_.units[u].trainable && last_group) complete(u, held, until);
     if (held.host != kNoMove) release(plan_, held.host, until);
   }
 }

@@ -29,7 +29,7 @@ struct Unit {
   uint32_t group = 0;                 // of hyper-parameters, where a parameter has none and where there is no parameter
   uint32_t uses = 1;                  // gradients per micro-batch: more than one for a tied or reused unit
   std::vector<Parameter> parameters;  // in the order of their elements
-  // The unit whose weights it is computed with besides its own: a tied head has the embedding's.
+  // An earlier unit whose weights it is computed with besides its own: a tied head has the embedding's.
   std::optional<uint32_t> also_uses = {};
 
   double forward_s = 0;           // compute; 0 where only the update is planned

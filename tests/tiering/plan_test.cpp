@@ -204,6 +204,32 @@ TEST(Planner, MovesTheFewestBytes) {
   EXPECT_EQ(plan->written_bytes(), 12 * elements);
 }
 
+// Embedding, blocks, and a head that is computed with the embedding's weights.
+PlanRequest tied_request() {
+  PlanRequest request;
+  Workload& work = request.workload;
+  work.units.assign(10,
+                    Unit{.name = "u", .elements = 1 << 20, .parameters = {}, .forward_s = 1e-3, .backward_s = 2e-3});
+  work.units.front().elements = 8 << 20;
+  work.units.front().uses = 2;
+  work.units.back().elements = 1 << 10;
+  work.units.back().also_uses = 0;
+  work.pass = Pass::training;
+  work.micro_batches = 4;
+  request.machine = test_machine(true);
+  request.budgets = {kGiB, kGiB};
+  return request;
+}
+
+TEST(Planner, ATiedGradientLeavesTheDeviceOnceForEachOfItsUses) {
+  const PlanRequest request = tied_request();
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  uint64_t lowered = 0;
+  for (const Move& move : plan->moves) lowered += move.kind == MoveKind::lower_gradient ? move.bytes : 0;
+  EXPECT_EQ(lowered, 2 * (request.workload.elements() + request.workload.units.front().elements));
+}
+
 TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
   PlanRequest request;
   const uint64_t elements = 1 << 24;
