@@ -113,15 +113,16 @@ void size_activations(const PlanRequest& request, ActivationChoice choice, PlanS
 
 // The fp32 sums that are under way at the same time.
 uint64_t accumulated_bytes(const Workload& workload, uint32_t group) {
-  uint64_t units = 0;
-  bool reused = false;
+  uint64_t added_up = 0, reused = 0;  // units
   for (const Unit& unit : workload.units) {
-    units += unit.trainable && workload.micro_batches * unit.uses > 1;
-    reused |= unit.trainable && unit.uses > 1;
+    added_up += unit.trainable && workload.micro_batches * unit.uses > 1;
+    reused += unit.trainable && unit.uses > 1;
   }
-  // Vertical: all micro-batches pass through a unit before the next; two, so that one may still be handed on.
-  bool vertical = group >= workload.micro_batches && !reused;
-  return accumulator_bytes(workload) * (vertical ? std::min<uint64_t>(units, 2) : units);
+  // Vertical: all micro-batches pass through a unit before the next; two, so that one may still be handed on. What is
+  // reused begins at its last use in forward and ends at its first.
+  const bool vertical = group >= workload.micro_batches;
+  const uint64_t sums = vertical ? reused + std::min<uint64_t>(added_up - reused, 2) : added_up;
+  return accumulator_bytes(workload) * sums;
 }
 
 Status take_slots(const PlanRequest& request, const TileMap& tiles, uint32_t spilled_tiles, Budget& nvme) {

@@ -230,6 +230,21 @@ TEST(Planner, ATiedGradientLeavesTheDeviceOnceForEachOfItsUses) {
   EXPECT_EQ(lowered, 2 * (request.workload.elements() + request.workload.units.front().elements));
 }
 
+TEST(Planner, OfATiedModelOnlyTheTiedSumLastsAllOfBackward) {
+  PlanRequest request = tied_request();
+  auto accumulated_sums = [&] {
+    const Result<Plan> plan = make_plan(request);
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    return plan.ok() ? plan->accumulated_bytes / accumulator_bytes(request.workload) : 0;
+  };
+  EXPECT_EQ(accumulated_sums(), 3u);  // and two of the others, one after another
+  request.choices.micro_batch_group = 2;
+  EXPECT_EQ(accumulated_sums(), 10u);
+  request.choices.micro_batch_group.reset();
+  request.workload.micro_batches = 1;
+  EXPECT_EQ(accumulated_sums(), 1u);
+}
+
 TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
   PlanRequest request;
   const uint64_t elements = 1 << 24;
