@@ -96,6 +96,18 @@ TEST(Forecast, IsNearComputeWhereThatBoundsIt) {
   }
 }
 
+TEST(Forecast, IsNeverComputeBoundWhereOffloadingTakesLonger) {
+  ForecastRequest request = all_on_drives("rtx4090-2gen4");
+  request.choices.activations = ActivationChoice::offload;
+  request.budgets.host_bytes = uint64_t{1} << 40;
+  EXPECT_GT(forecast_of(request).compute_bound_tokens, 0);
+  request.machine.device_to_host_gbps = 5;
+  const Forecast result = forecast_of(request);
+  ASSERT_TRUE(result.fits);
+  EXPECT_GT(result.lane_busy_s(Lane::device_to_host), result.lane_busy_s(Lane::compute));
+  EXPECT_EQ(result.compute_bound_tokens, 0);
+}
+
 TEST(Forecast, SaysWhatTheSmallestPlanNeedsWhereItDoesNotFit) {
   ForecastRequest request = request_for("llama-2-7b", "rtx4090-2gen4");
   request.budgets.host_bytes = kGiB;

@@ -226,21 +226,28 @@ class Forecaster {
     forecast_.written_bytes_per_step = written * forecast_.ranks;
   }
 
-  // Everything but compute and offloading takes the same time whatever the tokens; compute grows with them.
+  // Compute and offloading grow with the tokens, all else takes the same time whatever they are.
   void find_compute_bound() {
     const double compute_s = forecast_.lane_busy_s(Lane::compute);
     if (compute_s <= 0 || !forecast_.unknown_rates().empty()) return;
     const MachineProfile& machine = forecast_.rank_request.machine;
-    uint64_t up = 0, down = 0;
-    for (const Move& move : forecast_.plan->moves) {
-      if (move.kind == MoveKind::lift_weight) up += move.bytes;
-      if (move.kind == MoveKind::lower_gradient) down += move.bytes;
-    }
+    double up_s = 0, down_s = 0;  // of offloading
     auto at = [](uint64_t bytes, double gbps) { return gbps > 0 ? static_cast<double>(bytes) / (gbps * 1e9) : 0; };
-    const double others_s = std::max({forecast_.times.drives_busy_s, forecast_.lane_busy_s(Lane::update),
-                                      forecast_.lane_busy_s(Lane::collective), at(up, machine.host_to_device_gbps),
-                                      at(down, machine.device_to_host_gbps)});
-    forecast_.compute_bound_tokens = static_cast<double>(forecast_.request.tokens) * others_s / compute_s;
+    for (const Move& move : forecast_.plan->moves) {
+      if (move.kind == MoveKind::return_activation) up_s += at(move.bytes, machine.host_to_device_gbps);
+      if (move.kind == MoveKind::offload_activation) down_s += at(move.bytes, machine.device_to_host_gbps);
+    }
+    if (std::max(up_s, down_s) >= compute_s) return;  // never
+    // How many times as many tokens take as long to compute as the lane is busy.
+    auto times_as_many = [&](double busy_s, double growing_s) {
+      return (busy_s - growing_s) / (compute_s - growing_s);
+    };
+    const double times = std::max({times_as_many(forecast_.times.drives_busy_s, 0),
+                                   times_as_many(forecast_.lane_busy_s(Lane::update), 0),
+                                   times_as_many(forecast_.lane_busy_s(Lane::collective), 0),
+                                   times_as_many(forecast_.lane_busy_s(Lane::host_to_device), up_s),
+                                   times_as_many(forecast_.lane_busy_s(Lane::device_to_host), down_s)});
+    forecast_.compute_bound_tokens = static_cast<double>(forecast_.request.tokens) * times;
   }
 
   Forecast& forecast_;

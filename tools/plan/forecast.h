@@ -52,7 +52,7 @@ struct Forecast {
   double struck_step_s = 0;        // of a step whose gradients strike; 0: none is expected
   double read_bytes_per_step = 0;  // of all ranks
   double written_bytes_per_step = 0;
-  double compute_bound_tokens = 0;  // of a step, from which on compute is the bottleneck; 0: unknown
+  double compute_bound_tokens = 0;  // of a step, from which on compute is the bottleneck; 0: unknown, or never
   std::vector<std::string> notes;
 
   double lane_busy_s(Lane lane) const { return times.busy_s[static_cast<size_t>(lane)]; }
