@@ -54,7 +54,7 @@ std::vector<bool> retained_in_host(const PlanSizes& sizes, const std::vector<boo
   return retained;
 }
 
-// A frozen tile is only ever read; it rests on nvme unless the weights were chosen to rest in host memory.
+// A frozen tile is only ever read, and rests on nvme.
 void place(Plan& plan, const PlanSizes& sizes, const std::vector<uint32_t>& order) {
   const uint32_t count = static_cast<uint32_t>(order.size());
   std::vector<bool> weight = spread_evenly(sizes.host_weight_tiles, count);
