@@ -270,9 +270,9 @@ TEST(Gantt, ShowsEveryLaneThatIsBusy) {
   request.choices.weights = WeightRest::nvme;
   request.record_spans = true;
   const Forecast result = forecast_of(request);
-  const std::string svg = gantt_svg(*result.plan, result.simulation, "gpt2 <on> a desktop");
+  const std::string svg = gantt_svg(*result.plan, result.simulation, "gpt2\x1b <on> a desktop");
   for (const char* part : {"<svg", "nvme_read", "nvme_write", "update", "compute", "host_to_device", "device_to_host",
-                           "&lt;on&gt;", "begins", "</svg>"}) {
+                           "gpt2? &lt;on&gt;", "begins", "</svg>"}) {
     EXPECT_NE(svg.find(part), std::string::npos) << part;
   }
   EXPECT_LT(svg.size(), 2'000'000u);

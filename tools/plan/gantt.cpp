@@ -76,9 +76,13 @@ double tick_s(double length_s) {
   return 10 * power;
 }
 
+// XML has no place for control characters, and names come from files.
 std::string escaped(const std::string& words) {
   std::string out;
-  for (char c : words) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  for (char c : words) {
+    const bool is_control = static_cast<unsigned char>(c) < ' ';
+    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : is_control ? "?" : std::string(1, c);
+  }
   return out;
 }
 
