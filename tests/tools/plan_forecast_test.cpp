@@ -255,6 +255,12 @@ TEST(Forecast, RefusesNonsense) {
            [](ForecastRequest& request) { request.tokens = 99'999'999'999'999; },
            [](ForecastRequest& request) { request.sequence = 0; },
            [](ForecastRequest& request) { request.micro_batches = 1'000'000; },
+           [](ForecastRequest& request) { request.micro_batches = 129; },  // of 128 sequences
+           [](ForecastRequest& request) {
+             request.machine.devices = 8;
+             request.tokens = 4 * request.sequence;
+           },
+           [](ForecastRequest& request) { request.sequence = 1025; },  // gpt2 has 1024 positions
        }) {
     ForecastRequest request = request_for("gpt2", "cpu-2core");
     spoil(request);

@@ -28,14 +28,18 @@ Status check_request(const ForecastRequest& request) {
     return Status(Code::kUsage, text("tokens: ", request.tokens, " of a step: too many"),
                   text("at most ", kTokensMost));
   }
-  if (request.sequence == 0 || request.tokens < request.sequence) {
-    return Status(Code::kUsage,
-                  text("tokens: ", request.tokens, " of a step in sequences of ", request.sequence, ": less than one"),
-                  "--tokens at least --seq");
+  const uint64_t positions = request.shape.positions;
+  if (request.sequence == 0 || (positions > 0 && request.sequence > positions)) {
+    return Status(Code::kUsage, text("sequence: ", request.sequence, " tokens: not what ", request.shape.name, " can"),
+                  positions > 0 ? text("--seq up to ", positions) : "--seq above 0");
   }
-  if (request.micro_batches > request.tokens) {
-    return Status(Code::kUsage, text("micro-batches: ", request.micro_batches, " of ", request.tokens, " tokens"),
-                  "fewer micro-batches");
+  // Of each device, micro-batches of whole sequences.
+  const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * std::max(1u, request.machine.devices);
+  if (request.tokens / request.sequence < least) {
+    return Status(Code::kUsage,
+                  text("tokens: ", request.tokens, " of a step in sequences of ", request.sequence, ": less than one ",
+                       least > 1 ? text("for each of ", least, " micro-batches") : "sequence"),
+                  "more --tokens, a shorter --seq or fewer --micro-batches");
   }
   const double bytes_per_token = static_cast<double>(request.shape.layers) *
                                  static_cast<double>(request.shape.block_activation_bytes() + 8 * request.shape.hidden);
