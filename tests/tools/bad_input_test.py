@@ -135,6 +135,12 @@ class BadInputOfDrives(Refusals):
         for verb in verbs():
             self.refused(DOES_NOT_FIT, "no space for --size", "nvme", verb, self.folder, "--size", "1000TiB")
 
+    def test_a_device_that_nothing_can_be_written_to_stays(self):
+        (self.folder / "drawing").symlink_to("/dev/full")
+        ran = run("plan", "--machine", "cpu-2core", "--gantt", self.folder / "drawing", "--force")
+        self.assertEqual(ran.returncode, DOES_NOT_FIT)
+        self.assertTrue((self.folder / "drawing").is_symlink())
+
     def test_full_drive(self):
         need_root()
         with mounted(24 << 20) as mount:

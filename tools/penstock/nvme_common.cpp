@@ -1,6 +1,7 @@
 #include "tools/penstock/nvme_common.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,9 +81,11 @@ Status write_new_file(const std::string& path, const std::string& content, bool 
     return errno_status("create file: " + path, errno, errno == EEXIST ? "another name, or --force" : "another path");
   const ssize_t written = write(file, content.data(), content.size());
   const int error = errno;
+  struct stat found {};
+  const bool is_device = fstat(file, &found) == 0 && !S_ISREG(found.st_mode);
   close(file);
   if (written == static_cast<ssize_t>(content.size())) return {};
-  unlink(path.c_str());
+  if (!is_device) unlink(path.c_str());
   return errno_status("write file: " + path, written < 0 ? error : ENOSPC, "a path with space");
 }
 
