@@ -1,91 +1,16 @@
 // Thousands of random models, budgets and fates: every plan keeps its rules, ends, and computes what a plain loop does.
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "tests/support/instrumented.h"
 #include "tests/support/plan_world.h"
+#include "tests/support/random_plans.h"
 #include "tiering/planner.h"
 #include "tiering/simulator.h"
 
 namespace penstock {
 namespace {
 
-MachineProfile test_machine(bool with_device) {
-  MachineProfile machine;
-  DriveRates drive;
-  drive.burst = MixCurve({{0.0, 4.0}, {0.5, 3.8}, {1.0, 3.5}});
-  machine.drives = {drive};
-  machine.host_gbps = 60;
-  if (with_device) {
-    machine.devices = 1;
-    machine.host_to_device_gbps = machine.device_to_host_gbps = 25;
-    machine.collective_gbps = 100;
-  }
-  return machine;
-}
-
-PlanRequest random_request(std::mt19937_64& random) {
-  auto up_to = [&](uint64_t n) { return random() % (n + 1); };
-  PlanRequest request;
-  Workload& work = request.workload;
-  for (uint64_t i = 0, units = 1 + up_to(5); i < units; ++i) {
-    Unit unit;
-    unit.name = text("unit", i);
-    unit.elements = 1 + up_to(6 * kBlockElements);
-    unit.trainable = up_to(5) != 0;
-    unit.forward_s = 1e-3;
-    unit.backward_s = 2e-3;
-    unit.activation_bytes = up_to(1) * 100'000;
-    unit.boundary_bytes = unit.activation_bytes / 10;
-    work.units.push_back(unit);
-  }
-  work.clipping.on = up_to(2) != 0;
-  work.pass = up_to(1) ? Pass::training : Pass::update_only;
-  work.micro_batches = 1 + static_cast<uint32_t>(up_to(3));
-  work.ranks = up_to(2) == 0 ? 2 : 1;
-  static constexpr OptimizerKind kKinds[] = {OptimizerKind::adamw, OptimizerKind::lion, OptimizerKind::sgd,
-                                             OptimizerKind::adagrad};
-  work.form.optimizer = kKinds[up_to(3)];
-  static constexpr MomentForm kMoments[] = {MomentForm::fp32, MomentForm::bf16, MomentForm::int8};
-  work.form.moments = kMoments[up_to(2)];
-  request.machine = test_machine(up_to(1));
-  const auto kind = static_cast<Durability::Kind>(up_to(2));
-  request.durability = Durability{kind, 1 + static_cast<uint32_t>(up_to(2))};
-  request.budgets.host_bytes = kMiB + up_to(48 * kMiB);
-  request.budgets.device_bytes = up_to(40 * kMiB);
-  if (up_to(2) == 0) request.choices.host_state_share = static_cast<double>(up_to(4)) / 4;
-  if (up_to(2) == 0) request.choices.retained_host_share = static_cast<double>(up_to(4)) / 4;
-  if (up_to(2) == 0) request.choices.weights = up_to(1) ? WeightRest::host : WeightRest::nvme;
-  if (up_to(2) == 0) request.choices.window_tiles = 1 + static_cast<uint32_t>(up_to(5));
-  if (up_to(2) == 0) request.choices.tile_elements = kBlockElements * (1 + up_to(3));
-  if (up_to(2) == 0) request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(3));
-  request.choices.activations = static_cast<ActivationChoice>(up_to(2));
-  return request;
-}
-
-class RandomPlans : public testing::Test {
- protected:
-  // Calls `check` with plans that fit until `count` did.
-  template <typename Check>
-  void for_each_plan(int count, Check check) {
-    int refused = 0;
-    for (uint64_t seed = 1; count > 0; ++seed) {
-      std::mt19937_64 random(seed);
-      PlanRequest request = random_request(random);
-      Result<Plan> plan = make_plan(request);
-      if (!plan.ok()) {
-        EXPECT_EQ(plan.status().code(), Code::kDoesNotFit) << plan.status().message() << " seed " << seed;
-        ASSERT_LT(++refused, 20000);
-        continue;
-      }
-      SCOPED_TRACE(text("seed ", seed));
-      check(request, *plan, random);
-      if (HasFatalFailure() || HasNonfatalFailure()) return;
-      --count;
-    }
-  }
-};
+using test::RandomPlans;
 
 TEST_F(RandomPlans, KeepTheirRulesAndTheirBudgets) {
   for_each_plan(2000, [](const PlanRequest& request, const Plan& plan, std::mt19937_64&) {
@@ -156,7 +81,7 @@ TEST_F(RandomPlans, TakeAsLongForEachOfFourStepsAsOfMany) {
 TEST(Planner, SaysWhatIsNeededAndWhatThereIs) {
   PlanRequest request;
   request.workload.units = {Unit{.name = "u", .elements = 1 << 20, .parameters = {}}};
-  request.machine = test_machine(false);
+  request.machine = test::test_machine(false);
   request.budgets.host_bytes = 100'000;
   Result<Plan> plan = make_plan(request);
   ASSERT_FALSE(plan.ok());
@@ -170,7 +95,7 @@ TEST(Planner, FindsTheLargeTilesThatFitWhereSmallOnesDoNot) {
   PlanRequest request;
   request.workload.units.assign(80, Unit{.name = "u", .elements = 875'000'000, .parameters = {}});
   request.workload.clipping.on = true;
-  request.machine = test_machine(false);
+  request.machine = test::test_machine(false);
   request.budgets.host_bytes = 420 * kMiB;
   Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -186,7 +111,7 @@ TEST(Planner, MovesTheFewestBytes) {
   PlanRequest request;
   const uint64_t elements = 1 << 24;
   request.workload.units = {Unit{.name = "u", .elements = elements, .parameters = {}}};
-  request.machine = test_machine(false);
+  request.machine = test::test_machine(false);
   request.budgets.host_bytes = kGiB;
   request.choices.host_state_share = 0;
   request.choices.weights = WeightRest::host;
@@ -216,7 +141,7 @@ PlanRequest tied_request() {
   work.units.back().also_uses = 0;
   work.pass = Pass::training;
   work.micro_batches = 4;
-  request.machine = test_machine(true);
+  request.machine = test::test_machine(true);
   request.budgets = {kGiB, kGiB};
   return request;
 }
@@ -249,7 +174,7 @@ TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
   PlanRequest request;
   const uint64_t elements = 1 << 24;
   request.workload.units = {Unit{.name = "u", .elements = elements, .parameters = {}}};
-  request.machine = test_machine(false);
+  request.machine = test::test_machine(false);
   request.budgets.host_bytes = 12 * elements + 256 * kMiB;
   Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok());
@@ -261,7 +186,7 @@ TEST(Simulator, HidesTheUpdateBehindTheDrive) {
   PlanRequest request;
   const uint64_t elements = 1 << 28;
   request.workload.units = {Unit{.name = "u", .elements = elements, .parameters = {}}};
-  request.machine = test_machine(false);
+  request.machine = test::test_machine(false);
   request.budgets.host_bytes = kGiB;
   request.choices.host_state_share = 0;
   request.choices.weights = WeightRest::host;
