@@ -84,13 +84,13 @@ void PassMoves::forward(uint32_t first, uint32_t end) {
   for (uint32_t u = 0; u < workload_.units.size(); ++u) {
     Held held = fetch(u, first == 0);
     MoveId use = kNoMove;
-    for (uint32_t mb = first; mb < end; ++mb) use = forward_use(u, mb, held);
+    for (uint32_t mb = first; mb < end; ++mb) use = forward_use(u, mb, held, use);
     if (held.device != kNoMove) release(plan_, held.device, {use});
     if (held.host != kNoMove) release(plan_, held.host, {held.device != kNoMove ? held.device : use});
   }
 }
 
-MoveId PassMoves::forward_use(uint32_t u, uint32_t mb, const Held& held) {
+MoveId PassMoves::forward_use(uint32_t u, uint32_t mb, const Held& held, MoveId before) {
   const Unit& unit = workload_.units[u];
   uint64_t kept = activation_bytes(unit);
   MoveId use = add(plan_, {.kind = MoveKind::forward,
@@ -100,7 +100,7 @@ MoveId PassMoves::forward_use(uint32_t u, uint32_t mb, const Held& held) {
                            .micro_batch = mb,
                            .taken = kept,
                            .seconds = unit.forward_s,
-                           .after = {held.ready, last_use_[mb]}});
+                           .after = {held.ready, last_use_[mb], before}});
   last_use_[mb] = use;
   if (kept > 0) activations_[u][mb].device = use;
   if (kept > 0 && offloads(sizes_.activations)) {
@@ -123,7 +123,7 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
   for (uint32_t u = static_cast<uint32_t>(workload_.units.size()); u-- > 0;) {
     Held held = fetch(u, false);
     MoveId use = kNoMove;
-    for (uint32_t mb = first; mb < end; ++mb) use = backward_use(u, mb, held);
+    for (uint32_t mb = first; mb < end; ++mb) use = backward_use(u, mb, held, use);
     if (held.device != kNoMove) release(plan_, held.device, {use});
     std::vector<MoveId> until = {held.device != kNoMove ? held.device : use};
     for (uint32_t part : parts_of(u)) {
@@ -134,7 +134,7 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
   }
 }
 
-MoveId PassMoves::backward_use(uint32_t u, uint32_t mb, const Held& held) {
+MoveId PassMoves::backward_use(uint32_t u, uint32_t mb, const Held& held, MoveId before) {
   const Unit& unit = workload_.units[u];
   Held& activation = activations_[u][mb];
   MoveId here = activation.device;
@@ -155,7 +155,7 @@ MoveId PassMoves::backward_use(uint32_t u, uint32_t mb, const Held& held) {
                      .unit = u,
                      .micro_batch = mb,
                      .seconds = unit.backward_s + (recomputes(sizes_.activations) ? unit.forward_s : 0),
-                     .after = {held.ready, here, last}});
+                     .after = {held.ready, here, last, before}});
   if (here != kNoMove) release(plan_, here, {last});
   if (activation.host != kNoMove) release(plan_, activation.host, {here});
   return last;

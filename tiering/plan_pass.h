@@ -31,9 +31,9 @@ class PassMoves {
   // Of the micro-batches [first, end).
   void forward(uint32_t first, uint32_t end);
   void backward(uint32_t first, uint32_t end);
-  // Of one unit and micro-batch.
-  MoveId forward_use(uint32_t u, uint32_t mb, const Held& held);
-  MoveId backward_use(uint32_t u, uint32_t mb, const Held& held);
+  // Of one unit and micro-batch, which comes after the one before: so the last of a unit's uses ends all of them.
+  MoveId forward_use(uint32_t u, uint32_t mb, const Held& held, MoveId before);
+  MoveId backward_use(uint32_t u, uint32_t mb, const Held& held, MoveId before);
 
   // Brings a unit's weights to where it is computed.
   Held fetch(uint32_t unit, bool first_of_step);
