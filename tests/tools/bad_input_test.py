@@ -135,6 +135,12 @@ class BadInputOfDrives(Refusals):
         for verb in verbs():
             self.refused(DOES_NOT_FIT, "no space for --size", "nvme", verb, self.folder, "--size", "1000TiB")
 
+    def test_budgets_that_are_none(self):
+        for budget in ("host=nan", "host=1e30GiB", "host=1GiB,host=2GiB", "disk=1GiB", "host=0"):
+            ran = run("plan", "--machine", "cpu-2core", "--budget", budget)
+            self.assertEqual(ran.returncode, USAGE, budget)
+            self.assertTrue(ran.stderr.startswith("penstock: --budget: "), ran.stderr)
+
     def test_a_device_that_nothing_can_be_written_to_stays(self):
         (self.folder / "drawing").symlink_to("/dev/full")
         ran = run("plan", "--machine", "cpu-2core", "--gantt", self.folder / "drawing", "--force")

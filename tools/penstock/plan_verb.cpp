@@ -67,9 +67,12 @@ Result<Budgets> parse_budgets(std::string_view written) {
       return Status(Code::kUsage, text("--budget: '", one, "': is not a tier and a size"),
                     "--budget device=8GiB,host=24GiB,nvme=400GiB");
     }
-    PENSTOCK_TRY_ASSIGN(bytes, parse_bytes(one.substr(equals + 1)));
-    if (bytes == 0) return Status(Code::kUsage, text("--budget: '", one, "': is nothing"), "a size above 0");
-    *into = bytes;
+    const Result<uint64_t> bytes = parse_bytes(one.substr(equals + 1));
+    if (!bytes.ok()) return bytes.status().within("--budget");
+    if (*bytes == 0) return Status(Code::kUsage, text("--budget: '", one, "': is nothing"), "a size above 0");
+    if (*into != 0)
+      return Status(Code::kUsage, text("--budget: '", one, "': is the second of its tier"), "one of each");
+    *into = *bytes;
   }
   return budgets;
 }
