@@ -230,6 +230,18 @@ TEST(Forecast, FoundOnPartOfTheRatesIsALowerBoundAndSaysSo) {
   }
 }
 
+TEST(Forecast, OfANodeWithoutRatesBetweenItsDevicesIsALowerBoundToo) {
+  ForecastRequest request = request_for("llama-2-7b", "8h200-8gen5");
+  request.machine.collective_gbps = request.machine.device_to_host_gbps = 0;
+  const Forecast result = forecast_of(request);
+  EXPECT_EQ(result.bottleneck(), "unknown");
+  EXPECT_TRUE(step_text(result).ends_with("without collectives and copies from the device")) << step_text(result);
+  std::string notes;
+  for (const std::string& note : result.notes) notes += note;
+  EXPECT_NE(notes.find("collective_gbps"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("device_to_host_gbps"), std::string::npos) << notes;
+}
+
 TEST(Forecast, HasNoLaneThatIsBusyForLongerThanAStep) {
   for (const char* machine : {"cpu-2core", "rtx4090-2gen4"}) {
     for (double strikes : {0.0, 0.25, 1.0}) {

@@ -258,6 +258,12 @@ class Forecaster {
   double redone_read_bytes_ = 0, redone_written_bytes_ = 0;  // of a step that strikes
 };
 
+const char* where_rate_is_given(const std::string& rate) {
+  if (rate == "compute") return "--flops gives one";
+  if (rate == "updates") return "--host-gbps gives one, `penstock nvme probe` measures it";
+  return rate == "collectives" ? "its collective_gbps gives one" : "its device_to_host_gbps gives one";
+}
+
 void take_notes(Forecast& forecast) {
   const ForecastRequest& request = forecast.request;
   auto note = [&](std::string line) { forecast.notes.push_back(std::move(line)); };
@@ -268,8 +274,7 @@ void take_notes(Forecast& forecast) {
   }
   for (const std::string& rate : forecast.unknown_rates()) {
     note(text("the time of ", rate, " is not counted: the machine's profile has no rate of it (",
-              rate == "compute" ? "--flops gives one" : "--host-gbps gives one, `penstock nvme probe` measures it",
-              ")"));
+              where_rate_is_given(rate), ")"));
   }
   if (!forecast.drive_life_days()) note("drive life is unknown: the profile has no endurance of its drives");
   if (forecast.ranks > 1) {
@@ -282,7 +287,11 @@ void take_notes(Forecast& forecast) {
 std::vector<std::string> Forecast::unknown_rates() const {
   std::vector<std::string> unknown;
   if (request.machine.host_gbps <= 0) unknown.push_back("updates");
-  if (request.pass == Pass::training && request.machine.device_flops <= 0) unknown.push_back("compute");
+  if (request.pass != Pass::training) return unknown;
+  if (request.machine.device_flops <= 0) unknown.push_back("compute");
+  if (ranks > 1 && request.machine.collective_gbps <= 0) unknown.push_back("collectives");
+  const bool copies = request.machine.devices > 0 && request.machine.host_to_device_gbps > 0;
+  if (copies && request.machine.device_to_host_gbps <= 0) unknown.push_back("copies from the device");
   return unknown;
 }
 
