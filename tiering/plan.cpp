@@ -57,6 +57,11 @@ uint64_t Plan::written_through_bytes() const {
   return sum;
 }
 
+uint64_t room_of(const Move& move) {
+  const bool on_drives = move.lane == Lane::nvme_read || move.lane == Lane::nvme_write;
+  return on_drives ? move.bytes : 1;
+}
+
 uint64_t Plan::needed_bytes(Tier tier) const {
   uint64_t sum = 0;
   for (const BudgetLine& line : budget_lines) sum += line.tier == tier ? line.bytes : 0;

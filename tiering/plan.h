@@ -101,8 +101,9 @@ struct Plan {
   std::vector<Placement> placements;  // by tile
   std::vector<Move> moves;            // in order of priority
   std::array<uint64_t, kPools> pool_capacity{};
-  std::array<uint32_t, kLanes> lane_depth{};  // moves in flight at once
-  std::vector<BudgetLine> budget_lines;       // what the plan takes of each tier
+  // In flight at once: bytes on the drives, moves on the other lanes. What is larger goes alone.
+  std::array<uint64_t, kLanes> lane_room{};
+  std::vector<BudgetLine> budget_lines;  // what the plan takes of each tier
   bool clipping = false;
   Durability durability;
   uint32_t micro_batch_group = 1;
@@ -133,6 +134,9 @@ struct Plan {
 const char* name_of(Lane lane);
 const char* name_of(MoveKind kind);
 const char* name_of(Pool pool);
+
+// What a move takes of its lane's room.
+uint64_t room_of(const Move& move);
 
 // One line a move: `17 read_state nvme_read tile 3 10485760 B after 12 14`.
 std::string to_text(const Plan& plan);

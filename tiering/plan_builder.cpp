@@ -77,11 +77,10 @@ void size_pools(Plan& plan, const PlanSizes& sizes) {
   capacity(Pool::unit_device) = sizes.unit_device_bytes;
   capacity(Pool::activation_device) = sizes.activation_device_bytes;
   capacity(Pool::activation_host) = sizes.activation_host_bytes;
-  plan.lane_depth.fill(1);
-  auto depth = [&](Lane lane) -> uint32_t& { return plan.lane_depth[static_cast<size_t>(lane)]; };
-  depth(Lane::nvme_read) = std::max(1u, sizes.window_tiles / 3);
-  depth(Lane::nvme_write) = std::max(1u, sizes.window_tiles / 3);
-  depth(Lane::update) = 2;
+  plan.lane_room.fill(1);
+  auto room = [&](Lane lane) -> uint64_t& { return plan.lane_room[static_cast<size_t>(lane)]; };
+  room(Lane::nvme_read) = room(Lane::nvme_write) = tiles_a_lane(sizes) * plan.tiles.slot_bytes_max();
+  room(Lane::update) = 2;
 }
 
 }  // namespace

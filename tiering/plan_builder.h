@@ -27,6 +27,9 @@ struct PlanSizes {
   uint64_t computing_bytes = 0;
 };
 
+// How many tiles a lane of an update carries at once: reads, updates and writes share the windows.
+inline uint32_t tiles_a_lane(const PlanSizes& sizes) { return sizes.window_tiles < 3 ? 1 : sizes.window_tiles / 3; }
+
 // Trainable tiles in the order in which backward completes their gradients: last unit first.
 std::vector<uint32_t> update_order(const Workload& workload, const TileMap& tiles);
 

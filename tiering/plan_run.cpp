@@ -219,8 +219,13 @@ void PlanRun::reconsider_all_parked(Step& step) {
   for (MoveId id : parked) reconsider(step, id);
 }
 
+bool PlanRun::has_room(const Move& move) const {
+  const uint64_t taken = room_taken_[index(move.lane)];
+  return taken == 0 || taken + room_of(move) <= plan_.lane_room[index(move.lane)];
+}
+
 std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
-  if (in_flight_[index(lane)] >= plan_.lane_depth[index(lane)]) return std::nullopt;
+  if (room_taken_[index(lane)] >= plan_.lane_room[index(lane)]) return std::nullopt;
   for (Step& step : steps_) {
     MoveId best = kNoMove;
     for (size_t pool = 0; pool < kPools; ++pool) {
@@ -231,6 +236,8 @@ std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
       if (pool == index(Pool::none) || memory_open(step, first)) best = first;
     }
     if (best == kNoMove) continue;
+    // A later move, if smaller, does not overtake it.
+    if (!has_room(plan_.moves[best])) return std::nullopt;
     issue(step, best);
     return Ticket{step.number, best};
   }
@@ -241,7 +248,7 @@ void PlanRun::issue(Step& step, MoveId id) {
   const Move& move = plan_.moves[id];
   step.ready[index(move.lane)][index(move.takes)].erase(id);
   step.state[id] = State::in_flight;
-  ++in_flight_[index(move.lane)];
+  room_taken_[index(move.lane)] += room_of(move);
   if (move.takes != Pool::none) {
     pool_free_[index(move.takes)] -= move.taken;
     step.takers[index(move.takes)].erase(id);
@@ -260,7 +267,8 @@ void PlanRun::ended(Ticket ticket) {
   Step& step = require(ticket.step);
   CHECK(step.state[ticket.move] == State::in_flight, "move ", ticket.move, " of step ", ticket.step,
         " is not in flight");
-  --in_flight_[index(plan_.moves[ticket.move].lane)];
+  const Move& move = plan_.moves[ticket.move];
+  room_taken_[index(move.lane)] -= room_of(move);
   finish(step, ticket.move, State::ended);
   close_finished_steps();
 }

@@ -81,7 +81,6 @@ class PlanRun {
   bool was_speculative(uint64_t step, uint32_t tile) const;
 
   uint64_t pool_free(Pool pool) const { return pool_free_[static_cast<size_t>(pool)]; }
-  uint32_t in_flight(Lane lane) const { return in_flight_[static_cast<size_t>(lane)]; }
   const Plan& plan() const { return plan_; }
 
   // For messages: the earliest unfinished move of each open step and its state.
@@ -124,6 +123,7 @@ class PlanRun {
   bool gate_open(const Step& step, MoveId id) const;
   bool updates_may_run(const Step& step) const;
   MoveId first_taker(const Step& step, Pool pool) const;
+  bool has_room(const Move& move) const;
   bool memory_open(Step& step, MoveId id);
   bool reclaim_window(Step& step, MoveId wanted_by);
   bool waits_without_gradient(const Step& step, MoveId read) const;
@@ -146,7 +146,7 @@ class PlanRun {
   std::vector<std::vector<MoveId>> followers_, followers_next_;
   std::deque<Step> steps_;
   std::array<uint64_t, kPools> pool_free_{};
-  std::array<uint32_t, kLanes> in_flight_{};
+  std::array<uint64_t, kLanes> room_taken_{};
 };
 
 }  // namespace penstock

@@ -12,7 +12,6 @@ namespace {
 constexpr uint32_t kWindowTilesPerDrive = 12;  // reads, updates and writes in flight: 3 lanes, four tiles each
 constexpr uint32_t kWindowTilesLeast = 3;      // one being read, one updated, one written
 constexpr uint32_t kBacklogTilesLeast = 2;
-constexpr uint32_t kReturnedTiles = 4;
 constexpr uint64_t kBookBytesPerMove = 400;
 // Enough in flight for a drive, and little enough that all windows together stay in a CPU's cache: where a drive's
 // bytes pass through the CPU, it is a fifth slower once they come from memory.
@@ -147,8 +146,7 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   PlanSizes& sizes = fit.sizes;
   sizes.window_tiles = choices.window_tiles.value_or(windows_worth_trying(request.machine).front());
   // Gradients that wait for their tile's state.
-  sizes.backlog_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);
-  sizes.returned_tiles = kReturnedTiles;
+  sizes.backlog_tiles = sizes.returned_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);
   sizes.micro_batch_group = std::clamp<uint32_t>(choices.micro_batch_group.value_or(request.workload.micro_batches), 1,
                                                  std::max(1u, request.workload.micro_batches));
   if (request.workload.pass == Pass::training) {
@@ -165,6 +163,11 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   const uint32_t count = static_cast<uint32_t>(states.size());
   const bool clips = request.workload.clipping.on;
   sizes.retained_tiles = clips ? share_of(choices.retained_host_share, count) : 0;
+  if (spills(request, sizes, count)) {  // as many besides as fill the lane that takes them away
+    const uint64_t leaving =
+        tiles_a_lane(sizes) * tiles.slot_bytes_max() / std::max<uint64_t>(1, tiles.gradient_bytes_max());
+    sizes.backlog_tiles = std::max(sizes.backlog_tiles, static_cast<uint32_t>(leaving));
+  }
   sizes.host_state_tiles = share_of(choices.host_state_share, count);
   sizes.host_weight_tiles = choices.weights == WeightRest::host ? count : sizes.host_state_tiles;
   PENSTOCK_TRY(take_working_memory(request, tiles, sizes, fit.host, fit.device));

@@ -159,6 +159,17 @@ void PlanWorld::check_pools() {
   }
 }
 
+void PlanWorld::check_room(Lane lane) {
+  uint64_t moves = 0, taken = 0;
+  for (PlanRun::Ticket ticket : in_flight_) {
+    const Move& move = plan_.moves[ticket.move];
+    moves += move.lane == lane;
+    taken += move.lane == lane ? room_of(move) : 0;
+  }
+  const uint64_t room = plan_.lane_room[static_cast<size_t>(lane)];
+  if (moves > 1 && taken > room) fail(text(moves, " moves take ", taken, " of ", room, " on ", name_of(lane)));
+}
+
 std::optional<uint32_t> PlanWorld::next_gradient(uint64_t step) {
   if (options_.gradients == WorldOptions::Gradients::as_planned) return run_.next_gradient(step);
   for (size_t i = coming_.size(); i-- > 0;) {
@@ -199,6 +210,7 @@ std::string PlanWorld::run() {
       if (auto ticket = run_.next(lane)) {
         begin_move(*ticket);
         in_flight_.push_back(*ticket);
+        check_room(lane);
         const Move& move = plan_.moves[ticket->move];
         if (move.kind == MoveKind::update) {
           speculated_[ticket->step][move.tile] = run_.was_speculative(ticket->step, move.tile);

@@ -72,6 +72,7 @@ class PlanWorld {
   void begin_write(TileWorld& tile, uint32_t id, uint64_t step, bool speculative);
   void update(TileWorld& tile, uint32_t id, uint64_t step, bool speculative);
   void check_pools();
+  void check_room(Lane lane);
   static History after(History before, uint64_t step, Verdict factor);
 
   const Plan& plan_;

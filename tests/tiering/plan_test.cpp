@@ -182,6 +182,51 @@ TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
   EXPECT_EQ(plan->written_bytes(), 12 * elements);
 }
 
+// Small requests keep a drive as busy as large ones only if more of them are under way.
+TEST(PlanRun, FillsALaneByBytesInPlanOrder) {
+  PlanRequest request;
+  request.workload.units = {Unit{.name = "u", .elements = 1 << 24, .parameters = {}}};
+  request.workload.clipping.on = true;
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  request.choices.host_state_share = request.choices.retained_host_share = 0;
+  Result<Plan> made = make_plan(request);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  Plan& plan = *made;
+  const uint64_t spill_bytes = plan.tiles[0].gradient_bytes, write_bytes = plan.tiles[0].slot_bytes();
+  plan.lane_room[static_cast<size_t>(Lane::nvme_write)] = write_bytes + 3 * spill_bytes;
+
+  PlanRun run(plan);
+  run.begin(0, {});
+  auto give_gradient = [&] {
+    const std::optional<uint32_t> tile = run.next_gradient(0);
+    ASSERT_TRUE(tile && run.try_take_gradient(0, *tile));
+    run.gradient_complete(0, *tile);
+  };
+  auto issued = [&](Lane lane) {
+    std::vector<PlanRun::Ticket> all;
+    while (const auto ticket = run.next(lane)) all.push_back(*ticket);
+    return all;
+  };
+  for (int i = 0; i < 4; ++i) give_gradient();
+  const std::vector<PlanRun::Ticket> spills = issued(Lane::nvme_write);
+  EXPECT_EQ(spills.size(), 4u);
+  const std::vector<PlanRun::Ticket> reads = issued(Lane::nvme_read);
+  ASSERT_FALSE(reads.empty());
+  run.ended(reads.front());
+  const std::vector<PlanRun::Ticket> updates = issued(Lane::update);
+  ASSERT_EQ(updates.size(), 1u);
+  run.ended(updates.front());
+
+  // The first tile's state has room only when one of the four spills has ended, and a later spill does not overtake it.
+  give_gradient();
+  EXPECT_TRUE(issued(Lane::nvme_write).empty());
+  run.ended(spills.front());
+  const std::vector<PlanRun::Ticket> next = issued(Lane::nvme_write);
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(plan.moves[next.front().move].kind, MoveKind::write_state);
+}
+
 TEST(Simulator, HidesTheUpdateBehindTheDrive) {
   PlanRequest request;
   const uint64_t elements = 1 << 28;
