@@ -141,6 +141,11 @@ Status DirectFile::open_descriptor(int flags) {
                 "put it on ext4, xfs or btrfs on a local drive");
 }
 
+bool DirectFile::is_removed() const {
+  struct stat now;
+  return fstat(fd_, &now) == 0 && now.st_nlink == 0;
+}
+
 Status DirectFile::lock(Access access, milliseconds wait) {
   const int kind = access == Access::read_only ? LOCK_SH : LOCK_EX;
   const auto until = steady_clock::now() + wait;
@@ -153,8 +158,7 @@ Status DirectFile::lock(Access access, milliseconds wait) {
     }
     std::this_thread::sleep_for(milliseconds(10));
   }
-  struct stat now;
-  if (fstat(fd_, &now) == 0 && now.st_nlink == 0) {
+  if (is_removed()) {
     return Status(Code::kEnvironment, text("open ", path_, ": removed while its lock was waited for"),
                   "run it again: another may lie there now");
   }

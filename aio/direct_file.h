@@ -46,6 +46,7 @@ class DirectFile final : public File {
   uint64_t alignment_bytes() const override { return alignment_bytes_; }
   uint32_t drive() const override { return drive_; }
   int descriptor() const override { return fd_; }
+  bool is_removed() const override;
 
   // What a user should know, or empty: "made without copy-on-write, so that direct I/O stays direct".
   const std::string& note() const { return note_; }

@@ -183,8 +183,18 @@ std::vector<RootWriter::PlacedPage> TileStore::changed_pages(RootRecord& root) {
   return placed;
 }
 
+Status TileStore::refuse_removed() const {
+  for (const std::unique_ptr<File>& file : parts_->files) {
+    if (!file->is_removed()) continue;
+    return Status(Code::kEnvironment, text("commit: ", file->path(), ": was removed while the store was in use"),
+                  "go on from a copy of the store; what is still open is lost with this process");
+  }
+  return Status();
+}
+
 void TileStore::committed(const RootRecord& root, const Status& outcome) {
   if (!outcome.ok()) return fail(outcome);
+  if (Status removed = refuse_removed(); !removed.ok()) return fail(removed);
   if (!status_.ok()) return;  // a write of the next step has failed meanwhile, and this commit was given up
   payload_under_way_.reset();
   pages_.make_durable();

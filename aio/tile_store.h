@@ -186,6 +186,7 @@ class TileStore {
   void write_root();
   RootRecord next_root(RootRecord::State state, const RootPayload& payload) const;
   std::vector<RootWriter::PlacedPage> changed_pages(RootRecord& root);
+  Status refuse_removed() const;
   void committed(const RootRecord& root, const Status& outcome);
   void fail(const Status& why);
 

@@ -23,6 +23,8 @@ class File {
   virtual uint32_t drive() const = 0;
   // The descriptor that the ring uses and that carries the lock; -1 for a file that is not the kernel's.
   virtual int descriptor() const = 0;
+  // Removed under us: what it holds is gone once it is closed.
+  virtual bool is_removed() const { return false; }
 
   // After a failed flush nobody knows which writes have reached the drive, and asking again may say "all" (the kernel
   // has dropped what it could not write). So the file takes no more writes from any engine; its owner opens it anew.

@@ -180,5 +180,23 @@ TEST_F(EngineOnDrive, IsRefusedWhatTheDriveHasNoRoomFor) {
   expect_goes_on();
 }
 
+TEST(EngineInFolder, DoesNotCallAStepDurableInAFileThatWasRemoved) {
+  aio::ScratchFolder scratch;
+  EngineWorld world(3);
+  world.options.drives = direct_drives({scratch.path()});
+  uint64_t durable = 0;
+  world.options.on_durable = [&](uint64_t step) { durable = step; };
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE(world.step(**engine, 0.01f).ok() && (*engine)->settle().ok());
+  ASSERT_TRUE(std::filesystem::remove(scratch / "rank0.tiles"));
+  ASSERT_TRUE(world.step(**engine, 0.01f).ok());
+  const Status settled = (*engine)->settle();
+  EXPECT_NE(settled.message().find("rank0.tiles: was removed"), std::string::npos) << settled.message();
+  EXPECT_EQ((*engine)->begin({.groups = world.groups}).message(), settled.message());
+  EXPECT_EQ(durable, 1u);
+}
+
 }  // namespace
 }  // namespace penstock::engine
