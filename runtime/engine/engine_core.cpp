@@ -5,7 +5,6 @@
 
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
-#include "tiering/checksum.h"
 #include "tiering/plan_search.h"
 
 namespace penstock::engine {
@@ -89,115 +88,107 @@ std::string EngineCore::description() const {
 }
 
 Status EngineCore::load_resting(Resting which) {
+  std::vector<TilePass::Visit> visits;
   for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
     const Placement& placement = plan_->placements[tile];
     if (placement.weight != Tier::host) continue;
     if (which == Resting::weights_of_others && placement.state == Tier::host) continue;
-    std::optional<Lease> window = memory_->windows().try_lease();
-    CHECK(window.has_value());
     aio::TileStore::Range range = store_->whole(tile);
     if (placement.state != Tier::host) range.length_bytes = plan_->tiles[tile].weight_bytes;
-    PENSTOCK_TRY(read_tile(tile, range, Lease::over(Tier::host, window->bytes()), 0));
-    scatter_resting(tile, window->data());
+    visits.push_back({tile, range});
   }
-  return Status();
-}
-
-void EngineCore::scatter_resting(uint32_t tile, const std::byte* slot) {
-  const Tile& shape = plan_->tiles[tile];
-  if (std::byte* weight = memory_->resting_weight(tile)) std::memcpy(weight, slot, shape.weight_bytes);
-  if (std::byte* state = memory_->resting_state(tile)) std::memcpy(state, slot + shape.weight_bytes, shape.state_bytes);
-}
-
-Status EngineCore::gather_tile(uint32_t tile, std::byte* slot) {
-  const Tile& shape = plan_->tiles[tile];
-  if (memory_->resting_state(tile) == nullptr) {
-    PENSTOCK_TRY(read_tile(tile, store_->whole(tile), Lease::over(Tier::host, {slot, shape.slot_bytes()}), 0));
-  } else {
-    std::memcpy(slot + shape.weight_bytes, memory_->resting_state(tile), shape.state_bytes);
-  }
-  if (const std::byte* weight = memory_->resting_weight(tile)) std::memcpy(slot, weight, shape.weight_bytes);
-  return Status();
+  return pass(visits, TilePass::Then::forget, [this](uint32_t tile, std::byte* bytes) {
+    scatter_resting(tile, bytes);
+    return Status();
+  });
 }
 
 Status EngineCore::commit_resting(RootPayload payload) {
+  std::vector<TilePass::Visit> visits;
   for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
-    if (memory_->resting_state(tile) == nullptr) continue;
-    std::optional<Lease> window = memory_->windows().try_lease();
-    CHECK(window.has_value());
-    PENSTOCK_TRY(gather_tile(tile, window->data()));
-    PENSTOCK_TRY(write_tile(tile, Lease::over(Tier::host, window->bytes())));
+    if (memory_->resting_state(tile) != nullptr) visits.push_back({tile, {}});
   }
+  PENSTOCK_TRY(pass(visits, TilePass::Then::write, [this](uint32_t tile, std::byte* bytes) {
+    gather_resting(tile, bytes);
+    return Status();
+  }));
   return commit(std::move(payload));
 }
 
-Status EngineCore::visit_plane(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes,
-                               const VisitRun& visit) {
+void EngineCore::scatter_resting(uint32_t tile, const std::byte* bytes) {
+  const Tile& shape = plan_->tiles[tile];
+  if (std::byte* weight = memory_->resting_weight(tile)) std::memcpy(weight, bytes, shape.weight_bytes);
+  if (std::byte* state = memory_->resting_state(tile))
+    std::memcpy(state, bytes + shape.weight_bytes, shape.state_bytes);
+}
+
+void EngineCore::gather_resting(uint32_t tile, std::byte* bytes) const {
+  const Tile& shape = plan_->tiles[tile];
+  if (const std::byte* weight = memory_->resting_weight(tile)) std::memcpy(bytes, weight, shape.weight_bytes);
+  if (const std::byte* state = memory_->resting_state(tile)) {
+    std::memcpy(bytes + shape.weight_bytes, state, shape.state_bytes);
+  }
+}
+
+Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, uint32_t unit, Role role,
+                                                              uint64_t first, uint64_t length_bytes) const {
+  std::vector<PlaneRun> runs;
   for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
     const Tile& shape = plan_->tiles[tile];
-    TileLayout layout = store_->shape().layout(tile);
+    const TileLayout layout = store_->shape().layout(tile);
     const TileLayout::Place* place = layout.find(role);
     if (place == nullptr) return Status(Code::kUsage, text(verb, ": the state has no ", name_of(role)));
     const uint64_t size = bytes_of(place->plane.dtype);
-    uint64_t from = std::max(first, shape.first_element);
-    uint64_t to = std::min(first + length_bytes / size, shape.first_element + shape.elements);
+    const uint64_t from = std::max(first, shape.first_element);
+    const uint64_t to = std::min(first + length_bytes / size, shape.first_element + shape.elements);
     if (from >= to) continue;
-    std::optional<Lease> window = memory_->windows().try_lease();
-    CHECK(window.has_value());
-    PENSTOCK_TRY(gather_tile(tile, window->data()));
-    std::byte* run = window->data() + place->offset_bytes + (from - shape.first_element) * size;
-    PENSTOCK_TRY(visit(tile, *window, {run, (to - from) * size}, (from - first) * size));
+    const bool is_weight = place->offset_bytes < shape.weight_bytes;
+    runs.push_back({.tile = tile,
+                    .plane = {place->offset_bytes, round_up(place->length_bytes, kSegmentAlignmentBytes)},
+                    .tile_offset_bytes = place->offset_bytes + (from - shape.first_element) * size,
+                    .values_offset_bytes = (from - first) * size,
+                    .length_bytes = (to - from) * size,
+                    .rests_in_host = plan_->placements[tile].weight == Tier::host &&
+                                     (is_weight || plan_->placements[tile].state == Tier::host)});
   }
-  return Status();
+  return runs;
 }
 
 Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
-  return visit_plane("read", unit, role, first, values.size(),
-                     [&](uint32_t, const Lease&, std::span<std::byte> run, uint64_t at_bytes) {
-                       std::memcpy(values.data() + at_bytes, run.data(), run.size());
-                       return Status();
-                     });
+  PENSTOCK_TRY_ASSIGN(runs, runs_of("read", unit, role, first, values.size()));
+  std::vector<TilePass::Visit> visits;
+  for (const PlaneRun& run : runs)
+    visits.push_back({run.tile, run.rests_in_host ? aio::TileStore::Range{} : run.plane});
+  auto run = runs.begin();  // of the tile that is visited
+  return pass(visits, TilePass::Then::forget, [&](uint32_t tile, std::byte* bytes) {
+    if (run->rests_in_host) gather_resting(tile, bytes);
+    std::memcpy(values.data() + run->values_offset_bytes, bytes + run->tile_offset_bytes, run->length_bytes);
+    ++run;
+    return Status();
+  });
 }
 
 Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values,
                                RootPayload payload) {
-  Status written = visit_plane("write", unit, role, first, values.size(),
-                               [&](uint32_t tile, const Lease& slot, std::span<std::byte> run, uint64_t at_bytes) {
-                                 std::memcpy(run.data(), values.data() + at_bytes, run.size());
-                                 PENSTOCK_TRY(write_tile(tile, Lease::over(Tier::host, slot.bytes())));
-                                 scatter_resting(tile, slot.data());
-                                 return Status();
-                               });
-  if (!written.ok()) return written;
+  PENSTOCK_TRY_ASSIGN(runs, runs_of("write", unit, role, first, values.size()));
+  std::vector<TilePass::Visit> visits;
+  for (const PlaneRun& run : runs) {
+    const bool is_here = plan_->placements[run.tile].state == Tier::host;
+    visits.push_back({run.tile, is_here ? aio::TileStore::Range{} : store_->whole(run.tile)});
+  }
+  auto run = runs.begin();
+  PENSTOCK_TRY(pass(visits, TilePass::Then::write, [&](uint32_t tile, std::byte* bytes) {
+    gather_resting(tile, bytes);
+    std::memcpy(bytes + run->tile_offset_bytes, values.data() + run->values_offset_bytes, run->length_bytes);
+    scatter_resting(tile, bytes);
+    ++run;
+    return Status();
+  }));
   return commit(std::move(payload));
 }
 
-Status EngineCore::read_tile(uint32_t tile, aio::TileStore::Range range, Lease into, uint64_t lease_offset_bytes) {
-  std::optional<aio::TileStore::Reading> reading = store_->begin_read(tile, range, lease_offset_bytes);
-  if (!reading) return Status(Code::kEnvironment, text("read of tile ", tile, ": it is still being written"));
-  const std::byte* bytes = into.data() + lease_offset_bytes;
-  Result<Lease> arrived = drives_.io->read(reading->extents, std::move(into), IoEngine::kWhenever).wait();
-  Status status = arrived.status();
-  if (arrived.ok()) status = check_blocks(tile, range, bytes, reading->checksums);
-  store_->end_read(reading->place);
-  return status;
-}
-
-Status EngineCore::write_tile(uint32_t tile, Lease from) {
-  std::optional<aio::TileStore::Writing> writing;
-  while (!writing) {
-    PENSTOCK_TRY_ASSIGN(begun, store_->begin_write(tile, Update::final));
-    writing = std::move(begun);
-    if (!writing) drives_.io->wait(std::chrono::milliseconds(100));
-  }
-  std::vector<uint64_t> checksums = checksums_of(tile, from.data());
-  Result<Lease> written = drives_.io->write(writing->extents, std::move(from), IoEngine::kWhenever).wait();
-  if (!written.ok()) {
-    store_->write_failed(writing->place, written.status());
-    return written.status();
-  }
-  store_->written(writing->place, checksums);
-  return Status();
+Status EngineCore::pass(std::span<const TilePass::Visit> visits, TilePass::Then then, const TilePass::Use& use) {
+  return TilePass(*drives_.io, *store_, memory_->windows()).run(visits, use, then);
 }
 
 Status EngineCore::commit(RootPayload payload) {
@@ -206,38 +197,6 @@ Status EngineCore::commit(RootPayload payload) {
   while (!verdict) drives_.io->wait(std::chrono::milliseconds(100));
   if (verdict->ok() && options_.on_durable) options_.on_durable(store_->payload().step);
   return *verdict;
-}
-
-Status EngineCore::check_blocks(uint32_t tile, aio::TileStore::Range range, const std::byte* bytes,
-                                std::span<const uint64_t> expected) const {
-  const StoreShape& shape = store_->shape();
-  TileLayout layout = shape.layout(tile);
-  for (uint64_t number = 0; number < expected.size(); ++number) {
-    TileBlock block = block_of(layout, shape.tiles[tile].elements, number);
-    if (block.offset_bytes < range.offset_bytes ||
-        block.offset_bytes + block.length_bytes > range.offset_bytes + range.length_bytes) {
-      continue;
-    }
-    std::span<const std::byte> run(bytes + (block.offset_bytes - range.offset_bytes), block.length_bytes);
-    if (cpu_optim::checksum_function()(run, checksum_seed(tile, number)) == expected[number]) continue;
-    return Status(Code::kCorrupt,
-                  text("read: ", describe_block(shape, tile, block), ": ", block.length_bytes,
-                       " B do not have the checksum they were written with"),
-                  "run `penstock checkpoint scrub` on the store");
-  }
-  return Status();
-}
-
-std::vector<uint64_t> EngineCore::checksums_of(uint32_t tile, const std::byte* bytes) const {
-  const StoreShape& shape = store_->shape();
-  TileLayout layout = shape.layout(tile);
-  std::vector<uint64_t> sums(checksum_count(shape, tile));
-  for (uint64_t number = 0; number < sums.size(); ++number) {
-    TileBlock block = block_of(layout, shape.tiles[tile].elements, number);
-    sums[number] =
-        cpu_optim::checksum_function()({bytes + block.offset_bytes, block.length_bytes}, checksum_seed(tile, number));
-  }
-  return sums;
 }
 
 }  // namespace penstock::engine

@@ -4,6 +4,7 @@
 
 #include "runtime/engine/engine.h"
 #include "runtime/engine/executor.h"
+#include "runtime/engine/tile_pass.h"
 
 namespace penstock::engine {
 
@@ -36,21 +37,21 @@ class EngineCore {
   Status open_store();
   Status make_plan();
 
-  Status read_tile(uint32_t tile, aio::TileStore::Range range, Lease into, uint64_t lease_offset_bytes);
-  Status write_tile(uint32_t tile, Lease from);
   Status commit(RootPayload payload);
-  Status check_blocks(uint32_t tile, aio::TileStore::Range range, const std::byte* bytes,
-                      std::span<const uint64_t> expected) const;
-  std::vector<uint64_t> checksums_of(uint32_t tile, const std::byte* bytes) const;
-  // Gathers each tile that has some of those elements and calls `visit` with its slot, the run of the plane that is
-  // meant, and where that run lies in the caller's values.
-  using VisitRun =
-      std::function<Status(uint32_t tile, const Lease& slot, std::span<std::byte> run, uint64_t values_offset_bytes)>;
-  Status visit_plane(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes,
-                     const VisitRun& visit);
-  // A whole tile's bytes: from host memory where they rest, else from the store. `slot` is a window's piece.
-  Status gather_tile(uint32_t tile, std::byte* slot);
-  void scatter_resting(uint32_t tile, const std::byte* slot);
+
+  // What of one tile lies in a run of a plane.
+  struct PlaneRun {
+    uint32_t tile;
+    aio::TileStore::Range plane;  // the whole of it
+    uint64_t tile_offset_bytes, values_offset_bytes, length_bytes;
+    bool rests_in_host;
+  };
+  Result<std::vector<PlaneRun>> runs_of(const char* verb, uint32_t unit, Role role, uint64_t first,
+                                        uint64_t length_bytes) const;
+  Status pass(std::span<const TilePass::Visit> visits, TilePass::Then then, const TilePass::Use& use);
+  // Between a whole tile's bytes and what of it rests in host memory.
+  void scatter_resting(uint32_t tile, const std::byte* bytes);
+  void gather_resting(uint32_t tile, std::byte* bytes) const;
 
   const EngineOptions& options_;
   Drives drives_;

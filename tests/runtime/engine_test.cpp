@@ -513,6 +513,35 @@ TEST(Engine, WritesAnEarlierStepsUpdateOfAUnitWithoutGradientWhateverTheVerdict)
   }
 }
 
+TEST(Engine, ReadsOfAPlaneNoMoreThanItHoldsAndSeveralTilesAtOnce) {
+  Watchdog watchdog(std::chrono::seconds(120), "a read that waits for the one before");
+  EngineWorld world(6);
+  PlanRequest& request = world.options.request;
+  request.choices.host_state_share = 0;
+  request.choices.weights = WeightRest::nvme;
+  ASSERT_TRUE(world.create().ok());
+  std::atomic<uint64_t> read_bytes = 0, reads = 0;
+  std::atomic<bool> opened = false, two_are_under_way = false;
+  world.make_backend_ = [&] {
+    auto script = [&](const aio::Piece& piece) {
+      if (!opened || piece.operation != aio::Operation::read) return aio::ScriptedBackend::kPass;
+      read_bytes += piece.length_bytes;
+      two_are_under_way = ++reads >= 2;
+      return aio::ScriptedBackend::kHold;
+    };
+    return std::make_unique<aio::ScriptedBackend>(std::make_unique<aio::MemoryBackend>(), script, &two_are_under_way);
+  };
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  opened = true;
+  std::vector<uint16_t> weight(request.workload.units[0].elements);
+  ASSERT_TRUE((*engine)->read(0, Role::weight, 0, std::as_writable_bytes(std::span(weight))).ok());
+  const uint64_t tiles = ceil_div(weight.size(), kBlockElements);
+  EXPECT_LE(read_bytes, weight.size() * sizeof(uint16_t) + tiles * kSegmentAlignmentBytes);
+  opened = false;
+  EXPECT_EQ(world.words_different(**engine), 0u);
+}
+
 TEST(Engine, RefusesAnAbsentGradientOfWhatHasOneOrIsNotThere) {
   EngineWorld world(5);
   world.options.request.workload.micro_batches = 2;

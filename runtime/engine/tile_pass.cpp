@@ -1,0 +1,120 @@
+#include "runtime/engine/tile_pass.h"
+
+#include "cpu_optim/checksum.h"
+#include "tiering/checksum.h"
+
+namespace penstock::engine {
+
+Status TilePass::run(std::span<const Visit> visits, const Use& use, Then then) {
+  const Status status = go(visits, use, then);
+  // After a failure, what is under way still has windows and slots.
+  while (!arriving_.empty()) {
+    (void)end_read(std::move(arriving_.front()));
+    arriving_.pop_front();
+  }
+  while (!leaving_.empty()) (void)end_oldest_write();
+  return status;
+}
+
+Status TilePass::go(std::span<const Visit> visits, const Use& use, Then then) {
+  for (size_t next = 0; next < visits.size() || !arriving_.empty();) {
+    while (next < visits.size()) {
+      std::optional<Lease> window = windows_.try_lease();
+      if (!window) break;
+      PENSTOCK_TRY(begin_read(visits[next++], std::move(*window)));
+    }
+    CHECK(!arriving_.empty(), "no window is free outside of a step");
+    Arriving first = std::move(arriving_.front());
+    arriving_.pop_front();
+    const uint32_t tile = first.visit.tile;
+    PENSTOCK_TRY_ASSIGN(window, end_read(std::move(first)));
+    PENSTOCK_TRY(use(tile, window.data()));
+    if (then == Then::forget) continue;
+    PENSTOCK_TRY(begin_write(tile, std::move(window)));
+    // Half of the windows for each way.
+    while (leaving_.size() > arriving_.size()) PENSTOCK_TRY(end_oldest_write());
+  }
+  while (!leaving_.empty()) PENSTOCK_TRY(end_oldest_write());
+  return Status();
+}
+
+Status TilePass::begin_read(const Visit& visit, Lease window) {
+  Arriving& arriving = arriving_.emplace_back(Arriving{visit, {}, {}});
+  if (visit.range.length_bytes == 0) {
+    arriving.window = std::move(window);
+    return Status();
+  }
+  arriving.reading = store_.begin_read(visit.tile, visit.range, visit.range.offset_bytes);
+  if (!arriving.reading) {
+    arriving_.pop_back();
+    return Status(Code::kEnvironment, text("read of tile ", visit.tile, ": it is still being written"));
+  }
+  arriving.transfer = io_.read(arriving.reading->extents, std::move(window), IoEngine::kWhenever);
+  return Status();
+}
+
+Result<Lease> TilePass::end_read(Arriving arriving) {
+  if (!arriving.transfer) return std::move(arriving.window);
+  Result<Lease> arrived = std::move(*arriving.transfer).wait();
+  Status compared;
+  if (arrived.ok()) compared = compare(arriving.visit, arrived->data(), arriving.reading->checksums);
+  store_.end_read(arriving.reading->place);
+  if (!compared.ok()) return compared;
+  return arrived;
+}
+
+Status TilePass::begin_write(uint32_t tile, Lease window) {
+  std::optional<aio::TileStore::Writing> writing;
+  while (!writing) {
+    PENSTOCK_TRY_ASSIGN(begun, store_.begin_write(tile, Update::final));
+    writing = std::move(begun);
+    if (!writing) io_.wait(std::chrono::milliseconds(100));
+  }
+  std::vector<uint64_t> checksums = checksums_of(tile, window.data());
+  leaving_.push_back(
+      {writing->place, std::move(checksums), io_.write(writing->extents, std::move(window), IoEngine::kWhenever)});
+  return Status();
+}
+
+Status TilePass::end_oldest_write() {
+  Leaving oldest = std::move(leaving_.front());
+  leaving_.pop_front();
+  const Result<Lease> written = std::move(oldest.transfer).wait();
+  if (written.ok()) {
+    store_.written(oldest.place, oldest.checksums);
+  } else {
+    store_.write_failed(oldest.place, written.status());
+  }
+  return written.status();
+}
+
+Status TilePass::compare(const Visit& visit, const std::byte* bytes, std::span<const uint64_t> expected) const {
+  const StoreShape& shape = store_.shape();
+  const TileLayout layout = shape.layout(visit.tile);
+  const uint64_t end = visit.range.offset_bytes + visit.range.length_bytes;
+  for (uint64_t number = 0; number < expected.size(); ++number) {
+    const TileBlock block = block_of(layout, shape.tiles[visit.tile].elements, number);
+    if (block.offset_bytes < visit.range.offset_bytes || block.offset_bytes + block.length_bytes > end) continue;
+    const std::span<const std::byte> run(bytes + block.offset_bytes, block.length_bytes);
+    if (cpu_optim::checksum_function()(run, checksum_seed(visit.tile, number)) == expected[number]) continue;
+    return Status(Code::kCorrupt,
+                  text("read: ", describe_block(shape, visit.tile, block), ": ", block.length_bytes,
+                       " B do not have the checksum they were written with"),
+                  "run `penstock checkpoint scrub` on the store");
+  }
+  return Status();
+}
+
+std::vector<uint64_t> TilePass::checksums_of(uint32_t tile, const std::byte* bytes) const {
+  const StoreShape& shape = store_.shape();
+  const TileLayout layout = shape.layout(tile);
+  std::vector<uint64_t> sums(checksum_count(shape, tile));
+  for (uint64_t number = 0; number < sums.size(); ++number) {
+    const TileBlock block = block_of(layout, shape.tiles[tile].elements, number);
+    const std::span<const std::byte> run(bytes + block.offset_bytes, block.length_bytes);
+    sums[number] = cpu_optim::checksum_function()(run, checksum_seed(tile, number));
+  }
+  return sums;
+}
+
+}  // namespace penstock::engine
