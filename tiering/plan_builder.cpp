@@ -71,7 +71,7 @@ void place(Plan& plan, const PlanSizes& sizes, const std::vector<uint32_t>& orde
 void size_pools(Plan& plan, const PlanSizes& sizes) {
   auto capacity = [&](Pool pool) -> uint64_t& { return plan.pool_capacity[static_cast<size_t>(pool)]; };
   capacity(Pool::window) = sizes.window_tiles;
-  capacity(Pool::gradient) = sizes.backlog_tiles + sizes.retained_tiles;
+  capacity(Pool::gradient) = sizes.backlog_tiles + sizes.leaving_tiles + sizes.retained_tiles;
   capacity(Pool::returned) = sizes.returned_tiles;
   capacity(Pool::unit_host) = sizes.unit_host_bytes;
   capacity(Pool::unit_device) = sizes.unit_device_bytes;

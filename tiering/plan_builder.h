@@ -9,6 +9,7 @@ namespace penstock {
 struct PlanSizes {
   uint32_t window_tiles = 0;
   uint32_t backlog_tiles = 0;
+  uint32_t leaving_tiles = 0;  // on their way to the drives
   uint32_t returned_tiles = 0;
   uint32_t retained_tiles = 0;     // gradients that wait for the verdict in host memory; the others on nvme
   uint32_t host_weight_tiles = 0;  // whose weight rests in host memory

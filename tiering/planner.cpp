@@ -163,11 +163,6 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   const uint32_t count = static_cast<uint32_t>(states.size());
   const bool clips = request.workload.clipping.on;
   sizes.retained_tiles = clips ? share_of(choices.retained_host_share, count) : 0;
-  if (spills(request, sizes, count)) {  // as many besides as fill the lane that takes them away
-    const uint64_t leaving =
-        tiles_a_lane(sizes) * tiles.slot_bytes_max() / std::max<uint64_t>(1, tiles.gradient_bytes_max());
-    sizes.backlog_tiles = std::max(sizes.backlog_tiles, static_cast<uint32_t>(leaving));
-  }
   sizes.host_state_tiles = share_of(choices.host_state_share, count);
   sizes.host_weight_tiles = choices.weights == WeightRest::host ? count : sizes.host_state_tiles;
   PENSTOCK_TRY(take_working_memory(request, tiles, sizes, fit.host, fit.device));
@@ -177,7 +172,8 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   const uint64_t gradient_piece = std::max<uint64_t>(1, tiles.gradient_bytes_max());
   auto reserved = [&] {
     return resting_bytes(weights, spread_evenly(sizes.host_weight_tiles, count)) +
-           resting_bytes(states, resting_states(sizes, count)) + sizes.retained_tiles * gradient_piece;
+           resting_bytes(states, resting_states(sizes, count)) +
+           (sizes.retained_tiles + sizes.leaving_tiles) * gradient_piece;
   };
   auto grow = [&](uint32_t& chosen) {
     const uint64_t most = fit.host.free_bytes();
@@ -189,6 +185,16 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
     chosen = low;
   };
   if (clips && !choices.retained_host_share) grow(sizes.retained_tiles);
+  if (spills(request, sizes, count)) {
+    // Gradients on their way to the drives: as many as fill a lane, with the backlog; in free memory, or instead of
+    // some that would stay.
+    const uint64_t fill_lane = tiles_a_lane(sizes) * tiles.slot_bytes_max() / gradient_piece;
+    const uint64_t free_bytes = fit.host.free_bytes() - std::min(fit.host.free_bytes(), reserved());
+    const uint32_t of_retained = choices.retained_host_share ? 0 : sizes.retained_tiles;
+    sizes.leaving_tiles = static_cast<uint32_t>(std::min(fill_lane - std::min<uint64_t>(fill_lane, sizes.backlog_tiles),
+                                                         of_retained + free_bytes / gradient_piece));
+    sizes.retained_tiles -= std::min(of_retained, sizes.leaving_tiles);
+  }
   if (choices.weights == WeightRest::automatic) grow(sizes.host_weight_tiles);
   if (!choices.host_state_share && sizes.host_weight_tiles == count) grow(sizes.host_state_tiles);
 
@@ -196,6 +202,7 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   PENSTOCK_TRY(take("resting weights", resting_bytes(weights, spread_evenly(sizes.host_weight_tiles, count))));
   PENSTOCK_TRY(take("resting state", resting_bytes(states, resting_states(sizes, count))));
   PENSTOCK_TRY(take("retained gradients", clips ? sizes.retained_tiles * gradient_piece : 0));
+  PENSTOCK_TRY(take("leaving gradients", sizes.leaving_tiles * gradient_piece));
   PENSTOCK_TRY(take_slots(request, tiles, clips ? count - sizes.retained_tiles : 0, fit.nvme));
   return fit;
 }

@@ -47,7 +47,7 @@ TEST_P(EngineCrash, EveryEventIsACutThatACommittedStepSurvives) {
   for (uint64_t seed = 1; seed <= seeds(1); ++seed) {
     RecordedDrives drives = world_.new_drives();
     ASSERT_EQ(world_.live(drives, 6, seed, kNeverKilled), "") << "caught: seed " << seed << ", without a crash";
-    ASSERT_EQ(drives.acknowledged(drives.events()), 6u);
+    ASSERT_EQ(drives.acknowledged(drives.events()), 6u) << "caught: seed " << seed << ", settled too early";
     events += drives.events();
     for (size_t cut = seed % stride(); cut <= drives.events(); cut += stride()) {
       for (Unsafe unsafe : {Unsafe::chance, Unsafe::lost, Unsafe::kept}) {

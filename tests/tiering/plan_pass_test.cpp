@@ -228,7 +228,8 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
     }
     EXPECT_EQ(line_of(plan, Tier::host, "program"), request.process_bytes);
     EXPECT_EQ(line_of(plan, Tier::host, "tile window"), pool(Pool::window) * plan.tiles.slot_bytes_max());
-    EXPECT_EQ(line_of(plan, Tier::host, "gradient backlog") + line_of(plan, Tier::host, "retained gradients"),
+    EXPECT_EQ(line_of(plan, Tier::host, "gradient backlog") + line_of(plan, Tier::host, "leaving gradients") +
+                  line_of(plan, Tier::host, "retained gradients"),
               pool(Pool::gradient) * plan.tiles.gradient_bytes_max());
     EXPECT_EQ(line_of(plan, Tier::host, "retained gradients"), retained);
     EXPECT_EQ(line_of(plan, Tier::host, "resting weights"), weights);
