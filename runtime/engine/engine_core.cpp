@@ -88,7 +88,7 @@ std::string EngineCore::description() const {
 }
 
 Status EngineCore::load_resting(Resting which) {
-  std::vector<TilePass::Visit> visits;
+  std::vector<StorePass::Visit> visits;
   for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
     const Placement& placement = plan_->placements[tile];
     if (placement.weight != Tier::host) continue;
@@ -97,18 +97,18 @@ Status EngineCore::load_resting(Resting which) {
     if (placement.state != Tier::host) range.length_bytes = plan_->tiles[tile].weight_bytes;
     visits.push_back({tile, range});
   }
-  return pass(visits, TilePass::Then::forget, [this](uint32_t tile, std::byte* bytes) {
+  return pass(visits, StorePass::Then::forget, [this](uint32_t tile, std::byte* bytes) {
     scatter_resting(tile, bytes);
     return Status();
   });
 }
 
 Status EngineCore::commit_resting(RootPayload payload) {
-  std::vector<TilePass::Visit> visits;
+  std::vector<StorePass::Visit> visits;
   for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
     if (memory_->resting_state(tile) != nullptr) visits.push_back({tile, {}});
   }
-  PENSTOCK_TRY(pass(visits, TilePass::Then::write, [this](uint32_t tile, std::byte* bytes) {
+  PENSTOCK_TRY(pass(visits, StorePass::Then::write, [this](uint32_t tile, std::byte* bytes) {
     gather_resting(tile, bytes);
     return Status();
   }));
@@ -156,11 +156,11 @@ Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, 
 
 Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
   PENSTOCK_TRY_ASSIGN(runs, runs_of("read", unit, role, first, values.size()));
-  std::vector<TilePass::Visit> visits;
+  std::vector<StorePass::Visit> visits;
   for (const PlaneRun& run : runs)
     visits.push_back({run.tile, run.rests_in_host ? aio::TileStore::Range{} : run.plane});
   auto run = runs.begin();  // of the tile that is visited
-  return pass(visits, TilePass::Then::forget, [&](uint32_t tile, std::byte* bytes) {
+  return pass(visits, StorePass::Then::forget, [&](uint32_t tile, std::byte* bytes) {
     if (run->rests_in_host) gather_resting(tile, bytes);
     std::memcpy(values.data() + run->values_offset_bytes, bytes + run->tile_offset_bytes, run->length_bytes);
     ++run;
@@ -171,13 +171,13 @@ Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::spa
 Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values,
                                RootPayload payload) {
   PENSTOCK_TRY_ASSIGN(runs, runs_of("write", unit, role, first, values.size()));
-  std::vector<TilePass::Visit> visits;
+  std::vector<StorePass::Visit> visits;
   for (const PlaneRun& run : runs) {
     const bool is_here = plan_->placements[run.tile].state == Tier::host;
     visits.push_back({run.tile, is_here ? aio::TileStore::Range{} : store_->whole(run.tile)});
   }
   auto run = runs.begin();
-  PENSTOCK_TRY(pass(visits, TilePass::Then::write, [&](uint32_t tile, std::byte* bytes) {
+  PENSTOCK_TRY(pass(visits, StorePass::Then::write, [&](uint32_t tile, std::byte* bytes) {
     gather_resting(tile, bytes);
     std::memcpy(bytes + run->tile_offset_bytes, values.data() + run->values_offset_bytes, run->length_bytes);
     scatter_resting(tile, bytes);
@@ -187,8 +187,8 @@ Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::sp
   return commit(std::move(payload));
 }
 
-Status EngineCore::pass(std::span<const TilePass::Visit> visits, TilePass::Then then, const TilePass::Use& use) {
-  return TilePass(*drives_.io, *store_, memory_->windows()).run(visits, use, then);
+Status EngineCore::pass(std::span<const StorePass::Visit> visits, StorePass::Then then, const StorePass::Use& use) {
+  return StorePass(*drives_.io, *store_, memory_->windows()).run(visits, use, then);
 }
 
 Status EngineCore::commit(RootPayload payload) {

@@ -4,7 +4,7 @@
 
 #include "runtime/engine/engine.h"
 #include "runtime/engine/executor.h"
-#include "runtime/engine/tile_pass.h"
+#include "runtime/engine/store_pass.h"
 
 namespace penstock::engine {
 
@@ -48,7 +48,7 @@ class EngineCore {
   };
   Result<std::vector<PlaneRun>> runs_of(const char* verb, uint32_t unit, Role role, uint64_t first,
                                         uint64_t length_bytes) const;
-  Status pass(std::span<const TilePass::Visit> visits, TilePass::Then then, const TilePass::Use& use);
+  Status pass(std::span<const StorePass::Visit> visits, StorePass::Then then, const StorePass::Use& use);
   // Between a whole tile's bytes and what of it rests in host memory.
   void scatter_resting(uint32_t tile, const std::byte* bytes);
   void gather_resting(uint32_t tile, std::byte* bytes) const;

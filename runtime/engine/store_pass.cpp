@@ -1,11 +1,11 @@
-#include "runtime/engine/tile_pass.h"
+#include "runtime/engine/store_pass.h"
 
 #include "cpu_optim/checksum.h"
 #include "tiering/checksum.h"
 
 namespace penstock::engine {
 
-Status TilePass::run(std::span<const Visit> visits, const Use& use, Then then) {
+Status StorePass::run(std::span<const Visit> visits, const Use& use, Then then) {
   const Status status = go(visits, use, then);
   // After a failure, what is under way still has windows and slots.
   while (!arriving_.empty()) {
@@ -16,7 +16,7 @@ Status TilePass::run(std::span<const Visit> visits, const Use& use, Then then) {
   return status;
 }
 
-Status TilePass::go(std::span<const Visit> visits, const Use& use, Then then) {
+Status StorePass::go(std::span<const Visit> visits, const Use& use, Then then) {
   for (size_t next = 0; next < visits.size() || !arriving_.empty();) {
     while (next < visits.size()) {
       std::optional<Lease> window = windows_.try_lease();
@@ -38,7 +38,7 @@ Status TilePass::go(std::span<const Visit> visits, const Use& use, Then then) {
   return Status();
 }
 
-Status TilePass::begin_read(const Visit& visit, Lease window) {
+Status StorePass::begin_read(const Visit& visit, Lease window) {
   Arriving& arriving = arriving_.emplace_back(Arriving{visit, {}, {}});
   if (visit.range.length_bytes == 0) {
     arriving.window = std::move(window);
@@ -53,7 +53,7 @@ Status TilePass::begin_read(const Visit& visit, Lease window) {
   return Status();
 }
 
-Result<Lease> TilePass::end_read(Arriving arriving) {
+Result<Lease> StorePass::end_read(Arriving arriving) {
   if (!arriving.transfer) return std::move(arriving.window);
   Result<Lease> arrived = std::move(*arriving.transfer).wait();
   Status compared;
@@ -63,7 +63,7 @@ Result<Lease> TilePass::end_read(Arriving arriving) {
   return arrived;
 }
 
-Status TilePass::begin_write(uint32_t tile, Lease window) {
+Status StorePass::begin_write(uint32_t tile, Lease window) {
   std::optional<aio::TileStore::Writing> writing;
   while (!writing) {
     PENSTOCK_TRY_ASSIGN(begun, store_.begin_write(tile, Update::final));
@@ -76,7 +76,7 @@ Status TilePass::begin_write(uint32_t tile, Lease window) {
   return Status();
 }
 
-Status TilePass::end_oldest_write() {
+Status StorePass::end_oldest_write() {
   Leaving oldest = std::move(leaving_.front());
   leaving_.pop_front();
   const Result<Lease> written = std::move(oldest.transfer).wait();
@@ -88,7 +88,7 @@ Status TilePass::end_oldest_write() {
   return written.status();
 }
 
-Status TilePass::compare(const Visit& visit, const std::byte* bytes, std::span<const uint64_t> expected) const {
+Status StorePass::compare(const Visit& visit, const std::byte* bytes, std::span<const uint64_t> expected) const {
   const StoreShape& shape = store_.shape();
   const TileLayout layout = shape.layout(visit.tile);
   const uint64_t end = visit.range.offset_bytes + visit.range.length_bytes;
@@ -105,7 +105,7 @@ Status TilePass::compare(const Visit& visit, const std::byte* bytes, std::span<c
   return Status();
 }
 
-std::vector<uint64_t> TilePass::checksums_of(uint32_t tile, const std::byte* bytes) const {
+std::vector<uint64_t> StorePass::checksums_of(uint32_t tile, const std::byte* bytes) const {
   const StoreShape& shape = store_.shape();
   const TileLayout layout = shape.layout(tile);
   std::vector<uint64_t> sums(checksum_count(shape, tile));

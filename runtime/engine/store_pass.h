@@ -1,5 +1,5 @@
-// TilePass goes through tiles of a store outside of steps: reads them into windows, some ahead, hands them on in order,
-// and writes them back where asked to. Blocks the decision thread until all is done.
+// StorePass goes through tiles of a store outside of steps: reads them into windows, some ahead, hands them on in
+// order, and writes them back where asked to. Blocks the decision thread until all is done.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@
 
 namespace penstock::engine {
 
-class TilePass {
+class StorePass {
  public:
   struct Visit {
     uint32_t tile = 0;
@@ -25,7 +25,7 @@ class TilePass {
   enum class Then { forget, write };
 
   // REQUIRES: nothing else is under way, and a window is free.
-  TilePass(IoEngine& io, aio::TileStore& store, BufferPool& windows) : io_(io), store_(store), windows_(windows) {}
+  StorePass(IoEngine& io, aio::TileStore& store, BufferPool& windows) : io_(io), store_(store), windows_(windows) {}
 
   Status run(std::span<const Visit> visits, const Use& use, Then then);
 
