@@ -231,9 +231,9 @@ Result<Loaded> load(const StoreParts& parts, const RootRecord& root, const PageA
 }
 
 Status verify_all(IoEngine& engine, const StoreParts& parts, const TileTable& table, ChecksumFunction checksum,
-                  uint64_t step) {
+                  const ScrubProgress& progress, uint64_t step) {
   Buffer memory = Buffer::on_heap(kVerifyBytes);
-  PENSTOCK_TRY_ASSIGN(report, verify_tiles(engine, parts, table, checksum, memory.bytes()));
+  PENSTOCK_TRY_ASSIGN(report, verify_tiles(engine, parts, table, checksum, memory.bytes(), progress));
   if (report.bad.empty()) return Status();
   // One that was read and is not what it was settles the matter, whatever else could not be read.
   auto worst = std::find_if(report.bad.begin(), report.bad.end(), [](const BadBlock& bad) { return bad.unread.ok(); });
@@ -319,7 +319,10 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   }
   const PageAreas areas = read_page_areas(engine, parts);
   std::string doubt = doubt_about(copies, roots, static_cast<uint32_t>(parts.files.size()));
-  Status first_refusal;
+  Status first_refusal, stopped;
+  const ScrubProgress progress = [&](double share) {
+    return stopped = options.verifying ? options.verifying(share) : Status();
+  };
   for (const RootRecord& root : roots) {
     Result<Loaded> loaded = load(parts, root, areas);
     Status refusal = loaded.status();
@@ -329,7 +332,8 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
     if (refusal.ok() && !doubt.empty() && !runs) {
       repairs.note(text(doubt, ": step ", root.payload.step, " may not be the last, and has not been verified"));
     } else if (refusal.ok() && !doubt.empty()) {
-      refusal = verify_all(engine, parts, loaded->table, options.checksum, root.payload.step);
+      refusal = verify_all(engine, parts, loaded->table, options.checksum, progress, root.payload.step);
+      PENSTOCK_TRY(stopped);
       if (!refusal.ok() && refusal.code() != Code::kCorrupt) {
         return wait_for_drive(refusal, parts.files, drives_with(copies, root), place_of(root));
       }

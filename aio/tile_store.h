@@ -64,6 +64,9 @@ struct OpenReport {
   std::vector<std::string> notes;
 };
 
+// Told how much of a long reading is done; refuses to have it stopped.
+using ScrubProgress = std::function<Status(double share)>;
+
 struct OpenOptions {
   // inspect writes nothing, not even repairs, and takes the newest root there is: also one that is in doubt, or that
   // `space: single` has left torn.
@@ -72,6 +75,8 @@ struct OpenOptions {
   // What the caller means to find; null: whatever is there.
   const StoreShape* expected_shape = nullptr;
   ChecksumFunction checksum = penstock::checksum;
+  // Of reading every block, which a root in doubt asks for.
+  ScrubProgress verifying = {};
 };
 
 struct BadBlock {
@@ -86,9 +91,6 @@ struct ScrubReport {
   uint64_t blocks = 0;
   std::vector<BadBlock> bad;
 };
-
-// Told how much of a long reading is done; refuses to have it stopped.
-using ScrubProgress = std::function<Status(double share)>;
 
 // Bytes written that are no tile, on all drives together.
 struct StoreCounters {

@@ -48,6 +48,7 @@ Status EngineCore::open_store() {
   open.checksum = cpu_optim::checksum_function();
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*drives_.io, drives_.folders, open));
   store_ = std::move(store);
+  open.verifying = options_.verifying;
   if (!options_.config_hash.empty() && store_->payload().config_hash != options_.config_hash) {
     return Status(Code::kUsage,
                   text("store: written under configuration ", store_->payload().config_hash, ", this one is ",

@@ -151,6 +151,18 @@ TEST_P(StoreMedia, BelievesAnOlderRootOnlyAfterVerifyingEveryBlock) {
   EXPECT_NE(notes_[0].find("every block of step 3 was verified"), std::string::npos) << notes_[0];
 }
 
+TEST_P(StoreMedia, CanBeStoppedWhileItVerifiesEveryBlock) {
+  for (uint32_t drive = 0; drive < drives(); ++drive) rot_root(drive, sequence_of(kSteps));
+  int told = 0;
+  OpenOptions options;
+  options.verifying = [&](double) { return ++told == 3 ? Status(Code::kInterrupted, "enough") : Status(); };
+  const Status stopped = world_.open(options).status();
+  EXPECT_EQ(stopped.code(), Code::kInterrupted);
+  EXPECT_EQ(stopped.message(), "enough");
+  EXPECT_EQ(told, 3);
+  EXPECT_EQ(expect_goes_on(), kSteps - 1);
+}
+
 // A root that was not read is not a root that rotted: the next try may find it.
 TEST_P(StoreMedia, BelievesNoOlderRootWhileTheNewestCannotBeRead) {
   auto on_all_drives = [&](const Piece& piece) {

@@ -134,7 +134,7 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
     PENSTOCK_TRY(run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
                              ticking(session, "make the store")));
   }
-  PENSTOCK_TRY(run->open());
+  PENSTOCK_TRY(run->open(ticking(session, "a root is in doubt: read every block")));
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (run->engine().steps_done() > 0) {
     session.progress.note(text("resuming after step ", run->engine().steps_done()));

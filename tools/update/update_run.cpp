@@ -49,7 +49,7 @@ Status UpdateRun::create(aio::CreateOptions::Existing existing, const Tick& tick
   return engine::Engine::create(options_, initial, existing);
 }
 
-Status UpdateRun::open() {
+Status UpdateRun::open(const Tick& tick) {
   count_process();
   PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(options_));
   engine_ = std::move(engine);
@@ -57,6 +57,7 @@ Status UpdateRun::open() {
 }
 
 void UpdateRun::count_process() { options_.request.process_bytes = resident_bytes() + kEngineOverheadBytes; }
+  options_.verifying = tick;
 
 bool UpdateRun::strikes(uint64_t step) const {
   // Evenly spread, beginning late enough that a run starts calmly.

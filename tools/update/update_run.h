@@ -41,8 +41,9 @@ class UpdateRun {
 
   // `tick` hears how much is done, and may end it; then nothing is left.
   Status create(aio::CreateOptions::Existing existing, const Tick& tick = no_tick);
-  // At the last committed step; the host budget is what the process has, and what the plan takes besides.
-  Status open();
+  // At the last committed step; the host budget is what the process has, and what the plan takes besides. `tick` hears
+  // how much of a store in doubt has been verified.
+  Status open(const Tick& tick = no_tick);
   void close() { engine_.reset(); }
   engine::Engine& engine() { return *engine_; }
 
