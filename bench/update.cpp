@@ -89,12 +89,6 @@ uint64_t lane_bytes(const Plan& plan, Lane lane) {
   return sum;
 }
 
-// What a step writes, on average over steps that are durable and others.
-double written_bytes(const Plan& plan) {
-  return static_cast<double>(plan.written_bytes()) -
-         (1 - plan.durability.durable_share()) * static_cast<double>(plan.written_through_bytes());
-}
-
 // What was measured and created before the run does not count as its memory.
 void forget_resident_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
@@ -189,7 +183,9 @@ class Case {
 
   // What the next steps will move: what is struck is redone as far as it had been updated.
   Moved foretell(const Plan& plan) const {
-    if (settings_.strike_share == 0) return {static_cast<double>(plan.read_bytes()) / per_, written_bytes(plan) / per_};
+    if (settings_.strike_share == 0) {
+      return {static_cast<double>(plan.read_bytes()) / per_, plan.mean_written_bytes(plan.durability) / per_};
+    }
     const auto steps = static_cast<uint32_t>(flags_.steps);
     const uint64_t done = run_->engine().steps_done();
     const Simulation simulation =

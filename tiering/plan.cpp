@@ -49,14 +49,6 @@ bool Plan::rests_in_host() const {
                      [](const Placement& placement) { return placement.state == Tier::host; });
 }
 
-uint64_t Plan::written_through_bytes() const {
-  uint64_t sum = 0;
-  for (const Move& move : moves) {
-    if (move.kind == MoveKind::write_state && placements[move.tile].state == Tier::host) sum += move.bytes;
-  }
-  return sum;
-}
-
 uint64_t room_of(const Move& move) {
   const bool on_drives = move.lane == Lane::nvme_read || move.lane == Lane::nvme_write;
   return on_drives ? move.bytes : 1;
@@ -91,10 +83,24 @@ uint64_t bytes_on(const Plan& plan, Lane lane) {
   return sum;
 }
 
+// What only a durable step writes.
+uint64_t written_through_bytes(const Plan& plan) {
+  uint64_t sum = 0;
+  for (const Move& move : plan.moves) {
+    if (move.kind == MoveKind::write_state && plan.placements[move.tile].state == Tier::host) sum += move.bytes;
+  }
+  return sum;
+}
+
 }  // namespace
 
 uint64_t Plan::read_bytes() const { return bytes_on(*this, Lane::nvme_read); }
 uint64_t Plan::written_bytes() const { return bytes_on(*this, Lane::nvme_write); }
+
+double Plan::mean_written_bytes(const Durability& of) const {
+  return static_cast<double>(written_bytes()) -
+         (1 - of.durable_share()) * static_cast<double>(written_through_bytes(*this));
+}
 
 std::string to_text(const Plan& plan) {
   std::ostringstream out;

@@ -115,9 +115,9 @@ struct Plan {
   bool rests_in_host() const;
   // Moved by a step whose gradients do not strike and whose updates are all speculative.
   uint64_t read_bytes() const;
-  uint64_t written_bytes() const;
-  // Of them, those that only a durable step writes.
-  uint64_t written_through_bytes() const;
+  uint64_t written_bytes() const;  // by one that is durable
+  // On average over steps of which some are durable.
+  double mean_written_bytes(const Durability& of) const;
 
   MoveId verdict = kNoMove;
   MoveId commit = kNoMove;

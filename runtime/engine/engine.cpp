@@ -280,6 +280,7 @@ Result<StepReport> Engine::step(StepState state) {
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
     if (!workload.units[unit].trainable) continue;
     if (!intake_->complete(unit)) {
+      PENSTOCK_TRY(thread_->ask([this] { return core_->executor().status(); }));
       return Status(Code::kUsage, text("step: unit ", workload.units[unit].name, " has no complete gradient"),
                     "hand over every micro-batch, or declare the gradient absent");
     }
@@ -298,21 +299,20 @@ Result<StepReport> Engine::step(StepState state) {
   RootPayload payload =
       root_payload({updates, std::move(state)}, steps_done_ + 1, begin_.loss_scale, options_.config_hash);
   PENSTOCK_TRY(validate(payload).within("step"));
-  Executor::Moved moved;
+  Moved moved;
   PENSTOCK_TRY(wait_for([](EngineCore& core) { return core.executor().gradients_complete(); },
                         [&](EngineCore& core) {
                           core.executor().give_verdict(report_.verdict, report_.clip_factor, std::move(payload));
-                          moved = core.executor().moved();
+                          moved = core.moved();
                           return core.executor().status();
                         }));
   in_step_ = false;
   speculation_.learn(report_.verdict == Verdict::strike);
   updates_done_ = updates;
   report_.step = ++steps_done_;
-  report_.read_bytes = moved.read_bytes - moved_read_;
-  report_.written_bytes = moved.written_bytes - moved_written_;
-  moved_read_ = moved.read_bytes;
-  moved_written_ = moved.written_bytes;
+  report_.read_bytes = (moved - reported_).read_bytes;
+  report_.written_bytes = (moved - reported_).written_bytes;
+  reported_ = moved;
   report_.predicted_s = predicted_s_;
   report_.wall_s = seconds_since(began_);
   return report_;
@@ -359,9 +359,8 @@ Status Engine::settle() {
                   });
 }
 
-Engine::Moved Engine::moved() const {
-  const Executor::Moved moved = thread_->ask([this] { return core_->executor().moved(); });
-  return {moved.read_bytes, moved.written_bytes};
+Moved Engine::moved() const {
+  return thread_->ask([this] { return core_->moved(); });
 }
 
 Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const {

@@ -24,6 +24,7 @@
 #include "aio/tile_store.h"
 #include "runtime/engine/decision_thread.h"
 #include "runtime/engine/gradient_intake.h"
+#include "runtime/engine/moved.h"
 #include "tiering/hyper.h"
 #include "tiering/plan_run.h"
 #include "tiering/planner.h"
@@ -127,10 +128,7 @@ class Engine {
 
   // Waits until every step that should be durable is.
   Status settle();
-  // By the drives, for all steps since open(): after settle() with the last one's tail, which no report has.
-  struct Moved {
-    uint64_t read_bytes = 0, written_bytes = 0;
-  };
+  // By the drives since open(): after settle() with what followed the last step, which no report has.
   Moved moved() const;
   // Outside a step. Elements [first, ...) of a unit's plane, in the plane's dtype. What was written is durable when
   // write() returns, together with every step so far, all of it or nothing.
@@ -165,8 +163,8 @@ class Engine {
   double predicted_s_ = 0;
   uint32_t slots_ = 0;  // a tile, of the store
   uint64_t steps_done_ = 0;
-  uint64_t updates_done_ = 0;                    // steps that were not skipped
-  uint64_t moved_read_ = 0, moved_written_ = 0;  // up to the last report
+  uint64_t updates_done_ = 0;  // steps that were not skipped
+  Moved reported_;             // up to the last report
 
   bool in_step_ = false;
   StepBegin begin_;

@@ -38,6 +38,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   core->workers_ = std::move(arena);
   PENSTOCK_TRY(core->load_resting(Resting::all));
   core->executor_ = std::make_unique<Executor>(
+  core->passed_ = Moved();
       Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, *core->store_, *core->spill_,
                       *core->drives_.io, *core->workers_, mailbox, core->options_.on_durable});
   return core;
@@ -189,7 +190,10 @@ Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::sp
 }
 
 Status EngineCore::pass(std::span<const StorePass::Visit> visits, StorePass::Then then, const StorePass::Use& use) {
-  return StorePass(*drives_.io, *store_, memory_->windows()).run(visits, use, then);
+  StorePass pass(*drives_.io, *store_, memory_->windows());
+  const Status status = pass.run(visits, use, then);
+  passed_ = passed_ + pass.moved();
+  return status;
 }
 
 Status EngineCore::commit(RootPayload payload) {

@@ -20,6 +20,8 @@ class EngineCore {
   const IoEngine& io() const { return *drives_.io; }
   uint32_t drives() const { return static_cast<uint32_t>(drives_.folders.size()); }
   std::string description() const;
+  // Since open().
+  Moved moved() const { return executor_->moved() + passed_; }
 
   // Between steps, nothing under way. All of them block this thread until they are done.
 
@@ -61,6 +63,7 @@ class EngineCore {
   std::unique_ptr<SpillFiles> spill_;
   std::unique_ptr<cpu_optim::UpdateArena> workers_;
   std::unique_ptr<Executor> executor_;
+  Moved passed_;  // outside of steps
 };
 
 }  // namespace penstock::engine

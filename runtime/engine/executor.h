@@ -22,6 +22,7 @@
 #include "aio/tile_store.h"
 #include "cpu_optim/update_arena.h"
 #include "runtime/engine/mailbox.h"
+#include "runtime/engine/moved.h"
 #include "runtime/engine/spill_files.h"
 #include "runtime/engine/tile_memory.h"
 #include "tiering/plan_run.h"
@@ -88,9 +89,6 @@ class Executor {
   // Seconds that passed while the earliest move under way was on each lane; `none` where nothing was under way.
   using LaneSeconds = std::array<double, kLanes>;
   const LaneSeconds& waited_s() const { return waited_s_; }
-  struct Moved {
-    uint64_t read_bytes = 0, written_bytes = 0;
-  };
   Moved moved() const { return moved_; }
 
  private:

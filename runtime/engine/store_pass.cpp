@@ -49,6 +49,7 @@ Status StorePass::begin_read(const Visit& visit, Lease window) {
     arriving_.pop_back();
     return Status(Code::kEnvironment, text("read of tile ", visit.tile, ": it is still being written"));
   }
+  moved_.read_bytes += visit.range.length_bytes;
   arriving.transfer = io_.read(arriving.reading->extents, std::move(window), IoEngine::kWhenever);
   return Status();
 }
@@ -71,6 +72,7 @@ Status StorePass::begin_write(uint32_t tile, Lease window) {
     if (!writing) io_.wait(std::chrono::milliseconds(100));
   }
   std::vector<uint64_t> checksums = checksums_of(tile, window.data());
+  moved_.written_bytes += store_.whole(tile).length_bytes;
   leaving_.push_back(
       {writing->place, std::move(checksums), io_.write(writing->extents, std::move(window), IoEngine::kWhenever)});
   return Status();

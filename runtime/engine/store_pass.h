@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "aio/tile_store.h"
+#include "runtime/engine/moved.h"
 #include "tiering/buffer.h"
 #include "tiering/transfer.h"
 
@@ -28,6 +29,7 @@ class StorePass {
   StorePass(IoEngine& io, aio::TileStore& store, BufferPool& windows) : io_(io), store_(store), windows_(windows) {}
 
   Status run(std::span<const Visit> visits, const Use& use, Then then);
+  Moved moved() const { return moved_; }
 
  private:
   struct Arriving {
@@ -55,6 +57,7 @@ class StorePass {
   BufferPool& windows_;
   std::deque<Arriving> arriving_;
   std::deque<Leaving> leaving_;
+  Moved moved_;
 };
 
 }  // namespace penstock::engine

@@ -133,6 +133,21 @@ TEST(Update, CountsTheLastStepsTailInItsBytes) {
   }
 }
 
+TEST(Update, CountsWhatIsCommittedOnlyAtExitInItsBytes) {
+  const aio::ScratchFolder folder(std::filesystem::current_path());
+  const std::string profile = folder / "profile.json";
+  save_profile_of(folder.path(), 1, profile);
+  // All rests in memory.
+  const nlohmann::json answer =
+      answer_of(text("update --params 1M --steps 2 --durability exit --budget host=4GiB --store ", folder / "store",
+                     " --machine ", profile));
+  EXPECT_EQ(answer["planned_bytes_per_parameter"]["written"], 0);
+  for (const nlohmann::json& step : answer["log"]) EXPECT_EQ(step["nvme_written_bytes"], 0);
+  const double once = 12.0 / 2;
+  EXPECT_GE(answer["bytes_per_parameter"]["written"], once);
+  EXPECT_LE(answer["bytes_per_parameter"]["written"], 1.02 * once);
+}
+
 TEST(Update, RefusesAFolderThatIsGivenTwiceAlsoWhereNothingIsMeasured) {
   const aio::ScratchFolder folder(std::filesystem::current_path());
   const std::string profile = folder / "profile.json";

@@ -46,7 +46,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   const double steps = std::max<double>(1, static_cast<double>(reports.size()));
   const double parameters = static_cast<double>(flags.parameters);
 
-  const engine::Engine::Moved by_drives = run->engine().moved();
+  const engine::Moved by_drives = run->engine().moved();
   const auto read = static_cast<double>(by_drives.read_bytes), written = static_cast<double>(by_drives.written_bytes);
   const double moved = read + written;
   const MixCurve drives = run->options().request.machine.striped();
@@ -66,7 +66,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
       {"bytes_per_parameter", {{"read", read / steps / parameters}, {"written", written / steps / parameters}}},
       {"planned_bytes_per_parameter",
        {{"read", static_cast<double>(plan.read_bytes()) / parameters},
-        {"written", static_cast<double>(plan.written_bytes()) / parameters}}},
+        {"written", plan.mean_written_bytes(plan.durability) / parameters}}},
       {"rss_bytes", resident_bytes_peak()},
       {"budget_bytes", run->options().request.budgets.host_bytes}};
   Json log = Json::array();

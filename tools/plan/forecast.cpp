@@ -221,11 +221,11 @@ class Forecaster {
 
   void count_bytes() {
     const Plan& plan = *forecast_.plan;
-    double read = static_cast<double>(plan.read_bytes()), written = static_cast<double>(plan.written_bytes());
+    double read = static_cast<double>(plan.read_bytes());
+    double written = plan.mean_written_bytes(forecast_.durability);
     const double share = forecast_.request.clipping.strike_share;
     read += share * redone_read_bytes_;
-    const double not_durable = 1 - forecast_.durability.durable_share();
-    written += share * redone_written_bytes_ - not_durable * static_cast<double>(plan.written_through_bytes());
+    written += share * redone_written_bytes_;
     forecast_.read_bytes_per_step = read * forecast_.ranks;
     forecast_.written_bytes_per_step = written * forecast_.ranks;
   }
