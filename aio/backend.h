@@ -55,8 +55,9 @@ class IoBackend {
   // under way whenever it waits. Who holds back what has ended does not pass it on.
   virtual void wake_after(uint32_t /*pieces*/) {}
 
-  // Readable when reap() may have something. Made at the first call, because it costs something for every piece.
-  virtual int completion_fd() = 0;
+  // Readable when reap() may have something. Made at the first call, which may be refused, because it costs something
+  // for every piece.
+  virtual Result<int> completion_fd() = 0;
 
   // See IoEngine.
   virtual uint64_t register_memory(std::span<std::byte>) { return 0; }

@@ -164,9 +164,11 @@ void Engine::drive_until_ended(const TransferState& state) {
   }
 }
 
-int Engine::completion_fd() const {
+Result<int> Engine::completion_fd() const {
   if (!wakeup_) {
-    wakeup_ = std::make_unique<Wakeup>(backend_->completion_fd());
+    PENSTOCK_TRY_ASSIGN(fd, backend_->completion_fd());
+    PENSTOCK_TRY_ASSIGN(wakeup, Wakeup::make(fd));
+    wakeup_ = std::move(wakeup);
     set_alarm();
   }
   return wakeup_->fd();

@@ -39,7 +39,7 @@ class Engine final : public IoEngine {
   size_t poll() override;
   size_t wait(std::chrono::nanoseconds timeout) override;
   void wait_until(const std::function<bool()>& done) override;
-  int completion_fd() const override;
+  Result<int> completion_fd() const override;
   std::chrono::nanoseconds may_look_away() const override;
   void drive_until_ended(const TransferState& state) override;
   void cancel_and_drain() override;

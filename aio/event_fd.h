@@ -1,5 +1,5 @@
-// EventFd is a descriptor that is readable after signal() until drain(). It exists from the first call of fd() on;
-// until then signalling costs nothing.
+// EventFd is a descriptor that is readable after signal() until drain(). It exists from make() on; until then
+// signalling costs nothing.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-#include "tiering/check.h"
+#include "tiering/status.h"
 
 namespace penstock::aio {
 
@@ -22,12 +22,14 @@ class EventFd {
 
   bool made() const { return fd_ >= 0; }
 
-  // Made signalled: what has ended before may still wait to be looked at.
-  int fd() {
+  // Made signalled: what has ended before may still wait to be looked at. Refused only at the first call.
+  Result<int> make() {
     if (!made()) fd_ = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
-    CHECK(made(), "no descriptor left for an eventfd: errno ", errno);
+    if (!made()) return errno_status("eventfd for completions", errno);
     return fd_;
   }
+  // REQUIRES: made().
+  int fd() const { return fd_; }
 
   void signal() const {
     if (made()) eventfd_write(fd_, 1);

@@ -126,8 +126,12 @@ size_t FaultyBackend::let_go(std::span<Completion> ended) {
   return count;
 }
 
-int FaultyBackend::completion_fd() {
-  if (!wakeup_) wakeup_ = std::make_unique<Wakeup>(inner_->completion_fd());
+Result<int> FaultyBackend::completion_fd() {
+  if (!wakeup_) {
+    PENSTOCK_TRY_ASSIGN(fd, inner_->completion_fd());
+    PENSTOCK_TRY_ASSIGN(wakeup, Wakeup::make(fd));
+    wakeup_ = std::move(wakeup);
+  }
   if (!held_.empty()) wakeup_->alarm_at({});
   return wakeup_->fd();
 }

@@ -46,7 +46,7 @@ class FaultyBackend final : public WrappingBackend {
 
   void submit(const Piece& piece) override;
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override;
-  int completion_fd() override;
+  Result<int> completion_fd() override;
   std::string description() const override { return "faulty " + inner_->description(); }
 
   // How often each has struck.

@@ -28,7 +28,9 @@ class LibaioBackend final : public IoBackend {
   void start() override;
   size_t reap(std::span<Completion> ended, nanoseconds timeout) override;
   void wake_after(uint32_t pieces) override { wake_after_ = pieces; }
-  int completion_fd() override;
+  Result<int> completion_fd() override;
+  // Every piece names the descriptor, since one that is under way cannot be told to signal later.
+  Status prepare() { return event_fd_.make().status(); }
   std::string description() const override { return "libaio"; }
 
  private:
@@ -66,7 +68,6 @@ void LibaioBackend::submit(const Piece& piece) {
   block.aio_buf = reinterpret_cast<uint64_t>(piece.data);
   block.aio_nbytes = piece.length_bytes;
   block.aio_offset = static_cast<int64_t>(piece.offset_bytes);
-  // From the first piece on, since what is under way cannot be told to signal later.
   block.aio_flags = IOCB_FLAG_RESFD;
   block.aio_resfd = static_cast<uint32_t>(event_fd_.fd());
   waiting_.push_back(&block);
@@ -89,7 +90,7 @@ void LibaioBackend::start() {
   waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<ptrdiff_t>(begin));
 }
 
-int LibaioBackend::completion_fd() {
+Result<int> LibaioBackend::completion_fd() {
   watched_ = true;
   return event_fd_.fd();
 }
@@ -131,6 +132,7 @@ Result<std::unique_ptr<IoBackend>> make_libaio_backend(uint32_t capacity) {
     return errno_status("libaio", errno, errno == EAGAIN ? "raise sysctl fs.aio-max-nr" : "a kernel with CONFIG_AIO");
   }
   auto backend = std::make_unique<LibaioBackend>(capacity, context);
+  PENSTOCK_TRY(backend->prepare());
   // A context that can be made may still be forbidden to be asked.
   timespec at_once{};
   io_event event;

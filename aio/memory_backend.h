@@ -44,7 +44,7 @@ class MemoryBackend final : public IoBackend {
   void submit(const Piece& piece) override;
   void start() override {}
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override;
-  int completion_fd() override { return event_fd_.fd(); }
+  Result<int> completion_fd() override { return event_fd_.make(); }
   std::string description() const override { return "memory"; }
 
  private:

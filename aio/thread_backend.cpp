@@ -72,9 +72,9 @@ void ThreadBackend::wake_after(uint32_t pieces) {
   wake_after_ = pieces;
 }
 
-int ThreadBackend::completion_fd() {
+Result<int> ThreadBackend::completion_fd() {
   std::lock_guard lock(mutex_);
-  return event_fd_.fd();
+  return event_fd_.make();
 }
 
 std::string ThreadBackend::description() const { return text("threads (", threads_.size(), " with pread and pwrite)"); }

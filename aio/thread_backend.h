@@ -23,7 +23,7 @@ class ThreadBackend final : public IoBackend {
   void start() override {}
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override;
   void wake_after(uint32_t pieces) override;
-  int completion_fd() override;
+  Result<int> completion_fd() override;
   std::string description() const override;
 
  private:

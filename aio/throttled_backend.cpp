@@ -62,8 +62,12 @@ ThrottledBackend::Clock::time_point ThrottledBackend::next_due() const {
   return std::min_element(held_.begin(), held_.end(), [](const Held& a, const Held& b) { return a.due < b.due; })->due;
 }
 
-int ThrottledBackend::completion_fd() {
-  if (!wakeup_) wakeup_ = std::make_unique<Wakeup>(inner_->completion_fd());
+Result<int> ThrottledBackend::completion_fd() {
+  if (!wakeup_) {
+    PENSTOCK_TRY_ASSIGN(fd, inner_->completion_fd());
+    PENSTOCK_TRY_ASSIGN(wakeup, Wakeup::make(fd));
+    wakeup_ = std::move(wakeup);
+  }
   if (!held_.empty()) wakeup_->alarm_at(next_due());
   return wakeup_->fd();
 }

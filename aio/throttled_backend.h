@@ -22,7 +22,7 @@ class ThrottledBackend final : public WrappingBackend {
 
   void submit(const Piece& piece) override;
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override;
-  int completion_fd() override;
+  Result<int> completion_fd() override;
   std::string description() const override { return "throttled " + inner_->description(); }
 
  private:

@@ -73,7 +73,7 @@ class UringBackend final : public IoBackend {
   void start() override;
   size_t reap(std::span<Completion> ended, nanoseconds timeout) override;
   void wake_after(uint32_t pieces) override { wake_after_ = pieces; }
-  int completion_fd() override;
+  Result<int> completion_fd() override;
   uint64_t register_memory(std::span<std::byte> memory) override;
   void register_file(const File& file) override;
   void unregister_file(const File& file) override;
@@ -229,10 +229,11 @@ void UringBackend::start_tick() {
   ticking_ = true;
 }
 
-int UringBackend::completion_fd() {
+Result<int> UringBackend::completion_fd() {
   const bool first = !event_fd_.made();
-  const int fd = event_fd_.fd();
-  if (first) CHECK(io_uring_register_eventfd(&ring_, fd) == 0, "an eventfd that the ring refuses");
+  PENSTOCK_TRY_ASSIGN(fd, event_fd_.make());
+  const int answer = first ? io_uring_register_eventfd(&ring_, fd) : 0;
+  if (answer < 0) return errno_status("io_uring: eventfd for completions", -answer);
   return fd;
 }
 

@@ -12,21 +12,28 @@
 namespace penstock::aio {
 namespace {
 
-void add(int epoll_fd, int fd) {
+bool add(int epoll_fd, int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  CHECK(epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl: errno ", errno);
+  return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 }  // namespace
 
 // steady_clock is CLOCK_MONOTONIC to both compilers' libraries.
-Wakeup::Wakeup(int fd)
-    : epoll_fd_(epoll_create1(EPOLL_CLOEXEC)), timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {
-  CHECK(epoll_fd_ >= 0 && timer_fd_ >= 0, "no descriptor left for a wakeup: errno ", errno);
-  add(epoll_fd_, fd);
-  add(epoll_fd_, timer_fd_);
+Result<std::unique_ptr<Wakeup>> Wakeup::make(int fd) {
+  const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd < 0) return errno_status("epoll for completions", errno);
+  const int timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
+  if (timer_fd < 0) {
+    const Status refused = errno_status("timer for completions", errno);
+    close(epoll_fd);
+    return refused;
+  }
+  auto wakeup = std::unique_ptr<Wakeup>(new Wakeup(epoll_fd, timer_fd));
+  if (!add(epoll_fd, fd) || !add(epoll_fd, timer_fd)) return errno_status("epoll for completions", errno);
+  return wakeup;
 }
 
 Wakeup::~Wakeup() {

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
+
+#include "tiering/status.h"
 
 namespace penstock::aio {
 
 class Wakeup {
  public:
-  explicit Wakeup(int fd);
+  static Result<std::unique_ptr<Wakeup>> make(int fd);
   ~Wakeup();
   Wakeup(const Wakeup&) = delete;
   Wakeup& operator=(const Wakeup&) = delete;
@@ -20,8 +23,10 @@ class Wakeup {
   void silence();
 
  private:
-  int epoll_fd_ = -1;
-  int timer_fd_ = -1;
+  Wakeup(int epoll_fd, int timer_fd) : epoll_fd_(epoll_fd), timer_fd_(timer_fd) {}
+
+  const int epoll_fd_;
+  const int timer_fd_;
   bool armed_ = false;
   std::chrono::steady_clock::time_point alarm_;
 };

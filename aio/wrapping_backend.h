@@ -18,7 +18,7 @@ class WrappingBackend : public IoBackend {
   size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) override {
     return inner_->reap(ended, timeout);
   }
-  int completion_fd() override { return inner_->completion_fd(); }
+  Result<int> completion_fd() override { return inner_->completion_fd(); }
   uint64_t register_memory(std::span<std::byte> memory) override { return inner_->register_memory(memory); }
   void register_file(const File& file) override { inner_->register_file(file); }
   void unregister_file(const File& file) override { inner_->unregister_file(file); }

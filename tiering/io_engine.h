@@ -94,7 +94,8 @@ class IoEngine : public TransferDriver {
   // Cheaper than wait() in a loop: what functions given to then() ask for goes to the drives in the call that waits on.
   virtual void wait_until(const std::function<bool()>& done) = 0;
   // Readable when poll() may have something to end: for one thread that waits on drives, copies and messages at once.
-  virtual int completion_fd() const = 0;
+  // Only the first call may be refused.
+  virtual Result<int> completion_fd() const = 0;
   // How long that thread may wait for the others alone, so that it then finds several ends at once and no drive has run
   // dry meanwhile: being woken for each costs the drives whose bytes pass through the processors a sixth of their rate.
   // Zero: not at all, each end is worth knowing at once.

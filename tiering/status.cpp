@@ -50,6 +50,7 @@ std::string errno_name(int error) {
     PENSTOCK_NAME(EIO)
     PENSTOCK_NAME(EISDIR)
     PENSTOCK_NAME(EMFILE)
+    PENSTOCK_NAME(ENFILE)
     PENSTOCK_NAME(ENODEV)
     PENSTOCK_NAME(ENOENT)
     PENSTOCK_NAME(ENOMEM)
@@ -70,6 +71,8 @@ std::string errno_name(int error) {
 }
 
 Status errno_status(const std::string& what_and_where, int error, std::string remedy) {
+  if (remedy.empty() && error == EMFILE) remedy = "raise `ulimit -n`";
+  if (remedy.empty() && error == ENFILE) remedy = "raise sysctl fs.file-max";
   return Status(code_of_errno(error),
                 text(what_and_where, ": ", errno_name(error), " (", std::generic_category().message(error), ")"),
                 std::move(remedy));

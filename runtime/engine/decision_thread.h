@@ -41,19 +41,20 @@ class DecisionThread {
  public:
   // Runs `body` on the new thread; it returns when stopping() holds.
   static Result<std::unique_ptr<DecisionThread>> make(std::function<void(DecisionThread&)> body) {
+    PENSTOCK_TRY_ASSIGN(mailbox, Mailbox::make());
     try {
-      return std::unique_ptr<DecisionThread>(new DecisionThread(std::move(body)));
+      return std::unique_ptr<DecisionThread>(new DecisionThread(std::move(mailbox), std::move(body)));
     } catch (const std::system_error& error) {
       return thread_status("start decision thread: 0 of 1", error.code().value());
     }
   }
   // Asks the body to return and waits for it.
   ~DecisionThread() {
-    mailbox_.post([this] { stopping_ = true; });
+    mailbox_->post([this] { stopping_ = true; });
     thread_.join();
   }
 
-  Mailbox& mailbox() { return mailbox_; }
+  Mailbox& mailbox() { return *mailbox_; }
   // Decision thread only.
   bool stopping() const { return stopping_; }
 
@@ -61,15 +62,15 @@ class DecisionThread {
   template <typename Function>
   auto ask(Function function) -> decltype(function()) {
     Answer<decltype(function())> answer;
-    mailbox_.post([&] { answer.give(function()); });
+    mailbox_->post([&] { answer.give(function()); });
     return answer.wait();
   }
 
  private:
-  explicit DecisionThread(std::function<void(DecisionThread&)> body)
-      : body_(std::move(body)), thread_([this] { body_(*this); }) {}
+  DecisionThread(std::unique_ptr<Mailbox> mailbox, std::function<void(DecisionThread&)> body)
+      : mailbox_(std::move(mailbox)), body_(std::move(body)), thread_([this] { body_(*this); }) {}
 
-  Mailbox mailbox_;
+  const std::unique_ptr<Mailbox> mailbox_;
   bool stopping_ = false;
   std::function<void(DecisionThread&)> body_;
   std::thread thread_;

@@ -49,9 +49,9 @@ struct EngineOptions {
   uint64_t seed = 0;            // of stochastic rounding
   uint32_t update_threads = 0;  // 0: as many as there are processors
   std::string config_hash;      // a store written under another one is refused; empty: not compared
-  // Told of every root that is durable: from now on a crash leaves this step or a later one. Decision thread; brief.
   // Where opening must read a whole store because a root of it is in doubt. Decision thread.
   aio::ScrubProgress verifying;
+  // Told of every root that is durable: from now on a crash leaves this step or a later one. Decision thread; brief.
   std::function<void(uint64_t step)> on_durable;
 };
 

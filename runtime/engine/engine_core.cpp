@@ -36,20 +36,21 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   const cpu_optim::UpdateArenaOptions workers{.threads = options.update_threads, .cpus = {}};
   PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateArena::make(workers));
   core->workers_ = std::move(arena);
+  PENSTOCK_TRY_ASSIGN(io_descriptor, core->drives_.io->completion_fd());
   PENSTOCK_TRY(core->load_resting(Resting::all));
-  core->executor_ = std::make_unique<Executor>(
   core->passed_ = Moved();
+  core->executor_ = std::make_unique<Executor>(
       Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, *core->store_, *core->spill_,
-                      *core->drives_.io, *core->workers_, mailbox, core->options_.on_durable});
+                      *core->drives_.io, *core->workers_, mailbox, io_descriptor, core->options_.on_durable});
   return core;
 }
 
 Status EngineCore::open_store() {
   aio::OpenOptions open;
   open.checksum = cpu_optim::checksum_function();
+  open.verifying = options_.verifying;
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*drives_.io, drives_.folders, open));
   store_ = std::move(store);
-  open.verifying = options_.verifying;
   if (!options_.config_hash.empty() && store_->payload().config_hash != options_.config_hash) {
     return Status(Code::kUsage,
                   text("store: written under configuration ", store_->payload().config_hash, ", this one is ",

@@ -38,7 +38,7 @@ void Executor::turn(std::chrono::milliseconds timeout) {
 // Messages always wake; the drives only when they are about to need more.
 void Executor::sleep(std::chrono::milliseconds timeout) {
   std::array<pollfd, 2> sources{pollfd{parts_.mailbox.descriptor(), POLLIN, 0},
-                                pollfd{parts_.io.completion_fd(), POLLIN, 0}};
+                                pollfd{parts_.io_descriptor, POLLIN, 0}};
   const std::chrono::nanoseconds away = parts_.io.may_look_away();
   if (away >= kAwayLeast) {
     const timespec until{0, away.count()};

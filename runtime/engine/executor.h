@@ -52,6 +52,7 @@ class Executor {
     IoEngine& io;
     cpu_optim::UpdateArena& workers;
     Mailbox& mailbox;
+    int io_descriptor;  // the I/O engine's
     const std::function<void(uint64_t step)>& on_durable;
   };
   explicit Executor(Parts parts);

@@ -5,11 +5,13 @@
 
 #include <cerrno>
 
-#include "tiering/check.h"
-
 namespace penstock::engine {
 
-Mailbox::Mailbox() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { CHECK(fd_ >= 0, "eventfd: errno ", errno); }
+Result<std::unique_ptr<Mailbox>> Mailbox::make() {
+  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (fd < 0) return errno_status("eventfd for messages", errno);
+  return std::unique_ptr<Mailbox>(new Mailbox(fd));
+}
 
 Mailbox::~Mailbox() { close(fd_); }
 

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
+
+#include "tiering/status.h"
 
 namespace penstock::engine {
 
@@ -12,7 +15,7 @@ class Mailbox {
  public:
   using Message = std::function<void()>;
 
-  Mailbox();
+  static Result<std::unique_ptr<Mailbox>> make();
   ~Mailbox();
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
@@ -23,6 +26,8 @@ class Mailbox {
   int descriptor() const { return fd_; }
 
  private:
+  explicit Mailbox(int fd) : fd_(fd) {}
+
   const int fd_;
   std::mutex mutex_;
   std::vector<Message> waiting_;  // GUARDED_BY(mutex_)

@@ -250,7 +250,8 @@ TEST_P(IoEngineContract, WhatWasAskedForInsideIsWithTheDrivesWhenTheWaitIsOver) 
 
 TEST_P(IoEngineContract, TheCompletionDescriptorWakesAWaiter) {
   const File& f = file("a", 4 * kMiB);
-  const int fd = engine_->completion_fd();
+  const Result<int> fd = engine_->completion_fd();
+  ASSERT_TRUE(fd.ok()) << fd.status().message();
   for (int round = 0; round < 20; ++round) {
     OwnMemory memory(kMiB);
     bool done = false;
@@ -259,7 +260,7 @@ TEST_P(IoEngineContract, TheCompletionDescriptorWakesAWaiter) {
       done = true;
     });
     while (!done) {
-      pollfd wanted{fd, POLLIN, 0};
+      pollfd wanted{*fd, POLLIN, 0};
       ASSERT_EQ(::poll(&wanted, 1, 20000), 1) << "nobody was woken in round " << round;
       engine_->poll();
     }
@@ -269,14 +270,15 @@ TEST_P(IoEngineContract, TheCompletionDescriptorWakesAWaiter) {
 TEST_P(IoEngineContract, TheCompletionDescriptorWakesForWhatIsRefusedAtOnce) {
   const File& f = file("a", kMiB);
   f.note_failed_flush();
-  const int fd = engine_->completion_fd();
+  const Result<int> fd = engine_->completion_fd();
+  ASSERT_TRUE(fd.ok()) << fd.status().message();
   OwnMemory memory(4096);
   for (int round = 0; round < 3; ++round) {
     engine_->wait(std::chrono::milliseconds(1));
     bool refused = false;
     engine_->write(f, 0, memory.lease()).then([&](Result<Lease> end) { refused = !end.ok(); });
     while (!refused) {
-      pollfd wanted{fd, POLLIN, 0};
+      pollfd wanted{*fd, POLLIN, 0};
       ASSERT_EQ(::poll(&wanted, 1, 20000), 1) << "nobody was woken in round " << round;
       engine_->poll();
     }

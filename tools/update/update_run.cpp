@@ -1,5 +1,6 @@
 #include "tools/update/update_run.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tools/system/limits.h"
@@ -15,7 +16,12 @@ uint64_t status_line(const std::string& key) { return kib_line_bytes(SystemFiles
 }  // namespace
 
 uint64_t resident_bytes() { return status_line("VmRSS:"); }
-uint64_t resident_bytes_peak() { return status_line("VmHWM:"); }
+uint64_t resident_bytes_peak() {
+  if (const uint64_t bytes = status_line("VmHWM:"); bytes > 0) return bytes;
+  rusage usage{};  // without a descriptor
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * kKiB;
+}
 
 UpdateRun::UpdateRun(const UpdateSettings& settings)
     : settings_(settings),
@@ -51,13 +57,13 @@ Status UpdateRun::create(aio::CreateOptions::Existing existing, const Tick& tick
 
 Status UpdateRun::open(const Tick& tick) {
   count_process();
+  options_.verifying = tick;
   PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(options_));
   engine_ = std::move(engine);
   return Status();
 }
 
 void UpdateRun::count_process() { options_.request.process_bytes = resident_bytes() + kEngineOverheadBytes; }
-  options_.verifying = tick;
 
 bool UpdateRun::strikes(uint64_t step) const {
   // Evenly spread, beginning late enough that a run starts calmly.
