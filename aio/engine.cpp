@@ -179,10 +179,12 @@ size_t Engine::step(nanoseconds timeout) {
   if (!delayed_.empty()) resume_delayed();
   issue();
   if (!settled_.empty()) timeout = nanoseconds(0);
-  if (in_flight_ > 0 || (timeout > nanoseconds(0) && !delayed_.empty())) {
+  const bool may_end = in_flight_ > 0 || (timeout > nanoseconds(0) && !delayed_.empty());
+  // With nothing under way the descriptor may still be readable, of what came while it was waited for.
+  if (may_end || wakeup_) {
     std::array<Completion, 64> completions;
     backend_->wake_after(worth_waking_for());
-    const size_t count = backend_->reap(completions, timeout);
+    const size_t count = backend_->reap(completions, may_end ? timeout : nanoseconds(0));
     for (size_t i = 0; i < count; ++i) settle(completions[i]);
     if (count > 0) issue();
   }

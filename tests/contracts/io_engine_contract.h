@@ -285,6 +285,29 @@ TEST_P(IoEngineContract, TheCompletionDescriptorWakesForWhatIsRefusedAtOnce) {
   }
 }
 
+// Else a thread that waits on several descriptors never sleeps.
+TEST_P(IoEngineContract, TheCompletionDescriptorRestsWhenNothingIsUnderWay) {
+  const File& f = file("a", 4 * kMiB);
+  OwnMemory memory(kMiB);
+  const Result<int> fd = engine_->completion_fd();
+  ASSERT_TRUE(fd.ok()) << fd.status().message();
+  auto rests = [&] {
+    // What is readable now may be answered by poll(), but not for ever.
+    pollfd wanted{*fd, POLLIN, 0};
+    for (int round = 0; round < 3 && ::poll(&wanted, 1, 0) == 1; ++round) engine_->poll();
+    return ::poll(&wanted, 1, 0) == 0;
+  };
+  EXPECT_TRUE(rests()) << "nothing was asked for yet";
+  ASSERT_TRUE(engine_->read(f, 0, memory.lease()).wait().ok());
+  EXPECT_TRUE(rests()) << "after a wait for one";
+  bool done = false;
+  engine_->write(f, 0, memory.lease()).then([&](Result<Lease>) { done = true; });
+  engine_->wait_until([&] { return done; });
+  EXPECT_TRUE(rests()) << "after a wait until";
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // longer than a ring's tick
+  EXPECT_TRUE(rests()) << "some time later";
+}
+
 TEST_P(IoEngineContract, FlushEndsAndGivesBackAnEmptyLease) {
   const File& f = file("a", kMiB);
   write(f, 1, 0, kMiB);
