@@ -2,9 +2,9 @@
 
 namespace penstock {
 
-uint64_t Plane::bytes(uint64_t elements) const {
-  bool is_scale = role == Role::momentum_scale || role == Role::variance_scale;
-  return bytes_of(dtype) * (is_scale ? ceil_div(elements, kMomentBlockElements) : elements);
+uint64_t Plane::values(uint64_t elements) const {
+  const bool is_scale = role == Role::momentum_scale || role == Role::variance_scale;
+  return is_scale ? ceil_div(elements, kMomentBlockElements) : elements;
 }
 
 const char* name_of(Dtype dtype) {

@@ -49,15 +49,6 @@ struct StateForm {
   bool operator==(const StateForm&) const = default;
 };
 
-struct Plane {
-  Role role;
-  Dtype dtype;
-
-  // Bytes that `elements` elements take, unpadded.
-  uint64_t bytes(uint64_t elements) const;
-  bool operator==(const Plane&) const = default;
-};
-
 constexpr uint64_t bytes_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::fp32:
@@ -71,6 +62,17 @@ constexpr uint64_t bytes_of(Dtype dtype) {
   }
   return 0;
 }
+
+struct Plane {
+  Role role;
+  Dtype dtype;
+
+  // How many values `elements` elements have: one each, or one scale a block of them.
+  uint64_t values(uint64_t elements) const;
+  // Bytes that they take, unpadded.
+  uint64_t bytes(uint64_t elements) const { return bytes_of(dtype) * values(elements); }
+  bool operator==(const Plane&) const = default;
+};
 
 const char* name_of(Dtype dtype);
 const char* name_of(Role role);

@@ -368,16 +368,16 @@ Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t fi
   auto refuse = [&](const std::string& why) { return Status(Code::kUsage, text(verb, ": ", why)); };
   if (unit >= workload.units.size()) return refuse(text("unit ", unit, " of ", workload.units.size()));
   const Unit& shape = workload.units[unit];
-  std::optional<Dtype> dtype;
-  if (role == Role::weight) dtype = workload.form.weight;
-  for (const Plane& plane : resting_planes(workload.form)) {
-    if (plane.role == role && shape.trainable) dtype = plane.dtype;
+  std::optional<Plane> plane;
+  if (role == Role::weight) plane = Plane{role, workload.form.weight};
+  for (const Plane& resting : resting_planes(workload.form)) {
+    if (resting.role == role && shape.trainable) plane = resting;
   }
-  if (!dtype) return refuse(text("unit ", shape.name, " has no ", name_of(role)));
-  const uint64_t elements = length_bytes / bytes_of(*dtype);
-  if (length_bytes % bytes_of(*dtype) != 0 || first > shape.elements || elements > shape.elements - first) {
-    return refuse(text(length_bytes, " B of ", name_of(*dtype), " from element ", first, " of unit ", shape.name,
-                       ", which has ", shape.elements));
+  if (!plane) return refuse(text("unit ", shape.name, " has no ", name_of(role)));
+  const uint64_t size = bytes_of(plane->dtype), there = plane->values(shape.elements);
+  if (length_bytes % size != 0 || first > there || length_bytes / size > there - first) {
+    return refuse(text(length_bytes, " B of ", name_of(plane->dtype), " from ", name_of(role), " ", first, " of unit ",
+                       shape.name, ", which has ", there));
   }
   return Status();
 }

@@ -130,7 +130,8 @@ class Engine {
   Status settle();
   // By the drives since open(): after settle() with what followed the last step, which no report has.
   Moved moved() const;
-  // Outside a step. Elements [first, ...) of a unit's plane, in the plane's dtype. What was written is durable when
+  // Outside a step. Values [first, ...) of a unit's plane, in its dtype: one an element, or one scale a block of 256.
+  // What was written is durable when
   // write() returns, together with every step so far, all of it or nothing.
   Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
   Status write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values);

@@ -142,13 +142,14 @@ Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, 
     const TileLayout::Place* place = layout.find(role);
     if (place == nullptr) return Status(Code::kUsage, text(verb, ": the state has no ", name_of(role)));
     const uint64_t size = bytes_of(place->plane.dtype);
-    const uint64_t from = std::max(first, shape.first_element);
-    const uint64_t to = std::min(first + length_bytes / size, shape.first_element + shape.elements);
+    const uint64_t begin = place->plane.values(shape.first_element);  // tiles begin with whole blocks
+    const uint64_t from = std::max(first, begin);
+    const uint64_t to = std::min(first + length_bytes / size, begin + place->plane.values(shape.elements));
     if (from >= to) continue;
     const bool is_weight = place->offset_bytes < shape.weight_bytes;
     runs.push_back({.tile = tile,
                     .plane = {place->offset_bytes, round_up(place->length_bytes, kSegmentAlignmentBytes)},
-                    .tile_offset_bytes = place->offset_bytes + (from - shape.first_element) * size,
+                    .tile_offset_bytes = place->offset_bytes + (from - begin) * size,
                     .values_offset_bytes = (from - first) * size,
                     .length_bytes = (to - from) * size,
                     .rests_in_host = plan_->placements[tile].weight == Tier::host &&

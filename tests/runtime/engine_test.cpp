@@ -341,16 +341,56 @@ TEST(Engine, RefusesToReadOrWriteWhatIsNotThere) {
   };
   expect_refused(write(**engine, 7, Role::weight, 0, words), "unit 7 of 3");
   expect_refused(write(**engine, 0, Role::gradient, 0, words), "has no gradient");
-  expect_refused(write(**engine, 0, Role::weight, 199'991, words), "from element 199991 of unit unit0");
+  expect_refused(write(**engine, 0, Role::weight, 199'991, words), "from weight 199991 of unit unit0");
   expect_refused(write(**engine, 0, Role::weight, ~uint64_t{0}, words), "which has 200000");
   expect_refused(write(**engine, 0, Role::weight, 0, odd), "3 B of bf16");
   expect_refused(write(**engine, 1, Role::weight, 0, words), "unit1 is frozen");
   expect_refused(write(**engine, 1, Role::momentum, 0, words), "unit1 has no momentum");
   std::vector<std::byte> out(20);
-  expect_refused((*engine)->read(0, Role::weight, 199'991, out), "from element 199991");
+  expect_refused((*engine)->read(0, Role::weight, 199'991, out), "from weight 199991");
   // A refusal is no failure: the engine goes on.
   EXPECT_TRUE((*engine)->read(1, Role::weight, 65'526, out).ok());
   EXPECT_TRUE(write(**engine, 0, Role::weight, 199'990, words).ok());
+}
+
+TEST(Engine, ReadsAndWritesScalesOneABlock) {
+  EngineWorld world(31);
+  Workload& workload = world.options.request.workload;
+  workload.form.moments = MomentForm::int8;
+  for (Unit& unit : workload.units) unit.parameters.clear();
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE(world.step(**engine, 0.001f).ok());
+  const uint64_t elements = workload.units[0].elements;
+  auto values = [&](Role role, uint64_t first, std::vector<float>& into) {
+    Status status = (*engine)->read(0, role, first, std::as_writable_bytes(std::span(into)));
+    EXPECT_TRUE(status.ok()) << status.message();
+  };
+  std::vector<float> scales(ceil_div(elements, kMomentBlockElements)), roots(scales.size()), last(1);
+  std::vector<uint8_t> momentum(elements), momentum_then(elements);
+  auto codes = [&](std::vector<uint8_t>& into) {
+    ASSERT_TRUE((*engine)->read(0, Role::momentum, 0, std::as_writable_bytes(std::span(into))).ok());
+  };
+  values(Role::momentum_scale, 0, scales);
+  values(Role::variance_scale, 0, roots);
+  codes(momentum);
+  for (size_t i = 0; i < scales.size(); ++i) ASSERT_GT(scales[i], 0) << "block " << i;  // all tiles', no padding
+  values(Role::momentum_scale, scales.size() - 1, last);
+  EXPECT_EQ(last[0], scales.back());
+  std::vector<float> more(scales.size() + 1);
+  const Status refused = (*engine)->read(0, Role::momentum_scale, 0, std::as_writable_bytes(std::span(more)));
+  EXPECT_NE(refused.message().find(text("which has ", scales.size())), std::string::npos) << refused.message();
+
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<float>(i + 1);
+  ASSERT_TRUE(write(**engine, 0, Role::momentum_scale, 0, scales).ok());
+  std::vector<float> scales_then(scales.size()), roots_then(scales.size());
+  values(Role::momentum_scale, 0, scales_then);
+  values(Role::variance_scale, 0, roots_then);
+  codes(momentum_then);
+  EXPECT_EQ(scales_then, scales);
+  EXPECT_EQ(roots_then, roots);
+  EXPECT_EQ(momentum_then, momentum);
 }
 
 // A root that held one would not be believed, or gradients would be multiplied by infinity or by nothing: there a scale
