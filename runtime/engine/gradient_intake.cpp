@@ -38,19 +38,20 @@ Result<GradientIntake::Taken> GradientIntake::take(uint32_t index, uint32_t micr
   if (state.contributions < of_earlier)
     return refuse(text("comes before micro-batch ", state.contributions / unit.uses));
   if (state.contributions >= of_earlier + unit.uses) return refuse("has come already");
+  const bool completes = state.contributions + 1 == micro_batches_ * unit.uses;
+  if (!completes && state.sum == nullptr && free_.empty()) {
+    return Status(Code::kDoesNotFit,
+                  text("gradient: unit ", index, ": no memory to add up in: ", memory_.size(),
+                       " B are planned for units whose micro-batches come one unit after another"),
+                  "plan with micro_batch_group 1 if micro-batches come one after another");
+  }
   state.last_micro_batch = micro_batch;
-  if (++state.contributions == micro_batches_ * unit.uses) {
+  ++state.contributions;
+  if (completes) {
     state.done = true;
     return Taken::completes;
   }
   if (state.sum == nullptr) {
-    if (free_.empty()) {
-      return Status(Code::kDoesNotFit,
-                    text("gradient: unit ", index, ": no memory to add up in: ", memory_.size(),
-                         " B are planned for units "
-                         "whose micro-batches come one unit after another"),
-                    "plan with micro_batch_group 1 if micro-batches come one after another");
-    }
     state.sum = free_.back();
     free_.pop_back();
     kernels_.cast(dtype, values.data(), Dtype::fp32, reinterpret_cast<std::byte*>(state.sum), unit.elements);

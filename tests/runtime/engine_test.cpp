@@ -621,6 +621,30 @@ TEST(Engine, RefusesAStepOfNoMicroBatch) {
 }
 
 // Counted together, they would complete a gradient that another one is missing from.
+TEST(Engine, TakesARefusedGradientAgainOnceThereIsMemoryToAddUpIn) {
+  EngineWorld world(5);
+  world.options.request.workload.micro_batches = world.micro_batches = 2;  // planned one unit after another
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups, .micro_batches = 2}).ok());
+  auto give = [&](uint32_t unit, uint32_t mb) {
+    const std::vector<uint16_t> values(world.options.request.workload.units[unit].elements, 0x3f80);
+    return (*engine)->gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values)));
+  };
+  ASSERT_TRUE(give(2, 0).ok());
+  ASSERT_TRUE(give(1, 0).ok());
+  const Status refused = give(0, 0);
+  EXPECT_EQ(refused.code(), Code::kDoesNotFit);
+  EXPECT_EQ(give(0, 1).message(), "gradient: unit 0, micro-batch 1: comes before micro-batch 0");
+  ASSERT_TRUE(give(2, 1).ok());
+  EXPECT_TRUE(give(0, 0).ok());
+  ASSERT_TRUE(give(1, 1).ok());
+  EXPECT_FALSE((*engine)->step().ok());
+  ASSERT_TRUE(give(0, 1).ok());
+  EXPECT_TRUE((*engine)->step().ok());
+}
+
 TEST(Engine, RefusesAMicroBatchTwiceOrBeforeItsTurn) {
   EngineWorld world(5);
   world.options.request.workload.micro_batches = world.micro_batches = 2;
