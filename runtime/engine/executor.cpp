@@ -7,6 +7,8 @@
 #include <cmath>
 #include <utility>
 
+#include "runtime/engine/tile_checksums.h"
+
 namespace penstock::engine {
 namespace {
 
@@ -97,7 +99,7 @@ void Executor::gradient_complete(uint32_t tile, std::span<const double> squares)
 void Executor::give_verdict(Verdict verdict, double clip_factor, RootPayload payload) {
   if (!status_.ok()) return;
   Round& now = rounds_.rbegin()->second;
-  now.verdict_given = true;
+  now.verdict = verdict;
   now.payload = last_payload_ = std::move(payload);
   if (verdict == Verdict::strike) {
     now.struck = now.setup.numbers;
@@ -189,9 +191,17 @@ void Executor::end_reading(TileWork& tile_work) {
 
 void Executor::read_ended(Ticket ticket, const Status& status) {
   const Move& move = parts_.plan.moves[ticket.move];
-  // Checksums are compared by the update, so the slot stays ours until then.
-  if (!status.ok()) end_reading(work(ticket, move.tile));
-  ended(ticket, status);
+  TileWork& tile_work = work(ticket, move.tile);
+  Status arrived = status;
+  // Checksums are compared by the update, so the slot stays ours until then. None follows where a skipped step takes
+  // back the weight that it had changed.
+  if (arrived.ok() && move.kind == MoveKind::reread_state && rounds_.at(ticket.step).verdict == Verdict::skip) {
+    const aio::TileStore::Range weight{0, parts_.plan.tiles[move.tile].weight_bytes};
+    arrived = compare_checksums(parts_.store.shape(), move.tile, weight, weight_of(tile_work, move.tile),
+                                tile_work.reading->checksums);
+  }
+  if (!arrived.ok()) end_reading(tile_work);
+  ended(ticket, arrived);
 }
 
 void Executor::begin_update(Ticket ticket, const Move& move) {
@@ -245,7 +255,7 @@ void Executor::begin_write(Ticket ticket, const Move& move) {
   // Where gradients are clipped, what rests in host memory is updated after the verdict: what is written before it is
   // an earlier step's update, which no verdict of this one takes back.
   const bool of_earlier_step = rests_in_host && parts_.plan.clipping;
-  bool speculative = !of_round.verdict_given && of_round.setup.keeps_confirmed && !of_earlier_step;
+  bool speculative = !of_round.verdict && of_round.setup.keeps_confirmed && !of_earlier_step;
   auto begun = parts_.store.begin_write(move.tile, speculative ? Update::speculative : Update::final);
   if (!begun.ok()) return ended(ticket, begun.status());
   const std::optional<aio::TileStore::Writing>& writing = *begun;

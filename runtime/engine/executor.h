@@ -104,7 +104,7 @@ class Executor {
   struct Round {
     StepSetup setup;
     double squares = 0;
-    bool verdict_given = false;
+    std::optional<Verdict> verdict;
     std::vector<UnitNumbers> struck;  // setup.numbers with the clip factor, after a strike
     RootPayload payload;              // as it was when the step ended
 

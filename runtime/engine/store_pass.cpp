@@ -1,7 +1,6 @@
 #include "runtime/engine/store_pass.h"
 
-#include "cpu_optim/checksum.h"
-#include "tiering/checksum.h"
+#include "runtime/engine/tile_checksums.h"
 
 namespace penstock::engine {
 
@@ -58,7 +57,10 @@ Result<Lease> StorePass::end_read(Arriving arriving) {
   if (!arriving.transfer) return std::move(arriving.window);
   Result<Lease> arrived = std::move(*arriving.transfer).wait();
   Status compared;
-  if (arrived.ok()) compared = compare(arriving.visit, arrived->data(), arriving.reading->checksums);
+  if (arrived.ok()) {
+    compared = compare_checksums(store_.shape(), arriving.visit.tile, arriving.visit.range, arrived->data(),
+                                 arriving.reading->checksums);
+  }
   store_.end_read(arriving.reading->place);
   if (!compared.ok()) return compared;
   return arrived;
@@ -71,7 +73,7 @@ Status StorePass::begin_write(uint32_t tile, Lease window) {
     writing = std::move(begun);
     if (!writing) io_.wait(std::chrono::milliseconds(100));
   }
-  std::vector<uint64_t> checksums = checksums_of(tile, window.data());
+  std::vector<uint64_t> checksums = checksums_of(store_.shape(), tile, window.data());
   moved_.written_bytes += store_.whole(tile).length_bytes;
   leaving_.push_back(
       {writing->place, std::move(checksums), io_.write(writing->extents, std::move(window), IoEngine::kWhenever)});
@@ -88,35 +90,6 @@ Status StorePass::end_oldest_write() {
     store_.write_failed(oldest.place, written.status());
   }
   return written.status();
-}
-
-Status StorePass::compare(const Visit& visit, const std::byte* bytes, std::span<const uint64_t> expected) const {
-  const StoreShape& shape = store_.shape();
-  const TileLayout layout = shape.layout(visit.tile);
-  const uint64_t end = visit.range.offset_bytes + visit.range.length_bytes;
-  for (uint64_t number = 0; number < expected.size(); ++number) {
-    const TileBlock block = block_of(layout, shape.tiles[visit.tile].elements, number);
-    if (block.offset_bytes < visit.range.offset_bytes || block.offset_bytes + block.length_bytes > end) continue;
-    const std::span<const std::byte> run(bytes + block.offset_bytes, block.length_bytes);
-    if (cpu_optim::checksum_function()(run, checksum_seed(visit.tile, number)) == expected[number]) continue;
-    return Status(Code::kCorrupt,
-                  text("read: ", describe_block(shape, visit.tile, block), ": ", block.length_bytes,
-                       " B do not have the checksum they were written with"),
-                  "run `penstock checkpoint scrub` on the store");
-  }
-  return Status();
-}
-
-std::vector<uint64_t> StorePass::checksums_of(uint32_t tile, const std::byte* bytes) const {
-  const StoreShape& shape = store_.shape();
-  const TileLayout layout = shape.layout(tile);
-  std::vector<uint64_t> sums(checksum_count(shape, tile));
-  for (uint64_t number = 0; number < sums.size(); ++number) {
-    const TileBlock block = block_of(layout, shape.tiles[tile].elements, number);
-    const std::span<const std::byte> run(bytes + block.offset_bytes, block.length_bytes);
-    sums[number] = cpu_optim::checksum_function()(run, checksum_seed(tile, number));
-  }
-  return sums;
 }
 
 }  // namespace penstock::engine

@@ -49,8 +49,6 @@ class StorePass {
   Result<Lease> end_read(Arriving arriving);
   Status begin_write(uint32_t tile, Lease window);
   Status end_oldest_write();
-  Status compare(const Visit& visit, const std::byte* bytes, std::span<const uint64_t> expected) const;
-  std::vector<uint64_t> checksums_of(uint32_t tile, const std::byte* bytes) const;
 
   IoEngine& io_;
   aio::TileStore& store_;

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "tests/support/engine_world.h"
 #include "tests/support/instrumented.h"
@@ -150,6 +151,31 @@ TEST_P(EngineMedia, NamesAFlippedBitOfEveryPlane) {
 }
 
 // Any one accident to any one place of any one drive.
+// No update looks at what a skipped step reads again.
+TEST_P(EngineMedia, NamesAWeightThatRottedBeforeASkippedStepTakesItBack) {
+  if (GetParam().weights != WeightRest::host || GetParam().host_state_share > 0) return;
+  restore();
+  world_.options.skip_overflow = true;
+  const StoreLayout::Piece piece = pieces_of(5, Role::weight).front();
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  bytes(piece.drive)[piece.file_offset_bytes + 1234] ^= std::byte{1};
+  auto give = [&](uint32_t unit, uint16_t value) {
+    const std::vector<uint16_t> values(3'000, value);
+    return (*engine)->gradient(unit, 0, Dtype::bf16, std::as_bytes(std::span(values)));
+  };
+  ASSERT_TRUE((*engine)->begin({.groups = world_.groups}).ok());
+  for (uint32_t unit = 11; unit > 0; --unit) ASSERT_TRUE(give(unit, 0x3c00).ok());
+  const uint64_t eleven = (*engine)->plan().written_bytes() / 12 * 11;
+  while ((*engine)->moved().written_bytes < eleven) std::this_thread::yield();  // all are updated ahead of the verdict
+  ASSERT_TRUE(give(0, 0x7f80).ok());
+  Result<StepReport> report = (*engine)->step();
+  EXPECT_TRUE(!report.ok() || report->verdict == Verdict::skip);
+  const Status settled = report.ok() ? (*engine)->settle() : report.status();
+  EXPECT_EQ(settled.code(), Code::kCorrupt);
+  EXPECT_NE(settled.message().find("unit5"), std::string::npos) << settled.message();
+}
+
 TEST_P(EngineMedia, NeverGoesOnSilentlyAfterAnyDamage) {
   uint64_t refused = 0, recovered = 0;
   for (uint64_t seed = 1; seed <= test::fewer(200); ++seed) {
@@ -185,6 +211,7 @@ TEST_P(EngineMedia, NeverGoesOnSilentlyAfterAnyDamage) {
 INSTANTIATE_TEST_SUITE_P(
     Settings, EngineMedia,
     testing::Values(MediaSetting{.name = "ThreeDrives"}, MediaSetting{.name = "OneDrive", .drives = 1},
+                    MediaSetting{.name = "WeightsInHost", .weights = WeightRest::host},
                     MediaSetting{.name = "HalfInHost", .host_state_share = 0.5, .weights = WeightRest::host}),
     [](const auto& each) { return each.param.name; });
 
