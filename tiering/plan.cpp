@@ -124,6 +124,23 @@ std::string to_text(const Plan& plan) {
   return out.str();
 }
 
+namespace {
+
+// What an engine that runs the plan takes.
+uint64_t host_bytes(const Plan& plan) {
+  auto capacity = [&](Pool pool) { return plan.pool_capacity[static_cast<size_t>(pool)]; };
+  uint64_t sum = capacity(Pool::window) * plan.tiles.slot_bytes_max() + plan.accumulated_bytes +
+                 (capacity(Pool::gradient) + capacity(Pool::returned)) * plan.tiles.gradient_bytes_max() +
+                 capacity(Pool::unit_host) + capacity(Pool::activation_host);
+  for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) {
+    if (plan.placements[tile].weight == Tier::host) sum += plan.tiles[tile].weight_bytes;
+    if (plan.placements[tile].state == Tier::host) sum += plan.tiles[tile].state_bytes;
+  }
+  return sum;
+}
+
+}  // namespace
+
 Status validate(const Plan& plan) {
   auto broken = [](MoveId id, const Move& move, const std::string& how) {
     return Status(Code::kUsage, text("plan: move ", id, " (", name_of(move.kind), "): ", how));
@@ -154,6 +171,10 @@ Status validate(const Plan& plan) {
     if (plan.moves[id].takes != Pool::none && !given_back[id]) {
       return broken(id, plan.moves[id], "takes memory that nothing gives back");
     }
+  }
+  if (host_bytes(plan) > plan.needed_bytes(Tier::host)) {
+    return Status(Code::kUsage, text("plan: takes ", host_bytes(plan), " B of host memory, and its budget lines say ",
+                                     plan.needed_bytes(Tier::host)));
   }
   return Status();
 }

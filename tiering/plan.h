@@ -142,7 +142,7 @@ uint64_t room_of(const Move& move);
 std::string to_text(const Plan& plan);
 
 // Whether a plan keeps its own rules: moves wait only for earlier ones, every release names a taker, no move takes more
-// than its pool can ever hold, budget lines add up. For tests, and once when an engine starts.
+// than its pool can ever hold, budget lines hold all that is taken. For tests, and once when an engine starts.
 Status validate(const Plan& plan);
 
 }  // namespace penstock

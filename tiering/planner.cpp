@@ -51,7 +51,7 @@ Status take_working_memory(const PlanRequest& request, const TileMap& tiles, con
   PENSTOCK_TRY(host.take("plan and tables", tiles.size() * book_bytes_per_tile(request)));
   PENSTOCK_TRY(host.take("tile window", sizes.window_tiles * tiles.slot_bytes_max()));
   PENSTOCK_TRY(host.take("gradient backlog", sizes.backlog_tiles * tiles.gradient_bytes_max()));
-  if (spills(request, sizes, tiles.size())) {
+  if (sizes.returned_tiles > 0) {
     PENSTOCK_TRY(host.take("returned gradients", sizes.returned_tiles * tiles.gradient_bytes_max()));
   }
   if (sizes.accumulated_bytes > 0) PENSTOCK_TRY(host.take("accumulated gradients", sizes.accumulated_bytes));
@@ -146,7 +146,7 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   PlanSizes& sizes = fit.sizes;
   sizes.window_tiles = choices.window_tiles.value_or(windows_worth_trying(request.machine).front());
   // Gradients that wait for their tile's state.
-  sizes.backlog_tiles = sizes.returned_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);
+  sizes.backlog_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);
   sizes.micro_batch_group = std::clamp<uint32_t>(choices.micro_batch_group.value_or(request.workload.micro_batches), 1,
                                                  std::max(1u, request.workload.micro_batches));
   if (request.workload.pass == Pass::training) {
@@ -165,6 +165,7 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   sizes.retained_tiles = clips ? share_of(choices.retained_host_share, count) : 0;
   sizes.host_state_tiles = share_of(choices.host_state_share, count);
   sizes.host_weight_tiles = choices.weights == WeightRest::host ? count : sizes.host_state_tiles;
+  if (spills(request, sizes, count)) sizes.returned_tiles = sizes.backlog_tiles;
   PENSTOCK_TRY(take_working_memory(request, tiles, sizes, fit.host, fit.device));
 
   // What a byte of host memory saves on the drives and step: a retained gradient up to two, a weight one (two in
@@ -194,6 +195,8 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
     sizes.leaving_tiles = static_cast<uint32_t>(std::min(fill_lane - std::min<uint64_t>(fill_lane, sizes.backlog_tiles),
                                                          of_retained + free_bytes / gradient_piece));
     sizes.retained_tiles -= std::min(of_retained, sizes.leaving_tiles);
+  } else {
+    sizes.returned_tiles = 0;
   }
   if (choices.weights == WeightRest::automatic) grow(sizes.host_weight_tiles);
   if (!choices.host_state_share && sizes.host_weight_tiles == count) grow(sizes.host_state_tiles);
