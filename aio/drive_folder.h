@@ -28,7 +28,7 @@ class DriveFolder {
   virtual Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) = 0;
   // Opens and locks it; waits for another owner's lock for a while.
   virtual Result<std::unique_ptr<File>> open_file(const std::string& name) = 0;
-  // Removing what is not there is no error; removing what another owner has locked is.
+  // Removing what is not there is no error. Whether another owner has it locked is not asked.
   virtual Status remove_file(const std::string& name) = 0;
 };
 

@@ -30,7 +30,10 @@ class Verification {
     }
     engine_.wait_until([&] { return pool_.pieces_free() == pool_.pieces(); });
     PENSTOCK_TRY(asked);
-    for (const TileChunk& chunk : unreadable_) compare_block_by_block(chunk);
+    for (const TileChunk& chunk : unreadable_) {
+      if (progress) PENSTOCK_TRY(progress(1));
+      compare_block_by_block(chunk);
+    }
     std::sort(report_.bad.begin(), report_.bad.end(), [](const BadBlock& a, const BadBlock& b) {
       return std::pair(a.file, a.offset_bytes) < std::pair(b.file, b.offset_bytes);
     });

@@ -121,8 +121,8 @@ bool TileStore::committing() const { return writer_.busy() || payload_under_way_
 void TileStore::set_barriers(CommitBarriers barriers) { barriers_ = std::move(barriers); }
 
 void TileStore::commit(RootPayload payload, std::function<void(Status)> done) {
-  CHECK(!committing(), "one commit at a time");
   if (!status_.ok()) return done(status_);
+  CHECK(!committing(), "one commit at a time");
   payload_under_way_ = std::move(payload);
   done_ = std::move(done);
   tiles_.seal();

@@ -268,6 +268,10 @@ std::vector<uint64_t> tile_sizes_worth_trying(const PlanRequest& request) {
 Result<Plan> make_plan(const PlanRequest& request) {
   PENSTOCK_TRY(validate(request.workload));
   if (request.workload.units.empty()) return Status(Code::kUsage, "plan: the model has no units");
+  if (request.choices.window_tiles == 0u) return Status(Code::kUsage, "plan: no window for a tile", "give one");
+  if (request.durability && request.durability->steps == 0) {
+    return Status(Code::kUsage, "plan: durability every:0", "give every:1 or more");
+  }
   const std::vector<uint64_t> sizes = tile_sizes_worth_trying(request);
   const std::vector<uint32_t> windows = request.choices.window_tiles
                                             ? std::vector<uint32_t>{*request.choices.window_tiles}

@@ -264,17 +264,20 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
     });
   }
   std::fill(squares_[unit].begin(), squares_[unit].end(), 0.0);
-  return thread_->ask([&] {
-    for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
-      if (core_->executor().status().ok()) core_->executor().gradient_absent(tile);
-    }
-    return core_->executor().status();
+  return as_intake([&] {
+    return thread_->ask([&] {
+      for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+        if (core_->executor().status().ok()) core_->executor().gradient_absent(tile);
+      }
+      return core_->executor().status();
+    });
   });
 }
 
 Result<StepReport> Engine::step(StepState state) {
   PENSTOCK_TRY(expect_in_step(true, "step"));
   report_.trainer_s += seconds_since(left_);
+  left_ = Clock::now();
   const Workload& workload = options_.request.workload;
   double squares = 0;
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
