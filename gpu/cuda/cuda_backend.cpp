@@ -1,5 +1,7 @@
 #include "gpu/cuda/cuda_backend.h"
 
+#include <dlfcn.h>
+
 #include <mutex>
 #include <utility>
 
@@ -20,7 +22,25 @@ Status refusal(const std::string& what, cudaError_t error, std::string remedy = 
 
 Status outcome(const char* what, cudaError_t error) { return error == cudaSuccess ? Status() : refusal(what, error); }
 
-// The current device belongs to the calling thread, which may be the trainer's: it is put back.
+// Whether this process computes on a device. Only the driver can be asked without making it so.
+bool has_context(int index) {
+  using GetState = int (*)(int device, unsigned* flags, int* active);
+  static const GetState get_state = [] {
+    const char* name = "cuDevicePrimaryCtxGetState";
+    void* symbol = dlsym(RTLD_DEFAULT, name);
+    if (symbol == nullptr) {
+      if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD)) symbol = dlsym(driver, name);
+    }
+    return reinterpret_cast<GetState>(symbol);
+  }();
+  unsigned flags = 0;
+  int active = 1;
+  return get_state == nullptr || get_state(index, &flags, &active) != 0 || active != 0;
+}
+
+// The current device belongs to the calling thread, which may be the trainer's: it is put back. Unless nothing runs on
+// it, as on device 0 of a thread that never chose: to make that one current would make a context there, half a GB of
+// its memory.
 class OnDevice {
  public:
   explicit OnDevice(int index) {
@@ -31,7 +51,7 @@ class OnDevice {
     }
   }
   ~OnDevice() {
-    if (changed_) cudaSetDevice(before_);
+    if (changed_ && has_context(before_)) cudaSetDevice(before_);
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
@@ -202,6 +222,7 @@ Status CudaBackend::make_wait(Stream stream, const Event& event) {
 
 Result<bool> CudaBackend::reached(const Event& event) {
   if (!event) return true;
+  OnDevice here(index_);
   cudaError_t error = cudaEventQuery(cuda_event(event));
   if (error == cudaSuccess) return true;
   if (error != cudaErrorNotReady) return refusal("ask for an event", error);

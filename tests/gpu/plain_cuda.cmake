@@ -15,6 +15,8 @@ add_executable(tests_gpu_plain_cuda
 target_include_directories(tests_gpu_plain_cuda PRIVATE ${PROJECT_SOURCE_DIR})
 target_include_directories(tests_gpu_plain_cuda SYSTEM PRIVATE ${PENSTOCK_CUDA_INCLUDE})
 target_link_libraries(tests_gpu_plain_cuda PRIVATE penstock_aio penstock_cpu_optim GTest::gtest GTest::gtest_main)
+# What is asked of the driver is looked up by name.
+set_target_properties(tests_gpu_plain_cuda PROPERTIES ENABLE_EXPORTS ON)
 penstock_compile_soon(tests_gpu_plain_cuda)
 gtest_discover_tests(tests_gpu_plain_cuda TEST_PREFIX "PlainMemory." TEST_FILTER "CudaOnPlainMemory*:CudaDevice*"
                      DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT DEVICE_ELEMENTS=20000)

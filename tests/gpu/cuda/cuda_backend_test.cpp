@@ -177,6 +177,19 @@ TEST_F(CudaOnPlainMemory, LeavesTheCallersDeviceCurrent) {
   EXPECT_EQ(left_over(), "");
 }
 
+TEST_F(CudaOnPlainMemory, MakesNoContextOnADeviceThatNobodyUses) {
+  test::set_up({.devices = 2});
+  std::unique_ptr<Device> device = open_cuda_device({.index = 1, .arena_bytes = 4096}).value();
+  Event event = device->record(device->kernel_stream()).value();
+  std::thread([&] {  // that never chose a device
+    EXPECT_TRUE(device->reached(event).ok());
+    EXPECT_TRUE(device->launch(kernel::Fill{device->memory().data(), 4096, 0}, device->kernel_stream()).ok());
+  })
+      .join();
+  device.reset();
+  EXPECT_EQ(test::contexts(), std::set<int>{1});
+}
+
 TEST_F(CudaOnPlainMemory, TellsThePlannerWhatTheAttributesSay) {
   test::set_up({.attributes = {{cudaDevAttrComputeCapabilityMajor, 12},
                                {cudaDevAttrComputeCapabilityMinor, 1},

@@ -31,6 +31,7 @@ struct Runtime {
   std::map<std::byte*, size_t> device_memory, pinned, registered;
   std::map<cudaStream_t, std::unique_ptr<gpu::HostStream>> streams;
   std::map<cudaEvent_t, std::unique_ptr<PlainEvent>> events;
+  std::set<int> contexts;  // devices on which something runs
 };
 
 Runtime& runtime() {
@@ -90,6 +91,12 @@ void set_up(PlainMachine machine) {
   r.machine = std::move(machine);
   last_error = cudaSuccess;
   current_device = 0;
+  r.contexts.clear();
+}
+
+std::set<int> contexts() {
+  std::lock_guard lock(runtime().mutex);
+  return runtime().contexts;
 }
 
 std::string left_over() {
@@ -181,7 +188,16 @@ cudaError_t cudaGetDevice(int* device) {
 }
 cudaError_t cudaSetDevice(int device) {
   current_device = device;
+  std::lock_guard lock(runtime().mutex);
+  runtime().contexts.insert(device);
   return cudaSuccess;
+}
+// Of the driver.
+__attribute__((visibility("default"))) int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  std::lock_guard lock(runtime().mutex);
+  *flags = 0;
+  *active = runtime().contexts.contains(device);
+  return 0;
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   PLAIN_CALL("cudaMemGetInfo");

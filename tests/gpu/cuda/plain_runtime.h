@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <map>
+#include <set>
 #include <string>
 
 namespace penstock::test {
@@ -30,6 +31,9 @@ struct PlainMachine {
 };
 
 void set_up(PlainMachine machine);
+
+// Devices that somebody has made current, as the driver would have made a context there.
+std::set<int> contexts();
 
 // What was taken and not given back: "2 streams, 1 allocation"; empty for nothing.
 std::string left_over();
