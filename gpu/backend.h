@@ -38,6 +38,8 @@ class Backend {
   // backend.
   virtual Status call(void (*function)(void*), void* data, Stream stream) = 0;
   virtual Status launch(const Kernel& kernel, Stream stream) = 0;
+  // See Device; any thread.
+  virtual Status enter_thread() = 0;
   // Blocks until everything that was issued has ended.
   virtual Status finish() = 0;
 

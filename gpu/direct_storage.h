@@ -4,7 +4,8 @@
 //
 // The library keeps a cufile.log where the program runs, unless CUFILE_LOGFILE_PATH names another place.
 //
-// Every call blocks until its bytes have arrived; any number of threads may read and write at once.
+// Every call blocks until its bytes have arrived; any number of threads that have entered the device
+// (Device::enter_thread()) may read and write at once. A process that has opened it must not fork.
 #pragma once
 
 #include <map>

@@ -52,9 +52,11 @@ class Probe {
     std::mutex mutex;
     Status first;
     auto work = [&] {
+      const Status entered = ways_.device.enter_thread();
       for (uint64_t piece; (piece = next++) < pieces_;) {
-        Status status = storage.read(ways_.file, piece * piece_bytes_,
-                                     ways_.device.memory().subspan(piece * piece_bytes_, piece_bytes_));
+        Status status = entered.ok() ? storage.read(ways_.file, piece * piece_bytes_,
+                                                    ways_.device.memory().subspan(piece * piece_bytes_, piece_bytes_))
+                                     : entered;
         if (status.ok()) continue;
         next = pieces_;
         std::lock_guard lock(mutex);

@@ -29,6 +29,7 @@ class HostBackend : public Backend {
   Status copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction, Stream stream) override;
   Status call(void (*function)(void*), void* data, Stream stream) override;
   Status launch(const Kernel& kernel, Stream stream) override;
+  Status enter_thread() override { return Status(); }
   Status finish() override;
   const DeviceFacts& facts() const override { return facts_; }
 

@@ -28,6 +28,7 @@ class StreamedDevice : public Device {
   Result<Event> record(Stream stream) override { return backend_->record(stream); }
   Status make_wait(Stream stream, const Event& event) override { return backend_->make_wait(stream, event); }
   Result<bool> reached(const Event& event) override { return backend_->reached(event); }
+  Status enter_thread() override { return backend_->enter_thread(); }
   size_t poll() override;
   size_t wait(std::chrono::nanoseconds timeout) override;
   int completion_fd() const override { return completion_fd_; }

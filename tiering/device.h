@@ -125,6 +125,9 @@ class Device : public TransferDriver {
   virtual Status make_wait(Stream stream, const Event& event) = 0;
   virtual Result<bool> reached(const Event& event) = 0;
 
+  // Makes this the calling thread's device, for libraries that ask the thread for it (cuFile). Any thread may call it.
+  virtual Status enter_thread() = 0;
+
   // Ends what has ended, without blocking; functions given to then() run inside. Returns how many transfers ended.
   virtual size_t poll() = 0;
   // As poll(), but blocks until something has ended, nothing is left to wait for, or `timeout` has passed.

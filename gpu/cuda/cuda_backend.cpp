@@ -250,6 +250,8 @@ Status CudaBackend::launch(const Kernel& kernel, Stream stream) {
   return outcome("launch a kernel", launch_on_cuda(kernel, cuda_stream(stream)));
 }
 
+Status CudaBackend::enter_thread() { return outcome("make the device current", cudaSetDevice(index_)); }
+
 Status CudaBackend::finish() {
   OnDevice here(index_);
   for (cudaStream_t stream : streams_) PENSTOCK_TRY(outcome("finish a stream", cudaStreamSynchronize(stream)));
