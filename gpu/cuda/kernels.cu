@@ -29,8 +29,9 @@ struct Launch {
   cudaError_t operator()(const K& kernel) const {
     uint64_t blocks = kernel.blocks();
     if (blocks == 0) return cudaSuccess;
-    run_on_grid<K><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(kernel);
-    return cudaGetLastError();
+    // Its own answer: the thread's last error may be another's.
+    void* arguments[] = {const_cast<K*>(&kernel)};
+    return cudaLaunchKernel(run_on_grid<K>, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), arguments, 0, stream);
   }
 };
 
