@@ -93,6 +93,7 @@ struct RoundStochasticKernel : kernel::RoundStochastic {
 
   PENSTOCK_HOST_DEVICE uint64_t blocks() const { return blocks_for(elements); }
   PENSTOCK_HOST_DEVICE void run(uint32_t, uint64_t block, uint32_t thread, Shared&, Local&) const {
+    const uint32_t of_step = arithmetic::step_key(seed, step);
     PENSTOCK_UNROLL
     for (uint32_t k = 0; k < kPacketsPerThread; ++k) {
       uint64_t index = packet_index(block, thread, k);
@@ -101,7 +102,7 @@ struct RoundStochasticKernel : kernel::RoundStochastic {
       Packet<uint16_t> rounded;
       for (uint32_t i = 0; i < kPacket; ++i) {
         uint64_t element = first_element + index + i;
-        uint32_t key = arithmetic::random_key(seed, step, static_cast<uint32_t>(element >> 32));
+        uint32_t key = arithmetic::random_key(of_step, static_cast<uint32_t>(element >> 32));
         uint32_t random = arithmetic::random_bits(key, static_cast<uint32_t>(element));
         rounded.values[i] = arithmetic::bf16_stochastic(packet.values[i], static_cast<uint16_t>(random));
       }

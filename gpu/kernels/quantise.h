@@ -30,15 +30,38 @@ PENSTOCK_HOST_DEVICE float nf4_value(uint32_t code) {
   return kValues[code];
 }
 
-// How many midpoints lie below `value`, which is in [-1, 1]: one exactly on a midpoint takes the lower code.
-PENSTOCK_HOST_DEVICE uint32_t nf4_code(float value) {
+// [-1, 1] in 32 equal cells, in none of which lie two of the midpoints: a value is compared with one of them at most.
+constexpr uint32_t kNf4Cells = 32;
+
+// REQUIRES: value >= -1, but for rounding.
+PENSTOCK_HOST_DEVICE uint32_t nf4_cell_of(float value) {
+  const auto cell = static_cast<uint32_t>(static_cast<int32_t>((value + 1.0f) * (kNf4Cells / 2)));
+  return cell < kNf4Cells ? cell : kNf4Cells - 1;
+}
+
+struct Nf4Cell {
+  float midpoint;  // that lies in it; where none does, more than any value
+  uint32_t below;  // midpoints in the cells before it
+};
+
+PENSTOCK_HOST_DEVICE Nf4Cell nf4_cell(uint32_t number) {
   constexpr float kMidpoints[15] = {
       -0.8480964004993439f,  -0.6106329262256622f,   -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
       -0.13791173323988914f, -0.045525018125772475f, 0.03979014977812767f, 0.1202552504837513f,   0.2035212516784668f,
       0.2920137718319893f,   0.3893125355243683f,    0.5016634166240692f,  0.6427869200706482f,   0.8614784181118011f};
-  uint32_t code = 0;
-  for (uint32_t i = 0; i < 15; ++i) code += value > kMidpoints[i] ? 1u : 0u;
-  return code;
+  Nf4Cell cell{2.0f, 0};
+  for (uint32_t i = 0; i < 15; ++i) {
+    const uint32_t of_midpoint = nf4_cell_of(kMidpoints[i]);
+    if (of_midpoint < number) ++cell.below;
+    if (of_midpoint == number) cell.midpoint = kMidpoints[i];
+  }
+  return cell;
+}
+
+// How many midpoints lie below `value`, which is in [-1, 1]: one exactly on a midpoint takes the lower code.
+PENSTOCK_HOST_DEVICE uint32_t nf4_code(float value, const Nf4Cell (&cells)[kNf4Cells]) {
+  const Nf4Cell& cell = cells[nf4_cell_of(value)];
+  return cell.below + (value > cell.midpoint ? 1u : 0u);
 }
 
 // The code whose value is zero (or nearest to it).
@@ -55,20 +78,18 @@ PENSTOCK_HOST_DEVICE float block_scale(float largest) {
   return largest < 0x1p-120f ? 0.0f : largest;
 }
 
-PENSTOCK_HOST_DEVICE uint32_t code_of(BlockCode code, float value, float scale) {
-  if (!(scale > 0)) return zero_code(code);
-  switch (code) {
-    case BlockCode::int8:
-      return static_cast<uint32_t>(whole(value * (127.0f / scale))) & 0xffu;
-    case BlockCode::int4:
-      return static_cast<uint32_t>(whole(value * (7.0f / scale)) + 8);
-    case BlockCode::nf4:
-      return nf4_code(value * (1.0f / scale));
-  }
-  return 0;
+// What values are multiplied by before they are rounded. REQUIRES: scale > 0.
+PENSTOCK_HOST_DEVICE float code_factor(BlockCode code, float scale) {
+  return (code == BlockCode::int8 ? 127.0f : code == BlockCode::int4 ? 7.0f : 1.0f) / scale;
 }
 
-// Two codes of four bits in a byte, the first in the high half.
+PENSTOCK_HOST_DEVICE uint32_t code_of(BlockCode code, float value, const Nf4Cell (&cells)[kNf4Cells]) {
+  if (code == BlockCode::int8) return static_cast<uint32_t>(whole(value)) & 0xffu;
+  if (code == BlockCode::int4) return static_cast<uint32_t>(whole(value) + 8);
+  return nf4_code(value, cells);
+}
+
+// Two codes of four bits in a byte, the first in the high half. An odd end has zero's code beside it.
 PENSTOCK_HOST_DEVICE void store_codes(BlockCode code, std::byte* codes, uint64_t index, uint32_t length,
                                       const uint32_t (&packet)[kPacket]) {
   if (code == BlockCode::int8) {
@@ -77,35 +98,49 @@ PENSTOCK_HOST_DEVICE void store_codes(BlockCode code, std::byte* codes, uint64_t
     store(reinterpret_cast<uint8_t*>(codes) + index, length, bytes);
     return;
   }
-  for (uint32_t i = 0; i < length; i += 2) {
-    codes[(index + i) / 2] = static_cast<std::byte>(packet[i] << 4 | packet[i + 1]);
-  }
-}
-
-PENSTOCK_HOST_DEVICE void load_codes(BlockCode code, const std::byte* codes, uint64_t index, uint32_t length,
-                                     uint32_t (&packet)[kPacket]) {
-  if (code == BlockCode::int8) {
-    Packet<uint8_t> bytes = load(reinterpret_cast<const uint8_t*>(codes) + index, length);
-    for (uint32_t i = 0; i < kPacket; ++i) packet[i] = bytes.values[i];
+  const uint32_t first = packet[0] << 4 | packet[1], second = packet[2] << 4 | packet[3];
+  std::byte* place = codes + index / 2;
+  if (length == kPacket && reinterpret_cast<uintptr_t>(place) % 2 == 0) {
+    *reinterpret_cast<uint16_t*>(place) = static_cast<uint16_t>(first | second << 8);
     return;
   }
-  for (uint32_t i = 0; i < kPacket; i += 2) {
-    uint32_t pair = i < length ? static_cast<uint32_t>(codes[(index + i) / 2]) : 0u;
-    packet[i] = pair >> 4;
-    packet[i + 1] = pair & 0xfu;
+  place[0] = static_cast<std::byte>(first);
+  if (length > 2) place[1] = static_cast<std::byte>(second);
+}
+
+// A packet's codes as they lie, the first byte lowest; zeros past `length`.
+PENSTOCK_HOST_DEVICE uint32_t load_codes(BlockCode code, const std::byte* codes, uint64_t index, uint32_t length) {
+  if (code == BlockCode::int8) {
+    const Packet<uint8_t> bytes = load(reinterpret_cast<const uint8_t*>(codes) + index, length);
+    return bytes.values[0] | uint32_t{bytes.values[1]} << 8 | uint32_t{bytes.values[2]} << 16 |
+           uint32_t{bytes.values[3]} << 24;
   }
+  const std::byte* place = codes + index / 2;
+  if (length == kPacket && reinterpret_cast<uintptr_t>(place) % 2 == 0)
+    return *reinterpret_cast<const uint16_t*>(place);
+  const uint32_t first = length > 0 ? static_cast<uint32_t>(place[0]) : 0u;
+  return length > 2 ? first | static_cast<uint32_t>(place[1]) << 8 : first;
+}
+
+// Code `i` of those.
+PENSTOCK_HOST_DEVICE uint32_t code_in(BlockCode code, uint32_t raw, uint32_t i) {
+  if (code == BlockCode::int8) return raw >> 8 * i & 0xffu;
+  return raw >> (8 * (i / 2) + (i % 2 == 0 ? 4 : 0)) & 0xfu;
 }
 
 // The largest magnitude of each quantising block is found in three steps: of each packet, of 16 elements, of 256; a
 // block of 64 to 4096 elements then has at most 16 of the last two kinds. Magnitudes are compared as integers, in which
 // NaN is the largest of all.
 struct QuantiseKernel : kernel::Quantise {
+  uint32_t block_shift;  // block_elements is 2 to this power
+
   static constexpr uint32_t kPhases = 4;
   static constexpr uint32_t kPackets = kThreads * kPacketsPerThread;
   struct Shared {
     uint32_t of_4[kPackets];
     uint32_t of_16[kThreads];
     uint32_t of_256[kThreads / 16];
+    Nf4Cell nf4[kNf4Cells];
   };
   struct Local {
     Packet<float> values[kPacketsPerThread];
@@ -115,6 +150,7 @@ struct QuantiseKernel : kernel::Quantise {
   PENSTOCK_HOST_DEVICE void run(uint32_t phase, uint64_t block, uint32_t thread, Shared& shared, Local& local) const {
     switch (phase) {
       case 0:
+        if (code == BlockCode::nf4 && thread < kNf4Cells) shared.nf4[thread] = nf4_cell(thread);
         PENSTOCK_UNROLL
         for (uint32_t k = 0; k < kPacketsPerThread; ++k) {
           uint64_t index = packet_index(block, thread, k);
@@ -153,14 +189,17 @@ struct QuantiseKernel : kernel::Quantise {
     uint32_t length = packet_length(index, elements);
     if (length == 0) return;
     uint32_t within = (k * kThreads + thread) * kPacket;  // of this thread block's elements
-    uint32_t begin = within / block_elements * block_elements;
+    uint32_t begin = within >> block_shift << block_shift;
     uint32_t bits = block_elements <= 256 ? largest(&shared.of_16[begin / 16], block_elements / 16)
                                           : largest(&shared.of_256[begin / 256], block_elements / 256);
     float scale = block_scale(arithmetic::float_of(bits));
-    if (within == begin) absmax[index / block_elements] = scale;
+    if (within == begin) absmax[index >> block_shift] = scale;
+    const bool has_codes = scale > 0;
+    const float factor = has_codes ? code_factor(code, scale) : 0.0f;
     uint32_t coded[kPacket];
+    PENSTOCK_UNROLL
     for (uint32_t i = 0; i < kPacket; ++i) {
-      coded[i] = i < length ? code_of(code, packet.values[i], scale) : zero_code(code);
+      coded[i] = has_codes && i < length ? code_of(code, packet.values[i] * factor, shared.nf4) : zero_code(code);
     }
     store_codes(code, codes, index, length, coded);
   }
@@ -168,6 +207,8 @@ struct QuantiseKernel : kernel::Quantise {
 
 // Every thread of a warp may look at another of the 16 values: they lie in 16 banks, so that costs nothing.
 struct DequantiseKernel : kernel::Dequantise {
+  uint32_t block_shift;
+
   static constexpr uint32_t kPhases = 2;
   struct Shared {
     float nf4_values[16];
@@ -180,17 +221,21 @@ struct DequantiseKernel : kernel::Dequantise {
       if (thread < 16) shared.nf4_values[thread] = nf4_value(thread);
       return;
     }
+    uint32_t raw[kPacketsPerThread];
+    float scale[kPacketsPerThread];
     PENSTOCK_UNROLL
     for (uint32_t k = 0; k < kPacketsPerThread; ++k) {
       uint64_t index = packet_index(block, thread, k);
       uint32_t length = packet_length(index, elements);
-      if (length == 0) return;
-      float scale = absmax[index / block_elements];
-      uint32_t coded[kPacket];
-      load_codes(code, codes, index, length, coded);
+      raw[k] = load_codes(code, codes, index, length);
+      scale[k] = length > 0 ? absmax[index >> block_shift] : 0.0f;
+    }
+    PENSTOCK_UNROLL
+    for (uint32_t k = 0; k < kPacketsPerThread; ++k) {
+      uint64_t index = packet_index(block, thread, k);
       Packet<float> packet;
-      for (uint32_t i = 0; i < kPacket; ++i) packet.values[i] = value_of(coded[i], scale, shared);
-      store_narrow(target, target_dtype, index, length, packet);
+      for (uint32_t i = 0; i < kPacket; ++i) packet.values[i] = value_of(code_in(code, raw[k], i), scale[k], shared);
+      store_narrow(target, target_dtype, index, packet_length(index, elements), packet);
     }
   }
 

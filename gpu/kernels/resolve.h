@@ -2,6 +2,7 @@
 // host's loops and by the GPU's launches.
 #pragma once
 
+#include <bit>
 #include <variant>
 
 #include "gpu/kernels/elementwise.h"
@@ -15,6 +16,7 @@ inline UpdatePlanes planes_of(const kernel::UpdateTile& tile) {
   UpdatePlanes planes;
   planes.form = tile.form;
   planes.numbers = tile.numbers;
+  planes.step_key = arithmetic::step_key(tile.numbers.seed, tile.numbers.step);
   planes.weight = tile.weight;
   planes.gradient = tile.gradient;
   planes.elements = tile.elements;
@@ -60,9 +62,11 @@ auto run_update(const kernel::UpdateTile& tile, const Run& run) {
   return run_update<OptimizerKind::sgd>(planes, run);
 }
 
-inline void check_block(uint32_t block_elements) {
-  CHECK(block_elements >= 64 && block_elements <= 4096 && (block_elements & (block_elements - 1)) == 0,
-        "quantising blocks of ", block_elements, " elements");
+// So that a kernel divides by shifting.
+inline uint32_t block_shift(uint32_t block_elements) {
+  CHECK(block_elements >= 64 && block_elements <= 4096 && std::has_single_bit(block_elements), "quantising blocks of ",
+        block_elements, " elements");
+  return static_cast<uint32_t>(std::countr_zero(block_elements));
 }
 
 // Calls `run` with the struct for `kernel` and returns what it returns. kernel::Fill has none: memset does it.
@@ -78,12 +82,10 @@ auto run_kernel(const Kernel& kernel, const Run& run) {
     auto operator()(const kernel::RoundStochastic& round) const { return run(RoundStochasticKernel{round}); }
     auto operator()(const kernel::UpdateTile& tile) const { return run_update(tile, run); }
     auto operator()(const kernel::Quantise& quantise) const {
-      check_block(quantise.block_elements);
-      return run(QuantiseKernel{quantise});
+      return run(QuantiseKernel{{quantise}, block_shift(quantise.block_elements)});
     }
     auto operator()(const kernel::Dequantise& dequantise) const {
-      check_block(dequantise.block_elements);
-      return run(DequantiseKernel{dequantise});
+      return run(DequantiseKernel{{dequantise}, block_shift(dequantise.block_elements)});
     }
   };
   return std::visit(Resolve{run}, kernel);

@@ -70,10 +70,15 @@ struct SquareSumsKernel : kernel::SquareSums {
     }
   }
 
-  // The square of an fp32 number is exact in double, so fused or not is the same.
+  // The square of an fp32 number is exact in double, so fused or not is the same; where doubles are slow, fused is half
+  // of the work.
   PENSTOCK_HOST_DEVICE double added(double sum, uint32_t raw) const {
     double value = arithmetic::PlainNumbers::normal(widen(raw, dtype));
+#if defined(__CUDA_ARCH__)
+    return __fma_rn(value, value, sum);
+#else
     return sum + value * value;
+#endif
   }
 };
 

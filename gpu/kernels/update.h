@@ -16,6 +16,7 @@ namespace penstock::gpu {
 struct UpdatePlanes {
   StateForm form;
   StepNumbers numbers;
+  uint32_t step_key = 0;
   std::byte* weight = nullptr;
   const std::byte* gradient = nullptr;
   float* master = nullptr;
@@ -63,7 +64,7 @@ struct UpdateMaster : UpdatePlanes {
   PENSTOCK_HOST_DEVICE void random_of(uint64_t index, uint32_t (&random)[kPacket]) const {
     for (uint32_t i = 0; i < kPacket; ++i) {
       uint64_t element = first_element + index + i;
-      uint32_t key = arithmetic::random_key(numbers.seed, numbers.step, static_cast<uint32_t>(element >> 32));
+      uint32_t key = arithmetic::random_key(step_key, static_cast<uint32_t>(element >> 32));
       random[i] = arithmetic::random_bits(key, static_cast<uint32_t>(element));
     }
   }
@@ -184,13 +185,17 @@ struct UpdateByteKernel : UpdateMaster {
                                             kHasVariance ? variance_scale[scale_index] : 1.0f);
     local.master = packet.master;
     Largest most{0, 0};
-    for (uint32_t i = 0; i < length; ++i) {
+    // Of a packet's whole length, so that it stays in registers; what is past the end counts for nothing.
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kPacket; ++i) {
       uint64_t element = first_element + index + i;
-      uint32_t key = arithmetic::random_key(numbers.seed, numbers.step, static_cast<uint32_t>(element >> 32));
+      uint32_t key = arithmetic::random_key(step_key, static_cast<uint32_t>(element >> 32));
       uint32_t random = arithmetic::byte_random_bits(key, static_cast<uint32_t>(element));
       local.momentum.values[i] = arithmetic::rounded_momentum(packet.momentum.values[i], random);
       local.root.values[i] = arithmetic::rounded_root(packet.variance.values[i], random);
-      most = larger(most, {local.momentum.values[i] & arithmetic::kMagnitudeHalf, local.root.values[i]});
+      if (i < length) {
+        most = larger(most, {local.momentum.values[i] & arithmetic::kMagnitudeHalf, local.root.values[i]});
+      }
     }
     return most;
   }

@@ -21,14 +21,19 @@ PENSTOCK_HOST_DEVICE uint32_t mix(uint32_t x) {
 constexpr uint32_t kRandomStep = 0x9e37'79b1u;
 constexpr uint32_t kRandomFactor = 0x846c'a68bu;
 
-// What a whole step shares, computed once. `index_high` is the upper half of the
-// element's 64-bit index.
-PENSTOCK_HOST_DEVICE uint32_t random_key(uint64_t seed, uint64_t step, uint32_t index_high) {
+// What a whole step shares, computed once.
+PENSTOCK_HOST_DEVICE uint32_t step_key(uint64_t seed, uint64_t step) {
   uint32_t key = mix(static_cast<uint32_t>(seed) ^ 0x9e37'79b9u);
   key = mix(key ^ static_cast<uint32_t>(seed >> 32));
   key = mix(key ^ static_cast<uint32_t>(step));
-  key = mix(key ^ static_cast<uint32_t>(step >> 32));
-  return mix(key ^ index_high);
+  return mix(key ^ static_cast<uint32_t>(step >> 32));
+}
+
+// What 2^32 elements of it share. `index_high` is the upper half of the element's 64-bit index.
+PENSTOCK_HOST_DEVICE uint32_t random_key(uint32_t step_key, uint32_t index_high) { return mix(step_key ^ index_high); }
+
+PENSTOCK_HOST_DEVICE uint32_t random_key(uint64_t seed, uint64_t step, uint32_t index_high) {
+  return random_key(step_key(seed, step), index_high);
 }
 
 // 32 bits for one element: the low half rounds its momentum, the high half its variance. The key, a new one each step,
