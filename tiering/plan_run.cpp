@@ -129,14 +129,17 @@ MoveId PlanRun::first_taker(const Step& step, Pool pool) const {
   return takers.empty() ? kNoMove : *takers.begin();
 }
 
-bool PlanRun::memory_open(Step& step, MoveId id) {
-  const Move& move = plan_.moves[id];
+bool PlanRun::earlier_step_takes(const Step& step, Pool pool) const {
   for (const Step& open : steps_) {
     if (&open == &step) break;
-    if (!open.takers[index(move.takes)].empty()) return false;
+    if (!open.takers[index(pool)].empty()) return true;
   }
-  if (move.taken <= pool_free_[index(move.takes)]) return true;
-  return move.takes == Pool::window && step.pressing.contains(id) && updates_may_run(step) && reclaim_window(step, id);
+  return false;
+}
+
+bool PlanRun::has_memory(MoveId id) const {
+  const Move& move = plan_.moves[id];
+  return move.takes == Pool::none || move.taken <= pool_free_[index(move.takes)];
 }
 
 // Whether the tile's state was read, and its update can only wait: the gradient has not come, or has left again.
@@ -151,14 +154,14 @@ bool PlanRun::waits_without_gradient(const Step& step, MoveId read) const {
   return returned == State::waiting || returned == State::parked || returned == State::ready;
 }
 
-bool PlanRun::reclaim_window(Step& step, MoveId wanted_by) {
+// The one whose window serves a pressing read sooner; kNoMove where none does.
+MoveId PlanRun::read_to_take_back(const Step& step, MoveId wanted_by) const {
+  if (!step.pressing.contains(wanted_by) || !updates_may_run(step)) return kNoMove;
   for (auto read = step.windows_held.rbegin(); read != step.windows_held.rend(); ++read) {
     const bool later = !step.tiles[plan_.moves[*read].tile].gradient_taken || *read > wanted_by;
-    if (!later || !waits_without_gradient(step, *read)) continue;
-    take_back(step, *read);
-    return true;
+    if (later && waits_without_gradient(step, *read)) return *read;
   }
-  return false;
+  return kNoMove;
 }
 
 // As if the read had not been issued.
@@ -233,11 +236,13 @@ std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
       if (ready.empty()) continue;
       MoveId first = pool == index(Pool::none) ? *ready.begin() : first_taker(step, static_cast<Pool>(pool));
       if (first >= best || !ready.contains(first)) continue;
-      if (pool == index(Pool::none) || memory_open(step, first)) best = first;
+      if (earlier_step_takes(step, plan_.moves[first].takes)) continue;
+      if (has_memory(first) || read_to_take_back(step, first) != kNoMove) best = first;
     }
     if (best == kNoMove) continue;
     // A later move, if smaller, does not overtake it.
     if (!has_room(plan_.moves[best])) return std::nullopt;
+    if (!has_memory(best)) take_back(step, read_to_take_back(step, best));
     issue(step, best);
     return Ticket{step.number, best};
   }

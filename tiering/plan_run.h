@@ -124,8 +124,9 @@ class PlanRun {
   bool updates_may_run(const Step& step) const;
   MoveId first_taker(const Step& step, Pool pool) const;
   bool has_room(const Move& move) const;
-  bool memory_open(Step& step, MoveId id);
-  bool reclaim_window(Step& step, MoveId wanted_by);
+  bool earlier_step_takes(const Step& step, Pool pool) const;
+  bool has_memory(MoveId id) const;
+  MoveId read_to_take_back(const Step& step, MoveId wanted_by) const;
   bool waits_without_gradient(const Step& step, MoveId read) const;
   void take_back(Step& step, MoveId read);
   void waits_over(Step& step, MoveId id);
