@@ -18,6 +18,12 @@
 namespace penstock::engine {
 namespace {
 
+// A gradient of ones.
+Status give_ones(Engine& engine, const EngineWorld& world, uint32_t unit, uint32_t micro_batch = 0) {
+  const std::vector<uint16_t> values(world.options.request.workload.units[unit].elements, 0x3f80);
+  return engine.gradient(unit, micro_batch, Dtype::bf16, std::as_bytes(std::span(values)));
+}
+
 struct Case {
   const char* name;
   uint64_t tile_blocks = 1;
@@ -185,8 +191,7 @@ TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
       world.plain_step(1, 0.001f);
       // Two units out of three, the second of which has none, then the trainer fails.
       ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
-      const std::vector<uint16_t> values(world.options.request.workload.units[2].elements, 0x3f80);
-      ASSERT_TRUE((*engine)->gradient(2, 0, Dtype::bf16, std::as_bytes(std::span(values))).ok());
+      ASSERT_TRUE(give_ones(**engine, world, 2).ok());
       ASSERT_TRUE((*engine)->absent_gradient(1, Absent::skip).ok());
       Status discarded = (*engine)->discard();
       ASSERT_TRUE(discarded.ok()) << discarded.message();
@@ -500,8 +505,7 @@ TEST(Engine, LeavesAUnitWithoutGradientUntouched) {
   };
   std::vector<uint16_t> before0 = weights(0), before1 = weights(1);
   ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
-  std::vector<uint16_t> gradient(world.options.request.workload.units[2].elements, 0x3f80);
-  ASSERT_TRUE((*engine)->gradient(2, 0, Dtype::bf16, std::as_bytes(std::span(gradient))).ok());
+  ASSERT_TRUE(give_ones(**engine, world, 2).ok());
   ASSERT_TRUE((*engine)->absent_gradient(1, Absent::skip).ok());
   ASSERT_TRUE((*engine)->absent_gradient(0, Absent::zero).ok());
   Result<StepReport> report = (*engine)->step();
@@ -590,8 +594,7 @@ TEST(Engine, RefusesAnAbsentGradientOfWhatHasOneOrIsNotThere) {
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   ASSERT_TRUE((*engine)->begin({.groups = world.groups, .micro_batches = 2}).ok());
-  const std::vector<uint16_t> values(world.options.request.workload.units[2].elements, 0x3f80);
-  auto give = [&](uint32_t mb) { return (*engine)->gradient(2, mb, Dtype::bf16, std::as_bytes(std::span(values))); };
+  auto give = [&](uint32_t mb) { return give_ones(**engine, world, 2, mb); };
   auto expect_refused = [&](uint32_t unit, const std::string& why) {
     for (Absent absent : {Absent::skip, Absent::zero}) {
       Status refused = (*engine)->absent_gradient(unit, absent);
@@ -628,10 +631,7 @@ TEST(Engine, TakesARefusedGradientAgainOnceThereIsMemoryToAddUpIn) {
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   ASSERT_TRUE((*engine)->begin({.groups = world.groups, .micro_batches = 2}).ok());
-  auto give = [&](uint32_t unit, uint32_t mb) {
-    const std::vector<uint16_t> values(world.options.request.workload.units[unit].elements, 0x3f80);
-    return (*engine)->gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values)));
-  };
+  auto give = [&](uint32_t unit, uint32_t mb) { return give_ones(**engine, world, unit, mb); };
   ASSERT_TRUE(give(2, 0).ok());
   ASSERT_TRUE(give(1, 0).ok());
   const Status refused = give(0, 0);
@@ -653,10 +653,7 @@ TEST(Engine, RefusesAMicroBatchTwiceOrBeforeItsTurn) {
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   ASSERT_TRUE((*engine)->begin({.groups = world.groups, .micro_batches = 2}).ok());
-  auto give = [&](uint32_t unit, uint32_t mb) {
-    const std::vector<uint16_t> values(world.options.request.workload.units[unit].elements, 0x3f80);
-    return (*engine)->gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values)));
-  };
+  auto give = [&](uint32_t unit, uint32_t mb) { return give_ones(**engine, world, unit, mb); };
   auto expect_refused = [&](uint32_t unit, uint32_t mb, const std::string& why) {
     Status refused = give(unit, mb);
     EXPECT_EQ(refused.code(), Code::kUsage);
