@@ -165,12 +165,8 @@ void Engine::drive_until_ended(const TransferState& state) {
 }
 
 Result<int> Engine::completion_fd() const {
-  if (!wakeup_) {
-    PENSTOCK_TRY_ASSIGN(fd, backend_->completion_fd());
-    PENSTOCK_TRY_ASSIGN(wakeup, Wakeup::make(fd));
-    wakeup_ = std::move(wakeup);
-    set_alarm();
-  }
+  PENSTOCK_TRY(Wakeup::make_once(wakeup_, *backend_));
+  set_alarm();
   return wakeup_->fd();
 }
 

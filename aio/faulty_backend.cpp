@@ -127,11 +127,7 @@ size_t FaultyBackend::let_go(std::span<Completion> ended) {
 }
 
 Result<int> FaultyBackend::completion_fd() {
-  if (!wakeup_) {
-    PENSTOCK_TRY_ASSIGN(fd, inner_->completion_fd());
-    PENSTOCK_TRY_ASSIGN(wakeup, Wakeup::make(fd));
-    wakeup_ = std::move(wakeup);
-  }
+  PENSTOCK_TRY(Wakeup::make_once(wakeup_, *inner_));
   if (!held_.empty()) wakeup_->alarm_at({});
   return wakeup_->fd();
 }

@@ -63,11 +63,7 @@ ThrottledBackend::Clock::time_point ThrottledBackend::next_due() const {
 }
 
 Result<int> ThrottledBackend::completion_fd() {
-  if (!wakeup_) {
-    PENSTOCK_TRY_ASSIGN(fd, inner_->completion_fd());
-    PENSTOCK_TRY_ASSIGN(wakeup, Wakeup::make(fd));
-    wakeup_ = std::move(wakeup);
-  }
+  PENSTOCK_TRY(Wakeup::make_once(wakeup_, *inner_));
   if (!held_.empty()) wakeup_->alarm_at(next_due());
   return wakeup_->fd();
 }

@@ -36,6 +36,14 @@ Result<std::unique_ptr<Wakeup>> Wakeup::make(int fd) {
   return wakeup;
 }
 
+Status Wakeup::make_once(std::unique_ptr<Wakeup>& wakeup, IoBackend& backend) {
+  if (wakeup) return Status();
+  PENSTOCK_TRY_ASSIGN(fd, backend.completion_fd());
+  PENSTOCK_TRY_ASSIGN(made, make(fd));
+  wakeup = std::move(made);
+  return Status();
+}
+
 Wakeup::~Wakeup() {
   close(timer_fd_);
   close(epoll_fd_);

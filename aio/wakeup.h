@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "aio/backend.h"
 #include "tiering/status.h"
 
 namespace penstock::aio {
@@ -11,6 +12,8 @@ namespace penstock::aio {
 class Wakeup {
  public:
   static Result<std::unique_ptr<Wakeup>> make(int fd);
+  // Over the backend's descriptor, unless `wakeup` has been made already.
+  static Status make_once(std::unique_ptr<Wakeup>& wakeup, IoBackend& backend);
   ~Wakeup();
   Wakeup(const Wakeup&) = delete;
   Wakeup& operator=(const Wakeup&) = delete;
