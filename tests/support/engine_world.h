@@ -97,6 +97,11 @@ class EngineWorld {
     }
     return Status();
   }
+  // A gradient of ones; the plain loop hears nothing of it.
+  Status give_ones(Engine& engine, uint32_t unit, uint32_t micro_batch = 0) const {
+    const std::vector<uint16_t> values(options.request.workload.units[unit].elements, 0x3f80);
+    return engine.gradient(unit, micro_batch, Dtype::bf16, std::as_bytes(std::span(values)));
+  }
   void plain_step(uint64_t number, float size) {
     std::vector<std::pair<uint32_t, plain::Unit>> untouched;
     for (uint32_t unit = 0; unit < plain_.units.size(); ++unit) {
