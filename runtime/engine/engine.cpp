@@ -313,8 +313,9 @@ Result<StepReport> Engine::step(StepState state) {
   speculation_.learn(report_.verdict == Verdict::strike);
   updates_done_ = updates;
   report_.step = ++steps_done_;
-  report_.read_bytes = (moved - reported_).read_bytes;
-  report_.written_bytes = (moved - reported_).written_bytes;
+  const Moved since = moved - reported_;
+  report_.read_bytes = since.read_bytes;
+  report_.written_bytes = since.written_bytes;
   reported_ = moved;
   report_.predicted_s = predicted_s_;
   report_.wall_s = seconds_since(began_);
