@@ -1,5 +1,5 @@
-// IoBackend moves pieces: the part of file I/O in which io_uring, libaio, threads and memory differ. Engine has the
-// rest: order, depth, short transfers, retries, what becomes of a refusal.
+// IoBackend moves pieces: the part of file I/O in which io_uring, libaio, threads and memory differ. QueuedIoEngine has
+// the rest: order, depth, short transfers, retries, what becomes of a refusal.
 #pragma once
 
 #include <chrono>

@@ -47,14 +47,14 @@ Result<EngineChoice> parse_engine_choice(const std::string& name) {
   return Status(Code::kUsage, text("engine: '", name, "' is none"), "choose auto, io_uring, libaio or threads");
 }
 
-Result<MadeEngine> make_engine(EngineChoice choice, EngineOptions options) {
+Result<MadeEngine> make_engine(EngineChoice choice, IoEngineOptions options) {
   const bool any = choice == EngineChoice::automatic;
   std::string refusals;
   for (EngineChoice candidate : kByPreference) {
     if (!any && candidate != choice) continue;
     Result<std::unique_ptr<IoBackend>> backend = make_backend(candidate);
     if (backend.ok()) {
-      auto engine = std::make_unique<Engine>(std::move(backend).value(), std::move(options));
+      auto engine = std::make_unique<QueuedIoEngine>(std::move(backend).value(), std::move(options));
       std::string reason = engine->description() + refusals;
       return MadeEngine{std::move(engine), std::move(reason)};
     }

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "aio/engine.h"
+#include "aio/queued_io_engine.h"
 #include "tiering/status.h"
 
 namespace penstock::aio {
@@ -22,6 +22,6 @@ struct MadeEngine {
 };
 
 // `automatic` takes the first of io_uring, libaio and threads that works; a forced one that does not is refused.
-Result<MadeEngine> make_engine(EngineChoice choice = EngineChoice::automatic, EngineOptions options = {});
+Result<MadeEngine> make_engine(EngineChoice choice = EngineChoice::automatic, IoEngineOptions options = {});
 
 }  // namespace penstock::aio

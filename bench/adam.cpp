@@ -20,7 +20,7 @@
 #include "bench/support/flags.h"
 #include "cpu_optim/checksum.h"
 #include "cpu_optim/gradient.h"
-#include "cpu_optim/update_arena.h"
+#include "cpu_optim/update_workers.h"
 
 namespace penstock::bench {
 namespace {
@@ -203,7 +203,7 @@ class Bench {
   }
 
   const Options options_;
-  cpu_optim::UpdateArena arena_;
+  cpu_optim::UpdateWorkers arena_;
   std::byte *const weight_, *const master_, *const momentum_, *const variance_, *const gradient_;
   std::optional<StateForm> form_;
   std::optional<TileUpdater> updater_;

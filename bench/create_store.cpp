@@ -14,7 +14,7 @@
 
 #include "aio/direct_folder.h"
 #include "aio/drive_info.h"
-#include "aio/tile_store.h"
+#include "aio/store/tile_store.h"
 #include "bench/figure.h"
 #include "bench/scratch_files.h"
 #include "bench/support/drive_statistics.h"

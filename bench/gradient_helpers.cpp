@@ -16,7 +16,7 @@
 #include "bench/support/flags.h"
 #include "cpu_optim/checksum.h"
 #include "cpu_optim/gradient.h"
-#include "cpu_optim/update_arena.h"
+#include "cpu_optim/update_workers.h"
 
 namespace penstock::bench {
 namespace {
@@ -32,7 +32,7 @@ double seconds_of(const std::function<void()>& work) {
 struct Bench {
   uint64_t elements;
   bool json;
-  cpu_optim::UpdateArena arena;
+  cpu_optim::UpdateWorkers arena;
   std::byte* narrow = huge_memory(elements * 2);
   std::byte* wide = huge_memory(elements * 4);
   cpu_optim::GradientKernels kernels;

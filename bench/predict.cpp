@@ -18,7 +18,7 @@
 #include "bench/support/foretold.h"
 #include "bench/support/steps.h"
 #include "bench/support/store_rate.h"
-#include "tiering/simulator.h"
+#include "tiering/plan/simulator.h"
 #include "tools/nvme/statistics.h"
 #include "tools/system/words.h"
 #include "tools/update/measured_machine.h"

@@ -1,8 +1,8 @@
-// tiering/checksum.h's value at SIMD speed, for whoever checks bytes outside of an update.
+// tiering/arithmetic/checksum.h's value at SIMD speed, for whoever checks bytes outside of an update.
 #pragma once
 
 #include "cpu_optim/isa.h"
-#include "tiering/checksum.h"
+#include "tiering/arithmetic/checksum.h"
 
 namespace penstock::cpu_optim {
 

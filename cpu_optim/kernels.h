@@ -8,7 +8,7 @@
 
 #include "cpu_optim/isa.h"
 #include "cpu_optim/tile_update.h"
-#include "tiering/checksum.h"
+#include "tiering/arithmetic/checksum.h"
 #include "tiering/hyper.h"
 
 namespace penstock::cpu_optim {

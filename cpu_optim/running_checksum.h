@@ -1,4 +1,4 @@
-// tiering/checksum.h's value of a run of bytes that comes in pieces; for this folder alone.
+// tiering/arithmetic/checksum.h's value of a run of bytes that comes in pieces; for this folder alone.
 #pragma once
 
 #include <cstring>

@@ -53,9 +53,9 @@ struct TileView {
 // counted from the tile's first element; the last may be shorter.
 struct TileNotes {
   std::span<double> square_sums;  // per block: gradient as it lies, before scaling (see gradient.h)
-  // tiering/checksum.h over each plane's part of each block, at [block * (1 + planes) + plane], plane 0 the weight,
-  // with seed checksum_seed + that index. A full master's weight is not read: its entries are left alone and not
-  // compared.
+  // tiering/arithmetic/checksum.h over each plane's part of each block, at [block * (1 + planes) + plane], plane 0 the
+  // weight, with seed checksum_seed + that index. A full master's weight is not read: its entries are left alone and
+  // not compared.
   uint64_t checksum_seed = 0;
   std::span<uint64_t> source_checksums;          // of what was read
   std::span<uint64_t> target_checksums;          // of what was written

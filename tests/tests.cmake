@@ -1,10 +1,10 @@
-include(tests/aio/crash_mutants.cmake)
+include(tests/aio/store/crash_mutants.cmake)
 include(tests/runtime/engine_crash_mutants.cmake)
 
 # Processes for tests to kill.
-foreach(worker aio/store runtime/engine)
+foreach(worker aio/store/store runtime/engine)
   get_filename_component(name ${worker} NAME)
-  get_filename_component(folder ${worker} DIRECTORY)
+  string(REGEX REPLACE "/.*" "" folder ${worker})
   string(TOUPPER ${name}_WORKER variable)
   add_executable(${name}_worker tests/${worker}_worker.cpp)
   target_include_directories(${name}_worker PRIVATE ${PROJECT_SOURCE_DIR})

@@ -1,7 +1,7 @@
 # The `penstock` command: everything but main() is a library, so that tests can reach it.
 find_package(CLI11 REQUIRED)
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/penstock/*.cpp ${PROJECT_SOURCE_DIR}/tools/doctor/*.cpp
-     ${PROJECT_SOURCE_DIR}/tools/nvme/*.cpp ${PROJECT_SOURCE_DIR}/tools/plan/*.cpp ${PROJECT_SOURCE_DIR}/tools/system/*.cpp
+     ${PROJECT_SOURCE_DIR}/tools/machine/*.cpp ${PROJECT_SOURCE_DIR}/tools/nvme/*.cpp ${PROJECT_SOURCE_DIR}/tools/plan/*.cpp ${PROJECT_SOURCE_DIR}/tools/system/*.cpp
      ${PROJECT_SOURCE_DIR}/tools/update/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
 if(PENSTOCK_STEPS)
@@ -13,7 +13,7 @@ add_library(penstock_tools STATIC ${sources})
 target_include_directories(penstock_tools PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_definitions(penstock_tools PUBLIC PENSTOCK_VERSION="${PROJECT_VERSION}")
 target_compile_definitions(penstock_tools PRIVATE $<$<BOOL:${PENSTOCK_STEPS}>:PENSTOCK_STEPS>)
-target_link_libraries(penstock_tools PUBLIC penstock_aio $<$<BOOL:${PENSTOCK_STEPS}>:penstock_engine> PRIVATE CLI11::CLI11 ${CMAKE_DL_LIBS})
+target_link_libraries(penstock_tools PUBLIC penstock_aio $<$<BOOL:${PENSTOCK_STEPS}>:penstock_engine> PRIVATE nlohmann_json::nlohmann_json CLI11::CLI11 ${CMAKE_DL_LIBS})
 if(PENSTOCK_SANITIZE AND NOT PENSTOCK_FUZZ)
   target_compile_options(penstock_tools PRIVATE -O0)  # flags and tables: to be compiled soon is worth more here
 endif()

@@ -1,7 +1,7 @@
 // What the simulator must know of steps that a synthetic run is about to take.
 #pragma once
 
-#include "tiering/simulator.h"
+#include "tiering/plan/simulator.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::bench {

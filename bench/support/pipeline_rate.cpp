@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "bench/support/store_access.h"
-#include "cpu_optim/update_arena.h"
+#include "cpu_optim/update_workers.h"
 
 namespace penstock::bench {
 namespace {
@@ -115,7 +115,7 @@ class Pipeline {
   uint64_t reads_ = 0, updating_ = 0;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Window>> updated_;  // GUARDED_BY(mutex_)
-  cpu_optim::UpdateArena workers_;                // ends first: it waits for what is under way
+  cpu_optim::UpdateWorkers workers_;              // ends first: it waits for what is under way
 };
 
 }  // namespace

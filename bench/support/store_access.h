@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "aio/host_arena.h"
-#include "aio/tile_store.h"
+#include "aio/store/tile_store.h"
 
 namespace penstock::bench {
 

@@ -4,10 +4,10 @@
 
 #include <cstring>
 
+#include "tiering/arithmetic/checksum.h"
 #include "tiering/arithmetic/convert.h"
 #include "tiering/arithmetic/optimizer.h"
 #include "tiering/arithmetic/stochastic.h"
-#include "tiering/checksum.h"
 
 namespace penstock::cpu_optim {
 

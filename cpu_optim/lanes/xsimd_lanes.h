@@ -7,8 +7,8 @@
 #include <xsimd/xsimd.hpp>
 
 #include "cpu_optim/lanes/inlined.h"
+#include "tiering/arithmetic/checksum.h"
 #include "tiering/arithmetic/optimizer.h"
-#include "tiering/checksum.h"
 
 namespace penstock::cpu_optim {
 

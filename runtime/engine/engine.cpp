@@ -7,7 +7,7 @@
 
 #include "runtime/engine/engine_core.h"
 #include "runtime/engine/root_state.h"
-#include "tiering/simulator.h"
+#include "tiering/plan/simulator.h"
 
 namespace penstock::engine {
 namespace {

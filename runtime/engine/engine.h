@@ -21,14 +21,14 @@
 #include <vector>
 
 #include "aio/make_engine.h"
-#include "aio/tile_store.h"
+#include "aio/store/tile_store.h"
 #include "runtime/engine/decision_thread.h"
 #include "runtime/engine/gradient_intake.h"
 #include "runtime/engine/moved.h"
 #include "tiering/hyper.h"
-#include "tiering/plan_run.h"
-#include "tiering/planner.h"
-#include "tiering/speculation.h"
+#include "tiering/plan/plan_run.h"
+#include "tiering/plan/planner.h"
+#include "tiering/plan/speculation.h"
 #include "tiering/step_numbers.h"
 
 namespace penstock::engine {

@@ -5,7 +5,7 @@
 
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
-#include "tiering/plan_search.h"
+#include "tiering/plan/plan_search.h"
 
 namespace penstock::engine {
 
@@ -33,8 +33,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
       spill, SpillFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
                               *core->plan_));
   core->spill_ = std::move(spill);
-  const cpu_optim::UpdateArenaOptions workers{.threads = options.update_threads, .cpus = {}};
-  PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateArena::make(workers));
+  const cpu_optim::UpdateWorkersOptions workers{.threads = options.update_threads, .cpus = {}};
+  PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateWorkers::make(workers));
   core->workers_ = std::move(arena);
   PENSTOCK_TRY_ASSIGN(io_descriptor, core->drives_.io->completion_fd());
   PENSTOCK_TRY(core->load_resting(Resting::all));

@@ -61,7 +61,7 @@ class EngineCore {
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<TileMemory> memory_;
   std::unique_ptr<SpillFiles> spill_;
-  std::unique_ptr<cpu_optim::UpdateArena> workers_;
+  std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
   std::unique_ptr<Executor> executor_;
   Moved passed_;  // outside of steps
 };

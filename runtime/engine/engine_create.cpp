@@ -6,7 +6,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/root_state.h"
 #include "tiering/arithmetic/convert.h"
-#include "tiering/plan_search.h"
+#include "tiering/plan/plan_search.h"
 
 namespace penstock::engine {
 namespace {

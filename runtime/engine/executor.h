@@ -19,13 +19,13 @@
 #include <optional>
 #include <vector>
 
-#include "aio/tile_store.h"
-#include "cpu_optim/update_arena.h"
+#include "aio/store/tile_store.h"
+#include "cpu_optim/update_workers.h"
 #include "runtime/engine/mailbox.h"
 #include "runtime/engine/moved.h"
 #include "runtime/engine/spill_files.h"
 #include "runtime/engine/tile_memory.h"
-#include "tiering/plan_run.h"
+#include "tiering/plan/plan_run.h"
 #include "tiering/step_numbers.h"
 
 namespace penstock::engine {
@@ -50,7 +50,7 @@ class Executor {
     aio::TileStore& store;
     SpillFiles& spill;
     IoEngine& io;
-    cpu_optim::UpdateArena& workers;
+    cpu_optim::UpdateWorkers& workers;
     Mailbox& mailbox;
     int io_descriptor;  // the I/O engine's
     const std::function<void(uint64_t step)>& on_durable;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "runtime/engine/engine.h"
-#include "tiering/root_record.h"
+#include "tiering/store/root_record.h"
 
 namespace penstock::engine {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "aio/tile_store.h"
-#include "tiering/plan.h"
+#include "aio/store/tile_store.h"
+#include "tiering/plan/plan.h"
 
 namespace penstock::engine {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "aio/tile_store.h"
+#include "aio/store/tile_store.h"
 #include "runtime/engine/moved.h"
 #include "tiering/buffer.h"
 #include "tiering/transfer.h"

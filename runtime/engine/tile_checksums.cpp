@@ -1,7 +1,7 @@
 #include "runtime/engine/tile_checksums.h"
 
 #include "cpu_optim/checksum.h"
-#include "tiering/checksum.h"
+#include "tiering/arithmetic/checksum.h"
 
 namespace penstock::engine {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "aio/tile_store.h"
+#include "aio/store/tile_store.h"
 
 namespace penstock::engine {
 

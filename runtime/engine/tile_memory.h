@@ -10,7 +10,7 @@
 
 #include "aio/host_arena.h"
 #include "tiering/buffer.h"
-#include "tiering/plan.h"
+#include "tiering/plan/plan.h"
 
 namespace penstock::engine {
 

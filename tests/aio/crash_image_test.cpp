@@ -1,10 +1,10 @@
-#include "aio/crash_image.h"
+#include "tests/support/crash_image.h"
 
 #include <gtest/gtest.h>
 
-#include "aio/engine.h"
-#include "aio/memory_backend.h"
+#include "aio/queued_io_engine.h"
 #include "tests/aio/test_files.h"
+#include "tests/support/memory_backend.h"
 
 namespace penstock::aio {
 namespace {
@@ -33,7 +33,7 @@ class CrashImage : public ::testing::Test {
   IoLog log_;
   MemoryFile file_{"a", 16 * 4096};
   MemoryFile other_{"b", 16 * 4096};
-  Engine engine_{std::make_unique<RecordingBackend>(std::make_unique<MemoryBackend>(), log_)};
+  QueuedIoEngine engine_{std::make_unique<RecordingBackend>(std::make_unique<MemoryBackend>(), log_)};
 };
 
 TEST_F(CrashImage, KeepsWhatWasFlushedWhateverHappensToTheRest) {

@@ -1,12 +1,12 @@
-#include "aio/faulty_backend.h"
+#include "tests/support/faulty_backend.h"
 
 #include <gtest/gtest.h>
 
-#include "aio/engine.h"
-#include "aio/memory_backend.h"
+#include "aio/queued_io_engine.h"
 #include "aio/uring_backend.h"
 #include "tests/aio/test_files.h"
 #include "tests/support/instrumented.h"
+#include "tests/support/memory_backend.h"
 
 namespace penstock::aio {
 namespace {
@@ -19,9 +19,9 @@ class FaultStorm {
       : file_(file), memory_(kBlockBytes * 16), pool_(Tier::host, memory_.bytes(), kBlockBytes), random_(options.seed) {
     auto faulty = std::make_unique<FaultyBackend>(std::move(inner), options);
     faults_ = faulty.get();
-    engine_ = std::make_unique<Engine>(
+    engine_ = std::make_unique<QueuedIoEngine>(
         std::move(faulty),
-        EngineOptions{.drive = {.block_bytes = 16 * 1024, .depth = 8}, .drives = {}, .on_stuck = {}});
+        IoEngineOptions{.drive = {.block_bytes = 16 * 1024, .depth = 8}, .drives = {}, .on_stuck = {}});
     blocks_.resize(file.size_bytes() / kBlockBytes);
     for (uint64_t b = 0; b < blocks_.size(); ++b) write(b);
     drain();
@@ -114,7 +114,7 @@ class FaultStorm {
   BufferPool pool_;
   std::mt19937_64 random_;
   FaultyBackend* faults_ = nullptr;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<QueuedIoEngine> engine_;
   std::vector<Block> blocks_;
   uint64_t versions_ = 0, asked_ = 0, ended_ = 0, refused_ = 0, read_well_ = 0;
 };
@@ -169,11 +169,12 @@ struct OneFault {
   explicit OneFault(Fault fault) : file("rank0.seg", kMiB), memory(64 * kKiB) {
     FaultOptions options;
     options.with(fault, 1);
-    engine = std::make_unique<Engine>(std::make_unique<FaultyBackend>(std::make_unique<MemoryBackend>(), options));
+    engine =
+        std::make_unique<QueuedIoEngine>(std::make_unique<FaultyBackend>(std::make_unique<MemoryBackend>(), options));
   }
   MemoryFile file;
   OwnMemory memory;
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<QueuedIoEngine> engine;
 };
 
 TEST(FaultyBackend, ARefusalNamesFileOffsetLengthAndErrno) {
@@ -207,7 +208,7 @@ TEST(FaultyBackend, AFailedFlushIsFinal) {
   EXPECT_FALSE(one.engine->flush(one.file).wait().ok());
   EXPECT_TRUE(one.file.flush_failed());
   // Even an engine that works refuses it now.
-  Engine sound(std::make_unique<MemoryBackend>());
+  QueuedIoEngine sound(std::make_unique<MemoryBackend>());
   EXPECT_FALSE(sound.write(one.file, 0, one.memory.lease()).wait().ok());
   EXPECT_FALSE(sound.flush(one.file).wait().ok());
   EXPECT_TRUE(sound.read(one.file, 0, one.memory.lease()).wait().ok());

@@ -1,10 +1,10 @@
 #include "tests/contracts/io_engine_contract.h"
 
-#include "aio/faulty_backend.h"
 #include "aio/make_engine.h"
-#include "aio/memory_backend.h"
-#include "aio/recording_backend.h"
-#include "aio/throttled_backend.h"
+#include "tests/support/faulty_backend.h"
+#include "tests/support/memory_backend.h"
+#include "tests/support/recording_backend.h"
+#include "tests/support/throttled_backend.h"
 
 namespace penstock::aio {
 namespace {
@@ -24,7 +24,7 @@ MadeFile direct_file(const std::string& path, uint64_t size_bytes) {
 
 EngineUnderTest real(EngineChoice choice) {
   return {name_of(choice),
-          [choice](EngineOptions options) -> Made {
+          [choice](IoEngineOptions options) -> Made {
             PENSTOCK_TRY_ASSIGN(made, make_engine(choice, std::move(options)));
             return Made(std::move(made.engine));
           },
@@ -35,8 +35,8 @@ using Wrap = std::function<std::unique_ptr<IoBackend>(std::unique_ptr<IoBackend>
 
 EngineUnderTest in_memory(const std::string& name, Wrap wrap) {
   return {name,
-          [wrap](EngineOptions options) -> Made {
-            return Made(std::make_unique<Engine>(wrap(std::make_unique<MemoryBackend>()), std::move(options)));
+          [wrap](IoEngineOptions options) -> Made {
+            return Made(std::make_unique<QueuedIoEngine>(wrap(std::make_unique<MemoryBackend>()), std::move(options)));
           },
           [](const std::string& path, uint64_t size_bytes) -> MadeFile {
             return MadeFile(std::make_unique<MemoryFile>(path, size_bytes));

@@ -2,11 +2,11 @@
 // gather nothing.
 #include <gtest/gtest.h>
 
-#include "aio/engine.h"
-#include "aio/memory_backend.h"
+#include "aio/queued_io_engine.h"
 #include "aio/recent_rate.h"
-#include "aio/throttled_backend.h"
 #include "tests/aio/test_files.h"
+#include "tests/support/memory_backend.h"
+#include "tests/support/throttled_backend.h"
 
 namespace penstock::aio {
 namespace {
@@ -67,10 +67,10 @@ class LookAway : public ::testing::Test {
 
   MemoryFile files_[3]{{"a", kBlock, 0}, {"b", kBlock, 1}, {"c", kLargeBlock, 2}};
   OwnMemory memory_{kLargeBlock};
-  Engine engine_{std::make_unique<ThrottledBackend>(
-                     std::make_unique<MemoryBackend>(),
-                     ThrottleOptions{.read_bytes_per_s = kBytesPerSecond, .write_bytes_per_s = kBytesPerSecond}),
-                 {.drive = {.block_bytes = kLargeBlock, .depth = 64}, .drives = {}, .on_stuck = {}}};
+  QueuedIoEngine engine_{std::make_unique<ThrottledBackend>(std::make_unique<MemoryBackend>(),
+                                                            ThrottleOptions{.read_bytes_per_s = kBytesPerSecond,
+                                                                            .write_bytes_per_s = kBytesPerSecond}),
+                         {.drive = {.block_bytes = kLargeBlock, .depth = 64}, .drives = {}, .on_stuck = {}}};
   std::vector<Transfer> transfers_;
 };
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <random>
 
-#include "aio/memory_backend.h"
 #include "tests/support/instrumented.h"
+#include "tests/support/memory_backend.h"
 
 namespace penstock::aio {
 namespace {

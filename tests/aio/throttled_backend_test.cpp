@@ -1,10 +1,10 @@
-#include "aio/throttled_backend.h"
+#include "tests/support/throttled_backend.h"
 
 #include <gtest/gtest.h>
 
-#include "aio/engine.h"
-#include "aio/memory_backend.h"
+#include "aio/queued_io_engine.h"
 #include "tests/aio/test_files.h"
+#include "tests/support/memory_backend.h"
 
 namespace penstock::aio {
 namespace {
@@ -14,7 +14,7 @@ using Seconds = std::chrono::duration<double>;
 TEST(ThrottledBackend, KeepsToItsRatesAndLatency) {
   const ThrottleOptions options{
       .read_bytes_per_s = 100e6, .write_bytes_per_s = 50e6, .latency = std::chrono::milliseconds(5)};
-  Engine engine(std::make_unique<ThrottledBackend>(std::make_unique<MemoryBackend>(), options));
+  QueuedIoEngine engine(std::make_unique<ThrottledBackend>(std::make_unique<MemoryBackend>(), options));
   MemoryFile file("a", 8 * kMiB);
   OwnMemory memory(8 * kMiB);
   const double write_s = 8 * kMiB / options.write_bytes_per_s, read_s = 8 * kMiB / options.read_bytes_per_s;
@@ -37,12 +37,12 @@ TEST(ThrottledBackend, KeepsToItsRatesAndLatency) {
 
 TEST(Watchdog, NamesARequestThatIsStuckOnce) {
   std::vector<std::string> reports;
-  Engine engine(std::make_unique<ThrottledBackend>(std::make_unique<MemoryBackend>(),
-                                                   ThrottleOptions{.latency = std::chrono::milliseconds(900)}),
-                {.drive = {},
-                 .drives = {},
-                 .stuck_after = std::chrono::milliseconds(100),
-                 .on_stuck = [&](const std::string& report) { reports.push_back(report); }});
+  QueuedIoEngine engine(std::make_unique<ThrottledBackend>(std::make_unique<MemoryBackend>(),
+                                                           ThrottleOptions{.latency = std::chrono::milliseconds(900)}),
+                        {.drive = {},
+                         .drives = {},
+                         .stuck_after = std::chrono::milliseconds(100),
+                         .on_stuck = [&](const std::string& report) { reports.push_back(report); }});
   MemoryFile file("rank0.seg", kMiB);
   OwnMemory memory(4096);
   ASSERT_TRUE(engine.read(file, 8192, memory.lease()).wait().ok());

@@ -4,13 +4,13 @@
 #include <array>
 #include <map>
 
-#include "aio/engine.h"
 #include "aio/libaio_backend.h"
-#include "aio/memory_backend.h"
+#include "aio/queued_io_engine.h"
 #include "aio/thread_backend.h"
 #include "aio/uring_backend.h"
-#include "aio/wrapping_backend.h"
 #include "tests/aio/test_files.h"
+#include "tests/support/memory_backend.h"
+#include "tests/support/wrapping_backend.h"
 
 namespace penstock::aio {
 namespace {
@@ -36,8 +36,8 @@ class OneByOne final : public WrappingBackend {
 // What the engine would wake for while so many blocks are with each drive, and fewer and fewer.
 std::vector<uint32_t> hints_for(const std::vector<uint32_t>& depth_of_drive) {
   std::vector<uint32_t> hints;
-  EngineOptions options{.drive = {.block_bytes = kBlock, .depth = 64}, .drives = {}, .on_stuck = {}};
-  Engine engine(std::make_unique<OneByOne>(hints), options);
+  IoEngineOptions options{.drive = {.block_bytes = kBlock, .depth = 64}, .drives = {}, .on_stuck = {}};
+  QueuedIoEngine engine(std::make_unique<OneByOne>(hints), options);
   std::vector<std::unique_ptr<MemoryFile>> files;
   OwnMemory memory(kBlock);
   std::vector<Transfer> transfers;
@@ -73,7 +73,7 @@ class WakeAfterOf : public ::testing::TestWithParam<std::pair<const char*, Make>
     auto file = DirectFile::create(folder_ / "a", 16 * kBlock, Existing::refuse, {.in_memory = InMemory::allow});
     ASSERT_TRUE(file.ok()) << file.status().message();
     file_ = std::move(file).value();
-    Engine writer(ThreadBackend::make().value());  // what was never written needs no drive to be read
+    QueuedIoEngine writer(ThreadBackend::make().value());  // what was never written needs no drive to be read
     ASSERT_TRUE(writer.write(*file_, 0, memory_.lease()).wait().ok());
   }
   void submit_reads(uint32_t count) {

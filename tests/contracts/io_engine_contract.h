@@ -12,14 +12,14 @@
 #include <thread>
 #include <vector>
 
-#include "aio/engine.h"
+#include "aio/queued_io_engine.h"
 #include "tests/aio/test_files.h"
 
 namespace penstock::aio {
 
 struct EngineUnderTest {
   std::string name;
-  std::function<Result<std::unique_ptr<IoEngine>>(EngineOptions options)> make;
+  std::function<Result<std::unique_ptr<IoEngine>>(IoEngineOptions options)> make;
   std::function<Result<std::unique_ptr<File>>(const std::string& path, uint64_t size_bytes)> make_file;
   bool is_faulty = false;  // pieces may come in several, so that only the result tells, not the order
 };
@@ -29,7 +29,7 @@ class IoEngineContract : public ::testing::TestWithParam<EngineUnderTest> {
   // Small pieces and a shallow queue, so that small transfers are cut and have to wait.
   void SetUp() override { make({.drive = {.block_bytes = 64 * 1024, .depth = 4}, .drives = {}, .on_stuck = {}}); }
 
-  void make(EngineOptions options) {
+  void make(IoEngineOptions options) {
     engine_.reset();
     auto made = GetParam().make(options);
     if (!made.ok()) GTEST_SKIP() << made.status().message();

@@ -13,7 +13,7 @@ mkdir -p "$build/include"
 ln -sfn "$xsimd/xsimd" "$build/include/xsimd"
 objects=()
 for file in cpu_optim/kernels_scalar cpu_optim/kernels_neon cpu_optim/isa cpu_optim/tile_pass cpu_optim/tile_update \
-            cpu_optim/gradient cpu_optim/checksum tiering/hyper tiering/checksum tiering/check tiering/status tiering/tier \
+            cpu_optim/gradient cpu_optim/checksum tiering/hyper tiering/arithmetic/checksum tiering/check tiering/status tiering/tier \
             tiering/state_layout tests/cpu_optim/neon_check; do
   object=$build/${file//\//_}.o
   if [ ! -e "$object" ] ||

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cpu_optim/update_arena.h"
+#include "cpu_optim/update_workers.h"
 #include "tests/cpu_optim/tile_world.h"
 
 namespace penstock::cpu_optim {
@@ -120,7 +120,7 @@ TEST_P(LongRunsOfForm, ChangeNeitherNotesNorWhatWorkersShare) {
     updater.update(alone.view(gradient.data(), 0, kElements, kFirst), runs);
     ASSERT_EQ(alone.difference(separate), "") << describe(form);
     for (uint32_t threads : {1u, 2u, 3u, 7u}) {
-      UpdateArena arena({.threads = threads});
+      UpdateWorkers arena({.threads = threads});
       Tile shared = start;
       std::vector<uint64_t> checksums(updater.checksum_count(kElements));
       TileJob job{&updater, shared.view(gradient.data(), 0, kElements, kFirst), runs, {}};

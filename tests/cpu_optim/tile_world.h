@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cpu_optim/tile_update.h"
+#include "tiering/arithmetic/checksum.h"
 #include "tiering/arithmetic/convert.h"
-#include "tiering/checksum.h"
 
 namespace penstock::cpu_optim {
 

@@ -12,7 +12,7 @@ penstock_mutant(engine_crash write_over_before_it_is EveryEventIsACut*/EveryStep
   "parts_.io.write(extents, arena_lease(), deadline(ticket)).then([](Result<Lease>) {});
   write_ended(ticket, writing->place, Status());")
 
-penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EveryStep tiering/plan_update.cpp
+penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EveryStep tiering/plan/plan_update.cpp
   ".kind = MoveKind::commit, .after = writes"
   ".kind = MoveKind::commit, .after = {plan_.verdict}")
 
@@ -28,11 +28,11 @@ penstock_mutant(engine_crash struck_update_confirmed EveryEventIsACut*/EveryStep
   }
   run_.give_verdict")
 
-penstock_mutant(engine_crash write_before_the_root_is_durable EveryEventIsACut*/EveryStep tiering/plan_update.cpp
+penstock_mutant(engine_crash write_before_the_root_is_durable EveryEventIsACut*/EveryStep tiering/plan/plan_update.cpp
   "plan_.moves[moves.write].after_previous = {plan_.commit};"
   "")
 
-penstock_mutant(engine_crash slot_reused_early EveryEventIsACut*/EverySecondStep tiering/slot_table.cpp
+penstock_mutant(engine_crash slot_reused_early EveryEventIsACut*/EverySecondStep tiering/store/slot_table.cpp
   "if (slot == names.durable || slot == names.sealed || names.pins[slot] > 0) return false;"
   "")
 
@@ -48,19 +48,19 @@ penstock_mutant(engine_crash host_state_not_written_through EveryEventIsACut*/Ha
   "if (unwritten == unwritten_.end()) return ended(ticket, Status());"
   "return ended(ticket, Status());")
 
-penstock_mutant(engine_crash no_data_flush EveryEventIsACut*/EveryStep aio/root_writer.cpp
+penstock_mutant(engine_crash no_data_flush EveryEventIsACut*/EveryStep aio/store/root_writer.cpp
   "on_every_drive(write_to, &RootWriter::flush_data,"
   "on_every_drive(write_to, &RootWriter::data_is_flushed,")
 
-penstock_mutant(engine_crash no_root_flush EveryEventIsACut*/EveryStep aio/root_writer.cpp
+penstock_mutant(engine_crash no_root_flush EveryEventIsACut*/EveryStep aio/store/root_writer.cpp
   "on_every_drive(write_to, &RootWriter::flush_root,"
   "on_every_drive(write_to, &RootWriter::root_is_flushed,")
 
-penstock_mutant(engine_crash one_drives_flush_missing EveryEventIsACut*/EveryStep aio/root_writer.cpp
+penstock_mutant(engine_crash one_drives_flush_missing EveryEventIsACut*/EveryStep aio/store/root_writer.cpp
   "return engine_.flush(file); }, &RootWriter::data_is_flushed,"
   "return engine_.flush(file.drive() == 1 ? *files_.front() : file); }, &RootWriter::data_is_flushed,")
 
-penstock_mutant(engine_crash root_early EveryEventIsACut*/EveryStep aio/root_writer.cpp
+penstock_mutant(engine_crash root_early EveryEventIsACut*/EveryStep aio/store/root_writer.cpp
   "on_every_drive([&](const File& file) { return engine_.flush(file); }, &RootWriter::data_is_flushed,
                  &RootWriter::data_is_flushed);"
   "for (const auto& file : files_) Transfer unawaited = engine_.flush(*file);

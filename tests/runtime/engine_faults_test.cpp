@@ -8,8 +8,8 @@
 #include <regex>
 #include <set>
 
-#include "aio/faulty_backend.h"
 #include "tests/support/engine_crash_world.h"
+#include "tests/support/faulty_backend.h"
 #include "tests/support/watchdog.h"
 
 namespace penstock::engine {

@@ -8,7 +8,7 @@
 
 #include "tests/support/engine_world.h"
 #include "tests/support/instrumented.h"
-#include "tiering/root_record.h"
+#include "tiering/store/root_record.h"
 
 namespace penstock::engine {
 namespace {
@@ -54,7 +54,7 @@ class EngineMedia : public testing::TestWithParam<MediaSetting> {
 
   // What the store names for a tile's plane now, by drive.
   std::vector<StoreLayout::Piece> pieces_of(uint32_t tile, Role role) {
-    aio::Engine io(std::make_unique<aio::MemoryBackend>());
+    aio::QueuedIoEngine io(std::make_unique<aio::MemoryBackend>());
     std::vector<std::shared_ptr<aio::DriveFolder>> folders;
     for (uint32_t drive = 0; drive < drives(); ++drive) {
       folders.push_back(std::shared_ptr<aio::DriveFolder>(std::shared_ptr<void>(), &world_.folder(drive)));

@@ -12,9 +12,9 @@
 #include <limits>
 #include <optional>
 
-#include "aio/faulty_backend.h"
 #include "tests/support/engine_world.h"
 #include "tests/support/exclusive_backend.h"
+#include "tests/support/faulty_backend.h"
 #include "tests/support/instrumented.h"
 #include "tests/support/watchdog.h"
 

@@ -22,7 +22,7 @@ std::string CrashWorld::create(uint64_t seed, uint64_t requests) {
   options.slots = setting_.slots;
   options.memory = memory.bytes();
   options.payload = TrainingNumbers{}.payload();
-  auto engine = std::make_unique<Engine>(drives_.make_backend(seed, requests));
+  auto engine = std::make_unique<QueuedIoEngine>(drives_.make_backend(seed, requests));
   Status created = TileStore::create(*engine, drives_.folders(), shape_, options, initial_fill);
   engine.reset();
   drives_.life_ended();
@@ -35,7 +35,7 @@ std::string CrashWorld::create(uint64_t seed, uint64_t requests) {
 }
 
 std::string CrashWorld::live(uint64_t steps, uint64_t seed, uint64_t requests) {
-  auto engine = std::make_unique<Engine>(drives_.make_backend(seed, requests));
+  auto engine = std::make_unique<QueuedIoEngine>(drives_.make_backend(seed, requests));
   Status status;
   {
     Result<std::unique_ptr<TileStore>> store = TileStore::open(*engine, drives_.folders(), {});
@@ -62,7 +62,7 @@ std::string CrashWorld::compare(StoreTrainer& trainer, uint64_t step) const {
 }
 
 std::string CrashWorld::check(uint64_t acknowledged) {
-  Engine engine(std::make_unique<MemoryBackend>());
+  QueuedIoEngine engine(std::make_unique<MemoryBackend>());
   Result<std::unique_ptr<TileStore>> store = TileStore::open(engine, drives_.folders(), {});
   if (!store.ok()) return "open: " + store.status().message();
   const uint64_t step = (*store)->payload().step;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "aio/engine.h"
+#include "aio/queued_io_engine.h"
 #include "tests/support/recorded_drives.h"
 #include "tests/support/store_trainer.h"
 

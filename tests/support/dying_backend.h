@@ -7,7 +7,7 @@
 #include <deque>
 #include <memory>
 
-#include "aio/wrapping_backend.h"
+#include "tests/support/wrapping_backend.h"
 
 namespace penstock::aio {
 

@@ -63,7 +63,7 @@ aio::RecordedDrives EngineCrashWorld::new_drives() const {
 Result<std::unique_ptr<Engine>> EngineCrashWorld::open(const aio::RecordedDrives& drives,
                                                        const MakeBackend& make_backend) {
   world_.options.drives = [&drives, &make_backend]() -> Result<Drives> {
-    return Drives{std::make_unique<aio::Engine>(make_backend()), drives.folders(), "memory"};
+    return Drives{std::make_unique<aio::QueuedIoEngine>(make_backend()), drives.folders(), "memory"};
   };
   return Engine::open(world_.options);
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "aio/engine.h"
+#include "aio/queued_io_engine.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/memory_folder.h"
 #include "tools/update/plain_loop.h"
@@ -50,8 +50,8 @@ class EngineWorld {
     options.update_threads = 2;
     options.drives = [this] {
       Drives drives_made;
-      drives_made.io =
-          std::make_unique<aio::Engine>(make_backend_ ? make_backend_() : std::make_unique<aio::MemoryBackend>());
+      drives_made.io = std::make_unique<aio::QueuedIoEngine>(make_backend_ ? make_backend_()
+                                                                           : std::make_unique<aio::MemoryBackend>());
       drives_made.folders.assign(folders_.begin(), folders_.end());
       drives_made.description = "memory";
       return Result<Drives>(std::move(drives_made));

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "aio/wrapping_backend.h"
+#include "tests/support/wrapping_backend.h"
 #include "tiering/status.h"
 
 namespace penstock::aio {

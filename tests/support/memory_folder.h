@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "aio/drive_folder.h"
-#include "aio/memory_backend.h"
+#include "tests/support/memory_backend.h"
 
 namespace penstock::aio {
 

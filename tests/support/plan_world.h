@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tiering/plan_run.h"
+#include "tiering/plan/plan_run.h"
 
 namespace penstock::test {
 

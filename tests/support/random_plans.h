@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "tiering/planner.h"
+#include "tiering/plan/planner.h"
 
 namespace penstock::test {
 

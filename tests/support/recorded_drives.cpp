@@ -1,7 +1,7 @@
 #include "tests/support/recorded_drives.h"
 
-#include "aio/faulty_backend.h"
 #include "tests/support/dying_backend.h"
+#include "tests/support/faulty_backend.h"
 
 namespace penstock::aio {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "aio/crash_image.h"
+#include "tests/support/crash_image.h"
 #include "tests/support/memory_folder.h"
 
 namespace penstock::aio {

@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "aio/wrapping_backend.h"
+#include "tests/support/wrapping_backend.h"
 
 namespace penstock::aio {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tiering/checksum.h"
-#include "tiering/root_record.h"
+#include "tiering/arithmetic/checksum.h"
+#include "tiering/store/root_record.h"
 
 namespace penstock {
 

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "tiering/store_shape.h"
+#include "tiering/store/store_shape.h"
 
 namespace penstock {
 

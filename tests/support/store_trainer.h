@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "aio/tile_store.h"
+#include "aio/store/tile_store.h"
 
 namespace penstock::aio {
 

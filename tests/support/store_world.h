@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "aio/engine.h"
+#include "aio/queued_io_engine.h"
 #include "tests/support/memory_folder.h"
 #include "tests/support/store_shapes.h"
 #include "tests/support/store_trainer.h"
@@ -38,14 +38,14 @@ class StoreWorld {
   Result<std::unique_ptr<TileStore>> open(OpenOptions options = {}) {
     return TileStore::open(engine_, given(), options);
   }
-  Result<std::unique_ptr<TileStore>> open_with(Engine& engine) { return TileStore::open(engine, given(), {}); }
+  Result<std::unique_ptr<TileStore>> open_with(QueuedIoEngine& engine) { return TileStore::open(engine, given(), {}); }
   Result<std::unique_ptr<TileStore>> open(const std::vector<uint32_t>& drives) {
     std::vector<std::shared_ptr<DriveFolder>> some;
     for (uint32_t drive : drives) some.push_back(folders_[drive]);
     return TileStore::open(engine_, some, {});
   }
 
-  Engine& engine() { return engine_; }
+  QueuedIoEngine& engine() { return engine_; }
   std::span<std::byte> memory() { return memory_.bytes(); }
   MemoryFolder& folder(uint32_t drive) { return *folders_[drive]; }
   MemoryFile::Bytes& bytes(uint32_t drive) { return folders_[drive]->bytes(kFile); }
@@ -64,7 +64,7 @@ class StoreWorld {
   std::vector<std::shared_ptr<DriveFolder>> given() const { return {folders_.begin(), folders_.end()}; }
 
   Buffer memory_;
-  Engine engine_;
+  QueuedIoEngine engine_;
   std::vector<std::shared_ptr<MemoryFolder>> folders_;
 };
 

@@ -23,13 +23,19 @@ def check(source, line):
 class CheckLayers(unittest.TestCase):
     def test_refuses(self):
         for source, line in (
-            ("tiering/a.h", '#include "aio/engine.h"'),
+            ("tiering/a.h", '#include "aio/queued_io_engine.h"'),
+            ("tiering/a.h", '#include "tiering/plan/plan.h"'),
+            ("tiering/plan/a.h", '#include "tiering/store/slot_table.h"'),
+            ("tiering/store/a.h", '#include "tiering/plan/plan.h"'),
+            ("tiering/store/a.cpp", "#include <sys/mman.h>"),
+            ("aio/a.h", '#include "aio/store/tile_store.h"'),
+            ("aio/store/a.h", '#include "tiering/plan/plan.h"'),
             ("tiering/a.h", "#include <thread>"),
             ("tiering/a.cpp", "#include <sys/mman.h>"),
             ("tiering/a.cpp", "#  include <cuda_runtime.h>"),
             ("aio/a.h", '#include "cpu_optim/adam.h"'),
             ("aio/a.h", '#include "gpu/device.h"'),
-            ("cpu_optim/a.h", '#include "aio/engine.h"'),
+            ("cpu_optim/a.h", '#include "aio/queued_io_engine.h"'),
             ("gpu/a.cu", '#include "runtime/engine/engine.h"'),
             ("runtime/engine/a.h", '#include "runtime/trainer/model.h"'),
             ("runtime/engine/a.h", "#include <torch/torch.h>"),
@@ -45,12 +51,14 @@ class CheckLayers(unittest.TestCase):
     def test_allows(self):
         for source, line in (
             ("tiering/a.h", "#include <vector>"),
+            ("tiering/plan/a.h", '#include "tiering/unit.h"'),
+            ("aio/store/a.h", '#include "tiering/store/slot_table.h"'),
             ("aio/a.cpp", "#include <thread>"),
             ("aio/a.cpp", '#include "tiering/status.h"'),
             ("gpu/a.cu", "#include <cuda_runtime.h>"),
             ("runtime/engine/a.cpp", '#include "cpu_optim/adam.h"'),
             ("runtime/trainer/a.cpp", "#include <torch/torch.h>"),
-            ("tools/a.cpp", '#include "aio/engine.h"'),
+            ("tools/a.cpp", '#include "aio/queued_io_engine.h"'),
             ("tests/aio/a.cpp", '#include "tests/support/fake.h"'),
         ):
             with self.subTest(source=source, line=line):

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "tools/machine/shipped_machines.h"
 #include "tools/plan/forecast_report.h"
 #include "tools/plan/gantt.h"
 #include "tools/plan/known_models.h"

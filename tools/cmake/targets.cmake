@@ -1,8 +1,11 @@
 # One library per folder, one test program per folder of tests, one program per benchmark: a new file needs no line here.
 
-# FOLDER/*.cpp become the library NAME; the rest of the arguments is what it may include.
-function(penstock_library name folder)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
+# FOLDER/*.cpp of every folder of the list become the library NAME; the rest of the arguments is what it may include.
+function(penstock_library name folders)
+  set(patterns ${folders})
+  list(TRANSFORM patterns PREPEND ${PROJECT_SOURCE_DIR}/)
+  list(TRANSFORM patterns APPEND /*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   if(sources)
     add_library(${name} STATIC ${sources})
     target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
@@ -36,9 +39,12 @@ function(penstock_test_support)
   endif()
 endfunction()
 
-# tests/FOLDER/*_test.cpp become build/bin/tests_FOLDER, linked with the rest of the arguments.
+# tests/FOLDER/*_test.cpp, those of its floors included, become build/bin/tests_FOLDER, linked with the rest of the
+# arguments.
 function(penstock_tests folder)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
+  set(tests ${PROJECT_SOURCE_DIR}/tests/${folder})
+  file(GLOB sources CONFIGURE_DEPENDS ${tests}/*_test.cpp ${tests}/plan/*_test.cpp ${tests}/store/*_test.cpp
+       ${tests}/arithmetic/*_test.cpp)
   if(NOT sources)
     return()
   endif()

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tiering/machine_profile.h"
+#include "tiering/plan/machine_profile.h"
 #include "tools/nvme/rig.h"
 
 namespace penstock::tools {

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "tiering/tier.h"
+#include "tools/machine/machine_file.h"
 #include "tools/system/limits.h"
 #include "tools/system/system_files.h"
 

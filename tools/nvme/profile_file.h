@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tiering/machine_profile.h"
+#include "tiering/plan/machine_profile.h"
 
 namespace penstock::tools {
 

@@ -69,7 +69,7 @@ std::vector<std::string> Rig::file_paths() const {
 }
 
 Result<aio::MadeEngine> Rig::engine_for(const Job& job) {
-  aio::EngineOptions options;
+  aio::IoEngineOptions options;
   options.drive.block_bytes = static_cast<uint32_t>(job.block_bytes);
   // Two folders may share a drive, and so its queue.
   options.drive.depth = job.depth * static_cast<uint32_t>(folders());

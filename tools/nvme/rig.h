@@ -8,7 +8,7 @@
 
 #include "aio/host_arena.h"
 #include "aio/make_engine.h"
-#include "tiering/machine_profile.h"
+#include "tiering/plan/machine_profile.h"
 #include "tools/nvme/job.h"
 #include "tools/nvme/scratch.h"
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "aio/direct_folder.h"
-#include "aio/store_parts.h"
+#include "aio/store/store_parts.h"
 #include "cpu_optim/checksum.h"
 #include "tools/system/words.h"
 

@@ -7,7 +7,7 @@
 
 #include "aio/host_arena.h"
 #include "aio/make_engine.h"
-#include "aio/tile_store.h"
+#include "aio/store/tile_store.h"
 
 namespace penstock::tools {
 

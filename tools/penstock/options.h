@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tiering/durability.h"
+#include "tiering/plan/durability.h"
 #include "tiering/status.h"
 
 namespace CLI {

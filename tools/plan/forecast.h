@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tiering/plan_search.h"
+#include "tiering/plan/plan_search.h"
 #include "tools/plan/training_workload.h"
 
 namespace penstock::tools {

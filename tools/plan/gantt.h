@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "tiering/plan.h"
-#include "tiering/simulator.h"
+#include "tiering/plan/plan.h"
+#include "tiering/plan/simulator.h"
 
 namespace penstock::tools {
 

@@ -1,7 +1,7 @@
 // What the smallest plan takes, for a rank's request that does not fit: shown beside what there is.
 #pragma once
 
-#include "tiering/planner.h"
+#include "tiering/plan/planner.h"
 
 namespace penstock::tools {
 

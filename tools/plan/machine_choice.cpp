@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <set>
 
+#include "tools/machine/shipped_machines.h"
 #include "tools/nvme/profile_file.h"
 
 namespace penstock::tools {

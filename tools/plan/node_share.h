@@ -1,7 +1,7 @@
 // One rank's share of a node: its drives, memory and CPU, divided evenly; its device alone.
 #pragma once
 
-#include "tiering/planner.h"
+#include "tiering/plan/planner.h"
 
 namespace penstock::tools {
 

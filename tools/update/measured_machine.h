@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tiering/machine_profile.h"
+#include "tiering/plan/machine_profile.h"
 #include "tiering/state_layout.h"
 #include "tools/nvme/rig.h"
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "cpu_optim/update_arena.h"
+#include "cpu_optim/update_workers.h"
 #include "tiering/buffer.h"
 #include "tiering/state_layout.h"
 

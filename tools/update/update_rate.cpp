@@ -15,7 +15,7 @@ constexpr int kRounds = 5;
 }  // namespace
 
 Result<double> measure_update_gbps(const StateForm& form, uint32_t threads, uint64_t memory_bytes) {
-  PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateArena::make({.threads = threads, .cpus = {}}));
+  PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateWorkers::make({.threads = threads, .cpus = {}}));
   UpdateLoad load(form, kElements, std::min(memory_bytes, kUpdateMemoryBytes));
   std::vector<double> seconds;
   for (int round = 0; round <= kRounds; ++round) {

@@ -1,10 +1,12 @@
-#include "tiering/machine_profile.h"
+#include "tiering/plan/machine_profile.h"
 
 #include <cmath>
 
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/targets/forecasting.h"
-#include "tiering/store_layout.h"
+#include "tiering/store/store_layout.h"
+#include "tools/machine/machine_file.h"
+#include "tools/machine/shipped_machines.h"
 
 namespace penstock::fuzz {
 namespace {

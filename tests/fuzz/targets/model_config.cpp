@@ -2,6 +2,7 @@
 
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/targets/forecasting.h"
+#include "tools/machine/shipped_machines.h"
 
 namespace penstock::fuzz {
 namespace {

@@ -2,6 +2,8 @@
 
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/targets/scratch.h"
+#include "tools/machine/machine_file.h"
+#include "tools/machine/shipped_machines.h"
 #include "tools/plan/machine_choice.h"
 
 namespace penstock::fuzz {

@@ -1,4 +1,4 @@
-#include "tiering/root_record.h"
+#include "tiering/store/root_record.h"
 
 #include "tests/fuzz/target.h"
 #include "tests/support/store_records.h"

@@ -10,7 +10,7 @@
 
 #include "tests/aio/test_files.h"
 #include "tests/fuzz/target.h"
-#include "tiering/byte_codec.h"
+#include "tiering/store/byte_codec.h"
 
 namespace penstock::fuzz {
 

@@ -4,7 +4,8 @@
 
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/targets/forecasting.h"
-#include "tiering/byte_codec.h"
+#include "tiering/store/byte_codec.h"
+#include "tools/machine/shipped_machines.h"
 
 namespace penstock::fuzz {
 namespace {

@@ -1,11 +1,11 @@
-#include "tiering/store_header.h"
+#include "tiering/store/store_header.h"
 
 #include <algorithm>
 
 #include "tests/fuzz/target.h"
 #include "tests/support/store_records.h"
 #include "tests/support/store_shapes.h"
-#include "tiering/store_layout.h"
+#include "tiering/store/store_layout.h"
 
 namespace penstock::fuzz {
 namespace {

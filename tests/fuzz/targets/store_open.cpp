@@ -1,7 +1,7 @@
 // The opening of a store as a whole, from files in which anything may stand, under checksums that are right.
 #include <cstring>
 
-#include "aio/store_parts.h"
+#include "aio/store/store_parts.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/store_records.h"
 #include "tests/support/store_world.h"

@@ -1,9 +1,9 @@
-#include "tiering/store_shape.h"
+#include "tiering/store/store_shape.h"
 
 #include <algorithm>
 #include <random>
 
-#include "aio/tile_store.h"
+#include "aio/store/tile_store.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/store_shapes.h"
 

@@ -1,4 +1,4 @@
-#include "tiering/table_page.h"
+#include "tiering/store/table_page.h"
 
 #include <algorithm>
 

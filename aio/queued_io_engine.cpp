@@ -1,0 +1,404 @@
+#include "aio/queued_io_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+namespace penstock::aio {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr uint32_t kPieceBytesMax = 1u << 30;  // the kernel cuts at 2 GiB - 4 KiB without a word
+constexpr uint32_t kAttemptsMax = 10;          // without progress; the delays add up to one second
+constexpr milliseconds kFirstDelay{1};
+constexpr uint32_t kPartsOfDepth = 4;
+constexpr milliseconds kWatchEvery{250};
+constexpr std::chrono::microseconds kLooksAwayMost{50};
+constexpr std::chrono::microseconds kLooksAwayBetween{130};
+
+bool may_try_again(int error) { return error == EINTR || error == EAGAIN || error == ENOMEM || error == EBUSY; }
+
+std::string words_for(Operation operation, const Run& piece) {
+  if (operation == Operation::flush) return text("flush ", piece.file->path());
+  return text(name_of(operation), " ", piece.length_bytes, " B at ", piece.offset_bytes, " of ", piece.file->path());
+}
+
+std::string remedy_for(int error) {
+  switch (error) {
+    case EIO:
+      return "look into the kernel's log (dmesg) and at the drive's health (nvme smart-log); what was committed is "
+             "intact";
+    case ENOSPC:
+    case EDQUOT:
+      return "free space on the drive; the file was not fully allocated";
+    case EFBIG:
+      return "raise `ulimit -f`; what was committed is intact";
+    case EINVAL:
+      return "the file system refuses this alignment for direct I/O; see `penstock doctor`";
+    case ECANCELED:
+      return "raise `ulimit -u` or the cgroup's pids.max: the kernel could not start a thread for it; or --engine "
+             "libaio";
+    default:
+      return "look into the kernel's log (dmesg); what was committed is intact";
+  }
+}
+
+Status poisoned(Operation operation, const Run& piece) {
+  return Status(Code::kEnvironment, text(words_for(operation, piece), ": an earlier flush of this file has failed"),
+                "reopen the store from its last root");
+}
+
+Status canceled(Operation operation, const Run& piece) { return errno_status(words_for(operation, piece), ECANCELED); }
+
+void check_request(const Extent& extent, const Lease& lease) {
+  CHECK(extent.file != nullptr, "an extent without a file");
+  const uint64_t alignment = extent.file->alignment_bytes();
+  const std::byte* data = lease.data() + extent.lease_offset_bytes;
+  CHECK(extent.length_bytes <= extent.file->size_bytes() &&
+            extent.offset_bytes <= extent.file->size_bytes() - extent.length_bytes,
+        extent.length_bytes, " B at ", extent.offset_bytes, " of ", extent.file->path(), ", which has ",
+        extent.file->size_bytes(), " B");
+  CHECK(extent.length_bytes <= lease.size_bytes() &&
+            extent.lease_offset_bytes <= lease.size_bytes() - extent.length_bytes,
+        extent.length_bytes, " B at ", extent.lease_offset_bytes, " of a lease of ", lease.size_bytes(), " B");
+  CHECK(extent.offset_bytes % alignment == 0 && extent.length_bytes % alignment == 0 &&
+            reinterpret_cast<uintptr_t>(data) % alignment == 0,
+        extent.length_bytes, " B at ", extent.offset_bytes, " are not aligned to ", alignment, " B");
+}
+
+}  // namespace
+
+QueuedIoEngine::QueuedIoEngine(std::unique_ptr<IoBackend> backend, IoEngineOptions options)
+    : options_(std::move(options)), backend_(std::move(backend)), slots_(backend_->capacity()) {
+  for (uint32_t tag = backend_->capacity(); tag-- > 0;) free_slots_.push_back(tag);
+}
+
+QueuedIoEngine::~QueuedIoEngine() { cancel_and_drain(); }
+
+Transfer QueuedIoEngine::read(std::span<const Extent> extents, Lease into, Deadline deadline) {
+  return accept(Operation::read, extents, std::move(into), deadline);
+}
+
+Transfer QueuedIoEngine::write(std::span<const Extent> extents, Lease from, Deadline deadline) {
+  return accept(Operation::write, extents, std::move(from), deadline);
+}
+
+Transfer QueuedIoEngine::flush(const File& file) {
+  const Extent nothing{&file, 0, 0, 0};
+  return accept(Operation::flush, {&nothing, 1}, Lease(), 0);
+}
+
+Transfer QueuedIoEngine::accept(Operation operation, std::span<const Extent> extents, Lease lease, Deadline deadline) {
+  auto request = std::make_shared<Request>(*this, std::move(lease), operation, deadline);
+  request->open_runs = 1;  // this function's own, so that a refusal halfway does not end the request
+  for (const Extent& extent : extents) {
+    check_request(extent, request->lease());
+    Run run{request,
+            extent.file,
+            extent.offset_bytes,
+            request->lease().data() + extent.lease_offset_bytes,
+            extent.length_bytes,
+            arrivals_++,
+            0};
+    if (draining_) request->refusal = canceled(operation, run);
+    if (operation != Operation::read && extent.file->flush_failed()) request->refusal = poisoned(operation, run);
+    if (!request->refusal.ok()) break;
+    if (run.length_bytes == 0 && operation != Operation::flush) continue;
+    ++request->open_runs;
+    queue_of(extent.file->drive()).push(std::move(run));
+  }
+  close_run(request, Status());
+  issue();
+  if (!waits_on_) backend_->start();
+  set_alarm();
+  return Transfer(std::move(request));
+}
+
+DriveQueue& QueuedIoEngine::queue_of(uint32_t drive) {
+  for (const auto& queue : queues_) {
+    if (queue->drive() == drive) return *queue;
+  }
+  auto own = options_.drives.find(drive);
+  DriveOptions options = own == options_.drives.end() ? options_.drive : own->second;
+  CHECK(options.depth > 0 && options.block_bytes > 0 && options.block_bytes % kSegmentAlignmentBytes == 0,
+        "drive options: depth ", options.depth, ", blocks of ", options.block_bytes, " B");
+  options.block_bytes = std::min(options.block_bytes, kPieceBytesMax);
+  queues_.push_back(std::make_unique<DriveQueue>(drive, options));
+  return *queues_.back();
+}
+
+size_t QueuedIoEngine::poll() { return step(nanoseconds(0)); }
+
+size_t QueuedIoEngine::wait(nanoseconds timeout) {
+  // The first step does not ask the clock: mostly it is the only one.
+  size_t ended = step(until_next_alarm(timeout));
+  if (ended > 0 || timeout <= nanoseconds(0)) return ended;
+  const bool forever = timeout > std::chrono::hours(24 * 365);
+  const Clock::time_point until = forever ? Clock::time_point::max() : Clock::now() + timeout;
+  while (ended == 0 && anything_under_way()) {
+    const nanoseconds rest = forever ? timeout : until - Clock::now();
+    if (rest <= nanoseconds(0)) {
+      backend_->start();
+      break;
+    }
+    ended = step(until_next_alarm(rest));
+  }
+  return ended;
+}
+
+void QueuedIoEngine::wait_until(const std::function<bool()>& done) {
+  const bool outer = std::exchange(waits_on_, true);
+  while (!done() && anything_under_way()) step(until_next_alarm(kWatchEvery));
+  waits_on_ = outer;
+  if (!waits_on_) backend_->start();
+}
+
+void QueuedIoEngine::drive_until_ended(const TransferState& state) {
+  while (!state.ended()) {
+    CHECK(anything_under_way(), "a transfer that nobody carries out");
+    step(until_next_alarm(nanoseconds::max()));
+  }
+}
+
+Result<int> QueuedIoEngine::completion_fd() const {
+  PENSTOCK_TRY(Wakeup::make_once(wakeup_, *backend_));
+  set_alarm();
+  return wakeup_->fd();
+}
+
+// One round: hands over what may go, looks for what has come back, tells whoever asked.
+size_t QueuedIoEngine::step(nanoseconds timeout) {
+  if (!delayed_.empty()) resume_delayed();
+  issue();
+  if (!settled_.empty()) timeout = nanoseconds(0);
+  const bool may_end = in_flight_ > 0 || (timeout > nanoseconds(0) && !delayed_.empty());
+  // With nothing under way the descriptor may still be readable, of what came while it was waited for.
+  if (may_end || wakeup_) {
+    std::array<Completion, 64> completions;
+    backend_->wake_after(worth_waking_for());
+    const size_t count = backend_->reap(completions, may_end ? timeout : nanoseconds(0));
+    for (size_t i = 0; i < count; ++i) settle(completions[i]);
+    if (count > 0) issue();
+  }
+  watch();
+  // Whoever is told, or has only polled, may go away to compute; the drives shall not wait for him. Who waits on is
+  // back in the kernel at once and hands over the new pieces in the same call.
+  const bool waits_on = waits_on_ || (settled_.empty() && timeout > nanoseconds(0));
+  if (!waits_on) backend_->start();
+  const size_t ended = end_settled();
+  set_alarm();
+  return ended;
+}
+
+// Whoever waits on the descriptor also wakes for what no drive will announce.
+void QueuedIoEngine::set_alarm() const {
+  if (!wakeup_) return;
+  if (!settled_.empty()) return wakeup_->alarm_at(Clock::time_point());
+  const auto sooner = [](const Delayed& a, const Delayed& b) { return a.due < b.due; };
+  const auto first = std::min_element(delayed_.begin(), delayed_.end(), sooner);
+  if (first == delayed_.end()) return wakeup_->silence();
+  wakeup_->alarm_at(first->due);
+}
+
+void QueuedIoEngine::issue() {
+  // Drives take turns, so that none starves when the backend is the narrow place.
+  for (bool more = true; more && !free_slots_.empty();) {
+    more = false;
+    for (const auto& queue : queues_) more = (queue->may_issue() && submit_next(*queue)) || more;
+  }
+}
+
+bool QueuedIoEngine::submit_next(DriveQueue& queue) {
+  if (free_slots_.empty()) return false;
+  Run piece = *queue.next_piece();
+  const Operation operation = piece.request->operation;
+  if (operation != Operation::read && piece.file->flush_failed() && piece.request->refusal.ok()) {
+    piece.request->refusal = poisoned(operation, piece);
+  }
+  if (!piece.request->refusal.ok()) {
+    queue.piece_ended();
+    close_run(piece.request, Status());
+    return true;
+  }
+  const uint32_t tag = free_slots_.back();
+  free_slots_.pop_back();
+  ++in_flight_;
+  queue.counters().bytes_in_flight += piece.length_bytes;
+  backend_->submit(
+      {operation, piece.file, piece.offset_bytes, piece.data, static_cast<uint32_t>(piece.length_bytes), tag});
+  slots_[tag] = {std::move(piece), &queue, CoarseClock::now(), false};
+  return true;
+}
+
+void QueuedIoEngine::settle(const Completion& completion) {
+  InFlight slot = std::move(slots_[completion.tag]);
+  free_slots_.push_back(completion.tag);
+  --in_flight_;
+  DriveQueue& queue = *slot.queue;
+  queue.piece_ended();
+  queue.counters().bytes_in_flight -= slot.piece.length_bytes;
+
+  if (completion.result == static_cast<int64_t>(slot.piece.length_bytes)) {
+    queue.note_moved(slot.piece.request->operation, slot.piece.length_bytes);
+    close_run(slot.piece.request, Status());
+  } else {
+    settle_shortfall(slot, completion.result);
+  }
+}
+
+// The piece has not ended well: what is left of it goes on, or is tried again, or the request is refused.
+void QueuedIoEngine::settle_shortfall(InFlight& slot, int32_t result) {
+  Run& piece = slot.piece;
+  const std::shared_ptr<Request> request = piece.request;
+  const Operation operation = request->operation;
+  if (result > 0) {
+    CHECK(static_cast<uint64_t>(result) < piece.length_bytes, "the backend moved more than it was asked to");
+    // What lies behind the last whole block moves again: direct I/O cannot go on in the middle of one.
+    const uint64_t done = round_down(static_cast<uint64_t>(result), piece.file->alignment_bytes());
+    piece.offset_bytes += done;
+    piece.data += done;
+    piece.length_bytes -= done;
+    if (done > 0) {
+      slot.queue->note_moved(operation, done);
+      piece.attempts = 0;
+    }
+  }
+  const int error = result < 0 ? -result : 0;
+  if (result == 0 && operation == Operation::read) {
+    close_run(request, Status(Code::kCorrupt, text(words_for(operation, piece), ": the file ends before it"),
+                              "something has cut the file short; reopen the store from a copy"));
+    return;
+  }
+  const bool final = operation == Operation::flush ? error != EINTR : error != 0 && !may_try_again(error);
+  if (final) {
+    if (operation == Operation::flush) piece.file->note_failed_flush();
+    close_run(request, errno_status(words_for(operation, piece), error, remedy_for(error)));
+    return;
+  }
+  if (++piece.attempts > kAttemptsMax) {
+    const std::string words = words_for(operation, piece);
+    close_run(request, error != 0 ? errno_status(words, error, remedy_for(error))
+                                  : Status(Code::kEnvironment,
+                                           text(words, ": ", result, " B moved, ", kAttemptsMax, " times in a row"),
+                                           "look into the kernel's log (dmesg)"));
+    return;
+  }
+  const bool at_once = piece.attempts == 1 && error != EAGAIN && error != ENOMEM && error != EBUSY;
+  if (at_once) {
+    slot.queue->push(std::move(piece));
+    return;
+  }
+  delayed_.push_back({Clock::now() + kFirstDelay * (1 << std::min(piece.attempts - 1, 7u)), std::move(piece)});
+}
+
+void QueuedIoEngine::resume_delayed() {
+  const Clock::time_point now = Clock::now();
+  auto due = std::partition(delayed_.begin(), delayed_.end(), [&](const Delayed& d) { return d.due > now; });
+  for (auto d = due; d != delayed_.end(); ++d) queue_of(d->piece.file->drive()).push(std::move(d->piece));
+  delayed_.erase(due, delayed_.end());
+}
+
+void QueuedIoEngine::close_run(const std::shared_ptr<Request>& request, Status outcome) {
+  if (request->refusal.ok()) request->refusal = std::move(outcome);
+  if (--request->open_runs == 0) settled_.push_back(request);
+}
+
+// A function given to then() may make new requests and wait for them; so each request leaves the list before it is
+// told.
+size_t QueuedIoEngine::end_settled() {
+  size_t ended = 0;
+  while (!settled_.empty()) {
+    const std::shared_ptr<Request> request = std::move(settled_.front());
+    settled_.pop_front();
+    ++ended;
+    request->end(request->refusal);
+  }
+  return ended;
+}
+
+void QueuedIoEngine::cancel_and_drain() {
+  auto cancel = [&](Run& run) { close_run(run.request, canceled(run.request->operation, run)); };
+  draining_ = true;
+  for (const auto& queue : queues_) {
+    for (Run& run : queue->take_all()) cancel(run);
+  }
+  for (Delayed& delayed : delayed_) cancel(delayed.piece);
+  delayed_.clear();
+  while (anything_under_way()) step(until_next_alarm(nanoseconds::max()));
+  draining_ = false;
+}
+
+uint64_t QueuedIoEngine::register_memory(std::span<std::byte> memory) { return backend_->register_memory(memory); }
+
+DriveCounters QueuedIoEngine::counters(uint32_t drive) const {
+  for (const auto& queue : queues_) {
+    if (queue->drive() == drive) return queue->counters();
+  }
+  return {};
+}
+
+bool QueuedIoEngine::waiting() const {
+  return std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return !queue->empty(); });
+}
+
+// Of no drive more than a part: the others keep it busy until it is given new ones.
+uint32_t QueuedIoEngine::worth_waking_for() const {
+  uint32_t least = in_flight_;
+  for (const auto& queue : queues_) {
+    if (queue->in_flight() > 0) least = std::min(least, queue->in_flight() / kPartsOfDepth);
+  }
+  return std::max(least, 1u);
+}
+
+// At most until each drive has ended a part. Where that is one piece, or pieces end far apart, each is worth knowing at
+// once: measured, a disk that ends one in 170 us loses 1 % of its rate to sleeps of 50 us and 4 % to those of 200 us,
+// a loop drive that ends one in 100 us gains 14 % and 17 %.
+nanoseconds QueuedIoEngine::may_look_away() const {
+  if (!settled_.empty() || !delayed_.empty() || in_flight_ == 0) return nanoseconds(0);
+  nanoseconds least = kLooksAwayMost;
+  for (const auto& queue : queues_) {
+    if (queue->in_flight() == 0) continue;
+    const nanoseconds busy = queue->busy_for();
+    const bool far_apart = busy > queue->in_flight() * kLooksAwayBetween;
+    if (far_apart || queue->in_flight() < 2 * kPartsOfDepth) return nanoseconds(0);
+    least = std::min(least, busy / kPartsOfDepth);
+  }
+  return least;
+}
+
+nanoseconds QueuedIoEngine::until_next_alarm(nanoseconds timeout) const {
+  timeout = std::min<nanoseconds>(timeout, std::chrono::hours(1));
+  if (options_.stuck_after > nanoseconds(0)) timeout = std::min<nanoseconds>(timeout, kWatchEvery);
+  if (!delayed_.empty()) {
+    const Clock::time_point now = Clock::now();
+    for (const Delayed& delayed : delayed_) {
+      timeout = std::clamp<nanoseconds>(delayed.due - now, nanoseconds(0), timeout);
+    }
+  }
+  return timeout;
+}
+
+void QueuedIoEngine::watch() {
+  if (options_.stuck_after <= nanoseconds(0) || in_flight_ == 0) return;
+  const CoarseClock::time_point now = CoarseClock::now();
+  if (now < next_watch_) return;
+  next_watch_ = now + kWatchEvery;
+  for (InFlight& slot : slots_) {
+    if (!slot.piece.request || slot.reported || now - slot.since < options_.stuck_after) continue;
+    slot.reported = true;
+    const auto age = std::chrono::duration_cast<milliseconds>(now - slot.since).count();
+    const std::string report = text(words_for(slot.piece.request->operation, slot.piece), ": with the kernel for ", age,
+                                    " ms; ", description());
+    if (options_.on_stuck) {
+      options_.on_stuck(report);
+    } else {
+      std::fprintf(stderr, "penstock: %s\n", report.c_str());
+    }
+  }
+}
+
+}  // namespace penstock::aio

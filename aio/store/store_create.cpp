@@ -1,0 +1,251 @@
+// Making a store: files, first slots, first root. Until the headers say that it is complete there is nothing to open.
+#include <cstring>
+#include <map>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "aio/store/store_parts.h"
+#include "aio/store/tile_chunks.h"
+#include "tiering/check.h"
+
+namespace penstock::aio {
+namespace {
+
+StoreId random_store_id() {
+  std::random_device device;
+  auto word = [&] { return (uint64_t{device()} << 32) | device(); };
+  return {word(), word()};
+}
+
+// What a new file would replace, locked; null where there is nothing, or nothing that anybody can use.
+Result<std::unique_ptr<File>> lock_existing(DriveFolder& folder, const std::string& name,
+                                            CreateOptions::Existing existing) {
+  std::unique_ptr<File> nothing;
+  if (!folder.has_file(name)) return nothing;
+  if (existing == CreateOptions::Existing::refuse) {
+    return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
+                  "resume from it, or replace it with --force");
+  }
+  // Refused while somebody uses it. Damage does not matter to what goes away.
+  Result<std::unique_ptr<File>> file = folder.open_file(name);
+  const Code code = file.status().code();
+  if (code == Code::kCorrupt || code == Code::kDoesNotFit) return nothing;
+  return file;
+}
+
+// Before anything is removed: what is not there may have no space. `replaced` stays locked until it is gone, so that
+// nobody goes on with a file that has lost its name.
+Status check_space(DriveFolders folders, const std::string& name, const StoreLayout& layout,
+                   const CreateOptions& options, StoreFiles& replaced) {
+  struct Space {
+    std::string paths;
+    uint64_t needed_bytes = 0, free_bytes = 0, given_back_bytes = 0;
+  };
+  std::map<uint64_t, Space> spaces;  // by file system
+  for (uint32_t drive = 0; drive < folders.size(); ++drive) {
+    DriveFolder& folder = *folders[drive];
+    PENSTOCK_TRY_ASSIGN(existing, lock_existing(folder, name, options.existing));
+    PENSTOCK_TRY_ASSIGN(free, folder.free_space());
+    Space& space = spaces[free.file_system];
+    space.paths += (space.paths.empty() ? "" : ", ") + folder.path();
+    space.needed_bytes += layout.file_bytes(drive);
+    space.free_bytes = free.bytes;
+    if (!existing) continue;
+    space.given_back_bytes += existing->size_bytes();
+    replaced.push_back(std::move(existing));
+  }
+  for (const auto& [file_system, space] : spaces) {
+    const uint64_t free_bytes = space.free_bytes + space.given_back_bytes;
+    if (free_bytes >= space.needed_bytes) continue;
+    return Status(Code::kDoesNotFit,
+                  text(space.paths, ": the store needs ", bytes_text(space.needed_bytes), " here and ",
+                       bytes_text(free_bytes), " are free"),
+                  text("free some space, or give another drive",
+                       options.slots > 1 ? ", or choose `space: single`, which needs less" : ""));
+  }
+  return Status();
+}
+
+class Creation {
+ public:
+  Creation(IoEngine& engine, const StoreShape& shape, const StoreLayout& layout, const CreateOptions& options)
+      : engine_(engine),
+        shape_(shape),
+        layout_(layout),
+        options_(options),
+        store_(random_store_id()),
+        table_(layout.shared_table()),
+        pool_(Tier::host, options.memory, kChunkBytes) {
+    CHECK(pool_.pieces() > 0, "making a store takes at least ", kChunkBytes, " B of memory");
+  }
+
+  Status run(DriveFolders folders, const FillTile& fill) {
+    const std::string name = store_file_name(shape_.rank);
+    for (uint32_t drive = 0; drive < folders.size(); ++drive) {
+      PENSTOCK_TRY_ASSIGN(file, folders[drive]->create_file(name, layout_.file_bytes(drive)));
+      files_.push_back(std::move(file));
+    }
+    PENSTOCK_TRY(write_headers(StoreHeader::State::creating));
+    PENSTOCK_TRY(write_on_all(engine_, files_, StoreLayout::shape_offset(), shape_.encode()));
+    PENSTOCK_TRY(write_tiles(fill));
+    PENSTOCK_TRY(write_table_and_root());
+    return write_headers(StoreHeader::State::complete);
+  }
+  // On the first drives; of the others none was made here.
+  size_t files_made() const { return files_.size(); }
+
+ private:
+  Status write_headers(StoreHeader::State state) {
+    StoreHeader header{.store = store_,
+                       .state = state,
+                       .drive = 0,
+                       .slots = layout_.slots(),
+                       .shares = layout_.shares(),
+                       .shape_bytes = shape_.encode().size(),
+                       .shape_digest = shape_.digest(),
+                       .file_bytes = 0};
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      for (header.drive = 0; header.drive < files_.size(); ++header.drive) {
+        header.file_bytes = layout_.file_bytes(header.drive);
+        PENSTOCK_TRY(write_bytes(engine_, *files_[header.drive], StoreLayout::header_offset(copy), header.encode()));
+      }
+    }
+    return flush_all(engine_, files_);
+  }
+
+  Status write_tiles(const FillTile& fill) {
+    Status status;
+    for (TileId tile = 0; tile < shape_.tiles.size() && status.ok() && refused_.ok(); ++tile) {
+      table_.set(tile, 0, std::vector<uint64_t>(layout_.table().checksums(tile)));
+      for (const TileChunk& chunk : chunks_of(shape_, tile)) {
+        if (status.ok() && refused_.ok()) status = add_chunk(chunk, fill);
+      }
+    }
+    write_batch();
+    engine_.wait_until([this] { return pool_.pieces_free() == pool_.pieces(); });
+    return status.ok() ? refused_ : status;
+  }
+
+  // Planes of small tiles are written together: a drive is slower at many small requests.
+  Status add_chunk(const TileChunk& chunk, const FillTile& fill) {
+    if (batch_bytes_ + chunk.padded_bytes() > kChunkBytes) write_batch();
+    if (!batch_) {
+      engine_.poll();
+      engine_.wait_until([this] { return pool_.pieces_free() > 0; });
+      batch_ = pool_.try_lease();
+    }
+    std::span<std::byte> bytes = batch_->bytes().subspan(batch_bytes_, chunk.padded_bytes());
+    PENSTOCK_TRY(fill(chunk.tile, chunk.plane, chunk.plane_offset_bytes, bytes.first(chunk.length_bytes)));
+    std::memset(bytes.data() + chunk.length_bytes, 0, bytes.size() - chunk.length_bytes);
+    for_each_block(shape_, chunk, bytes, [&](uint64_t number, const TileBlock&, std::span<std::byte> content) {
+      table_.set_checksum(chunk.tile, number, options_.checksum(content, checksum_seed(chunk.tile, number)));
+    });
+    for (const Extent& extent :
+         extents_of(layout_, files_, {chunk.tile, 0}, chunk.tile_offset_bytes, bytes.size(), batch_bytes_)) {
+      append(extent);
+    }
+    batch_bytes_ += bytes.size();
+    return Status();
+  }
+
+  void append(const Extent& extent) {
+    if (!batch_extents_.empty()) {
+      Extent& last = batch_extents_.back();
+      if (extent.file == last.file && extent.offset_bytes == last.offset_bytes + last.length_bytes &&
+          extent.lease_offset_bytes == last.lease_offset_bytes + last.length_bytes) {
+        last.length_bytes += extent.length_bytes;
+        return;
+      }
+    }
+    batch_extents_.push_back(extent);
+  }
+
+  void write_batch() {
+    if (!batch_) return;
+    engine_.write(batch_extents_, *std::exchange(batch_, std::nullopt), IoEngine::kWhenever)
+        .then([this](Result<Lease> written) {
+          if (!written.ok() && refused_.ok()) refused_ = written.status();
+        });
+    batch_extents_.clear();
+    batch_bytes_ = 0;
+  }
+
+  // The root lies at both places, so that an unreadable one is never taken for one that was not yet written.
+  Status write_table_and_root() {
+    const TableGeometry& geometry = layout_.table();
+    RootRecord root{.store = store_,
+                    .sequence = 1,
+                    .state = RootRecord::State::whole,
+                    .shape_digest = shape_.digest(),
+                    .table_digest = 0,
+                    .page_slots = std::vector<uint8_t>(geometry.pages(), 0),
+                    .payload = options_.payload};
+    std::vector<uint64_t> page_checksums;
+    for (uint32_t number = 0; number < geometry.pages(); ++number) {
+      std::span<const uint64_t> words = table_.page_words(number);
+      TablePage page{store_, number, root.sequence, {words.begin(), words.end()}};
+      std::vector<std::byte> bytes = page.encode(geometry.page_bytes());
+      page_checksums.push_back(TablePage::checksum_of(bytes));
+      PENSTOCK_TRY(write_on_all(engine_, files_, layout_.page_offset(number, 0), bytes));
+    }
+    root.table_digest = table_digest(page_checksums);
+    PENSTOCK_TRY(flush_all(engine_, files_));
+    for (uint64_t place : {0, 1}) {
+      PENSTOCK_TRY(write_on_all(engine_, files_, StoreLayout::root_offset(place), root.encode()));
+    }
+    return flush_all(engine_, files_);
+  }
+
+  IoEngine& engine_;
+  const StoreShape& shape_;
+  const StoreLayout& layout_;
+  const CreateOptions& options_;
+  const StoreId store_;
+  StoreFiles files_;
+  TileTable table_;
+  BufferPool pool_;
+  // Chunks that are filled and not yet written.
+  std::optional<Lease> batch_;
+  std::vector<Extent> batch_extents_;
+  uint64_t batch_bytes_ = 0;
+  Status refused_;
+};
+
+}  // namespace
+
+std::vector<uint64_t> TileStore::bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,
+                                              const std::vector<double>& rates) {
+  StoreLayout layout(shape, slots, shares_of(rates, drives));
+  std::vector<uint64_t> bytes;
+  for (uint32_t drive = 0; drive < drives; ++drive) bytes.push_back(layout.file_bytes(drive));
+  return bytes;
+}
+
+Status TileStore::create(IoEngine& engine, DriveFolders folders, const StoreShape& shape, const CreateOptions& options,
+                         const FillTile& fill) {
+  CHECK(!folders.empty() && folders.size() <= kDrivesMax, folders.size(), " drives");
+  PENSTOCK_TRY(shape.validate());
+  const StoreLayout layout(shape, options.slots, shares_of(options.rates, static_cast<uint32_t>(folders.size())));
+  const std::string name = store_file_name(shape.rank);
+  {
+    StoreFiles replaced;
+    PENSTOCK_TRY(check_space(folders, name, layout, options, replaced));
+    if (options.existing == CreateOptions::Existing::replace) {
+      for (const std::shared_ptr<DriveFolder>& folder : folders) PENSTOCK_TRY(folder->remove_file(name));
+    }
+  }
+  std::optional<Creation> creation(std::in_place, engine, shape, layout, options);
+  Status outcome = creation->run(folders, fill);
+  if (outcome.ok()) return outcome;
+  const size_t files_made = creation->files_made();
+  creation.reset();
+  for (const std::shared_ptr<DriveFolder>& folder : folders.first(files_made)) {
+    Status removed = folder->remove_file(name);
+    if (!removed.ok()) return outcome.within(removed.message());
+  }
+  return outcome;
+}
+
+}  // namespace penstock::aio

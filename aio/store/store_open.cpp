@@ -1,0 +1,253 @@
+// Opening a store: its files, whose they are, and what they hold. Which root is believed is store_recover.cpp's.
+#include <algorithm>
+#include <optional>
+
+#include "aio/store/store_parts.h"
+#include "aio/store/store_recover.h"
+#include "tiering/check.h"
+
+namespace penstock::aio {
+namespace {
+
+// What one folder turned out to hold.
+struct Found {
+  const DriveFolder* folder = nullptr;
+  std::string path;
+  std::unique_ptr<File> file;
+  std::optional<StoreHeader> header;
+  Status refusal;       // why there is no header
+  bool blank = false;   // the file was being made, but nothing was ever written to it
+  bool healed = false;  // one copy of the header is not as it should be
+};
+
+const char* const kRecreate = "make it anew with --force; nothing in it can be used";
+const char* const kRestore = "restore the store from an export, or make it anew with --force";
+const char* const kGiveFolders = "give the folders of a store, each once";
+
+bool all_zero(std::span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+bool differ_in_state_only(StoreHeader a, const StoreHeader& b) {
+  a.state = b.state;
+  return a == b;
+}
+
+// Of one store, as its creation wrote them.
+bool differ_in_drive_only(StoreHeader a, const StoreHeader& b) {
+  a.state = b.state;
+  a.drive = b.drive;
+  a.file_bytes = b.file_bytes;
+  return a == b;
+}
+
+Status read_header(IoEngine& engine, Found& found) {
+  const std::string& path = found.path;
+  const uint64_t size_bytes = found.file->size_bytes();
+  if (size_bytes < StoreLayout::shape_offset()) {
+    if (size_bytes >= kRecordBytes) {
+      PENSTOCK_TRY_ASSIGN(bytes, read_bytes(engine, *found.file, 0, kRecordBytes));
+      found.blank = all_zero(bytes.bytes());
+    }
+    if (!found.blank)
+      found.refusal = Status(Code::kUsage, text(path, ": ", size_bytes, " B are no store"), kGiveFolders);
+    return Status();
+  }
+  std::vector<std::optional<StoreHeader>> copies;
+  uint32_t blank_copies = 0;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    copies.emplace_back();
+    Result<Buffer> bytes = read_bytes(engine, *found.file, StoreLayout::header_offset(copy), kRecordBytes);
+    Result<StoreHeader> header =
+        bytes.ok() ? StoreHeader::decode(bytes->bytes(), path + ": store header") : Result<StoreHeader>(bytes.status());
+    if (bytes.ok() && all_zero(bytes->bytes())) ++blank_copies;
+    if (header.ok()) {
+      copies.back() = *header;
+    } else if (found.refusal.ok() || found.refusal.code() == Code::kUsage || !bytes.ok()) {
+      found.refusal = header.status();  // a drive that may answer at the next try is the better news
+    }
+  }
+  found.blank = blank_copies == 2;
+  found.healed = copies[0] != copies[1];
+  // Only the state of the two can differ: creation writes it to one copy after the other.
+  if (copies[0] && copies[1] && !differ_in_state_only(*copies[0], *copies[1])) {
+    found.refusal = Status(Code::kCorrupt, path + ": its two headers contradict each other");
+    return Status();
+  }
+  for (const std::optional<StoreHeader>& copy : copies) {
+    if (copy && (!found.header || copy->state == StoreHeader::State::complete)) found.header = copy;
+  }
+  if (found.header) found.refusal = Status();
+  return Status();
+}
+
+std::string count_text(size_t count) { return text(count, count == 1 ? " drive" : " drives"); }
+
+// One sentence for what is wrong with the folders as a whole, most telling first.
+Status judge(const std::vector<Found>& all, const std::string& name) {
+  const Found* any = nullptr;
+  for (const Found& found : all) {
+    if (found.header && (!any || any->header->state < found.header->state)) any = &found;
+  }
+  for (const Found& found : all) {
+    if (found.header || !found.file || found.blank) continue;
+    const Status& refusal = found.refusal;
+    if (!refusal.remedy().empty()) return refusal;
+    return Status(refusal.code(), refusal.message(), refusal.code() == Code::kUsage ? kGiveFolders : kRestore);
+  }
+  bool complete = any && any->header->state == StoreHeader::State::complete;
+  for (const Found& found : all) {
+    if (complete && found.blank) {
+      return Status(Code::kCorrupt,
+                    text(found.path, ": empty, but ", any->folder->path(), " has store ", to_text(any->header->store)),
+                    kRecreate);
+    }
+    if (!complete && (found.blank || found.header)) {
+      return Status(Code::kCorrupt, text(found.path, ": a half-created store: its creation was interrupted"),
+                    kRecreate);
+    }
+  }
+  for (const Found& found : all) {
+    if (found.file) continue;
+    return Status(
+        Code::kUsage, text(found.folder->path(), ": no store: ", name, " is missing"),
+        any ? "give every folder that the store was made with, mounted" : "make one first, or check the path");
+  }
+  for (const Found& found : all) {
+    if (found.header->store == any->header->store) continue;
+    return Status(Code::kCorrupt,
+                  text(found.folder->path(), ": belongs to store ", to_text(found.header->store), ", but ",
+                       any->folder->path(), " to store ", to_text(any->header->store)),
+                  "give the folders of one store");
+  }
+  for (const Found& found : all) {
+    if (differ_in_drive_only(*found.header, *any->header)) continue;
+    return Status(Code::kCorrupt, text(found.path, ": its header contradicts that of ", any->path), kRestore);
+  }
+  std::vector<const Found*> by_drive(any->header->drives(), nullptr);
+  for (const Found& found : all) {
+    const Found*& place = by_drive[found.header->drive];
+    if (place) {
+      return Status(
+          Code::kUsage,
+          text(found.folder->path(), ": drive ", found.header->drive, " of the store, as is ", place->folder->path()),
+          kGiveFolders);
+    }
+    place = &found;
+    if (found.file->size_bytes() != found.header->file_bytes) {
+      return Status(
+          Code::kCorrupt,
+          text(found.path, ": ", found.file->size_bytes(), " B long, made with ", found.header->file_bytes, " B"),
+          kRestore);
+    }
+  }
+  for (uint32_t drive = 0; drive < by_drive.size(); ++drive) {
+    if (by_drive[drive]) continue;
+    return Status(Code::kUsage,
+                  text(any->folder->path(), ": a store of ", count_text(by_drive.size()), ", but ",
+                       count_text(all.size()), " given: drive ", drive, " is missing"),
+                  "give every folder that the store was made with");
+  }
+  return Status();
+}
+
+Result<std::vector<Found>> open_files(IoEngine& engine, DriveFolders folders, const std::string& name) {
+  std::vector<Found> all(folders.size());
+  for (size_t i = 0; i < folders.size(); ++i) {
+    all[i].folder = folders[i].get();
+    all[i].path = folders[i]->path() + "/" + name;
+    if (!folders[i]->has_file(name)) continue;
+    Result<std::unique_ptr<File>> file = folders[i]->open_file(name);
+    if (file.ok()) {
+      all[i].file = *std::move(file);
+      PENSTOCK_TRY(read_header(engine, all[i]));
+    } else if (file.status().code() == Code::kCorrupt) {
+      all[i].blank = true;  // without any bytes
+    } else {
+      return file.status();
+    }
+  }
+  PENSTOCK_TRY(judge(all, name));
+  std::vector<Found> by_drive(all.size());
+  for (Found& found : all) {
+    const uint32_t drive = found.header->drive;
+    by_drive[drive] = std::move(found);
+  }
+  return by_drive;
+}
+
+// Any drive's copy that is what the header says.
+Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, std::vector<std::byte>& encoded) {
+  const StoreHeader& header = *all.front().header;
+  Status why;
+  for (const Found& found : all) {
+    Result<Buffer> bytes = read_bytes(engine, *found.file, StoreLayout::shape_offset(), header.shape_bytes);
+    if (!bytes.ok()) {
+      why = bytes.status();  // which may be another at the next try, whatever the other drives have
+      continue;
+    }
+    std::span<const std::byte> fields = bytes->bytes().first(header.shape_bytes);
+    Result<StoreShape> shape = StoreShape::decode(fields);
+    if (shape.ok() && shape->digest() == header.shape_digest) {
+      encoded.assign(fields.begin(), fields.end());
+      return shape;
+    }
+    if (why.ok())
+      why = Status(Code::kCorrupt, found.file->path() + ": the description of what is stored is damaged", kRestore);
+  }
+  return why;
+}
+
+Status compare_shape(const StoreShape& stored, const StoreShape* expected, const std::string& path) {
+  if (!expected || stored.digest() == expected->digest()) return Status();
+  return Status(Code::kUsage, text(path, ": holds another model's state: ", expected->first_difference(stored)),
+                "'here' is the model, 'there' the store: use the configuration that the store was made with");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders folders, const OpenOptions& options) {
+  CHECK(!folders.empty(), "a store has at least one folder");
+  const std::string name = store_file_name(options.rank);
+  PENSTOCK_TRY_ASSIGN(all, open_files(engine, folders, name));
+  std::vector<std::byte> encoded_shape;
+  PENSTOCK_TRY_ASSIGN(shape, read_shape(engine, all, encoded_shape));
+  PENSTOCK_TRY(compare_shape(shape, options.expected_shape, all.front().file->path()));
+
+  const StoreHeader& header = *all.front().header;
+  uint64_t bytes = 0;
+  for (const Found& found : all) bytes += found.file->size_bytes();
+  if (slot_bytes_of(shape, header.slots) > bytes) {
+    return Status(Code::kCorrupt,
+                  text(all.front().path, ": what is stored takes ", bytes_text(slot_bytes_of(shape, header.slots)),
+                       ", and ", bytes_text(bytes), " are there"),
+                  kRestore);
+  }
+  StoreLayout layout(shape, header.slots, header.shares);
+  Repairs repairs;
+  StoreFiles files;
+  for (Found& found : all) {
+    if (layout.file_bytes(found.header->drive) != found.header->file_bytes) {
+      return Status(Code::kCorrupt, text(found.file->path(), ": its header and its contents do not fit together"),
+                    kRestore);
+    }
+    if (found.healed || found.header->state != StoreHeader::State::complete) {
+      StoreHeader whole = *found.header;
+      whole.state = StoreHeader::State::complete;
+      for (uint32_t copy = 0; copy < 2; ++copy) {
+        repairs.add(whole.drive, StoreLayout::header_offset(copy), whole.encode(), "store header");
+      }
+    }
+    files.push_back(std::move(found.file));
+  }
+  PENSTOCK_TRY(repairs.compare_copies(engine, files, StoreLayout::shape_offset(), encoded_shape, "store description"));
+
+  auto parts = std::make_unique<StoreParts>(
+      StoreParts{std::move(files), header, std::move(shape), layout, {}, TileTable(layout.shared_table()), {}, {}});
+  PENSTOCK_TRY(recover_root(engine, *parts, options, repairs));
+  if (options.access == OpenOptions::Access::run) PENSTOCK_TRY(repairs.carry_out(engine, parts->files));
+  for (const std::string& note : repairs.notes()) parts->report.notes.push_back(note);
+  return parts;
+}
+
+}  // namespace penstock::aio

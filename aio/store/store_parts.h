@@ -1,0 +1,40 @@
+// StoreParts is an opened store at rest: its files and what the newest root that can be believed says. Opening makes
+// it, scrubbing reads it through, TileStore runs on it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/store/store_io.h"
+#include "aio/store/tile_store.h"
+#include "tiering/store/root_record.h"
+#include "tiering/store/store_header.h"
+#include "tiering/store/store_layout.h"
+#include "tiering/store/table_page.h"
+
+namespace penstock::aio {
+
+struct StoreParts {
+  StoreFiles files;
+  StoreHeader header;  // of drive 0
+  StoreShape shape;
+  StoreLayout layout;
+  RootRecord root;
+  TileTable table;
+  std::vector<uint64_t> page_checksums;
+  OpenReport report;
+};
+
+std::string store_file_name(uint32_t rank);
+
+// See TileStore::open().
+Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
+
+// Reads every block that `table` names and compares it. `memory` is cut into chunks.
+// Refused only by `progress`.
+Result<ScrubReport> verify_tiles(IoEngine& engine, const StoreParts& parts, const TileTable& table,
+                                 ChecksumFunction checksum, std::span<std::byte> memory,
+                                 const ScrubProgress& progress = {});
+
+}  // namespace penstock::aio

@@ -1,0 +1,110 @@
+// Reading every block of a store and comparing it with the checksum that the table has of it.
+#include <algorithm>
+
+#include "aio/store/store_parts.h"
+#include "aio/store/tile_chunks.h"
+#include "tiering/check.h"
+
+namespace penstock::aio {
+namespace {
+
+class Verification {
+ public:
+  Verification(IoEngine& engine, const StoreParts& parts, const TileTable& table, ChecksumFunction checksum,
+               std::span<std::byte> memory)
+      : engine_(engine),
+        files_(parts.files),
+        shape_(parts.shape),
+        layout_(parts.layout),
+        table_(table),
+        checksum_(checksum),
+        pool_(Tier::host, memory, kChunkBytes) {
+    CHECK(pool_.pieces() > 0, "verifying takes at least ", kChunkBytes, " B of memory");
+  }
+
+  Result<ScrubReport> run(const ScrubProgress& progress) {
+    Status asked;
+    for (TileId tile = 0; tile < shape_.tiles.size() && asked.ok(); ++tile) {
+      for (const TileChunk& chunk : chunks_of(shape_, tile)) start(chunk);
+      if (progress) asked = progress(static_cast<double>(tile) / static_cast<double>(shape_.tiles.size()));
+    }
+    engine_.wait_until([&] { return pool_.pieces_free() == pool_.pieces(); });
+    PENSTOCK_TRY(asked);
+    for (const TileChunk& chunk : unreadable_) {
+      if (progress) PENSTOCK_TRY(progress(1));
+      compare_block_by_block(chunk);
+    }
+    std::sort(report_.bad.begin(), report_.bad.end(), [](const BadBlock& a, const BadBlock& b) {
+      return std::pair(a.file, a.offset_bytes) < std::pair(b.file, b.offset_bytes);
+    });
+    return std::move(report_);
+  }
+
+ private:
+  TileSlot place_of(TileId tile) const { return {tile, static_cast<uint32_t>(table_.slot(tile))}; }
+
+  void start(const TileChunk& chunk) {
+    engine_.wait_until([&] { return pool_.pieces_free() > 0; });
+    std::vector<Extent> extents =
+        extents_of(layout_, files_, place_of(chunk.tile), chunk.tile_offset_bytes, chunk.padded_bytes());
+    engine_.read(extents, *pool_.try_lease(), IoEngine::kWhenever).then([this, chunk](Result<Lease> read) {
+      if (read.ok()) {
+        compare(chunk, read->bytes());
+      } else {
+        unreadable_.push_back(chunk);
+      }
+    });
+  }
+
+  void compare(const TileChunk& chunk, std::span<std::byte> bytes) {
+    for_each_block(shape_, chunk, bytes, [&](uint64_t number, const TileBlock& block, std::span<std::byte> content) {
+      uint64_t expected = table_.checksums(chunk.tile)[number];
+      bool good = checksum_(content, checksum_seed(chunk.tile, number)) == expected;
+      count(chunk.tile, block, good, Status());
+    });
+  }
+
+  // A chunk that the drive refused: what of it can still be read.
+  void compare_block_by_block(const TileChunk& chunk) {
+    const TileLayout layout = shape_.layout(chunk.tile);
+    std::vector<std::byte> nothing(chunk.length_bytes);
+    for_each_block(shape_, chunk, nothing, [&](uint64_t number, const TileBlock& block, std::span<std::byte>) {
+      uint64_t from = round_down(block.offset_bytes, kSegmentAlignmentBytes);
+      uint64_t to = round_up(block.offset_bytes + block.length_bytes, kSegmentAlignmentBytes);
+      std::vector<Extent> extents = extents_of(layout_, files_, place_of(chunk.tile), from, to - from);
+      Result<Lease> read = engine_.read(extents, *pool_.try_lease(), IoEngine::kWhenever).wait();
+      bool good = read.ok() && checksum_(read->bytes().subspan(block.offset_bytes - from, block.length_bytes),
+                                         checksum_seed(chunk.tile, number)) == table_.checksums(chunk.tile)[number];
+      count(chunk.tile, block, good, read.status());
+    });
+  }
+
+  void count(TileId tile, const TileBlock& block, bool good, const Status& unread) {
+    ++report_.blocks;
+    if (good) return;
+    uint64_t first_sector = round_down(block.offset_bytes, kSegmentAlignmentBytes);
+    StoreLayout::Piece place = layout_.pieces(tile, place_of(tile).slot, first_sector, kSegmentAlignmentBytes).front();
+    report_.bad.push_back({files_[place.drive]->path(), place.file_offset_bytes + (block.offset_bytes - first_sector),
+                           tile, describe_block(shape_, tile, block), unread});
+  }
+
+  IoEngine& engine_;
+  const StoreFiles& files_;
+  const StoreShape& shape_;
+  const StoreLayout& layout_;
+  const TileTable& table_;
+  const ChecksumFunction checksum_;
+  BufferPool pool_;
+  std::vector<TileChunk> unreadable_;
+  ScrubReport report_;
+};
+
+}  // namespace
+
+Result<ScrubReport> verify_tiles(IoEngine& engine, const StoreParts& parts, const TileTable& table,
+                                 ChecksumFunction checksum, std::span<std::byte> memory,
+                                 const ScrubProgress& progress) {
+  return Verification(engine, parts, table, checksum, memory).run(progress);
+}
+
+}  // namespace penstock::aio

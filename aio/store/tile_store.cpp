@@ -1,0 +1,219 @@
+#include "aio/store/tile_store.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "aio/store/store_parts.h"
+#include "aio/store/tile_chunks.h"
+#include "tiering/check.h"
+
+namespace penstock::aio {
+namespace {
+
+std::vector<uint8_t> durable_slots(const StoreParts& parts) {
+  std::vector<uint8_t> slots;
+  for (TileId tile = 0; tile < parts.shape.tiles.size(); ++tile) {
+    slots.push_back(static_cast<uint8_t>(parts.table.slot(tile)));
+  }
+  return slots;
+}
+
+}  // namespace
+
+std::string store_file_name(uint32_t rank) { return text("rank", rank, ".tiles"); }
+
+Result<std::unique_ptr<TileStore>> TileStore::open(IoEngine& engine, DriveFolders folders, const OpenOptions& options) {
+  PENSTOCK_TRY_ASSIGN(parts, open_store(engine, folders, options));
+  return std::unique_ptr<TileStore>(new TileStore(engine, std::move(parts), options.checksum));
+}
+
+uint64_t TileStore::host_bytes_needed(const StoreShape& shape, uint32_t slots) {
+  const TableGeometry geometry(shape);
+  // The durable table, one for each slot, and the pages of a commit twice: as they are made and as they are written.
+  return geometry.words() * sizeof(uint64_t) * (1 + slots) + 2 * geometry.pages() * geometry.page_bytes();
+}
+
+TileStore::TileStore(IoEngine& engine, std::unique_ptr<StoreParts> parts, ChecksumFunction checksum)
+    : engine_(engine),
+      checksum_(checksum),
+      parts_(std::move(parts)),
+      tiles_(durable_slots(*parts_), parts_->layout.slots()),
+      pages_(parts_->root.page_slots, parts_->layout.page_slots()),
+      versions_(parts_->layout.slots(), TileTable(parts_->layout.shared_table())),
+      writer_(engine, parts_->files, parts_->layout) {
+  for (TileId tile = 0; tile < tiles_.tiles(); ++tile) {
+    versions_[tiles_.current(tile)].set(tile, tiles_.current(tile), parts_->table.checksums(tile));
+  }
+  for (const std::unique_ptr<File>& file : parts_->files) engine_.register_file(*file);
+}
+
+TileStore::~TileStore() {
+  engine_.wait_until([this] { return !writer_.busy(); });
+  for (const std::unique_ptr<File>& file : parts_->files) engine_.unregister_file(*file);
+}
+
+const StoreShape& TileStore::shape() const { return parts_->shape; }
+const StoreLayout& TileStore::layout() const { return parts_->layout; }
+const OpenReport& TileStore::open_report() const { return parts_->report; }
+const RootPayload& TileStore::payload() const { return parts_->root.payload; }
+const Status& TileStore::status() const { return status_; }
+StoreCounters TileStore::counters() const { return counters_; }
+
+uint64_t TileStore::size_bytes() const {
+  uint64_t sum = 0;
+  for (const std::unique_ptr<File>& file : parts_->files) sum += file->size_bytes();
+  return sum;
+}
+
+TileStore::Range TileStore::whole(TileId tile) const { return {0, parts_->layout.tile_bytes(tile)}; }
+
+std::optional<TileStore::Reading> TileStore::begin_read(TileId tile, Range range, uint64_t lease_offset_bytes) {
+  std::optional<uint32_t> slot = tiles_.try_begin_read(tile);
+  if (!slot) return std::nullopt;
+  TileSlot place{tile, *slot};
+  return Reading{
+      place,
+      extents_of(parts_->layout, parts_->files, place, range.offset_bytes, range.length_bytes, lease_offset_bytes),
+      versions_[*slot].checksums(tile)};
+}
+
+void TileStore::end_read(TileSlot place) { tiles_.end_read(place); }
+
+Result<std::optional<TileStore::Writing>> TileStore::begin_write(TileId tile, Update update,
+                                                                 uint64_t lease_offset_bytes) {
+  CHECK(parts_->shape.kind(tile).updated, "tile ", tile, " is frozen");
+  PENSTOCK_TRY(status_);
+  const std::optional<Writing> not_yet;
+  if (parts_->layout.slots() == 1 && parts_->root.state == RootRecord::State::whole) {
+    CHECK(update == Update::final, "a store of one slot has nothing to go back to");
+    if (!committing()) mark_torn();
+    return not_yet;
+  }
+  std::optional<uint32_t> slot = tiles_.try_begin_write(tile, update);
+  if (!slot && parts_->layout.slots() == 1) return not_yet;
+  if (!slot) return Status(Code::kEnvironment, text("write of tile ", tile, ": no slot is free"));
+  TileSlot place{tile, *slot};
+  Range all = whole(tile);
+  return std::optional<Writing>{{place, extents_of(parts_->layout, parts_->files, place, all.offset_bytes,
+                                                   all.length_bytes, lease_offset_bytes)}};
+}
+
+void TileStore::written(TileSlot place, std::span<const uint64_t> checksums) {
+  versions_[place.slot].set(place.tile, place.slot, checksums);
+  ended_write(place);
+}
+
+void TileStore::write_failed(TileSlot place, const Status& why) {
+  if (!tiles_.is_unconfirmed(place) && tiles_.current(place.tile) == place.slot) fail(why);
+  ended_write(place);
+}
+
+void TileStore::ended_write(TileSlot place) {
+  tiles_.end_write(place);
+  if (payload_under_way_ && status_.ok() && tiles_.landing() == 0 && !writer_.busy()) write_root();
+}
+
+void TileStore::confirm() { tiles_.confirm(); }
+void TileStore::discard() { tiles_.discard(); }
+
+bool TileStore::committing() const { return writer_.busy() || payload_under_way_.has_value(); }
+void TileStore::set_barriers(CommitBarriers barriers) { barriers_ = std::move(barriers); }
+
+void TileStore::commit(RootPayload payload, std::function<void(Status)> done) {
+  if (!status_.ok()) return done(status_);
+  CHECK(!committing(), "one commit at a time");
+  payload_under_way_ = std::move(payload);
+  done_ = std::move(done);
+  tiles_.seal();
+  if (tiles_.landing() == 0) write_root();
+}
+
+void TileStore::mark_torn() {
+  RootRecord torn = next_root(RootRecord::State::torn, parts_->root.payload);
+  writer_.write({{}, torn}, barriers_, [this, torn](const Status& outcome) {
+    if (!outcome.ok()) return fail(outcome);
+    counters_.root_bytes += kRecordBytes * parts_->files.size();
+    parts_->root = torn;
+    tiles_.allow_in_place(true);
+  });
+}
+
+void TileStore::write_root() {
+  RootRecord root = next_root(RootRecord::State::whole, *payload_under_way_);
+  RootWriter::Commit commit{changed_pages(root), root};
+  commit.root = root;
+  counters_.page_bytes += commit.pages.size() * parts_->layout.table().page_bytes() * parts_->files.size();
+  counters_.root_bytes += kRecordBytes * parts_->files.size();
+  writer_.write(commit, barriers_, [this, root](const Status& outcome) { committed(root, outcome); });
+}
+
+RootRecord TileStore::next_root(RootRecord::State state, const RootPayload& payload) const {
+  RootRecord next = parts_->root;
+  next.sequence += 1;
+  next.state = state;
+  next.payload = payload;
+  return next;
+}
+
+// Writes what the sealed slots hold into the table, and those of its pages that this changes into slots of their own.
+std::vector<RootWriter::PlacedPage> TileStore::changed_pages(RootRecord& root) {
+  const TableGeometry& geometry = parts_->layout.table();
+  std::set<uint32_t> changed;
+  for (TileId tile = 0; tile < tiles_.tiles(); ++tile) {
+    const uint32_t slot = tiles_.sealed(tile);
+    std::span<const uint64_t> before = parts_->table.checksums(tile), now = versions_[slot].checksums(tile);
+    if (slot == parts_->table.slot(tile) && std::equal(before.begin(), before.end(), now.begin())) continue;
+    parts_->table.set(tile, slot, now);
+    for (uint32_t page = geometry.first_page(tile); page <= geometry.last_page(tile); ++page) changed.insert(page);
+  }
+  std::vector<RootWriter::PlacedPage> placed;
+  for (uint32_t number : changed) {
+    std::optional<uint32_t> slot = pages_.try_begin_write(number, Update::final);
+    CHECK(slot, "table page ", number, " has no free slot");
+    std::span<const uint64_t> words = parts_->table.page_words(number);
+    TablePage page{root.store, number, root.sequence, {words.begin(), words.end()}};
+    placed.push_back({number, *slot, page.encode(geometry.page_bytes())});
+    parts_->page_checksums[number] = TablePage::checksum_of(placed.back().bytes);
+    root.page_slots[number] = static_cast<uint8_t>(*slot);
+    pages_.end_write({number, *slot});
+  }
+  root.table_digest = table_digest(parts_->page_checksums);
+  pages_.seal();
+  return placed;
+}
+
+Status TileStore::refuse_removed() const {
+  for (const std::unique_ptr<File>& file : parts_->files) {
+    if (!file->is_removed()) continue;
+    return Status(Code::kEnvironment, text("commit: ", file->path(), ": was removed while the store was in use"),
+                  "go on from a copy of the store; what is still open is lost with this process");
+  }
+  return Status();
+}
+
+void TileStore::committed(const RootRecord& root, const Status& outcome) {
+  if (!outcome.ok()) return fail(outcome);
+  if (Status removed = refuse_removed(); !removed.ok()) return fail(removed);
+  if (!status_.ok()) return;  // a write of the next step has failed meanwhile, and this commit was given up
+  payload_under_way_.reset();
+  pages_.make_durable();
+  tiles_.make_durable();
+  tiles_.allow_in_place(false);
+  parts_->root = root;
+  ++counters_.commits;
+  // The next commit may begin inside.
+  std::exchange(done_, nullptr)(Status());
+}
+
+void TileStore::fail(const Status& why) {
+  if (status_.ok()) status_ = why;
+  payload_under_way_.reset();
+  if (done_) std::exchange(done_, nullptr)(status_);
+}
+
+Result<ScrubReport> TileStore::scrub(std::span<std::byte> memory, const ScrubProgress& progress) {
+  return verify_tiles(engine_, *parts_, parts_->table, checksum_, memory, progress);
+}
+
+}  // namespace penstock::aio

@@ -1,0 +1,212 @@
+// TileStore keeps every tile of a model in slots on one or several drives, and is its own checkpoint: a step writes
+// free slots only, and one root record, flushed on every drive, makes the step real.
+//
+// A step, as the store sees it:
+//   begin_read(tile)    where its current version lies, and its checksums; end_read() when those bytes have arrived.
+//   begin_write(tile)   a free slot, if there is one; written() with the checksums when the write has ended.
+//   confirm()           what was written speculatively since the last confirm or discard is the truth.
+//   discard()           it is not.
+//   commit(payload)     makes everything written so far durable; goes on inside engine.poll() and tells when it is.
+//
+// The caller moves the bytes (engine.read, engine.write with the extents given here), so that a tile may be any part
+// of a larger lease. The store itself only writes table pages, roots and flushes.
+//
+// A failed flush, root or page write is final: status() keeps it, everything later is refused, and the store must be
+// opened again, from its last root. So is a failed write that was not speculative.
+//
+// Made, used and destroyed by the engine's thread. The engine outlives it; destroying it waits for its own requests.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aio/drive_folder.h"
+#include "aio/store/commit_barriers.h"
+#include "aio/store/root_writer.h"
+#include "aio/store/tile_chunks.h"
+#include "tiering/arithmetic/checksum.h"
+#include "tiering/io_engine.h"
+#include "tiering/store/root_record.h"
+#include "tiering/store/slot_table.h"
+#include "tiering/store/store_layout.h"
+#include "tiering/store/store_shape.h"
+
+namespace penstock::aio {
+
+// The folders of one store, one for each drive, in any order.
+using DriveFolders = std::span<const std::shared_ptr<DriveFolder>>;
+
+struct CreateOptions {
+  // 2, or 3 where commits are rarer than steps and updates are speculative. 1 halves the space, and a crash during a
+  // step loses the store.
+  uint32_t slots = 2;
+  // The drives' measured rates, one for each folder; empty means equal. Tiles are spread in these shares.
+  std::vector<double> rates;
+  // What is done about a store, whole or half-created, that is there already.
+  enum class Existing { refuse, replace } existing = Existing::refuse;
+  RootPayload payload;  // of the state before the first step
+  ChecksumFunction checksum = penstock::checksum;
+  // Memory for the tiles on their way, cut into pieces of kChunkBytes: at least one, kChunksUnderWay for full speed.
+  std::span<std::byte> memory;
+};
+
+// Fills `bytes` with the initial state: the part of `tile`'s plane number `plane` that begins `first_byte` into the
+// plane. Asked for in the order of tiles, planes and bytes, every byte once, at most kChunkBytes at a time.
+using FillTile = std::function<Status(TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes)>;
+
+// What was found at opening that the user should read: a copy restored from a mirror, an older step taken after every
+// block was verified.
+struct OpenReport {
+  std::vector<std::string> notes;
+};
+
+// Told how much of a long reading is done; refuses to have it stopped.
+using ScrubProgress = std::function<Status(double share)>;
+
+struct OpenOptions {
+  // inspect writes nothing, not even repairs, and takes the newest root there is: also one that is in doubt, or that
+  // `space: single` has left torn.
+  enum class Access { run, inspect } access = Access::run;
+  uint32_t rank = 0;
+  // What the caller means to find; null: whatever is there.
+  const StoreShape* expected_shape = nullptr;
+  ChecksumFunction checksum = penstock::checksum;
+  // Of reading every block, which a root in doubt asks for.
+  ScrubProgress verifying = {};
+};
+
+struct BadBlock {
+  std::string file;
+  uint64_t offset_bytes = 0;
+  TileId tile = 0;
+  std::string tensor;  // describe_block()
+  Status unread;       // the drive's refusal, where it could not be read at all
+};
+
+struct ScrubReport {
+  uint64_t blocks = 0;
+  std::vector<BadBlock> bad;
+};
+
+// Bytes written that are no tile, on all drives together.
+struct StoreCounters {
+  uint64_t commits = 0;
+  uint64_t page_bytes = 0;
+  uint64_t root_bytes = 0;
+};
+
+struct StoreParts;
+
+class TileStore {
+ public:
+  // Makes the files, preallocates every byte, writes the first slot of every tile as `fill` says, and the first root.
+  // Refused before anything is touched when the space is not there; a failure removes what was made.
+  static Status create(IoEngine& engine, DriveFolders folders, const StoreShape& shape, const CreateOptions& options,
+                       const FillTile& fill);
+
+  // The bytes that create() would take in each folder.
+  static std::vector<uint64_t> bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,
+                                            const std::vector<double>& rates = {});
+
+  // The host memory that an open store takes for its tables and for one commit of all of them.
+  static uint64_t host_bytes_needed(const StoreShape& shape, uint32_t slots);
+
+  // Takes the locks and the newest root that can be believed; touches nothing unless it succeeds.
+  static Result<std::unique_ptr<TileStore>> open(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
+
+  ~TileStore();
+  TileStore(const TileStore&) = delete;
+  TileStore& operator=(const TileStore&) = delete;
+
+  const StoreShape& shape() const;
+  const StoreLayout& layout() const;
+  const OpenReport& open_report() const;
+  // Of the newest durable root.
+  const RootPayload& payload() const;
+  const Status& status() const;
+  uint64_t size_bytes() const;
+  StoreCounters counters() const;
+
+  struct Reading {
+    TileSlot place;
+    std::vector<Extent> extents;
+    std::span<const uint64_t> checksums;  // of the whole tile; until end_read()
+  };
+  // A run of a tile's bytes: one plane, several neighbouring ones, or all of them. Multiples of kSegmentAlignmentBytes.
+  struct Range {
+    uint64_t offset_bytes = 0;
+    uint64_t length_bytes = 0;
+  };
+  // Where that range of the tile's current version lies; the first byte's place in the lease is `lease_offset_bytes`.
+  // Nothing while that version is still being written.
+  std::optional<Reading> begin_read(TileId tile, Range range, uint64_t lease_offset_bytes = 0);
+  std::optional<Reading> begin_read(TileId tile) { return begin_read(tile, whole(tile)); }
+  Range whole(TileId tile) const;
+  // The bytes have arrived or never will.
+  void end_read(TileSlot place);
+
+  struct Writing {
+    TileSlot place;
+    std::vector<Extent> extents;
+  };
+  // A free slot for the tile's next version. `speculative` keeps the current version for a discard(). `final` is
+  // current at once, and may take a slot whose version was never made durable.
+  // Refused where the store has failed or no slot is free: the root that still names one is not durable yet, or I/O on
+  // it has not ended. Where tiles have one slot, nothing means not yet, and to ask again when I/O has ended: first the
+  // root must say that the slot may be torn.
+  Result<std::optional<Writing>> begin_write(TileId tile, Update update, uint64_t lease_offset_bytes = 0);
+  // The write has ended well.
+  void written(TileSlot place, std::span<const uint64_t> checksums);
+  // The write has failed. If it was speculative, only discard() can follow; else the store has failed.
+  void write_failed(TileSlot place, const Status& why);
+
+  // The speculative writes since the last confirm() or discard() become current, landed or not; or are dropped, and
+  // their slots are free as soon as their I/O has ended.
+  void confirm();
+  void discard();
+
+  // Makes the current version of every tile durable together with `payload`, once every write begun so far has ended;
+  // calls `done` from inside engine.poll(). Later reads and writes go on meanwhile.
+  // Unconfirmed writes are the next step's and stay out of it. REQUIRES: not committing().
+  void commit(RootPayload payload, std::function<void(Status)> done);
+  bool committing() const;
+  void set_barriers(CommitBarriers barriers);
+
+  // Reads everything that the newest durable root names and compares every checksum. `memory` as in CreateOptions.
+  // Blocks. REQUIRES: no commit meanwhile.
+  Result<ScrubReport> scrub(std::span<std::byte> memory, const ScrubProgress& progress = {});
+
+ private:
+  TileStore(IoEngine& engine, std::unique_ptr<StoreParts> parts, ChecksumFunction checksum);
+
+  void ended_write(TileSlot place);
+  void mark_torn();
+  void write_root();
+  RootRecord next_root(RootRecord::State state, const RootPayload& payload) const;
+  std::vector<RootWriter::PlacedPage> changed_pages(RootRecord& root);
+  Status refuse_removed() const;
+  void committed(const RootRecord& root, const Status& outcome);
+  void fail(const Status& why);
+
+  IoEngine& engine_;
+  const ChecksumFunction checksum_;
+  const std::unique_ptr<StoreParts> parts_;
+
+  SlotTable tiles_;
+  SlotTable pages_;
+  // By slot: the checksums of what was last written there.
+  std::vector<TileTable> versions_;
+
+  RootWriter writer_;
+  CommitBarriers barriers_;
+  std::optional<RootPayload> payload_under_way_;
+  std::function<void(Status)> done_;
+  StoreCounters counters_;
+  Status status_;
+};
+
+}  // namespace penstock::aio

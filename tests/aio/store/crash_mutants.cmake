@@ -1,0 +1,106 @@
+# A crash suite is worth what it catches. Each mutant is one source with one rule of the commit protocol broken; the
+# crash tests, linked with it in place of the real one, must fail, and say "caught".
+
+if(PENSTOCK_SANITIZE)
+  return()  # the unbroken suite runs there
+endif()
+
+# The suite over the store alone, and the one over the engine.
+foreach(suite aio/store/crash runtime/engine_crash)
+  get_filename_component(name ${suite} NAME)
+  add_library(${name}_test_object OBJECT ${PROJECT_SOURCE_DIR}/tests/${suite}_test.cpp)
+  target_include_directories(${name}_test_object PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name}_test_object PRIVATE penstock_test_support GTest::gtest)
+  penstock_compile_soon(${name}_test_object)
+endforeach()
+
+# penstock_mutant(SUITE NAME TESTS FILE TEXT REPLACEMENT [TEXT REPLACEMENT]...): every TEXT must be there; TESTS is the
+# part of the suite that is known to catch it.
+function(penstock_mutant suite name tests file)
+  file(READ ${PROJECT_SOURCE_DIR}/${file} source)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+  math(EXPR last "${ARGC} - 1")
+  foreach(i RANGE 4 ${last} 2)
+    math(EXPR j "${i} + 1")
+    string(FIND "${source}" "${ARGV${i}}" found)
+    if(found EQUAL -1)
+      message(FATAL_ERROR "crash mutant ${name}: ${file} no longer has: ${ARGV${i}}")
+    endif()
+    string(REPLACE "${ARGV${i}}" "${ARGV${j}}" source "${source}")
+  endforeach()
+  get_filename_component(basename ${file} NAME)
+  set(mutant ${CMAKE_BINARY_DIR}/mutants/${suite}/${name}/${basename})
+  file(CONFIGURE OUTPUT ${mutant} CONTENT "${source}" @ONLY)
+
+  # The mutant's object defines what the library's would, so the linker never takes the latter.
+  set(program ${suite}_mutant_${name})
+  add_executable(${program} $<TARGET_OBJECTS:${suite}_test_object> ${mutant})
+  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_options(${program} PRIVATE -Wno-unused -Wno-unused-but-set-variable)
+  target_link_libraries(${program} PRIVATE penstock_test_support GTest::gtest GTest::gtest_main)
+  penstock_compile_soon(${program})
+  set(test_name CrashMutant.${name})
+  if(suite STREQUAL "engine_crash")
+    set(test_name EngineCrashMutant.${name})
+  endif()
+  add_test(NAME ${test_name} COMMAND ${program} --gtest_fail_fast --gtest_filter=*${tests}*)
+  set_tests_properties(${test_name} PROPERTIES PASS_REGULAR_EXPRESSION "caught: seed"
+    ENVIRONMENT CRASH_SEEDS=4 TIMEOUT 300)
+endfunction()
+
+penstock_mutant(crash no_data_flush EveryEventIsACut aio/store/root_writer.cpp
+  "on_every_drive(write_to, &RootWriter::flush_data,"
+  "on_every_drive(write_to, &RootWriter::data_is_flushed,")
+
+penstock_mutant(crash one_drives_flush_missing EveryEventIsACut aio/store/root_writer.cpp
+  "return engine_.flush(file); }, &RootWriter::data_is_flushed,"
+  "return engine_.flush(file.drive() == 1 ? *files_.front() : file); }, &RootWriter::data_is_flushed,")
+
+penstock_mutant(crash no_root_flush EveryEventIsACut aio/store/root_writer.cpp
+  "on_every_drive(write_to, &RootWriter::flush_root,"
+  "on_every_drive(write_to, &RootWriter::root_is_flushed,")
+
+penstock_mutant(crash commit_before_tiles_have_landed EveryEventIsACut aio/store/tile_store.cpp
+  "if (tiles_.landing() == 0) write_root();"
+  "write_root();"
+  "tiles_.landing() == 0 && !writer_.busy()"
+  "false")
+
+penstock_mutant(crash flush_before_tiles_have_ended EveryEventIsACut tests/support/store_trainer.cpp
+  "engine_.write(writing->extents,"
+  "store_.written(writing->place, sums);
+  engine_.write(writing->extents,"
+  "if (written.ok()) return store_.written(place, sums);"
+  "if (written.ok()) return;")
+
+penstock_mutant(crash root_early EveryEventIsACut aio/store/root_writer.cpp
+  "on_every_drive([&](const File& file) { return engine_.flush(file); }, &RootWriter::data_is_flushed,
+                 &RootWriter::data_is_flushed);"
+  "for (const auto& file : files_) Transfer unawaited = engine_.flush(*file);
+  data_is_flushed();")
+
+penstock_mutant(crash slot_reused_early EveryEventIsACut tiering/store/slot_table.cpp
+  "slot == names.durable || slot == names.sealed"
+  "slot == names.sealed")
+
+penstock_mutant(crash unconfirmed_tile_published EveryEventIsACut tiering/store/slot_table.cpp
+  "names.sealed = names.current;"
+  "names.sealed = names.next != kNoSlot ? names.next : names.current;")
+
+penstock_mutant(crash rng_captured_late EveryEventIsACut tests/support/store_trainer.cpp
+  "store_.commit(*std::exchange(held_, std::nullopt),"
+  "held_->rng = numbers_.payload().rng;
+  store_.commit(*std::exchange(held_, std::nullopt),")
+
+# Beyond the protocol's eight: what a killed process leaves is not durable until the next one has flushed it.
+penstock_mutant(crash opened_without_flush WhatAKilledProcessLeft aio/store/store_recover.cpp
+  "PENSTOCK_TRY(flush_all(engine, files));"
+  "")
+
+penstock_mutant(crash root_under_way_forgotten EveryEventIsACut tiering/store/slot_table.cpp
+  "slot == names.durable || slot == names.sealed"
+  "slot == names.durable")
+
+penstock_mutant(crash complete_before_it_is AHalfCreatedStore tiering/store/store_header.cpp
+  "out.put(static_cast<uint8_t>(state));"
+  "out.put(static_cast<uint8_t>(State::complete));")

@@ -1,0 +1,341 @@
+#include "cpu_optim/update_workers.h"
+
+#include <gtest/gtest.h>
+
+#include <oneapi/tbb/global_control.h>
+#include <oneapi/tbb/parallel_for.h>
+#include <oneapi/tbb/task_arena.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <latch>
+#include <set>
+#include <thread>
+
+#include "cpu_optim/processor_set.h"
+#include "tests/cpu_optim/tile_world.h"
+#include "tests/support/instrumented.h"
+#include "tests/support/watchdog.h"
+
+namespace penstock::cpu_optim {
+namespace {
+
+constexpr uint64_t kElements = 5 * kBlockElements + 999;
+
+struct World {
+  StateForm form;
+  TileUpdater updater{form};
+  StepNumbers numbers = numbers_of(form.optimizer, usual_hyper(form.optimizer), 1);
+  std::vector<NumbersRun> runs = {{numbers}};
+  Tile tile{form, kElements};
+  std::vector<std::byte> gradient;
+  std::vector<double> sums = std::vector<double>(6);
+  std::vector<uint64_t> checksums = std::vector<uint64_t>(updater.checksum_count(kElements));
+
+  explicit World(uint64_t seed = 1, MomentForm moments = MomentForm::bf16) : form{.moments = moments} {
+    Random random(seed);
+    tile.fill_masters(random, Numbers::ordinary);
+    gradient = gradients(form.gradient, kElements, random, Numbers::ordinary);
+  }
+  TileJob job() {
+    TileJob job{&updater, tile.view(gradient.data(), 0, kElements), runs, {}};
+    job.notes.square_sums = sums;
+    job.notes.checksum_seed = 9;
+    job.notes.target_checksums = checksums;
+    return job;
+  }
+};
+
+TEST(UpdateWorkers, LeavesTheBytesOfOneThreadWhateverTheNumberOfThreads) {
+  for (MomentForm moments : {MomentForm::fp32, MomentForm::bf16, MomentForm::int8}) {
+    World alone(1, moments);
+    TileJob job = alone.job();
+    alone.updater.update(job.tile, job.numbers, job.notes);
+    for (uint32_t threads : {1u, 2u, 3u, 7u}) {
+      UpdateWorkers arena({.threads = threads});
+      World shared(1, moments);
+      EXPECT_TRUE(arena.run(shared.job()).ok());
+      EXPECT_EQ(shared.tile.difference(alone.tile), "") << threads << " threads";
+      EXPECT_EQ(shared.sums, alone.sums);
+      EXPECT_EQ(shared.checksums, alone.checksums);
+    }
+  }
+}
+
+TEST(UpdateWorkers, CallsDoneOnceForEveryJobWithoutBlockingTheCaller) {
+  constexpr int kJobs = test::kStride == 1 ? 40 : 12;
+  std::vector<std::unique_ptr<World>> worlds;
+  for (int i = 0; i < kJobs; ++i) worlds.push_back(std::make_unique<World>(i));
+  const int event = eventfd(0, EFD_SEMAPHORE);
+  ASSERT_GE(event, 0);
+  std::atomic<int> not_ok{0};
+  {
+    UpdateWorkers arena({.threads = 3});
+    for (auto& world : worlds) {
+      arena.enqueue(world->job(), [&](const TileReport& report) {
+        if (!report.ok()) ++not_ok;
+        const uint64_t one = 1;
+        if (write(event, &one, sizeof one) != sizeof one) ++not_ok;
+      });
+    }
+    for (int i = 0; i < kJobs; ++i) {
+      uint64_t one = 0;
+      ASSERT_EQ(read(event, &one, sizeof one), static_cast<ssize_t>(sizeof one));
+    }
+  }
+  close(event);
+  EXPECT_EQ(not_ok, 0);
+  for (int i = 0; i < kJobs; ++i) {
+    World alone(i);
+    alone.updater.update(alone.job().tile, alone.numbers);
+    ASSERT_EQ(worlds[i]->tile.difference(alone.tile), "") << "job " << i;
+  }
+}
+
+TEST(UpdateWorkers, WaitsForItsJobsBeforeItEnds) {
+  World world;
+  std::atomic<bool> done{false};
+  {
+    UpdateWorkers arena({.threads = 2});
+    arena.enqueue(world.job(), [&](const TileReport&) { done = true; });
+  }
+  EXPECT_TRUE(done);
+}
+
+TEST(UpdateWorkers, ReportsTheFirstMismatchOfAllPieces) {
+  World world(3);
+  world.updater.update(world.job().tile, world.numbers, world.job().notes);
+  std::vector<uint64_t> expected = world.checksums;
+  World again(3);
+  again.tile = world.tile;
+  expected[6] ^= 1;
+  expected[17] ^= 1;
+  TileJob job = again.job();
+  job.notes.expected_checksums = expected;
+  UpdateWorkers arena({.threads = 3});
+  EXPECT_EQ(arena.run(job).checksum_mismatch, 6u);
+}
+
+TEST(UpdateWorkers, IsDoneWithATileOfNothingAtOnce) {
+  Watchdog watchdog(std::chrono::seconds(20), "an empty tile");
+  UpdateWorkers arena({.threads = 2, .inline_elements = 0});
+  const TileUpdater updater{StateForm()};
+  EXPECT_TRUE(arena.run({.updater = &updater, .tile = {}, .numbers = {}, .notes = {}}).gradient_finite);
+}
+
+TEST(UpdateWorkers, UpdatesSmallTilesOnTheCallersThread) {
+  UpdateWorkers arena({.threads = 2, .inline_elements = 1000});
+  std::set<std::thread::id> threads;
+  arena.for_pieces(100, 1000, [&](uint64_t, uint64_t) { threads.insert(std::this_thread::get_id()); });
+  EXPECT_EQ(threads, std::set{std::this_thread::get_id()});
+}
+
+TEST(UpdateWorkers, NeverHasMoreThreadsAtWorkThanItWasGiven) {
+  for (uint32_t threads : {1u, 2u, 4u}) {
+    UpdateWorkers arena({.threads = threads});
+    EXPECT_EQ(arena.threads(), threads);
+    std::atomic<int> working{0}, most{0};
+    std::atomic<uint64_t> covered{0};
+    arena.for_pieces(1 << 16, 64, [&](uint64_t begin, uint64_t end) {
+      const int now = ++working;
+      for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      covered += end - begin;
+      --working;
+    });
+    EXPECT_EQ(covered, 1u << 16);
+    EXPECT_LE(most, static_cast<int>(threads));
+    EXPECT_GE(most, 1);
+  }
+}
+
+// oneTBB's own threads come without the sanitizer's instrumentation, so whatever they touch seems to race.
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kSeesOneTbb = false;
+#else
+constexpr bool kSeesOneTbb = true;
+#endif
+
+// Bodies that go on only when so many of them run at once.
+std::function<void(uint64_t, uint64_t)> meeting(std::latch& all) {
+  return [&all](uint64_t, uint64_t) { all.arrive_and_wait(); };
+}
+
+TEST(UpdateWorkers, HasItsThreadsWhateverOtherArenasAndATrainersOneTbbHave) {
+  Watchdog watchdog(std::chrono::seconds(60), "two arenas of three threads, and four threads of oneTBB,");
+  constexpr int kThreads = 3, kOfTrainer = kSeesOneTbb ? 4 : 1;
+  tbb::global_control limit(tbb::global_control::max_allowed_parallelism, kOfTrainer);
+  UpdateWorkers first({.threads = kThreads}), second({.threads = kThreads});
+  EXPECT_EQ(tbb::global_control::active_value(tbb::global_control::max_allowed_parallelism), size_t{kOfTrainer});
+  std::latch all(2 * kThreads + kOfTrainer);
+  std::thread in_first([&] { first.for_pieces(kThreads, 1, meeting(all)); });
+  std::thread in_second([&] { second.for_pieces(kThreads, 1, meeting(all)); });
+  if (kSeesOneTbb) {
+    tbb::task_arena(kOfTrainer).execute([&] {
+      const auto meet = [&](int) { all.arrive_and_wait(); };
+      tbb::parallel_for(0, kOfTrainer, meet, tbb::simple_partitioner());
+    });
+  } else {
+    all.arrive_and_wait();
+  }
+  in_first.join();
+  in_second.join();
+}
+
+TEST(UpdateWorkers, IsNotBoundByATrainersLimit) {
+  Watchdog watchdog(std::chrono::seconds(60), "an arena of three threads where oneTBB may have one");
+  tbb::global_control limit(tbb::global_control::max_allowed_parallelism, 1);
+  UpdateWorkers arena({.threads = 3});
+  std::latch all(3);
+  arena.for_pieces(3, 1, meeting(all));
+}
+
+TEST(UpdateWorkers, KeepsWhatABodyStartsWithOneTbbOnThatBodysWorker) {
+  if (!kSeesOneTbb) GTEST_SKIP() << "oneTBB is not instrumented";
+  UpdateWorkers arena({.threads = 2});
+  std::atomic<int> elsewhere{0}, pieces{0};
+  arena.for_pieces(8, 1, [&](uint64_t, uint64_t) {
+    const auto worker = std::this_thread::get_id();
+    tbb::parallel_for(0, 50, [&](int) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      elsewhere += std::this_thread::get_id() != worker;
+      ++pieces;
+    });
+  });
+  EXPECT_EQ(elsewhere, 0);
+  EXPECT_EQ(pieces, 8 * 50);
+}
+
+TEST(UpdateWorkers, LetsItsWorkersWaitForTheArenaItself) {
+  Watchdog watchdog(std::chrono::seconds(60), "a body that shares out work in its own arena");
+  for (uint32_t threads : {2u, 1u, 3u}) {
+    if (threads != 2 && test::kStride != 1) continue;
+    UpdateWorkers arena({.threads = threads, .inline_elements = 0});
+    std::vector<std::unique_ptr<World>> worlds;
+    for (int i = 0; i < 4; ++i) worlds.push_back(std::make_unique<World>(i));
+    std::atomic<uint64_t> covered{0};
+    arena.for_pieces(worlds.size(), 1, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i) arena.run(worlds[i]->job());
+      arena.for_pieces(1000, 10, [&](uint64_t first, uint64_t last) { covered += last - first; });
+    });
+    EXPECT_EQ(covered, 4000u);
+    for (int i = 0; i < 4; ++i) {
+      World alone(i);
+      alone.updater.update(alone.job().tile, alone.numbers);
+      EXPECT_EQ(worlds[i]->tile.difference(alone.tile), "") << threads << " threads, tile " << i;
+    }
+  }
+}
+
+TEST(UpdateWorkers, RefusesThreadsAndPlacesThatThereAreNot) {
+  EXPECT_TRUE(validate(UpdateWorkersOptions{}).ok());
+  for (uint32_t threads : {~0u, 1u << 31, UpdateWorkersOptions::kThreadsMax + 1}) {
+    EXPECT_FALSE(validate(UpdateWorkersOptions{.threads = threads}).ok()) << threads;
+  }
+  for (int cpu : {-1, CPU_SETSIZE, ProcessorSet::kProcessorsMax, std::numeric_limits<int>::max()}) {
+    EXPECT_FALSE(validate(UpdateWorkersOptions{.cpus = {0, cpu}}).ok()) << cpu;
+  }
+  EXPECT_FALSE(validate(UpdateWorkersOptions{.cpus = {0}, .numa_node = 0}).ok());
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // arenas of other tests have left oneTBB's threads behind
+  EXPECT_DEATH(UpdateWorkers({.threads = ~0u}), "threads: 4294967295");
+}
+
+// In a process of its own: tries to make an arena of 64 threads, says what came of it, and that one of a single thread
+// can then be made, for which those of the first must be gone.
+[[noreturn]] void be_refused_and_exit() {
+  const auto refused = UpdateWorkers::make({.threads = 64});
+  if (refused.ok()) _exit(0);
+  std::fprintf(stderr, "%s\ntry: %s\n", refused.status().message().c_str(), refused.status().remedy().c_str());
+  auto single = UpdateWorkers::make({.threads = 1});
+  // The system counts a thread for a moment after it was joined.
+  for (int i = 0; i < 1000 && !single.ok(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    single = UpdateWorkers::make({.threads = 1});
+  }
+  if (single.ok()) (*single)->for_pieces(2, 1, [](uint64_t, uint64_t) {});
+  _exit(single.ok() ? static_cast<int>(refused.status().code()) : 1);
+}
+
+constexpr const char* kRefusedThreads =
+    "start update threads: [1-9][0-9]? of 64: EAGAIN .*\ntry: ask for fewer threads, or raise `ulimit -u`";
+
+TEST(UpdateWorkers, IsRefusedMoreThreadsThanAUserMayHave) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become a user who has no other threads";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto as_a_user_with_few_threads = [] {
+    const rlimit few{4, 4};
+    if (setrlimit(RLIMIT_NPROC, &few) != 0 || setresuid(54329, 54329, 54329) != 0) _exit(1);
+    be_refused_and_exit();
+  };
+  EXPECT_EXIT(as_a_user_with_few_threads(), testing::ExitedWithCode(static_cast<int>(Code::kEnvironment)),
+              kRefusedThreads);
+}
+
+TEST(UpdateWorkers, IsRefusedThreadsWhoseStacksHaveNoPlace) {
+  if (test::kStride != 1) GTEST_SKIP() << "sanitizers take address space without limit";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto in_little_address_space = [] {
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + 32 * kMiB;  // stacks take 8 MiB each
+    const rlimit little{bytes, bytes};
+    if (setrlimit(RLIMIT_AS, &little) != 0) _exit(1);
+    be_refused_and_exit();
+  };
+  EXPECT_EXIT(in_little_address_space(), testing::ExitedWithCode(static_cast<int>(Code::kEnvironment)),
+              kRefusedThreads);
+}
+
+TEST(UpdateWorkers, HasAThreadForEachProcessorOfItsNumaNode) {
+  if (test::kStride != 1) GTEST_SKIP() << "sanitizers end a program that lets oneTBB load what knows of NUMA nodes";
+  EXPECT_TRUE(validate(UpdateWorkersOptions{.numa_node = 0}).ok());
+  EXPECT_FALSE(validate(UpdateWorkersOptions{.numa_node = 4711}).ok());
+  UpdateWorkers arena({.numa_node = 0});
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  EXPECT_GE(arena.threads(), 1u);
+  EXPECT_LE(arena.threads(), static_cast<uint32_t>(CPU_COUNT(&allowed)));
+  std::atomic<uint64_t> covered{0};
+  arena.for_pieces(100, 1, [&](uint64_t begin, uint64_t end) { covered += end - begin; });
+  EXPECT_EQ(covered, 100u);
+}
+
+TEST(ProcessorSet, HoldsProcessorsBeyondWhatTheLibrarysSetDoes) {
+  for (int cpu : {0, CPU_SETSIZE - 1, CPU_SETSIZE, ProcessorSet::kProcessorsMax - 1}) {
+    const ProcessorSet one = ProcessorSet::of_one(cpu);
+    EXPECT_EQ(one.count(), 1) << cpu;
+    EXPECT_TRUE(one.has(cpu)) << cpu;
+    EXPECT_FALSE(one.has(cpu ^ 1)) << cpu;
+  }
+  for (int cpu : {-1, ProcessorSet::kProcessorsMax}) EXPECT_EQ(ProcessorSet::of_one(cpu).count(), 0) << cpu;
+  EXPECT_GE(ProcessorSet::allowed().count(), 1);
+}
+
+TEST(UpdateWorkers, PinsItsWorkersAndNobodyElse) {
+  cpu_set_t before;
+  CPU_ZERO(&before);
+  sched_getaffinity(0, sizeof before, &before);
+  if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "one processor: nothing to tell apart";
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &before)) ++cpu;
+  UpdateWorkers arena({.threads = 2, .cpus = {cpu}});
+  std::atomic<int> elsewhere{0};
+  arena.for_pieces(1 << 12, 64, [&](uint64_t, uint64_t) {
+    if (sched_getcpu() != cpu) ++elsewhere;
+  });
+  EXPECT_EQ(elsewhere, 0);
+  cpu_set_t after;
+  CPU_ZERO(&after);
+  sched_getaffinity(0, sizeof after, &after);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+}
+
+}  // namespace
+}  // namespace penstock::cpu_optim

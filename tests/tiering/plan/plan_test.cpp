@@ -1,0 +1,247 @@
+// Thousands of random models, budgets and fates: every plan keeps its rules, ends, and computes what a plain loop does.
+#include <gtest/gtest.h>
+
+#include "tests/support/instrumented.h"
+#include "tests/support/plan_world.h"
+#include "tests/support/random_plans.h"
+#include "tiering/plan/planner.h"
+#include "tiering/plan/simulator.h"
+
+namespace penstock {
+namespace {
+
+using test::RandomPlans;
+
+TEST_F(RandomPlans, KeepTheirRulesAndTheirBudgets) {
+  for_each_plan(2000, [](const PlanRequest& request, const Plan& plan, std::mt19937_64&) {
+    Status status = validate(plan);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_LE(plan.needed_bytes(Tier::host), request.budgets.host_bytes);
+    EXPECT_LE(plan.needed_bytes(Tier::device), request.budgets.device_bytes);
+  });
+}
+
+TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
+  uint64_t redone = 0, deferred = 0, read_twice = 0;
+  for_each_plan(test::fewer(8000), [&](const PlanRequest& request, const Plan& plan, std::mt19937_64& random) {
+    test::WorldOptions options;
+    options.seed = random();
+    options.slots = slots_per_tile(request);
+    options.some_absent = random() % 2 == 0;
+    options.gradients = static_cast<test::WorldOptions::Gradients>(random() % 3);
+    for (uint64_t step = 0; step < options.steps; ++step) {
+      options.verdicts.push_back(static_cast<Verdict>(random() % 3));
+      options.speculate.push_back(random() % 3 != 0);
+    }
+    test::PlanWorld world(plan, options);
+    EXPECT_EQ(world.run(), "") << to_text(plan).substr(0, 4000);
+    // Only gradients that come in another order than planned can have a state read twice.
+    if (options.gradients == test::WorldOptions::Gradients::as_planned) {
+      EXPECT_LE(world.moves_issued(MoveKind::read_state), options.steps * plan.tiles.size());
+    } else {
+      read_twice += world.moves_issued(MoveKind::read_state) > options.steps * plan.tiles.size();
+    }
+    redone += world.moves_issued(MoveKind::update_again);
+    deferred += world.moves_issued(MoveKind::return_gradient);
+  });
+  EXPECT_GT(redone, test::fewer(500));
+  EXPECT_GT(deferred, test::fewer(500));
+  EXPECT_GT(read_twice, 0u);
+}
+
+TEST_F(RandomPlans, EndInTheSimulatorAndMoveTheBytesTheyAnnounce) {
+  for_each_plan(500, [](const PlanRequest& request, const Plan& plan, std::mt19937_64&) {
+    SimulationOptions options;
+    options.gradient_s = [](uint32_t) { return 1e-4; };
+    Simulation simulation = simulate(plan, request.machine, options);
+    EXPECT_GE(simulation.total_s, 0);
+    for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) {
+      // Such a gradient may or may not have left before the verdict.
+      if (plan.placements[tile].state == Tier::host && plan.of_tile[tile].spill != kNoMove) return;
+    }
+    for (uint64_t step = 0; step < options.steps; ++step) {
+      if (!plan.durability.durable_after(step)) continue;
+      EXPECT_EQ(simulation.steps[step].read_bytes, plan.read_bytes());
+      EXPECT_EQ(simulation.steps[step].written_bytes, plan.written_bytes());
+    }
+  });
+}
+
+TEST_F(RandomPlans, TakeAsLongForEachOfFourStepsAsOfMany) {
+  for_each_plan(300, [](const PlanRequest& request, const Plan& plan, std::mt19937_64&) {
+    if (plan.durability.kind != Durability::Kind::step) return;  // steps differ
+    SimulationOptions options;
+    const double few_s = simulate(plan, request.machine, options).step_s;
+    options.steps = 24;
+    const double many_s = simulate(plan, request.machine, options).step_s;
+    EXPECT_NEAR(few_s, many_s, 0.01 * many_s);
+  });
+}
+
+TEST(Planner, SaysWhatIsNeededAndWhatThereIs) {
+  PlanRequest request;
+  request.workload.units = {Unit{.name = "u", .elements = 1 << 20, .parameters = {}}};
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = 100'000;
+  Result<Plan> plan = make_plan(request);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().code(), Code::kDoesNotFit);
+  EXPECT_NE(plan.status().message().find("100000 B"), std::string::npos) << plan.status().message();
+  EXPECT_NE(plan.status().remedy().find("--budget host="), std::string::npos);
+}
+
+// Each tile has its lines in the plan's books: of the smallest tiles, these alone would be 7 GiB.
+TEST(Planner, FindsTheLargeTilesThatFitWhereSmallOnesDoNot) {
+  PlanRequest request;
+  request.workload.units.assign(80, Unit{.name = "u", .elements = 875'000'000, .parameters = {}});
+  request.workload.clipping.on = true;
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = 420 * kMiB;
+  Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_LE(plan->needed_bytes(Tier::host), request.budgets.host_bytes);
+
+  request.budgets.host_bytes = 300 * kMiB;
+  plan = make_plan(request);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().code(), Code::kDoesNotFit);
+}
+
+TEST(Planner, MovesTheFewestBytes) {
+  PlanRequest request;
+  const uint64_t elements = 1 << 24;
+  request.workload.units = {Unit{.name = "u", .elements = elements, .parameters = {}}};
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  request.choices.host_state_share = 0;
+  request.choices.weights = WeightRest::host;
+  Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->read_bytes(), 10 * elements);
+  EXPECT_EQ(plan->written_bytes(), 12 * elements);
+
+  request.workload.units[0].forward_s = request.workload.units[0].backward_s = 1e-3;
+  request.workload.pass = Pass::training;
+  request.choices.weights = WeightRest::nvme;
+  plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->read_bytes(), 14 * elements);
+  EXPECT_EQ(plan->written_bytes(), 12 * elements);
+}
+
+// Embedding, blocks, and a head that is computed with the embedding's weights.
+PlanRequest tied_request() {
+  PlanRequest request;
+  Workload& work = request.workload;
+  work.units.assign(10,
+                    Unit{.name = "u", .elements = 1 << 20, .parameters = {}, .forward_s = 1e-3, .backward_s = 2e-3});
+  work.units.front().elements = 8 << 20;
+  work.units.front().uses = 2;
+  work.units.back().elements = 1 << 10;
+  work.units.back().also_uses = 0;
+  work.pass = Pass::training;
+  work.micro_batches = 4;
+  request.machine = test::test_machine(true);
+  request.budgets = {kGiB, kGiB};
+  return request;
+}
+
+TEST(Planner, ATiedGradientLeavesTheDeviceOnceForEachOfItsUses) {
+  const PlanRequest request = tied_request();
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  uint64_t lowered = 0;
+  for (const Move& move : plan->moves) lowered += move.kind == MoveKind::lower_gradient ? move.bytes : 0;
+  EXPECT_EQ(lowered, 2 * (request.workload.elements() + request.workload.units.front().elements));
+}
+
+TEST(Planner, OfATiedModelOnlyTheTiedSumLastsAllOfBackward) {
+  PlanRequest request = tied_request();
+  auto accumulated_sums = [&] {
+    const Result<Plan> plan = make_plan(request);
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    return plan.ok() ? plan->accumulated_bytes / accumulator_bytes(request.workload) : 0;
+  };
+  EXPECT_EQ(accumulated_sums(), 3u);  // and two of the others, one after another
+  request.choices.micro_batch_group = 2;
+  EXPECT_EQ(accumulated_sums(), 10u);
+  request.choices.micro_batch_group.reset();
+  request.workload.micro_batches = 1;
+  EXPECT_EQ(accumulated_sums(), 1u);
+}
+
+TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
+  PlanRequest request;
+  const uint64_t elements = 1 << 24;
+  request.workload.units = {Unit{.name = "u", .elements = elements, .parameters = {}}};
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = 12 * elements + 256 * kMiB;
+  Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->read_bytes(), 0u);
+  EXPECT_EQ(plan->written_bytes(), 12 * elements);
+}
+
+// Small requests keep a drive as busy as large ones only if more of them are under way.
+TEST(PlanRun, FillsALaneByBytesInPlanOrder) {
+  PlanRequest request;
+  request.workload.units = {Unit{.name = "u", .elements = 1 << 24, .parameters = {}}};
+  request.workload.clipping.on = true;
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  request.choices.host_state_share = request.choices.retained_host_share = 0;
+  Result<Plan> made = make_plan(request);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  Plan& plan = *made;
+  const uint64_t spill_bytes = plan.tiles[0].gradient_bytes, write_bytes = plan.tiles[0].slot_bytes();
+  plan.lane_room[static_cast<size_t>(Lane::nvme_write)] = write_bytes + 3 * spill_bytes;
+
+  PlanRun run(plan);
+  run.begin(0, {});
+  auto give_gradient = [&] {
+    const std::optional<uint32_t> tile = run.next_gradient(0);
+    ASSERT_TRUE(tile && run.try_take_gradient(0, *tile));
+    run.gradient_complete(0, *tile);
+  };
+  auto issued = [&](Lane lane) {
+    std::vector<PlanRun::Ticket> all;
+    while (const auto ticket = run.next(lane)) all.push_back(*ticket);
+    return all;
+  };
+  for (int i = 0; i < 4; ++i) give_gradient();
+  const std::vector<PlanRun::Ticket> spills = issued(Lane::nvme_write);
+  EXPECT_EQ(spills.size(), 4u);
+  const std::vector<PlanRun::Ticket> reads = issued(Lane::nvme_read);
+  ASSERT_FALSE(reads.empty());
+  run.ended(reads.front());
+  const std::vector<PlanRun::Ticket> updates = issued(Lane::update);
+  ASSERT_EQ(updates.size(), 1u);
+  run.ended(updates.front());
+
+  // The first tile's state has room only when one of the four spills has ended, and a later spill does not overtake it.
+  give_gradient();
+  EXPECT_TRUE(issued(Lane::nvme_write).empty());
+  run.ended(spills.front());
+  const std::vector<PlanRun::Ticket> next = issued(Lane::nvme_write);
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(plan.moves[next.front().move].kind, MoveKind::write_state);
+}
+
+TEST(Simulator, HidesTheUpdateBehindTheDrive) {
+  PlanRequest request;
+  const uint64_t elements = 1 << 28;
+  request.workload.units = {Unit{.name = "u", .elements = elements, .parameters = {}}};
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  request.choices.host_state_share = 0;
+  request.choices.weights = WeightRest::host;
+  Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok());
+  Simulation simulation = simulate(*plan, request.machine, {});
+  double floor_s = 20.0 * static_cast<double>(elements) / 3.8e9 + 2.0 * static_cast<double>(elements) / 4e9;
+  EXPECT_GE(simulation.step_s, 0.99 * floor_s);
+  EXPECT_LE(simulation.step_s, 1.05 * floor_s);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,191 @@
+#include "tiering/store/store_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/support/damage.h"
+#include "tests/support/store_shapes.h"
+
+namespace penstock {
+namespace {
+
+struct Taken {
+  uint64_t from, to;
+  bool operator<(const Taken& other) const { return from < other.from; }
+};
+
+std::vector<std::vector<Taken>> all_runs(const StoreShape& shape, const StoreLayout& layout) {
+  std::vector<std::vector<Taken>> runs(layout.drives());
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+    for (uint32_t slot = 0; slot < layout.slots_of(tile); ++slot) {
+      for (const StoreLayout::Piece& piece : layout.pieces(tile, slot, 0, layout.tile_bytes(tile))) {
+        runs[piece.drive].push_back({piece.file_offset_bytes, piece.file_offset_bytes + piece.length_bytes});
+      }
+    }
+  }
+  for (uint32_t drive = 0; drive < layout.drives(); ++drive) {
+    for (uint32_t page = 0; page < layout.table().pages(); ++page) {
+      for (uint32_t slot = 0; slot < layout.page_slots(); ++slot) {
+        uint64_t at = layout.page_offset(page, slot);
+        runs[drive].push_back({at, at + layout.table().page_bytes()});
+      }
+    }
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      runs[drive].push_back({StoreLayout::header_offset(copy), StoreLayout::header_offset(copy) + kRecordBytes});
+      runs[drive].push_back({StoreLayout::root_offset(copy), StoreLayout::root_offset(copy) + kRecordBytes});
+    }
+    runs[drive].push_back({StoreLayout::shape_offset(), StoreLayout::shape_offset() + shape.encode().size()});
+  }
+  return runs;
+}
+
+TEST(StoreLayout, GivesEveryByteAPlaceOfItsOwn) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    StoreShape shape = random_shape(random);
+    std::vector<uint32_t> shares(1 + random() % 4);
+    for (uint32_t& share : shares) share = 1 + static_cast<uint32_t>(random() % kShareWhole);
+    StoreLayout layout(shape, 1 + static_cast<uint32_t>(random() % 3), shares);
+    std::vector<std::vector<Taken>> runs = all_runs(shape, layout);
+    for (uint32_t drive = 0; drive < layout.drives(); ++drive) {
+      std::sort(runs[drive].begin(), runs[drive].end());
+      for (size_t i = 0; i < runs[drive].size(); ++i) {
+        ASSERT_LE(runs[drive][i].to, layout.file_bytes(drive));
+        if (i > 0) {
+          ASSERT_LE(runs[drive][i - 1].to, runs[drive][i].from);
+        }
+      }
+    }
+  }
+}
+
+TEST(StoreLayout, CutsAnyRangeOfATileInOrderAndWithoutGaps) {
+  std::mt19937_64 random(3);
+  StoreShape shape = small_shape(3, 40 * kBlockElements, 16 * kBlockElements);
+  StoreLayout layout(shape, 2, {3000, 6000, 1000});
+  for (int i = 0; i < 2000; ++i) {
+    TileId tile = static_cast<TileId>(random() % shape.tiles.size());
+    uint64_t sectors = layout.tile_bytes(tile) / 4096;
+    uint64_t from = random() % sectors * 4096, length = (1 + random() % (sectors - from / 4096)) * 4096;
+    std::vector<StoreLayout::Piece> whole = layout.pieces(tile, 0, 0, layout.tile_bytes(tile));
+    uint64_t at = from;
+    for (const StoreLayout::Piece& piece : layout.pieces(tile, 0, from, length)) {
+      ASSERT_EQ(piece.tile_offset_bytes, at);
+      ASSERT_EQ(piece.file_offset_bytes % 4096, 0u);
+      at += piece.length_bytes;
+    }
+    ASSERT_EQ(at, from + length);
+  }
+}
+
+TEST(StoreLayout, FollowsTheSharesForWeightsAndForStatesAlike) {
+  StoreShape shape = small_shape(40, 16 * kBlockElements, 16 * kBlockElements);
+  const std::vector<uint32_t> shares = {7500, 2000, 500};
+  StoreLayout layout(shape, 2, shares);
+  for (bool weight : {true, false}) {
+    std::vector<double> bytes(3, 0);
+    double sum = 0;
+    for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+      if (!shape.kind(tile).updated) continue;
+      TileLayout planes = shape.layout(tile);
+      uint64_t split = planes.places[1].offset_bytes;
+      uint64_t from = weight ? 0 : split, length = weight ? split : planes.size_bytes - split;
+      for (const StoreLayout::Piece& piece : layout.pieces(tile, 0, from, length)) {
+        bytes[piece.drive] += static_cast<double>(piece.length_bytes);
+        sum += static_cast<double>(piece.length_bytes);
+      }
+    }
+    for (size_t drive = 0; drive < 3; ++drive) EXPECT_NEAR(bytes[drive] / sum, shares[drive] / 10000.0, 0.03);
+  }
+}
+
+TEST(StoreLayout, KeepsAllDrivesBusyWithOneLargeTile) {
+  StoreShape shape = small_shape(1, 16 * kBlockElements, 16 * kBlockElements);
+  StoreLayout layout(shape, 2, {1, 1, 1});
+  TileLayout planes = shape.layout(0);
+  uint64_t split = planes.places[1].offset_bytes;
+  EXPECT_EQ(layout.pieces(0, 0, split, planes.size_bytes - split).size(), 3u) << "10 MiB of states";
+}
+
+TEST(StoreLayout, GivesFrozenTilesOneSlot) {
+  StoreShape shape = small_shape(1, kBlockElements, kBlockElements);
+  StoreLayout one(shape, 1, {1}), two(shape, 2, {1}), three(shape, 3, {1});
+  EXPECT_EQ(two.slots_of(0), 2u);
+  EXPECT_EQ(two.slots_of(1), 1u);
+  EXPECT_EQ(three.file_bytes(0) - two.file_bytes(0), shape.layout(0).size_bytes);
+}
+
+TEST(StoreShape, ComesBackAsItWas) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    std::mt19937_64 random(seed);
+    StoreShape shape = random_shape(random);
+    Result<StoreShape> back = StoreShape::decode(shape.encode());
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(back->encode(), shape.encode());
+    EXPECT_EQ(back->digest(), shape.digest());
+  }
+}
+
+TEST(StoreShape, NeitherCrashesNorAcceptsNonsenseFromDamagedBytes) {
+  uint64_t accepted = 0;
+  for (uint64_t seed = 1; seed <= 30000; ++seed) {
+    std::mt19937_64 random(seed);
+    StoreShape shape = small_shape(1 + seed % 3, 3 * kBlockElements + seed % 100, kBlockElements);
+    Result<StoreShape> back = StoreShape::decode(damaged(shape.encode(), random));
+    if (!back.ok()) continue;
+    ++accepted;
+    ASSERT_TRUE(back->validate().ok()) << "seed " << seed;
+  }
+  EXPECT_LT(accepted, 30000u);
+}
+
+// Each field that says how many would wrap around, or ask for more memory than there is, where it is believed.
+TEST(StoreShape, RefusesMoreThanCanBeCounted) {
+  const StoreShape good = small_shape(2, 1000, kBlockElements);
+  std::vector<StoreShape> bad(6, good);
+  bad[5].tiles[0].first_element = bad[5].tiles[1].first_element = uint64_t{1} << 47;  // of two units
+  bad[0].tiles[0].elements = ~uint64_t{0};
+  bad[1].tiles[0].first_element = ~uint64_t{0};
+  for (StoreShape::Tile& tile : bad[2].tiles) tile.elements = uint64_t{1} << 47;  // too many together
+  bad[3].units[0].parameters[1].elements = ~uint64_t{0} - 400;
+  bad[4].units[0].parameters[1].first_element = ~uint64_t{0};
+  for (const StoreShape& shape : bad) {
+    EXPECT_EQ(shape.validate().code(), Code::kCorrupt);
+    EXPECT_EQ(StoreShape::decode(shape.encode()).status().code(), Code::kCorrupt);
+  }
+}
+
+TEST(StoreShape, RefusesWhatItWouldHaveWrittenOtherwise) {
+  StoreShape shape = small_shape(1, 1000, kBlockElements);
+  std::vector<std::byte> bytes = shape.encode();
+  shape.kinds[0].updated = false;
+  const std::vector<std::byte> frozen = shape.encode();
+  const auto at = std::mismatch(bytes.begin(), bytes.end(), frozen.begin()).first;  // where it says whether steps write
+  ASSERT_EQ(*at, std::byte{1});
+  *at = std::byte{2};
+  EXPECT_EQ(StoreShape::decode(bytes).status().code(), Code::kCorrupt);
+}
+
+TEST(StoreShape, SaysWhatDiffersFirst) {
+  StoreShape here = small_shape(3, 1000, kBlockElements), there = small_shape(3, 1200, kBlockElements);
+  EXPECT_EQ(here.first_difference(there), "unit h.0 has 1000 elements here and 1200 there");
+  EXPECT_EQ(here.first_difference(small_shape(2, 1000, kBlockElements)), "4 units here, 3 there");
+  EXPECT_EQ(here.first_difference(here), "");
+  StateForm lion;
+  lion.optimizer = OptimizerKind::lion;
+  EXPECT_EQ(here.first_difference(small_shape(3, 1000, kBlockElements, lion)),
+            "other optimizer states rest in the tiles");
+}
+
+TEST(StoreShape, NamesTheTensorsOfABlock) {
+  StoreShape shape = small_shape(1, 2 * kBlockElements, 2 * kBlockElements);
+  TileLayout layout = shape.layout(0);
+  EXPECT_EQ(describe_block(shape, 0, block_of(layout, 2 * kBlockElements, 0)), "h.0.attention[0..65536) weight");
+  EXPECT_EQ(describe_block(shape, 0, block_of(layout, 2 * kBlockElements, 4 + 2)), "h.0.mlp[0..65536) momentum");
+}
+
+}  // namespace
+}  // namespace penstock

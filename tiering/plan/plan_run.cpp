@@ -1,0 +1,472 @@
+#include "tiering/plan/plan_run.h"
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+size_t index(Lane lane) { return static_cast<size_t>(lane); }
+size_t index(Pool pool) { return static_cast<size_t>(pool); }
+
+}  // namespace
+
+PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
+    : plan_(plan),
+      on_release_(std::move(on_release)),
+      followers_(plan.moves.size()),
+      followers_next_(plan.moves.size()),
+      pool_free_(plan.pool_capacity) {
+  for (MoveId id = 0; id < plan.moves.size(); ++id) {
+    for (MoveId other : plan.moves[id].after) followers_[other].push_back(id);
+    for (MoveId other : plan.moves[id].after_previous) followers_next_[other].push_back(id);
+  }
+}
+
+PlanRun::Step* PlanRun::find(uint64_t step) {
+  for (Step& open : steps_) {
+    if (open.number == step) return &open;
+  }
+  return nullptr;
+}
+
+const PlanRun::Step* PlanRun::find(uint64_t step) const { return const_cast<PlanRun*>(this)->find(step); }
+
+PlanRun::Step& PlanRun::require(uint64_t step) {
+  Step* open = find(step);
+  CHECK(open != nullptr, "step ", step, " is not open");
+  return *open;
+}
+
+bool PlanRun::can_begin() const {
+  return steps_.empty() ||
+         (steps_.size() == 1 && steps_.front().verdict.has_value() && steps_.front().gradients_missing == 0);
+}
+
+void PlanRun::begin(uint64_t number, StepChoices choices) {
+  CHECK(can_begin(), "step ", number, " begins too early");
+  const Step* previous = steps_.empty() ? nullptr : &steps_.back();
+  CHECK(previous == nullptr || previous->number + 1 == number, "step ", number, " does not follow ", previous->number);
+  auto outstanding = [&](MoveId id) {
+    return previous != nullptr && previous->state[id] != State::ended && previous->state[id] != State::skipped;
+  };
+
+  Step fresh;
+  fresh.number = number;
+  fresh.choices = choices;
+  fresh.speculating = plan_.clipping && choices.speculate;
+  fresh.unfinished = plan_.moves.size();
+  fresh.state.assign(plan_.moves.size(), State::waiting);
+  fresh.waits.resize(plan_.moves.size());
+  fresh.tiles.resize(plan_.tiles.size());
+  for (MoveId id = 0; id < plan_.moves.size(); ++id) {
+    const Move& move = plan_.moves[id];
+    fresh.waits[id] =
+        static_cast<uint32_t>(move.after.size()) +
+        static_cast<uint32_t>(std::count_if(move.after_previous.begin(), move.after_previous.end(), outstanding));
+    if (move.takes != Pool::none && move.kind != MoveKind::gradient) fresh.takers[index(move.takes)].insert(id);
+    fresh.gradients_missing += move.kind == MoveKind::gradient;
+  }
+  steps_.push_back(std::move(fresh));
+  Step& step = steps_.back();
+
+  if (!choices.durable) {
+    skip_if_any(step, plan_.commit);
+    for (uint32_t tile = 0; tile < plan_.tiles.size(); ++tile) {
+      if (plan_.placements[tile].state == Tier::host) skip_if_any(step, plan_.of_tile[tile].write);
+    }
+  }
+  for (MoveId id = 0; id < plan_.moves.size(); ++id) {
+    if (step.state[id] == State::waiting && step.waits[id] == 0) waits_over(step, id);
+  }
+  close_finished_steps();
+}
+
+bool PlanRun::speculates(const Step& step, uint32_t tile) const {
+  // A tile that rests in host memory is updated in place: there would be nothing to go back to.
+  return step.speculating && plan_.placements[tile].state != Tier::host;
+}
+
+bool PlanRun::gate_open(const Step& step, MoveId id) const {
+  const Move& move = plan_.moves[id];
+  auto over = [&](MoveId other) {
+    return other == kNoMove || step.state[other] == State::ended || step.state[other] == State::skipped;
+  };
+  switch (move.kind) {
+    case MoveKind::update: {
+      MoveId returned = plan_.of_tile[move.tile].return_gradient;
+      bool gradient_here =
+          step.tiles[move.tile].gradient_held || (returned != kNoMove && step.state[returned] == State::ended);
+      return gradient_here && (!plan_.clipping || step.verdict.has_value() || speculates(step, move.tile));
+    }
+    case MoveKind::return_gradient:
+      return !step.tiles[move.tile].gradient_held;
+    case MoveKind::reread_state:
+    case MoveKind::return_gradient_again:
+    case MoveKind::update_again:
+    case MoveKind::write_state_again:
+    case MoveKind::verdict:
+      return step.verdict.has_value();
+    case MoveKind::release: {
+      const Move& taker = plan_.moves[move.gives_back];
+      if (taker.kind != MoveKind::gradient || plan_.of_tile[taker.tile].spill == kNoMove) return true;
+      // A spilled gradient leaves host memory with its update, or at once if that has to wait for the verdict.
+      MoveId update = plan_.of_tile[taker.tile].update;
+      return over(update) || (step.state[update] != State::in_flight && !step.verdict && !speculates(step, taker.tile));
+    }
+    default:
+      return true;
+  }
+}
+
+bool PlanRun::updates_may_run(const Step& step) const {
+  return !plan_.clipping || step.verdict.has_value() || step.speculating;
+}
+
+MoveId PlanRun::first_taker(const Step& step, Pool pool) const {
+  const std::set<MoveId>& takers = step.takers[index(pool)];
+  // Before the verdict, where nothing is updated, no gradient waits for a window either.
+  if (pool == Pool::window && !step.pressing.empty() && updates_may_run(step)) return *step.pressing.begin();
+  return takers.empty() ? kNoMove : *takers.begin();
+}
+
+bool PlanRun::earlier_step_takes(const Step& step, Pool pool) const {
+  for (const Step& open : steps_) {
+    if (&open == &step) break;
+    if (!open.takers[index(pool)].empty()) return true;
+  }
+  return false;
+}
+
+bool PlanRun::has_memory(MoveId id) const {
+  const Move& move = plan_.moves[id];
+  return move.takes == Pool::none || move.taken <= pool_free_[index(move.takes)];
+}
+
+// Whether the tile's state was read, and its update can only wait: the gradient has not come, or has left again.
+bool PlanRun::waits_without_gradient(const Step& step, MoveId read) const {
+  const uint32_t tile = plan_.moves[read].tile;
+  const Plan::TileMoves& moves = plan_.of_tile[tile];
+  const State update = step.state[moves.update];
+  if (step.state[read] != State::ended || (update != State::waiting && update != State::parked)) return false;
+  if (!step.tiles[tile].gradient_taken) return true;
+  if (step.state[moves.gradient] != State::ended || step.tiles[tile].gradient_held) return false;
+  const State returned = moves.return_gradient == kNoMove ? State::skipped : step.state[moves.return_gradient];
+  return returned == State::waiting || returned == State::parked || returned == State::ready;
+}
+
+// The one whose window serves a pressing read sooner; kNoMove where none does.
+MoveId PlanRun::read_to_take_back(const Step& step, MoveId wanted_by) const {
+  if (!step.pressing.contains(wanted_by) || !updates_may_run(step)) return kNoMove;
+  for (auto read = step.windows_held.rbegin(); read != step.windows_held.rend(); ++read) {
+    const bool later = !step.tiles[plan_.moves[*read].tile].gradient_taken || *read > wanted_by;
+    if (later && waits_without_gradient(step, *read)) return *read;
+  }
+  return kNoMove;
+}
+
+// As if the read had not been issued.
+void PlanRun::take_back(Step& step, MoveId read) {
+  const Move& move = plan_.moves[read];
+  for (MoveId follower : followers_[read]) {
+    step.parked.erase(follower);
+    step.state[follower] = State::waiting;
+    ++step.waits[follower];
+  }
+  ++step.unfinished;
+  step.state[read] = State::ready;
+  step.ready[index(move.lane)][index(move.takes)].insert(read);
+  step.takers[index(move.takes)].insert(read);
+  if (step.tiles[move.tile].gradient_taken) step.pressing.insert(read);
+  step.windows_held.erase(read);
+  pool_free_[index(move.takes)] += move.taken;
+  tell_release(step, read);
+}
+
+void PlanRun::waits_over(Step& step, MoveId id) {
+  step.state[id] = State::parked;
+  step.parked.insert(id);
+  reconsider(step, id);
+}
+
+void PlanRun::reconsider(Step& step, MoveId id) {
+  if (id == kNoMove || step.state[id] != State::parked || !gate_open(step, id)) return;
+  const Move& move = plan_.moves[id];
+  step.parked.erase(id);
+  step.state[id] = State::ready;
+  switch (move.kind) {
+    case MoveKind::gradient:
+      step.gradients_due.insert(id);
+      return;
+    case MoveKind::verdict:
+      finish(step, id, State::ended);
+      return;
+    case MoveKind::release: {
+      const Move& taker = plan_.moves[move.gives_back];
+      if (step.state[move.gives_back] != State::skipped) {
+        pool_free_[index(taker.takes)] += taker.taken;
+        tell_release(step, move.gives_back);
+        step.windows_held.erase(move.gives_back);
+      }
+      if (taker.kind == MoveKind::gradient) step.tiles[taker.tile].gradient_held = false;
+      finish(step, id, State::ended);
+      if (taker.kind == MoveKind::gradient) reconsider(step, plan_.of_tile[taker.tile].return_gradient);
+      return;
+    }
+    default:
+      step.ready[index(move.lane)][index(move.takes)].insert(id);
+  }
+}
+
+void PlanRun::reconsider_all_parked(Step& step) {
+  std::vector<MoveId> parked(step.parked.begin(), step.parked.end());
+  for (MoveId id : parked) reconsider(step, id);
+}
+
+bool PlanRun::has_room(const Move& move) const {
+  const uint64_t taken = room_taken_[index(move.lane)];
+  return taken == 0 || taken + room_of(move) <= plan_.lane_room[index(move.lane)];
+}
+
+std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
+  if (room_taken_[index(lane)] >= plan_.lane_room[index(lane)]) return std::nullopt;
+  for (Step& step : steps_) {
+    MoveId best = kNoMove;
+    for (size_t pool = 0; pool < kPools; ++pool) {
+      const std::set<MoveId>& ready = step.ready[index(lane)][pool];
+      if (ready.empty()) continue;
+      MoveId first = pool == index(Pool::none) ? *ready.begin() : first_taker(step, static_cast<Pool>(pool));
+      if (first >= best || !ready.contains(first)) continue;
+      if (earlier_step_takes(step, plan_.moves[first].takes)) continue;
+      if (has_memory(first) || read_to_take_back(step, first) != kNoMove) best = first;
+    }
+    if (best == kNoMove) continue;
+    // A later move, if smaller, does not overtake it.
+    if (!has_room(plan_.moves[best])) return std::nullopt;
+    if (!has_memory(best)) take_back(step, read_to_take_back(step, best));
+    issue(step, best);
+    return Ticket{step.number, best};
+  }
+  return std::nullopt;
+}
+
+void PlanRun::issue(Step& step, MoveId id) {
+  const Move& move = plan_.moves[id];
+  step.ready[index(move.lane)][index(move.takes)].erase(id);
+  step.state[id] = State::in_flight;
+  room_taken_[index(move.lane)] += room_of(move);
+  if (move.takes != Pool::none) {
+    pool_free_[index(move.takes)] -= move.taken;
+    step.takers[index(move.takes)].erase(id);
+  }
+  if (move.kind == MoveKind::read_state) {
+    step.pressing.erase(id);
+    step.windows_held.insert(id);
+  }
+  if (move.kind == MoveKind::update) {
+    step.tiles[move.tile].speculated = plan_.clipping && !step.verdict.has_value();
+    if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].return_gradient);
+  }
+}
+
+void PlanRun::ended(Ticket ticket) {
+  Step& step = require(ticket.step);
+  CHECK(step.state[ticket.move] == State::in_flight, "move ", ticket.move, " of step ", ticket.step,
+        " is not in flight");
+  const Move& move = plan_.moves[ticket.move];
+  room_taken_[index(move.lane)] -= room_of(move);
+  finish(step, ticket.move, State::ended);
+  close_finished_steps();
+}
+
+void PlanRun::finish(Step& step, MoveId id, State how) {
+  step.state[id] = how;
+  --step.unfinished;
+  for (MoveId follower : followers_[id]) {
+    if (--step.waits[follower] == 0 && step.state[follower] == State::waiting) waits_over(step, follower);
+  }
+  if (Step* next_step = find(step.number + 1)) {
+    for (MoveId follower : followers_next_[id]) {
+      if (--next_step->waits[follower] == 0 && next_step->state[follower] == State::waiting) {
+        waits_over(*next_step, follower);
+      }
+    }
+  }
+  // What a gate looks at besides the verdict.
+  const Move& move = plan_.moves[id];
+  if (move.tile == kNone) return;
+  const Plan::TileMoves& of_tile = plan_.of_tile[move.tile];
+  if (move.kind == MoveKind::return_gradient) reconsider(step, of_tile.update);
+  if (move.kind == MoveKind::update) reconsider(step, of_tile.release_gradient);
+}
+
+void PlanRun::skip(Step& step, MoveId id) {
+  State state = step.state[id];
+  if (state != State::waiting && state != State::parked && state != State::ready) return;
+  const Move& move = plan_.moves[id];
+  step.parked.erase(id);
+  step.ready[index(move.lane)][index(move.takes)].erase(id);
+  if (move.takes != Pool::none) step.takers[index(move.takes)].erase(id);
+  step.pressing.erase(id);
+  finish(step, id, State::skipped);
+}
+
+void PlanRun::skip_if_any(Step& step, MoveId id) {
+  if (id != kNoMove) skip(step, id);
+}
+
+void PlanRun::close_finished_steps() {
+  while (!steps_.empty() && steps_.front().unfinished == 0) steps_.pop_front();
+}
+
+std::optional<uint32_t> PlanRun::next_gradient(uint64_t number) const {
+  const Step* step = find(number);
+  if (step == nullptr || step->gradients_due.empty()) return std::nullopt;
+  return plan_.moves[*step->gradients_due.begin()].tile;
+}
+
+bool PlanRun::gradient_is_due(uint64_t number, uint32_t tile) const {
+  const Step* step = find(number);
+  return step != nullptr && step->gradients_due.contains(plan_.of_tile[tile].gradient);
+}
+
+bool PlanRun::try_take_gradient(uint64_t number, uint32_t tile) {
+  Step& step = require(number);
+  CHECK(!step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " comes twice");
+  uint64_t& free = pool_free_[index(Pool::gradient)];
+  if (free == 0) return false;
+  --free;
+  step.tiles[tile].gradient_taken = true;
+  step.gradients_due.erase(plan_.of_tile[tile].gradient);
+  const MoveId read = plan_.of_tile[tile].read;
+  if (read != kNoMove && step.takers[index(Pool::window)].contains(read)) step.pressing.insert(read);
+  return true;
+}
+
+void PlanRun::gradient_complete(uint64_t number, uint32_t tile) {
+  Step& step = require(number);
+  CHECK(step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " has no place");
+  step.tiles[tile].gradient_held = true;
+  --step.gradients_missing;
+  finish(step, plan_.of_tile[tile].gradient, State::ended);
+  close_finished_steps();
+}
+
+void PlanRun::gradient_absent(uint64_t number, uint32_t tile) {
+  Step& step = require(number);
+  const Plan::TileMoves& moves = plan_.of_tile[tile];
+  CHECK(!step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " was announced");
+  step.gradients_due.erase(moves.gradient);
+  --step.gradients_missing;
+  for (MoveId id : {moves.gradient, moves.spill, moves.read, moves.return_gradient, moves.update}) {
+    skip_if_any(step, id);
+  }
+  if (plan_.placements[tile].state != Tier::host) skip_if_any(step, moves.write);
+  close_finished_steps();
+}
+
+void PlanRun::stop_speculating(uint64_t number) {
+  Step& step = require(number);
+  if (!std::exchange(step.speculating, false) || step.verdict) return;
+  step.stopped = true;
+  // What was updated is certain not to be confirmed: its write would be wasted.
+  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
+    if (step.tiles[tile].speculated) skip_if_any(step, plan_.of_tile[tile].write);
+    MoveId update = plan_.of_tile[tile].update;
+    if (update != kNoMove && step.state[update] == State::ready) {
+      step.ready[index(Lane::update)][index(Pool::none)].erase(update);
+      step.parked.insert(update);
+      step.state[update] = State::parked;
+    }
+  }
+  reconsider_all_parked(step);
+}
+
+void PlanRun::abandon(uint64_t number) {
+  Step& step = require(number);
+  CHECK(!step.verdict.has_value(), "step ", number, " can no longer be abandoned");
+  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
+    MoveId gradient = plan_.of_tile[tile].gradient;
+    if (gradient == kNoMove || is_over({number, gradient})) continue;
+    if (step.tiles[tile].gradient_taken) {
+      ++pool_free_[index(Pool::gradient)];
+      tell_release(step, gradient);
+    }
+    --step.gradients_missing;
+    step.gradients_due.erase(gradient);
+    skip(step, gradient);
+  }
+  for (const Plan::TileMoves& moves : plan_.of_tile) skip_if_any(step, moves.write);
+  skip_if_any(step, plan_.commit);
+  give_verdict(number, Verdict::skip);
+}
+
+void PlanRun::give_verdict(uint64_t number, Verdict verdict) {
+  Step& step = require(number);
+  CHECK(!step.verdict.has_value(), "step ", number, " has its verdict");
+  CHECK(step.gradients_missing == 0, "step ", number, " misses ", step.gradients_missing, " gradients");
+  CHECK(verdict != Verdict::confirm || !step.stopped, "step ", number, " stopped speculating and is confirmed");
+  step.speculating = false;
+  step.verdict = verdict;
+  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
+    const Plan::TileMoves& moves = plan_.of_tile[tile];
+    bool redo = verdict == Verdict::strike && step.tiles[tile].speculated;
+    bool rests_in_host = plan_.placements[tile].state == Tier::host;
+    if (verdict == Verdict::skip) {
+      for (MoveId id : {moves.spill, moves.read, moves.return_gradient, moves.update}) skip_if_any(step, id);
+    }
+    if (redo || (verdict == Verdict::skip && !rests_in_host)) skip_if_any(step, moves.write);
+    if (redo) continue;
+    // A speculative update has changed a weight that rests in host memory: it comes back from its old slot.
+    bool restore =
+        verdict == Verdict::skip && step.tiles[tile].speculated && plan_.placements[tile].weight == Tier::host;
+    if (!restore) skip_if_any(step, moves.reread);
+    for (MoveId id : {moves.return_again, moves.update_again, moves.write_again}) skip_if_any(step, id);
+  }
+  reconsider_all_parked(step);
+  close_finished_steps();
+}
+
+bool PlanRun::has_verdict(uint64_t number) const {
+  const Step* step = find(number);
+  return step == nullptr || step->verdict.has_value();
+}
+
+bool PlanRun::gradients_complete(uint64_t number) const {
+  const Step* step = find(number);
+  return step == nullptr || step->gradients_missing == 0;
+}
+
+bool PlanRun::is_over(Ticket ticket) const {
+  const Step* step = find(ticket.step);
+  if (step == nullptr) return true;
+  State state = step->state[ticket.move];
+  return state == State::ended || state == State::skipped;
+}
+
+bool PlanRun::was_speculative(uint64_t number, uint32_t tile) const {
+  const Step* step = find(number);
+  return step != nullptr && step->tiles[tile].speculated;
+}
+
+std::string PlanRun::stall_text() const {
+  static constexpr const char* kStates[] = {"waits for other moves",
+                                            "waits for the verdict or its gradient",
+                                            "waits for its lane or for memory",
+                                            "is in flight",
+                                            "",
+                                            ""};
+  std::string out;
+  for (const Step& step : steps_) {
+    for (MoveId id = 0; id < step.state.size(); ++id) {
+      if (step.state[id] == State::ended || step.state[id] == State::skipped) continue;
+      const Move& move = plan_.moves[id];
+      out += text(out.empty() ? "" : "; ", "step ", step.number, " move ", id, " (", name_of(move.kind),
+                  move.tile == kNone ? std::string() : text(" of tile ", move.tile), ") ",
+                  kStates[static_cast<size_t>(step.state[id])]);
+      break;
+    }
+  }
+  return out;
+}
+
+}  // namespace penstock

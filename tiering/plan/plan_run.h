@@ -1,0 +1,153 @@
+// PlanRun says which move may be issued next: the one set of rules under which plans are both executed and simulated.
+//
+// It runs steps of a cyclic plan, at most two at once: the tail of one under the head of the next. Per lane it offers,
+// of the moves whose waits are over, the earliest; memory is taken in plan order, so a later move never starves an
+// earlier.
+//
+// Gradients may come in another order than the plan's. States are read ahead of them in plan order, because that hides
+// latency; but a tile whose gradient has come is read first, and where no window is free it gets that of a tile whose
+// gradient has not, which is read again later. In plan order that never happens.
+//
+// Speculation. In a plan that clips, until the verdict an update is speculative if its step still speculates; else it
+// waits for the verdict. A verdict that strikes (the norm passed the clip) decides for each tile that was updated
+// speculatively that it is read and updated again; one that skips (overflow) decides that nothing more of the step is
+// updated or written.
+//
+// Pure: no clock, no threads, no system calls.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <set>
+
+#include "tiering/plan/plan.h"
+
+namespace penstock {
+
+enum class Verdict : uint8_t { confirm, strike, skip };
+
+class PlanRun {
+ public:
+  // A move of one step.
+  struct Ticket {
+    uint64_t step;
+    MoveId move;
+    bool operator==(const Ticket&) const = default;
+  };
+
+  // `plan` outlives the run. `on_release` hears of every move whose pool memory has gone back, from inside the calls.
+  using OnRelease = std::function<void(Ticket taker)>;
+  explicit PlanRun(const Plan& plan, OnRelease on_release = {});
+
+  // Opens a step. REQUIRES: can_begin().
+  struct StepChoices {
+    bool speculate = true;
+    bool durable = true;  // its root is written
+  };
+  void begin(uint64_t step, StepChoices choices);
+  // At most two steps are open, and the earlier of them has its verdict.
+  bool can_begin() const;
+
+  // The next move to issue on `lane`, whose memory is thereby taken and which is thereby in flight; nothing if none may
+  // be issued now. On `Lane::none` only commits are offered: releases, gradients and verdicts end inside.
+  std::optional<Ticket> next(Lane lane);
+  // A move that was issued has ended.
+  void ended(Ticket ticket);
+
+  // Told from outside: a tile's gradient. A place for it is taken first (false: none is free, wait), then it is
+  // complete. next_gradient is the earliest tile whose gradient may come by the plan.
+  std::optional<uint32_t> next_gradient(uint64_t step) const;
+  bool gradient_is_due(uint64_t step, uint32_t tile) const;
+  bool try_take_gradient(uint64_t step, uint32_t tile);
+  void gradient_complete(uint64_t step, uint32_t tile);
+  // The tile gets no gradient in this step, and so no update. REQUIRES: no place was taken.
+  void gradient_absent(uint64_t step, uint32_t tile);
+  // The partial norm has passed the clip: what has not been updated waits for the verdict.
+  void stop_speculating(uint64_t step);
+  void give_verdict(uint64_t step, Verdict verdict);
+  // Gives the step up: no further gradients, updates or writes, no root. What was updated in place is the caller's to
+  // bring back. REQUIRES: the verdict was not given.
+  void abandon(uint64_t step);
+
+  // Open until every move of the step has ended or was skipped.
+  bool is_open(uint64_t step) const { return find(step) != nullptr; }
+  bool idle() const { return steps_.empty(); }
+  bool has_verdict(uint64_t step) const;
+  bool gradients_complete(uint64_t step) const;
+  // Whether the move has ended or was skipped; true for steps that are closed.
+  bool is_over(Ticket ticket) const;
+  // Whether the tile's first update was issued before the verdict.
+  bool was_speculative(uint64_t step, uint32_t tile) const;
+
+  uint64_t pool_free(Pool pool) const { return pool_free_[static_cast<size_t>(pool)]; }
+  const Plan& plan() const { return plan_; }
+
+  // For messages: the earliest unfinished move of each open step and its state.
+  std::string stall_text() const;
+
+ private:
+  // parked: its waits are over, but its gate is closed until the verdict, a gradient or a decision.
+  enum class State : uint8_t { waiting, parked, ready, in_flight, ended, skipped };
+
+  struct TileState {
+    bool gradient_held = false;  // its bytes are in host memory, in the place taken for it
+    bool gradient_taken = false;
+    bool speculated = false;
+  };
+
+  struct Step {
+    uint64_t number = 0;
+    StepChoices choices;
+    bool speculating = false;
+    bool stopped = false;
+    std::optional<Verdict> verdict;
+    uint32_t gradients_missing = 0;
+    size_t unfinished = 0;
+    std::vector<State> state;
+    std::vector<uint32_t> waits;  // for how many moves
+    std::vector<TileState> tiles;
+    std::set<MoveId> parked;
+    std::set<MoveId> gradients_due;  // gradient moves whose waits are over and whose place is not taken
+    // By lane and by the pool they take from: of those that take, only the first can be next.
+    std::array<std::array<std::set<MoveId>, kPools>, kLanes> ready;
+    std::array<std::set<MoveId>, kPools> takers;  // not yet issued nor skipped
+    std::set<MoveId> pressing;                    // of them, the first reads of tiles whose gradient was taken
+    std::set<MoveId> windows_held;                // by first reads, in flight or over
+  };
+
+  Step* find(uint64_t step);
+  const Step* find(uint64_t step) const;
+  Step& require(uint64_t step);
+  bool speculates(const Step& step, uint32_t tile) const;
+  bool gate_open(const Step& step, MoveId id) const;
+  bool updates_may_run(const Step& step) const;
+  MoveId first_taker(const Step& step, Pool pool) const;
+  bool has_room(const Move& move) const;
+  bool earlier_step_takes(const Step& step, Pool pool) const;
+  bool has_memory(MoveId id) const;
+  MoveId read_to_take_back(const Step& step, MoveId wanted_by) const;
+  bool waits_without_gradient(const Step& step, MoveId read) const;
+  void take_back(Step& step, MoveId read);
+  void waits_over(Step& step, MoveId id);
+  void reconsider(Step& step, MoveId id);
+  void reconsider_all_parked(Step& step);
+  void issue(Step& step, MoveId id);
+  void finish(Step& step, MoveId id, State how);
+  void skip(Step& step, MoveId id);
+  void skip_if_any(Step& step, MoveId id);
+  void close_finished_steps();
+
+  void tell_release(const Step& step, MoveId taker) const {
+    if (on_release_) on_release_({step.number, taker});
+  }
+
+  const Plan& plan_;
+  const OnRelease on_release_;
+  std::vector<std::vector<MoveId>> followers_, followers_next_;
+  std::deque<Step> steps_;
+  std::array<uint64_t, kPools> pool_free_{};
+  std::array<uint64_t, kLanes> room_taken_{};
+};
+
+}  // namespace penstock

@@ -1,0 +1,57 @@
+// The planner: from sizes, budgets and measured rates to a Plan. A pure function; the same request gives the same plan.
+#pragma once
+
+#include <optional>
+
+#include "tiering/plan/machine_profile.h"
+#include "tiering/plan/plan.h"
+
+namespace penstock {
+
+struct Budgets {
+  uint64_t device_bytes = 0;
+  uint64_t host_bytes = 0;
+  uint64_t nvme_bytes = std::numeric_limits<uint64_t>::max();
+};
+
+enum class WeightRest : uint8_t { automatic, host, nvme };
+
+// What the user, a test or a benchmark wants to fix. Everything left empty is the planner's choice.
+struct PlanChoices {
+  std::optional<uint64_t> tile_elements;
+  std::optional<uint32_t> window_tiles;
+  std::optional<double> host_state_share;  // share of the tiles whose state rests in host memory
+  WeightRest weights = WeightRest::automatic;
+  std::optional<double> retained_host_share;  // share of the tiles whose gradient waits in host memory; the rest: nvme
+  std::optional<uint32_t> micro_batch_group;
+  std::optional<ActivationChoice> activations;
+};
+
+struct PlanRequest {
+  Workload workload;
+  MachineProfile machine;
+  Budgets budgets;
+  std::optional<Durability> durability = Durability{};  // empty: decide_durability() says (tiering/plan/plan_search.h)
+  PlanChoices choices;
+  // Taken from the host budget before anything else: the program and its libraries.
+  uint64_t process_bytes = 0;
+  // Slots per tile on the drives; 0: two, or three where durability is relaxed and updates are speculative.
+  uint32_t slots = 0;
+};
+
+// Refuses with needed and available bytes, by tier, when the budgets cannot hold even the smallest plan.
+Result<Plan> make_plan(const PlanRequest& request);
+
+// The plan that make_plan would make with every choice given: no search.
+Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& choices);
+
+// The usual size first, then smaller ones as long as they can save memory: small tiles make small windows, but each has
+// its lines in the plan's books.
+std::vector<uint64_t> tile_sizes_worth_trying(const PlanRequest& request);
+
+uint32_t slots_per_tile(const PlanRequest& request);
+
+// What a plan with these choices would take of each tier, without making it. REQUIRES: choices.tile_elements.
+Result<std::vector<BudgetLine>> budget_lines(const PlanRequest& request, const PlanChoices& choices);
+
+}  // namespace penstock

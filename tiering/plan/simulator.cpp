@@ -1,0 +1,210 @@
+#include "tiering/plan/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+namespace penstock {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+size_t index(Lane lane) { return static_cast<size_t>(lane); }
+
+class Simulator {
+ public:
+  Simulator(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options)
+      : plan_(plan), machine_(machine), options_(options), run_(plan), drives_(machine.striped()) {
+    for (const Plan::TileMoves& moves : plan.of_tile) gradients_ += moves.gradient != kNoMove;
+    const uint64_t windows = plan.pool_capacity[static_cast<size_t>(Pool::window)];
+    window_share_ = machine.share_by_memory(windows * plan.tiles.slot_bytes_max());
+    resting_share_ = machine.share_by_memory(~uint64_t{0});
+  }
+
+  Simulation run() {
+    result_.steps.resize(options_.steps);
+    while (begun_ < options_.steps || !run_.idle()) {
+      open_steps();
+      issue();
+      if (begun_ == options_.steps && run_.idle()) break;
+      advance();
+    }
+    result_.total_s = now_;
+    summarise();
+    return std::move(result_);
+  }
+
+ private:
+  struct Work {
+    PlanRun::Ticket ticket;
+    double left;  // bytes on a drive lane, seconds elsewhere
+    double begin_s;
+  };
+
+  bool on_drive(Lane lane) const { return lane == Lane::nvme_read || lane == Lane::nvme_write; }
+
+  Verdict verdict_of(uint64_t step) const { return options_.verdict ? options_.verdict(step) : Verdict::confirm; }
+
+  void open_steps() {
+    while (begun_ < options_.steps && run_.can_begin() && gradient_step_done_) {
+      bool speculate = !options_.speculate || options_.speculate(begun_);
+      run_.begin(begun_, {.speculate = speculate, .durable = plan_.durability.durable_after(begun_)});
+      result_.steps[begun_].begin_s = now_;
+      gradient_step_ = begun_++;
+      gradients_done_ = 0;
+      gradient_step_done_ = gradients_ == 0;
+      if (gradients_ == 0) run_.give_verdict(gradient_step_, Verdict::confirm);
+    }
+  }
+
+  double seconds_of(const Move& move) const {
+    auto at = [&](double gbps) { return gbps > 0 ? static_cast<double>(move.bytes) / (gbps * 1e9) : 0; };
+    switch (move.lane) {
+      case Lane::host_to_device:
+        return at(machine_.host_to_device_gbps);
+      case Lane::device_to_host:
+        return at(machine_.device_to_host_gbps);
+      case Lane::update:
+        return at(machine_.host_gbps);
+      case Lane::collective:
+        return at(machine_.collective_gbps);
+      case Lane::compute:
+        return move.seconds;
+      default:  // a commit: data flush, root, flush
+        return 2 * machine_.flush_s();
+    }
+  }
+
+  // A move's bytes, and more for what the drives lose because of the memory that they lie in.
+  double drive_bytes(const Move& move) const {
+    const bool writes = move.kind == MoveKind::write_state || move.kind == MoveKind::write_state_again;
+    uint64_t resting = 0;
+    if (writes) {
+      const Placement& placement = plan_.placements[move.tile];
+      if (placement.weight == Tier::host) resting += plan_.tiles[move.tile].weight_bytes;
+      if (placement.state == Tier::host) resting += plan_.tiles[move.tile].state_bytes;
+    }
+    return static_cast<double>(resting) / resting_share_ + static_cast<double>(move.bytes - resting) / window_share_;
+  }
+
+  void issue() {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      while (std::optional<PlanRun::Ticket> ticket = run_.next(static_cast<Lane>(lane))) {
+        const Move& move = plan_.moves[ticket->move];
+        double left = on_drive(static_cast<Lane>(lane)) ? drive_bytes(move) : seconds_of(move);
+        work_[lane].push_back({*ticket, left, now_});
+      }
+    }
+    if (!gradient_due_s_) take_gradient();
+  }
+
+  // The trainer hands over one gradient after another, and waits where there is no place for one.
+  void take_gradient() {
+    if (gradient_step_done_) return;
+    std::optional<uint32_t> tile = run_.next_gradient(gradient_step_);
+    if (!tile || !run_.try_take_gradient(gradient_step_, *tile)) return;
+    gradient_tile_ = *tile;
+    gradient_due_s_ = now_ + (options_.gradient_s ? options_.gradient_s(*tile) : 0);
+  }
+
+  // Seconds until the first work of a lane ends at the present rates, and those rates.
+  double rate_of(Lane lane) const {
+    const bool on_cpu = machine_.devices == 0 && (lane == Lane::update || lane == Lane::compute);
+    if (on_cpu) return work_[index(Lane::update)].empty() || work_[index(Lane::compute)].empty() ? 1 : 0.5;
+    if (!on_drive(lane)) return 1;
+    bool reads = !work_[index(Lane::nvme_read)].empty(), writes = !work_[index(Lane::nvme_write)].empty();
+    if (reads && writes) return drives_.gbps(0.5) * 1e9 / 2;
+    return drives_.gbps(lane == Lane::nvme_read ? 1 : 0) * 1e9;
+  }
+
+  void advance() {
+    double soonest = gradient_due_s_ ? *gradient_due_s_ - now_ : kNever;
+    std::array<double, kLanes> rates{};
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      if (work_[lane].empty()) continue;
+      rates[lane] = rate_of(static_cast<Lane>(lane));
+      soonest = std::min(soonest, work_[lane].front().left / rates[lane]);
+    }
+    CHECK(std::isfinite(soonest), "the plan makes no progress: ", run_.stall_text());
+    soonest = std::max(0.0, soonest);
+    now_ += soonest;
+    const bool drives_busy = !work_[index(Lane::nvme_read)].empty() || !work_[index(Lane::nvme_write)].empty();
+    if (drives_busy) result_.drives_busy_s += soonest;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      if (work_[lane].empty()) continue;
+      result_.busy_s[lane] += soonest;
+      Work& first = work_[lane].front();
+      first.left -= soonest * rates[lane];
+      // Rounding must not leave a remainder of no length.
+      if (first.left <= rates[lane] * 1e-12 * std::max(1.0, now_)) end_first(static_cast<Lane>(lane));
+    }
+    if (gradient_due_s_ && *gradient_due_s_ <= now_) complete_gradient();
+  }
+
+  void end_first(Lane lane) {
+    Work work = work_[index(lane)].front();
+    work_[index(lane)].pop_front();
+    const Move& move = plan_.moves[work.ticket.move];
+    SimulatedStep& step = result_.steps[work.ticket.step];
+    if (lane == Lane::nvme_read) step.read_bytes += move.bytes;
+    if (lane == Lane::nvme_write) step.written_bytes += move.bytes;
+    step.end_s = now_;
+    if (options_.record_spans) result_.spans.push_back({work.ticket.step, work.ticket.move, work.begin_s, now_});
+    run_.ended(work.ticket);
+  }
+
+  void complete_gradient() {
+    gradient_due_s_.reset();
+    run_.gradient_complete(gradient_step_, gradient_tile_);
+    ++gradients_done_;
+    Verdict verdict = verdict_of(gradient_step_);
+    if (plan_.clipping && verdict != Verdict::confirm && gradients_done_ >= options_.strike_known_at * gradients_) {
+      run_.stop_speculating(gradient_step_);
+    }
+    if (gradients_done_ < gradients_) return;
+    run_.give_verdict(gradient_step_, plan_.clipping ? verdict : Verdict::confirm);
+    result_.steps[gradient_step_].verdict_s = now_;
+    gradient_step_done_ = true;
+  }
+
+  void summarise() {
+    const std::vector<SimulatedStep>& steps = result_.steps;
+    // A step's end trails into the next, so ends are as far apart as the steps are long. Of many: the first fills the
+    // pipeline, and the last has the lanes to itself in its tail.
+    const size_t last = steps.size() > 2 ? steps.size() - 2 : steps.size() - 1, first = last > 1 ? 1 : 0;
+    result_.step_s =
+        last > first ? (steps[last].end_s - steps[first].end_s) / static_cast<double>(last - first) : result_.total_s;
+    double most = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      if (result_.busy_s[lane] <= most) continue;
+      most = result_.busy_s[lane];
+      result_.bottleneck = static_cast<Lane>(lane);
+    }
+  }
+
+  const Plan& plan_;
+  const MachineProfile& machine_;
+  const SimulationOptions& options_;
+  PlanRun run_;
+  const MixCurve drives_;
+  double window_share_ = 1, resting_share_ = 1;  // of the drives' rate, by where the bytes lie in memory
+  uint32_t gradients_ = 0;
+
+  double now_ = 0;
+  uint64_t begun_ = 0;
+  std::array<std::deque<Work>, kLanes> work_;
+  uint64_t gradient_step_ = 0;
+  uint32_t gradients_done_ = 0;
+  bool gradient_step_done_ = true;
+  std::optional<double> gradient_due_s_;
+  uint32_t gradient_tile_ = 0;
+  Simulation result_;
+};
+
+}  // namespace
+
+Simulation simulate(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options) {
+  CHECK(options.steps > 0);
+  return Simulator(plan, machine, options).run();
+}
+
+}  // namespace penstock

@@ -1,0 +1,151 @@
+#include "tiering/store/store_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "tiering/check.h"
+#include "tiering/store/slot_table.h"
+
+namespace penstock {
+namespace {
+
+// Runs of a spread part are whole multiples of this, so that no drive gets crumbs.
+constexpr uint64_t kRunBytes = 128 * kKiB;
+
+struct Part {
+  uint64_t offset_bytes;
+  uint64_t length_bytes;
+};
+
+std::vector<Part> parts_of(const TileLayout& layout) {
+  std::vector<Part> parts;
+  uint64_t from = 0;
+  if (layout.places.front().plane.role == Role::weight && layout.places.size() > 1) {
+    from = layout.places[1].offset_bytes;
+    parts.push_back({0, from});
+  }
+  parts.push_back({from, layout.size_bytes - from});
+  return parts;
+}
+
+bool continues(const StoreLayout::Piece& before, const StoreLayout::Piece& piece) {
+  return before.drive == piece.drive && before.file_offset_bytes + before.length_bytes == piece.file_offset_bytes;
+}
+
+}  // namespace
+
+std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drives) {
+  CHECK(rates.empty() || rates.size() == drives, rates.size(), " rates for ", drives, " drives");
+  std::vector<double> given = rates.empty() ? std::vector<double>(drives, 1.0) : rates;
+  double sum = std::accumulate(given.begin(), given.end(), 0.0);
+  std::vector<uint32_t> shares;
+  for (double rate : given) shares.push_back(std::max(1u, static_cast<uint32_t>(rate / sum * kShareWhole)));
+  return shares;
+}
+
+uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots) {
+  uint64_t sum = 0;
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+    sum += shape.layout(tile).size_bytes * (shape.kind(tile).updated ? slots : 1);
+  }
+  return sum;
+}
+
+// Hands out runs on the drives so that the totals follow the shares, for the weights and for the states by themselves.
+class StoreLayout::Spreader {
+ public:
+  explicit Spreader(const std::vector<uint32_t>& shares) : shares_(shares) {}
+
+  void place(const Part& part, size_t family, std::vector<uint64_t>& region_bytes, std::vector<Run>& runs) {
+    std::vector<uint64_t>& given = given_[family];
+    given.resize(shares_.size(), 0);
+    uint64_t offset_bytes = part.offset_bytes, left_bytes = part.length_bytes;
+    std::vector<uint64_t> lengths(shares_.size(), 0);
+    const uint64_t grain = part.length_bytes < kSpreadBytes ? part.length_bytes : kRunBytes;
+    while (left_bytes > 0) {
+      uint64_t take = std::min(grain, left_bytes);
+      uint32_t drive = furthest_below(given);
+      given[drive] += take;
+      lengths[drive] += take;
+      left_bytes -= take;
+    }
+    for (uint32_t drive = 0; drive < shares_.size(); ++drive) {
+      if (lengths[drive] == 0) continue;
+      runs.push_back({drive, region_bytes[drive], offset_bytes, lengths[drive]});
+      region_bytes[drive] += lengths[drive];
+      offset_bytes += lengths[drive];
+    }
+  }
+
+ private:
+  // The drive with the least given bytes by its share: the one that would end first.
+  uint32_t furthest_below(const std::vector<uint64_t>& given) const {
+    uint32_t best = 0;
+    for (uint32_t drive = 1; drive < shares_.size(); ++drive) {
+      if (given[drive] / kSegmentAlignmentBytes * shares_[best] <
+          given[best] / kSegmentAlignmentBytes * shares_[drive]) {
+        best = drive;
+      }
+    }
+    return best;
+  }
+
+  const std::vector<uint32_t>& shares_;
+  std::map<size_t, std::vector<uint64_t>> given_;
+};
+
+StoreLayout::StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares)
+    : slots_(slots), shares_(std::move(shares)), table_(std::make_shared<TableGeometry>(shape)) {
+  CHECK(slots >= 1 && slots <= kSlotsMax, slots, " slots");
+  pages_offset_ = shape_offset() + round_up(shape.encode().size(), kSegmentAlignmentBytes);
+  tiles_offset_ = round_up(pages_offset_ + table_->pages() * table_->page_bytes() * page_slots(), kMiB);
+
+  Spreader spreader(shares_);
+  region_bytes_.assign(drives(), 0);
+  std::vector<uint64_t> frozen_bytes(drives(), 0);
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+    TileLayout layout = shape.layout(tile);
+    const bool updated = shape.kind(tile).updated;
+    TilePlace place{layout.size_bytes, updated, static_cast<uint32_t>(runs_.size()), 0};
+    std::vector<Part> parts = parts_of(layout);
+    for (size_t family = 0; family < parts.size(); ++family) {
+      spreader.place(parts[family], family, updated ? region_bytes_ : frozen_bytes, runs_);
+    }
+    place.run_count = static_cast<uint32_t>(runs_.size()) - place.first_run;
+    tiles_.push_back(place);
+  }
+  for (uint32_t drive = 0; drive < drives(); ++drive) {
+    file_bytes_.push_back(tiles_offset_ + slots * region_bytes_[drive] + frozen_bytes[drive]);
+  }
+}
+
+std::vector<StoreLayout::Piece> StoreLayout::pieces(TileId tile, uint32_t slot, uint64_t offset_bytes,
+                                                    uint64_t length_bytes) const {
+  const TilePlace& place = tiles_[tile];
+  CHECK(slot < slots_of(tile), "tile ", tile, " has ", slots_of(tile), " slots, not slot ", slot);
+  CHECK(offset_bytes + length_bytes <= place.size_bytes, length_bytes, " B at ", offset_bytes, " of tile ", tile);
+  const uint64_t region = place.updated ? slot : slots_;
+  std::vector<Piece> pieces;
+  for (uint32_t r = place.first_run; r < place.first_run + place.run_count; ++r) {
+    const Run& run = runs_[r];
+    uint64_t from = std::max(offset_bytes, run.tile_offset_bytes);
+    uint64_t to = std::min(offset_bytes + length_bytes, run.tile_offset_bytes + run.length_bytes);
+    if (from >= to) continue;
+    uint64_t file_offset_bytes = tiles_offset_ + region * region_bytes_[run.drive] + run.region_offset_bytes;
+    Piece piece{run.drive, file_offset_bytes + (from - run.tile_offset_bytes), from, to - from};
+    if (!pieces.empty() && continues(pieces.back(), piece)) {
+      pieces.back().length_bytes += piece.length_bytes;
+    } else {
+      pieces.push_back(piece);
+    }
+  }
+  return pieces;
+}
+
+uint64_t StoreLayout::page_offset(uint32_t page, uint32_t slot) const {
+  CHECK(page < table_->pages() && slot < page_slots());
+  return pages_offset_ + (uint64_t{slot} * table_->pages() + page) * table_->page_bytes();
+}
+
+}  // namespace penstock

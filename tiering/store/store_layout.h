@@ -1,0 +1,93 @@
+// StoreLayout says where in the files of a store everything lies: a pure function of what is stored, the number of
+// slots and the drives' shares.
+//
+// Each drive has one file of fixed size. At its beginning, alike on every drive: header and root (each twice, apart),
+// the shape, the table pages in all their slots. Then the tiles: slot 0 of all, slot 1 of all, and so on; tiles that
+// are never updated have one slot and lie behind.
+//
+// A tile's weight plane is one part of it and its states are another, because they are read apart. A part of
+// kSpreadBytes and more lies on all drives in their shares, so that one tile keeps all of them busy; a smaller one lies
+// whole on the drive that is furthest below its share of such parts.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tiering/store/store_shape.h"
+#include "tiering/store/table_page.h"
+
+namespace penstock {
+
+constexpr uint64_t kSpreadBytes = 4 * kMiB;
+constexpr uint32_t kShareWhole = 10000;
+
+// Rates into whole ten-thousandths, at least one each. No rates: equal shares.
+std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drives);
+
+// The bytes of every slot of every tile: what the files of a store hold together, at the least. To lay them out takes
+// time by their number, so a shape that was read is looked at first.
+uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots);
+
+class StoreLayout {
+ public:
+  // A run of one tile's bytes on one drive.
+  struct Piece {
+    uint32_t drive = 0;
+    uint64_t file_offset_bytes = 0;
+    uint64_t tile_offset_bytes = 0;
+    uint64_t length_bytes = 0;
+  };
+
+  // REQUIRES: shape.validate() is ok; 1 <= slots <= kSlotsMax.
+  StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares);
+
+  // The run [offset, offset + length) of the tile, in order of its bytes.
+  std::vector<Piece> pieces(TileId tile, uint32_t slot, uint64_t offset_bytes, uint64_t length_bytes) const;
+  uint64_t tile_bytes(TileId tile) const { return tiles_[tile].size_bytes; }
+  uint32_t slots_of(TileId tile) const { return tiles_[tile].updated ? slots_ : 1; }
+
+  static constexpr uint64_t header_offset(uint32_t copy) { return copy * kSecondCopyBytes; }
+  static constexpr uint64_t root_offset(uint64_t place) { return place * kSecondCopyBytes + kSegmentAlignmentBytes; }
+  static constexpr uint64_t shape_offset() { return 2 * kSecondCopyBytes; }
+  uint64_t page_offset(uint32_t page, uint32_t slot) const;
+
+  const TableGeometry& table() const { return *table_; }
+  std::shared_ptr<const TableGeometry> shared_table() const { return table_; }
+  uint32_t slots() const { return slots_; }
+  // Table pages are never overwritten in place, even where tiles are.
+  uint32_t page_slots() const { return slots_ < 2 ? 2 : slots_; }
+  uint32_t drives() const { return static_cast<uint32_t>(shares_.size()); }
+  const std::vector<uint32_t>& shares() const { return shares_; }
+  uint64_t file_bytes(uint32_t drive) const { return file_bytes_[drive]; }
+
+ private:
+  static constexpr uint64_t kSecondCopyBytes = 64 * kKiB;
+
+  // The run of a part on one drive, counted from the beginning of the slot's region on it.
+  struct Run {
+    uint32_t drive;
+    uint64_t region_offset_bytes;
+    uint64_t tile_offset_bytes;
+    uint64_t length_bytes;
+  };
+  struct TilePlace {
+    uint64_t size_bytes = 0;
+    bool updated = true;
+    uint32_t first_run = 0;
+    uint32_t run_count = 0;
+  };
+  class Spreader;
+
+  uint32_t slots_;
+  std::vector<uint32_t> shares_;
+  std::shared_ptr<const TableGeometry> table_;
+  uint64_t pages_offset_ = 0;
+  uint64_t tiles_offset_ = 0;
+  std::vector<uint64_t> region_bytes_;  // of one slot of every updated tile, by drive
+  std::vector<uint64_t> file_bytes_;
+  std::vector<TilePlace> tiles_;
+  std::vector<Run> runs_;
+};
+
+}  // namespace penstock

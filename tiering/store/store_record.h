@@ -1,0 +1,36 @@
+// Store records are the 4 KiB blocks that a tile store keeps about itself: the header of each drive and the roots.
+//
+// In every version of the format a record begins with an eight-byte magic and the version, and ends with the checksum
+// of all before it, seeded with the magic. So a record of another version can be told from a damaged one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tiering/status.h"
+#include "tiering/store/byte_codec.h"
+
+namespace penstock {
+
+constexpr uint64_t kRecordBytes = 4096;
+constexpr uint32_t kStoreFormat = 1;
+
+// Random, given when a store is made; every record and page carries it.
+using StoreId = std::array<uint64_t, 2>;
+std::string to_text(const StoreId& id);
+
+void put(ByteWriter& out, const StoreId& id);
+StoreId get_store_id(ByteReader& in);
+
+// Magic and version; the fields follow, then sealed_record() ends it.
+ByteWriter begin_record(uint64_t magic);
+std::vector<std::byte> sealed_record(ByteWriter record, uint64_t magic);
+
+// A reader at the first field. Refused: no such record (kUsage), another version (kUsage, named), damaged (kCorrupt).
+// REQUIRES: kRecordBytes bytes.
+Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic, const std::string& what);
+
+}  // namespace penstock

@@ -1,0 +1,251 @@
+#include "tiering/store/store_shape.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tiering/arithmetic/checksum.h"
+#include "tiering/store/byte_codec.h"
+
+namespace penstock {
+namespace {
+
+constexpr size_t kPlanesMax = 16;
+// Of all tiles together, so that their bytes in every slot can be counted.
+constexpr uint64_t kElementsMax = uint64_t{1} << 48;
+constexpr uint8_t kDtypes = 5;
+constexpr uint8_t kRoles = 8;
+
+void put_kind(ByteWriter& out, const StoreShape::Kind& kind) {
+  out.put(static_cast<uint8_t>(kind.updated));
+  out.put(static_cast<uint32_t>(kind.planes.size()));
+  for (const Plane& plane : kind.planes) {
+    out.put(static_cast<uint8_t>(plane.role));
+    out.put(static_cast<uint8_t>(plane.dtype));
+  }
+}
+
+// What is all zeros is none of these, and ends the reading: a file's holes may go on for long.
+StoreShape::Kind get_kind(ByteReader& in) {
+  StoreShape::Kind kind;
+  const uint8_t updated = in.get<uint8_t>();
+  kind.updated = updated != 0;
+  uint32_t count = in.get<uint32_t>();
+  if (updated > 1 || count == 0) in.fail();
+  for (uint32_t i = 0; i < count && in.ok() && i <= kPlanesMax; ++i) {
+    uint8_t role = in.get<uint8_t>();
+    kind.planes.push_back({static_cast<Role>(role), static_cast<Dtype>(in.get<uint8_t>())});
+  }
+  return kind;
+}
+
+void put_unit(ByteWriter& out, const StoreShape::Unit& unit) {
+  out.put_string(unit.name);
+  out.put(static_cast<uint32_t>(unit.parameters.size()));
+  for (const Parameter& parameter : unit.parameters) {
+    out.put_string(parameter.name);
+    out.put(parameter.first_element);
+    out.put(parameter.elements);
+  }
+}
+
+StoreShape::Unit get_unit(ByteReader& in) {
+  StoreShape::Unit unit;
+  unit.name = in.get_string();
+  if (unit.name.empty()) in.fail();
+  uint32_t count = in.get<uint32_t>();
+  for (uint32_t i = 0; i < count && in.ok(); ++i) {
+    Parameter parameter;
+    parameter.name = in.get_string();
+    parameter.first_element = in.get<uint64_t>();
+    parameter.elements = in.get<uint64_t>();
+    if (parameter.elements == 0) in.fail();
+    unit.parameters.push_back(std::move(parameter));
+  }
+  return unit;
+}
+
+void put_tile(ByteWriter& out, const StoreShape::Tile& tile) {
+  out.put(tile.unit);
+  out.put(tile.kind);
+  out.put(tile.first_element);
+  out.put(tile.elements);
+}
+
+StoreShape::Tile get_tile(ByteReader& in) {
+  StoreShape::Tile tile;
+  tile.unit = in.get<uint32_t>();
+  tile.kind = in.get<uint32_t>();
+  tile.first_element = in.get<uint64_t>();
+  tile.elements = in.get<uint64_t>();
+  if (tile.elements == 0) in.fail();
+  return tile;
+}
+
+Status nonsense(const std::string& what) { return Status(Code::kCorrupt, "store shape: " + what); }
+
+bool is_known(const Plane& plane) {
+  return static_cast<uint8_t>(plane.role) < kRoles && static_cast<uint8_t>(plane.dtype) < kDtypes;
+}
+
+bool is_run(uint64_t first_element, uint64_t elements) {
+  return elements <= kElementsMax && first_element <= kElementsMax - elements;
+}
+
+// Elements of a unit: every kind of tile covers all of them, so the furthest end is the unit's.
+std::vector<uint64_t> unit_elements(const StoreShape& shape) {
+  std::vector<uint64_t> elements(shape.units.size(), 0);
+  for (const StoreShape::Tile& tile : shape.tiles) {
+    elements[tile.unit] = std::max(elements[tile.unit], tile.first_element + tile.elements);
+  }
+  return elements;
+}
+
+}  // namespace
+
+StoreShape StoreShape::of(const Workload& workload, const TileMap& map, uint32_t rank) {
+  StoreShape shape;
+  shape.rank = rank;
+  shape.ranks = workload.ranks;
+  Plane weight{Role::weight, workload.form.weight};
+  std::vector<Plane> trainable{weight};
+  for (const Plane& plane : resting_planes(workload.form)) trainable.push_back(plane);
+  shape.kinds = {{trainable, true}, {{weight}, false}};
+  for (const penstock::Unit& unit : workload.units) shape.units.push_back({unit.name, unit.parameters});
+  for (const penstock::Tile& tile : map.tiles()) {
+    uint32_t kind = workload.units[tile.unit].trainable ? 0 : 1;
+    shape.tiles.push_back({tile.unit, kind, tile.first_element, tile.elements});
+  }
+  return shape;
+}
+
+uint64_t StoreShape::parameter_elements() const {
+  uint64_t sum = 0;
+  for (uint64_t elements : unit_elements(*this)) sum += elements;
+  return sum;
+}
+
+Status StoreShape::validate() const {
+  if (tiles.empty() || tiles.size() > std::numeric_limits<TileId>::max()) return nonsense(text(tiles.size(), " tiles"));
+  if (rank >= ranks) return nonsense(text("rank ", rank, " of ", ranks));
+  for (const auto& [planes, updated] : kinds) {
+    if (planes.empty() || planes.size() > kPlanesMax) return nonsense(text("a tile of ", planes.size(), " planes"));
+    if (!std::all_of(planes.begin(), planes.end(), is_known)) return nonsense("a plane of an unknown role or type");
+  }
+  uint64_t elements = 0;
+  for (const Tile& tile : tiles) {
+    if (tile.unit >= units.size() || tile.kind >= kinds.size()) return nonsense("a tile of no known unit or kind");
+    if (tile.elements == 0 || !is_run(tile.first_element, tile.elements)) {
+      return nonsense(text("a tile of ", tile.elements, " elements at ", tile.first_element));
+    }
+    elements += tile.elements;
+    if (elements > kElementsMax) return nonsense(text("more than ", kElementsMax, " elements"));
+  }
+  uint64_t of_units = 0;
+  for (uint64_t of_unit : unit_elements(*this)) {
+    of_units += of_unit;
+    if (of_units > kElementsMax) return nonsense(text("units of more than ", kElementsMax, " elements"));
+  }
+  for (const Unit& unit : units) {
+    if (unit.name.empty()) return nonsense("a unit without a name");
+    for (const Parameter& parameter : unit.parameters) {
+      if (parameter.elements > 0 && is_run(parameter.first_element, parameter.elements)) continue;
+      return nonsense(text("a parameter of ", parameter.elements, " elements at ", parameter.first_element));
+    }
+  }
+  if (const size_t bytes = encode().size(); bytes > kShapeBytesMax) {
+    return Status(Code::kUsage,
+                  text("store shape: ", tiles.size(), " tiles and the names take ", bytes_text(bytes), ", at most ",
+                       bytes_text(kShapeBytesMax)),
+                  "larger tiles, or shorter names");
+  }
+  return Status();
+}
+
+uint64_t StoreShape::digest() const { return checksum(encode(), kBlockElements); }
+
+std::string StoreShape::first_difference(const StoreShape& there) const {
+  if (ranks != there.ranks || rank != there.rank) {
+    return text("rank ", rank, " of ", ranks, " here, rank ", there.rank, " of ", there.ranks, " there");
+  }
+  if (units.size() != there.units.size()) return text(units.size(), " units here, ", there.units.size(), " there");
+  std::vector<uint64_t> here_elements = unit_elements(*this), there_elements = unit_elements(there);
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (units[u].name != there.units[u].name) {
+      return text("unit ", u, " is ", units[u].name, " here and ", there.units[u].name, " there");
+    }
+    if (here_elements[u] != there_elements[u]) {
+      return text("unit ", units[u].name, " has ", here_elements[u], " elements here and ", there_elements[u],
+                  " there");
+    }
+  }
+  if (kinds != there.kinds) return "other optimizer states rest in the tiles";
+  if (tiles.size() != there.tiles.size()) return text(tiles.size(), " tiles here, ", there.tiles.size(), " there");
+  return encode() == there.encode() ? "" : "parameters or tiles are cut differently";
+}
+
+std::vector<std::byte> StoreShape::encode() const {
+  ByteWriter out;
+  out.put(rank);
+  out.put(ranks);
+  out.put(static_cast<uint32_t>(units.size()));
+  for (const Unit& unit : units) put_unit(out, unit);
+  out.put(static_cast<uint32_t>(kinds.size()));
+  for (const Kind& kind : kinds) put_kind(out, kind);
+  out.put(static_cast<uint32_t>(tiles.size()));
+  for (const Tile& tile : tiles) put_tile(out, tile);
+  return out.take();
+}
+
+Result<StoreShape> StoreShape::decode(std::span<const std::byte> bytes) {
+  ByteReader in(bytes);
+  StoreShape shape;
+  shape.rank = in.get<uint32_t>();
+  shape.ranks = in.get<uint32_t>();
+  uint32_t units = in.get<uint32_t>();
+  for (uint32_t i = 0; i < units && in.ok(); ++i) shape.units.push_back(get_unit(in));
+  uint32_t kinds = in.get<uint32_t>();
+  for (uint32_t i = 0; i < kinds && in.ok(); ++i) shape.kinds.push_back(get_kind(in));
+  uint32_t tiles = in.get<uint32_t>();
+  for (uint32_t i = 0; i < tiles && in.ok(); ++i) shape.tiles.push_back(get_tile(in));
+  if (!in.ok() || in.left() > 0) {
+    return nonsense(text("its ", bytes.size(), " B are none, or end in the middle of a field"));
+  }
+  PENSTOCK_TRY(shape.validate());
+  return shape;
+}
+
+uint64_t checksum_count(const StoreShape& shape, TileId tile) {
+  const StoreShape::Tile& of = shape.tiles[tile];
+  return ceil_div(of.elements, kBlockElements) * shape.kind(tile).planes.size();
+}
+
+TileBlock block_of(const TileLayout& layout, uint64_t elements, uint64_t number) {
+  const uint64_t planes = layout.places.size();
+  const TileLayout::Place& place = layout.places[number % planes];
+  TileBlock block;
+  block.plane = static_cast<uint32_t>(number % planes);
+  block.first_element = number / planes * kBlockElements;
+  CHECK(block.first_element < elements, "checksum ", number, " of a tile of ", elements, " elements");
+  block.elements = std::min(kBlockElements, elements - block.first_element);
+  block.offset_bytes = place.offset_bytes + place.plane.bytes(block.first_element);
+  block.length_bytes = place.plane.bytes(block.elements);
+  return block;
+}
+
+std::string describe_block(const StoreShape& shape, TileId tile, const TileBlock& block) {
+  const StoreShape::Tile& of = shape.tiles[tile];
+  const StoreShape::Unit& unit = shape.units[of.unit];
+  const uint64_t first = of.first_element + block.first_element, end = first + block.elements;
+  std::string names;
+  for (const Parameter& parameter : unit.parameters) {
+    uint64_t from = std::max(first, parameter.first_element);
+    uint64_t to = std::min(end, parameter.first_element + parameter.elements);
+    if (from >= to) continue;
+    if (!names.empty()) names += ", ";
+    names += text(parameter.name, "[", from - parameter.first_element, "..", to - parameter.first_element, ")");
+  }
+  if (names.empty()) names = text(unit.name, "[", first, "..", end, ")");
+  return names + " " + name_of(shape.kind(tile).planes[block.plane].role);
+}
+
+}  // namespace penstock

@@ -1,0 +1,106 @@
+#include "tiering/store/table_page.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tiering/arithmetic/checksum.h"
+#include "tiering/store/root_record.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint64_t kPageMagic = 0x3145474150544b50;  // "PKTPAGE1"
+constexpr uint64_t kFieldBytes = 64;                 // before the words; the last eight bytes are the checksum
+
+uint64_t words_of(uint64_t page_bytes) { return (page_bytes - kFieldBytes) / sizeof(uint64_t) - 1; }
+
+}  // namespace
+
+TableGeometry::TableGeometry(const StoreShape& shape) {
+  first_word_.reserve(shape.tiles.size() + 1);
+  first_word_.push_back(0);
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+    first_word_.push_back(first_word_.back() + 1 + checksum_count(shape, tile));
+  }
+  for (page_bytes_ = kSegmentAlignmentBytes; ceil_div(words(), words_of(page_bytes_)) > kTablePagesMax;)
+    page_bytes_ *= 2;
+  pages_ = static_cast<uint32_t>(ceil_div(words(), words_of(page_bytes_)));
+}
+
+uint64_t TableGeometry::words_per_page() const { return words_of(page_bytes_); }
+
+void TileTable::set(TileId tile, uint32_t slot, std::span<const uint64_t> checksums) {
+  CHECK(checksums.size() == geometry_->checksums(tile), "tile ", tile, " has ", geometry_->checksums(tile),
+        " checksums, not ", checksums.size());
+  uint64_t first = geometry_->first_word(tile);
+  words_[first] = slot;
+  std::copy(checksums.begin(), checksums.end(), words_.begin() + static_cast<ptrdiff_t>(first) + 1);
+}
+
+void TileTable::set_checksum(TileId tile, uint64_t number, uint64_t checksum) {
+  CHECK(number < geometry_->checksums(tile));
+  words_[geometry_->first_word(tile) + 1 + number] = checksum;
+}
+
+std::span<const uint64_t> TileTable::page_words(uint32_t page) const {
+  uint64_t first = page * geometry_->words_per_page();
+  return std::span(words_).subspan(first, std::min(geometry_->words_per_page(), words_.size() - first));
+}
+
+Status TileTable::set_page_words(uint32_t page, std::span<const uint64_t> words) {
+  if (words.size() != page_words(page).size()) {
+    return Status(Code::kCorrupt,
+                  text("table page ", page, ": ", words.size(), " words, not ", page_words(page).size()));
+  }
+  std::copy(words.begin(), words.end(), words_.begin() + static_cast<ptrdiff_t>(page * geometry_->words_per_page()));
+  return Status();
+}
+
+std::vector<std::byte> TablePage::encode(uint64_t page_bytes) const {
+  ByteWriter out;
+  out.put(kPageMagic);
+  out.put(kStoreFormat);
+  out.put(number);
+  put(out, store);
+  out.put(sequence);
+  out.put(static_cast<uint32_t>(words.size()));
+  out.pad_to(kFieldBytes);
+  CHECK(words.size() <= words_of(page_bytes));
+  out.put_bytes(std::as_bytes(std::span(words)));
+  out.pad_to(page_bytes - sizeof(uint64_t));
+  out.put(checksum(out.bytes(), kPageMagic));
+  return out.take();
+}
+
+Result<TablePage> TablePage::decode(std::span<const std::byte> page, const std::string& what) {
+  if (page.empty() || page.size() % kSegmentAlignmentBytes != 0) {
+    return Status(Code::kCorrupt, text(what, ": ", page.size(), " B are no table page"));
+  }
+  if (checksum(page.first(page.size() - sizeof(uint64_t)), kPageMagic) != checksum_of(page)) {
+    return Status(Code::kCorrupt, what + ": its checksum does not match");
+  }
+  ByteReader in(page);
+  TablePage found;
+  uint64_t magic = in.get<uint64_t>();
+  uint32_t format = in.get<uint32_t>();
+  found.number = in.get<uint32_t>();
+  found.store = get_store_id(in);
+  found.sequence = in.get<uint64_t>();
+  uint32_t words = in.get<uint32_t>();
+  if (magic != kPageMagic || format != kStoreFormat || words > words_of(page.size())) {
+    return Status(Code::kCorrupt, what + ": a table page whose fields make no sense");
+  }
+  found.words.resize(words);
+  if (words > 0) std::memcpy(found.words.data(), page.data() + kFieldBytes, words * sizeof(uint64_t));
+  return found;
+}
+
+uint64_t TablePage::checksum_of(std::span<const std::byte> page) {
+  return ByteReader(page.last(sizeof(uint64_t))).get<uint64_t>();
+}
+
+uint64_t table_digest(std::span<const uint64_t> page_checksums) {
+  return checksum(std::as_bytes(page_checksums), kPageMagic);
+}
+
+}  // namespace penstock
