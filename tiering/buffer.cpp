@@ -37,11 +37,6 @@ Buffer Buffer::on_heap(uint64_t size_bytes, uint64_t alignment_bytes) {
 
 Lease Lease::over(Tier tier, std::span<std::byte> bytes) { return Lease(nullptr, tier, bytes); }
 
-void Lease::give_back() {
-  pool_->free_.push_back(data_);
-  pool_ = nullptr;
-}
-
 BufferPool::BufferPool(Tier tier, std::span<std::byte> memory, uint64_t piece_bytes)
     : tier_(tier),
       memory_(memory),
@@ -61,6 +56,55 @@ std::optional<Lease> BufferPool::try_lease() {
   std::byte* data = free_.back();
   free_.pop_back();
   return Lease(this, tier_, {data, piece_bytes_});
+}
+
+BufferArea::BufferArea(Tier tier, std::string name, std::span<std::byte> memory)
+    : tier_(tier), name_(std::move(name)), memory_(memory) {}
+
+BufferArea::~BufferArea() { CHECK(lent_.empty(), lent_.size(), " leases outlive ", name_); }
+
+void BufferArea::refuse_overlap(uint64_t offset_bytes, uint64_t length_bytes, bool reads) const {
+  CHECK(length_bytes > 0 && offset_bytes <= memory_.size() && length_bytes <= memory_.size() - offset_bytes,
+        length_bytes, " B from ", offset_bytes, " of ", name_, ", which has ", memory_.size());
+  for (const auto& [offset, lent] : lent_) {
+    if (offset >= offset_bytes + length_bytes) break;
+    const bool apart = lent.end_bytes <= offset_bytes || (reads && lent.readers > 0);
+    CHECK(apart, length_bytes, " B from ", offset_bytes, " of ", name_, " are asked for while ", offset, " to ",
+          lent.end_bytes, " are lent");
+  }
+}
+
+Lease BufferArea::lend(uint64_t offset_bytes, uint64_t length_bytes) {
+  refuse_overlap(offset_bytes, length_bytes, false);
+  lent_.insert({offset_bytes, {offset_bytes + length_bytes, 0}});
+  return lease(offset_bytes, length_bytes);
+}
+
+Lease BufferArea::share(uint64_t offset_bytes, uint64_t length_bytes) {
+  refuse_overlap(offset_bytes, length_bytes, true);
+  auto [first, last] = lent_.equal_range(offset_bytes);
+  for (; first != last; ++first) {
+    if (first->second.end_bytes != offset_bytes + length_bytes) continue;
+    ++first->second.readers;
+    return lease(offset_bytes, length_bytes);
+  }
+  lent_.insert({offset_bytes, {offset_bytes + length_bytes, 1}});
+  return lease(offset_bytes, length_bytes);
+}
+
+void BufferArea::take_back(std::span<std::byte> bytes) {
+  const auto offset_bytes = static_cast<uint64_t>(bytes.data() - memory_.data());
+  auto [first, last] = lent_.equal_range(offset_bytes);
+  for (; first != last; ++first) {
+    if (first->second.end_bytes != offset_bytes + bytes.size()) continue;
+    if (first->second.readers > 1) {
+      --first->second.readers;
+    } else {
+      lent_.erase(first);
+    }
+    return;
+  }
+  CHECK(false, "a lease of ", name_, " ends twice");
 }
 
 }  // namespace penstock

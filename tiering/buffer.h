@@ -1,17 +1,20 @@
-// Buffer, BufferPool and Lease: who owns bytes, and who may touch them.
+// Buffer, BufferPool, BufferArea and Lease: who owns bytes, and who may touch them.
 //
-// A Buffer owns one aligned allocation in one tier. A BufferPool cuts a Buffer into equal pieces once, at start. A
-// Lease is the only right to touch a piece; the piece goes back to its pool when the Lease is destroyed.
+// A Buffer owns one aligned allocation in one tier. A BufferPool cuts memory into equal pieces once, at start. A
+// BufferArea lends any run of its memory that a plan names: to one who writes it, or to several who only read. A Lease
+// is the only right to touch what was lent; it ends when it is destroyed.
 //
-// A pool and the making and ending of its leases belong to one thread. A Lease may visit another thread inside a
+// A lender and the making and ending of its leases belong to one thread. A Lease may visit another thread inside a
 // request and comes back with it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,29 +49,36 @@ class Buffer {
   Release release_;
 };
 
-class BufferPool;
+// Who hears that a lease has ended.
+class Lender {
+ public:
+  virtual void take_back(std::span<std::byte> bytes) = 0;
+
+ protected:
+  ~Lender() = default;
+};
 
 class Lease {
  public:
   Lease() = default;
   Lease(Lease&& other) noexcept
-      : pool_(std::exchange(other.pool_, nullptr)),
+      : lender_(std::exchange(other.lender_, nullptr)),
         tier_(other.tier_),
         data_(std::exchange(other.data_, nullptr)),
         size_bytes_(std::exchange(other.size_bytes_, 0)) {}
   Lease& operator=(Lease&& other) noexcept {
     Lease taken(std::move(other));
-    std::swap(pool_, taken.pool_);
+    std::swap(lender_, taken.lender_);
     std::swap(tier_, taken.tier_);
     std::swap(data_, taken.data_);
     std::swap(size_bytes_, taken.size_bytes_);
     return *this;
   }
   ~Lease() {
-    if (pool_ != nullptr) give_back();
+    if (lender_ != nullptr) lender_->take_back(bytes());
   }
 
-  // A lease on bytes that no pool counts: the caller keeps them alive until the lease has ended.
+  // A lease on bytes that nobody counts: the caller keeps them alive until the lease has ended.
   static Lease over(Tier tier, std::span<std::byte> bytes);
 
   Tier tier() const { return tier_; }
@@ -84,17 +94,17 @@ class Lease {
 
  private:
   friend class BufferPool;
-  Lease(BufferPool* pool, Tier tier, std::span<std::byte> bytes)
-      : pool_(pool), tier_(tier), data_(bytes.data()), size_bytes_(bytes.size()) {}
-  void give_back();
+  friend class BufferArea;
+  Lease(Lender* lender, Tier tier, std::span<std::byte> bytes)
+      : lender_(lender), tier_(tier), data_(bytes.data()), size_bytes_(bytes.size()) {}
 
-  BufferPool* pool_ = nullptr;
+  Lender* lender_ = nullptr;
   Tier tier_ = Tier::host;
   std::byte* data_ = nullptr;
   uint64_t size_bytes_ = 0;
 };
 
-class BufferPool {
+class BufferPool final : private Lender {
  public:
   // Cuts `memory` into as many pieces of `piece_bytes` as fit. REQUIRES: piece_bytes is a multiple of
   // kSegmentAlignmentBytes and so is the address of `memory`; `memory` outlives the pool.
@@ -112,13 +122,46 @@ class BufferPool {
   uint64_t pieces_free() const { return free_.size(); }
 
  private:
-  friend class Lease;
+  void take_back(std::span<std::byte> bytes) override { free_.push_back(bytes.data()); }
 
   const Tier tier_;
   const std::span<std::byte> memory_;
   const uint64_t piece_bytes_;
   const uint64_t pieces_;
   std::vector<std::byte*> free_;
+};
+
+class BufferArea final : private Lender {
+ public:
+  // `memory` outlives the area; `name` is for messages.
+  BufferArea(Tier tier, std::string name, std::span<std::byte> memory);
+  // REQUIRES: every lease has ended.
+  ~BufferArea();
+  BufferArea(const BufferArea&) = delete;
+  BufferArea& operator=(const BufferArea&) = delete;
+
+  // REQUIRES of lend(): no byte of the run is lent. REQUIRES of share(): none is lent but by share().
+  Lease lend(uint64_t offset_bytes, uint64_t length_bytes);
+  Lease share(uint64_t offset_bytes, uint64_t length_bytes);
+
+  std::span<std::byte> memory() const { return memory_; }
+
+ private:
+  struct Lent {
+    uint64_t end_bytes = 0;
+    uint32_t readers = 0;  // 0: one who writes
+  };
+
+  void take_back(std::span<std::byte> bytes) override;
+  Lease lease(uint64_t offset_bytes, uint64_t length_bytes) {
+    return Lease(this, tier_, memory_.subspan(offset_bytes, length_bytes));
+  }
+  void refuse_overlap(uint64_t offset_bytes, uint64_t length_bytes, bool reads) const;
+
+  const Tier tier_;
+  const std::string name_;
+  const std::span<std::byte> memory_;
+  std::multimap<uint64_t, Lent> lent_;  // by offset; few at a time
 };
 
 }  // namespace penstock

@@ -13,6 +13,8 @@
 
 namespace penstock {
 
+using TileId = uint32_t;
+
 struct Tile {
   uint32_t unit = 0;
   uint64_t first_element = 0;  // within the unit

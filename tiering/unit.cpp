@@ -53,10 +53,57 @@ Status validate_groups(const Unit& unit, const StateForm& form) {
   return Status();
 }
 
+Status validate_uses(const Workload& workload) {
+  for (const Use& use : workload.uses) {
+    auto refuse = [&](const std::string& why) { return Status(Code::kUsage, text("use ", use.name, ": ", why)); };
+    if (use.units.empty()) return refuse("names no unit");
+    for (size_t i = 0; i < use.units.size(); ++i) {
+      const uint32_t unit = use.units[i];
+      if (unit >= workload.units.size()) {
+        return refuse(text("names unit ", unit, ", the model has ", workload.units.size()));
+      }
+      if (std::count(use.units.begin(), use.units.end(), unit) > 1) {
+        return refuse(text("names unit ", workload.units[unit].name, " twice"));
+      }
+    }
+  }
+  if (workload.pass == Pass::training && workload.uses.empty()) {
+    return Status(Code::kUsage, "model: a training pass without uses", "say which units forward passes through");
+  }
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
+    if (workload.units[unit].trainable && !workload.uses.empty() && uses_of(workload, unit).empty()) {
+      return Status(Code::kUsage, text("unit ", workload.units[unit].name, ": trainable, and no use names it"),
+                    "freeze it, or name it in a use");
+    }
+  }
+  return Status();
+}
+
 }  // namespace
+
+std::vector<Use> uses_in_turn(const std::vector<Unit>& units) {
+  std::vector<Use> uses;
+  for (uint32_t unit = 0; unit < units.size(); ++unit) uses.push_back({.name = units[unit].name, .units = {unit}});
+  return uses;
+}
+
+std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit) {
+  if (workload.uses.empty()) return {unit};
+  std::vector<uint32_t> found;
+  for (uint32_t use = 0; use < workload.uses.size(); ++use) {
+    const std::vector<uint32_t>& units = workload.uses[use].units;
+    if (std::find(units.begin(), units.end(), unit) != units.end()) found.push_back(use);
+  }
+  return found;
+}
+
+uint64_t contributions(const Workload& workload, uint32_t unit) {
+  return uint64_t{workload.micro_batches} * uses_of(workload, unit).size();
+}
 
 Status validate(const Workload& workload) {
   PENSTOCK_TRY(validate(workload.form));
+  PENSTOCK_TRY(validate_uses(workload));
   for (const Unit& unit : workload.units) {
     PENSTOCK_TRY(validate_places(unit));
     if (unit.trainable) PENSTOCK_TRY(validate_groups(unit, workload.form));

@@ -1,4 +1,5 @@
-// What is trained: units, the parameters in them, and how one training step uses them. Numbers and names, no memory.
+// What is trained: units, the parameters in them, and the uses that forward makes of them. Numbers and names, no
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -21,27 +22,34 @@ struct Parameter {
   std::optional<uint32_t> group = {};  // of hyper-parameters; empty: its unit's. Not stored: every run may have others
 };
 
-// The piece of a model that is gathered at once. Lengths are those of this rank's shard; times are of one micro-batch.
+// The piece of a model that is gathered at once. Lengths are those of this rank's shard.
 struct Unit {
   std::string name;
   uint64_t elements = 0;
   bool trainable = true;
   uint32_t group = 0;                 // of hyper-parameters, where a parameter has none and where there is no parameter
-  uint32_t uses = 1;                  // gradients per micro-batch: more than one for a tied or reused unit
   std::vector<Parameter> parameters;  // in the order of their elements
-  // An earlier unit whose weights it is computed with besides its own: a tied head has the embedding's.
-  std::optional<uint32_t> also_uses = {};
-
-  double forward_s = 0;           // compute; 0 where only the update is planned
-  double backward_s = 0;          // without recomputation
-  uint64_t activation_bytes = 0;  // what backward needs of forward, if it is kept
-  uint64_t boundary_bytes = 0;    // what recomputation needs instead: the unit's input
 };
 
-// How the gradients of one step may strike: what speculation is planned against.
+// One place where forward passes through units; backward comes back through it. Times and bytes are of one micro-batch.
+struct Use {
+  std::string name;
+  // Whose weights it is computed with, each once: a tied head has the embedding's besides its own. Each trainable one
+  // gets a gradient of this use.
+  std::vector<uint32_t> units;
+  double forward_s = 0;
+  double backward_s = 0;          // without recomputation
+  uint64_t activation_bytes = 0;  // what backward needs of forward, if it is kept
+  uint64_t boundary_bytes = 0;    // what recomputation needs instead: the input
+};
+
+// What may take a step's updates back once its gradients are known.
 struct Clipping {
-  bool on = false;
-  double strike_share = 0;  // expected share of steps that clip or overflow
+  double norm = 0;              // of all gradients together, at most; 0: they are not clipped
+  bool skips_overflow = false;  // a step whose gradients are not finite changes nothing
+  double strike_share = 0;      // expected share of steps that clip or overflow; for forecasts
+
+  bool on() const { return norm > 0 || skips_overflow; }
 };
 
 enum class Pass : uint8_t { update_only, training };
@@ -58,7 +66,8 @@ constexpr bool offloads(ActivationChoice choice) {
 }
 
 struct Workload {
-  std::vector<Unit> units;  // in forward order
+  std::vector<Unit> units;  // in the order in which forward first uses them
+  std::vector<Use> uses;    // in forward order; none where only updates are planned: each unit then has one gradient
   StateForm form;
   Pass pass = Pass::update_only;
   uint32_t micro_batches = 1;
@@ -72,9 +81,16 @@ struct Workload {
   }
 };
 
-// Refuses a form that has no meaning, and parameters that are empty, overlap, leave their unit, or begin where none
-// may: at no multiple of kParameterAlignmentElements, or, in another group than what is before, inside a block of int8
-// moments, which has one scale.
+// One use for each unit, of no known time: a model that is a chain of its units.
+std::vector<Use> uses_in_turn(const std::vector<Unit>& units);
+
+// The uses that give the unit a gradient, in forward order; where the workload has none, the unit's own number.
+std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit);
+
+// Refuses a form that has no meaning, a use of no unit, of one that does not exist or of one twice, a training pass
+// without uses, and parameters that are empty, overlap, leave their unit, or begin where none may: at no multiple of
+// kParameterAlignmentElements, or, in another group than what is before, inside a block of int8 moments, which has one
+// scale.
 Status validate(const Workload& workload);
 
 // A run of a unit's elements that are in one group: from the end of the run before it, or the unit's first.
@@ -89,14 +105,7 @@ struct GroupRun {
 // REQUIRES: validate() accepts the workload that the unit is of.
 std::vector<GroupRun> group_runs(const Unit& unit, const StateForm& form);
 
-// The fp32 sum of the largest gradient that has several contributions; 0 if none has.
-constexpr uint64_t accumulator_bytes(const Workload& workload) {
-  uint64_t most = 0;
-  for (const Unit& unit : workload.units) {
-    bool adds_up = unit.trainable && workload.micro_batches * unit.uses > 1;
-    if (adds_up && unit.elements * 4 > most) most = round_up(unit.elements * 4, kSegmentAlignmentBytes);
-  }
-  return most;
-}
+// How many contributions a unit's gradient has in one step.
+uint64_t contributions(const Workload& workload, uint32_t unit);
 
 }  // namespace penstock

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "runtime/engine/engine_core.h"
 #include "runtime/engine/root_state.h"
-#include "tiering/plan/simulator.h"
 
 namespace penstock::engine {
 namespace {
@@ -22,10 +22,12 @@ double seconds_since(Clock::time_point then) { return std::chrono::duration<doub
 uint64_t seed_of(uint64_t seed, uint32_t unit) { return (seed ^ unit) * 0x9e3779b97f4a7c15u + unit; }
 
 // What a verb has left half done must neither be trained on nor become durable with a later step.
-Status whole_or_the_end(EngineCore& core, const Status& status) {
+Status fail_if_half_done(EngineCore& core, const Status& status) {
   if (!status.ok()) core.executor().fail(status);
   return status;
 }
+
+const char* name_of(Direction direction) { return direction == Direction::forward ? "forward" : "backward"; }
 
 }  // namespace
 
@@ -38,7 +40,6 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
 }
 
 Status Engine::start() {
-  options_.request.workload.clipping.on = options_.clip_norm > 0 || options_.skip_overflow;
   Answer<Status> opened;
   auto made = DecisionThread::make([this, &opened](DecisionThread& thread) {
     Result<std::unique_ptr<EngineCore>> core = EngineCore::open(options_, thread.mailbox());
@@ -59,12 +60,11 @@ Status Engine::start() {
   updates_done_ = restored.updates;
   restored_ = restored.state;
   plan_ = std::make_unique<Plan>(core_->plan());
-  intake_ = std::make_unique<GradientIntake>(options_.request.workload, core_->memory().accumulators());
+  intake_ = std::make_unique<GradientIntake>(options_.request.workload, plan_->sums, core_->memory().sums(),
+                                             core_->workers());
   for (const Unit& unit : options_.request.workload.units)
     squares_.emplace_back(ceil_div(unit.elements, kBlockElements));
-  if (!options_.request.machine.drives.empty()) {
-    predicted_s_ = simulate(*plan_, options_.request.machine, {}).step_s;
-  }
+  predicted_s_ = core_->predicted_step_s();
   return Status();
 }
 
@@ -112,11 +112,13 @@ Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
 Status Engine::expect_in_step(bool in_step, const char* verb) {
   if (in_step_ == in_step) return Status();
   Status failed = thread_->ask([this] { return core_->executor().status(); });
-  CHECK(!failed.ok(), verb, in_step ? "() outside a step" : "() inside a step");
-  return failed;
+  if (!failed.ok()) return failed;
+  return in_step ? Status(Code::kUsage, text(verb, ": called outside a step"), "call begin() first")
+                 : Status(Code::kUsage, text(verb, ": called inside a step"), "end it with step() or discard() first");
 }
 
 Status Engine::begin(const StepBegin& begin) {
+  std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect_in_step(false, "begin"));
   const Workload& workload = options_.request.workload;
   if (begin.micro_batches == 0 || begin.micro_batches > workload.micro_batches) {
@@ -133,22 +135,28 @@ Status Engine::begin(const StepBegin& begin) {
   StepSetup setup;
   setup.inverse_loss_scale = 1 / begin.loss_scale;
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) setup.numbers.push_back(numbers_of(begin, unit));
-  if (options_.clip_norm > 0) {
+  const Clipping& clipping = workload.clipping;
+  if (clipping.norm > 0) {
     // The least sum of squares that is certain to clip; the last digits of the norm depend on the order of adding.
-    double norm = std::max(0.0, options_.clip_norm - 1e-6) * begin.loss_scale;
+    double norm = std::max(0.0, clipping.norm - 1e-6) * begin.loss_scale;
     setup.certain_strike = norm * norm * (1 + 1e-9);
   }
-  setup.skips_overflow = options_.skip_overflow;
+  setup.skips_overflow = clipping.skips_overflow;
   const bool durable = plan_->durability.durable_after(steps_done_ + 1);
   setup.choices.durable = durable;
+  setup.choices.micro_batches = begin.micro_batches;
   begin_ = begin;
+  completed_.clear();
+  has_acquired_ = false;
+  next_compute_ = 0;
+  skip_left_out_computes();
   intake_->begin(begin.micro_batches);
   Status status = wait_for([](EngineCore& core) { return core.executor().can_begin(); },
                            [&](EngineCore& core) {
                              setup.round = core.executor().next_round();
-                             setup.keeps_confirmed =
-                                 slots_ > 2 || (slots_ == 2 && plan_->durability.kind == Durability::Kind::step);
-                             setup.choices.speculate = setup.keeps_confirmed && speculation_.speculate();
+                             const bool each_is_durable = plan_->durability.kind == Durability::Kind::step;
+                             setup.choices.may_be_discarded = slots_ > 2 || (slots_ == 2 && each_is_durable);
+                             setup.choices.speculate = setup.choices.may_be_discarded && speculation_.speculate();
                              core.executor().begin(setup);
                              return Status();
                            });
@@ -190,17 +198,122 @@ UnitNumbers Engine::numbers_of(const StepBegin& begin, uint32_t unit) const {
   return runs;
 }
 
-Status Engine::gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {
+// -- passes -----------------------------------------------------------------------------------------------------------
+
+// A step of fewer micro-batches than planned has the plan's last ones.
+void Engine::skip_left_out_computes() {
+  const uint32_t left_out = plan_->micro_batches - begin_.micro_batches;
+  const std::vector<Compute>& computes = plan_->computes;
+  while (next_compute_ < computes.size() && computes[next_compute_].micro_batch < left_out) ++next_compute_;
+}
+
+ComputePass Engine::pass_of(const Compute& compute) const {
+  return {compute.direction, compute.use, compute.micro_batch - (plan_->micro_batches - begin_.micro_batches)};
+}
+
+std::vector<ComputePass> Engine::passes() const {
+  std::vector<ComputePass> all;
+  const uint32_t left_out = plan_->micro_batches - std::min(plan_->micro_batches, begin_.micro_batches);
+  for (const Compute& compute : plan_->computes) {
+    if (compute.micro_batch >= left_out) all.push_back(pass_of(compute));
+  }
+  return all;
+}
+
+std::string Engine::words_of(const ComputePass& pass) const {
+  const std::vector<Use>& uses = options_.request.workload.uses;
+  return text(name_of(pass.direction), " of use ", pass.use < uses.size() ? uses[pass.use].name : text(pass.use),
+              ", micro-batch ", pass.micro_batch);
+}
+
+Status Engine::expect_pass(const ComputePass& pass, const char* verb) const {
+  if (next_compute_ == plan_->computes.size()) {
+    return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": the step has no further pass"));
+  }
+  const ComputePass next = pass_of(plan_->computes[next_compute_]);
+  if (next == pass) return Status();
+  return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": expected ", words_of(next)),
+                "follow Engine::passes(), or plan with the micro-batch group that the trainer has");
+}
+
+Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect_in_step(true, "acquire"));
+  PENSTOCK_TRY(expect_pass(pass, "acquire"));
+  if (has_acquired_) return Status(Code::kUsage, "acquire: the pass before has not been released");
+  report_.trainer_s += seconds_since(left_);
+  const Compute& compute = plan_->computes[next_compute_];
+  std::vector<UnitWeights> weights;
+  PENSTOCK_TRY(wait_for([&](EngineCore& core) { return core.executor().is_granted(compute.move); },
+                        [&](EngineCore& core) {
+                          const auto views = core.executor().weights_of(compute);
+                          for (size_t i = 0; i < views.size(); ++i) {
+                            weights.push_back({compute.weights[i].unit, views[i]});
+                          }
+                          return Status();
+                        }));
+  const Workload& workload = options_.request.workload;
+  for (UnitWeights& of : weights) {
+    of.bytes = of.bytes.first(workload.units[of.unit].elements * bytes_of(workload.form.weight));
+  }
+  has_acquired_ = true;
+  left_ = Clock::now();
+  return weights;
+}
+
+Status Engine::release(const ComputePass& pass) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect_in_step(true, "release"));
+  PENSTOCK_TRY(expect_pass(pass, "release"));
+  if (!has_acquired_) return Status(Code::kUsage, "release: the pass was not acquired");
+  has_acquired_ = false;
+  thread_->mailbox().post([this, move = plan_->computes[next_compute_].move] {
+    if (core_->executor().is_granted(move)) core_->executor().end_compute(move);
+  });
+  ++next_compute_;
+  skip_left_out_computes();
+  return as_intake([&] { return hand_over_completed(); });
+}
+
+// -- gradients --------------------------------------------------------------------------------------------------------
+
+Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values) {
+  std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect_in_step(true, "gradient"));
+  const std::vector<uint32_t> uses = part.unit < options_.request.workload.units.size()
+                                         ? uses_of(options_.request.workload, part.unit)
+                                         : std::vector<uint32_t>{0};
+  if (!part.use && uses.size() != 1) {
+    return Status(Code::kUsage, text("gradient: unit ", part.unit, ": ", uses.size(), " uses have it"),
+                  "say of which use the gradient is");
+  }
   return as_intake([&] {
-    PENSTOCK_TRY_ASSIGN(taken, intake_->take(unit, micro_batch, dtype, values));
-    if (taken == GradientIntake::Taken::added) return Status();
+    const GradientIntake::Values given{dtype, values};
+    PENSTOCK_TRY_ASSIGN(
+        taken,
+        intake_->take({part.unit, part.use.value_or(uses.front()), part.micro_batch, part.first_element}, given));
+    if (taken == GradientIntake::Taken::completes_with) {
+      PENSTOCK_TRY(hand_over(part.unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
+        intake_->finish(part.unit, given, tile.first_element, tile.elements, place, squares);
+      }));
+      intake_->finished(part.unit);
+      return Status();
+    }
+    if (taken == GradientIntake::Taken::completes) completed_.push_back(part.unit);
+    return hand_over_completed();
+  });
+}
+
+Status Engine::hand_over_completed() {
+  // Within a pass the plan does not expect it yet.
+  if (has_acquired_) return Status();
+  for (uint32_t unit : std::exchange(completed_, {})) {
     PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-      intake_->finish(unit, dtype, values, tile.first_element, tile.elements, place, squares);
+      intake_->finish(unit, {}, tile.first_element, tile.elements, place, squares);
     }));
     intake_->finished(unit);
-    return Status();
-  });
+  }
+  return Status();
 }
 
 // What does not wait for a lane is booked as intake.
@@ -217,14 +330,14 @@ Status Engine::as_intake(Function work) {
 }
 
 // Places are asked for together, as far as they are free: each question is two switches of threads.
-Status Engine::take_places(uint32_t tile, std::deque<std::byte*>& places) {
-  const uint32_t end = std::min(tile + kPlacesAtOnce, plan_->tiles.first_of(plan_->tiles[tile].unit + 1));
+Status Engine::take_places(TileId tile, std::deque<Lease>& places) {
+  const TileId end = std::min(tile + kPlacesAtOnce, plan_->tiles.first_of(plan_->tiles[tile].unit + 1));
   return wait_for(
       [&places, next = tile, end](EngineCore& core) mutable {
         for (; next < end; ++next) {
-          std::byte* place = core.executor().try_take_gradient(next);
-          if (place == nullptr) break;
-          places.push_back(place);
+          std::optional<Lease> place = core.executor().try_take_gradient(next);
+          if (!place) break;
+          places.push_back(std::move(*place));
         }
         return !places.empty();
       },
@@ -232,21 +345,33 @@ Status Engine::take_places(uint32_t tile, std::deque<std::byte*>& places) {
 }
 
 Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
-  std::deque<std::byte*> places;  // of this tile and those that follow
-  for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+  std::deque<Lease> places;  // of this tile and those that follow
+  for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
     const Tile& shape = plan_->tiles[tile];
-    if (places.empty()) PENSTOCK_TRY(take_places(tile, places));
-    std::byte* place = places.front();
+    if (places.empty()) {
+      if (Status taken = take_places(tile, places); !taken.ok()) {
+        // Leases end where they began.
+        thread_->ask([&] {
+          places.clear();
+          return true;
+        });
+        return taken;
+      }
+    }
+    auto place = std::make_shared<Lease>(std::move(places.front()));
     places.pop_front();
     const uint64_t first_block = shape.first_element / kBlockElements;
     std::span<double> squares(squares_[unit].data() + first_block, ceil_div(shape.elements, kBlockElements));
-    fill(shape, place, squares);
-    thread_->mailbox().post([this, tile, squares] { core_->executor().gradient_complete(tile, squares); });
+    fill(shape, place->data(), squares);
+    thread_->mailbox().post([this, tile, squares, place = std::move(place)] {
+      core_->executor().gradient_complete(tile, std::move(*place), squares);
+    });
   }
   return Status();
 }
 
 Status Engine::absent_gradient(uint32_t unit, Absent absent) {
+  std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect_in_step(true, "absent_gradient"));
   const std::vector<Unit>& units = options_.request.workload.units;
   auto refuse = [](const std::string& why) { return Status(Code::kUsage, "absent gradient: unit " + why); };
@@ -266,7 +391,7 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   std::fill(squares_[unit].begin(), squares_[unit].end(), 0.0);
   return as_intake([&] {
     return thread_->ask([&] {
-      for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+      for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
         if (core_->executor().status().ok()) core_->executor().gradient_absent(tile);
       }
       return core_->executor().status();
@@ -275,10 +400,15 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
 }
 
 Result<StepReport> Engine::step(StepState state) {
+  std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect_in_step(true, "step"));
   report_.trainer_s += seconds_since(left_);
   left_ = Clock::now();
   const Workload& workload = options_.request.workload;
+  if (next_compute_ < plan_->computes.size()) {
+    return Status(Code::kUsage,
+                  text("step: expected ", words_of(pass_of(plan_->computes[next_compute_])), " before it"));
+  }
   double squares = 0;
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
     if (!workload.units[unit].trainable) continue;
@@ -290,12 +420,13 @@ Result<StepReport> Engine::step(StepState state) {
     for (double block : squares_[unit]) squares += block;
   }
   report_.gradient_norm = std::sqrt(squares) / begin_.loss_scale;
-  double factor = options_.clip_norm > 0 ? options_.clip_norm / (report_.gradient_norm + 1e-6) : 1;
+  const Clipping& clipping = workload.clipping;
+  double factor = clipping.norm > 0 ? clipping.norm / (report_.gradient_norm + 1e-6) : 1;
   report_.verdict = Verdict::confirm;
   // A norm that is no number clips nothing; but what had come before may have stopped speculation, which only a strike
   // ends, be it one by 1.
-  if (options_.clip_norm > 0 && !(factor >= 1)) report_.verdict = Verdict::strike;
-  if (options_.skip_overflow && !std::isfinite(squares)) report_.verdict = Verdict::skip;
+  if (clipping.norm > 0 && !(factor >= 1)) report_.verdict = Verdict::strike;
+  if (clipping.skips_overflow && !std::isfinite(squares)) report_.verdict = Verdict::skip;
   report_.clip_factor = report_.verdict == Verdict::strike && !std::isnan(factor) ? factor : 1;
 
   const uint64_t updates = updates_done_ + (report_.verdict != Verdict::skip);
@@ -323,8 +454,13 @@ Result<StepReport> Engine::step(StepState state) {
 }
 
 Status Engine::discard() {
+  std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect_in_step(true, "discard"));
-  in_step_ = false;
+  return discard_step();
+}
+
+Status Engine::discard_step() {
+  in_step_ = has_acquired_ = false;
   const bool one_slot = !survives_crashes();
   if (!plan_->clipping && (one_slot || plan_->durability.kind != Durability::Kind::step)) {
     return thread_->ask([this, one_slot] {
@@ -346,18 +482,23 @@ Status Engine::discard() {
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
                     if (!plan_->clipping) core.executor().forget_unwritten();
-                    return whole_or_the_end(core, core.load_resting(which));
+                    return fail_if_half_done(core, core.load_resting(which));
                   });
 }
 
 Status Engine::settle() {
+  std::lock_guard lock(verbs_);
+  return settle_steps();
+}
+
+Status Engine::settle_steps() {
   PENSTOCK_TRY(expect_in_step(false, "settle"));
   const bool last_is_durable = steps_done_ == 0 || plan_->durability.durable_after(steps_done_);
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
                     PENSTOCK_TRY(core.executor().status());
                     if (last_is_durable || core.store().payload().step == steps_done_) return Status();
-                    PENSTOCK_TRY(whole_or_the_end(core, core.commit_resting(core.executor().last_payload())));
+                    PENSTOCK_TRY(fail_if_half_done(core, core.commit_resting(core.executor().last_payload())));
                     core.executor().forget_unwritten();
                     return Status();
                   });
@@ -387,6 +528,7 @@ Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t fi
 }
 
 Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
+  std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect_in_step(false, "read"));
   PENSTOCK_TRY(check_run("read", unit, role, first, values.size()));
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
@@ -394,15 +536,16 @@ Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byt
 }
 
 Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values) {
+  std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect_in_step(false, "write"));
   PENSTOCK_TRY(check_run("write", unit, role, first, values.size()));
   if (!options_.request.workload.units[unit].trainable) {
     return Status(Code::kUsage, text("write: unit ", options_.request.workload.units[unit].name, " is frozen"));
   }
-  PENSTOCK_TRY(settle());
+  PENSTOCK_TRY(settle_steps());
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
-                    return whole_or_the_end(core, core.write_plane(unit, role, first, values, core.store().payload()));
+                    return fail_if_half_done(core, core.write_plane(unit, role, first, values, core.store().payload()));
                   });
 }
 

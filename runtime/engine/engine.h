@@ -1,22 +1,31 @@
 // Engine drives the tiered state of a model through training steps. Every trainer uses the same few verbs:
 //
-//   begin(step)          what early updates must know.
-//   gradient(unit, mb)   one micro-batch's gradient: added up, rounded once, and handed to the update when complete.
-//   step()               learns the norm, confirms or redoes speculative updates; returns before the last writes do.
-//   discard()            after a failure of the trainer: as if begin() had not happened.
-//   read(), write()      parameters and their state, outside a step.
+//   begin(step)            what early updates must know.
+//   acquire(use, mb)       forward or backward: the weights of a use's units, where they are computed with. Waits only
+//   if
+//                          the plan was late.
+//   release(use, mb)       they may leave.
+//   gradient(...)          of a use and micro-batch, whole or in parts: added up, rounded once, and handed to the
+//   update
+//                          when complete.
+//   step()                 learns the norm, confirms or redoes speculative updates; returns before the last writes do.
+//   discard()              after a failure of the trainer: as if begin() had not happened.
+//   read(), write()        parameters and their state, outside a step.
 //
 // Updates run while later gradients still come. The result does not depend on when they run, on budgets, tile sizes,
 // drives, threads or placement: not by a bit.
 //
-// Used by one thread. Behind it one decision thread owns store, drives and plan. After a failure every verb returns
-// that failure; the store holds the last committed step, and opening it again goes on from there.
+// Called from any thread, by one at a time; a call waits for the one before it. Behind it one decision thread owns
+// store, drives and plan. A call at the wrong time, or with the wrong sizes, is refused and changes nothing. After a
+// failure every verb returns that failure; the store holds the last committed step, and opening it again goes on from
+// there.
 #pragma once
 
 #include <array>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,7 +36,7 @@
 #include "runtime/engine/moved.h"
 #include "tiering/hyper.h"
 #include "tiering/plan/plan_run.h"
-#include "tiering/plan/planner.h"
+#include "tiering/plan/plan_search.h"
 #include "tiering/plan/speculation.h"
 #include "tiering/step_numbers.h"
 
@@ -42,10 +51,8 @@ struct Drives {
 using MakeDrives = std::function<Result<Drives>()>;
 
 struct EngineOptions {
-  PlanRequest request;   // what is trained, budgets, durability, rates; request.workload.clipping is set by the engine
-  MakeDrives drives;     // direct_drives(), or a test's
-  double clip_norm = 0;  // 0: gradients are not clipped
-  bool skip_overflow = false;   // a step whose gradients are not finite changes nothing
+  PlanRequest request;          // what is trained, budgets, durability, rates, choices
+  MakeDrives drives;            // direct_drives(), or a test's
   uint64_t seed = 0;            // of stochastic rounding
   uint32_t update_threads = 0;  // 0: as many as there are processors
   std::string config_hash;      // a store written under another one is refused; empty: not compared
@@ -91,6 +98,29 @@ MakeDrives direct_drives(std::vector<std::string> paths, aio::EngineChoice choic
 
 enum class Absent { skip, zero };
 
+// Of which use's pass the values are, and where in the unit they begin.
+struct GradientPart {
+  uint32_t unit = 0;
+  uint32_t micro_batch = 0;
+  std::optional<uint32_t> use = {};  // none: the only one that the unit has
+  uint64_t first_element = 0;
+};
+
+// A unit's weights, element by element from the unit's first.
+struct UnitWeights {
+  uint32_t unit = 0;
+  std::span<std::byte> bytes;
+};
+
+// One pass of the plan, in the order in which acquire() expects them.
+struct ComputePass {
+  Direction direction = Direction::forward;
+  uint32_t use = 0;
+  uint32_t micro_batch = 0;
+
+  bool operator==(const ComputePass&) const = default;
+};
+
 class EngineCore;  // what lives on the decision thread
 
 class Engine {
@@ -117,9 +147,17 @@ class Engine {
   std::vector<std::string> remarks() const;
 
   Status begin(const StepBegin& begin);
-  // `values`: the whole unit, element by element. Micro-batches of a unit come in ascending order, each once for every
-  // use.
-  Status gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values);
+  // The passes of the step that has begun, in the plan's order. Empty where only updates are planned.
+  std::vector<ComputePass> passes() const;
+  // In the order of passes(), one at a time. What is given stays in its place, and nobody writes it, until release().
+  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass);
+  Status release(const ComputePass& pass);
+  // `values`: of `part`, element by element. Micro-batches of a use come in ascending order; parts of one in any. What
+  // no parameter names need not be given in parts, and is zero.
+  Status gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values);
+  Status gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {
+    return gradient(GradientPart{.unit = unit, .micro_batch = micro_batch}, dtype, values);
+  }
   // The unit has no gradient in this step at all, of no micro-batch: `skip` leaves it untouched, `zero` updates with
   // zeros.
   Status absent_gradient(uint32_t unit, Absent absent);
@@ -142,15 +180,23 @@ class Engine {
   Status start();
   // Where it is not so, an earlier failure is why, and the answer; or the caller's order of verbs is wrong.
   Status expect_in_step(bool in_step, const char* verb);
+  Status expect_pass(const ComputePass& pass, const char* verb) const;
+  ComputePass pass_of(const Compute& compute) const;
+  std::string words_of(const ComputePass& pass) const;
   Status check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const;
   Status check_groups(const std::vector<Hyper>& groups) const;
   UnitNumbers numbers_of(const StepBegin& begin, uint32_t unit) const;
-  Status take_places(uint32_t tile, std::deque<std::byte*>& places);
+  Status take_places(TileId tile, std::deque<Lease>& places);
   template <typename Function>
   Status as_intake(Function work);
   // `fill` writes a tile's gradient into its place, and its sums of squares by block.
   using FillGradient = std::function<void(const Tile& tile, std::byte* place, std::span<double> squares)>;
   Status hand_over(uint32_t unit, const FillGradient& fill);
+  // What is complete, and was not handed over because the pass that made it was not over.
+  Status hand_over_completed();
+  Status discard_step();
+  Status settle_steps();
+  void skip_left_out_computes();
   template <typename Function>
   Status wait_for(std::function<bool(EngineCore&)> ready, Function then);
 
@@ -167,7 +213,11 @@ class Engine {
   uint64_t updates_done_ = 0;  // steps that were not skipped
   Moved reported_;             // up to the last report
 
+  std::mutex verbs_;  // held by the verb that runs; guards all below
   bool in_step_ = false;
+  size_t next_compute_ = 0;  // of the plan's
+  bool has_acquired_ = false;
+  std::vector<uint32_t> completed_;  // units whose gradient waits for the end of the pass that completed it
   StepBegin begin_;
   std::vector<std::vector<double>> squares_;  // by unit, of every block
   std::chrono::steady_clock::time_point began_, left_;

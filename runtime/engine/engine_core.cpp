@@ -26,7 +26,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   core->drives_ = std::move(drives);
   PENSTOCK_TRY(core->open_store());
   PENSTOCK_TRY(core->make_plan());
-  PENSTOCK_TRY_ASSIGN(memory, TileMemory::make(*core->plan_));
+  PENSTOCK_TRY_ASSIGN(memory, HostMemory::make(*core->plan_));
   core->memory_ = std::move(memory);
   core->drives_.io->register_memory(core->memory_->bytes());
   PENSTOCK_TRY_ASSIGN(
@@ -72,8 +72,9 @@ Status EngineCore::make_plan() {
     return Status(Code::kUsage, text("store: holds another model: ", difference),
                   "'here' is the model, 'there' the store: give the model that it was made for");
   }
-  PENSTOCK_TRY_ASSIGN(plan, penstock::make_plan(decide_durability(std::move(request))));
-  plan_ = std::make_unique<Plan>(std::move(plan));
+  PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
+  predicted_step_s_ = chosen.step_s();
+  plan_ = std::make_unique<Plan>(std::move(chosen.plan));
   return validate(*plan_);
 }
 
@@ -109,7 +110,7 @@ Status EngineCore::load_resting(Resting which) {
 Status EngineCore::commit_resting(RootPayload payload) {
   std::vector<StorePass::Visit> visits;
   for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
-    if (memory_->resting_state(tile) != nullptr) visits.push_back({tile, {}});
+    if (memory_->state_rests(tile)) visits.push_back({tile, {}});
   }
   PENSTOCK_TRY(pass(visits, StorePass::Then::write, [this](uint32_t tile, std::byte* bytes) {
     gather_resting(tile, bytes);
@@ -120,16 +121,17 @@ Status EngineCore::commit_resting(RootPayload payload) {
 
 void EngineCore::scatter_resting(uint32_t tile, const std::byte* bytes) {
   const Tile& shape = plan_->tiles[tile];
-  if (std::byte* weight = memory_->resting_weight(tile)) std::memcpy(weight, bytes, shape.weight_bytes);
-  if (std::byte* state = memory_->resting_state(tile))
-    std::memcpy(state, bytes + shape.weight_bytes, shape.state_bytes);
+  if (memory_->weight_rests(tile)) std::memcpy(memory_->lend_weight(tile).data(), bytes, shape.weight_bytes);
+  if (memory_->state_rests(tile)) {
+    std::memcpy(memory_->lend_state(tile).data(), bytes + shape.weight_bytes, shape.state_bytes);
+  }
 }
 
 void EngineCore::gather_resting(uint32_t tile, std::byte* bytes) const {
   const Tile& shape = plan_->tiles[tile];
-  if (const std::byte* weight = memory_->resting_weight(tile)) std::memcpy(bytes, weight, shape.weight_bytes);
-  if (const std::byte* state = memory_->resting_state(tile)) {
-    std::memcpy(bytes + shape.weight_bytes, state, shape.state_bytes);
+  if (memory_->weight_rests(tile)) std::memcpy(bytes, memory_->share_weight(tile).data(), shape.weight_bytes);
+  if (memory_->state_rests(tile)) {
+    std::memcpy(bytes + shape.weight_bytes, memory_->share_state(tile).data(), shape.state_bytes);
   }
 }
 

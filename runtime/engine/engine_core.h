@@ -16,7 +16,10 @@ class EngineCore {
   const Plan& plan() const { return *plan_; }
   aio::TileStore& store() { return *store_; }
   Executor& executor() { return *executor_; }
-  TileMemory& memory() { return *memory_; }
+  HostMemory& memory() { return *memory_; }
+  cpu_optim::UpdateWorkers& workers() { return *workers_; }
+  // 0: the request's machine has no drives, whose rates tell.
+  double predicted_step_s() const { return predicted_step_s_; }
   const IoEngine& io() const { return *drives_.io; }
   uint32_t drives() const { return static_cast<uint32_t>(drives_.folders.size()); }
   std::string description() const;
@@ -59,10 +62,11 @@ class EngineCore {
   Drives drives_;
   std::unique_ptr<aio::TileStore> store_;
   std::unique_ptr<Plan> plan_;
-  std::unique_ptr<TileMemory> memory_;
+  std::unique_ptr<HostMemory> memory_;
   std::unique_ptr<SpillFiles> spill_;
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
   std::unique_ptr<Executor> executor_;
+  double predicted_step_s_ = 0;
   Moved passed_;  // outside of steps
 };
 

@@ -63,16 +63,16 @@ bool holds_master(Role role) { return role == Role::weight || role == Role::mast
 
 Status Engine::create(const EngineOptions& options, const InitialValues& initial,
                       aio::CreateOptions::Existing existing) {
-  const PlanRequest request = decide_durability(options.request);
+  const PlanRequest& request = options.request;
   const Workload& workload = request.workload;
-  PENSTOCK_TRY_ASSIGN(plan, make_plan(request));
-  StoreShape shape = StoreShape::of(workload, plan.tiles);
+  PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
+  StoreShape shape = StoreShape::of(workload, chosen.plan.tiles);
   PENSTOCK_TRY_ASSIGN(drives, options.drives());
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(aio::kChunksUnderWay * aio::kChunkBytes));
   drives.io->register_memory(arena->bytes());
 
   aio::CreateOptions create;
-  create.slots = slots_per_tile(request);
+  create.slots = chosen.slots;
   create.existing = existing;
   create.payload.config_hash = options.config_hash;
   PENSTOCK_TRY(validate(create.payload).within("create"));

@@ -3,7 +3,8 @@
 // answer.
 //
 // The life of one tile in one step, top to bottom: begin_read, begin_update, begin_write; when the update was
-// speculative and the gradients struck, once more. Drives and workers end each of them with ended().
+// speculative and the gradients struck, once more. Of a unit's weights: begin_fetch, then the computes that use them,
+// each granted to the trainer and ended by it. Every one of them carries leases on the bytes that it touches.
 //
 // The first failure is kept in status(): nothing is issued after it, what is under way ends, every wait is answered
 // with it. The store keeps its last committed step.
@@ -21,10 +22,10 @@
 
 #include "aio/store/tile_store.h"
 #include "cpu_optim/update_workers.h"
+#include "runtime/engine/host_memory.h"
 #include "runtime/engine/mailbox.h"
 #include "runtime/engine/moved.h"
 #include "runtime/engine/spill_files.h"
-#include "runtime/engine/tile_memory.h"
 #include "tiering/plan/plan_run.h"
 #include "tiering/step_numbers.h"
 
@@ -37,7 +38,6 @@ struct StepSetup {
   double inverse_loss_scale = 1;
   double certain_strike = 0;  // a sum of squares above it is certain to strike; 0: none does
   bool skips_overflow = false;
-  bool keeps_confirmed = true;  // until the verdict, writes leave the version of the step before as it is
   PlanRun::StepChoices choices;
 };
 
@@ -46,7 +46,7 @@ class Executor {
   struct Parts {
     const Plan& plan;
     const StateForm& form;
-    TileMemory& memory;
+    HostMemory& memory;
     aio::TileStore& store;
     SpillFiles& spill;
     IoEngine& io;
@@ -69,11 +69,17 @@ class Executor {
   // Calls `then` once `ready` holds, or with the failure.
   void when(std::function<bool()> ready, std::function<void(Status)> then);
 
-  // Where the tile's gradient goes; nothing while there is no place.
-  std::byte* try_take_gradient(uint32_t tile);
+  // A compute move that may begin: its weights are where they are used. It is the trainer's until end_compute().
+  bool is_granted(MoveId compute) const { return granted_.contains({round(), compute}); }
+  // By the use's units.
+  std::vector<std::span<std::byte>> weights_of(const Compute& compute) const;
+  void end_compute(MoveId compute);
+
+  // Where the tile's gradient goes; nothing while there is no place. It comes back with gradient_complete().
+  std::optional<Lease> try_take_gradient(TileId tile);
   // `squares`: its sums of squares, by block.
-  void gradient_complete(uint32_t tile, std::span<const double> squares);
-  void gradient_absent(uint32_t tile) { run_.gradient_absent(round(), tile); }
+  void gradient_complete(TileId tile, Lease gradient, std::span<const double> squares);
+  void gradient_absent(TileId tile) { run_.gradient_absent(round(), tile); }
   bool gradients_complete() const { return run_.gradients_complete(round()); }
 
   // The norm is known: `clip_factor` of a strike. `payload` goes into the step's root.
@@ -94,12 +100,18 @@ class Executor {
 
  private:
   using Ticket = PlanRun::Ticket;
+  using MoveKey = std::pair<uint64_t, MoveId>;  // step, move
 
-  // One tile in one step.
+  // One tile in one step. While a request is under way, the leases that it carries are with it.
   struct TileWork {
     Lease window, gradient, returned;
     std::optional<aio::TileStore::Reading> reading;
     std::vector<uint64_t> checksums;
+  };
+  // What an update touches besides its tile's own leases.
+  struct UpdateLeases {
+    Lease weight;  // that rests in host memory, or backward's copy of it
+    Lease state;   // that rests in host memory
   };
   struct Round {
     StepSetup setup;
@@ -110,6 +122,10 @@ class Executor {
 
     const UnitNumbers& numbers(uint32_t unit) const { return struck.empty() ? setup.numbers[unit] : struck[unit]; }
   };
+  // A compute move that the trainer has: leases on its weights.
+  struct Grant {
+    std::vector<Lease> weights;
+  };
   struct Waiter {
     std::function<bool()> ready;
     std::function<void(Status)> then;
@@ -117,27 +133,33 @@ class Executor {
 
   void issue();
   void begin_move(Ticket ticket);
+  void ended(Ticket ticket, const Status& status);
+  void released(Ticket taker);
+  void begin_commit(Ticket ticket);
+
+  // executor_tiles.cpp: the update.
   void begin_read(Ticket ticket, const Move& move);
   void begin_update(Ticket ticket, const Move& move);
   void begin_write(Ticket ticket, const Move& move);
   void begin_spill(Ticket ticket, const Move& move);
   void begin_return(Ticket ticket, const Move& move);
-  void begin_commit(Ticket ticket);
-
   void end_reading(TileWork& work);
   void read_ended(Ticket ticket, const Status& status);
   void update_ended(Ticket ticket, const cpu_optim::TileReport& report);
   void write_ended(Ticket ticket, TileSlot place, const Status& status);
-  void ended(Ticket ticket, const Status& status);
-  void released(Ticket taker);
+  TileWork& work(Ticket ticket, TileId tile) { return work_[{ticket.step, tile}]; }
+  // Moves a tile's bytes between its slot and where they are in memory: extents count from the tile's first byte.
+  enum class Way { in, out };
+  void move_tile(Ticket ticket, TileId tile, Way way, const std::vector<Extent>& extents,
+                 std::function<void(Status)> then);
+  // Only the weight comes back after a skip.
+  bool is_restored(Ticket ticket) const;
+
+  // executor_pass.cpp: weights and computing.
+  void begin_fetch(Ticket ticket, const Move& move);
+  void begin_compute(Ticket ticket);
 
   uint64_t round() const { return rounds_.rbegin()->first; }
-  TileWork& work(Ticket ticket, uint32_t tile) { return work_[{ticket.step, tile}]; }
-  std::byte* weight_of(TileWork& work, uint32_t tile) const;
-  std::byte* state_of(TileWork& work, uint32_t tile) const;
-  // The store's extents, which count from the tile's first byte, as places in the arena.
-  std::vector<Extent> in_arena(const std::vector<Extent>& extents, TileWork& work, uint32_t tile) const;
-  Lease arena_lease() const { return Lease::over(Tier::host, parts_.memory.bytes()); }
   uint64_t deadline(Ticket ticket) const { return ticket.step * parts_.plan.moves.size() + ticket.move; }
 
   void sleep(std::chrono::milliseconds timeout);
@@ -150,14 +172,17 @@ class Executor {
   PlanRun run_;
   Status status_;
   // Of tiles that rest in host memory: checksums of what lies there, while the store has an older version.
-  std::map<uint32_t, std::vector<uint64_t>> unwritten_;
+  std::map<TileId, std::vector<uint64_t>> unwritten_;
   uint64_t next_round_ = 0;
   RootPayload last_payload_;
   std::map<uint64_t, Round> rounds_;  // that are open; the last is the one that gets gradients
-  std::map<std::pair<uint64_t, uint32_t>, TileWork> work_;
+  std::map<std::pair<uint64_t, TileId>, TileWork> work_;
+  std::map<MoveKey, Lease> placed_;  // units in the places that the plan gave them, until their release
+  std::map<MoveKey, Grant> granted_;
+  std::map<MoveId, const Compute*> computes_;
   std::list<Waiter> waiters_;
   std::vector<Ticket> held_back_;  // writes that the store does not let begin yet
-  std::map<std::pair<uint64_t, MoveId>, Lane> under_way_;
+  std::map<MoveKey, Lane> under_way_;
   size_t in_flight_ = 0;
   LaneSeconds waited_s_{};
   std::chrono::steady_clock::time_point accounted_;

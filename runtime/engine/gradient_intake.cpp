@@ -4,88 +4,161 @@
 #include <cstring>
 
 namespace penstock::engine {
-GradientIntake::GradientIntake(const Workload& workload, std::span<std::byte> memory)
-    : workload_(workload), memory_(memory), units_(workload.units.size()) {
-  piece_bytes_ = accumulator_bytes(workload);
-  for (uint64_t at = 0; piece_bytes_ > 0 && at + piece_bytes_ <= memory.size(); at += piece_bytes_) {
-    free_.push_back(reinterpret_cast<float*>(memory.data() + at));
+
+GradientIntake::GradientIntake(const Workload& workload, const SumLayout& layout, std::span<std::byte> sums,
+                               cpu_optim::UpdateWorkers& workers)
+    : workload_(workload), workers_(workers), units_(workload.units.size()) {
+  for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+    units_[unit].uses = uses_of(workload, unit);
+    units_[unit].of_use.resize(units_[unit].uses.size());
+    const std::vector<uint64_t>& places = layout.offset_bytes[unit];
+    for (size_t use = 0; use < places.size(); ++use) {
+      units_[unit].of_use[use].sum = reinterpret_cast<float*>(sums.data() + places[use]);
+    }
   }
 }
 
 void GradientIntake::begin(uint32_t micro_batches) {
   micro_batches_ = micro_batches;
+  summing_.clear();
   for (UnitState& unit : units_) {
-    if (unit.sum != nullptr) free_.push_back(unit.sum);
-    unit = UnitState();
+    unit.done = false;
+    unit.last_given.clear();
+    for (UseState& use : unit.of_use) {
+      use.next_micro_batch = 0;
+      use.given.clear();
+    }
   }
 }
 
-Result<GradientIntake::Taken> GradientIntake::take(uint32_t index, uint32_t micro_batch, Dtype dtype,
-                                                   std::span<const std::byte> values) {
+Status GradientIntake::check(const Part& part, const Values& values, uint64_t count) const {
   auto refuse = [&](const std::string& why) {
-    return Status(Code::kUsage, text("gradient: unit ", index, ", micro-batch ", micro_batch, ": ", why));
+    return Status(Code::kUsage, text("gradient: unit ", part.unit, ", micro-batch ", part.micro_batch, ": ", why));
   };
-  if (index >= units_.size()) return refuse(text("there are ", units_.size(), " units"));
-  const Unit& unit = workload_.units[index];
-  UnitState& state = units_[index];
+  if (part.unit >= units_.size()) return refuse(text("the model has ", units_.size(), " units"));
+  const Unit& unit = workload_.units[part.unit];
+  const UnitState& state = units_[part.unit];
   if (!unit.trainable) return refuse("the unit is frozen");
-  if (values.size() != unit.elements * bytes_of(dtype)) {
-    return refuse(text(values.size(), " B given, ", unit.elements, " elements of ", name_of(dtype), " expected"));
+  const auto found = std::find(state.uses.begin(), state.uses.end(), part.use);
+  if (found == state.uses.end()) return refuse(text("use ", part.use, " does not name the unit"));
+  if (values.bytes.size() % bytes_of(values.dtype) != 0 || count == 0 || part.first_element > unit.elements ||
+      count > unit.elements - part.first_element) {
+    return refuse(text(values.bytes.size(), " B of ", name_of(values.dtype), " from element ", part.first_element,
+                       ": the unit has ", unit.elements, " elements"));
   }
-  if (micro_batch >= micro_batches_) return refuse(text("the step has ", micro_batches_, " micro-batches"));
+  if (part.micro_batch >= micro_batches_) return refuse(text("the step has ", micro_batches_, " micro-batches"));
   if (state.done) return refuse("the gradient is complete already");
-  const uint64_t of_earlier = uint64_t{micro_batch} * unit.uses;
-  if (state.contributions < of_earlier)
-    return refuse(text("comes before micro-batch ", state.contributions / unit.uses));
-  if (state.contributions >= of_earlier + unit.uses) return refuse("has come already");
-  const bool completes = state.contributions + 1 == micro_batches_ * unit.uses;
-  if (!completes && state.sum == nullptr && free_.empty()) {
+  const UseState& use = state.of_use[static_cast<size_t>(found - state.uses.begin())];
+  if (part.micro_batch > use.next_micro_batch) return refuse(text("comes before micro-batch ", use.next_micro_batch));
+  if (part.micro_batch < use.next_micro_batch) return refuse("has come already");
+  const uint64_t end = part.first_element + count;
+  for (const auto& [first, last] : use.given) {
+    if (first < end && part.first_element < last) {
+      return refuse(text("elements ", part.first_element, " to ", end, " come twice"));
+    }
+  }
+  if (count != unit.elements && use.sum == nullptr) {
+    return refuse(text(count, " elements, ", unit.elements, " expected: parts are added up, and no sum is planned"));
+  }
+  return Status();
+}
+
+bool GradientIntake::has_all_values(const Unit& unit, const UseState& use) const {
+  auto covers = [&](uint64_t first, uint64_t end) {
+    for (const auto& [from, to] : use.given) {
+      if (from <= first) first = std::max(first, to);
+    }
+    return first >= end;
+  };
+  if (unit.parameters.empty()) return covers(0, unit.elements);
+  return std::all_of(unit.parameters.begin(), unit.parameters.end(), [&](const Parameter& parameter) {
+    return covers(parameter.first_element, parameter.first_element + parameter.elements);
+  });
+}
+
+Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Values& values) {
+  const uint64_t count = values.bytes.size() / bytes_of(values.dtype);
+  PENSTOCK_TRY(check(part, values, count));
+  const Unit& unit = workload_.units[part.unit];
+  UnitState& state = units_[part.unit];
+  const auto number = std::find(state.uses.begin(), state.uses.end(), part.use) - state.uses.begin();
+  UseState& use = state.of_use[static_cast<size_t>(number)];
+  const bool is_whole = count == unit.elements;
+  const bool is_last_whole = is_whole && state.uses.size() == 1 && part.micro_batch + 1 == micro_batches_;
+  if (is_last_whole && workload_.pass == Pass::update_only) {
+    state.done = true;
+    state.last_given = text("micro-batch ", part.micro_batch);
+    return Taken::completes_with;
+  }
+  const auto [place, is_free] = summing_.insert({use.sum, part.unit});
+  if (!is_free && place->second != part.unit) {
     return Status(Code::kDoesNotFit,
-                  text("gradient: unit ", index, ": no memory to add up in: ", memory_.size(),
-                       " B are planned for units whose micro-batches come one unit after another"),
+                  text("gradient: unit ", part.unit,
+                       ": no memory to add up in: what is planned for it is still used for "
+                       "unit ",
+                       place->second),
                   "plan with micro_batch_group 1 if micro-batches come one after another");
   }
-  state.last_micro_batch = micro_batch;
-  ++state.contributions;
-  if (completes) {
-    state.done = true;
-    return Taken::completes;
-  }
-  if (state.sum == nullptr) {
-    state.sum = free_.back();
-    free_.pop_back();
-    kernels_.cast(dtype, values.data(), Dtype::fp32, reinterpret_cast<std::byte*>(state.sum), unit.elements);
-  } else {
-    kernels_.accumulate(dtype, values.data(), state.sum, unit.elements);
-  }
-  return Taken::added;
+  state.last_given = text("micro-batch ", part.micro_batch);
+  add(part, values, use, count);
+  const auto run = std::make_pair(part.first_element, part.first_element + count);
+  use.given.insert(std::upper_bound(use.given.begin(), use.given.end(), run), run);
+  if (!has_all_values(unit, use)) return Taken::added;
+  use.given.clear();
+  ++use.next_micro_batch;
+  state.done = std::all_of(state.of_use.begin(), state.of_use.end(),
+                           [&](const UseState& of) { return of.next_micro_batch == micro_batches_; });
+  return state.done ? Taken::completes : Taken::added;
 }
 
-void GradientIntake::finish(uint32_t index, Dtype dtype, std::span<const std::byte> values, uint64_t first,
-                            uint64_t count, std::byte* target, std::span<double> squares) {
-  const std::byte* last = values.data() + first * bytes_of(dtype);
+void GradientIntake::add(const Part& part, const Values& values, UseState& use, uint64_t count) {
+  const uint64_t size = bytes_of(values.dtype);
+  // What no parameter names is never handed over in parts, and counts as zero.
+  if (part.micro_batch == 0 && use.given.empty() && count != workload_.units[part.unit].elements) {
+    std::fill_n(use.sum, workload_.units[part.unit].elements, 0.0f);
+  }
+  workers_.for_pieces(count, kBlockElements, [&](uint64_t begin, uint64_t end) {
+    const std::byte* source = values.bytes.data() + begin * size;
+    float* target = use.sum + part.first_element + begin;
+    if (part.micro_batch == 0) {
+      kernels_.cast(values.dtype, source, Dtype::fp32, reinterpret_cast<std::byte*>(target), end - begin);
+    } else {
+      kernels_.accumulate(values.dtype, source, target, end - begin);
+    }
+  });
+}
+
+void GradientIntake::finish(uint32_t index, const std::optional<Values>& last, uint64_t first, uint64_t count,
+                            std::byte* target, std::span<double> squares) {
+  const std::vector<UseState>& uses = units_[index].of_use;
   const Dtype form = workload_.form.gradient;
-  if (float* sum = units_[index].sum) {
-    kernels_.accumulate(dtype, last, sum + first, count);
-    kernels_.cast(Dtype::fp32, reinterpret_cast<const std::byte*>(sum + first), form, target, count);
-  } else if (dtype == form) {
-    std::memcpy(target, last, count * bytes_of(form));
+  auto as_bytes = [](const float* values) { return reinterpret_cast<const std::byte*>(values); };
+  const std::byte* values = last ? last->bytes.data() + first * bytes_of(last->dtype) : nullptr;
+  if (last && micro_batches_ == 1) {  // there is no sum to join
+    if (last->dtype == form) {
+      std::memcpy(target, values, count * bytes_of(form));
+    } else {
+      kernels_.cast(last->dtype, values, form, target, count);
+    }
   } else {
-    kernels_.cast(dtype, last, form, target, count);
+    float* sum = uses.front().sum + first;
+    for (size_t use = 1; use < uses.size(); ++use) {
+      kernels_.accumulate(Dtype::fp32, as_bytes(uses[use].sum + first), sum, count);
+    }
+    if (last) kernels_.accumulate(last->dtype, values, sum, count);
+    kernels_.cast(Dtype::fp32, as_bytes(sum), form, target, count);
   }
   kernels_.square_sums(form, target, count, squares);
 }
 
-std::string GradientIntake::why_not_absent(uint32_t index) const {
-  const UnitState& state = units_[index];
-  if (state.done) return state.contributions > 0 ? " has one" : " was declared absent";
-  return state.contributions > 0 ? text(" has one of micro-batch ", state.last_micro_batch) : "";
+void GradientIntake::finished(uint32_t unit) {
+  std::erase_if(summing_, [&](const auto& place) { return place.second == unit; });
 }
 
-void GradientIntake::finished(uint32_t index) {
-  if (units_[index].sum == nullptr) return;
-  free_.push_back(units_[index].sum);
-  units_[index].sum = nullptr;
+std::string GradientIntake::why_not_absent(uint32_t index) const {
+  const UnitState& state = units_[index];
+  if (state.done) return state.last_given.empty() ? " was declared absent" : " has one";
+  return state.last_given.empty() ? "" : " has one of " + state.last_given;
 }
 
 }  // namespace penstock::engine

@@ -1,37 +1,58 @@
-// GradientIntake turns what a trainer hands over into finished gradients: added up in fp32 by micro-batch index,
-// rounded once, and measured block by block.
+// GradientIntake turns what a trainer hands over into finished gradients: each use's added up in fp32 by micro-batch
+// index, then the uses' sums in forward order, rounded once, and measured block by block.
 //
-// A unit's gradient is complete after `micro_batches * uses` contributions. The bits do not depend on tiles: everything
-// is element by element, and blocks of the norm are counted from the unit's first element.
-// Used by the trainer's thread alone.
+// A contribution is a whole unit's gradient of one use and micro-batch, or parts of it in any order. The bits depend
+// neither on tiles nor on parts: everything is element by element, and blocks of the norm are counted from the unit's
+// first element. The adding up is spread over the update workers; the caller waits for it.
+//
+// Used by one thread at a time.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu_optim/gradient.h"
+#include "cpu_optim/update_workers.h"
+#include "tiering/plan/memory_layout.h"
 #include "tiering/unit.h"
 
 namespace penstock::engine {
 
 class GradientIntake {
  public:
-  // `memory`: for the fp32 sums of as many units at once as it holds of the largest.
-  GradientIntake(const Workload& workload, std::span<std::byte> memory);
+  // All that is named outlives it; `sums` is the memory that `layout` is of.
+  GradientIntake(const Workload& workload, const SumLayout& layout, std::span<std::byte> sums,
+                 cpu_optim::UpdateWorkers& workers);
 
   void begin(uint32_t micro_batches);
 
-  // Takes the next contribution to `unit`. Refuses one too many, one out of order, another length. What makes the
-  // gradient complete is not added here but handed on: finish() joins it piece by piece.
-  enum class Taken { added, completes };
-  Result<Taken> take(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values);
+  struct Part {
+    uint32_t unit = 0;
+    uint32_t use = 0;
+    uint32_t micro_batch = 0;
+    uint64_t first_element = 0;
+  };
+  struct Values {
+    Dtype dtype = Dtype::fp32;
+    std::span<const std::byte> bytes;
+  };
 
-  // The run [first, first + count) of the complete gradient into `target`, in the workload's gradient dtype, and its
-  // sums of squares by block. `values` is the last contribution, whole.
-  void finish(uint32_t unit, Dtype dtype, std::span<const std::byte> values, uint64_t first, uint64_t count,
-              std::byte* target, std::span<double> squares);
-  // The unit's sums may be used by another.
+  // Takes the next contribution to a unit, or a part of it. Refuses what comes twice, micro-batches of a use out of
+  // order, values outside the unit. `completes_with`: the gradient is complete with these values, which were not added
+  // but are handed on: finish() joins them piece by piece.
+  enum class Taken { added, completes, completes_with };
+  Result<Taken> take(const Part& part, const Values& values);
+
+  // Once for every element of a complete gradient: the run [first, first + count) of it into `target`, in the
+  // workload's gradient dtype, and its sums of squares by block. `last`: what take() did not add, of the whole unit.
+  void finish(uint32_t unit, const std::optional<Values>& last, uint64_t first, uint64_t count, std::byte* target,
+              std::span<double> squares);
+
+  // All of the unit was finished: what it was added up in may be used by another.
   void finished(uint32_t unit);
 
   // What the unit has got in this step, so that it cannot be without a gradient; empty if nothing.
@@ -42,19 +63,27 @@ class GradientIntake {
   bool complete(uint32_t unit) const { return units_[unit].done; }
 
  private:
-  struct UnitState {
-    uint32_t contributions = 0;
-    uint32_t last_micro_batch = 0;
+  struct UseState {
     float* sum = nullptr;
-    bool done = false;
+    uint32_t next_micro_batch = 0;
+    std::vector<std::pair<uint64_t, uint64_t>> given;  // of that micro-batch: runs, by their first elements
   };
+  struct UnitState {
+    std::vector<uint32_t> uses;  // their numbers
+    std::vector<UseState> of_use;
+    bool done = false;
+    std::string last_given;  // for messages
+  };
+
+  Status check(const Part& part, const Values& values, uint64_t count) const;
+  void add(const Part& part, const Values& values, UseState& use, uint64_t count);
+  bool has_all_values(const Unit& unit, const UseState& use) const;
 
   const Workload& workload_;
   const cpu_optim::GradientKernels kernels_;
-  std::span<std::byte> memory_;
-  uint64_t piece_bytes_ = 0;
-  std::vector<float*> free_;
+  cpu_optim::UpdateWorkers& workers_;
   std::vector<UnitState> units_;
+  std::map<const float*, uint32_t> summing_;  // the unit that is added up in a place
   uint32_t micro_batches_ = 1;
 };
 

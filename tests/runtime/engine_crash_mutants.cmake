@@ -4,19 +4,16 @@ if(PENSTOCK_SANITIZE)
   return()  # the unbroken suite runs there
 endif()
 
-penstock_mutant(engine_crash write_over_before_it_is EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
-  "parts_.io.write(extents, arena_lease(), deadline(ticket))
-      .then([this, ticket, place = writing->place](Result<Lease> result) {
-        write_ended(ticket, place, result.status());
-      });"
-  "parts_.io.write(extents, arena_lease(), deadline(ticket)).then([](Result<Lease>) {});
+penstock_mutant(engine_crash write_over_before_it_is EveryEventIsACut*/EveryStep runtime/engine/executor_tiles.cpp
+  "[this, ticket, place = writing->place](Status status) { write_ended(ticket, place, status); });"
+  "[this, ticket, tile = move.tile](Status) { work(ticket, tile).window = Lease(); });
   write_ended(ticket, writing->place, Status());")
 
 penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EveryStep tiering/plan/plan_update.cpp
   ".kind = MoveKind::commit, .after = writes"
   ".kind = MoveKind::commit, .after = {plan_.verdict}")
 
-penstock_mutant(engine_crash speculative_write_published EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
+penstock_mutant(engine_crash speculative_write_published EveryEventIsACut*/EveryStep runtime/engine/executor_tiles.cpp
   "speculative ? Update::speculative : Update::final"
   "Update::final")
 
@@ -44,7 +41,7 @@ penstock_mutant(engine_crash settled_before_it_is EveryEventIsACut*/EveryStep ru
                   [&](EngineCore& core) {
                     PENSTOCK_TRY(core.executor().status());")
 
-penstock_mutant(engine_crash host_state_not_written_through EveryEventIsACut*/HalfInHost runtime/engine/executor.cpp
+penstock_mutant(engine_crash host_state_not_written_through EveryEventIsACut*/HalfInHost runtime/engine/executor_tiles.cpp
   "if (unwritten == unwritten_.end()) return ended(ticket, Status());"
   "return ended(ticket, Status());")
 

@@ -18,8 +18,7 @@ class EngineOnDrive : public testing::Test {
   EngineOnDrive() : world_(43, 2, std::vector<uint64_t>(12, 40'000)) {
     std::filesystem::create_directory(healthy());
     world_.options.drives = direct_drives({healthy(), failing_.folder()});
-    world_.options.clip_norm = world_.settings.clip = 5;
-    world_.options.request.workload.clipping.on = true;
+    world_.options.request.workload.clipping.norm = world_.settings.clip = 5;
     world_.options.request.choices.window_tiles = 4;
     world_.options.request.choices.host_state_share = 0;
     world_.options.request.choices.weights = WeightRest::nvme;

@@ -31,13 +31,12 @@ class EngineHalfDone : public testing::TestWithParam<Rest> {
     request.choices.host_state_share = GetParam().host_state_share;
     request.choices.weights = GetParam().weights;
     request.durability = GetParam().durability;
-    world_.options.clip_norm = world_.settings.clip = 5;
+    world_.options.request.workload.clipping.norm = world_.settings.clip = 5;
     world_.make_backend_ = [this] {
       return std::make_unique<aio::ScriptedBackend>(std::make_unique<aio::MemoryBackend>(), [this](const aio::Piece&) {
         return until_failure_ > 0 && --until_failure_ == 0 ? EIO : aio::ScriptedBackend::kPass;
       });
     };
-    request.workload.clipping.on = true;
     CHECK(world_.create().ok());
     std::unique_ptr<Engine> engine = open();
     CHECK(world_.step(*engine, 0.001f).ok() && engine->settle().ok());

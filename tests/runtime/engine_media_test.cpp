@@ -155,7 +155,7 @@ TEST_P(EngineMedia, NamesAFlippedBitOfEveryPlane) {
 TEST_P(EngineMedia, NamesAWeightThatRottedBeforeASkippedStepTakesItBack) {
   if (GetParam().weights != WeightRest::host || GetParam().host_state_share > 0) return;
   restore();
-  world_.options.skip_overflow = true;
+  world_.options.request.workload.clipping.skips_overflow = true;
   const StoreLayout::Piece piece = pieces_of(5, Role::weight).front();
   Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();

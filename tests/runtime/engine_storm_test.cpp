@@ -61,9 +61,8 @@ class Storm {
     };
     clips_ = one_of(true, true, false);
     if (clips_) {
-      world_.options.clip_norm = world_.settings.clip = one_of(3.0, 10.0);
-      world_.options.skip_overflow = world_.settings.skip_overflow = random_() % 2 == 0;
-      request.workload.clipping.on = true;
+      world_.options.request.workload.clipping.norm = world_.settings.clip = one_of(3.0, 10.0);
+      world_.options.request.workload.clipping.skips_overflow = world_.settings.skip_overflow = random_() % 2 == 0;
     }
     world_.options.update_threads = one_of(1u, 2u);
     world_.options.on_durable = [this](uint64_t step) { promised_ = step; };
@@ -187,7 +186,7 @@ class Storm {
   Status step(Engine& engine) {
     const uint64_t number = engine.steps_done() + 1;
     static constexpr float kSizes[] = {0.001f, 0.002f, 0.05f, 0.02f, std::numeric_limits<float>::infinity()};
-    const float size = kSizes[random_() % (world_.options.skip_overflow ? 5 : 4)];
+    const float size = kSizes[random_() % (world_.options.request.workload.clipping.skips_overflow ? 5 : 4)];
     shuffle_units();
     PENSTOCK_TRY(world_.step(engine, size).status());
     world_.plain() = models_[number - 1];

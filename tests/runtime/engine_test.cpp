@@ -48,9 +48,8 @@ TEST_P(Placements, LeaveTheBitsOfThePlainLoop) {
   request.choices.retained_host_share = c.retained_share;
   request.durability = c.durability;
   world.options.update_threads = c.threads;
-  world.options.clip_norm = world.settings.clip = c.clip;
-  world.options.skip_overflow = world.settings.skip_overflow = c.skip_overflow;
-  request.workload.clipping.on = c.clip > 0 || c.skip_overflow;
+  world.options.request.workload.clipping.norm = world.settings.clip = c.clip;
+  world.options.request.workload.clipping.skips_overflow = world.settings.skip_overflow = c.skip_overflow;
   Status created = world.create();
   ASSERT_TRUE(created.ok()) << created.message();
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
@@ -147,7 +146,7 @@ TEST(Engine, DecidesByTheDrivesHowOftenAStepIsDurable) {
   // A store of two slots cannot both relax and update ahead of the verdict.
   engine->reset();
   request.choices.host_state_share = 0.5;
-  world.options.clip_norm = 5;
+  world.options.request.workload.clipping.norm = 5;
   engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   EXPECT_EQ((*engine)->plan().durability.kind, Durability::Kind::step);
@@ -159,8 +158,7 @@ TEST(Engine, SpillsMoreGradientsToTheFasterDrive) {
   request.machine.drives[0].burst = MixCurve::flat(3);
   request.machine.drives[1].burst = MixCurve::flat(1);
   request.choices.retained_host_share = 0;
-  request.workload.clipping.on = true;
-  world.options.clip_norm = 5;
+  world.options.request.workload.clipping.norm = 5;
   ASSERT_TRUE(world.create().ok());
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -175,8 +173,7 @@ TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
       EngineWorld world(11);
       world.options.request.choices.host_state_share = weights == WeightRest::host ? 0.5 : 0;
       world.options.request.choices.weights = weights;
-      world.options.clip_norm = world.settings.clip = clips ? 5 : 0;
-      world.options.request.workload.clipping.on = clips;
+      world.options.request.workload.clipping.norm = world.settings.clip = clips ? 5 : 0;
       ASSERT_TRUE(world.create().ok());
       Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
       ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -202,8 +199,7 @@ TEST(Engine, EndsAStepWhoseGradientsAreLargeAndThenNoNumbers) {
   for (auto [first, last] : {std::pair{100.0f, kNan}, {kInfinity, kNan}, {kInfinity, kInfinity}, {0.001f, kNan}}) {
     SCOPED_TRACE(testing::Message() << first << ", then " << last);
     EngineWorld world(5);
-    world.options.clip_norm = world.settings.clip = 5;
-    world.options.request.workload.clipping.on = true;
+    world.options.request.workload.clipping.norm = world.settings.clip = 5;
     ASSERT_TRUE(world.create().ok());
     Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -235,8 +231,7 @@ TEST(Engine, TakesGradientsInAnyOrder) {
       request.choices.window_tiles = 3;
       request.choices.retained_host_share = way.retained_share;
       request.choices.host_state_share = way.host_state_share;
-      request.workload.clipping.on = way.clip > 0;
-      world.options.clip_norm = world.settings.clip = way.clip;
+      world.options.request.workload.clipping.norm = world.settings.clip = way.clip;
       ASSERT_TRUE(world.create().ok());
       Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
       ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -309,8 +304,8 @@ TEST(Engine, WritesAnEarlierStepsUpdateOfAUnitWithoutGradientWhateverTheVerdict)
     request.choices.weights = WeightRest::host;
     request.durability = {Durability::Kind::every, 2};
     request.slots = 3;
-    world.options.clip_norm = world.settings.clip = 5;
-    world.options.skip_overflow = world.settings.skip_overflow = true;
+    world.options.request.workload.clipping.norm = world.settings.clip = 5;
+    world.options.request.workload.clipping.skips_overflow = world.settings.skip_overflow = true;
     ASSERT_TRUE(world.create().ok());
     std::atomic<bool> written = false;
     world.make_backend_ = [&] {

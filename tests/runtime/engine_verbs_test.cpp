@@ -33,8 +33,7 @@ TEST(Engine, WritesWhatTheNextStepsAndTheNextRunGoOnFrom) {
     request.choices.host_state_share = rest.host_state_share;
     request.choices.weights = rest.weights;
     request.durability = rest.durability;
-    request.workload.clipping.on = true;
-    world.options.skip_overflow = world.settings.skip_overflow = true;
+    world.options.request.workload.clipping.skips_overflow = world.settings.skip_overflow = true;
     ASSERT_TRUE(world.create().ok());
     Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -312,7 +311,9 @@ TEST(Engine, TakesARefusedGradientAgainOnceThereIsMemoryToAddUpIn) {
 TEST(Engine, RefusesAMicroBatchTwiceOrBeforeItsTurn) {
   EngineWorld world(5);
   world.options.request.workload.micro_batches = world.micro_batches = 2;
-  world.options.request.workload.units[2].uses = 2;
+  Workload& workload = world.options.request.workload;
+  workload.uses = uses_in_turn(workload.units);
+  workload.uses.push_back({.name = "again", .units = {2}});
   ASSERT_TRUE(world.create().ok());
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -328,12 +329,18 @@ TEST(Engine, RefusesAMicroBatchTwiceOrBeforeItsTurn) {
   expect_refused(0, 0, "has come already");
   ASSERT_TRUE(give(0, 1).ok());
   expect_refused(0, 1, "the gradient is complete already");
-  // Of one that is used twice, each comes twice.
-  ASSERT_TRUE(give(2, 0).ok());
-  expect_refused(2, 1, "comes before micro-batch 0");
-  ASSERT_TRUE(give(2, 0).ok());
-  expect_refused(2, 0, "has come already");
-  for (int use = 0; use < 2; ++use) ASSERT_TRUE(give(2, 1).ok());
+  // Of one that is used twice, each comes twice, in any order of uses.
+  EXPECT_EQ(give(2, 0).message(), "gradient: unit 2: 2 uses have it");
+  const std::vector<uint16_t> ones(workload.units[2].elements, 0x3f80);
+  auto give_of_use = [&](uint32_t use, uint32_t mb) {
+    return (*engine)->gradient({.unit = 2, .micro_batch = mb, .use = use}, Dtype::bf16, std::as_bytes(std::span(ones)));
+  };
+  ASSERT_TRUE(give_of_use(3, 0).ok());
+  EXPECT_EQ(give_of_use(2, 1).message(), "gradient: unit 2, micro-batch 1: comes before micro-batch 0");
+  ASSERT_TRUE(give_of_use(2, 0).ok());
+  EXPECT_EQ(give_of_use(2, 0).message(), "gradient: unit 2, micro-batch 0: has come already");
+  EXPECT_EQ(give_of_use(1, 1).message(), "gradient: unit 2, micro-batch 1: use 1 does not name the unit");
+  for (uint32_t use : {2, 3}) ASSERT_TRUE(give_of_use(use, 1).ok());
   ASSERT_TRUE((*engine)->absent_gradient(1, Absent::zero).ok());
   EXPECT_TRUE((*engine)->step().ok());
 }

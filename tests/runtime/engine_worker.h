@@ -21,7 +21,6 @@ class WorkerWorld {
   WorkerWorld(const std::string& durability, const std::vector<std::string>& folders)
       : world_(47, static_cast<uint32_t>(folders.size()), elements()), first_(world_.plain()) {
     PlanRequest& request = world_.options.request;
-    request.workload.clipping.on = true;
     request.choices.window_tiles = 4;
     request.choices.retained_host_share = 0.5;
     request.choices.weights = WeightRest::nvme;
@@ -31,8 +30,9 @@ class WorkerWorld {
       request.choices.host_state_share = 0.5;
       request.durability = {Durability::Kind::every, 2};
     }
-    world_.options.clip_norm = world_.settings.clip = 14;  // of a struck step, the last gradients pass it
-    world_.options.skip_overflow = world_.settings.skip_overflow = true;
+    world_.options.request.workload.clipping.norm = world_.settings.clip =
+        14;  // of a struck step, the last gradients pass it
+    world_.options.request.workload.clipping.skips_overflow = world_.settings.skip_overflow = true;
     world_.options.drives = direct_drives(folders);
   }
 

@@ -31,9 +31,8 @@ EngineCrashWorld::EngineCrashWorld(const EngineCrashSetting& setting) : world_(1
   request.choices.retained_host_share = setting.retained_share;
   request.durability = setting.durability;
   request.slots = setting.slots;
-  request.workload.clipping.on = true;
-  world_.options.clip_norm = world_.settings.clip = 5;
-  world_.options.skip_overflow = world_.settings.skip_overflow = true;
+  world_.options.request.workload.clipping.norm = world_.settings.clip = 5;
+  world_.options.request.workload.clipping.skips_overflow = world_.settings.skip_overflow = true;
   if (setting.some_absent) {
     // Those that come first: of them, what an earlier step left in memory is written before the verdict.
     world_.given = [](uint64_t step, uint32_t unit) {

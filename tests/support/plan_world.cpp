@@ -5,8 +5,55 @@
 namespace penstock::test {
 
 PlanWorld::PlanWorld(const Plan& plan, const WorldOptions& options)
-    : plan_(plan), options_(options), run_(plan), random_(options.seed), tiles_(plan.tiles.size()) {
+    : plan_(plan),
+      options_(options),
+      run_(plan, [this](PlanRun::Ticket taker) { released(taker); }),
+      random_(options.seed),
+      tiles_(plan.tiles.size()) {
   for (TileWorld& tile : tiles_) tile.slots.resize(options.slots);
+  for (const Compute& compute : plan.computes) computes_[compute.move] = &compute;
+}
+
+void PlanWorld::fill_place(PlanRun::Ticket ticket) {
+  const Move& move = plan_.moves[ticket.move];
+  for (const auto& [other, content] : filled_) {
+    const Move& there = plan_.moves[other.second];
+    if (there.area != move.area) continue;
+    const bool apart = there.place_offset_bytes + there.place_bytes <= move.place_offset_bytes ||
+                       move.place_offset_bytes + move.place_bytes <= there.place_offset_bytes;
+    if (!apart) fail(text("step ", ticket.step, ": move ", ticket.move, " fills the place of move ", other.second));
+  }
+  std::vector<History>& content = filled_[{ticket.step, ticket.move}];
+  if (move.kind != MoveKind::fetch_weight) return;
+  for (TileId id = plan_.tiles.first_of(move.unit); id < plan_.tiles.first_of(move.unit + 1); ++id) {
+    const TileWorld& tile = tiles_[id];
+    if (tile.slots[tile.current].writers > 0) fail(text("step ", ticket.step, ": tile ", id, " fetched while written"));
+    content.push_back(tile.slots[tile.current].history);
+  }
+}
+
+void PlanWorld::released(PlanRun::Ticket taker) {
+  if (plan_.moves[taker.move].area == Area::none) return;
+  if (filled_.erase({taker.step, taker.move}) == 0) fail(text("move ", taker.move, " is released and was not filled"));
+}
+
+void PlanWorld::check_weights_of_compute(PlanRun::Ticket ticket) {
+  auto expected = [&](TileId id) { return ticket.step == 0 ? History{0} : expected_.at(ticket.step - 1)[id]; };
+  for (const Compute::Weights& weights : computes_.at(ticket.move)->weights) {
+    const TileId first = plan_.tiles.first_of(weights.unit), end = plan_.tiles.first_of(weights.unit + 1);
+    const auto there = filled_.find({ticket.step, weights.brought_by});
+    if (weights.brought_by != kNoMove && there == filled_.end()) {
+      fail(text("step ", ticket.step, ": move ", ticket.move, " computes with weights that have left"));
+      return;
+    }
+    for (TileId id = first; id < end; ++id) {
+      const bool copied = weights.brought_by != kNoMove && !there->second.empty();
+      if (!copied && plan_.placements[id].weight == Tier::nvme) continue;  // on a device, whose places have no history
+      if ((copied ? there->second[id - first] : tiles_[id].host_weight) != expected(id)) {
+        fail(text("step ", ticket.step, ": move ", ticket.move, " computes with another version of tile ", id));
+      }
+    }
+  }
 }
 
 PlanWorld::History PlanWorld::after(History before, uint64_t step, Verdict factor) {
@@ -43,6 +90,14 @@ void PlanWorld::update(TileWorld& tile, uint32_t id, uint64_t step, bool specula
   bool in_host = plan_.placements[id].state == Tier::host;
   History& place = in_host ? tile.host : tile.of_step[step].window;
   const History before = place;
+  if (const MoveId copy = plan_.of_tile[id].weight_copy; copy != kNoMove && !run_.is_redone(step, id)) {
+    const auto there = filled_.find({step, copy});
+    if (there == filled_.end()) {
+      fail(text("step ", step, ": tile ", id, " updated with a copy of its weight that has left"));
+    } else if (there->second[id - plan_.tiles.first_of(plan_.tiles[id].unit)] != before) {
+      fail(text("step ", step, ": the copy of tile ", id, "'s weight is of another version"));
+    }
+  }
   place = after(place, step, factor);
   if (plan_.placements[id].weight == Tier::host) {
     // Weight and state are of one version before an update, wherever either rests.
@@ -54,7 +109,8 @@ void PlanWorld::update(TileWorld& tile, uint32_t id, uint64_t step, bool specula
 void PlanWorld::begin_move(PlanRun::Ticket ticket) {
   const Move& move = plan_.moves[ticket.move];
   ++issued_[move.kind];
-  if (move.takes != Pool::none) taken_[static_cast<size_t>(move.takes)] += static_cast<int64_t>(move.taken);
+  if (move.area != Area::none) fill_place(ticket);
+  if (move.lane == Lane::compute) check_weights_of_compute(ticket);
   if (move.kind == MoveKind::commit) {
     for (uint32_t id = 0; id < tiles_.size(); ++id) {
       TileWorld& tile = tiles_[id];
@@ -153,7 +209,7 @@ void PlanWorld::end_move(PlanRun::Ticket ticket) {
 
 void PlanWorld::check_pools() {
   for (size_t pool = 0; pool < kPools; ++pool) {
-    if (run_.pool_free(static_cast<Pool>(pool)) > plan_.pool_capacity[pool]) {
+    if (run_.pool_free(static_cast<Pool>(pool)) > plan_.pool_pieces[pool]) {
       fail(text("pool ", name_of(static_cast<Pool>(pool)), " has more free than it holds"));
     }
   }
@@ -190,7 +246,11 @@ std::string PlanWorld::run() {
     bool progress = false;
     if (!gradients_under_way && begun < options_.steps && run_.can_begin()) {
       bool speculate = begun >= options_.speculate.size() || options_.speculate[begun];
-      run_.begin(begun, {.speculate = speculate, .durable = plan_.durability.durable_after(begun)});
+      PlanRun::StepChoices choices{.speculate = speculate, .durable = plan_.durability.durable_after(begun)};
+      if (options_.fewer_micro_batches && random_() % 2 == 0) {
+        choices.micro_batches = 1 + static_cast<uint32_t>(random_() % plan_.micro_batches);
+      }
+      run_.begin(begun, choices);
       speculated_[begun].assign(tiles_.size(), false);
       gradient_step = begun++;
       coming_.clear();
@@ -272,7 +332,7 @@ std::string PlanWorld::run() {
       fail(text("tile ", tile, in_host ? " in host memory" : " on nvme", " differs from the plain loop"));
   }
   for (size_t pool = 0; pool < kPools && failure_.empty(); ++pool) {
-    if (run_.pool_free(static_cast<Pool>(pool)) != plan_.pool_capacity[pool]) {
+    if (run_.pool_free(static_cast<Pool>(pool)) != plan_.pool_pieces[pool]) {
       fail(text("pool ", name_of(static_cast<Pool>(pool)), " is not whole at the end"));
     }
   }

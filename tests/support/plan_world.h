@@ -1,5 +1,6 @@
 // A world of numbers in which a plan is carried out move by move, in whatever order a seed dictates, to see whether it
-// computes what a plain loop does and whether it ever breaks a rule of memory or slots. No bytes, no time.
+// computes what a plain loop does, with the weights that a plain loop computes with, and whether it ever breaks a rule
+// of memory or slots. No bytes, no time.
 #pragma once
 
 #include <map>
@@ -18,7 +19,8 @@ struct WorldOptions {
   std::vector<Verdict> verdicts;  // by step; missing ones confirm
   std::vector<bool> speculate;    // by step; missing ones do
   uint32_t slots = 2;
-  bool some_absent = false;  // some tiles get no gradient in some steps
+  bool some_absent = false;          // some tiles get no gradient in some steps
+  bool fewer_micro_batches = false;  // than planned, in some steps
   enum class Gradients { as_planned, backwards, shuffled } gradients = Gradients::as_planned;
 };
 
@@ -71,6 +73,10 @@ class PlanWorld {
   void end_move(PlanRun::Ticket ticket);
   void begin_write(TileWorld& tile, uint32_t id, uint64_t step, bool speculative);
   void update(TileWorld& tile, uint32_t id, uint64_t step, bool speculative);
+  // Of each tile of a unit, before `step`.
+  void check_weights_of_compute(PlanRun::Ticket ticket);
+  void fill_place(PlanRun::Ticket ticket);
+  void released(PlanRun::Ticket taker);
   void check_pools();
   void check_room(Lane lane);
   static History after(History before, uint64_t step, Verdict factor);
@@ -82,11 +88,13 @@ class PlanWorld {
   std::vector<TileWorld> tiles_;
   std::vector<uint32_t> coming_;  // tiles that await their gradient, the next one last
   std::vector<PlanRun::Ticket> in_flight_;
-  std::array<int64_t, kPools> taken_{};
   std::map<MoveKind, uint64_t> issued_;
   std::map<uint64_t, std::vector<bool>> speculated_;
   std::map<uint64_t, std::vector<History>> expected_;  // of every tile after each step that has its verdict
-  std::set<uint64_t> stopped_;                         // steps whose partial norm has passed the clip
+  // What fills a place of an area, until its release; of fetched weights, the versions of the unit's tiles.
+  std::map<std::pair<uint64_t, MoveId>, std::vector<History>> filled_;
+  std::map<MoveId, const Compute*> computes_;
+  std::set<uint64_t> stopped_;  // steps whose partial norm has passed the clip
   std::string failure_;
 };
 

@@ -32,13 +32,19 @@ inline PlanRequest random_request(std::mt19937_64& random) {
     unit.name = text("unit", i);
     unit.elements = 1 + up_to(6 * kBlockElements);
     unit.trainable = up_to(5) != 0;
-    unit.forward_s = 1e-3;
-    unit.backward_s = 2e-3;
-    unit.activation_bytes = up_to(1) * 100'000;
-    unit.boundary_bytes = unit.activation_bytes / 10;
     work.units.push_back(unit);
   }
-  work.clipping.on = up_to(2) != 0;
+  work.uses = uses_in_turn(work.units);
+  // A unit that is used twice in a row, and a last use with the first's weights, as a tied head has.
+  if (up_to(3) == 0) work.uses.insert(work.uses.begin(), work.uses.front());
+  if (work.units.size() > 1 && up_to(3) == 0) work.uses.back().units.push_back(0);
+  for (Use& use : work.uses) {
+    use.forward_s = 1e-3;
+    use.backward_s = 2e-3;
+    use.activation_bytes = up_to(1) * 100'000;
+    use.boundary_bytes = use.activation_bytes / 10;
+  }
+  work.clipping.norm = up_to(2) != 0 ? 1 : 0;
   work.pass = up_to(1) ? Pass::training : Pass::update_only;
   work.micro_batches = 1 + static_cast<uint32_t>(up_to(3));
   work.ranks = up_to(2) == 0 ? 2 : 1;
@@ -59,10 +65,8 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   if (up_to(2) == 0) request.choices.tile_elements = kBlockElements * (1 + up_to(3));
   if (up_to(2) == 0) request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(3));
   request.choices.activations = static_cast<ActivationChoice>(up_to(3));
-  if (work.units.size() > 1 && up_to(3) == 0) {
-    work.units.front().uses = 2;
-    work.units.back().also_uses = 0;
-  }
+  if (up_to(2) == 0) request.choices.keep_share = static_cast<double>(up_to(4)) / 4;
+  if (work.pass == Pass::update_only) work.uses.clear();
   return request;
 }
 

@@ -131,7 +131,7 @@ TEST(Forecast, SaysWhatTheSmallestPlanNeedsWhereItDoesNotFit) {
 TEST(Forecast, SaysWhatTheSmallestPlanNeedsOfALargeModelToo) {
   ForecastRequest request = request_for("llama-2-70b", "h100-4gen4");
   request.pass = Pass::update_only;
-  request.clipping.on = true;
+  request.clipping.norm = 1;
   request.budgets.host_bytes = 300 * kMiB;
   request.budgets.nvme_bytes = uint64_t{100} << 40;
   const Forecast result = forecast_of(request);
@@ -176,7 +176,7 @@ TEST(Forecast, WritesHostStateAsOftenAsCostsLittle) {
 TEST(Forecast, IsDurableEachStepWhereTheDrivesHoldNoThirdSlot) {
   ForecastRequest request = request_for("gpt2-xl", "rtx4090-2gen4");
   request.pass = Pass::update_only;
-  request.clipping.on = true;
+  request.clipping.norm = 1;
   request.budgets.host_bytes = 10 * kGiB;
   const Forecast each = forecast_of(request);
   ASSERT_TRUE(each.fits);
@@ -252,7 +252,7 @@ TEST(Forecast, HasNoLaneThatIsBusyForLongerThanAStep) {
         ForecastRequest request = request_for("gpt2", machine);
         request.tokens = 512;
         request.durability = durability;
-        request.clipping = {strikes > 0, strikes};
+        request.clipping = {.norm = strikes > 0 ? 1.0 : 0.0, .strike_share = strikes};
         const Forecast result = forecast_of(request);
         for (double busy_s : result.times.busy_s) EXPECT_LE(busy_s, 1.2 * result.times.step_s) << machine << strikes;
         EXPECT_LE(result.times.drives_busy_s, 1.2 * result.times.step_s) << machine << " " << strikes;
@@ -312,7 +312,7 @@ ForecastRequest random_request(std::mt19937_64& random) {
   shape.vocab = 8192;
   shape.tied = up_to(1);
   request.tokens = 512 * 8 * (1 + up_to(15));
-  request.clipping.on = up_to(1);
+  request.clipping.norm = static_cast<double>(up_to(1));
   const uint64_t state = shape.parameters() * 12;
   request.budgets.host_bytes = 700 * kMiB + up_to(2 * state);
   request.budgets.device_bytes = kGiB + up_to(4 * kGiB);
@@ -364,7 +364,7 @@ TEST_F(MoreIsNeverSlower, Drives) {
 // In host memory, state is updated in place, and so only when it is known whether gradients are clipped.
 TEST(Forecast, HostMemoryThatWouldDelayUpdatesIsLeftUnused) {
   ForecastRequest request = request_for("gpt2-xl", "rtx4090-2gen4");
-  request.clipping.on = true;
+  request.clipping.norm = 1;
   double before_s = std::numeric_limits<double>::max();
   for (uint64_t host_bytes : {12 * kGiB, 24 * kGiB, 48 * kGiB}) {
     request.budgets.host_bytes = host_bytes;

@@ -230,10 +230,8 @@ TEST(TrainingWorkload, ComputesSixFlopsAParameterAndToken) {
   const StepShape step{.tokens = 1 << 16, .sequence = 16, .micro_batches = 4, .ranks = 2, .device_flops = 1e12};
   double seconds = 0;
   uint64_t elements = 0;
-  for (const Unit& unit : training_units(*shape, step)) {
-    seconds += (unit.forward_s + unit.backward_s) * step.micro_batches;
-    elements += unit.elements;
-  }
+  for (const Use& use : training_uses(*shape, step)) seconds += (use.forward_s + use.backward_s) * step.micro_batches;
+  for (const Unit& unit : training_units(*shape, step)) elements += unit.elements;
   // The head's logits are made twice; the embedding is looked up.
   const double computed = 6.0 * (6.738e9 - 131e6) + 2.0 * 131e6;
   EXPECT_NEAR(seconds * 1e12 * 2 / (1 << 16), computed, 0.01 * computed);
@@ -242,10 +240,13 @@ TEST(TrainingWorkload, ComputesSixFlopsAParameterAndToken) {
 
 TEST(TrainingWorkload, ATiedHeadBorrowsTheEmbedding) {
   const Result<ModelShape> shape = load_model("gpt2");
-  const std::vector<Unit> units = training_units(*shape, {.tokens = 1024, .sequence = 1024, .device_flops = 1e12});
+  const StepShape step{.tokens = 1024, .sequence = 1024, .device_flops = 1e12};
+  const std::vector<Unit> units = training_units(*shape, step);
+  const std::vector<Use> uses = training_uses(*shape, step);
   ASSERT_EQ(units.size(), 14u);
-  EXPECT_EQ(units.front().uses, 2u);
-  EXPECT_EQ(units.back().also_uses, 0u);
+  ASSERT_EQ(uses.size(), 14u);
+  EXPECT_EQ(uses.front().units, std::vector<uint32_t>{0});
+  EXPECT_EQ(uses.back().units, (std::vector<uint32_t>{13, 0}));
   EXPECT_EQ(units.back().elements, 2u * 768);
 }
 

@@ -13,13 +13,13 @@ const char* name_of(Lane lane) {
 }
 
 const char* name_of(Pool pool) {
-  static constexpr const char* kNames[kPools] = {"unit_device", "unit_host", "activation_device", "activation_host",
-                                                 "window",      "gradient",  "returned",          "none"};
+  static constexpr const char* kNames[kPools] = {"window", "gradient", "returned", "none"};
   return kNames[static_cast<size_t>(pool)];
 }
 
 const char* name_of(MoveKind kind) {
-  static constexpr const char* kNames[] = {"fetch_weight",
+  static constexpr const char* kNames[] = {"weights_current",
+                                           "fetch_weight",
                                            "lift_weight",
                                            "gather",
                                            "forward",
@@ -54,11 +54,7 @@ uint64_t room_of(const Move& move) {
   return on_drives ? move.bytes : 1;
 }
 
-uint64_t Plan::needed_bytes(Tier tier) const {
-  uint64_t sum = 0;
-  for (const BudgetLine& line : budget_lines) sum += line.tier == tier ? line.bytes : 0;
-  return sum;
-}
+uint64_t Plan::needed_bytes(Tier tier) const { return penstock::needed_bytes(budget_lines, tier); }
 
 namespace {
 
@@ -109,11 +105,15 @@ std::string to_text(const Plan& plan) {
     out << id << ' ' << name_of(move.kind);
     if (move.lane != Lane::none) out << ' ' << name_of(move.lane);
     if (move.unit != kNone) out << " unit " << move.unit;
+    if (move.use != kNone) out << " use " << move.use;
     if (move.tile != kNone) out << " tile " << move.tile;
     if (move.micro_batch != kNone) out << " micro_batch " << move.micro_batch;
     if (move.bytes != 0) out << ' ' << move.bytes << " B";
     if (move.seconds != 0) out << ' ' << move.seconds << " s";
-    if (move.takes != Pool::none) out << " takes " << move.taken << " of " << name_of(move.takes);
+    if (move.takes != Pool::none) out << " takes a " << name_of(move.takes);
+    if (move.area != Area::none) {
+      out << " fills " << name_of(move.area) << " from " << move.place_offset_bytes << ' ' << move.place_bytes << " B";
+    }
     if (move.gives_back != kNoMove) out << " of " << move.gives_back;
     if (!move.after.empty()) out << " after";
     for (MoveId other : move.after) out << ' ' << other;
@@ -126,57 +126,146 @@ std::string to_text(const Plan& plan) {
 
 namespace {
 
-// What an engine that runs the plan takes.
-uint64_t host_bytes(const Plan& plan) {
-  auto capacity = [&](Pool pool) { return plan.pool_capacity[static_cast<size_t>(pool)]; };
-  uint64_t sum = capacity(Pool::window) * plan.tiles.slot_bytes_max() + plan.accumulated_bytes +
-                 (capacity(Pool::gradient) + capacity(Pool::returned)) * plan.tiles.gradient_bytes_max() +
-                 capacity(Pool::unit_host) + capacity(Pool::activation_host);
-  for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) {
-    if (plan.placements[tile].weight == Tier::host) sum += plan.tiles[tile].weight_bytes;
-    if (plan.placements[tile].state == Tier::host) sum += plan.tiles[tile].state_bytes;
+Status broken(const Plan& plan, MoveId id, const std::string& how) {
+  return Status(Code::kUsage, text("plan: move ", id, " (", name_of(plan.moves[id].kind), "): ", how));
+}
+
+bool takes_memory(const Move& move) { return move.takes != Pool::none || move.area != Area::none; }
+
+Status validate_waits(const Plan& plan) {
+  for (MoveId id = 0; id < plan.moves.size(); ++id) {
+    const Move& move = plan.moves[id];
+    for (MoveId other : move.after) {
+      if (other >= id) return broken(plan, id, text("waits for move ", other, ", which comes later"));
+    }
+    for (MoveId other : move.after_previous) {
+      if (other >= plan.moves.size()) {
+        return broken(plan, id, text("waits for move ", other, ", which does not exist"));
+      }
+    }
+    if (move.takes != Pool::none && plan.pool_pieces[static_cast<size_t>(move.takes)] == 0) {
+      return broken(plan, id, text("takes a ", name_of(move.takes), ", and there is none"));
+    }
   }
-  return sum;
+  return Status();
+}
+
+// By move: the release that gives back what it took.
+Result<std::vector<MoveId>> releases_of(const Plan& plan) {
+  std::vector<MoveId> releases(plan.moves.size(), kNoMove);
+  for (MoveId id = 0; id < plan.moves.size(); ++id) {
+    const Move& move = plan.moves[id];
+    if (move.kind != MoveKind::release) continue;
+    if (move.gives_back >= id || !takes_memory(plan.moves[move.gives_back])) {
+      return broken(plan, id, "gives back what no earlier move took");
+    }
+    MoveId& release = releases[move.gives_back];
+    if (release != kNoMove) return broken(plan, id, text("gives back move ", move.gives_back, " twice"));
+    release = id;
+  }
+  for (MoveId id = 0; id < plan.moves.size(); ++id) {
+    if (takes_memory(plan.moves[id]) && releases[id] == kNoMove) {
+      return broken(plan, id, "takes memory that nothing gives back");
+    }
+  }
+  return releases;
+}
+
+bool names(const std::vector<MoveId>& moves, MoveId id) {
+  return std::find(moves.begin(), moves.end(), id) != moves.end();
+}
+
+// Whoever fills a place waits for the release of what was there, or, if the step has not filled it before, for the
+// release of what the step before left there.
+Status validate_area(const Plan& plan, Area area, uint64_t capacity_bytes, const std::vector<MoveId>& releases) {
+  std::vector<MoveId> takers;
+  for (MoveId id = 0; id < plan.moves.size(); ++id) {
+    const Move& move = plan.moves[id];
+    if (move.area != area) continue;
+    if (move.place_bytes > capacity_bytes || move.place_offset_bytes > capacity_bytes - move.place_bytes) {
+      return broken(plan, id,
+                    text("fills ", move.place_bytes, " B from ", move.place_offset_bytes, " of ", name_of(area),
+                         ", which has ", capacity_bytes));
+    }
+    takers.push_back(id);
+  }
+  // Bytes of `taker`'s place that were filled last by `other`, going back from it, in this step or the one before.
+  for (size_t i = 0; i < takers.size(); ++i) {
+    const Move& move = plan.moves[takers[i]];
+    struct Rest {
+      uint64_t begin, end;
+    };
+    std::vector<Rest> unseen = {{move.place_offset_bytes, move.place_offset_bytes + move.place_bytes}};
+    for (size_t back = 1; back <= takers.size() && !unseen.empty(); ++back) {
+      const bool in_step_before = back > i;
+      const MoveId other_id = takers[(i + takers.size() - back) % takers.size()];
+      const Move& other = plan.moves[other_id];
+      const uint64_t begin = other.place_offset_bytes, end = begin + other.place_bytes;
+      std::vector<Rest> left;
+      bool meets = false;
+      for (const Rest& rest : unseen) {
+        if (end <= rest.begin || begin >= rest.end) {
+          left.push_back(rest);
+          continue;
+        }
+        meets = true;
+        if (rest.begin < begin) left.push_back({rest.begin, begin});
+        if (end < rest.end) left.push_back({end, rest.end});
+      }
+      unseen = std::move(left);
+      if (!meets) continue;
+      if (!names(in_step_before ? move.after_previous : move.after, releases[other_id])) {
+        return broken(plan, takers[i],
+                      text("fills a place of ", name_of(area), " without waiting for what move ", other_id,
+                           in_step_before ? " of the step before" : "", " has there"));
+      }
+    }
+  }
+  return Status();
+}
+
+// What the regions and lines of a plan must have room for.
+Status validate_memory(const Plan& plan, const std::vector<MoveId>& releases) {
+  auto pieces = [&](Pool pool) { return plan.pool_pieces[static_cast<size_t>(pool)]; };
+  uint64_t weights = 0, states = 0;
+  for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
+    if (plan.placements[tile].weight == Tier::host) weights += plan.tiles[tile].weight_bytes;
+    if (plan.placements[tile].state == Tier::host) states += plan.tiles[tile].state_bytes;
+  }
+  const struct {
+    Region region;
+    const char* name;
+    uint64_t bytes;
+  } needs[] = {{Region::windows, "windows", pieces(Pool::window) * plan.tiles.slot_bytes_max()},
+               {Region::gradients, "gradients", pieces(Pool::gradient) * plan.tiles.gradient_bytes_max()},
+               {Region::returned, "returned gradients", pieces(Pool::returned) * plan.tiles.gradient_bytes_max()},
+               {Region::sums, "sums", plan.sums.bytes},
+               {Region::resting_weights, "resting weights", weights},
+               {Region::resting_states, "resting states", states}};
+  for (const auto& need : needs) {
+    const uint64_t there = run_of(plan.budget_lines, need.region).bytes;
+    if (there < need.bytes) {
+      return Status(Code::kUsage, text("plan: ", need.name, " take ", need.bytes, " B, and have ", there));
+    }
+  }
+  auto line = [&](const char* name) {
+    uint64_t bytes = 0;
+    for (const BudgetLine& of : plan.budget_lines) bytes += of.name == name && of.region == Region::none ? of.bytes : 0;
+    return bytes;
+  };
+  PENSTOCK_TRY(validate_area(plan, Area::host_units, run_of(plan.budget_lines, Region::units).bytes, releases));
+  PENSTOCK_TRY(validate_area(plan, Area::offloaded_activations,
+                             run_of(plan.budget_lines, Region::offloaded_activations).bytes, releases));
+  PENSTOCK_TRY(validate_area(plan, Area::device_units, line("units under way"), releases));
+  return validate_area(plan, Area::activations, line("activations"), releases);
 }
 
 }  // namespace
 
 Status validate(const Plan& plan) {
-  auto broken = [](MoveId id, const Move& move, const std::string& how) {
-    return Status(Code::kUsage, text("plan: move ", id, " (", name_of(move.kind), "): ", how));
-  };
-  std::vector<bool> given_back(plan.moves.size(), false);
-  for (MoveId id = 0; id < plan.moves.size(); ++id) {
-    const Move& move = plan.moves[id];
-    for (MoveId other : move.after) {
-      if (other >= id) return broken(id, move, text("waits for move ", other, ", which comes later"));
-    }
-    for (MoveId other : move.after_previous) {
-      if (other >= plan.moves.size()) return broken(id, move, text("waits for move ", other, ", which does not exist"));
-    }
-    if (move.takes != Pool::none && move.taken > plan.pool_capacity[static_cast<size_t>(move.takes)]) {
-      return broken(id, move,
-                    text("takes ", move.taken, " of pool ", name_of(move.takes), ", which holds ",
-                         plan.pool_capacity[static_cast<size_t>(move.takes)]));
-    }
-    if (move.kind == MoveKind::release) {
-      if (move.gives_back >= id || plan.moves[move.gives_back].takes == Pool::none) {
-        return broken(id, move, "gives back what no earlier move took");
-      }
-      if (given_back[move.gives_back]) return broken(id, move, text("gives back move ", move.gives_back, " twice"));
-      given_back[move.gives_back] = true;
-    }
-  }
-  for (MoveId id = 0; id < plan.moves.size(); ++id) {
-    if (plan.moves[id].takes != Pool::none && !given_back[id]) {
-      return broken(id, plan.moves[id], "takes memory that nothing gives back");
-    }
-  }
-  if (host_bytes(plan) > plan.needed_bytes(Tier::host)) {
-    return Status(Code::kUsage, text("plan: takes ", host_bytes(plan), " B of host memory, and its budget lines say ",
-                                     plan.needed_bytes(Tier::host)));
-  }
-  return Status();
+  PENSTOCK_TRY(validate_waits(plan));
+  PENSTOCK_TRY_ASSIGN(releases, releases_of(plan));
+  return validate_memory(plan, releases);
 }
 
 }  // namespace penstock

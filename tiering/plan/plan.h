@@ -1,9 +1,12 @@
-// Plan: the immutable list of moves and uses of one training step. It is cyclic: moves may wait for moves of the step
-// before, so that the tail of an update runs under the next forward.
+// Plan: the immutable list of moves of one training step. It is cyclic: moves may wait for moves of the step before, so
+// that the tail of an update runs under the next forward.
 //
-// Every move is carried by one lane and waits for the moves it names. Memory is taken from a pool when a move is issued
-// and goes back with a `release`. PlanRun decides what may be issued next; the executor carries the moves out, the
-// simulator lets virtual time pass instead. Both see the same plan through the same PlanRun.
+// Every move is carried by one lane and waits for the moves it names. PlanRun decides what may be issued next; the
+// executor carries the moves out, the simulator lets virtual time pass instead. Both see the same plan through PlanRun.
+//
+// Memory. Units and activations under way lie where the plan says: a move that fills such a place waits for the moves
+// after which what was there before is not needed any more. Windows and places for gradients are equal pieces, because
+// gradients may come in another order than planned; a piece is taken when a move is issued. Both go back by `release`.
 #pragma once
 
 #include <array>
@@ -13,6 +16,7 @@
 #include <vector>
 
 #include "tiering/plan/durability.h"
+#include "tiering/plan/memory_layout.h"
 #include "tiering/tile_map.h"
 
 namespace penstock {
@@ -22,11 +26,12 @@ enum class Lane : uint8_t { nvme_read, nvme_write, host_to_device, device_to_hos
 constexpr size_t kLanes = 8;
 
 enum class MoveKind : uint8_t {
-  // A training pass; `unit` and `micro_batch` say which.
+  // A training pass: `use` and `micro_batch` say which computation, `unit` whose weights or gradient.
+  weights_current,     // the unit's weights are what the step before has left: ends inside, needs no lane
   fetch_weight,        // nvme -> host
   lift_weight,         // host -> device
   gather,              // from all ranks
-  forward,             // compute
+  forward,             // compute: granted to the trainer, who ends it
   offload_activation,  // device -> host
   return_activation,   // host -> device
   backward,            // compute, recomputation included
@@ -47,36 +52,31 @@ enum class MoveKind : uint8_t {
 
   verdict,  // the norm is known
   commit,   // flush, root, flush: the step is durable
-  release,  // memory goes back to its pool
+  release,  // memory may be used by others
 };
 
 using MoveId = uint32_t;
 constexpr MoveId kNoMove = std::numeric_limits<MoveId>::max();
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-enum class Pool : uint8_t {
-  unit_device,
-  unit_host,
-  activation_device,
-  activation_host,
-  window,
-  gradient,
-  returned,
-  none
-};
-constexpr size_t kPools = 8;
+// Equal pieces of host memory, taken when a move is issued.
+enum class Pool : uint8_t { window, gradient, returned, none };
+constexpr size_t kPools = 4;
 
 struct Move {
   MoveKind kind;
   Lane lane = Lane::none;
   Pool takes = Pool::none;
+  Area area = Area::none;  // that it fills; with its place there
   uint32_t unit = kNone;
+  uint32_t use = kNone;
   uint32_t tile = kNone;
+  // For what passes several micro-batches through a unit: the last of them.
   uint32_t micro_batch = kNone;
-  uint64_t bytes = 0;           // over the lane
-  uint64_t taken = 0;           // from the pool: bytes, or pieces for window, gradient and returned
+  uint64_t bytes = 0;  // over the lane
+  uint64_t place_offset_bytes = 0, place_bytes = 0;
   double seconds = 0;           // of a compute move
-  MoveId gives_back = kNoMove;  // of a release: the move whose pool memory goes back
+  MoveId gives_back = kNoMove;  // of a release: the move that took the memory
   std::vector<MoveId> after = {};
   std::vector<MoveId> after_previous = {};  // of the step before
 };
@@ -88,10 +88,20 @@ struct Placement {
   Tier retained = Tier::host;  // where its gradient waits for the verdict
 };
 
-struct BudgetLine {
-  Tier tier;
-  std::string name;
-  uint64_t bytes;
+enum class Direction : uint8_t { forward, backward };
+
+// A pass of one micro-batch through a use, and what brings the weights of the use's units to where they are used.
+struct Compute {
+  struct Weights {
+    uint32_t unit = 0;
+    MoveId brought_by = kNoMove;  // none: they rest there
+  };
+
+  Direction direction = Direction::forward;
+  uint32_t use = 0;
+  uint32_t micro_batch = 0;
+  MoveId move = kNoMove;
+  std::vector<Weights> weights = {};  // in the order of the use's units
 };
 
 struct Plan {
@@ -100,15 +110,17 @@ struct Plan {
   TileMap tiles;
   std::vector<Placement> placements;  // by tile
   std::vector<Move> moves;            // in order of priority
-  std::array<uint64_t, kPools> pool_capacity{};
+  std::vector<Compute> computes;      // in the order in which the trainer asks for them
+  std::array<uint64_t, kPools> pool_pieces{};
   // In flight at once: bytes on the drives, moves on the other lanes. What is larger goes alone.
   std::array<uint64_t, kLanes> lane_room{};
-  std::vector<BudgetLine> budget_lines;  // what the plan takes of each tier
+  std::vector<BudgetLine> budget_lines;  // what the plan takes of each tier, and where
+  SumLayout sums;                        // of gradients that have several contributions
   bool clipping = false;
   Durability durability;
+  uint32_t micro_batches = 1;
   uint32_t micro_batch_group = 1;
-  uint64_t accumulated_bytes = 0;  // fp32 sums of gradients under way
-  ActivationChoice activations = ActivationChoice::keep;
+  std::vector<ActivationChoice> activations;  // by use
 
   uint64_t needed_bytes(Tier tier) const;
   // Whether some tile's state does, so that a durable step writes more than another.
@@ -127,6 +139,7 @@ struct Plan {
     MoveId gradient = kNoMove, spill = kNoMove, return_gradient = kNoMove, read = kNoMove, update = kNoMove,
            write = kNoMove, reread = kNoMove, return_again = kNoMove, update_again = kNoMove, write_again = kNoMove,
            release_gradient = kNoMove;
+    MoveId weight_copy = kNoMove;  // the fetch whose copy of the weights the first update uses, instead of reading them
   };
   std::vector<TileMoves> of_tile;
 };
@@ -141,8 +154,8 @@ uint64_t room_of(const Move& move);
 // One line a move: `17 read_state nvme_read tile 3 10485760 B after 12 14`.
 std::string to_text(const Plan& plan);
 
-// Whether a plan keeps its own rules: moves wait only for earlier ones, every release names a taker, no move takes more
-// than its pool can ever hold, budget lines hold all that is taken. For tests, and once when an engine starts.
+// Whether a plan keeps its own rules: moves wait only for earlier ones, every release names a taker, places lie in
+// their areas, and nobody fills a place that is still in use. For tests, and once when an engine starts.
 Status validate(const Plan& plan);
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #include "tiering/plan/plan_builder.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "tiering/plan/plan_pass.h"
@@ -8,75 +9,51 @@
 
 namespace penstock {
 
-std::vector<uint32_t> update_order(const Workload& workload, const TileMap& tiles) {
-  std::vector<uint32_t> order;
-  for (uint32_t unit = static_cast<uint32_t>(workload.units.size()); unit-- > 0;) {
+std::vector<uint32_t> completion_order(const Workload& workload) {
+  std::vector<uint32_t> units(workload.units.size());
+  std::iota(units.rbegin(), units.rend(), 0);
+  std::vector<size_t> first_use(units.size());
+  for (uint32_t unit : units) {
+    const std::vector<uint32_t> uses = uses_of(workload, unit);
+    first_use[unit] = uses.empty() ? 0 : uses.front();
+  }
+  std::stable_sort(units.begin(), units.end(), [&](uint32_t a, uint32_t b) { return first_use[a] > first_use[b]; });
+  return units;
+}
+
+std::vector<TileId> update_order(const Workload& workload, const TileMap& tiles) {
+  std::vector<TileId> order;
+  for (uint32_t unit : completion_order(workload)) {
     if (!workload.units[unit].trainable) continue;
-    for (uint32_t tile = tiles.first_of(unit); tile < tiles.first_of(unit + 1); ++tile) order.push_back(tile);
+    for (TileId tile = tiles.first_of(unit); tile < tiles.first_of(unit + 1); ++tile) order.push_back(tile);
   }
   return order;
 }
 
-std::vector<bool> spread_evenly(uint32_t chosen, uint32_t count) {
+std::vector<TileRange> weight_rests(const Workload& workload, const TileMap& tiles) {
+  std::vector<TileRange> rests;
+  if (workload.pass == Pass::training) {
+    for (uint32_t unit : completion_order(workload)) rests.push_back({tiles.first_of(unit), tiles.first_of(unit + 1)});
+  } else {
+    for (TileId tile : update_order(workload, tiles)) rests.push_back({tile, tile + 1});
+  }
+  return rests;
+}
+
+namespace {
+
+// Which `chosen` of `count` places: as evenly spread as can be.
+std::vector<bool> spread_evenly(uint64_t chosen, uint64_t count) {
   std::vector<bool> is_chosen(count, false);
   for (uint64_t i = 0; i < count; ++i) is_chosen[i] = (i + 1) * chosen / count > i * chosen / count;
   return is_chosen;
 }
 
-std::vector<bool> resting_states(const PlanSizes& sizes, uint32_t count) {
-  std::vector<bool> resting = spread_evenly(sizes.host_weight_tiles, count);
-  std::vector<bool> chosen = spread_evenly(sizes.host_state_tiles, sizes.host_weight_tiles);
-  for (uint32_t i = 0, among = 0; i < count; ++i) {
-    if (resting[i]) resting[i] = chosen[among++];
-  }
-  return resting;
-}
-
-uint64_t resting_bytes(const std::vector<uint64_t>& bytes, const std::vector<bool>& chosen) {
-  uint64_t sum = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) sum += chosen[i] ? bytes[i] : 0;
-  return sum;
-}
-
-namespace {
-
-// Tiles that rest in host memory wait for the verdict with their update, so their gradients stay here first.
-std::vector<bool> retained_in_host(const PlanSizes& sizes, const std::vector<bool>& state_in_host, uint32_t count) {
-  uint32_t first = std::min(sizes.retained_tiles,
-                            static_cast<uint32_t>(std::count(state_in_host.begin(), state_in_host.end(), true)));
-  uint32_t others = count - static_cast<uint32_t>(std::count(state_in_host.begin(), state_in_host.end(), true));
-  std::vector<bool> spread = spread_evenly(sizes.retained_tiles - first, others);
-  std::vector<bool> retained(count, false);
-  for (uint32_t i = 0, other = 0; i < count; ++i) {
-    if (!state_in_host[i]) retained[i] = spread[other++];
-    if (state_in_host[i] && first > 0) retained[i] = first-- > 0;
-  }
-  return retained;
-}
-
-// A frozen tile is only ever read, and rests on nvme.
-void place(Plan& plan, const PlanSizes& sizes, const std::vector<uint32_t>& order) {
-  const uint32_t count = static_cast<uint32_t>(order.size());
-  std::vector<bool> weight = spread_evenly(sizes.host_weight_tiles, count);
-  std::vector<bool> state = resting_states(sizes, count);
-  std::vector<bool> retained = retained_in_host(sizes, state, count);
-  for (uint32_t i = 0; i < count; ++i) {
-    Placement& placement = plan.placements[order[i]];
-    placement.weight = weight[i] ? Tier::host : Tier::nvme;
-    placement.state = state[i] ? Tier::host : Tier::nvme;
-    placement.retained = retained[i] ? Tier::host : Tier::nvme;
-  }
-}
-
-void size_pools(Plan& plan, const PlanSizes& sizes) {
-  auto capacity = [&](Pool pool) -> uint64_t& { return plan.pool_capacity[static_cast<size_t>(pool)]; };
-  capacity(Pool::window) = sizes.window_tiles;
-  capacity(Pool::gradient) = sizes.backlog_tiles + sizes.leaving_tiles + sizes.retained_tiles;
-  capacity(Pool::returned) = sizes.returned_tiles;
-  capacity(Pool::unit_host) = sizes.unit_host_bytes;
-  capacity(Pool::unit_device) = sizes.unit_device_bytes;
-  capacity(Pool::activation_device) = sizes.activation_device_bytes;
-  capacity(Pool::activation_host) = sizes.activation_host_bytes;
+void size_lanes(Plan& plan, const PlanSizes& sizes) {
+  auto pieces = [&](Pool pool) -> uint64_t& { return plan.pool_pieces[static_cast<size_t>(pool)]; };
+  pieces(Pool::window) = sizes.window_tiles;
+  pieces(Pool::gradient) = sizes.backlog_tiles + sizes.leaving_tiles + sizes.retained_tiles;
+  pieces(Pool::returned) = sizes.returned_tiles;
   plan.lane_room.fill(1);
   auto room = [&](Lane lane) -> uint64_t& { return plan.lane_room[static_cast<size_t>(lane)]; };
   room(Lane::nvme_read) = room(Lane::nvme_write) = tiles_a_lane(sizes) * plan.tiles.slot_bytes_max();
@@ -85,28 +62,58 @@ void size_pools(Plan& plan, const PlanSizes& sizes) {
 
 }  // namespace
 
+std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tiles, const PlanSizes& sizes) {
+  std::vector<Placement> placements(tiles.size());
+  const std::vector<TileRange> rests = weight_rests(workload, tiles);
+  const std::vector<bool> in_host = spread_evenly(sizes.host_weights, rests.size());
+  for (size_t i = 0; i < rests.size(); ++i) {
+    for (TileId tile = rests[i].first; in_host[i] && tile < rests[i].end; ++tile) placements[tile].weight = Tier::host;
+  }
+  const std::vector<TileId> order = update_order(workload, tiles);
+  std::vector<TileId> candidates;
+  for (TileId tile : order) {
+    if (placements[tile].weight == Tier::host) candidates.push_back(tile);
+  }
+  const std::vector<bool> state =
+      spread_evenly(std::min<uint64_t>(sizes.host_state_tiles, candidates.size()), candidates.size());
+  for (size_t i = 0; i < candidates.size(); ++i) placements[candidates[i]].state = state[i] ? Tier::host : Tier::nvme;
+
+  // Tiles that rest in host memory wait for the verdict with their update, so their gradients stay here first.
+  auto states = static_cast<uint32_t>(std::count(state.begin(), state.end(), true));
+  uint32_t of_states = std::min(sizes.retained_tiles, states);
+  const std::vector<bool> others = spread_evenly(sizes.retained_tiles - of_states, order.size() - states);
+  size_t other = 0;
+  for (TileId tile : order) {
+    const bool stays = placements[tile].state == Tier::host ? of_states > 0 : others[other++];
+    if (placements[tile].state == Tier::host && of_states > 0) --of_states;
+    placements[tile].retained = stays ? Tier::host : Tier::nvme;
+  }
+  return placements;
+}
+
 Plan build_plan(const Workload& workload, const MachineProfile& machine, TileMap tiles, const PlanSizes& sizes) {
   Plan plan(std::move(tiles));
-  plan.clipping = workload.clipping.on;
+  plan.clipping = workload.clipping.on();
+  plan.micro_batches = workload.micro_batches;
   plan.micro_batch_group = sizes.micro_batch_group;
   plan.activations = sizes.activations;
-  plan.accumulated_bytes = sizes.accumulated_bytes;
+  plan.sums = sizes.sums;
   plan.of_tile.resize(plan.tiles.size());
-  plan.placements.resize(plan.tiles.size());
-  const std::vector<uint32_t> order = update_order(workload, plan.tiles);
-  place(plan, sizes, order);
-  size_pools(plan, sizes);
+  plan.placements = place_tiles(workload, plan.tiles, sizes);
+  const std::vector<TileId> order = update_order(workload, plan.tiles);
+  size_lanes(plan, sizes);
 
   const bool has_device = machine.devices > 0 && machine.host_to_device_gbps > 0;
   UpdateMoves update(plan, order);
-  PassMoves pass(workload, sizes, has_device, plan, update);
-  if (workload.pass == Pass::training) {
-    pass.add_all();
-  } else {
-    for (uint32_t tile : order) update.add_tile(tile, {}, kNoMove);
+  if (workload.pass == Pass::update_only) {
+    for (TileId tile : order) update.add_tile(tile, {}, kNoMove);
+    update.finish();
+    return plan;
   }
+  PassMoves pass(workload, sizes, has_device, plan, update);
+  pass.add_all();
   update.finish();
-  pass.tie_forward_to_updates();
+  pass.tie_to_step_before();
   return plan;
 }
 

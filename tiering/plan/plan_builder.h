@@ -9,21 +9,22 @@ namespace penstock {
 struct PlanSizes {
   uint32_t window_tiles = 0;
   uint32_t backlog_tiles = 0;
-  uint32_t leaving_tiles = 0;  // on their way to the drives
+  uint32_t leaving_tiles = 0;  // gradients on their way to the drives
   uint32_t returned_tiles = 0;
-  uint32_t retained_tiles = 0;     // gradients that wait for the verdict in host memory; the others on nvme
-  uint32_t host_weight_tiles = 0;  // whose weight rests in host memory
-  uint32_t host_state_tiles = 0;   // of those, whose state does too
-  uint64_t accumulated_bytes = 0;
+  uint32_t retained_tiles = 0;    // gradients that wait for the verdict in host memory; the others on nvme
+  uint32_t host_weights = 0;      // of weight_rests(): how many rest in host memory
+  uint32_t host_state_tiles = 0;  // of the tiles whose weights do, how many whose state does too
+  SumLayout sums;
 
   // A training pass.
   uint32_t micro_batch_group = 1;
-  ActivationChoice activations = ActivationChoice::keep;
-  uint64_t unit_host_bytes = 0;
-  uint64_t unit_device_bytes = 0;
-  uint64_t activation_device_bytes = 0;
-  uint64_t activation_host_bytes = 0;
-  // Not taken by moves, but there while units are computed.
+  std::vector<ActivationChoice> activations;  // by use
+  uint64_t host_units_bytes = 0;
+  uint64_t device_units_bytes = 0;
+  uint64_t kept_bytes = 0;    // activations that stay where they were made
+  uint64_t moving_bytes = 0;  // those there on their way to or from host memory
+  uint64_t offloaded_bytes = 0;
+  // Not given places by the plan, but there while units are computed.
   uint64_t gradient_device_bytes = 0;
   uint64_t computing_bytes = 0;
 };
@@ -31,14 +32,21 @@ struct PlanSizes {
 // How many tiles a lane of an update carries at once: reads, updates and writes share the windows.
 inline uint32_t tiles_a_lane(const PlanSizes& sizes) { return sizes.window_tiles < 3 ? 1 : sizes.window_tiles / 3; }
 
-// Trainable tiles in the order in which backward completes their gradients: last unit first.
-std::vector<uint32_t> update_order(const Workload& workload, const TileMap& tiles);
+// Units in the order in which backward completes their gradients: last use first.
+std::vector<uint32_t> completion_order(const Workload& workload);
+// Trainable tiles in that order.
+std::vector<TileId> update_order(const Workload& workload, const TileMap& tiles);
 
-// Which `chosen` of `count` places: as evenly spread as can be, so that the lanes are loaded evenly.
-std::vector<bool> spread_evenly(uint32_t chosen, uint32_t count);
-// Of the tiles in update order, those whose state rests in host memory: some of those whose weight does.
-std::vector<bool> resting_states(const PlanSizes& sizes, uint32_t count);
-uint64_t resting_bytes(const std::vector<uint64_t>& bytes, const std::vector<bool>& chosen);
+// Tiles whose weights rest in the same tier: a whole unit's where they are computed with, so that a view of them is one
+// run of memory; else each alone.
+struct TileRange {
+  TileId first = 0;
+  TileId end = 0;
+};
+std::vector<TileRange> weight_rests(const Workload& workload, const TileMap& tiles);
+
+// Where every tile rests, as evenly spread as can be, so that the lanes are loaded evenly.
+std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tiles, const PlanSizes& sizes);
 
 Plan build_plan(const Workload& workload, const MachineProfile& machine, TileMap tiles, const PlanSizes& sizes);
 

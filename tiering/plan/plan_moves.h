@@ -19,9 +19,12 @@ inline MoveId add(Plan& plan, Move move) {
 // Gives back what `taker` took, once it and `after` have ended.
 inline MoveId release(Plan& plan, MoveId taker, std::vector<MoveId> after) {
   after.push_back(taker);
+  const Move& took = plan.moves[taker];
   return add(plan, {.kind = MoveKind::release,
-                    .unit = plan.moves[taker].unit,
-                    .tile = plan.moves[taker].tile,
+                    .unit = took.unit,
+                    .use = took.use,
+                    .tile = took.tile,
+                    .micro_batch = took.micro_batch,
                     .gives_back = taker,
                     .after = std::move(after)});
 }

@@ -1,7 +1,6 @@
 #include "tiering/plan/plan_pass.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "tiering/plan/plan_moves.h"
@@ -14,61 +13,83 @@ PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, bool has_
       has_device_(has_device),
       plan_(plan),
       update_(update),
-      activations_(workload.units.size(), std::vector<Held>(workload.micro_batches)),
-      last_use_(workload.micro_batches, kNoMove),
-      handed_over_(workload.units.size()) {}
+      host_units_(Area::host_units, 0, sizes.host_units_bytes),
+      device_units_(Area::device_units, 0, sizes.device_units_bytes),
+      keeping_(Area::activations, 0, sizes.kept_bytes),
+      moving_(Area::activations, sizes.kept_bytes, sizes.moving_bytes),
+      offloaded_(Area::offloaded_activations, 0, sizes.offloaded_bytes),
+      kept_(workload.uses.size(), std::vector<Held>(workload.micro_batches)),
+      handed_over_(workload.units.size()),
+      current_(workload.units.size(), kNoMove) {
+  uint64_t kept = 0, offloaded = 0;
+  for (uint32_t use = 0; use < workload.uses.size(); ++use) {
+    uint64_t& at = offloads(sizes.activations[use]) ? offloaded : kept;
+    activation_offset_bytes_.push_back(at);
+    at += activation_bytes(use) * sizes.micro_batch_group;
+  }
+}
 
-PassMoves::Held PassMoves::fetch(uint32_t unit, bool first_of_step) {
-  uint64_t from_nvme = 0, whole = 0;
-  for (uint32_t part : parts_of(unit)) {
-    for (uint32_t tile = plan_.tiles.first_of(part); tile < plan_.tiles.first_of(part + 1); ++tile) {
-      whole += plan_.tiles[tile].weight_bytes;
-      if (plan_.placements[tile].weight == Tier::nvme) from_nvme += plan_.tiles[tile].weight_bytes;
-    }
+void PassMoves::give_back(AreaCutter& area, MoveId taker, std::vector<MoveId> after) {
+  area.give_back(taker, release(plan_, taker, std::move(after)));
+}
+
+uint64_t PassMoves::activation_bytes(uint32_t use) const {
+  return recomputed(use) ? workload_.uses[use].boundary_bytes : workload_.uses[use].activation_bytes;
+}
+
+// -- weights ----------------------------------------------------------------------------------------------------------
+
+std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
+  // Side by side, because they are used together.
+  uint64_t of_host = 0, of_device = 0;
+  for (uint32_t unit : workload_.uses[use].units) {
+    if (rests_on_nvme(unit)) of_host += weight_bytes(unit);
+    if (has_device_) of_device += weight_bytes(unit) * ranks();
   }
-  Held held;
-  if (from_nvme > 0) {
-    held.host = add(plan_, {.kind = MoveKind::fetch_weight,
-                            .lane = Lane::nvme_read,
-                            .takes = Pool::unit_host,
-                            .unit = unit,
-                            .bytes = from_nvme,
-                            .taken = from_nvme});
+  host_units_.reserve(of_host);
+  device_units_.reserve(of_device);
+  std::vector<Held> weights;
+  for (uint32_t unit : workload_.uses[use].units) weights.push_back(fetch_unit(unit, use, last));
+  return weights;
+}
+
+uint64_t PassMoves::weight_bytes(uint32_t unit) const {
+  uint64_t bytes = 0;
+  for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
+    bytes += plan_.tiles[tile].weight_bytes;
   }
-  held.ready = held.host;
+  return bytes;
+}
+
+bool PassMoves::rests_on_nvme(uint32_t unit) const {
+  return plan_.placements[plan_.tiles.first_of(unit)].weight == Tier::nvme;
+}
+
+PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last) {
+  if (current_[unit] == kNoMove) current_[unit] = add(plan_, {.kind = MoveKind::weights_current, .unit = unit});
+  const uint64_t bytes = weight_bytes(unit);
+  auto move_of = [&](MoveKind kind, Lane lane, uint64_t moved, MoveId after) {
+    return Move{
+        .kind = kind, .lane = lane, .unit = unit, .use = use, .micro_batch = last, .bytes = moved, .after = {after}};
+  };
+  Held held{.ready = current_[unit]};
+  if (rests_on_nvme(unit)) {
+    Move move = move_of(MoveKind::fetch_weight, Lane::nvme_read, bytes, held.ready);
+    host_units_.cut(plan_, move, bytes);
+    held.host = held.ready = add(plan_, std::move(move));
+  }
   if (has_device_) {
-    held.device = add(plan_, {.kind = MoveKind::lift_weight,
-                              .lane = Lane::host_to_device,
-                              .takes = Pool::unit_device,
-                              .unit = unit,
-                              .bytes = whole,
-                              .taken = whole * std::max(1u, workload_.ranks),
-                              .after = {held.host}});
-    held.ready = held.device;
+    Move move = move_of(MoveKind::lift_weight, Lane::host_to_device, bytes, held.ready);
+    device_units_.cut(plan_, move, bytes * ranks());
+    held.device = held.ready = add(plan_, std::move(move));
   }
-  if (workload_.ranks > 1) {
-    held.ready = add(plan_, {.kind = MoveKind::gather,
-                             .lane = Lane::collective,
-                             .unit = unit,
-                             .bytes = whole * (workload_.ranks - 1),
-                             .after = {held.ready}});
-  }
-  if (first_of_step) {
-    for (uint32_t part : parts_of(unit)) {
-      first_uses_.push_back({part, held.host != kNoMove ? held.host : held.ready});
-    }
+  if (ranks() > 1) {
+    held.ready = add(plan_, move_of(MoveKind::gather, Lane::collective, bytes * (ranks() - 1), held.ready));
   }
   return held;
 }
 
-std::vector<uint32_t> PassMoves::parts_of(uint32_t unit) const {
-  const std::optional<uint32_t> other = workload_.units[unit].also_uses;
-  return other ? std::vector<uint32_t>{unit, *other} : std::vector<uint32_t>{unit};
-}
-
-uint64_t PassMoves::activation_bytes(const Unit& unit) const {
-  return recomputes(sizes_.activations) ? unit.boundary_bytes : unit.activation_bytes;
-}
+// -- computing --------------------------------------------------------------------------------------------------------
 
 void PassMoves::add_all() {
   // Group by group, so that only one group's activations are held at a time.
@@ -77,128 +98,144 @@ void PassMoves::add_all() {
     forward(first, end);
     backward(first, end);
   }
+  for (AreaCutter* area : {&host_units_, &device_units_, &keeping_, &moving_, &offloaded_}) area->close_cycle(plan_);
+}
+
+void PassMoves::add_compute(Direction direction, Move move, const std::vector<Held>& weights) {
+  Compute compute{direction, move.use, move.micro_batch};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    move.after.push_back(weights[i].ready);
+    compute.weights.push_back({workload_.uses[move.use].units[i], has_device_ ? weights[i].device : weights[i].host});
+  }
+  move.after.push_back(last_compute_);
+  compute.move = last_compute_ = add(plan_, std::move(move));
+  plan_.computes.push_back(std::move(compute));
 }
 
 void PassMoves::forward(uint32_t first, uint32_t end) {
   // All pass through a unit before the next is fetched.
-  for (uint32_t u = 0; u < workload_.units.size(); ++u) {
-    Held held = fetch(u, first == 0);
-    MoveId use = kNoMove;
-    for (uint32_t mb = first; mb < end; ++mb) use = forward_use(u, mb, held, use);
-    if (held.device != kNoMove) release(plan_, held.device, {use});
-    if (held.host != kNoMove) release(plan_, held.host, {held.device != kNoMove ? held.device : use});
+  for (uint32_t use = 0; use < workload_.uses.size(); ++use) {
+    const std::vector<Held> weights = fetch(use, end - 1);
+    for (uint32_t mb = first; mb < end; ++mb) forward_use(use, mb, weights);
+    for (const Held& held : weights) {
+      if (held.device != kNoMove) give_back(device_units_, held.device, {last_compute_});
+      if (held.host != kNoMove) give_back(host_units_, held.host, {has_device_ ? held.device : last_compute_});
+    }
   }
 }
 
-MoveId PassMoves::forward_use(uint32_t u, uint32_t mb, const Held& held, MoveId before) {
-  const Unit& unit = workload_.units[u];
-  uint64_t kept = activation_bytes(unit);
-  MoveId use = add(plan_, {.kind = MoveKind::forward,
-                           .lane = Lane::compute,
-                           .takes = kept > 0 ? Pool::activation_device : Pool::none,
-                           .unit = u,
-                           .micro_batch = mb,
-                           .taken = kept,
-                           .seconds = unit.forward_s,
-                           .after = {held.ready, last_use_[mb], before}});
-  last_use_[mb] = use;
-  if (kept > 0) activations_[u][mb].device = use;
-  if (kept > 0 && offloads(sizes_.activations)) {
-    activations_[u][mb].host = add(plan_, {.kind = MoveKind::offload_activation,
-                                           .lane = Lane::device_to_host,
-                                           .takes = Pool::activation_host,
-                                           .unit = u,
-                                           .micro_batch = mb,
-                                           .bytes = kept,
-                                           .taken = kept,
-                                           .after = {use}});
-    release(plan_, use, {activations_[u][mb].host});
-  }
-  return use;
+void PassMoves::forward_use(uint32_t use, uint32_t mb, const std::vector<Held>& weights) {
+  Move move{.kind = MoveKind::forward,
+            .lane = Lane::compute,
+            .use = use,
+            .micro_batch = mb,
+            .seconds = workload_.uses[use].forward_s};
+  const uint64_t kept = activation_bytes(use);
+  const bool leaves = offloads(sizes_.activations[use]);
+  const uint64_t place = activation_offset_bytes_[use] + mb % sizes_.micro_batch_group * kept;
+  if (kept > 0 && !leaves) keeping_.reserve_at(place, kept);
+  if (kept > 0) (leaves ? moving_ : keeping_).cut(plan_, move, kept);
+  add_compute(Direction::forward, std::move(move), weights);
+  if (kept == 0) return;
+  Held& activation = kept_[use][mb];
+  activation.device = last_compute_;
+  if (!leaves) return;
+  Move offload{.kind = MoveKind::offload_activation,
+               .lane = Lane::device_to_host,
+               .use = use,
+               .micro_batch = mb,
+               .bytes = kept,
+               .after = {last_compute_}};
+  offloaded_.reserve_at(place, kept);
+  offloaded_.cut(plan_, offload, kept);
+  activation.host = add(plan_, std::move(offload));
+  give_back(moving_, activation.device, {activation.host});
 }
 
 void PassMoves::backward(uint32_t first, uint32_t end) {
-  // A unit's gradient is complete after its last group.
-  const bool last_group = end == workload_.micro_batches;
-  for (uint32_t u = static_cast<uint32_t>(workload_.units.size()); u-- > 0;) {
-    Held held = fetch(u, false);
-    MoveId use = kNoMove;
-    for (uint32_t mb = first; mb < end; ++mb) use = backward_use(u, mb, held, use);
-    if (held.device != kNoMove) release(plan_, held.device, {use});
-    std::vector<MoveId> until = {held.device != kNoMove ? held.device : use};
-    for (uint32_t part : parts_of(u)) {
-      if (workload_.units[part].trainable) handed_over_[part].push_back(hand_over(part, use));
+  const bool is_last_group = end == workload_.micro_batches;
+  const bool is_vertical = first == 0 && is_last_group;
+  for (uint32_t use = static_cast<uint32_t>(workload_.uses.size()); use-- > 0;) {
+    const std::vector<Held> weights = fetch(use, end - 1);
+    const std::vector<uint32_t>& units = workload_.uses[use].units;
+    for (uint32_t mb = first; mb < end; ++mb) {
+      backward_use(use, mb, weights);
+      // The sum over micro-batches is in their order, so a device hands over either each one's or the sum of all.
+      for (uint32_t unit : units) {
+        if (!is_vertical || mb + 1 == end) hand_over(unit, use, mb, is_vertical && first + 1 < end);
+      }
     }
-    if (workload_.units[u].trainable && last_group) complete(u, held, until);
-    if (held.host != kNoMove) release(plan_, held.host, until);
+    for (size_t i = 0; i < units.size(); ++i) {
+      const Held& held = weights[i];
+      if (held.device != kNoMove) give_back(device_units_, held.device, {last_compute_});
+      std::vector<MoveId> until = {has_device_ ? held.device : last_compute_};
+      if (is_last_group && uses_of(workload_, units[i]).front() == use) complete(units[i], held, until);
+      if (held.host != kNoMove) give_back(host_units_, held.host, until);
+    }
   }
 }
 
-MoveId PassMoves::backward_use(uint32_t u, uint32_t mb, const Held& held, MoveId before) {
-  const Unit& unit = workload_.units[u];
-  Held& activation = activations_[u][mb];
+void PassMoves::backward_use(uint32_t use, uint32_t mb, const std::vector<Held>& weights) {
+  const Use& shape = workload_.uses[use];
+  const Held& activation = kept_[use][mb];
   MoveId here = activation.device;
   if (activation.host != kNoMove) {
-    uint64_t kept = activation_bytes(unit);
-    here = add(plan_, {.kind = MoveKind::return_activation,
-                       .lane = Lane::host_to_device,
-                       .takes = Pool::activation_device,
-                       .unit = u,
-                       .micro_batch = mb,
-                       .bytes = kept,
-                       .taken = kept,
-                       .after = {activation.host}});
+    Move back{.kind = MoveKind::return_activation,
+              .lane = Lane::host_to_device,
+              .use = use,
+              .micro_batch = mb,
+              .bytes = activation_bytes(use),
+              .after = {activation.host}};
+    moving_.cut(plan_, back, back.bytes);
+    here = add(plan_, std::move(back));
   }
-  MoveId& last = last_use_[mb];
-  last = add(plan_, {.kind = MoveKind::backward,
-                     .lane = Lane::compute,
-                     .unit = u,
-                     .micro_batch = mb,
-                     .seconds = unit.backward_s + (recomputes(sizes_.activations) ? unit.forward_s : 0),
-                     .after = {held.ready, here, last, before}});
-  if (here != kNoMove) release(plan_, here, {last});
-  if (activation.host != kNoMove) release(plan_, activation.host, {here});
-  return last;
+  add_compute(Direction::backward,
+              {.kind = MoveKind::backward,
+               .lane = Lane::compute,
+               .use = use,
+               .micro_batch = mb,
+               .seconds = shape.backward_s + (recomputed(use) ? shape.forward_s : 0),
+               .after = {here}},
+              weights);
+  if (here != kNoMove) give_back(activation.host != kNoMove ? moving_ : keeping_, here, {last_compute_});
+  if (activation.host != kNoMove) give_back(offloaded_, activation.host, {here});
 }
 
-MoveId PassMoves::hand_over(uint32_t u, MoveId use) {
-  uint64_t bytes = workload_.units[u].elements * bytes_of(workload_.form.gradient);
-  MoveId here = use;
-  if (workload_.ranks > 1) {
-    here = add(plan_, {.kind = MoveKind::reduce,
-                       .lane = Lane::collective,
-                       .unit = u,
-                       .bytes = bytes * (workload_.ranks - 1),
-                       .after = {here}});
-  }
-  if (has_device_) {
-    here = add(
-        plan_,
-        {.kind = MoveKind::lower_gradient, .lane = Lane::device_to_host, .unit = u, .bytes = bytes, .after = {here}});
-  }
-  return here;
+void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb, bool several) {
+  if (!workload_.units[unit].trainable) return;
+  // Sums of several uses are added up before they are rounded.
+  const bool as_sum = several && uses_of(workload_, unit).size() > 1;
+  const uint64_t bytes = workload_.units[unit].elements * (as_sum ? sizeof(float) : bytes_of(workload_.form.gradient));
+  MoveId here = last_compute_;
+  auto move = [&](MoveKind kind, Lane lane, uint64_t moved) {
+    here =
+        add(plan_,
+            {.kind = kind, .lane = lane, .unit = unit, .use = use, .micro_batch = mb, .bytes = moved, .after = {here}});
+  };
+  if (workload_.ranks > 1) move(MoveKind::reduce, Lane::collective, bytes * (workload_.ranks - 1));
+  if (has_device_) move(MoveKind::lower_gradient, Lane::device_to_host, bytes);
+  handed_over_[unit].push_back(here);
 }
 
-void PassMoves::complete(uint32_t u, const Held& held, std::vector<MoveId>& until) {
-  // A deferred update would hold backward's copy until the verdict, of every unit at once; so with clipping the
-  // update reads the weight again.
-  MoveId copy = plan_.clipping ? kNoMove : held.host;
-  for (uint32_t tile = plan_.tiles.first_of(u); tile < plan_.tiles.first_of(u + 1); ++tile) {
-    bool from_copy = copy != kNoMove && plan_.placements[tile].weight == Tier::nvme;
-    update_.add_tile(tile, handed_over_[u], from_copy ? copy : kNoMove);
-    if (from_copy) until.push_back(plan_.of_tile[tile].update);
+void PassMoves::complete(uint32_t unit, const Held& held, std::vector<MoveId>& until) {
+  if (!workload_.units[unit].trainable) return;
+  for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
+    update_.add_tile(tile, handed_over_[unit], held.host);
+    if (held.host != kNoMove) until.push_back(plan_.of_tile[tile].update);
   }
 }
 
-void PassMoves::tie_forward_to_updates() {
-  for (const auto& [unit, use] : first_uses_) {
-    if (use == kNoMove) continue;
-    for (uint32_t tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
+void PassMoves::tie_to_step_before() {
+  for (uint32_t unit = 0; unit < current_.size(); ++unit) {
+    if (current_[unit] == kNoMove) continue;
+    std::vector<MoveId>& waits = plan_.moves[current_[unit]].after_previous;
+    for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
       const Plan::TileMoves& moves = plan_.of_tile[tile];
-      bool on_nvme = plan_.placements[tile].weight == Tier::nvme;
+      const bool on_nvme = plan_.placements[tile].weight == Tier::nvme;
+      // Where weights rest in host memory, the reread after a skip brings back what a speculative update had changed.
       for (MoveId id : on_nvme ? std::vector<MoveId>{moves.write, moves.write_again}
-                               : std::vector<MoveId>{moves.update, moves.update_again}) {
-        if (id != kNoMove) plan_.moves[use].after_previous.push_back(id);
+                               : std::vector<MoveId>{moves.update, moves.reread, moves.update_again}) {
+        if (id != kNoMove) waits.push_back(id);
       }
     }
   }

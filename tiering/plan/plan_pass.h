@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
+#include "tiering/plan/area_cutter.h"
 #include "tiering/plan/plan.h"
 #include "tiering/plan/plan_builder.h"
 #include "tiering/plan/plan_update.h"
@@ -19,8 +19,9 @@ class PassMoves {
   PassMoves(const Workload& workload, const PlanSizes& sizes, bool has_device, Plan& plan, UpdateMoves& update);
 
   void add_all();
-  // forward(u) of the next step waits for update(u), wherever the weight rests. REQUIRES: the update is finished.
-  void tie_forward_to_updates();
+  // A unit's weights are current when its update has landed where the weights rest, and when a skipped step has brought
+  // back what it had changed. REQUIRES: the update is finished.
+  void tie_to_step_before();
 
  private:
   // What took memory for a unit's weights or for an activation, and the move after which it may be used.
@@ -31,30 +32,37 @@ class PassMoves {
   // Of the micro-batches [first, end).
   void forward(uint32_t first, uint32_t end);
   void backward(uint32_t first, uint32_t end);
-  // Of one unit and micro-batch, which comes after the one before: so the last of a unit's uses ends all of them.
-  MoveId forward_use(uint32_t u, uint32_t mb, const Held& held, MoveId before);
-  MoveId backward_use(uint32_t u, uint32_t mb, const Held& held, MoveId before);
+  void forward_use(uint32_t use, uint32_t micro_batch, const std::vector<Held>& weights);
+  void backward_use(uint32_t use, uint32_t micro_batch, const std::vector<Held>& weights);
 
-  // Brings a unit's weights to where it is computed.
-  Held fetch(uint32_t unit, bool first_of_step);
-  // The units whose weights a unit is computed with.
-  std::vector<uint32_t> parts_of(uint32_t unit) const;
-  uint64_t activation_bytes(const Unit& unit) const;
-  // One group's gradient of a unit, on its way to where it is added up; returns the move after which it is there.
-  MoveId hand_over(uint32_t u, MoveId use);
-  // The gradient of a unit after its last use, and the updates of its tiles. Adds what must end before the copy of the
-  // weights goes to `until`.
-  void complete(uint32_t u, const Held& held, std::vector<MoveId>& until);
+  // Brings the weights of a use's units to where they are used, for micro-batches up to `last`.
+  std::vector<Held> fetch(uint32_t use, uint32_t last);
+  Held fetch_unit(uint32_t unit, uint32_t use, uint32_t last);
+  void add_compute(Direction direction, Move move, const std::vector<Held>& weights);
+  uint64_t activation_bytes(uint32_t use) const;
+  uint64_t weight_bytes(uint32_t unit) const;
+  bool rests_on_nvme(uint32_t unit) const;
+  uint32_t ranks() const { return workload_.ranks > 1 ? workload_.ranks : 1; }
+  bool recomputed(uint32_t use) const { return recomputes(sizes_.activations[use]); }
+  // Of a unit, after the compute move that made it: its gradient, or that of one micro-batch, goes to the host.
+  void hand_over(uint32_t unit, uint32_t use, uint32_t micro_batch, bool several);
+  // The unit's gradient after its last use, and the updates of its tiles. Adds to `until` what must end before the
+  // copy of the weights goes.
+  void complete(uint32_t unit, const Held& held, std::vector<MoveId>& until);
+  void give_back(AreaCutter& area, MoveId taker, std::vector<MoveId> after);
 
   const Workload& workload_;
   const PlanSizes& sizes_;
   const bool has_device_;
   Plan& plan_;
   UpdateMoves& update_;
-  std::vector<std::vector<Held>> activations_;    // by unit and micro-batch
-  std::vector<MoveId> last_use_;                  // by micro-batch: of the pass so far
-  std::vector<std::vector<MoveId>> handed_over_;  // by unit: its groups' gradients
-  std::vector<std::pair<uint32_t, MoveId>> first_uses_;
+  AreaCutter host_units_, device_units_, keeping_, moving_, offloaded_;
+  // Of each use that has activations: where its first micro-batch's are kept, here or in host memory.
+  std::vector<uint64_t> activation_offset_bytes_;
+  std::vector<std::vector<Held>> kept_;           // activations, by use and micro-batch
+  MoveId last_compute_ = kNoMove;                 // computes follow one another
+  std::vector<std::vector<MoveId>> handed_over_;  // by unit
+  std::vector<MoveId> current_;                   // by unit: its weights_current
 };
 
 }  // namespace penstock

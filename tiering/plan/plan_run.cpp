@@ -15,7 +15,7 @@ PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
       on_release_(std::move(on_release)),
       followers_(plan.moves.size()),
       followers_next_(plan.moves.size()),
-      pool_free_(plan.pool_capacity) {
+      pool_free_(plan.pool_pieces) {
   for (MoveId id = 0; id < plan.moves.size(); ++id) {
     for (MoveId other : plan.moves[id].after) followers_[other].push_back(id);
     for (MoveId other : plan.moves[id].after_previous) followers_next_[other].push_back(id);
@@ -39,7 +39,7 @@ PlanRun::Step& PlanRun::require(uint64_t step) {
 
 bool PlanRun::can_begin() const {
   return steps_.empty() ||
-         (steps_.size() == 1 && steps_.front().verdict.has_value() && steps_.front().gradients_missing == 0);
+         (steps_.size() == 1 && steps_.front().speculation.verdict() && steps_.front().gradients_missing == 0);
 }
 
 void PlanRun::begin(uint64_t number, StepChoices choices) {
@@ -50,10 +50,7 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
     return previous != nullptr && previous->state[id] != State::ended && previous->state[id] != State::skipped;
   };
 
-  Step fresh;
-  fresh.number = number;
-  fresh.choices = choices;
-  fresh.speculating = plan_.clipping && choices.speculate;
+  Step fresh(number, StepSpeculation(plan_, choices.speculate, choices.may_be_discarded));
   fresh.unfinished = plan_.moves.size();
   fresh.state.assign(plan_.moves.size(), State::waiting);
   fresh.waits.resize(plan_.moves.size());
@@ -69,21 +66,39 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
   steps_.push_back(std::move(fresh));
   Step& step = steps_.back();
 
+  if (choices.micro_batches) leave_out_micro_batches(step, *choices.micro_batches);
   if (!choices.durable) {
     skip_if_any(step, plan_.commit);
-    for (uint32_t tile = 0; tile < plan_.tiles.size(); ++tile) {
+    for (TileId tile = 0; tile < plan_.tiles.size(); ++tile) {
       if (plan_.placements[tile].state == Tier::host) skip_if_any(step, plan_.of_tile[tile].write);
     }
   }
+  postpone_updates(step);
   for (MoveId id = 0; id < plan_.moves.size(); ++id) {
     if (step.state[id] == State::waiting && step.waits[id] == 0) waits_over(step, id);
   }
   close_finished_steps();
 }
 
-bool PlanRun::speculates(const Step& step, uint32_t tile) const {
-  // A tile that rests in host memory is updated in place: there would be nothing to go back to.
-  return step.speculating && plan_.placements[tile].state != Tier::host;
+// A step's micro-batches are the last of the plan's: its last group is the one whose weights the update uses. What is
+// left out ends when it would have begun, because others wait for it in place of what it waits for.
+void PlanRun::leave_out_micro_batches(Step& step, uint32_t given) {
+  CHECK(given > 0 && given <= plan_.micro_batches, given, " micro-batches, planned for ", plan_.micro_batches);
+  if (given == plan_.micro_batches) return;
+  step.left_out.assign(plan_.moves.size(), false);
+  for (MoveId id = 0; id < plan_.moves.size(); ++id) {
+    const uint32_t micro_batch = plan_.moves[id].micro_batch;
+    step.left_out[id] = micro_batch != kNone && micro_batch + given < plan_.micro_batches;
+  }
+}
+
+void PlanRun::postpone_updates(Step& step) {
+  for (TileId tile = 0; tile < step.tiles.size(); ++tile) {
+    if (!step.speculation.postpones(tile)) continue;
+    const Plan::TileMoves& moves = plan_.of_tile[tile];
+    step.speculation.postpone(tile);
+    for (MoveId id : {moves.read, moves.return_gradient, moves.update, moves.write}) skip_if_any(step, id);
+  }
 }
 
 bool PlanRun::gate_open(const Step& step, MoveId id) const {
@@ -96,7 +111,7 @@ bool PlanRun::gate_open(const Step& step, MoveId id) const {
       MoveId returned = plan_.of_tile[move.tile].return_gradient;
       bool gradient_here =
           step.tiles[move.tile].gradient_held || (returned != kNoMove && step.state[returned] == State::ended);
-      return gradient_here && (!plan_.clipping || step.verdict.has_value() || speculates(step, move.tile));
+      return gradient_here && step.speculation.may_update(move.tile);
     }
     case MoveKind::return_gradient:
       return !step.tiles[move.tile].gradient_held;
@@ -105,27 +120,24 @@ bool PlanRun::gate_open(const Step& step, MoveId id) const {
     case MoveKind::update_again:
     case MoveKind::write_state_again:
     case MoveKind::verdict:
-      return step.verdict.has_value();
+      return step.speculation.verdict().has_value();
     case MoveKind::release: {
       const Move& taker = plan_.moves[move.gives_back];
       if (taker.kind != MoveKind::gradient || plan_.of_tile[taker.tile].spill == kNoMove) return true;
       // A spilled gradient leaves host memory with its update, or at once if that has to wait for the verdict.
       MoveId update = plan_.of_tile[taker.tile].update;
-      return over(update) || (step.state[update] != State::in_flight && !step.verdict && !speculates(step, taker.tile));
+      return over(update) || (step.state[update] != State::in_flight && !step.speculation.may_update(taker.tile));
     }
     default:
       return true;
   }
 }
 
-bool PlanRun::updates_may_run(const Step& step) const {
-  return !plan_.clipping || step.verdict.has_value() || step.speculating;
-}
-
 MoveId PlanRun::first_taker(const Step& step, Pool pool) const {
   const std::set<MoveId>& takers = step.takers[index(pool)];
   // Before the verdict, where nothing is updated, no gradient waits for a window either.
-  if (pool == Pool::window && !step.pressing.empty() && updates_may_run(step)) return *step.pressing.begin();
+  if (pool == Pool::window && !step.pressing.empty() && step.speculation.any_may_update())
+    return *step.pressing.begin();
   return takers.empty() ? kNoMove : *takers.begin();
 }
 
@@ -139,12 +151,12 @@ bool PlanRun::earlier_step_takes(const Step& step, Pool pool) const {
 
 bool PlanRun::has_memory(MoveId id) const {
   const Move& move = plan_.moves[id];
-  return move.takes == Pool::none || move.taken <= pool_free_[index(move.takes)];
+  return move.takes == Pool::none || pool_free_[index(move.takes)] > 0;
 }
 
 // Whether the tile's state was read, and its update can only wait: the gradient has not come, or has left again.
 bool PlanRun::waits_without_gradient(const Step& step, MoveId read) const {
-  const uint32_t tile = plan_.moves[read].tile;
+  const TileId tile = plan_.moves[read].tile;
   const Plan::TileMoves& moves = plan_.of_tile[tile];
   const State update = step.state[moves.update];
   if (step.state[read] != State::ended || (update != State::waiting && update != State::parked)) return false;
@@ -156,7 +168,7 @@ bool PlanRun::waits_without_gradient(const Step& step, MoveId read) const {
 
 // The one whose window serves a pressing read sooner; kNoMove where none does.
 MoveId PlanRun::read_to_take_back(const Step& step, MoveId wanted_by) const {
-  if (!step.pressing.contains(wanted_by) || !updates_may_run(step)) return kNoMove;
+  if (!step.pressing.contains(wanted_by) || !step.speculation.any_may_update()) return kNoMove;
   for (auto read = step.windows_held.rbegin(); read != step.windows_held.rend(); ++read) {
     const bool later = !step.tiles[plan_.moves[*read].tile].gradient_taken || *read > wanted_by;
     if (later && waits_without_gradient(step, *read)) return *read;
@@ -178,7 +190,7 @@ void PlanRun::take_back(Step& step, MoveId read) {
   step.takers[index(move.takes)].insert(read);
   if (step.tiles[move.tile].gradient_taken) step.pressing.insert(read);
   step.windows_held.erase(read);
-  pool_free_[index(move.takes)] += move.taken;
+  ++pool_free_[index(move.takes)];
   tell_release(step, read);
 }
 
@@ -192,18 +204,20 @@ void PlanRun::reconsider(Step& step, MoveId id) {
   if (id == kNoMove || step.state[id] != State::parked || !gate_open(step, id)) return;
   const Move& move = plan_.moves[id];
   step.parked.erase(id);
+  if (!step.left_out.empty() && step.left_out[id]) return finish(step, id, State::skipped);
   step.state[id] = State::ready;
   switch (move.kind) {
     case MoveKind::gradient:
       step.gradients_due.insert(id);
       return;
     case MoveKind::verdict:
+    case MoveKind::weights_current:
       finish(step, id, State::ended);
       return;
     case MoveKind::release: {
       const Move& taker = plan_.moves[move.gives_back];
       if (step.state[move.gives_back] != State::skipped) {
-        pool_free_[index(taker.takes)] += taker.taken;
+        if (taker.takes != Pool::none) ++pool_free_[index(taker.takes)];
         tell_release(step, move.gives_back);
         step.windows_held.erase(move.gives_back);
       }
@@ -255,7 +269,7 @@ void PlanRun::issue(Step& step, MoveId id) {
   step.state[id] = State::in_flight;
   room_taken_[index(move.lane)] += room_of(move);
   if (move.takes != Pool::none) {
-    pool_free_[index(move.takes)] -= move.taken;
+    --pool_free_[index(move.takes)];
     step.takers[index(move.takes)].erase(id);
   }
   if (move.kind == MoveKind::read_state) {
@@ -263,7 +277,7 @@ void PlanRun::issue(Step& step, MoveId id) {
     step.windows_held.insert(id);
   }
   if (move.kind == MoveKind::update) {
-    step.tiles[move.tile].speculated = plan_.clipping && !step.verdict.has_value();
+    step.speculation.update_issued(move.tile);
     if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].return_gradient);
   }
 }
@@ -318,18 +332,18 @@ void PlanRun::close_finished_steps() {
   while (!steps_.empty() && steps_.front().unfinished == 0) steps_.pop_front();
 }
 
-std::optional<uint32_t> PlanRun::next_gradient(uint64_t number) const {
+std::optional<TileId> PlanRun::next_gradient(uint64_t number) const {
   const Step* step = find(number);
   if (step == nullptr || step->gradients_due.empty()) return std::nullopt;
   return plan_.moves[*step->gradients_due.begin()].tile;
 }
 
-bool PlanRun::gradient_is_due(uint64_t number, uint32_t tile) const {
+bool PlanRun::gradient_is_due(uint64_t number, TileId tile) const {
   const Step* step = find(number);
   return step != nullptr && step->gradients_due.contains(plan_.of_tile[tile].gradient);
 }
 
-bool PlanRun::try_take_gradient(uint64_t number, uint32_t tile) {
+bool PlanRun::try_take_gradient(uint64_t number, TileId tile) {
   Step& step = require(number);
   CHECK(!step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " comes twice");
   uint64_t& free = pool_free_[index(Pool::gradient)];
@@ -342,7 +356,7 @@ bool PlanRun::try_take_gradient(uint64_t number, uint32_t tile) {
   return true;
 }
 
-void PlanRun::gradient_complete(uint64_t number, uint32_t tile) {
+void PlanRun::gradient_complete(uint64_t number, TileId tile) {
   Step& step = require(number);
   CHECK(step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " has no place");
   step.tiles[tile].gradient_held = true;
@@ -351,10 +365,11 @@ void PlanRun::gradient_complete(uint64_t number, uint32_t tile) {
   close_finished_steps();
 }
 
-void PlanRun::gradient_absent(uint64_t number, uint32_t tile) {
+void PlanRun::gradient_absent(uint64_t number, TileId tile) {
   Step& step = require(number);
   const Plan::TileMoves& moves = plan_.of_tile[tile];
   CHECK(!step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " was announced");
+  step.speculation.gradient_absent(tile);
   step.gradients_due.erase(moves.gradient);
   --step.gradients_missing;
   for (MoveId id : {moves.gradient, moves.spill, moves.read, moves.return_gradient, moves.update}) {
@@ -366,11 +381,10 @@ void PlanRun::gradient_absent(uint64_t number, uint32_t tile) {
 
 void PlanRun::stop_speculating(uint64_t number) {
   Step& step = require(number);
-  if (!std::exchange(step.speculating, false) || step.verdict) return;
-  step.stopped = true;
+  if (!step.speculation.stop()) return;
   // What was updated is certain not to be confirmed: its write would be wasted.
-  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
-    if (step.tiles[tile].speculated) skip_if_any(step, plan_.of_tile[tile].write);
+  for (TileId tile = 0; tile < step.tiles.size(); ++tile) {
+    if (step.speculation.was_speculative(tile)) skip_if_any(step, plan_.of_tile[tile].write);
     MoveId update = plan_.of_tile[tile].update;
     if (update != kNoMove && step.state[update] == State::ready) {
       step.ready[index(Lane::update)][index(Pool::none)].erase(update);
@@ -378,13 +392,15 @@ void PlanRun::stop_speculating(uint64_t number) {
       step.state[update] = State::parked;
     }
   }
+  postpone_updates(step);
   reconsider_all_parked(step);
+  close_finished_steps();
 }
 
 void PlanRun::abandon(uint64_t number) {
   Step& step = require(number);
-  CHECK(!step.verdict.has_value(), "step ", number, " can no longer be abandoned");
-  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
+  CHECK(!step.speculation.verdict(), "step ", number, " can no longer be abandoned");
+  for (TileId tile = 0; tile < step.tiles.size(); ++tile) {
     MoveId gradient = plan_.of_tile[tile].gradient;
     if (gradient == kNoMove || is_over({number, gradient})) continue;
     if (step.tiles[tile].gradient_taken) {
@@ -396,30 +412,31 @@ void PlanRun::abandon(uint64_t number) {
     skip(step, gradient);
   }
   for (const Plan::TileMoves& moves : plan_.of_tile) skip_if_any(step, moves.write);
+  for (MoveId id = 0; id < plan_.moves.size(); ++id) {  // of the passes, what has not begun
+    if (plan_.moves[id].use != kNone && plan_.moves[id].kind != MoveKind::release) skip(step, id);
+  }
   skip_if_any(step, plan_.commit);
   give_verdict(number, Verdict::skip);
 }
 
 void PlanRun::give_verdict(uint64_t number, Verdict verdict) {
   Step& step = require(number);
-  CHECK(!step.verdict.has_value(), "step ", number, " has its verdict");
+  StepSpeculation& speculation = step.speculation;
+  CHECK(!speculation.verdict(), "step ", number, " has its verdict");
   CHECK(step.gradients_missing == 0, "step ", number, " misses ", step.gradients_missing, " gradients");
-  CHECK(verdict != Verdict::confirm || !step.stopped, "step ", number, " stopped speculating and is confirmed");
-  step.speculating = false;
-  step.verdict = verdict;
-  for (uint32_t tile = 0; tile < step.tiles.size(); ++tile) {
+  CHECK(verdict != Verdict::confirm || !speculation.stopped(), "step ", number,
+        " stopped speculating and is confirmed");
+  speculation.give(verdict);
+  for (TileId tile = 0; tile < step.tiles.size(); ++tile) {
     const Plan::TileMoves& moves = plan_.of_tile[tile];
-    bool redo = verdict == Verdict::strike && step.tiles[tile].speculated;
-    bool rests_in_host = plan_.placements[tile].state == Tier::host;
+    const bool redo = speculation.is_redone(tile);
+    const bool rests_in_host = plan_.placements[tile].state == Tier::host;
     if (verdict == Verdict::skip) {
       for (MoveId id : {moves.spill, moves.read, moves.return_gradient, moves.update}) skip_if_any(step, id);
     }
     if (redo || (verdict == Verdict::skip && !rests_in_host)) skip_if_any(step, moves.write);
     if (redo) continue;
-    // A speculative update has changed a weight that rests in host memory: it comes back from its old slot.
-    bool restore =
-        verdict == Verdict::skip && step.tiles[tile].speculated && plan_.placements[tile].weight == Tier::host;
-    if (!restore) skip_if_any(step, moves.reread);
+    if (!speculation.is_restored(tile)) skip_if_any(step, moves.reread);
     for (MoveId id : {moves.return_again, moves.update_again, moves.write_again}) skip_if_any(step, id);
   }
   reconsider_all_parked(step);
@@ -428,7 +445,7 @@ void PlanRun::give_verdict(uint64_t number, Verdict verdict) {
 
 bool PlanRun::has_verdict(uint64_t number) const {
   const Step* step = find(number);
-  return step == nullptr || step->verdict.has_value();
+  return step == nullptr || step->speculation.verdict().has_value();
 }
 
 bool PlanRun::gradients_complete(uint64_t number) const {
@@ -443,9 +460,20 @@ bool PlanRun::is_over(Ticket ticket) const {
   return state == State::ended || state == State::skipped;
 }
 
-bool PlanRun::was_speculative(uint64_t number, uint32_t tile) const {
+bool PlanRun::was_speculative(uint64_t number, TileId tile) const {
   const Step* step = find(number);
-  return step != nullptr && step->tiles[tile].speculated;
+  return step != nullptr && step->speculation.was_speculative(tile);
+}
+
+bool PlanRun::write_is_speculative(uint64_t number, TileId tile) const {
+  const Step* step = find(number);
+  CHECK(step != nullptr, "step ", number, " is not open");
+  return step->speculation.write_is_speculative(tile);
+}
+
+bool PlanRun::is_redone(uint64_t number, TileId tile) const {
+  const Step* step = find(number);
+  return step != nullptr && step->speculation.is_redone(tile);
 }
 
 std::string PlanRun::stall_text() const {

@@ -1,17 +1,12 @@
 // PlanRun says which move may be issued next: the one set of rules under which plans are both executed and simulated.
 //
 // It runs steps of a cyclic plan, at most two at once: the tail of one under the head of the next. Per lane it offers,
-// of the moves whose waits are over, the earliest; memory is taken in plan order, so a later move never starves an
-// earlier.
+// of the moves whose waits are over, the earliest; pieces are taken in plan order, so a later move never starves an
+// earlier. Which updates run before the verdict, and which are done again, is StepSpeculation's to say.
 //
 // Gradients may come in another order than the plan's. States are read ahead of them in plan order, because that hides
 // latency; but a tile whose gradient has come is read first, and where no window is free it gets that of a tile whose
 // gradient has not, which is read again later. In plan order that never happens.
-//
-// Speculation. In a plan that clips, until the verdict an update is speculative if its step still speculates; else it
-// waits for the verdict. A verdict that strikes (the norm passed the clip) decides for each tile that was updated
-// speculatively that it is read and updated again; one that skips (overflow) decides that nothing more of the step is
-// updated or written.
 //
 // Pure: no clock, no threads, no system calls.
 #pragma once
@@ -22,10 +17,9 @@
 #include <set>
 
 #include "tiering/plan/plan.h"
+#include "tiering/plan/step_speculation.h"
 
 namespace penstock {
-
-enum class Verdict : uint8_t { confirm, strike, skip };
 
 class PlanRun {
  public:
@@ -43,26 +37,29 @@ class PlanRun {
   // Opens a step. REQUIRES: can_begin().
   struct StepChoices {
     bool speculate = true;
-    bool durable = true;  // its root is written
+    bool durable = true;           // its root is written
+    bool may_be_discarded = true;  // until the verdict, writes leave the version of the step before as it is
+    // Fewer than planned: those of the plan's first groups are left out. None: as many as planned.
+    std::optional<uint32_t> micro_batches = {};
   };
   void begin(uint64_t step, StepChoices choices);
   // At most two steps are open, and the earlier of them has its verdict.
   bool can_begin() const;
 
-  // The next move to issue on `lane`, whose memory is thereby taken and which is thereby in flight; nothing if none may
-  // be issued now. On `Lane::none` only commits are offered: releases, gradients and verdicts end inside.
+  // The next move to issue on `lane`, whose piece of memory is thereby taken and which is thereby in flight; nothing if
+  // none may be issued now. On `Lane::none` only commits are offered: releases, gradients and verdicts end inside.
   std::optional<Ticket> next(Lane lane);
   // A move that was issued has ended.
   void ended(Ticket ticket);
 
   // Told from outside: a tile's gradient. A place for it is taken first (false: none is free, wait), then it is
   // complete. next_gradient is the earliest tile whose gradient may come by the plan.
-  std::optional<uint32_t> next_gradient(uint64_t step) const;
-  bool gradient_is_due(uint64_t step, uint32_t tile) const;
-  bool try_take_gradient(uint64_t step, uint32_t tile);
-  void gradient_complete(uint64_t step, uint32_t tile);
+  std::optional<TileId> next_gradient(uint64_t step) const;
+  bool gradient_is_due(uint64_t step, TileId tile) const;
+  bool try_take_gradient(uint64_t step, TileId tile);
+  void gradient_complete(uint64_t step, TileId tile);
   // The tile gets no gradient in this step, and so no update. REQUIRES: no place was taken.
-  void gradient_absent(uint64_t step, uint32_t tile);
+  void gradient_absent(uint64_t step, TileId tile);
   // The partial norm has passed the clip: what has not been updated waits for the verdict.
   void stop_speculating(uint64_t step);
   void give_verdict(uint64_t step, Verdict verdict);
@@ -78,7 +75,11 @@ class PlanRun {
   // Whether the move has ended or was skipped; true for steps that are closed.
   bool is_over(Ticket ticket) const;
   // Whether the tile's first update was issued before the verdict.
-  bool was_speculative(uint64_t step, uint32_t tile) const;
+  bool was_speculative(uint64_t step, TileId tile) const;
+  // Whether a write of the tile that begins now must be one that a verdict can take back. REQUIRES: is_open(step).
+  bool write_is_speculative(uint64_t step, TileId tile) const;
+  // Whether the verdict has brought, or will bring, a second update of the tile.
+  bool is_redone(uint64_t step, TileId tile) const;
 
   uint64_t pool_free(Pool pool) const { return pool_free_[static_cast<size_t>(pool)]; }
   const Plan& plan() const { return plan_; }
@@ -93,18 +94,17 @@ class PlanRun {
   struct TileState {
     bool gradient_held = false;  // its bytes are in host memory, in the place taken for it
     bool gradient_taken = false;
-    bool speculated = false;
   };
 
   struct Step {
-    uint64_t number = 0;
-    StepChoices choices;
-    bool speculating = false;
-    bool stopped = false;
-    std::optional<Verdict> verdict;
+    Step(uint64_t of_number, StepSpeculation of_step) : number(of_number), speculation(std::move(of_step)) {}
+
+    uint64_t number;
+    StepSpeculation speculation;
     uint32_t gradients_missing = 0;
     size_t unfinished = 0;
     std::vector<State> state;
+    std::vector<bool> left_out;   // of micro-batches that the step does not have; empty where it has all
     std::vector<uint32_t> waits;  // for how many moves
     std::vector<TileState> tiles;
     std::set<MoveId> parked;
@@ -119,9 +119,7 @@ class PlanRun {
   Step* find(uint64_t step);
   const Step* find(uint64_t step) const;
   Step& require(uint64_t step);
-  bool speculates(const Step& step, uint32_t tile) const;
   bool gate_open(const Step& step, MoveId id) const;
-  bool updates_may_run(const Step& step) const;
   MoveId first_taker(const Step& step, Pool pool) const;
   bool has_room(const Move& move) const;
   bool earlier_step_takes(const Step& step, Pool pool) const;
@@ -136,6 +134,8 @@ class PlanRun {
   void finish(Step& step, MoveId id, State how);
   void skip(Step& step, MoveId id);
   void skip_if_any(Step& step, MoveId id);
+  void leave_out_micro_batches(Step& step, uint32_t given);
+  void postpone_updates(Step& step);
   void close_finished_steps();
 
   void tell_release(const Step& step, MoveId taker) const {

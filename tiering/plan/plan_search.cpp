@@ -8,6 +8,8 @@ namespace {
 
 constexpr double kDurabilityCostMost = 0.03;  // of the steps' time
 constexpr double kStepsBetweenMost = 1e6;
+// Below this, times of plans are alike, and bytes decide.
+constexpr double kAlike = 1e-3;
 
 std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
   using enum ActivationChoice;
@@ -16,12 +18,6 @@ std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
   // Without a device there is nowhere to offload to.
   if (request.machine.devices == 0) return {keep, recompute};
   return {keep, recompute, recompute_offload, offload};
-}
-
-// State that rests in host memory is updated in place, so where gradients are clipped not before the verdict: all at
-// once, and the next forward waits. From the drives it is updated while backward runs.
-bool waits_for_verdict(const PlanRequest& request, const Plan& plan) {
-  return request.workload.clipping.on && request.workload.pass == Pass::training && plan.rests_in_host();
 }
 
 std::vector<uint32_t> micro_batch_groups(const PlanRequest& request) {
@@ -50,18 +46,75 @@ Result<Plan> largest_group(PlanRequest request) {
   return refusal;
 }
 
-}  // namespace
+struct Timed {
+  Plan plan;
+  Simulation simulation;
+};
 
-Result<PredictedPlan> fastest_plan(const PlanRequest& request, const SimulationOptions& options) {
-  std::optional<PredictedPlan> best;
-  auto consider = [&](Plan plan) {
+// The best of the plans that were considered.
+class Best {
+ public:
+  Best(const MachineProfile& machine, const SimulationOptions& options) : machine_(machine), options_(options) {}
+
+  void consider(Plan plan) {
     // No plan is faster than its computation.
-    if (best && compute_s(plan) >= best->simulation.step_s) return;
-    Simulation simulation = simulate(plan, request.machine, options);
-    if (best && simulation.step_s >= best->simulation.step_s) return;
-    best = PredictedPlan{std::move(plan), std::move(simulation)};
+    if (best_ && compute_s(plan) > best_->simulation.step_s * (1 + kAlike)) return;
+    // Without drives there are no rates to tell by: the first that fits.
+    Simulation simulation;
+    if (!machine_.drives.empty()) simulation = simulate(plan, machine_, options_);
+    if (best_ && !is_better(plan, simulation)) return;
+    best_.emplace(Timed{std::move(plan), std::move(simulation)});
+  }
+  std::optional<Timed>& get() { return best_; }
+
+ private:
+  bool is_better(const Plan& plan, const Simulation& simulation) const {
+    const double step_s = simulation.step_s, best_s = best_->simulation.step_s;
+    if (std::abs(step_s - best_s) > kAlike * best_s) return step_s < best_s;
+    if (plan.written_bytes() != best_->plan.written_bytes()) return plan.written_bytes() < best_->plan.written_bytes();
+    return plan.read_bytes() < best_->plan.read_bytes();
+  }
+
+  const MachineProfile& machine_;
+  const SimulationOptions& options_;
+  std::optional<Timed> best_;
+};
+
+// State that rests in host memory is updated in place, so where gradients are clipped not before the verdict: all at
+// once, and the next forward waits. From the drives it is updated while backward runs.
+bool waits_for_verdict(const PlanRequest& request, const Plan& plan) {
+  return request.workload.clipping.on() && request.workload.pass == Pass::training && plan.rests_in_host();
+}
+
+// Where not all uses can keep what they have made, some may.
+void consider_keeping_some(const PlanRequest& recomputing, Best& best) {
+  const size_t uses = recomputing.workload.uses.size();
+  PlanRequest tried = recomputing;
+  auto with = [&](size_t keeping) {
+    tried.choices.keep_share = static_cast<double>(keeping) / static_cast<double>(uses);
+    return largest_group(tried);
   };
+  size_t low = 0, high = uses - 1;
+  while (low < high) {
+    const size_t middle = low + (high - low + 1) / 2;
+    if (with(middle).ok()) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  if (low == 0) return;
+  if (Result<Plan> plan = with(low); plan.ok()) best.consider(std::move(*plan));
+}
+
+// With its durability given: every step counts as durable.
+Result<Timed> fastest_plan(PlanRequest request, const SimulationOptions& options) {
+  request.slots = slots_per_tile(request);
+  const Durability durability = request.durability.value_or(Durability{});
+  request.durability = Durability{};
+  Best best(request.machine, options);
   Status refusal;
+  bool keeps_all = false;
   for (ActivationChoice activations : activation_choices(request)) {
     PlanRequest tried = request;
     tried.choices.activations = activations;
@@ -71,42 +124,71 @@ Result<PredictedPlan> fastest_plan(const PlanRequest& request, const SimulationO
       refusal = plan.status();
       continue;
     }
+    keeps_all |= activations == ActivationChoice::keep;
     const bool try_without = waits_for_verdict(request, *plan) && !request.choices.host_state_share;
-    consider(std::move(*plan));
-    if (!try_without) continue;
-    tried.choices.host_state_share = 0;
-    if (Result<Plan> without = largest_group(tried); without.ok()) consider(std::move(*without));
+    best.consider(std::move(*plan));
+    if (try_without) {
+      PlanRequest without = tried;
+      without.choices.host_state_share = 0;
+      if (Result<Plan> other = largest_group(without); other.ok()) best.consider(std::move(*other));
+    }
+    const bool may_keep_some = !request.choices.activations && !request.choices.keep_share && !keeps_all &&
+                               request.workload.uses.size() > 1 && recomputes(activations);
+    if (may_keep_some) consider_keeping_some(tried, best);
   }
-  if (!best) return refusal;
-  return std::move(*best);
+  if (!best.get()) return refusal;
+  Timed found = std::move(*best.get());
+  found.plan.durability = durability;
+  return found;
 }
 
-Durability DurabilityCost::usual() const {
-  const double steps = std::ceil(extra_s() / (kDurabilityCostMost * other_s));
+Simulation simulate_undurable(Plan plan, const MachineProfile& machine, SimulationOptions options) {
+  plan.durability = {Durability::Kind::exit, 1};
+  options.record_spans = false;
+  return simulate(plan, machine, options);
+}
+
+ChosenPlan chosen(Timed found, const PlanRequest& request, const SimulationOptions& options) {
+  ChosenPlan result{std::move(found.plan), slots_per_tile(request), std::move(found.simulation), {}};
+  const bool alike = result.plan.durability.kind == Durability::Kind::step || !result.plan.rests_in_host();
+  result.other = alike ? result.durable : simulate_undurable(result.plan, request.machine, options);
+  return result;
+}
+
+}  // namespace
+
+double ChosenPlan::step_s() const {
+  const double share = plan.durability.durable_share();
+  return share * durable.step_s + (1 - share) * other.step_s;
+}
+
+Durability usual_durability(double durable_s, double other_s) {
+  const double extra_s = std::max(0.0, durable_s - other_s);
+  const double steps = std::ceil(extra_s / (kDurabilityCostMost * other_s));
   if (!(steps > 1)) return {};
   return {Durability::Kind::every, static_cast<uint32_t>(std::min(steps, kStepsBetweenMost))};
 }
 
-DurabilityCost durability_cost(Plan plan, const MachineProfile& machine, SimulationOptions options) {
-  options.record_spans = false;
-  auto step_s = [&](Durability::Kind kind) {
-    plan.durability = {kind, 1};
-    return simulate(plan, machine, options).step_s;
-  };
-  return {step_s(Durability::Kind::step), step_s(Durability::Kind::exit)};
-}
-
-PlanRequest decide_durability(PlanRequest request) {
-  if (request.durability) return request;
-  request.durability = Durability{};
-  const Result<Plan> plan = make_plan(request);
-  if (!plan.ok() || !plan->rests_in_host() || request.machine.drives.empty()) return request;
-
+Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptions& options) {
+  PENSTOCK_TRY(validate(request));
+  PENSTOCK_TRY_ASSIGN(found, fastest_plan(request, options));
+  if (request.durability || !found.plan.rests_in_host() || request.machine.drives.empty()) {
+    return chosen(std::move(found), request, options);
+  }
   PlanRequest relaxed = request;
-  relaxed.durability = durability_cost(*plan, request.machine, {}).usual();
-  // Updates ahead of the verdict are worth more than fewer writes.
-  const bool speculates = !request.workload.clipping.on || slots_per_tile(relaxed) > 2;
-  return speculates && make_plan(relaxed).ok() ? relaxed : request;
+  const Simulation other = simulate_undurable(found.plan, request.machine, options);
+  relaxed.durability = usual_durability(found.simulation.step_s, other.step_s);
+  if (relaxed.durability->kind == Durability::Kind::step) return chosen(std::move(found), request, options);
+  // Updates ahead of the verdict are worth more than fewer writes, and take a third slot where roots are rare.
+  const bool speculates = !request.workload.clipping.on() || slots_per_tile(relaxed) > 2;
+  if (!speculates) return chosen(std::move(found), request, options);
+  if (slots_per_tile(relaxed) == slots_per_tile(request)) {
+    found.plan.durability = *relaxed.durability;
+    return chosen(std::move(found), relaxed, options);
+  }
+  Result<Timed> with_third_slot = fastest_plan(relaxed, options);
+  if (!with_third_slot.ok()) return chosen(std::move(found), request, options);
+  return chosen(std::move(*with_third_slot), relaxed, options);
 }
 
 }  // namespace penstock

@@ -1,4 +1,5 @@
-// Of the plans that a request leaves open, the one that is fastest in virtual time. A pure function, as the planner is.
+// The one way to a plan: what a forecast foretells is what an engine with the same request runs. A pure function, as
+// the planner is.
 #pragma once
 
 #include "tiering/plan/planner.h"
@@ -6,28 +7,24 @@
 
 namespace penstock {
 
-struct PredictedPlan {
+struct ChosenPlan {
   Plan plan;
-  Simulation simulation;
+  uint32_t slots = 2;  // a tile, of the store
+  // Steps that are all durable, and steps none of which is: what rests in host memory is written through by durable
+  // ones only. Where the plan is durable each step, the same.
+  Simulation durable;
+  Simulation other;
+
+  // Of many steps, on average.
+  double step_s() const;
 };
 
-// Tries what becomes of the activations, host memory with and without state that rests in it, and smaller groups of
-// micro-batches where all at once do not fit.
-Result<PredictedPlan> fastest_plan(const PlanRequest& request, const SimulationOptions& options = {});
+// Of all plans that the request leaves open, the one that is fastest in virtual time; of equally fast ones, the one
+// that writes the fewest bytes to the drives. Refuses with needed and available bytes, by tier, where none fits.
+Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptions& options = {});
 
-// A step's seconds where it is durable, and where it is not: what rests in host memory is written through by durable
-// steps only.
-struct DurabilityCost {
-  double durable_s = 0;
-  double other_s = 0;
-
-  double extra_s() const { return durable_s > other_s ? durable_s - other_s : 0; }
-  // Durable after as many steps as make it cost at most 3 % of their time.
-  Durability usual() const;
-};
-DurabilityCost durability_cost(Plan plan, const MachineProfile& machine, SimulationOptions options);
-
-// The request with its durability decided where it is open, among those that its slots and budgets allow.
-PlanRequest decide_durability(PlanRequest request);
+// How often what rests in host memory is made durable where the request leaves it open: so often that it costs at most
+// 3 % of the steps' time. `durable_s`, `other_s`: of a step that is durable, and of one that is not.
+Durability usual_durability(double durable_s, double other_s);
 
 }  // namespace penstock

@@ -12,7 +12,7 @@ uint64_t update_bytes(const Tile& tile) { return 2 * tile.slot_bytes() + tile.gr
 
 }  // namespace
 
-MoveId UpdateMoves::add_move(MoveKind kind, Lane lane, uint32_t tile, uint64_t bytes, std::vector<MoveId> after,
+MoveId UpdateMoves::add_move(MoveKind kind, Lane lane, TileId tile, uint64_t bytes, std::vector<MoveId> after,
                              Pool takes) {
   return add(plan_, {.kind = kind,
                      .lane = lane,
@@ -20,17 +20,17 @@ MoveId UpdateMoves::add_move(MoveKind kind, Lane lane, uint32_t tile, uint64_t b
                      .unit = plan_.tiles[tile].unit,
                      .tile = tile,
                      .bytes = bytes,
-                     .taken = takes == Pool::none ? 0u : 1u,
                      .after = std::move(after)});
 }
 
-void UpdateMoves::add_tile(uint32_t tile, std::vector<MoveId> gradient_after, MoveId weight_here) {
+void UpdateMoves::add_tile(TileId tile, std::vector<MoveId> gradient_after, MoveId weight_here) {
   const Tile& shape = plan_.tiles[tile];
   const Placement& placement = plan_.placements[tile];
   Plan::TileMoves& moves = plan_.of_tile[tile];
   const bool state_on_nvme = placement.state == Tier::nvme;
   const bool spilled = plan_.clipping && placement.retained == Tier::nvme;
   const bool weight_in_memory = placement.weight == Tier::host || weight_here != kNoMove;
+  moves.weight_copy = weight_here;
 
   moves.gradient = add_move(MoveKind::gradient, Lane::none, tile, 0, std::move(gradient_after), Pool::gradient);
   if (spilled) {
@@ -53,14 +53,14 @@ void UpdateMoves::add_tile(uint32_t tile, std::vector<MoveId> gradient_after, Mo
 
 void UpdateMoves::finish() {
   std::vector<MoveId> gradients, writes;
-  for (uint32_t tile : order_) {
+  for (TileId tile : order_) {
     gradients.push_back(plan_.of_tile[tile].gradient);
     writes.push_back(plan_.of_tile[tile].write);
   }
   plan_.verdict = add(plan_, {.kind = MoveKind::verdict, .after = gradients});
   if (plan_.clipping) {
-    for (uint32_t tile : order_) redo_tile(tile);
-    for (uint32_t tile : order_) writes.push_back(plan_.of_tile[tile].write_again);
+    for (TileId tile : order_) redo_tile(tile);
+    for (TileId tile : order_) writes.push_back(plan_.of_tile[tile].write_again);
   }
   writes.push_back(plan_.verdict);
   plan_.commit = add(plan_, {.kind = MoveKind::commit, .after = writes});
@@ -70,10 +70,10 @@ void UpdateMoves::finish() {
   plan_.moves[plan_.commit].after_previous = std::move(writes);
   plan_.moves[plan_.commit].after_previous.push_back(plan_.commit);
 
-  for (uint32_t tile : order_) tie_to_step_before(tile);
+  for (TileId tile : order_) tie_to_step_before(tile);
 }
 
-void UpdateMoves::tie_to_step_before(uint32_t tile) {
+void UpdateMoves::tie_to_step_before(TileId tile) {
   const Plan::TileMoves& moves = plan_.of_tile[tile];
   // A new version is read once it has been written, and overwrites only what no durable root names any more.
   std::vector<MoveId> versions = {moves.write, moves.write_again};
@@ -98,7 +98,7 @@ void UpdateMoves::tie_to_step_before(uint32_t tile) {
 }
 
 // A struck speculative update, once more from the old slot, with the true clip factor.
-void UpdateMoves::redo_tile(uint32_t tile) {
+void UpdateMoves::redo_tile(TileId tile) {
   const Tile& shape = plan_.tiles[tile];
   Plan::TileMoves& moves = plan_.of_tile[tile];
   if (plan_.placements[tile].state == Tier::nvme) {

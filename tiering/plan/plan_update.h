@@ -13,22 +13,22 @@ namespace penstock {
 class UpdateMoves {
  public:
   // `order`: the tiles that will be added. REQUIRES: `plan` has its placements; it outlives this.
-  UpdateMoves(Plan& plan, std::vector<uint32_t> order) : plan_(plan), order_(std::move(order)) {}
+  UpdateMoves(Plan& plan, std::vector<TileId> order) : plan_(plan), order_(std::move(order)) {}
 
   // The moves of one tile. `weight_here`: backward's copy of the weight, if there is one.
-  void add_tile(uint32_t tile, std::vector<MoveId> gradient_after, MoveId weight_here);
+  void add_tile(TileId tile, std::vector<MoveId> gradient_after, MoveId weight_here);
   // What follows when every tile was added.
   void finish();
 
  private:
   // A move of one tile over a lane; it takes a piece of a pool where one is named.
-  MoveId add_move(MoveKind kind, Lane lane, uint32_t tile, uint64_t bytes, std::vector<MoveId> after,
+  MoveId add_move(MoveKind kind, Lane lane, TileId tile, uint64_t bytes, std::vector<MoveId> after,
                   Pool takes = Pool::none);
-  void redo_tile(uint32_t tile);
-  void tie_to_step_before(uint32_t tile);
+  void redo_tile(TileId tile);
+  void tie_to_step_before(TileId tile);
 
   Plan& plan_;
-  const std::vector<uint32_t> order_;
+  const std::vector<TileId> order_;
 };
 
 }  // namespace penstock

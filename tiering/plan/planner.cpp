@@ -21,18 +21,37 @@ constexpr uint64_t kSlotBytesMost = 16 * kMiB;
 constexpr uint64_t kTilesUsual = 16 * 1024;
 // Offloaded activations on their way: one being made or used, one moving, and one more of each.
 constexpr uint64_t kActivationsUnderWay = 4;
+// One use is computed, the weights of the next arrive, and backward's copy of the one before stays for its update.
+constexpr size_t kUsesUnderWay = 3;
 
-bool spills(const PlanRequest& request, const PlanSizes& sizes, uint32_t tiles) {
-  return request.workload.clipping.on && sizes.retained_tiles < tiles;
-}
+uint32_t count_of(const std::vector<TileId>& tiles) { return static_cast<uint32_t>(tiles.size()); }
+
+// What every attempt at one request and tile size starts from.
+struct Ground {
+  Ground(const PlanRequest& from, uint64_t tile_elements)
+      : request(from),
+        tiles(from.workload, tile_elements),
+        order(update_order(from.workload, tiles)),
+        rests(static_cast<uint32_t>(weight_rests(from.workload, tiles).size())) {}
+
+  const PlanRequest& request;
+  TileMap tiles;
+  std::vector<TileId> order;
+  uint32_t rests;
+
+  bool clips() const { return request.workload.clipping.on(); }
+  bool trains() const { return request.workload.pass == Pass::training; }
+  bool has_device() const { return request.machine.devices > 0; }
+  bool spills(const PlanSizes& sizes) const { return clips() && sizes.retained_tiles < count_of(order); }
+};
 
 // The plan's moves and their state in two open steps, and a tile's lines in the store's tables.
 uint64_t book_bytes_per_tile(const PlanRequest& request) {
-  return (request.workload.clipping.on ? 17 : 8) * kBookBytesPerMove;
+  return (request.workload.clipping.on() ? 17 : 8) * kBookBytesPerMove;
 }
 
-uint32_t share_of(std::optional<double> share, uint32_t tiles) {
-  return share ? static_cast<uint32_t>(std::lround(std::clamp(*share, 0.0, 1.0) * tiles)) : 0;
+uint32_t share_of(std::optional<double> share, uint64_t count) {
+  return share ? static_cast<uint32_t>(std::lround(std::clamp(*share, 0.0, 1.0) * static_cast<double>(count))) : 0;
 }
 
 // What suits the drives first; fewer only where memory is short.
@@ -44,178 +63,216 @@ std::vector<uint32_t> windows_worth_trying(const MachineProfile& machine) {
   return windows;
 }
 
-// Takes what must be there: windows, backlog, units under way. What is left of the budget may hold resting state.
-Status take_working_memory(const PlanRequest& request, const TileMap& tiles, const PlanSizes& sizes, Budget& host,
-                           Budget& device) {
-  if (request.process_bytes > 0) PENSTOCK_TRY(host.take("program", request.process_bytes));
-  PENSTOCK_TRY(host.take("plan and tables", tiles.size() * book_bytes_per_tile(request)));
-  PENSTOCK_TRY(host.take("tile window", sizes.window_tiles * tiles.slot_bytes_max()));
-  PENSTOCK_TRY(host.take("gradient backlog", sizes.backlog_tiles * tiles.gradient_bytes_max()));
-  if (sizes.returned_tiles > 0) {
-    PENSTOCK_TRY(host.take("returned gradients", sizes.returned_tiles * tiles.gradient_bytes_max()));
+// The one account of what a plan of these sizes takes.
+std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
+  const TileMap& tiles = ground.tiles;
+  std::vector<BudgetLine> lines;
+  auto take = [&](Tier tier, const char* name, uint64_t bytes, Region region = Region::none) {
+    if (bytes > 0) lines.push_back({tier, name, bytes, region});
+  };
+  auto host = [&](const char* name, uint64_t bytes, Region region = Region::none) {
+    take(Tier::host, name, bytes, region);
+  };
+  const Tier computes = ground.has_device() ? Tier::device : Tier::host;
+  take(Tier::device, "units under way", sizes.device_units_bytes);
+  take(Tier::device, "gradients under way", sizes.gradient_device_bytes);
+  take(computes, "activations", sizes.kept_bytes + sizes.moving_bytes);
+  take(computes, "unit being computed", sizes.computing_bytes);
+
+  uint64_t weights = 0, states = 0, slots = 0, spilled = 0;
+  const std::vector<Placement> placements = place_tiles(ground.request.workload, tiles, sizes);
+  for (TileId tile = 0; tile < tiles.size(); ++tile) {
+    weights += placements[tile].weight == Tier::host ? tiles[tile].weight_bytes : 0;
+    states += placements[tile].state == Tier::host ? tiles[tile].state_bytes : 0;
+    slots += tiles[tile].slot_bytes() * slots_per_tile(ground.request);
   }
-  if (sizes.accumulated_bytes > 0) PENSTOCK_TRY(host.take("accumulated gradients", sizes.accumulated_bytes));
-  if (request.workload.pass == Pass::training) {
-    PENSTOCK_TRY(host.take("units under way", sizes.unit_host_bytes));
-    if (sizes.unit_device_bytes > 0) PENSTOCK_TRY(device.take("units under way", sizes.unit_device_bytes));
-    if (sizes.gradient_device_bytes > 0) PENSTOCK_TRY(device.take("gradients under way", sizes.gradient_device_bytes));
-    Budget& computing = request.machine.devices > 0 ? device : host;
-    if (sizes.activation_device_bytes > 0) PENSTOCK_TRY(computing.take("activations", sizes.activation_device_bytes));
-    if (sizes.computing_bytes > 0) PENSTOCK_TRY(computing.take("unit being computed", sizes.computing_bytes));
-    if (sizes.activation_host_bytes > 0) PENSTOCK_TRY(host.take("offloaded activations", sizes.activation_host_bytes));
-  }
-  return Status();
+  if (ground.clips()) spilled = (count_of(ground.order) - sizes.retained_tiles) * tiles.gradient_bytes_max();
+  host("program", ground.request.process_bytes);
+  host("plan and tables", tiles.size() * book_bytes_per_tile(ground.request));
+  host("tile window", sizes.window_tiles * tiles.slot_bytes_max(), Region::windows);
+  host("gradient backlog", sizes.backlog_tiles * tiles.gradient_bytes_max(), Region::gradients);
+  host("leaving gradients", sizes.leaving_tiles * tiles.gradient_bytes_max(), Region::gradients);
+  host("retained gradients", sizes.retained_tiles * tiles.gradient_bytes_max(), Region::gradients);
+  host("returned gradients", sizes.returned_tiles * tiles.gradient_bytes_max(), Region::returned);
+  host("accumulated gradients", sizes.sums.bytes, Region::sums);
+  host("units under way", sizes.host_units_bytes, Region::units);
+  host("offloaded activations", sizes.offloaded_bytes, Region::offloaded_activations);
+  host("resting weights", weights, Region::resting_weights);
+  host("resting state", states, Region::resting_states);
+  take(Tier::nvme, "slots", slots);
+  take(Tier::nvme, "spilled gradients", spilled);
+  lay_out(lines);
+  return lines;
 }
 
-// A unit's elements, and those that it borrows.
-uint64_t elements_used(const Workload& workload, const Unit& unit) {
-  return unit.elements + (unit.also_uses ? workload.units[*unit.also_uses].elements : 0);
+uint64_t host_bytes(const Ground& ground, const PlanSizes& sizes) {
+  return needed_bytes(lines_of(ground, sizes), Tier::host);
 }
 
-void size_units(const PlanRequest& request, PlanSizes& sizes) {
-  const Workload& workload = request.workload;
-  uint64_t used = 0, trained = 0;
-  for (const Unit& unit : workload.units) {
-    used = std::max(used, elements_used(workload, unit));
-    if (unit.trainable) trained = std::max(trained, unit.elements);
+// The weights of each use's units, in host memory.
+std::vector<uint64_t> weight_bytes_by_use(const Ground& ground) {
+  std::vector<uint64_t> bytes;
+  for (const Use& use : ground.request.workload.uses) {
+    bytes.push_back(0);
+    for (uint32_t unit : use.units) {
+      for (TileId tile = ground.tiles.first_of(unit); tile < ground.tiles.first_of(unit + 1); ++tile) {
+        bytes.back() += ground.tiles[tile].weight_bytes;
+      }
+    }
   }
-  // One unit is used while the next arrives; backward's copies stay for their update besides.
-  const uint64_t unit = round_up(used * bytes_of(workload.form.weight), kSegmentAlignmentBytes) +
-                        (used > 0 ? 2 * kSegmentAlignmentBytes : 0);
-  sizes.unit_host_bytes = 4 * unit;
-  if (request.machine.devices == 0) return;
+  return bytes;
+}
+
+// The most that so many uses one after another have together.
+uint64_t most_in_a_row(const std::vector<uint64_t>& bytes, size_t count) {
+  uint64_t most = 0;
+  for (size_t first = 0; first < bytes.size(); ++first) {
+    uint64_t sum = 0;
+    for (size_t i = first; i < std::min(bytes.size(), first + count); ++i) sum += bytes[i];
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+void size_units(const Ground& ground, PlanSizes& sizes) {
+  const Workload& workload = ground.request.workload;
+  const std::vector<uint64_t> bytes = weight_bytes_by_use(ground);
+  // Where memory is short, so are the windows, and a unit arrives when the one before has left.
+  const bool is_short = sizes.window_tiles <= kWindowTilesLeast && !ground.request.choices.window_tiles;
+  const bool all_rest = sizes.host_weights == ground.rests;
+  sizes.host_units_bytes = all_rest ? 0 : most_in_a_row(bytes, is_short ? 1 : kUsesUnderWay);
+  if (!ground.has_device()) return;
   const uint64_t ranks = std::max(1u, workload.ranks);
-  sizes.unit_device_bytes = 2 * unit * ranks;
+  sizes.device_units_bytes = most_in_a_row(bytes, is_short ? 1 : 2) * ranks;
+  uint64_t trained = 0;
+  for (const Unit& unit : workload.units) trained = std::max(trained, unit.trainable ? unit.elements : 0);
   // A whole unit's gradient: one on its way to the host, and what the next is added up in.
-  const uint64_t sum = workload.micro_batches > 1 ? 4 : 0;
+  const uint64_t sum = workload.micro_batches > 1 ? sizeof(float) : 0;
   sizes.gradient_device_bytes = trained * ranks * (bytes_of(workload.form.gradient) + sum);
 }
 
-void size_activations(const PlanRequest& request, ActivationChoice choice, PlanSizes& sizes) {
-  sizes.activations = choice;
-  uint64_t kept = 0, most = 0, whole = 0, boundary = 0;
-  for (const Unit& unit : request.workload.units) {
-    const uint64_t bytes = recomputes(choice) ? unit.boundary_bytes : unit.activation_bytes;
-    kept += bytes;
-    most = std::max(most, bytes);
-    whole = std::max(whole, unit.activation_bytes);
-    boundary = std::max(boundary, unit.boundary_bytes);
+void size_activations(const Ground& ground, const PlanChoices& choices, PlanSizes& sizes) {
+  const std::vector<Use>& uses = ground.request.workload.uses;
+  const ActivationChoice choice = choices.activations.value_or(ActivationChoice::recompute);
+  sizes.activations.assign(uses.size(), choice);
+  // Of those that would be computed again, some may keep all that they have made.
+  const uint32_t keep = recomputes(choice) ? share_of(choices.keep_share, uses.size()) : 0;
+  uint64_t placed = 0, offloaded = 0, most_offloaded = 0, whole = 0, boundary = 0;
+  for (size_t use = 0; use < uses.size(); ++use) {
+    if ((use + 1) * keep / uses.size() > use * keep / uses.size()) sizes.activations[use] = ActivationChoice::keep;
+    const ActivationChoice of_use = sizes.activations[use];
+    const uint64_t bytes = recomputes(of_use) ? uses[use].boundary_bytes : uses[use].activation_bytes;
+    (offloads(of_use) ? offloaded : placed) += bytes;
+    if (offloads(of_use)) most_offloaded = std::max(most_offloaded, bytes);
+    if (recomputes(of_use)) whole = std::max(whole, uses[use].activation_bytes);
+    boundary = std::max(boundary, uses[use].boundary_bytes);
   }
-  sizes.activation_device_bytes = kept * sizes.micro_batch_group;
-  if (offloads(choice)) {
-    sizes.activation_host_bytes = sizes.activation_device_bytes;
-    sizes.activation_device_bytes = std::min(sizes.activation_device_bytes, most * kActivationsUnderWay);
-  }
-  // Between two units lie every micro-batch's hidden state and its gradient; recomputation makes one unit's whole.
-  sizes.computing_bytes = 2 * boundary * sizes.micro_batch_group + (recomputes(choice) ? whole : 0);
+  const uint64_t group = sizes.micro_batch_group;
+  sizes.offloaded_bytes = offloaded * group;
+  sizes.kept_bytes = placed * group;
+  sizes.moving_bytes = std::min(offloaded * group, most_offloaded * kActivationsUnderWay);
+  // Between two uses lie every micro-batch's hidden state and its gradient; recomputation makes one use's whole.
+  sizes.computing_bytes = 2 * boundary * group + whole;
 }
 
-// The fp32 sums that are under way at the same time.
-uint64_t accumulated_bytes(const Workload& workload, uint32_t group) {
-  uint64_t added_up = 0, reused = 0;  // units
-  for (const Unit& unit : workload.units) {
-    added_up += unit.trainable && workload.micro_batches * unit.uses > 1;
-    reused += unit.trainable && unit.uses > 1;
+// The most of [low, high] for which `fits` holds. REQUIRES: what fits still fits with less; `low` does, or nothing.
+template <typename Fits>
+uint32_t most_that_fits(uint32_t low, uint32_t high, const Fits& fits) {
+  while (low < high) {
+    const uint32_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
   }
-  // Vertical: all micro-batches pass through a unit before the next; two, so that one may still be handed on. What is
-  // reused begins at its last use in forward and ends at its first.
-  const bool vertical = group >= workload.micro_batches;
-  const uint64_t sums = vertical ? reused + std::min<uint64_t>(added_up - reused, 2) : added_up;
-  return accumulator_bytes(workload) * sums;
+  return low;
 }
 
-Status take_slots(const PlanRequest& request, const TileMap& tiles, uint32_t spilled_tiles, Budget& nvme) {
-  uint64_t slots = 0;
-  for (const Tile& tile : tiles.tiles()) slots += tile.slot_bytes() * slots_per_tile(request);
-  PENSTOCK_TRY(nvme.take("slots", slots));
-  return spilled_tiles > 0 ? nvme.take("spilled gradients", spilled_tiles * tiles.gradient_bytes_max()) : Status();
+// What a byte of host memory saves on the drives and step: a retained gradient up to two, a weight one (two in
+// training), a state one. So what is left of the budget goes to them in that order, after what was chosen.
+void fill_host(const Ground& ground, const PlanChoices& choices, PlanSizes& sizes) {
+  const uint64_t budget = ground.request.budgets.host_bytes;
+  const uint32_t count = count_of(ground.order);
+  auto grow = [&](uint32_t& chosen, uint32_t most) {
+    const uint32_t least = chosen;
+    chosen = most_that_fits(least, most, [&](uint32_t tried) {
+      chosen = tried;
+      return host_bytes(ground, sizes) <= budget;
+    });
+  };
+  if (ground.clips() && !choices.retained_host_share) grow(sizes.retained_tiles, count);
+  if (ground.spills(sizes)) {
+    // Gradients on their way to the drives: as many as fill a lane, with the backlog; in free memory, or instead of
+    // some that would stay.
+    const uint64_t gradient_bytes = std::max<uint64_t>(1, ground.tiles.gradient_bytes_max());
+    const uint64_t fill_lane = tiles_a_lane(sizes) * ground.tiles.slot_bytes_max() / gradient_bytes;
+    const uint64_t wanted = fill_lane - std::min<uint64_t>(fill_lane, sizes.backlog_tiles);
+    const uint32_t may_go = choices.retained_host_share ? 0 : sizes.retained_tiles;
+    const uint64_t used = host_bytes(ground, sizes);
+    const uint64_t free_places = (budget - std::min(budget, used)) / gradient_bytes;
+    sizes.leaving_tiles = static_cast<uint32_t>(std::min<uint64_t>(wanted, may_go + free_places));
+    sizes.retained_tiles -= std::min(may_go, sizes.leaving_tiles);
+    // Regions that begin on a page of their own may take a little more together than one by one.
+    while (sizes.leaving_tiles > 0 && host_bytes(ground, sizes) > budget) --sizes.leaving_tiles;
+  } else {
+    sizes.returned_tiles = 0;
+  }
+  if (choices.weights == WeightRest::automatic) {
+    grow(sizes.host_weights, ground.rests);
+    // Where all weights rest in host memory, none arrive: that memory may be what was missing.
+    PlanSizes all = sizes;
+    all.host_weights = ground.rests;
+    if (ground.trains()) size_units(ground, all);
+    if (host_bytes(ground, all) <= budget) sizes = all;
+  }
+  if (!choices.host_state_share && sizes.host_weights == ground.rests) grow(sizes.host_state_tiles, count);
 }
 
 struct Fit {
   TileMap tiles;
   PlanSizes sizes;
-  Budget host, device, nvme;
+  std::vector<BudgetLine> lines;
 };
+
+// Takes line by line, so that a refusal says what had the rest.
+Status take_all(const PlanRequest& request, const std::vector<BudgetLine>& lines) {
+  const Budgets& budgets = request.budgets;
+  Budget tiers[] = {Budget(Tier::device, budgets.device_bytes), Budget(Tier::host, budgets.host_bytes),
+                    Budget(Tier::nvme, budgets.nvme_bytes)};
+  for (const BudgetLine& line : lines) {
+    for (Budget& budget : tiers) {
+      if (budget.tier() == line.tier) PENSTOCK_TRY(budget.take(line.name, line.bytes));
+    }
+  }
+  return Status();
+}
 
 // The working memory that the choices ask for, and resting state in what is then left of the host budget.
 Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
-  Fit fit{TileMap(request.workload, *choices.tile_elements), PlanSizes{},
-          Budget(Tier::host, request.budgets.host_bytes), Budget(Tier::device, request.budgets.device_bytes),
-          Budget(Tier::nvme, request.budgets.nvme_bytes)};
-  const TileMap& tiles = fit.tiles;
-  PlanSizes& sizes = fit.sizes;
+  const Ground ground(request, *choices.tile_elements);
+  const Workload& workload = request.workload;
+  const uint32_t count = count_of(ground.order);
+  PlanSizes sizes;
   sizes.window_tiles = choices.window_tiles.value_or(windows_worth_trying(request.machine).front());
   // Gradients that wait for their tile's state.
   sizes.backlog_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);
-  sizes.micro_batch_group = std::clamp<uint32_t>(choices.micro_batch_group.value_or(request.workload.micro_batches), 1,
-                                                 std::max(1u, request.workload.micro_batches));
-  if (request.workload.pass == Pass::training) {
-    size_units(request, sizes);
-    size_activations(request, choices.activations.value_or(ActivationChoice::recompute), sizes);
-  }
-  sizes.accumulated_bytes = accumulated_bytes(request.workload, sizes.micro_batch_group);
-
-  std::vector<uint64_t> weights, states;  // in update order
-  for (uint32_t tile : update_order(request.workload, tiles)) {
-    weights.push_back(tiles[tile].weight_bytes);
-    states.push_back(tiles[tile].state_bytes);
-  }
-  const uint32_t count = static_cast<uint32_t>(states.size());
-  const bool clips = request.workload.clipping.on;
-  sizes.retained_tiles = clips ? share_of(choices.retained_host_share, count) : 0;
+  sizes.micro_batch_group = std::clamp<uint32_t>(choices.micro_batch_group.value_or(workload.micro_batches), 1,
+                                                 std::max(1u, workload.micro_batches));
+  sizes.sums = lay_out_sums(workload, sizes.micro_batch_group);
+  sizes.retained_tiles = ground.clips() ? share_of(choices.retained_host_share, count) : 0;
   sizes.host_state_tiles = share_of(choices.host_state_share, count);
-  sizes.host_weight_tiles = choices.weights == WeightRest::host ? count : sizes.host_state_tiles;
-  if (spills(request, sizes, count)) sizes.returned_tiles = sizes.backlog_tiles;
-  PENSTOCK_TRY(take_working_memory(request, tiles, sizes, fit.host, fit.device));
-
-  // What a byte of host memory saves on the drives and step: a retained gradient up to two, a weight one (two in
-  // training), a state one. So choices first, then the rest in that order.
-  const uint64_t gradient_piece = std::max<uint64_t>(1, tiles.gradient_bytes_max());
-  auto reserved = [&] {
-    return resting_bytes(weights, spread_evenly(sizes.host_weight_tiles, count)) +
-           resting_bytes(states, resting_states(sizes, count)) +
-           (sizes.retained_tiles + sizes.leaving_tiles) * gradient_piece;
-  };
-  auto grow = [&](uint32_t& chosen) {
-    const uint64_t most = fit.host.free_bytes();
-    uint32_t low = chosen, high = count;  // the most tiles that fit: more tiles never take less
-    while (low < high) {
-      chosen = low + (high - low + 1) / 2;
-      (reserved() <= most ? low : high) = reserved() <= most ? chosen : chosen - 1;
-    }
-    chosen = low;
-  };
-  if (clips && !choices.retained_host_share) grow(sizes.retained_tiles);
-  if (spills(request, sizes, count)) {
-    // Gradients on their way to the drives: as many as fill a lane, with the backlog; in free memory, or instead of
-    // some that would stay.
-    const uint64_t fill_lane = tiles_a_lane(sizes) * tiles.slot_bytes_max() / gradient_piece;
-    const uint64_t free_bytes = fit.host.free_bytes() - std::min(fit.host.free_bytes(), reserved());
-    const uint32_t of_retained = choices.retained_host_share ? 0 : sizes.retained_tiles;
-    sizes.leaving_tiles = static_cast<uint32_t>(std::min(fill_lane - std::min<uint64_t>(fill_lane, sizes.backlog_tiles),
-                                                         of_retained + free_bytes / gradient_piece));
-    sizes.retained_tiles -= std::min(of_retained, sizes.leaving_tiles);
-  } else {
-    sizes.returned_tiles = 0;
+  sizes.host_weights =
+      choices.weights == WeightRest::host ? ground.rests : share_of(choices.host_state_share, ground.rests);
+  if (ground.spills(sizes)) sizes.returned_tiles = sizes.backlog_tiles;
+  if (ground.trains()) {
+    size_units(ground, sizes);
+    size_activations(ground, choices, sizes);
   }
-  if (choices.weights == WeightRest::automatic) grow(sizes.host_weight_tiles);
-  if (!choices.host_state_share && sizes.host_weight_tiles == count) grow(sizes.host_state_tiles);
-
-  auto take = [&](const char* name, uint64_t bytes) { return bytes == 0 ? Status() : fit.host.take(name, bytes); };
-  PENSTOCK_TRY(take("resting weights", resting_bytes(weights, spread_evenly(sizes.host_weight_tiles, count))));
-  PENSTOCK_TRY(take("resting state", resting_bytes(states, resting_states(sizes, count))));
-  PENSTOCK_TRY(take("retained gradients", clips ? sizes.retained_tiles * gradient_piece : 0));
-  PENSTOCK_TRY(take("leaving gradients", sizes.leaving_tiles * gradient_piece));
-  PENSTOCK_TRY(take_slots(request, tiles, clips ? count - sizes.retained_tiles : 0, fit.nvme));
-  return fit;
-}
-
-std::vector<BudgetLine> lines_of(const Fit& fit) {
-  std::vector<BudgetLine> lines;
-  for (const Budget* budget : {&fit.device, &fit.host, &fit.nvme}) {
-    for (const Budget::Line& line : budget->lines()) lines.push_back({budget->tier(), line.name, line.bytes});
-  }
-  return lines;
+  fill_host(ground, choices, sizes);
+  std::vector<BudgetLine> lines = lines_of(ground, sizes);
+  PENSTOCK_TRY(take_all(request, lines));
+  return Fit{ground.tiles, std::move(sizes), std::move(lines)};
 }
 
 Status smallest_refused(const PlanRequest& request, const Status& last) {
@@ -227,23 +284,22 @@ Status smallest_refused(const PlanRequest& request, const Status& last) {
 uint32_t slots_per_tile(const PlanRequest& request) {
   if (request.slots != 0) return request.slots;
   bool relaxed = request.durability.value_or(Durability{}).kind != Durability::Kind::step;
-  return relaxed && request.workload.clipping.on ? 3 : 2;
+  return relaxed && request.workload.clipping.on() ? 3 : 2;
 }
 
 Result<std::vector<BudgetLine>> budget_lines(const PlanRequest& request, const PlanChoices& choices) {
   PENSTOCK_TRY(validate(request.workload));
   PENSTOCK_TRY_ASSIGN(fitted, fit(request, choices));
-  return lines_of(fitted);
+  return std::move(fitted.lines);
 }
 
 Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& choices) {
   PENSTOCK_TRY(validate(request.workload));
   CHECK(choices.tile_elements.has_value());
   PENSTOCK_TRY_ASSIGN(fitted, fit(request, choices));
-  std::vector<BudgetLine> lines = lines_of(fitted);
   Plan plan = build_plan(request.workload, request.machine, std::move(fitted.tiles), fitted.sizes);
   plan.durability = request.durability.value_or(Durability{});
-  plan.budget_lines = std::move(lines);
+  plan.budget_lines = std::move(fitted.lines);
   return plan;
 }
 
@@ -265,13 +321,18 @@ std::vector<uint64_t> tile_sizes_worth_trying(const PlanRequest& request) {
   return sizes;
 }
 
-Result<Plan> make_plan(const PlanRequest& request) {
+Status validate(const PlanRequest& request) {
   PENSTOCK_TRY(validate(request.workload));
   if (request.workload.units.empty()) return Status(Code::kUsage, "plan: the model has no units");
   if (request.choices.window_tiles == 0u) return Status(Code::kUsage, "plan: no window for a tile", "give one");
   if (request.durability && request.durability->steps == 0) {
     return Status(Code::kUsage, "plan: durability every:0", "give every:1 or more");
   }
+  return Status();
+}
+
+Result<Plan> make_plan(const PlanRequest& request) {
+  PENSTOCK_TRY(validate(request));
   const std::vector<uint64_t> sizes = tile_sizes_worth_trying(request);
   const std::vector<uint32_t> windows = request.choices.window_tiles
                                             ? std::vector<uint32_t>{*request.choices.window_tiles}

@@ -25,13 +25,15 @@ struct PlanChoices {
   std::optional<double> retained_host_share;  // share of the tiles whose gradient waits in host memory; the rest: nvme
   std::optional<uint32_t> micro_batch_group;
   std::optional<ActivationChoice> activations;
+  std::optional<double>
+      keep_share;  // share of the uses that keep their activations where the others are computed again
 };
 
 struct PlanRequest {
   Workload workload;
   MachineProfile machine;
   Budgets budgets;
-  std::optional<Durability> durability = Durability{};  // empty: decide_durability() says (tiering/plan/plan_search.h)
+  std::optional<Durability> durability = Durability{};  // empty: choose_plan() says (plan_search.h)
   PlanChoices choices;
   // Taken from the host budget before anything else: the program and its libraries.
   uint64_t process_bytes = 0;
@@ -39,6 +41,10 @@ struct PlanRequest {
   uint32_t slots = 0;
 };
 
+// Refuses a request that has no meaning, whatever the budgets.
+Status validate(const PlanRequest& request);
+
+// Of the choices that are left open, those that suit the drives and fit, without looking at times (plan_search.h does).
 // Refuses with needed and available bytes, by tier, when the budgets cannot hold even the smallest plan.
 Result<Plan> make_plan(const PlanRequest& request);
 

@@ -15,7 +15,7 @@ class Simulator {
   Simulator(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options)
       : plan_(plan), machine_(machine), options_(options), run_(plan), drives_(machine.striped()) {
     for (const Plan::TileMoves& moves : plan.of_tile) gradients_ += moves.gradient != kNoMove;
-    const uint64_t windows = plan.pool_capacity[static_cast<size_t>(Pool::window)];
+    const uint64_t windows = plan.pool_pieces[static_cast<size_t>(Pool::window)];
     window_share_ = machine.share_by_memory(windows * plan.tiles.slot_bytes_max());
     resting_share_ = machine.share_by_memory(~uint64_t{0});
   }

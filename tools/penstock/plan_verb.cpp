@@ -108,7 +108,8 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   request.durability = flags.durability;
   request.form.optimizer = optimizer_of(flags.optimizer);
   request.form.moments = moments_of(flags.moments);
-  request.clipping = {flags.clip == "on", flags.clip == "on" ? flags.strike_share : 0};
+  // What the norm may be makes no difference to a forecast.
+  if (flags.clip == "on") request.clipping = {.norm = 1, .strike_share = flags.strike_share};
   request.pass = flags.update_only ? Pass::update_only : Pass::training;
   request.sequence = flags.sequence;
   if (request.sequence == 0)

@@ -75,19 +75,18 @@ PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
   PlanRequest rank;
   rank.machine = share_of(request.machine, ranks);
   rank.budgets = share_of(request.budgets, ranks);
-  rank.workload.units = training_units(request.shape, {.tokens = request.tokens,
-                                                       .sequence = request.sequence,
-                                                       .micro_batches = request.micro_batches,
-                                                       .ranks = ranks,
-                                                       .device_flops = request.machine.device_flops});
+  const StepShape step{.tokens = request.tokens,
+                       .sequence = request.sequence,
+                       .micro_batches = request.micro_batches,
+                       .ranks = ranks,
+                       .device_flops = request.machine.device_flops};
+  rank.workload.units = training_units(request.shape, step);
+  if (request.pass == Pass::training) rank.workload.uses = training_uses(request.shape, step);
   rank.workload.form = request.form;
   rank.workload.pass = request.pass;
   rank.workload.micro_batches = request.micro_batches;
   rank.workload.ranks = ranks;
   rank.workload.clipping = request.clipping;
-  if (request.pass == Pass::update_only) {
-    for (Unit& unit : rank.workload.units) unit.uses = 1;
-  }
   rank.choices = request.choices;
   rank.durability = request.durability;
   rank.process_bytes = request.pass == Pass::training ? kTrainerBytes : kEngineBytes;
@@ -117,7 +116,6 @@ class Forecaster {
   Status run() {
     PENSTOCK_TRY(search());
     if (!forecast_.fits) return Status();
-    PENSTOCK_TRY(settle_durability());
     settle_strikes();
     count_bytes();
     find_compute_bound();
@@ -125,34 +123,29 @@ class Forecaster {
   }
 
  private:
-  // As if every step were durable.
-  Result<PredictedPlan> fastest() const {
-    PlanRequest durable = forecast_.rank_request;
-    durable.slots = slots_per_tile(durable);
-    durable.durability = Durability{};
+  Status search() {
+    forecast_.simulated_steps = steps_for(forecast_.rank_request);
     SimulationOptions options;
     options.steps = forecast_.simulated_steps;
     options.record_spans = forecast_.request.record_spans;
-    return fastest_plan(durable, options);
-  }
-
-  void keep(PredictedPlan found) {
-    forecast_.fits = true;
-    forecast_.plan = std::move(found.plan);
-    forecast_.simulation = std::move(found.simulation);
-    forecast_.needed = forecast_.plan->budget_lines;
-    forecast_.times = times_of(forecast_.simulation);
-  }
-
-  Status search() {
-    forecast_.simulated_steps = steps_for(forecast_.rank_request);
-    Result<PredictedPlan> found = fastest();
+    Result<ChosenPlan> found = choose_plan(forecast_.rank_request, options);
     if (found.ok()) keep(std::move(*found));
     if (found.ok() || found.status().code() != Code::kDoesNotFit) return found.status();
     PENSTOCK_TRY_ASSIGN(least, least_plan(forecast_.rank_request));
     forecast_.needed = std::move(least.lines);
     forecast_.remedy = std::move(least.remedy);
     return Status();
+  }
+
+  void keep(ChosenPlan found) {
+    forecast_.fits = true;
+    forecast_.plan = std::move(found.plan);
+    forecast_.simulation = std::move(found.durable);
+    forecast_.needed = forecast_.plan->budget_lines;
+    forecast_.durability = forecast_.plan->durability;
+    forecast_.times = times_of(forecast_.simulation);
+    mix(forecast_.times, times_of(forecast_.simulation), times_of(found.other),
+        1 - forecast_.durability.durable_share());
   }
 
   // A plan's moves are known only when it is made; its tiles tell enough.
@@ -172,38 +165,10 @@ class Forecaster {
     return simulate(plan, forecast_.rank_request.machine, options);
   }
 
-  // What rests in host memory costs extra writes on durable steps only; the rest is written anyway.
-  Status settle_durability() {
-    forecast_.durability = forecast_.request.durability.value_or(Durability{});
-    const bool automatic = !forecast_.request.durability.has_value();
-    // What durability costs beside a step of unknown time is unknown too.
-    const bool may_relax = automatic && forecast_.plan->rests_in_host() && forecast_.unknown_rates().empty();
-    if (forecast_.durability.kind == Durability::Kind::step && !may_relax) return Status();
-    StepTimes others = times_of(simulate_with(Durability::Kind::exit));
-    if (automatic) {
-      forecast_.durability = DurabilityCost{forecast_.times.step_s, others.step_s}.usual();
-      if (forecast_.durability.kind == Durability::Kind::step) return Status();
-      PlanRequest& request = forecast_.rank_request;
-      const uint32_t slots = slots_per_tile(request);
-      request.durability = forecast_.durability;
-      if (slots_per_tile(request) != slots) {  // relaxed durability under speculation takes a third
-        Result<PredictedPlan> relaxed = fastest();
-        if (!relaxed.ok()) {
-          request.durability = forecast_.durability = Durability{};
-          return relaxed.status().code() == Code::kDoesNotFit ? Status() : relaxed.status();
-        }
-        keep(std::move(*relaxed));
-        others = times_of(simulate_with(Durability::Kind::exit));
-      }
-    }
-    mix(forecast_.times, times_of(forecast_.simulation), others, 1 - forecast_.durability.durable_share());
-    return Status();
-  }
-
   // Speculation pauses where strikes are a habit, so every other step is the most that is redone.
   void settle_strikes() {
     const Clipping& clipping = forecast_.request.clipping;
-    if (!clipping.on || clipping.strike_share <= 0) return;
+    if (!clipping.on() || clipping.strike_share <= 0) return;
     auto strike = [](uint64_t) { return Verdict::strike; };
     const bool speculate = clipping.strike_share <= 0.5;
     const Simulation struck = simulate_with(Durability::Kind::step, strike, speculate);

@@ -1,5 +1,7 @@
 #include "tools/plan/forecast_report.h"
 
+#include <algorithm>
+
 #include <cmath>
 
 #include "tools/penstock/quantity.h"
@@ -27,6 +29,15 @@ const char* name_of(ActivationChoice choice) {
       return "recompute-offload";
   }
   return "?";
+}
+
+// "recompute", or "keep 5 of 14, recompute the others".
+std::string activations_text(const std::vector<ActivationChoice>& by_use) {
+  const auto kept = std::count(by_use.begin(), by_use.end(), ActivationChoice::keep);
+  if (kept == 0 || kept == static_cast<ptrdiff_t>(by_use.size())) return name_of(by_use.front());
+  const auto other = std::find_if(by_use.begin(), by_use.end(),
+                                  [](ActivationChoice choice) { return choice != ActivationChoice::keep; });
+  return text("keep ", kept, " of ", by_use.size(), ", ", name_of(*other), " the others");
 }
 
 std::string budget_text(uint64_t bytes) { return bytes >= kUnbounded / 2 ? "unbounded" : bytes_text(bytes); }
@@ -99,7 +110,7 @@ std::string step_lines(const Forecast& forecast) {
   if (request.pass == Pass::training) {
     lines += text("plan: ", request.micro_batches, request.micro_batches == 1 ? " micro-batch" : " micro-batches",
                   " in groups of ", forecast.plan->micro_batch_group, ", activations ",
-                  name_of(forecast.plan->activations), ", ");
+                  activations_text(forecast.plan->activations), ", ");
   } else {
     lines += "plan: ";
   }
@@ -184,7 +195,7 @@ Json forecast_json(const Forecast& forecast) {
   json["rates"] = request.machine.uses_burst_rates() ? "burst" : "sustained";
   json["plan"] = {{"micro_batches", request.micro_batches},
                   {"micro_batch_group", forecast.plan->micro_batch_group},
-                  {"activations", trains ? Json(name_of(forecast.plan->activations)) : Json()},
+                  {"activations", trains ? Json(activations_text(forecast.plan->activations)) : Json()},
                   {"tile_parameters", forecast.plan->tiles.tile_elements()},
                   {"tiles", forecast.plan->tiles.size()},
                   {"durability", text_of(forecast.durability)}};

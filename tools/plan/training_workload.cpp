@@ -15,18 +15,16 @@ struct Cost {
   uint64_t boundary_bytes = 0;
 };
 
-Unit unit_of(std::string name, uint64_t parameters, const Cost& cost, const StepShape& step) {
-  Unit unit;
-  unit.name = std::move(name);
-  unit.elements = ceil_div(parameters, step.ranks);
+Use use_of(std::string name, std::vector<uint32_t> units, const Cost& cost, const StepShape& step) {
+  Use use{.name = std::move(name), .units = std::move(units)};
   const double tokens = step.micro_batch_tokens();
   if (step.device_flops > 0) {
-    unit.forward_s = cost.forward_flops * tokens / step.device_flops;
-    unit.backward_s = cost.backward_flops * tokens / step.device_flops;
+    use.forward_s = cost.forward_flops * tokens / step.device_flops;
+    use.backward_s = cost.backward_flops * tokens / step.device_flops;
   }
-  unit.activation_bytes = static_cast<uint64_t>(std::ceil(static_cast<double>(cost.activation_bytes) * tokens));
-  unit.boundary_bytes = static_cast<uint64_t>(std::ceil(static_cast<double>(cost.boundary_bytes) * tokens));
-  return unit;
+  use.activation_bytes = static_cast<uint64_t>(std::ceil(static_cast<double>(cost.activation_bytes) * tokens));
+  use.boundary_bytes = static_cast<uint64_t>(std::ceil(static_cast<double>(cost.boundary_bytes) * tokens));
+  return use;
 }
 
 }  // namespace
@@ -39,23 +37,30 @@ uint32_t usual_micro_batches(uint64_t tokens, uint64_t sequence, uint32_t ranks)
 
 std::vector<Unit> training_units(const ModelShape& shape, const StepShape& step) {
   std::vector<Unit> units;
+  auto add = [&](std::string name, uint64_t parameters) {
+    units.push_back({.name = std::move(name), .elements = ceil_div(parameters, step.ranks), .parameters = {}});
+  };
+  add("embedding", shape.embedding_parameters());
+  for (uint64_t layer = 0; layer < shape.layers; ++layer) add(text("block", layer), shape.block_parameters());
+  add("head", shape.head_parameters());
+  return units;
+}
+
+std::vector<Use> training_uses(const ModelShape& shape, const StepShape& step) {
+  std::vector<Use> uses;
+  auto add = [&](std::string name, const Cost& cost) {
+    uses.push_back(use_of(std::move(name), {static_cast<uint32_t>(uses.size())}, cost, step));
+  };
   // Token numbers are all that backward of the embedding needs.
-  units.push_back(
-      unit_of("embedding", shape.embedding_parameters(), {.activation_bytes = 4, .boundary_bytes = 4}, step));
+  add("embedding", {.activation_bytes = 4, .boundary_bytes = 4});
   const double forward = shape.block_forward_flops(step.sequence);
   const Cost block{forward, 2 * forward, shape.block_activation_bytes(), shape.boundary_bytes()};
-  for (uint64_t layer = 0; layer < shape.layers; ++layer) {
-    units.push_back(unit_of(text("block", layer), shape.block_parameters(), block, step));
-  }
+  for (uint64_t layer = 0; layer < shape.layers; ++layer) add(text("block", layer), block);
   // Logits are made piece by piece and made again in backward, or they would outweigh all else.
   const double head = shape.head_forward_flops();
-  units.push_back(
-      unit_of("head", shape.head_parameters(), {head, 3 * head, shape.boundary_bytes(), shape.boundary_bytes()}, step));
-  if (shape.tied) {
-    units.front().uses = 2;
-    units.back().also_uses = 0;
-  }
-  return units;
+  add("head", {head, 3 * head, shape.boundary_bytes(), shape.boundary_bytes()});
+  if (shape.tied) uses.back().units.push_back(0);
+  return uses;
 }
 
 }  // namespace penstock::tools

@@ -19,7 +19,9 @@ struct StepShape {
 // Micro-batches of whole sequences, of about 8192 tokens or one sequence, whichever is more.
 uint32_t usual_micro_batches(uint64_t tokens, uint64_t sequence, uint32_t ranks);
 
-// Embedding, blocks, head, in this order; a tied head borrows the embedding, which then has two uses.
+// Embedding, blocks, head, in this order.
 std::vector<Unit> training_units(const ModelShape& shape, const StepShape& step);
+// One use of each; a tied head is computed with the embedding's weights too.
+std::vector<Use> training_uses(const ModelShape& shape, const StepShape& step);
 
 }  // namespace penstock::tools

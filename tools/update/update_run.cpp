@@ -30,14 +30,14 @@ UpdateRun::UpdateRun(const UpdateSettings& settings)
              settings.seed) {
   PlanRequest& request = options_.request;
   request.workload.units = model_.units();
-  request.workload.clipping = {settings.clip || settings.strike_share > 0, settings.strike_share};
+  const bool clips = settings.clip || settings.strike_share > 0;
+  request.workload.clipping = {.norm = clips ? 2 * model_.gradient_norm() : 0, .strike_share = settings.strike_share};
   request.machine = settings.machine;
   request.budgets.host_bytes = settings.host_bytes;
   request.durability = settings.durability;
   request.choices = settings.choices;
   request.slots = settings.slots;
   options_.drives = engine::direct_drives(settings.folders, settings.io);
-  options_.clip_norm = request.workload.clipping.on ? 2 * model_.gradient_norm() : 0;
   options_.update_threads = settings.threads;
   options_.seed = settings.seed;
   options_.config_hash = settings.config_hash;

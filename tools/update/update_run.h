@@ -51,7 +51,7 @@ class UpdateRun {
   // A step whose gradients are four times as large as usual, and twice as large as the clip: known after a quarter.
   bool strikes(uint64_t step) const;
   double loss_scale(uint64_t step) const { return strikes(step) ? 0.25 : 1; }
-  double clip_norm() const { return options_.clip_norm; }
+  double clip_norm() const { return options_.request.workload.clipping.norm; }
 
  private:
   // So that what has no place beside the program is refused before a store is made for it.

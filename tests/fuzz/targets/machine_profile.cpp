@@ -60,7 +60,7 @@ std::string run(std::span<const std::byte> input) {
     request.tokens = 8192;
     request.sequence = 8;
     request.micro_batches = 2;
-    request.clipping = {true, 0.1};
+    request.clipping = {.norm = 1, .strike_share = 0.1};
     if (std::string wrong = foretell(request); !wrong.empty()) return wrong;
   }
   return "";

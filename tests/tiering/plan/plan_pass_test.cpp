@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "tests/support/random_plans.h"
 
@@ -26,15 +27,20 @@ class Before {
   }
   bool operator()(MoveId first, MoveId then) const { return first < then && ended_[then][first]; }
 
-  // Of one kind, unit and micro-batch, before `then`, in the order of the plan.
-  std::vector<MoveId> all(MoveKind kind, uint32_t unit, uint32_t micro_batch, MoveId then) const {
+  // Of one kind before `then`, in the order of the plan; `matches` says which.
+  template <typename Matches>
+  std::vector<MoveId> all(MoveKind kind, MoveId then, Matches matches) const {
     std::vector<MoveId> found;
     for (MoveId id = 0; id < then; ++id) {
-      const Move& move = plan_.moves[id];
-      const bool same = move.kind == kind && move.unit == unit && move.micro_batch == micro_batch;
-      if (same && (*this)(id, then)) found.push_back(id);
+      if (plan_.moves[id].kind == kind && matches(plan_.moves[id]) && (*this)(id, then)) found.push_back(id);
     }
     return found;
+  }
+  std::vector<MoveId> of_use(MoveKind kind, uint32_t use, uint32_t micro_batch, MoveId then) const {
+    return all(kind, then, [&](const Move& move) { return move.use == use && move.micro_batch == micro_batch; });
+  }
+  std::vector<MoveId> of_unit(MoveKind kind, uint32_t unit, MoveId then) const {
+    return all(kind, then, [&](const Move& move) { return move.unit == unit; });
   }
 
  private:
@@ -67,33 +73,39 @@ class TrainingPlan {
   }
 
  private:
-  // The unit's weights are there and stay, and so is what the unit before has made of the micro-batch.
-  void check_use(MoveId use) {
-    const Move& move = plan_.moves[use];
-    const uint32_t last = static_cast<uint32_t>(work_.units.size()) - 1;
+  // The units' weights are there and stay, and so is what the use before has made of the micro-batch.
+  void check_use(MoveId id) {
+    const Move& move = plan_.moves[id];
+    const uint32_t last = static_cast<uint32_t>(work_.uses.size()) - 1;
     if (move.kind == MoveKind::forward) {
-      if (move.unit > 0) {
-        EXPECT_FALSE(before_.all(MoveKind::forward, move.unit - 1, move.micro_batch, use).empty());
+      if (move.use > 0) {
+        EXPECT_FALSE(before_.of_use(MoveKind::forward, move.use - 1, move.micro_batch, id).empty());
       }
     } else {
-      EXPECT_FALSE(before_.all(MoveKind::forward, move.unit, move.micro_batch, use).empty());
-      if (move.unit < last) {
-        EXPECT_FALSE(before_.all(MoveKind::backward, move.unit + 1, move.micro_batch, use).empty());
+      EXPECT_FALSE(before_.of_use(MoveKind::forward, move.use, move.micro_batch, id).empty());
+      if (move.use < last) {
+        EXPECT_FALSE(before_.of_use(MoveKind::backward, move.use + 1, move.micro_batch, id).empty());
       }
     }
-    const std::vector<MoveId> fetched = before_.all(MoveKind::fetch_weight, move.unit, kNone, use);
-    const std::vector<MoveId> lifted = before_.all(MoveKind::lift_weight, move.unit, kNone, use);
-    const std::vector<MoveId> gathered = before_.all(MoveKind::gather, move.unit, kNone, use);
+    for (uint32_t unit : work_.uses[move.use].units) check_weights(id, unit);
+  }
+
+  void check_weights(MoveId id, uint32_t unit) {
+    const Move& move = plan_.moves[id];
+    auto is_for = [&](const Move& other) { return other.unit == unit && other.use == move.use; };
+    const std::vector<MoveId> fetched = before_.all(MoveKind::fetch_weight, id, is_for);
+    const std::vector<MoveId> lifted = before_.all(MoveKind::lift_weight, id, is_for);
+    const std::vector<MoveId> gathered = before_.all(MoveKind::gather, id, is_for);
     if (!fetched.empty()) {
-      const MoveId reads = has_device_ ? lifted.back() : use;
+      const MoveId reads = has_device_ ? lifted.back() : id;
       EXPECT_TRUE(before_(fetched.back(), reads) && before_(reads, release_of(plan_, fetched.back())));
     } else {
-      EXPECT_FALSE(rests_on_nvme(move.unit)) << "unit " << move.unit << " is used and was not read";
+      EXPECT_FALSE(rests_on_nvme(unit)) << "unit " << unit << " is used and was not read";
     }
     if (has_device_) {
       ASSERT_FALSE(lifted.empty());
-      EXPECT_TRUE(before_(use, release_of(plan_, lifted.back())));
-      EXPECT_EQ(plan_.moves[lifted.back()].taken, plan_.moves[lifted.back()].bytes * work_.ranks);
+      EXPECT_TRUE(before_(id, release_of(plan_, lifted.back())));
+      EXPECT_EQ(plan_.moves[lifted.back()].place_bytes, plan_.moves[lifted.back()].bytes * work_.ranks);
     }
     if (work_.ranks > 1) {
       ASSERT_FALSE(gathered.empty());
@@ -101,78 +113,75 @@ class TrainingPlan {
     }
     // Once for forward and once more for backward.
     EXPECT_GE(lifted.size(), !has_device_ ? 0 : move.kind == MoveKind::forward ? 1 : 2);
+    EXPECT_EQ(before_.of_unit(MoveKind::weights_current, unit, id).size(), 1u);
   }
 
-  void check_activation(MoveId use) {
-    const Move& move = plan_.moves[use];
-    const MoveId made = before_.all(MoveKind::forward, move.unit, move.micro_batch, use).back();
-    if (plan_.moves[made].takes == Pool::none) return;
-    if (!offloads(plan_.activations)) {
-      EXPECT_TRUE(before_(use, release_of(plan_, made)));
+  void check_activation(MoveId id) {
+    const Move& move = plan_.moves[id];
+    const MoveId made = before_.of_use(MoveKind::forward, move.use, move.micro_batch, id).back();
+    if (plan_.moves[made].area == Area::none) return;
+    if (!offloads(plan_.activations[move.use])) {
+      EXPECT_TRUE(before_(id, release_of(plan_, made)));
       return;
     }
-    const auto away = before_.all(MoveKind::offload_activation, move.unit, move.micro_batch, use);
-    const auto back = before_.all(MoveKind::return_activation, move.unit, move.micro_batch, use);
+    const auto away = before_.of_use(MoveKind::offload_activation, move.use, move.micro_batch, id);
+    const auto back = before_.of_use(MoveKind::return_activation, move.use, move.micro_batch, id);
     ASSERT_TRUE(away.size() == 1 && back.size() == 1);
     EXPECT_TRUE(before_(made, away[0]) && before_(away[0], release_of(plan_, made)));
     EXPECT_TRUE(before_(away[0], back[0]) && before_(back[0], release_of(plan_, away[0])));
-    EXPECT_TRUE(before_(use, release_of(plan_, back[0])));
+    EXPECT_TRUE(before_(id, release_of(plan_, back[0])));
   }
 
   // Every micro-batch's share of every use has been handed over.
   void check_gradient(MoveId gradient) {
     const uint32_t unit = plan_.moves[gradient].unit;
-    const size_t groups = (work_.micro_batches + plan_.micro_batch_group - 1) / plan_.micro_batch_group;
-    const size_t shares = groups * work_.units[unit].uses;
-    for (uint32_t u = 0; u < work_.units.size(); ++u) {
-      if (u != unit && work_.units[u].also_uses != unit) continue;
+    const bool vertical = plan_.micro_batch_group >= work_.micro_batches;
+    const std::vector<uint32_t> uses = uses_of(work_, unit);
+    const size_t shares = uses.size() * (vertical ? 1 : work_.micro_batches);
+    for (uint32_t use : uses) {
       for (uint32_t mb = 0; mb < work_.micro_batches; ++mb) {
-        EXPECT_EQ(before_.all(MoveKind::backward, u, mb, gradient).size(), 1u);
+        EXPECT_EQ(before_.of_use(MoveKind::backward, use, mb, gradient).size(), 1u);
       }
     }
-    const auto reduced = before_.all(MoveKind::reduce, unit, kNone, gradient);
-    const auto lowered = before_.all(MoveKind::lower_gradient, unit, kNone, gradient);
+    const auto reduced = before_.of_unit(MoveKind::reduce, unit, gradient);
+    const auto lowered = before_.of_unit(MoveKind::lower_gradient, unit, gradient);
     EXPECT_EQ(reduced.size(), work_.ranks > 1 ? shares : 0);
     EXPECT_EQ(lowered.size(), has_device_ ? shares : 0);
     for (size_t i = 0; i < std::min(reduced.size(), lowered.size()); ++i) {
       EXPECT_TRUE(before_(reduced[i], lowered[i]));
     }
-    const auto& handed_over = has_device_ ? lowered : reduced;
-    for (MoveId id : handed_over) {
-      bool after_backward = false;
-      for (MoveId use = 0; use < id; ++use) {
-        after_backward |= plan_.moves[use].kind == MoveKind::backward && before_(use, id);
-      }
-      EXPECT_TRUE(after_backward);
+    for (MoveId id : has_device_ ? lowered : reduced) {
+      const Move& move = plan_.moves[id];
+      EXPECT_FALSE(before_.of_use(MoveKind::backward, move.use, move.micro_batch, id).empty());
     }
   }
 
   // Where the update does not read the weight, backward's copy stays for it.
   void check_weight_of_update(MoveId update) {
     const Move& move = plan_.moves[update];
-    const MoveId read = plan_.of_tile[move.tile].read;
-    const uint64_t needed = plan_.tiles[move.tile].slot_bytes();
-    if (plan_.placements[move.tile].weight == Tier::host || plan_.moves[read].bytes == needed) return;
-    const auto fetched = before_.all(MoveKind::fetch_weight, move.unit, kNone, update);
-    ASSERT_FALSE(fetched.empty());
-    EXPECT_TRUE(before_(update, release_of(plan_, fetched.back())));
+    const Plan::TileMoves& moves = plan_.of_tile[move.tile];
+    const bool rests = plan_.placements[move.tile].weight == Tier::host;
+    EXPECT_EQ(moves.weight_copy == kNoMove, rests);
+    if (rests) return;
+    EXPECT_EQ(plan_.moves[moves.read].bytes, plan_.tiles[move.tile].state_bytes);
+    EXPECT_TRUE(before_(moves.weight_copy, update));
+    EXPECT_TRUE(before_(update, release_of(plan_, moves.weight_copy)));
   }
 
-  // A step's first use of a unit waits for the update of the step before.
+  // A unit's weights are current when its update of the step before has landed where they rest, a redo has, and what a
+  // skip has to bring back is back.
   void check_first_uses() {
-    for (uint32_t u = 0; u < work_.units.size(); ++u) {
-      if (!work_.units[u].trainable) continue;
-      std::vector<MoveId> waited_for;
-      for (const Move& move : plan_.moves) {
-        if (move.kind == MoveKind::backward) break;
-        if (move.unit == u) waited_for.insert(waited_for.end(), move.after_previous.begin(), move.after_previous.end());
-      }
-      for (uint32_t tile = plan_.tiles.first_of(u); tile < plan_.tiles.first_of(u + 1); ++tile) {
+    for (const Move& move : plan_.moves) {
+      if (move.kind != MoveKind::weights_current || !work_.units[move.unit].trainable) continue;
+      for (TileId tile = plan_.tiles.first_of(move.unit); tile < plan_.tiles.first_of(move.unit + 1); ++tile) {
         const Plan::TileMoves& moves = plan_.of_tile[tile];
-        const MoveId update = plan_.placements[tile].weight == Tier::nvme ? moves.write : moves.update;
-        const bool is_used = has_device_ || work_.ranks > 1 || plan_.placements[tile].weight == Tier::nvme;
-        const bool waits = std::find(waited_for.begin(), waited_for.end(), update) != waited_for.end();
-        EXPECT_TRUE(waits || !is_used) << "tile " << tile;
+        const bool on_nvme = plan_.placements[tile].weight == Tier::nvme;
+        for (MoveId id : {on_nvme ? moves.write : moves.update, on_nvme ? moves.write_again : moves.update_again,
+                          on_nvme ? kNoMove : moves.reread}) {
+          if (id == kNoMove) continue;
+          const std::vector<MoveId>& waits = move.after_previous;
+          EXPECT_TRUE(std::find(waits.begin(), waits.end(), id) != waits.end()) << "tile " << tile;
+        }
       }
     }
   }
@@ -215,9 +224,9 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
     const Result<Plan> made = make_plan(request);
     ASSERT_TRUE(made.ok());
     const Plan& plan = *made;
-    auto pool = [&](Pool which) { return plan.pool_capacity[static_cast<size_t>(which)]; };
+    auto pieces = [&](Pool which) { return plan.pool_pieces[static_cast<size_t>(which)]; };
     uint64_t weights = 0, states = 0, slots = 0, spilled = 0, retained = 0;
-    for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) {
+    for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
       const Tile& shape = plan.tiles[tile];
       const Placement& placement = plan.placements[tile];
       if (placement.weight == Tier::host) weights += shape.weight_bytes;
@@ -226,22 +235,37 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
       const bool waits = plan.clipping && plan.of_tile[tile].update != kNoMove;
       (placement.retained == Tier::host ? retained : spilled) += waits ? plan.tiles.gradient_bytes_max() : 0;
     }
+    std::array<uint64_t, kAreas> filled{};
+    for (const Move& move : plan.moves) {
+      uint64_t& most = filled[static_cast<size_t>(move.area)];
+      most = std::max(most, move.place_offset_bytes + move.place_bytes);
+    }
+    auto area = [&](Area which) { return filled[static_cast<size_t>(which)]; };
     EXPECT_EQ(line_of(plan, Tier::host, "program"), request.process_bytes);
-    EXPECT_EQ(line_of(plan, Tier::host, "tile window"), pool(Pool::window) * plan.tiles.slot_bytes_max());
+    EXPECT_EQ(line_of(plan, Tier::host, "tile window"), pieces(Pool::window) * plan.tiles.slot_bytes_max());
     EXPECT_EQ(line_of(plan, Tier::host, "gradient backlog") + line_of(plan, Tier::host, "leaving gradients") +
                   line_of(plan, Tier::host, "retained gradients"),
-              pool(Pool::gradient) * plan.tiles.gradient_bytes_max());
+              pieces(Pool::gradient) * plan.tiles.gradient_bytes_max());
     EXPECT_EQ(line_of(plan, Tier::host, "retained gradients"), retained);
     EXPECT_EQ(line_of(plan, Tier::host, "resting weights"), weights);
     EXPECT_EQ(line_of(plan, Tier::host, "resting state"), states);
-    EXPECT_EQ(line_of(plan, Tier::host, "accumulated gradients"), plan.accumulated_bytes);
-    EXPECT_EQ(line_of(plan, Tier::host, "units under way"), pool(Pool::unit_host));
-    EXPECT_EQ(line_of(plan, Tier::host, "offloaded activations"), pool(Pool::activation_host));
-    EXPECT_EQ(line_of(plan, Tier::device, "units under way"), pool(Pool::unit_device));
+    EXPECT_EQ(line_of(plan, Tier::host, "accumulated gradients"), plan.sums.bytes);
+    EXPECT_GE(line_of(plan, Tier::host, "units under way"), area(Area::host_units));
+    EXPECT_GE(line_of(plan, Tier::host, "offloaded activations"), area(Area::offloaded_activations));
+    EXPECT_GE(line_of(plan, Tier::device, "units under way"), area(Area::device_units));
     const Tier computes = request.machine.devices > 0 ? Tier::device : Tier::host;
-    EXPECT_EQ(line_of(plan, computes, "activations"), pool(Pool::activation_device));
+    EXPECT_GE(line_of(plan, computes, "activations"), area(Area::activations));
     EXPECT_EQ(line_of(plan, Tier::nvme, "slots"), slots);
     EXPECT_EQ(line_of(plan, Tier::nvme, "spilled gradients"), spilled);
+    // Every byte of the arena is in one line, and no two lines share one.
+    uint64_t end = 0;
+    for (const BudgetLine& line : plan.budget_lines) {
+      if (line.region == Region::none) continue;
+      EXPECT_GE(line.offset_bytes, end);
+      end = line.offset_bytes + line.bytes;
+    }
+    EXPECT_LE(end, arena_bytes(plan.budget_lines));
+    EXPECT_LE(arena_bytes(plan.budget_lines), plan.needed_bytes(Tier::host));
   });
 }
 

@@ -23,40 +23,48 @@ PlanRequest half_in_host() {
   return request;
 }
 
-TEST(DecideDurability, CostsAtMostThreePercentAndIsNoRarerThanThat) {
-  const PlanRequest decided = decide_durability(half_in_host());
-  ASSERT_EQ(decided.durability->kind, Durability::Kind::every);
-  const Result<Plan> plan = make_plan(decided);
-  ASSERT_TRUE(plan.ok());
-  const DurabilityCost cost = durability_cost(*plan, decided.machine, {});
-  const double steps = decided.durability->steps;
-  EXPECT_LE(cost.extra_s() / steps, 0.03 * cost.other_s);
-  EXPECT_GT(cost.extra_s() / (steps - 1), 0.03 * cost.other_s);
+Durability chosen_durability(const PlanRequest& request) {
+  const Result<ChosenPlan> chosen = choose_plan(request);
+  EXPECT_TRUE(chosen.ok()) << chosen.status().message();
+  return chosen.ok() ? chosen->plan.durability : Durability{};
 }
 
-TEST(DecideDurability, KeepsWhatIsGiven) {
+TEST(ChosenDurability, CostsAtMostThreePercentAndIsNoRarerThanThat) {
+  const Result<ChosenPlan> chosen = choose_plan(half_in_host());
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  ASSERT_EQ(chosen->plan.durability.kind, Durability::Kind::every);
+  const double extra_s = chosen->durable.step_s - chosen->other.step_s, steps = chosen->plan.durability.steps;
+  EXPECT_LE(extra_s / steps, 0.03 * chosen->other.step_s);
+  EXPECT_GT(extra_s / (steps - 1), 0.03 * chosen->other.step_s);
+  EXPECT_NEAR(chosen->step_s(), chosen->other.step_s + extra_s / steps, 1e-12);
+}
+
+TEST(ChosenDurability, IsWhatIsGiven) {
   PlanRequest request = half_in_host();
   request.durability = Durability{Durability::Kind::every, 5};
-  EXPECT_EQ(text_of(*decide_durability(request).durability), "every:5");
+  EXPECT_EQ(text_of(chosen_durability(request)), "every:5");
   request.durability = Durability{Durability::Kind::exit, 1};
-  EXPECT_EQ(text_of(*decide_durability(request).durability), "exit");
+  EXPECT_EQ(text_of(chosen_durability(request)), "exit");
 }
 
-TEST(DecideDurability, IsEveryStepWhereAllIsWrittenAnyway) {
+TEST(ChosenDurability, IsEveryStepWhereAllIsWrittenAnyway) {
   PlanRequest request = half_in_host();
   request.choices.host_state_share = 0;
-  EXPECT_EQ(text_of(*decide_durability(request).durability), "step");
+  EXPECT_EQ(text_of(chosen_durability(request)), "step");
 }
 
-TEST(DecideDurability, IsEveryStepWhereRelaxingWouldCostSpeculation) {
+TEST(ChosenDurability, IsEveryStepWhereRelaxingWouldCostSpeculation) {
   PlanRequest request = half_in_host();
-  request.workload.clipping.on = true;
-  EXPECT_EQ(decide_durability(request).durability->kind, Durability::Kind::every);  // a new store gets a third slot
+  request.workload.clipping.norm = 1;
+  const Result<ChosenPlan> chosen = choose_plan(request);  // a new store gets a third slot
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  EXPECT_EQ(chosen->plan.durability.kind, Durability::Kind::every);
+  EXPECT_EQ(chosen->slots, 3u);
   request.slots = 2;
-  EXPECT_EQ(text_of(*decide_durability(request).durability), "step");
+  EXPECT_EQ(text_of(chosen_durability(request)), "step");
   request.slots = 0;
-  request.budgets.nvme_bytes = make_plan(decide_durability(half_in_host()))->needed_bytes(Tier::nvme);
-  EXPECT_EQ(text_of(*decide_durability(request).durability), "step");  // no space for it
+  request.budgets.nvme_bytes = choose_plan(half_in_host())->plan.needed_bytes(Tier::nvme);
+  EXPECT_EQ(text_of(chosen_durability(request)), "step");  // no space for it
 }
 
 }  // namespace

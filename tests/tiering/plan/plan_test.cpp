@@ -28,6 +28,7 @@ TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
     options.seed = random();
     options.slots = slots_per_tile(request);
     options.some_absent = random() % 2 == 0;
+    options.fewer_micro_batches = random() % 2 == 0;
     options.gradients = static_cast<test::WorldOptions::Gradients>(random() % 3);
     for (uint64_t step = 0; step < options.steps; ++step) {
       options.verdicts.push_back(static_cast<Verdict>(random() % 3));
@@ -94,7 +95,7 @@ TEST(Planner, SaysWhatIsNeededAndWhatThereIs) {
 TEST(Planner, FindsTheLargeTilesThatFitWhereSmallOnesDoNot) {
   PlanRequest request;
   request.workload.units.assign(80, Unit{.name = "u", .elements = 875'000'000, .parameters = {}});
-  request.workload.clipping.on = true;
+  request.workload.clipping.norm = 1;
   request.machine = test::test_machine(false);
   request.budgets.host_bytes = 420 * kMiB;
   Result<Plan> plan = make_plan(request);
@@ -120,7 +121,7 @@ TEST(Planner, MovesTheFewestBytes) {
   EXPECT_EQ(plan->read_bytes(), 10 * elements);
   EXPECT_EQ(plan->written_bytes(), 12 * elements);
 
-  request.workload.units[0].forward_s = request.workload.units[0].backward_s = 1e-3;
+  request.workload.uses = {{.name = "u", .units = {0}, .forward_s = 1e-3, .backward_s = 1e-3}};
   request.workload.pass = Pass::training;
   request.choices.weights = WeightRest::nvme;
   plan = make_plan(request);
@@ -133,12 +134,12 @@ TEST(Planner, MovesTheFewestBytes) {
 PlanRequest tied_request() {
   PlanRequest request;
   Workload& work = request.workload;
-  work.units.assign(10,
-                    Unit{.name = "u", .elements = 1 << 20, .parameters = {}, .forward_s = 1e-3, .backward_s = 2e-3});
+  work.units.assign(10, Unit{.name = "u", .elements = 1 << 20, .parameters = {}});
   work.units.front().elements = 8 << 20;
-  work.units.front().uses = 2;
   work.units.back().elements = 1 << 10;
-  work.units.back().also_uses = 0;
+  work.uses = uses_in_turn(work.units);
+  work.uses.back().units.push_back(0);
+  for (Use& use : work.uses) use.forward_s = use.backward_s = 1e-3;
   work.pass = Pass::training;
   work.micro_batches = 4;
   request.machine = test::test_machine(true);
@@ -146,28 +147,37 @@ PlanRequest tied_request() {
   return request;
 }
 
-TEST(Planner, ATiedGradientLeavesTheDeviceOnceForEachOfItsUses) {
+TEST(Planner, ATiedGradientLeavesTheDeviceAsASumOfEachUse) {
   const PlanRequest request = tied_request();
   const Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   uint64_t lowered = 0;
   for (const Move& move : plan->moves) lowered += move.kind == MoveKind::lower_gradient ? move.bytes : 0;
-  EXPECT_EQ(lowered, 2 * (request.workload.elements() + request.workload.units.front().elements));
+  const uint64_t tied = request.workload.units.front().elements;
+  EXPECT_EQ(lowered, 2 * (request.workload.elements() - tied) + 2 * 4 * tied);
 }
 
-TEST(Planner, OfATiedModelOnlyTheTiedSumLastsAllOfBackward) {
+TEST(Planner, InGroupsEachMicroBatchesGradientLeavesTheDevice) {
   PlanRequest request = tied_request();
-  auto accumulated_sums = [&] {
+  request.choices.micro_batch_group = 2;
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  uint64_t lowered = 0;
+  for (const Move& move : plan->moves) lowered += move.kind == MoveKind::lower_gradient ? move.bytes : 0;
+  EXPECT_EQ(lowered, 4 * 2 * (request.workload.elements() + request.workload.units.front().elements));
+}
+
+TEST(Planner, OfATiedModelOnlyTheTiedSumsLastAllOfBackward) {
+  PlanRequest request = tied_request();
+  const uint64_t tied = 4 * (8 << 20), other = 4 << 20;
+  auto sums = [&] {
     const Result<Plan> plan = make_plan(request);
     EXPECT_TRUE(plan.ok()) << plan.status().message();
-    return plan.ok() ? plan->accumulated_bytes / accumulator_bytes(request.workload) : 0;
+    return plan.ok() ? plan->sums.bytes : 0;
   };
-  EXPECT_EQ(accumulated_sums(), 3u);  // and two of the others, one after another
+  EXPECT_EQ(sums(), 2 * tied + 2 * other);  // and two of the others, one after another
   request.choices.micro_batch_group = 2;
-  EXPECT_EQ(accumulated_sums(), 10u);
-  request.choices.micro_batch_group.reset();
-  request.workload.micro_batches = 1;
-  EXPECT_EQ(accumulated_sums(), 1u);
+  EXPECT_EQ(sums(), 2 * tied + 8 * other + (4 << 10));
 }
 
 TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
@@ -186,7 +196,7 @@ TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
 TEST(PlanRun, FillsALaneByBytesInPlanOrder) {
   PlanRequest request;
   request.workload.units = {Unit{.name = "u", .elements = 1 << 24, .parameters = {}}};
-  request.workload.clipping.on = true;
+  request.workload.clipping.norm = 1;
   request.machine = test::test_machine(false);
   request.budgets.host_bytes = kGiB;
   request.choices.host_state_share = request.choices.retained_host_share = 0;

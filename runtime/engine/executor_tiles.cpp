@@ -1,0 +1,228 @@
+// The update's moves: a tile's state is read, updated and written; its gradient leaves and returns.
+#include <utility>
+
+#include "runtime/engine/executor.h"
+#include "runtime/engine/tile_checksums.h"
+
+namespace penstock::engine {
+namespace {
+
+// The extents that lie before `boundary` of a tile's bytes and those behind it, each counting from its own first byte.
+struct Halves {
+  std::vector<Extent> before, behind;
+};
+
+Halves cut_at(const std::vector<Extent>& extents, uint64_t boundary) {
+  Halves halves;
+  for (Extent rest : extents) {
+    if (rest.lease_offset_bytes < boundary) {
+      Extent first = rest;
+      first.length_bytes = std::min(rest.length_bytes, boundary - rest.lease_offset_bytes);
+      halves.before.push_back(first);
+      rest.offset_bytes += first.length_bytes;
+      rest.lease_offset_bytes += first.length_bytes;
+      rest.length_bytes -= first.length_bytes;
+    }
+    if (rest.length_bytes == 0) continue;
+    rest.lease_offset_bytes -= boundary;
+    halves.behind.push_back(rest);
+  }
+  return halves;
+}
+
+}  // namespace
+
+void Executor::move_tile(Ticket ticket, TileId tile, Way way, const std::vector<Extent>& extents,
+                         std::function<void(Status)> then) {
+  TileWork& tile_work = work(ticket, tile);
+  // Weight and state are neighbours on the drive, and may be strangers in memory: then each is a request of its own.
+  struct Join {
+    size_t left = 0;
+    Status status;
+    std::function<void(Status)> then;
+  };
+  auto join = std::make_shared<Join>();
+  join->then = std::move(then);
+  auto request = [&](const std::vector<Extent>& part, Lease lease, bool is_window) {
+    Transfer transfer = way == Way::in ? parts_.io.read(part, std::move(lease), deadline(ticket))
+                                       : parts_.io.write(part, std::move(lease), deadline(ticket));
+    ++join->left;
+    std::move(transfer).then([this, ticket, tile, is_window, join](Result<Lease> result) {
+      if (result.ok()) {
+        Lease arrived = std::move(*result);  // of what rests, it ends here
+        if (is_window) work(ticket, tile).window = std::move(arrived);
+      } else if (join->status.ok()) {
+        join->status = result.status();
+      }
+      if (--join->left == 0) join->then(join->status);
+    });
+  };
+  HostMemory& memory = parts_.memory;
+  const bool weight_rests = memory.weight_rests(tile), state_rests = memory.state_rests(tile);
+  if (!weight_rests && !state_rests) return request(extents, std::move(tile_work.window), true);
+  const Halves halves = cut_at(extents, parts_.plan.tiles[tile].weight_bytes);
+  ++join->left;  // until all requests are made, for one may end at once
+  if (!halves.before.empty()) {
+    request(halves.before, way == Way::in ? memory.lend_weight(tile) : memory.share_weight(tile), false);
+  }
+  if (!halves.behind.empty() && state_rests) {
+    request(halves.behind, way == Way::in ? memory.lend_state(tile) : memory.share_state(tile), false);
+  } else if (!halves.behind.empty()) {
+    std::vector<Extent> behind_weight = halves.behind;
+    for (Extent& extent : behind_weight) extent.lease_offset_bytes += parts_.plan.tiles[tile].weight_bytes;
+    request(behind_weight, std::move(tile_work.window), true);
+  }
+  if (--join->left == 0) join->then(join->status);
+}
+
+bool Executor::is_restored(Ticket ticket) const {
+  return parts_.plan.moves[ticket.move].kind == MoveKind::reread_state &&
+         rounds_.at(ticket.step).verdict == Verdict::skip;
+}
+
+void Executor::begin_read(Ticket ticket, const Move& move) {
+  const Tile& tile = parts_.plan.tiles[move.tile];
+  TileWork& tile_work = work(ticket, move.tile);
+  std::optional<Lease> window = parts_.memory.windows().try_lease();
+  CHECK(window.has_value(), "the plan counted a window that the pool does not have");
+  tile_work.window = std::move(*window);
+  // A weight that is in memory already is not read, except where a speculative update has changed it.
+  const bool weight_too = move.bytes == tile.slot_bytes() || move.kind == MoveKind::reread_state;
+  const aio::TileStore::Range range = weight_too ? aio::TileStore::Range{0, tile.slot_bytes()}
+                                                 : aio::TileStore::Range{tile.weight_bytes, tile.state_bytes};
+  tile_work.reading = parts_.store.begin_read(move.tile, range, range.offset_bytes);
+  CHECK(tile_work.reading.has_value(), "tile ", move.tile, " is read while it is written");
+  moved_.read_bytes += range.length_bytes;
+  move_tile(ticket, move.tile, Way::in, tile_work.reading->extents,
+            [this, ticket](Status status) { read_ended(ticket, status); });
+}
+
+void Executor::end_reading(TileWork& tile_work) {
+  if (!tile_work.reading) return;
+  parts_.store.end_read(tile_work.reading->place);
+  tile_work.reading.reset();
+}
+
+void Executor::read_ended(Ticket ticket, const Status& status) {
+  const Move& move = parts_.plan.moves[ticket.move];
+  TileWork& tile_work = work(ticket, move.tile);
+  Status arrived = status;
+  // Checksums are compared by the update, so the slot stays ours until then. None follows where a skipped step takes
+  // back the weight that it had changed.
+  if (arrived.ok() && is_restored(ticket)) {
+    const aio::TileStore::Range weight{0, parts_.plan.tiles[move.tile].weight_bytes};
+    const Lease restored = parts_.memory.share_weight(move.tile);
+    arrived = compare_checksums(parts_.store.shape(), move.tile, weight, restored.data(), tile_work.reading->checksums);
+  }
+  if (!arrived.ok()) end_reading(tile_work);
+  ended(ticket, arrived);
+}
+
+void Executor::begin_update(Ticket ticket, const Move& move) {
+  const Tile& tile = parts_.plan.tiles[move.tile];
+  const MoveId copy = parts_.plan.of_tile[move.tile].weight_copy;
+  TileWork& tile_work = work(ticket, move.tile);
+  HostMemory& memory = parts_.memory;
+  auto leases = std::make_shared<UpdateLeases>();
+  if (memory.weight_rests(move.tile)) {
+    leases->weight = memory.lend_weight(move.tile);
+  } else if (copy != kNoMove && move.kind == MoveKind::update) {
+    const uint64_t offset = tile.first_element * bytes_of(parts_.form.weight);
+    leases->weight = memory.units().share(parts_.plan.moves[copy].place_offset_bytes + offset, tile.weight_bytes);
+  }
+  if (memory.state_rests(move.tile)) leases->state = memory.lend_state(move.tile);
+
+  std::byte* const window = tile_work.window.data();
+  std::byte* const state = leases->state ? leases->state.data() : window + tile.weight_bytes;
+  std::byte* const weight = memory.weight_rests(move.tile) ? leases->weight.data() : window;
+  const Lease& gradient = tile_work.returned ? tile_work.returned : tile_work.gradient;
+  CHECK(static_cast<bool>(gradient), "tile ", move.tile, " is updated without its gradient");
+
+  const TileLayout layout(parts_.form, tile.elements);
+  cpu_optim::TileJob job;
+  job.updater = &updater_;
+  job.tile = cpu_optim::TileView::in_place(layout, state, weight, gradient.data(), tile.elements, tile.first_element);
+  if (leases->weight) job.tile.weight.source = leases->weight.data();
+  tile_work.checksums.resize(updater_.checksum_count(tile.elements));
+  job.notes.checksum_seed = checksum_seed(move.tile, 0);
+  job.notes.target_checksums = tile_work.checksums;
+  if (tile_work.reading) job.notes.expected_checksums = tile_work.reading->checksums;
+  job.numbers = rounds_.at(ticket.step).numbers(move.unit);
+  parts_.workers.enqueue(job, [this, ticket, leases](const cpu_optim::TileReport& report) mutable {
+    // Leases end where they began.
+    parts_.mailbox.post([this, ticket, report, held = std::move(leases)]() mutable {
+      held.reset();
+      update_ended(ticket, report);
+    });
+  });
+}
+
+void Executor::update_ended(Ticket ticket, const cpu_optim::TileReport& report) {
+  const Move& move = parts_.plan.moves[ticket.move];
+  TileWork& tile_work = work(ticket, move.tile);
+  end_reading(tile_work);
+  Status status;
+  if (report.checksum_mismatch != cpu_optim::TileReport::kNone) {
+    const Tile& tile = parts_.plan.tiles[move.tile];
+    TileBlock block = block_of(parts_.store.shape().layout(move.tile), tile.elements, report.checksum_mismatch);
+    status = Status(Code::kCorrupt,
+                    text("read for update: ", describe_block(parts_.store.shape(), move.tile, block), ": ",
+                         block.length_bytes, " B do not have the checksum they were written with"),
+                    "run `penstock checkpoint scrub` on the store; resume from the last committed step");
+  }
+  if (parts_.memory.state_rests(move.tile)) unwritten_[move.tile] = tile_work.checksums;
+  ended(ticket, status);
+}
+
+void Executor::begin_write(Ticket ticket, const Move& move) {
+  TileWork& tile_work = work(ticket, move.tile);
+  if (parts_.memory.state_rests(move.tile)) {
+    // Its last update may have been in an earlier step, and written then.
+    auto unwritten = unwritten_.find(move.tile);
+    if (unwritten == unwritten_.end()) return ended(ticket, Status());
+    tile_work.checksums = unwritten->second;
+  }
+  const bool speculative = run_.write_is_speculative(ticket.step, move.tile);
+  auto begun = parts_.store.begin_write(move.tile, speculative ? Update::speculative : Update::final);
+  if (!begun.ok()) return ended(ticket, begun.status());
+  const std::optional<aio::TileStore::Writing>& writing = *begun;
+  if (!writing) return held_back_.push_back(ticket);
+  unwritten_.erase(move.tile);
+  moved_.written_bytes += parts_.plan.tiles[move.tile].slot_bytes();
+  move_tile(ticket, move.tile, Way::out, writing->extents,
+            [this, ticket, place = writing->place](Status status) { write_ended(ticket, place, status); });
+}
+
+void Executor::write_ended(Ticket ticket, TileSlot place, const Status& status) {
+  TileWork& tile_work = work(ticket, place.tile);
+  if (status.ok()) {
+    parts_.store.written(place, tile_work.checksums);
+  } else {
+    parts_.store.write_failed(place, status);
+  }
+  ended(ticket, status);
+}
+
+void Executor::begin_spill(Ticket ticket, const Move& move) {
+  Extent place = parts_.spill.place_of(move.tile);
+  moved_.written_bytes += place.length_bytes;
+  // An update may read the same bytes meanwhile; the plan releases them when both have ended.
+  Lease gradient = Lease::over(Tier::host, work(ticket, move.tile).gradient.bytes());
+  parts_.io.write({&place, 1}, std::move(gradient), deadline(ticket)).then([this, ticket](Result<Lease> result) {
+    ended(ticket, result.status());
+  });
+}
+
+void Executor::begin_return(Ticket ticket, const Move& move) {
+  std::optional<Lease> lease = parts_.memory.returned().try_lease();
+  CHECK(lease.has_value(), "the plan counted a place for a returned gradient that the pool does not have");
+  Extent place = parts_.spill.place_of(move.tile);
+  moved_.read_bytes += place.length_bytes;
+  const TileId tile = move.tile;
+  parts_.io.read({&place, 1}, std::move(*lease), deadline(ticket)).then([this, ticket, tile](Result<Lease> result) {
+    if (result.ok()) work(ticket, tile).returned = std::move(*result);
+    ended(ticket, result.status());
+  });
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,59 @@
+#include "runtime/engine/host_memory.h"
+
+#include <algorithm>
+
+namespace penstock::engine {
+
+Result<std::unique_ptr<HostMemory>> HostMemory::make(const Plan& plan) {
+  auto memory = std::unique_ptr<HostMemory>(new HostMemory(plan));
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(arena_bytes(plan.budget_lines)));
+  memory->arena_ = std::move(arena);
+  memory->cut();
+  return memory;
+}
+
+std::span<std::byte> HostMemory::run(Region region) const {
+  const MemoryRun run = run_of(plan_.budget_lines, region);
+  return arena_->bytes().subspan(run.offset_bytes, run.bytes);
+}
+
+void HostMemory::cut() {
+  auto pool = [&](Region region, uint64_t piece_bytes) {
+    return std::make_unique<BufferPool>(Tier::host, run(region), std::max(piece_bytes, kSegmentAlignmentBytes));
+  };
+  auto area = [&](Region region, const char* name) {
+    return std::make_unique<BufferArea>(Tier::host, name, run(region));
+  };
+  windows_ = pool(Region::windows, plan_.tiles.slot_bytes_max());
+  gradients_ = pool(Region::gradients, plan_.tiles.gradient_bytes_max());
+  returned_ = pool(Region::returned, plan_.tiles.gradient_bytes_max());
+  units_ = area(Region::units, "units under way");
+  weights_ = area(Region::resting_weights, "resting weights");
+  states_ = area(Region::resting_states, "resting states");
+  sums_ = run(Region::sums);
+
+  weight_offsets_.assign(plan_.tiles.size(), kNowhere);
+  state_offsets_.assign(plan_.tiles.size(), kNowhere);
+  uint64_t weight = 0, state = 0;
+  for (TileId tile = 0; tile < plan_.tiles.size(); ++tile) {
+    if (plan_.placements[tile].weight == Tier::host) {
+      weight_offsets_[tile] = weight;
+      weight += plan_.tiles[tile].weight_bytes;
+    }
+    if (plan_.placements[tile].state == Tier::host) {
+      state_offsets_[tile] = state;
+      state += plan_.tiles[tile].state_bytes;
+    }
+  }
+}
+
+Lease HostMemory::share_unit(uint32_t unit) {
+  uint64_t bytes = 0;
+  for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
+    CHECK(weight_rests(tile), "tile ", tile, " of unit ", unit, " does not rest in host memory");
+    bytes += plan_.tiles[tile].weight_bytes;
+  }
+  return weights_->share(weight_offsets_[plan_.tiles.first_of(unit)], bytes);
+}
+
+}  // namespace penstock::engine

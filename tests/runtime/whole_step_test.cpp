@@ -1,0 +1,185 @@
+// Whole training steps: weights arrive, are computed with where they lie, and are updated, bit for bit as in a plain
+// loop, whatever the placement, the group of micro-batches, the order of gradients and what is skipped or struck.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/support/training_world.h"
+
+namespace penstock::engine {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// Draws one model, budget and course of training.
+class Course {
+ public:
+  explicit Course(uint64_t seed)
+      : random_(seed), world_(seed, 1 + static_cast<uint32_t>(up_to(1)), {70'000, 65'536, 131'073, 40'000, 20'000}) {
+    PlanRequest& request = world_.options.request;
+    request.workload.micro_batches = 1 + static_cast<uint32_t>(up_to(3));
+    std::vector<std::vector<uint32_t>> uses = {{0}, {1}, {2}, {3}, {4}};
+    if (up_to(1)) uses.insert(uses.begin() + 2, std::vector<uint32_t>{1});  // used twice
+    if (up_to(1)) uses.back().push_back(0);                                 // tied
+    world_.set_uses(uses);
+    if (up_to(2) == 0) request.workload.units[3].trainable = false;
+    request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(request.workload.micro_batches - 1));
+    request.choices.activations = up_to(1) ? ActivationChoice::keep : ActivationChoice::recompute;
+    request.choices.weights = static_cast<WeightRest>(up_to(2));
+    if (up_to(1)) request.choices.host_state_share = static_cast<double>(up_to(2)) / 2;
+    if (up_to(1)) request.choices.retained_host_share = static_cast<double>(up_to(2)) / 2;
+    if (up_to(1)) request.choices.window_tiles = 3 + static_cast<uint32_t>(up_to(3));
+    request.durability = Durability{static_cast<Durability::Kind>(up_to(2)), 2};
+    Clipping& clipping = request.workload.clipping;
+    const double norms[] = {0, 1e-4, 1e3};
+    clipping.norm = world_.settings.clip = norms[up_to(2)];
+    clipping.skips_overflow = world_.settings.skip_overflow = up_to(1);
+    world_.settings.loss_scale = up_to(1) ? 1 : 1024;
+    manner_.inside_lease = up_to(1);
+    manner_.by_parameter = up_to(1);
+  }
+
+  void run(uint64_t steps) {
+    ASSERT_TRUE(world_.create().ok());
+    open();
+    if (testing::Test::HasFatalFailure()) return;
+    const uint32_t planned = world_.options.request.workload.micro_batches;
+    for (uint64_t step = 1; step <= steps; ++step) {
+      const bool skips = world_.options.request.workload.clipping.skips_overflow && up_to(4) == 0;
+      const float size = (skips ? kNan : up_to(1) ? 1e-3f : 2.0f) * static_cast<float>(world_.settings.loss_scale);
+      const uint32_t count = 1 + static_cast<uint32_t>(up_to(planned - 1));
+      if (up_to(3) == 0) discard_within(count);
+      Result<StepReport> report = world_.train(*engine_, count, size, manner_);
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      world_.plain_train(engine_->steps_done(), count, size);
+      struck += report->verdict == Verdict::strike;
+      skipped += report->verdict == Verdict::skip;
+      ASSERT_EQ(report->verdict == Verdict::skip, skips);
+      if (up_to(3) == 0) reopen();
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_EQ(world_.words_different(*engine_), 0u);
+  }
+
+  std::string words() const {
+    const PlanRequest& request = world_.options.request;
+    const PlanChoices& choices = request.choices;
+    return text(
+        request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(), " units, ",
+        request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group, ", weights ",
+        static_cast<int>(choices.weights), ", state in host ", choices.host_state_share.value_or(-1), ", retained ",
+        choices.retained_host_share.value_or(-1), ", durable ", text_of(*request.durability), ", clip ",
+        request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
+        manner_.inside_lease ? ", gradients inside the lease" : "", manner_.by_parameter ? ", by parameter" : "",
+        request.workload.units[3].trainable ? "" : ", a frozen unit");
+  }
+
+  int struck = 0, skipped = 0, discarded = 0;
+
+ private:
+  uint64_t up_to(uint64_t n) { return random_() % (n + 1); }
+
+  void open() {
+    Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    engine_ = std::move(*engine);
+  }
+  void reopen() {
+    ASSERT_TRUE(engine_->settle().ok());
+    engine_.reset();
+    open();
+  }
+  // The trainer fails somewhere in the step.
+  void discard_within(uint32_t count) {
+    if (engine_->plan().durability.kind != Durability::Kind::step && !engine_->plan().clipping) return;
+    TrainingWorld::Manner failing = manner_;
+    uint64_t passes = up_to(12);
+    failing.before_pass = [&](const ComputePass&) {
+      return passes-- == 0 ? Status(Code::kEnvironment, "out of data") : Status();
+    };
+    const Result<StepReport> report = world_.train(*engine_, count, 1, failing);
+    if (report.ok()) {
+      world_.plain_train(engine_->steps_done(), count, 1);
+      return;
+    }
+    ASSERT_EQ(report.status().message(), "out of data");
+    const Status discarded_well = engine_->discard();
+    ASSERT_TRUE(discarded_well.ok()) << discarded_well.message();
+    ++discarded;
+  }
+
+  std::mt19937_64 random_;
+  TrainingWorld world_;
+  TrainingWorld::Manner manner_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST(WholeSteps, LeaveTheBitsOfAPlainLoop) {
+  int struck = 0, skipped = 0, discarded = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Course course(seed);
+    SCOPED_TRACE(text("seed ", seed, ": ", course.words()));
+    course.run(5);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+    struck += course.struck;
+    skipped += course.skipped;
+    discarded += course.discarded;
+  }
+  EXPECT_GT(struck, 20);
+  EXPECT_GT(skipped, 5);
+  EXPECT_GT(discarded, 5);
+}
+
+class TrainingVerbs : public testing::Test {
+ protected:
+  void SetUp() override {
+    world_.set_uses({{0}, {1}});
+    world_.options.request.workload.micro_batches = 2;
+    world_.options.request.choices.micro_batch_group = 2;
+    ASSERT_TRUE(world_.create().ok());
+    Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    engine_ = std::move(*engine);
+  }
+  Status begin() { return engine_->begin({.groups = world_.groups, .micro_batches = 2}); }
+
+  TrainingWorld world_{3, 1, {5000, 6000}};
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(TrainingVerbs, SayTheOrderOfThePlan) {
+  ASSERT_TRUE(begin().ok());
+  using enum Direction;
+  const std::vector<ComputePass> vertical = {{forward, 0, 0},  {forward, 0, 1},  {forward, 1, 0},  {forward, 1, 1},
+                                             {backward, 1, 0}, {backward, 1, 1}, {backward, 0, 0}, {backward, 0, 1}};
+  EXPECT_EQ(engine_->passes(), vertical);
+}
+
+TEST_F(TrainingVerbs, RefuseAWrongOrderAndGoOn) {
+  using enum Direction;
+  auto refusal = [](const auto& result) {
+    EXPECT_EQ(result.code(), Code::kUsage);
+    return result.message();
+  };
+  EXPECT_EQ(refusal(engine_->acquire({forward, 0, 0}).status()), "acquire: called outside a step");
+  ASSERT_TRUE(begin().ok());
+  EXPECT_EQ(refusal(begin()), "begin: called inside a step");
+  EXPECT_EQ(refusal(engine_->acquire({forward, 1, 0}).status()),
+            "acquire: forward of use use1, micro-batch 0: expected forward of use use0, micro-batch 0");
+  EXPECT_EQ(refusal(engine_->release({forward, 0, 0})), "release: the pass was not acquired");
+  ASSERT_TRUE(engine_->acquire({forward, 0, 0}).ok());
+  EXPECT_EQ(refusal(engine_->acquire({forward, 0, 0}).status()), "acquire: the pass before has not been released");
+  EXPECT_EQ(refusal(engine_->release({forward, 0, 1})),
+            "release: forward of use use0, micro-batch 1: expected forward of use use0, micro-batch 0");
+  EXPECT_EQ(refusal(engine_->step().status()), "step: expected forward of use use0, micro-batch 0 before it");
+  ASSERT_TRUE(engine_->release({forward, 0, 0}).ok());
+  ASSERT_TRUE(engine_->discard().ok());
+  const Result<StepReport> report = world_.train(*engine_, 2, 1, {});
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  world_.plain_train(1, 2, 1);
+  EXPECT_EQ(world_.words_different(*engine_), 0u);
+  EXPECT_EQ(refusal(engine_->acquire({forward, 0, 0}).status()), "acquire: called outside a step");
+}
+
+}  // namespace
+}  // namespace penstock::engine

@@ -1,0 +1,196 @@
+// TrainingWorld: a small model whose every weight counts, trained by the engine pass by pass and by a plain loop. The
+// model is y[j] = tanh(x[j] / 2 + sum over elements e with e mod kWidth = j of w[e] c(e)), one such layer for each use,
+// with the elements of all of the use's units.
+#pragma once
+
+#include <cmath>
+
+#include "tests/support/engine_world.h"
+
+namespace penstock::engine {
+
+class TrainingWorld : public EngineWorld {
+ public:
+  static constexpr size_t kWidth = 48;
+  using Hidden = std::array<float, kWidth>;
+
+  using EngineWorld::EngineWorld;
+
+  // Uses in the order of `names`, each by the numbers of its units.
+  void set_uses(const std::vector<std::vector<uint32_t>>& units_of_uses) {
+    Workload& workload = options.request.workload;
+    workload.pass = Pass::training;
+    workload.uses.clear();
+    for (const std::vector<uint32_t>& units : units_of_uses) {
+      workload.uses.push_back({.name = text("use", workload.uses.size()),
+                               .units = units,
+                               .forward_s = 1e-4,
+                               .backward_s = 2e-4,
+                               .activation_bytes = sizeof(Hidden),
+                               .boundary_bytes = sizeof(Hidden)});
+    }
+  }
+
+  // What a trainer may do as it likes, without a bit of difference.
+  struct Manner {
+    bool inside_lease = true;   // gradients are given before release()
+    bool by_parameter = false;  // gradients of units that have parameters are, last first
+    // Called before every pass; a refusal ends the step.
+    std::function<Status(const ComputePass&)> before_pass = [](const ComputePass&) { return Status(); };
+  };
+
+  // One step by the engine, of `count` micro-batches. `size` scales the loss.
+  Result<StepReport> train(Engine& engine, uint32_t count, float size, const Manner& manner) {
+    const uint64_t number = engine.steps_done() + 1;
+    PENSTOCK_TRY(engine.begin({.groups = groups, .micro_batches = count, .loss_scale = settings.loss_scale}));
+    std::vector<std::vector<Hidden>> inputs(uses().size(), std::vector<Hidden>(count));
+    std::vector<Hidden> flowing(count);
+    for (const ComputePass& pass : engine.passes()) {
+      PENSTOCK_TRY(manner.before_pass(pass));
+      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(pass));
+      Hidden& here = flowing[pass.micro_batch];
+      const bool is_forward = pass.direction == Direction::forward;
+      if (is_forward && pass.use == 0) here = sample(number, pass.micro_batch);
+      std::vector<const uint16_t*> views;
+      for (const UnitWeights& unit : weights) views.push_back(reinterpret_cast<const uint16_t*>(unit.bytes.data()));
+      if (is_forward) {
+        inputs[pass.use][pass.micro_batch] = here;
+        here = forward(pass.use, here, views);
+        const bool is_last = pass.use + 1 == uses().size();
+        if (is_last) here = loss_gradient(here, number, pass.micro_batch, size);
+        PENSTOCK_TRY(engine.release(pass));
+        continue;
+      }
+      const Hidden output = forward(pass.use, inputs[pass.use][pass.micro_batch], views);
+      std::vector<std::vector<float>> gradients = backward(pass.use, output, here);
+      if (!manner.inside_lease) PENSTOCK_TRY(engine.release(pass));
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        const uint32_t unit = uses()[pass.use].units[i];
+        if (trainable(unit)) PENSTOCK_TRY(give(engine, pass, unit, gradients[i], manner.by_parameter));
+      }
+      if (manner.inside_lease) PENSTOCK_TRY(engine.release(pass));
+    }
+    return engine.step({});
+  }
+
+  void plain_train(uint64_t number, uint32_t count, float size) {
+    std::vector<plain::Unit>& units = plain().units;
+    std::vector<std::vector<uint16_t>> weights(units.size());
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      for (size_t i = 0; i < units[unit].p.size(); ++i) weights[unit].push_back(units[unit].high(i));
+    }
+    auto views = [&](uint32_t use) {
+      std::vector<const uint16_t*> of_use;
+      for (uint32_t unit : uses()[use].units) of_use.push_back(weights[unit].data());
+      return of_use;
+    };
+    std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums;  // by unit and use
+    for (uint32_t mb = 0; mb < count; ++mb) {
+      std::vector<Hidden> outputs;
+      Hidden here = sample(number, mb);
+      for (uint32_t use = 0; use < uses().size(); ++use) outputs.push_back(here = forward(use, here, views(use)));
+      here = loss_gradient(here, number, mb, size);
+      for (uint32_t use = static_cast<uint32_t>(uses().size()); use-- > 0;) {
+        const std::vector<std::vector<float>> gradients = backward(use, outputs[use], here);
+        for (size_t i = 0; i < gradients.size(); ++i) {
+          std::vector<float>& sum = sums[{uses()[use].units[i], use}];
+          if (mb == 0) {
+            sum = gradients[i];
+          } else {
+            for (size_t e = 0; e < sum.size(); ++e) sum[e] += gradients[i][e];
+          }
+        }
+      }
+    }
+    std::vector<std::vector<float>> totals(units.size());
+    for (const auto& [unit_and_use, sum] : sums) {
+      std::vector<float>& total = totals[unit_and_use.first];
+      if (total.empty()) {
+        total = sum;
+      } else {
+        for (size_t e = 0; e < total.size(); ++e) total[e] += sum[e];
+      }
+    }
+    std::vector<std::pair<uint32_t, plain::Unit>> frozen;
+    for (uint32_t unit = 0; unit < units.size(); ++unit) {
+      if (!trainable(unit)) {
+        std::fill(units[unit].g.begin(), units[unit].g.end(), uint16_t{0});
+        frozen.emplace_back(unit, units[unit]);
+        continue;
+      }
+      for (size_t e = 0; e < totals[unit].size(); ++e) {
+        const uint32_t b = plain::bits(totals[unit][e]);
+        units[unit].g[e] =
+            std::isnan(totals[unit][e]) ? 0x7fc0 : static_cast<uint16_t>((b + 0x7fff + (b >> 16 & 1)) >> 16);
+      }
+    }
+    plain::step(units, settings, plain().updates);
+    for (auto& [unit, as_it_was] : frozen) units[unit] = std::move(as_it_was);
+  }
+
+ private:
+  const std::vector<Use>& uses() const { return options.request.workload.uses; }
+  uint64_t elements(uint32_t unit) const { return options.request.workload.units[unit].elements; }
+  static float weight_of(uint16_t word) { return plain::real(uint32_t{word} << 16); }
+  // From -0.01 to 0.01.
+  static float coefficient(uint64_t element) {
+    return static_cast<float>(static_cast<int>(element * 2654435761u % 2001) - 1000) * 1e-5f;
+  }
+
+  static Hidden sample(uint64_t step, uint32_t mb) {
+    Hidden x;
+    for (size_t j = 0; j < kWidth; ++j) x[j] = std::sin(static_cast<float>(step * 31 + mb * 7 + j));
+    return x;
+  }
+  static Hidden loss_gradient(const Hidden& y, uint64_t step, uint32_t mb, float size) {
+    Hidden d;
+    for (size_t j = 0; j < kWidth; ++j) d[j] = size * (y[j] - std::cos(static_cast<float>(step * 17 + mb * 3 + j)));
+    return d;
+  }
+  Hidden forward(uint32_t use, const Hidden& x, const std::vector<const uint16_t*>& weights) const {
+    Hidden sums;
+    for (size_t j = 0; j < kWidth; ++j) sums[j] = x[j] * 0.5f;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const uint64_t count = elements(uses()[use].units[i]);
+      for (uint64_t e = 0, j = 0; e < count; ++e, j = j + 1 == kWidth ? 0 : j + 1) {
+        sums[j] += weight_of(weights[i][e]) * coefficient(e);
+      }
+    }
+    for (float& y : sums) y = std::tanh(y);
+    return sums;
+  }
+  // Of each unit of the use; `d` goes in as the gradient of the output and comes out as that of the input.
+  std::vector<std::vector<float>> backward(uint32_t use, const Hidden& output, Hidden& d) const {
+    for (size_t j = 0; j < kWidth; ++j) d[j] *= 1 - output[j] * output[j];
+    std::vector<std::vector<float>> gradients;
+    for (uint32_t unit : uses()[use].units) {
+      gradients.emplace_back(elements(unit));
+      std::vector<float>& gradient = gradients.back();
+      auto fill = [&](uint64_t first, uint64_t count) {
+        for (uint64_t e = first; e < first + count; ++e) gradient[e] = d[e % kWidth] * coefficient(e);
+      };
+      // What no parameter names has none.
+      const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
+      if (parameters.empty()) fill(0, gradient.size());
+      for (const Parameter& parameter : parameters) fill(parameter.first_element, parameter.elements);
+    }
+    for (float& x : d) x *= 0.5f;
+    return gradients;
+  }
+  Status give(Engine& engine, const ComputePass& pass, uint32_t unit, const std::vector<float>& values,
+              bool by_parameter) const {
+    auto give_run = [&](uint64_t first, uint64_t count) {
+      const std::span<const float> run(values.data() + first, count);
+      return engine.gradient({.unit = unit, .micro_batch = pass.micro_batch, .use = pass.use, .first_element = first},
+                             Dtype::fp32, std::as_bytes(run));
+    };
+    const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
+    if (!by_parameter || parameters.empty()) return give_run(0, values.size());
+    for (size_t i = parameters.size(); i-- > 0;) {
+      PENSTOCK_TRY(give_run(parameters[i].first_element, parameters[i].elements));
+    }
+    return Status();
+  }
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,74 @@
+// Where everything that a plan takes lies: the one account of memory. The planner fits its lines into the budgets, the
+// engine cuts its arena by them, and users read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tiering/tier.h"
+#include "tiering/unit.h"
+
+namespace penstock {
+
+// Memory in which the plan gives every move its place.
+enum class Area : uint8_t {
+  host_units,             // weights on their way from the drives, and used there where the CPU computes
+  device_units,           //
+  activations,            // kept where they were computed; the trainer's own memory, which the plan only counts
+  offloaded_activations,  // in host memory
+  none
+};
+constexpr size_t kAreas = 5;
+const char* name_of(Area area);
+
+// A run of the host arena.
+enum class Region : uint8_t {
+  windows,
+  gradients,  // backlog, leaving and retained are places alike
+  returned,
+  sums,
+  units,
+  offloaded_activations,
+  resting_weights,
+  resting_states,
+  none  // not of the arena: another tier's, or memory that the program or the trainer has
+};
+
+struct BudgetLine {
+  Tier tier = Tier::host;
+  std::string name;
+  uint64_t bytes = 0;
+  Region region = Region::none;
+  uint64_t offset_bytes = 0;  // in the arena
+
+  bool operator==(const BudgetLine&) const = default;
+};
+
+struct MemoryRun {
+  uint64_t offset_bytes = 0;
+  uint64_t bytes = 0;
+};
+
+// Regions of this size and more begin at a multiple of it, so that none shares a huge page with another.
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
+
+// Gives every line of the arena its offset, regions in the order of their first lines, and adds a line for what the
+// rounding to pages takes, if that is anything. REQUIRES: lines of one region are neighbours.
+void lay_out(std::vector<BudgetLine>& lines);
+MemoryRun run_of(const std::vector<BudgetLine>& lines, Region region);
+uint64_t arena_bytes(const std::vector<BudgetLine>& lines);
+uint64_t needed_bytes(const std::vector<BudgetLine>& lines, Tier tier);
+
+// Where gradients are added up in fp32: each use's of a unit apart, since the sum over micro-batches of each use comes
+// before the sum over uses.
+struct SumLayout {
+  // By unit, then by the unit's uses in forward order: where that sum lies in the region. Empty for a unit that needs
+  // none. Units whose sums are never under way together may share a place.
+  std::vector<std::vector<uint64_t>> offset_bytes;
+  uint64_t bytes = 0;
+};
+// `group`: how many micro-batches pass through a unit before the next is used.
+SumLayout lay_out_sums(const Workload& workload, uint32_t group);
+
+}  // namespace penstock
