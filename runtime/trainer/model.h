@@ -1,0 +1,92 @@
+// Model: a transformer as units, which hold weights, and uses, which compute.
+//
+// A unit is one flat buffer of named parameters. A use is one place where forward passes; it names the units whose
+// weights it reads. The embedding, each block, and the last norm with head and loss are uses; a tied head reads the
+// embedding's unit besides its own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/trainer/model_config.h"
+#include "tiering/unit.h"
+
+namespace penstock::trainer {
+
+enum class Initial : uint8_t { zeros, ones, normal };
+
+// What a parameter is to the computation. A use has each at most once.
+enum class WeightRole : uint8_t {
+  tokens,     // the embedding; a tied head's matrix too
+  positions,  // learned
+  norm1,
+  norm1_bias,
+  query_key_value,  // gpt2: one matrix, input by output, as Hugging Face's Conv1D has all of gpt2's
+  query_key_value_bias,
+  query,  // llama: output by input
+  query_bias,
+  key,
+  key_bias,
+  value,
+  value_bias,
+  query_norm,
+  key_norm,
+  out,
+  out_bias,
+  norm2,
+  norm2_bias,
+  gate,
+  gate_bias,
+  up,
+  up_bias,
+  down,
+  down_bias,
+  last_norm,
+  last_norm_bias,
+  head,
+};
+constexpr uint32_t kWeightRoles = static_cast<uint32_t>(WeightRole::head) + 1;
+
+struct ModelParameter {
+  std::string name;  // Hugging Face's
+  WeightRole role = WeightRole::tokens;
+  std::vector<uint64_t> shape;
+  Initial initial = Initial::normal;
+  double deviation = 0;
+  bool trainable = true;
+  uint64_t first_element = 0;
+  uint64_t elements = 0;
+};
+
+struct ModelUnit {
+  std::string name;
+  std::vector<ModelParameter> parameters;  // in the order of their elements
+  uint64_t elements = 0;                   // padded as each parameter is
+
+  bool trainable() const;
+};
+
+enum class UseKind : uint8_t { embedding, block, head };
+
+struct ModelUse {
+  std::string name;
+  UseKind kind = UseKind::block;
+  uint32_t layer = 0;           // of a block
+  std::vector<uint32_t> units;  // its own first
+};
+
+struct Model {
+  ModelConfig config;
+  Dtype dtype = Dtype::bf16;
+  std::vector<ModelUnit> units;
+  std::vector<ModelUse> uses;  // in forward order
+
+  // Without padding; a tied head counts once.
+  uint64_t parameters() const;
+};
+
+// REQUIRES: the config came from parse_model_config() or says as much as it would.
+Model make_model(const ModelConfig& config, Dtype dtype);
+
+}  // namespace penstock::trainer

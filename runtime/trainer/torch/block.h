@@ -1,0 +1,24 @@
+// Transformer blocks as pure functions of weights and hidden values.
+#pragma once
+
+#include "runtime/trainer/torch/functions.h"
+#include "runtime/trainer/torch/tensors.h"
+
+namespace penstock::trainer {
+
+// What dropout is drawn by, besides the place in the model. Not training: nothing is dropped.
+struct DropoutKeys {
+  bool training = false;
+  uint64_t seed = 0, step = 0, micro_batch = 0;
+
+  uint64_t of(uint32_t use, uint32_t site) const;
+};
+
+// hidden [batch, length, hidden] before block `layer` becomes the same behind it.
+at::Tensor block_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
+                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys);
+
+// The norm before the head.
+at::Tensor last_norm(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden);
+
+}  // namespace penstock::trainer

@@ -1,0 +1,192 @@
+#include "runtime/trainer/torch/functions.h"
+
+#include "runtime/trainer/torch/autograd.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mean.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/sin.h>
+#include <ATen/ops/softmax.h>
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/trainer/counter_random.h"
+#include "tiering/check.h"
+
+namespace penstock::trainer {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct RmsNorm : torch::autograd::Function<RmsNorm> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+    const at::Tensor wide = x.to(at::kFloat);
+    const at::Tensor scale = at::rsqrt((wide * wide).mean(-1, true).add_(epsilon));
+    context->save_for_backward({x, weight, scale});
+    return (wide * scale).to(x.scalar_type()).mul(weight);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &weight = saved[1], &scale = saved[2];
+    const at::Tensor normed = saved[0].to(at::kFloat).mul(scale), wide = gradients[0].to(at::kFloat);
+    at::Tensor of_x, of_weight;
+    if (context->needs_input_grad(1)) {
+      at::Tensor products = wide * normed;
+      of_weight = products.reshape({-1, products.size(-1)}).sum(0).to(weight.scalar_type());
+    }
+    if (context->needs_input_grad(0)) {
+      const at::Tensor inner = wide * weight.to(at::kFloat);
+      const at::Tensor along = (inner * normed).mean(-1, true);
+      of_x = inner.sub(normed * along).mul_(scale).to(saved[0].scalar_type());
+    }
+    return {of_x, of_weight, at::Tensor()};
+  }
+};
+
+at::Tensor turned(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
+  const int64_t pairs = x.size(-1) / 2;
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor first = wide.narrow(-1, 0, pairs), second = wide.narrow(-1, pairs, pairs);
+  return at::cat(std::vector<at::Tensor>{first * cosine - second * sine, second * cosine + first * sine}, -1)
+      .to(x.scalar_type());
+}
+
+struct Rotate : torch::autograd::Function<Rotate> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& cosine,
+                            const at::Tensor& sine) {
+    // Constants that outlive the graph: not saved as activations are.
+    context->saved_data["cosine"] = cosine;
+    context->saved_data["sine"] = sine;
+    return turned(x, cosine, sine);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const at::Tensor cosine = context->saved_data["cosine"].toTensor(), sine = context->saved_data["sine"].toTensor();
+    return {turned(gradients[0], cosine, sine.neg()), at::Tensor(), at::Tensor()};
+  }
+};
+
+// Kept where the stream's number is at or above p * 2^32.
+uint32_t drop_threshold(double p) { return static_cast<uint32_t>(std::lround(p * 4294967296.0)); }
+
+at::Tensor masked(const at::Tensor& given, double p, uint64_t key) {
+  CHECK(given.is_cpu(), "dropout is drawn in host memory only");
+  const at::Tensor x = given.contiguous();
+  at::Tensor y = at::empty_like(x);
+  const uint32_t threshold = drop_threshold(p);
+  const float scale = static_cast<float>(1 / (1 - p));
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropped", [&] {
+    const scalar_t* from = x.const_data_ptr<scalar_t>();
+    scalar_t* to = y.mutable_data_ptr<scalar_t>();
+    at::parallel_for(0, x.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const bool kept = stream_bits(key, static_cast<uint64_t>(i)) >= threshold;
+        to[i] = kept ? static_cast<scalar_t>(static_cast<float>(from[i]) * scale) : scalar_t(0);
+      }
+    });
+  });
+  return y;
+}
+
+struct Drop : torch::autograd::Function<Drop> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, double p, int64_t key) {
+    context->saved_data["p"] = p;
+    context->saved_data["key"] = key;
+    return masked(x, p, static_cast<uint64_t>(key));
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const double p = context->saved_data["p"].toDouble();
+    const auto key = static_cast<uint64_t>(context->saved_data["key"].toInt());
+    return {masked(gradients[0], p, key), at::Tensor(), at::Tensor()};
+  }
+};
+
+// [length, length], true where the row's position sees the column's.
+at::Tensor seen(int64_t length, uint32_t window, const at::Device& device) {
+  const at::Tensor position = at::arange(length, at::TensorOptions(at::kLong).device(device));
+  const at::Tensor behind = position.unsqueeze(1) - position.unsqueeze(0);
+  at::Tensor mask = behind.ge(0);
+  return window == 0 ? mask : mask.logical_and_(behind.lt(static_cast<int64_t>(window)));
+}
+
+// All weights of attention at once: the one way to drop some of them by number.
+at::Tensor attended_openly(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                           const AttentionShape& shape) {
+  at::Tensor scores = at::matmul(query, key.transpose(-1, -2)).to(at::kFloat).mul(shape.scale);
+  scores = scores.masked_fill(seen(query.size(-2), shape.window, query.device()).logical_not(),
+                              -std::numeric_limits<float>::infinity());
+  const at::Tensor weights = at::softmax(scores, -1).to(value.scalar_type());
+  return at::matmul(dropped(weights, shape.dropout, shape.dropout_key), value);
+}
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
+  return RmsNorm::apply(x, weight, epsilon);
+}
+
+Positions make_positions(const ModelConfig& config, int64_t length) {
+  Positions positions;
+  if (config.block != BlockKind::llama) return positions;
+  std::vector<float> frequencies = rope_frequencies(config, static_cast<uint64_t>(length));
+  const at::Tensor frequency =
+      at::from_blob(frequencies.data(), {static_cast<int64_t>(frequencies.size())}, at::kFloat);
+  const at::Tensor angles = at::outer(at::arange(length, at::kFloat), frequency).unsqueeze(1);
+  positions.cosine = at::cos(angles) * config.rope.attention_factor;
+  positions.sine = at::sin(angles) * config.rope.attention_factor;
+  return positions;
+}
+
+at::Tensor rotated(const at::Tensor& x, const Positions& positions) {
+  return Rotate::apply(x, positions.cosine, positions.sine);
+}
+
+at::Tensor dropped(const at::Tensor& x, double p, uint64_t key) {
+  return p == 0 ? x : Drop::apply(x, p, static_cast<int64_t>(key));
+}
+
+// The queries that share a key are given to attention as the heads of a batch of their own, whose key they share by a
+// stride of 0: attention on CPUs would repeat keys and values otherwise.
+at::Tensor attended(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                    const AttentionShape& shape) {
+  const int64_t batch = query.size(0), length = query.size(1), heads = query.size(2), size = query.size(3);
+  const int64_t groups = key.size(2), share = heads / groups;
+  const std::vector<int64_t> grouped = {batch * groups, share, length, size};
+  auto shared = [&](const at::Tensor& x) {
+    return x.transpose(1, 2).reshape({batch * groups, 1, length, size}).expand(grouped);
+  };
+  at::Tensor q, k, v;
+  if (share == 1) {
+    q = query.transpose(1, 2), k = key.transpose(1, 2), v = value.transpose(1, 2);
+  } else {
+    q = query.view({batch, length, groups, share, size}).permute({0, 2, 3, 1, 4}).reshape(grouped);
+    k = shared(key), v = shared(value);
+  }
+  at::Tensor out;
+  if (shape.dropout > 0) {
+    out = attended_openly(q, k, v, shape);
+  } else if (shape.window == 0 || shape.window >= length) {
+    out = at::scaled_dot_product_attention(q, k, v, {}, 0, /*is_causal=*/true, shape.scale);
+  } else {
+    out = at::scaled_dot_product_attention(q, k, v, seen(length, shape.window, q.device()), 0, /*is_causal=*/false,
+                                           shape.scale);
+  }
+  return out.view({batch, heads, length, size}).transpose(1, 2).reshape({batch, length, heads * size});
+}
+
+}  // namespace penstock::trainer

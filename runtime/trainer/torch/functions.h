@@ -1,0 +1,40 @@
+// The functions that blocks are made of and LibTorch has not: each knows its own gradient, so that backward needs
+// little of forward, and computes the same in every release of LibTorch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "runtime/trainer/model_config.h"
+
+namespace penstock::trainer {
+
+// x / root mean square of x over the last dimension, computed in fp32, rounded, times `weight`.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+
+// What positions mean to a sequence of one length.
+struct Positions {
+  at::Tensor cosine, sine;  // [length, 1, pairs] fp32; undefined where positions are learned
+};
+Positions make_positions(const ModelConfig& config, int64_t length);
+
+// Rotates the pairs (i, i + head_size / 2) of x [batch, length, heads, head_size]; computed in fp32 and rounded once.
+at::Tensor rotated(const at::Tensor& x, const Positions& positions);
+
+// Zero with probability `p`, else x / (1 - p); element i by the i-th number of stream `key`. Backward draws the same
+// numbers again.
+at::Tensor dropped(const at::Tensor& x, double p, uint64_t key);
+
+struct AttentionShape {
+  double scale = 1;
+  uint32_t window = 0;  // positions that one sees, itself included; 0: all before it
+  double dropout = 0;   // of the attention's weights; then their whole matrix is in memory
+  uint64_t dropout_key = 0;
+};
+// Causal attention of query [batch, length, heads, size] to key and value [batch, length, kv_heads, size]; gives
+// [batch, length, heads * size].
+at::Tensor attended(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                    const AttentionShape& shape);
+
+}  // namespace penstock::trainer

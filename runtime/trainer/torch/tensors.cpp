@@ -1,0 +1,63 @@
+#include "runtime/trainer/torch/tensors.h"
+
+#include <ATen/ops/from_blob.h>
+
+namespace penstock::trainer {
+
+at::ScalarType scalar_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::fp32:
+      return at::kFloat;
+    case Dtype::bf16:
+      return at::kBFloat16;
+    case Dtype::fp16:
+      return at::kHalf;
+    default:
+      CHECK(false, "a model computes in fp32, bf16 or fp16");
+      return at::kFloat;
+  }
+}
+
+Dtype dtype_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return Dtype::fp32;
+    case at::kBFloat16:
+      return Dtype::bf16;
+    case at::kHalf:
+      return Dtype::fp16;
+    default:
+      CHECK(false, "gradients are fp32, bf16 or fp16");
+      return Dtype::fp32;
+  }
+}
+
+WeightTensors views_of(const Model& model, std::span<const UnitWeights> weights) {
+  WeightTensors tensors;
+  const uint64_t element_bytes = bytes_of(model.dtype);
+  for (const UnitWeights& held : weights) {
+    const ModelUnit& unit = model.units.at(held.unit);
+    CHECK(held.elements >= unit.elements, "unit '", unit.name, "' was lent with ", held.elements, " elements, has ",
+          unit.elements);
+    CHECK(reinterpret_cast<uintptr_t>(held.data) % 64 == 0, "unit '", unit.name,
+          "' does not begin at a multiple of 64 B");
+    for (const ModelParameter& parameter : unit.parameters) {
+      auto* data = const_cast<std::byte*>(held.data) + parameter.first_element * element_bytes;
+      const std::vector<int64_t> shape(parameter.shape.begin(), parameter.shape.end());
+      tensors[parameter.role] = at::from_blob(data, shape, at::TensorOptions(scalar_type(model.dtype)));
+    }
+  }
+  return tensors;
+}
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  CHECK(tensor.is_contiguous() && tensor.is_cpu(), "bytes are taken of contiguous tensors in host memory");
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+std::span<std::byte> bytes_of(at::Tensor& tensor) {
+  CHECK(tensor.is_contiguous() && tensor.is_cpu(), "bytes are taken of contiguous tensors in host memory");
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+}  // namespace penstock::trainer

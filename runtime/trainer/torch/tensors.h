@@ -1,0 +1,35 @@
+// Views of units' weights as tensors, and what all computations share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "runtime/trainer/engine_verbs.h"
+#include "runtime/trainer/model.h"
+
+namespace penstock::trainer {
+
+// What a use computes with, by role; undefined where the model has no such parameter. They are views: nothing is
+// copied.
+struct WeightTensors {
+  std::array<at::Tensor, kWeightRoles> by_role;
+
+  const at::Tensor& operator[](WeightRole role) const { return by_role[static_cast<uint32_t>(role)]; }
+  at::Tensor& operator[](WeightRole role) { return by_role[static_cast<uint32_t>(role)]; }
+};
+
+at::ScalarType scalar_type(Dtype dtype);
+Dtype dtype_of(const at::Tensor& tensor);
+
+// The use's parameters in `weights`, which are those of its units in their order. What of another unit's parameters has
+// no part in the computation is among them and does no harm.
+WeightTensors views_of(const Model& model, std::span<const UnitWeights> weights);
+
+// The bytes of a contiguous tensor in host memory.
+std::span<const std::byte> bytes_of(const at::Tensor& tensor);
+std::span<std::byte> bytes_of(at::Tensor& tensor);
+
+}  // namespace penstock::trainer

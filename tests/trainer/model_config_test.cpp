@@ -1,0 +1,118 @@
+#include "runtime/trainer/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/trainer/model.h"
+
+namespace penstock::trainer {
+namespace {
+
+constexpr const char* kLlama =
+    R"("hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+       "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5)";
+
+std::string config_of(const std::string& architecture, const std::string& more = "") {
+  return R"({"architectures": [")" + architecture + R"("], )" + kLlama + (more.empty() ? "" : ", " + more) + "}";
+}
+
+TEST(ModelConfig, CountsTheParametersOfPublishedModels) {
+  EXPECT_EQ(make_model(*parse_model_config(config_of("LlamaForCausalLM")), Dtype::bf16).parameters(), 8'030'261'248u);
+  EXPECT_EQ(make_model(*parse_model_config(R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12,
+                                                "vocab_size": 50257, "n_positions": 1024})"),
+                       Dtype::bf16)
+                .parameters(),
+            124'439'808u);
+  EXPECT_EQ(make_model(*parse_model_config(R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896,
+                "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+                "vocab_size": 151936, "max_position_embeddings": 32768, "tie_word_embeddings": true})"),
+                       Dtype::bf16)
+                .parameters(),
+            494'032'768u);
+  EXPECT_EQ(make_model(*parse_model_config(R"({"architectures": ["Qwen3ForCausalLM"], "hidden_size": 1024,
+                "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+                "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": true})"),
+                       Dtype::bf16)
+                .parameters(),
+            596'049'920u);
+}
+
+TEST(ModelConfig, StartsEveryParameterWhereTheEngineWantsIt) {
+  const Model model = make_model(*parse_model_config(config_of("MistralForCausalLM")), Dtype::bf16);
+  ASSERT_EQ(model.units.size(), 34u);
+  for (const ModelUnit& unit : model.units) {
+    uint64_t end = 0;
+    for (const ModelParameter& parameter : unit.parameters) {
+      EXPECT_EQ(parameter.first_element % kParameterAlignmentElements, 0u) << parameter.name;
+      EXPECT_GE(parameter.first_element, end) << parameter.name;
+      end = parameter.first_element + parameter.elements;
+    }
+    EXPECT_LE(end, unit.elements);
+  }
+}
+
+TEST(ModelConfig, ATiedHeadReadsTheEmbeddingsUnit) {
+  const Model tied =
+      make_model(*parse_model_config(config_of("LlamaForCausalLM", R"("tie_word_embeddings": true)")), Dtype::bf16);
+  EXPECT_EQ(tied.uses.back().units, (std::vector<uint32_t>{33, 0}));
+  const Model untied = make_model(*parse_model_config(config_of("LlamaForCausalLM")), Dtype::bf16);
+  EXPECT_EQ(untied.uses.back().units, (std::vector<uint32_t>{33}));
+}
+
+// transformers 5 writes "rope_parameters", those before it "rope_theta" and "rope_scaling" with "type" or "rope_type".
+TEST(ModelConfig, ReadsRopeScalingAsOldAndNewConfigsHaveIt) {
+  const char* scaling = R"("factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                           "original_max_position_embeddings": 8192)";
+  const auto newer = parse_model_config(
+      config_of("LlamaForCausalLM",
+                text(R"("rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, )", scaling, "}")));
+  const auto older = parse_model_config(config_of(
+      "LlamaForCausalLM", text(R"("rope_theta": 500000.0, "rope_scaling": {"type": "llama3", )", scaling, "}")));
+  ASSERT_TRUE(newer.ok()) << newer.status().message();
+  ASSERT_TRUE(older.ok()) << older.status().message();
+  EXPECT_EQ(rope_frequencies(*newer, 100), rope_frequencies(*older, 100));
+  EXPECT_EQ(newer->rope.theta, 500000);
+  EXPECT_NE(rope_frequencies(*newer, 100), rope_frequencies(*parse_model_config(config_of("LlamaForCausalLM")), 100));
+}
+
+TEST(ModelConfig, WindowsAreOfTheLayersThatHaveThem) {
+  const auto mistral = parse_model_config(config_of("MistralForCausalLM", R"("sliding_window": 4096)"));
+  EXPECT_EQ(mistral->windows, std::vector<uint32_t>(32, 4096));
+  const auto off = parse_model_config(config_of("Qwen2ForCausalLM", R"("sliding_window": 4096)"));
+  EXPECT_EQ(off->windows, std::vector<uint32_t>(32, 0));
+  const auto on = parse_model_config(
+      config_of("Qwen2ForCausalLM", R"("sliding_window": 4096, "use_sliding_window": true, "max_window_layers": 30)"));
+  EXPECT_EQ(on->windows[29], 0u);
+  EXPECT_EQ(on->windows[30], 4096u);
+  EXPECT_EQ(parse_model_config(config_of("LlamaForCausalLM", R"("sliding_window": 4096)"))->windows[0], 0u);
+}
+
+TEST(ModelConfig, RefusesWhatItDoesNotComputeByItsName) {
+  const std::pair<std::string, std::string> cases[] = {
+      {config_of("MixtralForCausalLM"), "MixtralForCausalLM"},
+      {R"({"model_type": "phi3"})", "phi3"},
+      {"{}", "architecture"},
+      {"[]", "not a JSON object"},
+      {"{", "not a JSON object"},
+      {config_of("LlamaForCausalLM", R"("hidden_act": "gelu")"), "'gelu'"},
+      {config_of("LlamaForCausalLM", R"("rope_scaling": {"type": "longrope", "factor": 2})"), "'longrope'"},
+      {config_of("LlamaForCausalLM", R"("rope_scaling": {"type": "linear"})"), "factor"},
+      {config_of("LlamaForCausalLM", R"("head_dim": 127)"), "head_dim"},
+      {config_of("LlamaForCausalLM", R"("partial_rotary_factor": 0.5)"), "partial_rotary_factor"},
+      {R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64})", "num_hidden_layers"},
+      {R"({"architectures": ["LlamaForCausalLM"], "hidden_size": -64, "num_hidden_layers": 2})", "-64"},
+      {config_of("LlamaForCausalLM", R"("tie_word_embeddings": "yes")"), "tie_word_embeddings"},
+      {R"({"model_type": "gpt2", "n_embd": 10, "n_layer": 1, "n_head": 3, "vocab_size": 5, "n_positions": 4})",
+       "n_embd"},
+  };
+  for (const auto& [config, word] : cases) {
+    const auto model = parse_model_config(config);
+    ASSERT_FALSE(model.ok()) << config;
+    EXPECT_EQ(model.status().code(), Code::kUsage);
+    EXPECT_NE(model.status().message().find(word), std::string::npos) << model.status().message();
+  }
+  EXPECT_NE(parse_model_config(config_of("MixtralForCausalLM")).status().remedy().find("LlamaForCausalLM"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock::trainer
