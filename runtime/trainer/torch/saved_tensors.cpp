@@ -80,8 +80,8 @@ void hook_engine() {
 
 }  // namespace
 
-SavedTensors::SavedTensors(Keeping keeping, EngineVerbs& engine, uint32_t use, uint32_t micro_batch)
-    : keeping_(keeping), engine_(engine), use_(use), micro_batch_(micro_batch) {
+SavedTensors::SavedTensors(Dtype weights, Keeping keeping, EngineVerbs& engine, uint32_t use, uint32_t micro_batch)
+    : element_bytes_(bytes_of(weights)), keeping_(keeping), engine_(engine), use_(use), micro_batch_(micro_batch) {
   hook_engine();
 }
 
@@ -96,9 +96,8 @@ std::optional<SavedTensors::WeightPlace> SavedTensors::place_of(const at::Tensor
   const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
   for (size_t i = 0; i < lent_.size(); ++i) {
     const std::byte* begin = lent_[i].data;
-    // No element is smaller than 2 B and none larger than 4 B; activations are not allocated inside of lent memory.
-    if (begin != nullptr && data >= begin && data < begin + lent_[i].elements * 4 &&
-        static_cast<uint64_t>(data - begin) < lent_[i].elements * tensor.element_size())
+    const uint64_t bytes = lent_[i].elements * element_bytes_;
+    if (begin != nullptr && data >= begin && data < begin + bytes)
       return WeightPlace{i, static_cast<uint64_t>(data - begin)};
   }
   return std::nullopt;

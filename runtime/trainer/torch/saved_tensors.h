@@ -22,7 +22,7 @@ enum class Keeping : uint8_t { in_memory, with_engine };
 class SavedTensors : public std::enable_shared_from_this<SavedTensors> {
  public:
   // `engine` is used where they are kept with it, and outlives this.
-  SavedTensors(Keeping keeping, EngineVerbs& engine, uint32_t use, uint32_t micro_batch);
+  SavedTensors(Dtype weights, Keeping keeping, EngineVerbs& engine, uint32_t use, uint32_t micro_batch);
 
   // Where the weights lie from now on, until take_back(). The same units each time.
   void lend(std::span<const UnitWeights> weights);
@@ -62,6 +62,7 @@ class SavedTensors : public std::enable_shared_from_this<SavedTensors> {
   uint32_t put(const at::Tensor& tensor);
   c10::Storage get(uint32_t index);
 
+  const uint64_t element_bytes_;  // of weights
   const Keeping keeping_;
   EngineVerbs& engine_;
   const uint32_t use_, micro_batch_;

@@ -53,8 +53,9 @@ class BlockGraph : public ::testing::TestWithParam<std::tuple<SmallModel, Dtype>
     std::unique_ptr<UseGraph> graph;
     auto lent = *weights_.acquire(forward);
     if (way.recorded) {
-      graph = std::move(*UseGraph::record(model_, block(), lent, hidden_, HiddenGradient::needed,
-                                          std::make_shared<SavedTensors>(way.keeping, weights_, kUse, 1)));
+      graph =
+          std::move(*UseGraph::record(model_, block(), lent, hidden_, HiddenGradient::needed,
+                                      std::make_shared<SavedTensors>(model_.dtype, way.keeping, weights_, kUse, 1)));
       result = graph->take_result();
     } else {
       result = *forward_only(model_, block(), lent, hidden_);
@@ -109,7 +110,7 @@ TEST_P(BlockGraph, KeepRecomputeAndOffloadEqualAutogradOverPlainTensorsWhileTheW
 
 TEST_P(BlockGraph, OffloadLeavesNoActivationInMemoryAndPutsEachOnce) {
   const Passage forward{Direction::forward, kUse, 1};
-  auto saved = std::make_shared<SavedTensors>(Keeping::with_engine, weights_, kUse, 1);
+  auto saved = std::make_shared<SavedTensors>(model_.dtype, Keeping::with_engine, weights_, kUse, 1);
   auto graph = *UseGraph::record(model_, block(), *weights_.acquire(forward), hidden_, HiddenGradient::needed, saved);
   const std::weak_ptr<SavedTensors> alive = saved;
   saved.reset();
@@ -127,11 +128,31 @@ TEST_P(BlockGraph, OffloadLeavesNoActivationInMemoryAndPutsEachOnce) {
 
 TEST_P(BlockGraph, ARefusedPutEndsForwardWithThatRefusal) {
   weights_.refuse_put_after_ = 2;
-  const auto graph =
-      UseGraph::record(model_, block(), *weights_.acquire({Direction::forward, kUse, 1}), hidden_,
-                       HiddenGradient::needed, std::make_shared<SavedTensors>(Keeping::with_engine, weights_, kUse, 1));
+  const auto graph = UseGraph::record(
+      model_, block(), *weights_.acquire({Direction::forward, kUse, 1}), hidden_, HiddenGradient::needed,
+      std::make_shared<SavedTensors>(model_.dtype, Keeping::with_engine, weights_, kUse, 1));
   ASSERT_FALSE(graph.ok());
   EXPECT_EQ(graph.status().message(), "no room for activations");
+}
+
+// Allocators put an activation right behind the weights now and then; of another dtype, it has fewer elements per byte.
+TEST(SavedTensors, WhatLiesBehindLentWeightsIsNotTakenForOne) {
+  const Model model = make_model(config_of(small_models()[0]), Dtype::bf16);
+  MovingWeights engine(model);
+  const uint64_t bytes = model.units[1].elements * 2;
+  std::vector<float> memory(bytes / 4 + 64 + 64, 3.0f);
+  auto* begin = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+  const UnitWeights lent[] = {{1, begin, model.units[1].elements}};
+  const at::Tensor behind = at::from_blob(begin + bytes, {16}, at::kFloat);
+  const UseFunction function = [&](const WeightTensors&, const at::Tensor& hidden) { return hidden * behind; };
+  auto graph = *UseGraph::record(model, function, lent, at::randn({16}), HiddenGradient::needed,
+                                 std::make_shared<SavedTensors>(Dtype::bf16, Keeping::in_memory, engine, 1, 0));
+  std::vector<float> elsewhere(memory.size(), 5.0f);
+  auto* other = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(elsewhere.data()) + 63) / 64 * 64);
+  const UnitWeights again[] = {{1, other, model.units[1].elements}};
+  const auto gradients = graph->backward(again, at::randn({16}).fill_(1));
+  ASSERT_TRUE(gradients.ok()) << gradients.status().message();
+  EXPECT_TRUE(at::equal(gradients->hidden, at::randn({16}).fill_(3)));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,0 +1,25 @@
+// What one micro-batch is made of.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace penstock::trainer {
+
+constexpr int32_t kIgnored = -100;  // a target that nothing is learnt from
+
+// Sequences of one length, one after another. targets[i] is what should follow tokens[i].
+struct MicroBatch {
+  int64_t sequences = 0;
+  int64_t length = 0;
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> targets;
+
+  uint64_t supervised() const {
+    uint64_t count = 0;
+    for (int32_t target : targets) count += target != kIgnored;
+    return count;
+  }
+};
+
+}  // namespace penstock::trainer

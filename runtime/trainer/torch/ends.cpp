@@ -1,0 +1,275 @@
+#include "runtime/trainer/torch/ends.h"
+
+#include "runtime/trainer/torch/autograd.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "runtime/trainer/torch/refusals.h"
+
+namespace penstock::trainer {
+namespace {
+
+// Where dropout is drawn in the embedding's use, which is number 0.
+constexpr uint32_t kEmbeddingSite = 0;
+
+// Runs of at most `chunk` of `all`; one run if chunk is 0.
+template <typename Function>
+void for_runs(int64_t all, int64_t chunk, Function function) {
+  const int64_t step = chunk > 0 ? chunk : std::max<int64_t>(all, 1);
+  for (int64_t first = 0; first < all; first += step) function(first, std::min(step, all - first));
+}
+
+const ModelParameter* trained(const Model& model, WeightRole role) {
+  for (const ModelUnit& unit : model.units)
+    for (const ModelParameter& parameter : unit.parameters)
+      if (parameter.role == role) return parameter.trainable ? &parameter : nullptr;
+  return nullptr;
+}
+
+WeightRole matrix_of(const ModelConfig& config) { return config.tied ? WeightRole::tokens : WeightRole::head; }
+
+// What the head computes with: normed hidden values of the supervised tokens alone, and what should follow them.
+struct Supervised {
+  at::Tensor rows;     // their places among all tokens; undefined if all are supervised
+  at::Tensor targets;  // int64
+  int64_t count = 0;
+};
+
+Supervised supervised_of(std::span<const int32_t> targets) {
+  Supervised found;
+  std::vector<int64_t> rows, wanted;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] == kIgnored) continue;
+    rows.push_back(static_cast<int64_t>(i));
+    wanted.push_back(targets[i]);
+  }
+  found.count = static_cast<int64_t>(rows.size());
+  auto tensor_of = [](const std::vector<int64_t>& values) {
+    at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions(at::kLong));
+    std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+    return tensor;
+  };
+  found.targets = tensor_of(wanted);
+  if (rows.size() != targets.size()) found.rows = tensor_of(rows);
+  return found;
+}
+
+at::Tensor flat(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+at::Tensor chosen(const at::Tensor& x, const Supervised& supervised) {
+  return supervised.rows.defined() ? x.index_select(0, supervised.rows) : x;
+}
+
+at::Tensor wide_logits(const at::Tensor& normed, const at::Tensor& matrix) {
+  return at::linear(normed, matrix).to(at::kFloat);
+}
+
+double summed_loss(const at::Tensor& logits, const at::Tensor& log_sums, const at::Tensor& targets) {
+  const at::Tensor wanted = logits.gather(1, targets.unsqueeze(1)).squeeze(1);
+  return (log_sums - wanted).sum(at::kDouble).item<double>();
+}
+
+// From logits in place: the gradient of scale x loss. `targets` outside of [0, columns) are in another run of columns.
+at::Tensor logit_gradient(at::Tensor logits, const at::Tensor& log_sums, const at::Tensor& targets, double scale,
+                          at::ScalarType type) {
+  logits.sub_(log_sums.unsqueeze(1)).exp_();
+  auto* values = logits.mutable_data_ptr<float>();
+  const auto* wanted = targets.const_data_ptr<int64_t>();
+  const int64_t columns = logits.size(1);
+  for (int64_t row = 0; row < logits.size(0); ++row)
+    if (wanted[row] >= 0 && wanted[row] < columns) values[row * columns + wanted[row]] -= 1;
+  return logits.mul_(scale).to(type);
+}
+
+// The head's matrix: loss and gradients from the normed hidden values.
+class HeadMatrix {
+ public:
+  HeadMatrix(at::Tensor matrix, at::Tensor normed, at::Tensor targets, double scale, const EndChunks& chunks)
+      : matrix_(std::move(matrix)),
+        normed_(std::move(normed)),
+        targets_(std::move(targets)),
+        scale_(scale),
+        chunks_(chunks) {}
+
+  // Every run of tokens once: their logits give loss and both gradients.
+  Status at_once(bool with_rows, WeightRole role, const TakeRows& take) {
+    const int64_t tokens = normed_.size(0);
+    const bool one_run = chunks_.tokens == 0 || chunks_.tokens >= tokens;
+    of_normed_ = at::empty(normed_.sizes(), normed_.options());
+    at::Tensor rows;
+    for_runs(tokens, chunks_.tokens, [&](int64_t first, int64_t count) {
+      const at::Tensor part = normed_.narrow(0, first, count), wanted = targets_.narrow(0, first, count);
+      const at::Tensor logits = wide_logits(part, matrix_), log_sums = at::logsumexp(logits, std::vector<int64_t>{1});
+      loss_ += summed_loss(logits, log_sums, wanted);
+      const at::Tensor gradient = logit_gradient(logits, log_sums, wanted, scale_, normed_.scalar_type());
+      of_normed_.narrow(0, first, count).copy_(at::mm(gradient, matrix_));
+      if (!with_rows) return;
+      const at::Tensor product = at::mm(gradient.t(), part);
+      if (one_run)
+        rows = product;
+      else
+        rows = rows.defined() ? rows.add_(product) : product.to(at::kFloat);
+    });
+    if (!with_rows) return Status();
+    if (!rows.defined()) rows = at::zeros(matrix_.sizes(), matrix_.options());
+    return take(role, 0, rows.to(matrix_.scalar_type()));
+  }
+
+  // Logits a first time for loss and sums, a second time by runs of the vocabulary.
+  Status by_rows(bool with_rows, WeightRole role, const TakeRows& take) {
+    const int64_t tokens = normed_.size(0);
+    const at::Tensor log_sums = at::empty({tokens}, at::TensorOptions(at::kFloat));
+    for_runs(tokens, chunks_.tokens, [&](int64_t first, int64_t count) {
+      const at::Tensor logits = wide_logits(normed_.narrow(0, first, count), matrix_);
+      log_sums.narrow(0, first, count).copy_(at::logsumexp(logits, std::vector<int64_t>{1}));
+      loss_ += summed_loss(logits, log_sums.narrow(0, first, count), targets_.narrow(0, first, count));
+    });
+    at::Tensor wide = at::zeros(normed_.sizes(), at::TensorOptions(at::kFloat));
+    Status status;
+    for_runs(matrix_.size(0), chunks_.rows, [&](int64_t first_row, int64_t row_count) {
+      if (!status.ok()) return;
+      const at::Tensor part_of_matrix = matrix_.narrow(0, first_row, row_count);
+      at::Tensor rows = at::zeros(part_of_matrix.sizes(), at::TensorOptions(at::kFloat));
+      for_runs(tokens, chunks_.tokens, [&](int64_t first, int64_t count) {
+        const at::Tensor part = normed_.narrow(0, first, count);
+        const at::Tensor gradient =
+            logit_gradient(wide_logits(part, part_of_matrix), log_sums.narrow(0, first, count),
+                           targets_.narrow(0, first, count) - first_row, scale_, normed_.scalar_type());
+        wide.narrow(0, first, count).add_(at::mm(gradient, part_of_matrix));
+        if (with_rows) rows.add_(at::mm(gradient.t(), part));
+      });
+      if (with_rows) status = take(role, first_row, rows.to(matrix_.scalar_type()));
+    });
+    of_normed_ = wide.to(normed_.scalar_type());
+    return status;
+  }
+
+  double loss() const { return loss_; }
+  const at::Tensor& of_normed() const { return of_normed_; }
+
+ private:
+  const at::Tensor matrix_, normed_, targets_;
+  const double scale_;
+  const EndChunks chunks_;
+  double loss_ = 0;
+  at::Tensor of_normed_;
+};
+
+}  // namespace
+
+at::Tensor token_tensor(const MicroBatch& batch) {
+  at::Tensor tokens = at::empty({batch.sequences, batch.length}, at::TensorOptions(at::kLong));
+  std::copy(batch.tokens.begin(), batch.tokens.end(), tokens.mutable_data_ptr<int64_t>());
+  return tokens;
+}
+
+at::Tensor embedding_forward(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& tokens,
+                             const DropoutKeys& keys) {
+  c10::AutoGradMode not_recorded(false);
+  at::Tensor hidden =
+      weights[WeightRole::tokens].index_select(0, tokens.reshape({-1})).view({tokens.size(0), tokens.size(1), -1});
+  if (weights[WeightRole::positions].defined())
+    hidden = hidden + weights[WeightRole::positions].narrow(0, 0, tokens.size(1));
+  return dropped(hidden, keys.training ? config.embedding_dropout : 0, keys.of(0, kEmbeddingSite));
+}
+
+Status embedding_backward(const Model& model, const at::Tensor& tokens, at::Tensor gradient, const DropoutKeys& keys,
+                          const EndChunks& chunks, const TakeRows& take) {
+  c10::AutoGradMode not_recorded(false);
+  const ModelConfig& config = model.config;
+  gradient = dropped(gradient, keys.training ? config.embedding_dropout : 0, keys.of(0, kEmbeddingSite));
+  const at::Tensor wide = gradient.to(at::kFloat);
+  const at::ScalarType type = scalar_type(model.dtype);
+  Status status;
+  if (trained(model, WeightRole::tokens) != nullptr) {
+    const at::Tensor all = tokens.reshape({-1}), values = flat(wide);
+    for_runs(config.vocab, chunks.rows, [&](int64_t first, int64_t count) {
+      if (!status.ok()) return;
+      at::Tensor rows = at::zeros({count, values.size(1)}, at::TensorOptions(at::kFloat));
+      const at::Tensor here = all.ge(first).logical_and_(all.lt(first + count)).nonzero().squeeze(1);
+      if (here.numel() > 0) rows.index_add_(0, all.index_select(0, here) - first, values.index_select(0, here));
+      status = take(WeightRole::tokens, first, rows.to(type));
+    });
+  }
+  PENSTOCK_TRY(status);
+  if (trained(model, WeightRole::positions) != nullptr) {
+    at::Tensor rows = at::zeros({config.positions, wide.size(2)}, at::TensorOptions(at::kFloat));
+    for (int64_t sequence = 0; sequence < wide.size(0); ++sequence)
+      rows.narrow(0, 0, wide.size(1)).add_(wide.select(0, sequence));
+    PENSTOCK_TRY(take(WeightRole::positions, 0, rows.to(type)));
+  }
+  return Status();
+}
+
+at::Tensor head_logits(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden) {
+  c10::AutoGradMode not_recorded(false);
+  return at::linear(flat(last_norm(config, weights, hidden)), weights[matrix_of(config)]);
+}
+
+double head_loss(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden,
+                 std::span<const int32_t> targets, const EndChunks& chunks) {
+  c10::AutoGradMode not_recorded(false);
+  const Supervised supervised = supervised_of(targets);
+  const at::Tensor normed = chosen(flat(last_norm(config, weights, hidden)), supervised);
+  double loss = 0;
+  for_runs(supervised.count, chunks.tokens, [&](int64_t first, int64_t count) {
+    const at::Tensor logits = wide_logits(normed.narrow(0, first, count), weights[matrix_of(config)]);
+    loss +=
+        summed_loss(logits, at::logsumexp(logits, std::vector<int64_t>{1}), supervised.targets.narrow(0, first, count));
+  });
+  return loss;
+}
+
+Result<HeadBackward> head_backward(const Model& model, const WeightTensors& weights, const at::Tensor& hidden,
+                                   std::span<const int32_t> targets, double scale, NeedsHidden need,
+                                   const EndChunks& chunks, const TakeRows& take) {
+  const ModelConfig& config = model.config;
+  const Supervised supervised = supervised_of(targets);
+  const WeightRole norm_roles[] = {WeightRole::last_norm, WeightRole::last_norm_bias};
+  WeightTensors leaves = weights;
+  std::vector<at::Tensor> inputs;
+  std::vector<WeightRole> roles;
+  for (WeightRole role : norm_roles) {
+    if (!leaves[role].defined() || trained(model, role) == nullptr) continue;
+    leaves[role] = leaves[role].detach().requires_grad_();
+    inputs.push_back(leaves[role]);
+    roles.push_back(role);
+  }
+  at::Tensor leaf = hidden.detach();
+  if (need == NeedsHidden::yes) inputs.push_back(leaf.requires_grad_());
+  at::Tensor normed;
+  {
+    c10::AutoGradMode recorded(true);
+    normed = flat(last_norm(config, leaves, leaf));
+  }
+  HeadBackward result;
+  at::Tensor of_normed;
+  {
+    c10::AutoGradMode not_recorded(false);
+    const WeightRole role = matrix_of(config);
+    const bool with_rows = trained(model, role) != nullptr;
+    HeadMatrix head(weights[role], chosen(normed.detach(), supervised), supervised.targets, scale, chunks);
+    PENSTOCK_TRY(chunks.rows == 0 || chunks.rows >= config.vocab ? head.at_once(with_rows, role, take)
+                                                                 : head.by_rows(with_rows, role, take));
+    result.loss = head.loss();
+    of_normed = head.of_normed();
+    if (supervised.rows.defined())
+      of_normed = at::zeros(normed.sizes(), normed.options()).index_copy_(0, supervised.rows, of_normed);
+  }
+  if (inputs.empty()) return result;
+  std::vector<at::Tensor> gradients = torch::autograd::grad({normed}, inputs, {of_normed});
+  for (size_t i = 0; i < roles.size(); ++i) PENSTOCK_TRY(take(roles[i], 0, gradients[i].contiguous()));
+  if (need == NeedsHidden::yes) result.hidden = std::move(gradients.back());
+  return result;
+}
+
+}  // namespace penstock::trainer

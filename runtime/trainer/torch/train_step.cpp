@@ -1,0 +1,312 @@
+#include "runtime/trainer/torch/train_step.h"
+
+#include "runtime/trainer/torch/autograd.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "runtime/trainer/torch/ends.h"
+#include "runtime/trainer/torch/refusals.h"
+#include "runtime/trainer/torch/use_graph.h"
+
+namespace penstock::trainer {
+
+struct TrainStep::UnderWay {
+  using Place = std::pair<uint32_t, uint32_t>;  // use, micro-batch
+
+  std::span<const MicroBatch> batches;
+  DropoutKeys keys;
+  double scale = 0;                        // of each token's loss
+  std::vector<at::Tensor> tokens;          // by micro-batch
+  std::vector<at::Tensor> hidden;          // by micro-batch: as far as forward has come
+  std::vector<at::Tensor> gradients;       // by micro-batch: as far as backward has come
+  std::vector<double> losses;              // by micro-batch
+  std::map<Place, at::Tensor> boundaries;  // of uses that are recomputed
+  std::map<Place, std::unique_ptr<UseGraph>> graphs;
+  std::map<int64_t, Positions> positions;  // by length
+
+  DropoutKeys keys_of(uint32_t micro_batch) const {
+    DropoutKeys own = keys;
+    own.micro_batch = micro_batch;
+    return own;
+  }
+  const Positions& positions_of(const ModelConfig& config, int64_t length) {
+    auto [found, added] = positions.try_emplace(length);
+    if (added) found->second = make_positions(config, length);
+    return found->second;
+  }
+};
+
+namespace {
+
+const ModelParameter& parameter_of(const ModelUnit& unit, WeightRole role) {
+  const auto found = std::find_if(unit.parameters.begin(), unit.parameters.end(),
+                                  [role](const ModelParameter& parameter) { return parameter.role == role; });
+  CHECK(found != unit.parameters.end(), "unit '", unit.name, "' has no parameter of role ", static_cast<int>(role));
+  return *found;
+}
+
+// The unit of the use that has a parameter of the role: its own, or the one that it shares.
+uint32_t unit_of(const Model& model, const ModelUse& use, WeightRole role) {
+  for (uint32_t unit : use.units)
+    for (const ModelParameter& parameter : model.units[unit].parameters)
+      if (parameter.role == role) return unit;
+  CHECK(false, "use '", use.name, "' has no parameter of role ", static_cast<int>(role));
+  return 0;
+}
+
+Status give(EngineVerbs& engine, const Passage& passage, uint32_t unit, uint64_t first, const at::Tensor& values) {
+  const at::Tensor whole = values.contiguous();
+  return engine.gradient(passage, unit, first, dtype_of(whole), bytes_of(whole));
+}
+
+}  // namespace
+
+TrainStep::TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoices& choices,
+                     std::vector<ActivationChoice> activations)
+    : model_(model), engine_(engine), choices_(choices), activations_(std::move(activations)) {
+  CHECK(activations_.size() == model.uses.size(), activations_.size(), " choices for ", model.uses.size(), " uses");
+  while (lowest_trained_ < model_.uses.size()) {
+    const std::vector<uint32_t>& units = model_.uses[lowest_trained_].units;
+    if (std::any_of(units.begin(), units.end(), [&](uint32_t unit) { return model_.units[unit].trainable(); })) break;
+    ++lowest_trained_;
+  }
+}
+
+TrainStep::~TrainStep() = default;
+
+Status TrainStep::check(std::span<const MicroBatch> batches) const {
+  const ModelConfig& config = model_.config;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const MicroBatch& batch = batches[i];
+    const auto tokens = static_cast<size_t>(batch.sequences * batch.length);
+    if (batch.sequences < 1 || batch.length < 1 || batch.tokens.size() != tokens || batch.targets.size() != tokens)
+      return Status(Code::kUsage,
+                    text("micro-batch ", i, ": ", batch.tokens.size(), " tokens and ", batch.targets.size(),
+                         " targets, expected ", batch.sequences, " x ", batch.length, " of both"));
+    if (config.block == BlockKind::gpt2 && batch.length > config.positions)
+      return Status(Code::kUsage, text("micro-batch ", i, ": sequences of ", batch.length, " tokens, the model has ",
+                                       config.positions, " positions"));
+    for (size_t at = 0; at < tokens; ++at) {
+      const int64_t vocab = config.vocab, token = batch.tokens[at], target = batch.targets[at];
+      if (token < 0 || token >= vocab || ((target < 0 || target >= vocab) && target != kIgnored))
+        return Status(Code::kUsage, text("micro-batch ", i, ": token ", at, " is ", token, " with target ", target,
+                                         ", the vocabulary has ", vocab));
+    }
+  }
+  return Status();
+}
+
+Result<StepLoss> TrainStep::run(uint64_t step, std::span<const MicroBatch> batches, std::span<const Passage> order,
+                                double loss_scale) {
+  PENSTOCK_TRY(check(batches));
+  uint64_t supervised = 0;
+  for (const MicroBatch& batch : batches) supervised += batch.supervised();
+  UnderWay way;
+  way.batches = batches;
+  way.keys = {.training = true, .seed = choices_.seed, .step = step};
+  way.scale = supervised == 0 ? 0 : loss_scale / static_cast<double>(supervised);
+  return pass_all(way, order);
+}
+
+Result<StepLoss> TrainStep::evaluate(std::span<const MicroBatch> batches, std::span<const Passage> order) {
+  PENSTOCK_TRY(check(batches));
+  UnderWay way;
+  way.batches = batches;
+  return pass_all(way, order);
+}
+
+Result<StepLoss> TrainStep::pass_all(UnderWay& way, std::span<const Passage> order) {
+  const size_t count = way.batches.size();
+  way.hidden.resize(count), way.gradients.resize(count), way.losses.resize(count);
+  for (const MicroBatch& batch : way.batches) way.tokens.push_back(token_tensor(batch));
+  for (const Passage& passage : order) {
+    CHECK(passage.use < model_.uses.size() && passage.micro_batch < count, "a passage of use ", passage.use,
+          " and micro-batch ", passage.micro_batch, " of ", model_.uses.size(), " and ", count);
+    PENSTOCK_TRY(pass(way, passage).within(model_.uses[passage.use].name));
+  }
+  StepLoss loss;
+  for (size_t i = 0; i < count; ++i) {
+    loss.sum += way.losses[i];  // in this order, whatever that of the passages was
+    loss.supervised += way.batches[i].supervised();
+  }
+  return loss;
+}
+
+Status TrainStep::pass(UnderWay& way, const Passage& passage) {
+  PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(passage));
+  const Status status = without_exceptions(nullptr, [&] {
+    return passage.direction == Direction::forward ? pass_forward(way, passage, weights)
+                                                   : pass_backward(way, passage, weights);
+  });
+  const Status released = engine_.release(passage);
+  return status.ok() ? released : status;
+}
+
+Status TrainStep::pass_forward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
+  const uint32_t micro_batch = passage.micro_batch;
+  switch (model_.uses[passage.use].kind) {
+    case UseKind::embedding:
+      way.hidden[micro_batch] = embedding_forward(model_.config, views_of(model_, weights), way.tokens[micro_batch],
+                                                  way.keys_of(micro_batch));
+      return Status();
+    case UseKind::block:
+      return block_forward_of(way, passage, weights);
+    case UseKind::head:
+      if (way.keys.training) return Status();
+      way.losses[micro_batch] =
+          head_loss(model_.config, views_of(model_, weights), way.hidden[micro_batch], way.batches[micro_batch].targets,
+                    {.tokens = choices_.head_tokens, .rows = choices_.head_rows});
+      way.hidden[micro_batch].reset();
+      return Status();
+  }
+  return Status();
+}
+
+Status TrainStep::block_forward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
+  const auto [direction, use, micro_batch] = passage;
+  at::Tensor& hidden = way.hidden[micro_batch];
+  const Positions& positions = way.positions_of(model_.config, hidden.size(1));
+  const uint32_t layer = model_.uses[use].layer;
+  const DropoutKeys keys = way.keys_of(micro_batch);
+  // The record outlives this call.
+  const UseFunction function = [this, layer, &positions, keys](const WeightTensors& views, const at::Tensor& x) {
+    return block_forward(model_.config, layer, views, x, positions, keys);
+  };
+  const ActivationChoice choice = activations_[use];
+  const bool goes_back = way.keys.training && use >= lowest_trained_;
+  if (goes_back && !recomputes(choice)) {
+    const Keeping keeping = offloads(choice) ? Keeping::with_engine : Keeping::in_memory;
+    const HiddenGradient need = use > lowest_trained_ ? HiddenGradient::needed : HiddenGradient::not_needed;
+    PENSTOCK_TRY_ASSIGN(
+        graph, UseGraph::record(model_, function, weights, hidden, need,
+                                std::make_shared<SavedTensors>(model_.dtype, keeping, engine_, use, micro_batch)));
+    hidden = graph->take_result();
+    way.graphs[{use, micro_batch}] = std::move(graph);
+    return Status();
+  }
+  if (goes_back) {
+    if (offloads(choice)) PENSTOCK_TRY(engine_.put(use, micro_batch, 0, bytes_of(std::as_const(hidden))));
+    way.boundaries[{use, micro_batch}] = offloads(choice) ? at::Tensor() : hidden;
+  }
+  PENSTOCK_TRY_ASSIGN(result, forward_only(model_, function, weights, hidden));
+  hidden = result;
+  return Status();
+}
+
+Status TrainStep::pass_backward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
+  const auto [direction, use_number, micro_batch] = passage;
+  if (use_number < lowest_trained_) return Status();
+  const ModelUse& use = model_.uses[use_number];
+  const EndChunks chunks{.tokens = choices_.head_tokens, .rows = choices_.head_rows};
+  const TakeRows take = [&](WeightRole role, int64_t first_row, const at::Tensor& rows) {
+    const uint32_t unit = unit_of(model_, use, role);
+    const ModelParameter& parameter = parameter_of(model_.units[unit], role);
+    const uint64_t row_elements = parameter.elements / parameter.shape[0];
+    return give(engine_, passage, unit, parameter.first_element + static_cast<uint64_t>(first_row) * row_elements,
+                rows);
+  };
+  switch (use.kind) {
+    case UseKind::embedding:
+      return embedding_backward(model_, way.tokens[micro_batch], std::move(way.gradients[micro_batch]),
+                                way.keys_of(micro_batch), chunks, take);
+    case UseKind::block:
+      return block_backward_of(way, passage, weights);
+    case UseKind::head: {
+      const NeedsHidden need = use_number > lowest_trained_ ? NeedsHidden::yes : NeedsHidden::no;
+      PENSTOCK_TRY_ASSIGN(back, head_backward(model_, views_of(model_, weights), way.hidden[micro_batch],
+                                              way.batches[micro_batch].targets, way.scale, need, chunks, take));
+      way.losses[micro_batch] = back.loss;
+      way.gradients[micro_batch] = back.hidden;
+      way.hidden[micro_batch].reset();
+      return Status();
+    }
+  }
+  return Status();
+}
+
+Status TrainStep::block_backward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
+  const auto [direction, use, micro_batch] = passage;
+  const at::Tensor gradient = std::move(way.gradients[micro_batch]);
+  UseGradients gradients;
+  if (const auto graph = way.graphs.find({use, micro_batch}); graph != way.graphs.end()) {
+    PENSTOCK_TRY_ASSIGN(found, graph->second->backward(weights, gradient));
+    gradients = std::move(found);
+    way.graphs.erase(graph);
+  } else {
+    const auto boundary = way.boundaries.find({use, micro_batch});
+    CHECK(boundary != way.boundaries.end(), "backward of use ", use, " before its forward");
+    at::Tensor hidden = std::move(boundary->second);
+    way.boundaries.erase(boundary);
+    if (!hidden.defined()) {
+      hidden = at::empty(gradient.sizes(), gradient.options());
+      PENSTOCK_TRY(engine_.get(use, micro_batch, 0, bytes_of(hidden)));
+    }
+    const Positions& positions = way.positions_of(model_.config, hidden.size(1));
+    const DropoutKeys keys = way.keys_of(micro_batch);
+    const UseFunction function = [&](const WeightTensors& views, const at::Tensor& x) {
+      return block_forward(model_.config, model_.uses[use].layer, views, x, positions, keys);
+    };
+    const HiddenGradient need = use > lowest_trained_ ? HiddenGradient::needed : HiddenGradient::not_needed;
+    PENSTOCK_TRY_ASSIGN(found, recompute(model_, function, weights, hidden, need, gradient));
+    gradients = std::move(found);
+  }
+  const uint32_t unit = model_.uses[use].units.front();
+  for (size_t i = 0; i < gradients.parameters.size(); ++i) {
+    at::Tensor& values = gradients.parameters[i];
+    if (!values.defined()) continue;
+    PENSTOCK_TRY(give(engine_, passage, unit, model_.units[unit].parameters[i].first_element, values));
+    values.reset();
+  }
+  way.gradients[micro_batch] = std::move(gradients.hidden);
+  return Status();
+}
+
+std::vector<Passage> step_order(const Model& model, uint32_t micro_batches, uint32_t group) {
+  std::vector<Passage> order;
+  const auto uses = static_cast<uint32_t>(model.uses.size());
+  for (uint32_t first = 0; first < micro_batches; first += group) {
+    const uint32_t end = std::min(first + group, micro_batches);
+    for (uint32_t use = 0; use < uses; ++use)
+      for (uint32_t micro_batch = first; micro_batch < end; ++micro_batch)
+        order.push_back({Direction::forward, use, micro_batch});
+    for (uint32_t use = uses; use-- > 0;)
+      for (uint32_t micro_batch = first; micro_batch < end; ++micro_batch)
+        order.push_back({Direction::backward, use, micro_batch});
+  }
+  return order;
+}
+
+std::vector<Passage> evaluation_order(const Model& model, uint32_t micro_batches) {
+  std::vector<Passage> order;
+  for (uint32_t use = 0; use < model.uses.size(); ++use)
+    for (uint32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch)
+      order.push_back({Direction::forward, use, micro_batch});
+  return order;
+}
+
+Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engine, const MicroBatch& batch) {
+  return without_exceptions(nullptr, [&]() -> Result<std::vector<float>> {
+    const at::Tensor tokens = token_tensor(batch);
+    const Positions positions = make_positions(model.config, batch.length);
+    const DropoutKeys keys;
+    at::Tensor hidden;
+    for (const Passage& passage : evaluation_order(model, 1)) {
+      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(passage));
+      const ModelUse& use = model.uses[passage.use];
+      const WeightTensors views = views_of(model, weights);
+      if (use.kind == UseKind::embedding)
+        hidden = embedding_forward(model.config, views, tokens, keys);
+      else if (use.kind == UseKind::block)
+        hidden = block_forward(model.config, use.layer, views, hidden, positions, keys);
+      else
+        hidden = head_logits(model.config, views, hidden).to(at::kFloat).contiguous();
+      PENSTOCK_TRY(engine.release(passage));
+    }
+    const float* values = hidden.const_data_ptr<float>();
+    return std::vector<float>(values, values + hidden.numel());
+  });
+}
+
+}  // namespace penstock::trainer

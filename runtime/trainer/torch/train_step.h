@@ -1,0 +1,81 @@
+// TrainStep computes the loss and the gradients of one step, over the engine's verbs, in the order that the plan gives.
+//
+// The loss is the mean over the supervised tokens of the whole step, however they are spread over micro-batches.
+//
+// The head's forward happens in its backward, where its logits serve both; the order may name its forward or leave it
+// out. Backward of uses before which, and in which, nothing is trained computes nothing.
+//
+// Used by one thread. After a refusal what was under way is forgotten, and the next step can begin.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/trainer/batch.h"
+#include "runtime/trainer/engine_verbs.h"
+#include "runtime/trainer/model.h"
+#include "tiering/unit.h"
+
+namespace penstock::trainer {
+
+// Configuration: it is part of what a result depends on.
+struct ComputeChoices {
+  uint64_t seed = 0;
+  int64_t head_tokens = 0;  // whose logits are in memory at once; 0: a whole micro-batch
+  int64_t head_rows = 0;    // of the vocabulary, whose gradient is in memory at once; 0: all
+};
+
+struct StepLoss {
+  double sum = 0;           // of -log(probability) over supervised tokens
+  uint64_t supervised = 0;  // tokens
+
+  double mean() const { return supervised == 0 ? 0 : sum / static_cast<double>(supervised); }
+};
+
+class TrainStep {
+ public:
+  // `engine` outlives this. `activations` by use; those of the first and the last do not matter. Which choice is taken
+  // changes no bit.
+  TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoices& choices,
+            std::vector<ActivationChoice> activations);
+  ~TrainStep();
+
+  // Refuses tokens that the vocabulary has not, sequences longer than the model's learned positions, and batches whose
+  // numbers do not agree.
+  Status check(std::span<const MicroBatch> batches) const;
+
+  // Every passage of `order` once; each use's forward before its backward, forward of a micro-batch upwards, backward
+  // downwards. The gradients are those of loss_scale x the step's mean loss; a frozen parameter has none.
+  Result<StepLoss> run(uint64_t step, std::span<const MicroBatch> batches, std::span<const Passage> order,
+                       double loss_scale = 1);
+  // Forward alone, without dropout.
+  Result<StepLoss> evaluate(std::span<const MicroBatch> batches, std::span<const Passage> order);
+
+ private:
+  struct UnderWay;  // of the step
+
+  Status pass(UnderWay& way, const Passage& passage);
+  Status pass_forward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
+  Status pass_backward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
+  Status block_forward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
+  Status block_backward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
+  Result<StepLoss> pass_all(UnderWay& way, std::span<const Passage> order);
+
+  const Model& model_;
+  EngineVerbs& engine_;
+  const ComputeChoices choices_;
+  const std::vector<ActivationChoice> activations_;
+  uint32_t lowest_trained_ = 0;  // the first use that has something to train
+};
+
+// A usual order: groups of `group` micro-batches, each forward through all uses before the next group; within it, all
+// of a group pass through a use before the next use.
+std::vector<Passage> step_order(const Model& model, uint32_t micro_batches, uint32_t group);
+std::vector<Passage> evaluation_order(const Model& model, uint32_t micro_batches);
+
+// The logits of a micro-batch, [tokens, vocab] as fp32: what other implementations are compared with.
+Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engine, const MicroBatch& batch);
+
+}  // namespace penstock::trainer
