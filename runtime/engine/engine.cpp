@@ -248,13 +248,14 @@ Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
                         [&](EngineCore& core) {
                           const auto views = core.executor().weights_of(compute);
                           for (size_t i = 0; i < views.size(); ++i) {
-                            weights.push_back({compute.weights[i].unit, views[i]});
+                            weights.push_back({compute.weights[i].unit, 0, views[i]});
                           }
                           return Status();
                         }));
   const Workload& workload = options_.request.workload;
   for (UnitWeights& of : weights) {
-    of.bytes = of.bytes.first(workload.units[of.unit].elements * bytes_of(workload.form.weight));
+    of.elements = workload.units[of.unit].elements;
+    of.bytes = of.bytes.first(of.elements * bytes_of(workload.form.weight));
   }
   has_acquired_ = true;
   left_ = Clock::now();
@@ -272,7 +273,12 @@ Status Engine::release(const ComputePass& pass) {
   });
   ++next_compute_;
   skip_left_out_computes();
-  return as_intake([&] { return hand_over_completed(); });
+  if (pass.direction == Direction::forward) return Status();
+  return as_intake([&] {
+    const std::vector<uint32_t> complete = intake_->end_pass(pass.use, pass.micro_batch);
+    completed_.insert(completed_.end(), complete.begin(), complete.end());
+    return hand_over_completed();
+  });
 }
 
 // -- gradients --------------------------------------------------------------------------------------------------------
@@ -287,6 +293,7 @@ Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const s
     return Status(Code::kUsage, text("gradient: unit ", part.unit, ": ", uses.size(), " uses have it"),
                   "say of which use the gradient is");
   }
+  if (options_.request.workload.pass == Pass::training) PENSTOCK_TRY(expect_backward(part));
   return as_intake([&] {
     const GradientIntake::Values given{dtype, values};
     PENSTOCK_TRY_ASSIGN(
@@ -300,13 +307,25 @@ Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const s
       return Status();
     }
     if (taken == GradientIntake::Taken::completes) completed_.push_back(part.unit);
-    return hand_over_completed();
+    // Within a pass the plan does not expect it yet.
+    return has_acquired_ ? Status() : hand_over_completed();
   });
 }
 
+Status Engine::expect_backward(const GradientPart& part) const {
+  if (has_acquired_) {
+    const ComputePass held = pass_of(plan_->computes[next_compute_]);
+    const bool is_its = held.direction == Direction::backward && part.micro_batch == held.micro_batch &&
+                        part.use.value_or(held.use) == held.use;
+    if (is_its) return Status();
+  }
+  return Status(
+      Code::kUsage,
+      text("gradient: unit ", part.unit, ", micro-batch ", part.micro_batch, ": its backward pass is not acquired"),
+      "give gradients between acquire() and release() of their backward pass");
+}
+
 Status Engine::hand_over_completed() {
-  // Within a pass the plan does not expect it yet.
-  if (has_acquired_) return Status();
   for (uint32_t unit : std::exchange(completed_, {})) {
     PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
       intake_->finish(unit, {}, tile.first_element, tile.elements, place, squares);

@@ -109,6 +109,7 @@ struct GradientPart {
 // A unit's weights, element by element from the unit's first.
 struct UnitWeights {
   uint32_t unit = 0;
+  uint64_t elements = 0;
   std::span<std::byte> bytes;
 };
 
@@ -192,7 +193,7 @@ class Engine {
   // `fill` writes a tile's gradient into its place, and its sums of squares by block.
   using FillGradient = std::function<void(const Tile& tile, std::byte* place, std::span<double> squares)>;
   Status hand_over(uint32_t unit, const FillGradient& fill);
-  // What is complete, and was not handed over because the pass that made it was not over.
+  Status expect_backward(const GradientPart& part) const;
   Status hand_over_completed();
   Status discard_step();
   Status settle_steps();
@@ -217,7 +218,8 @@ class Engine {
   bool in_step_ = false;
   size_t next_compute_ = 0;  // of the plan's
   bool has_acquired_ = false;
-  std::vector<uint32_t> completed_;  // units whose gradient waits for the end of the pass that completed it
+  std::vector<uint32_t>
+      completed_;  // units whose gradient is complete, and goes to the update with the end of the pass
   StepBegin begin_;
   std::vector<std::vector<double>> squares_;  // by unit, of every block
   std::chrono::steady_clock::time_point began_, left_;

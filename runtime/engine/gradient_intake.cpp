@@ -104,11 +104,31 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
   const auto run = std::make_pair(part.first_element, part.first_element + count);
   use.given.insert(std::upper_bound(use.given.begin(), use.given.end(), run), run);
   if (!has_all_values(unit, use)) return Taken::added;
+  return end_micro_batch(state, use) ? Taken::completes : Taken::added;
+}
+
+bool GradientIntake::end_micro_batch(UnitState& unit, UseState& use) const {
   use.given.clear();
   ++use.next_micro_batch;
-  state.done = std::all_of(state.of_use.begin(), state.of_use.end(),
-                           [&](const UseState& of) { return of.next_micro_batch == micro_batches_; });
-  return state.done ? Taken::completes : Taken::added;
+  unit.done = std::all_of(unit.of_use.begin(), unit.of_use.end(),
+                          [&](const UseState& of) { return of.next_micro_batch == micro_batches_; });
+  return unit.done;
+}
+
+std::vector<uint32_t> GradientIntake::end_pass(uint32_t use, uint32_t micro_batch) {
+  std::vector<uint32_t> complete;
+  for (uint32_t index : workload_.uses[use].units) {
+    UnitState& unit = units_[index];
+    if (!workload_.units[index].trainable || unit.done) continue;
+    const auto number = std::find(unit.uses.begin(), unit.uses.end(), use) - unit.uses.begin();
+    UseState& of_use = unit.of_use[static_cast<size_t>(number)];
+    if (of_use.next_micro_batch != micro_batch) continue;  // has all
+    if (micro_batch == 0 && of_use.given.empty()) {
+      std::fill_n(of_use.sum, workload_.units[index].elements, 0.0f);
+    }
+    if (end_micro_batch(unit, of_use)) complete.push_back(index);
+  }
+  return complete;
 }
 
 void GradientIntake::add(const Part& part, const Values& values, UseState& use, uint64_t count) {

@@ -47,6 +47,10 @@ class GradientIntake {
   enum class Taken { added, completes, completes_with };
   Result<Taken> take(const Part& part, const Values& values);
 
+  // Backward of the micro-batch has come back through the use: what it has not given is zero. The units whose gradient
+  // is thereby complete.
+  std::vector<uint32_t> end_pass(uint32_t use, uint32_t micro_batch);
+
   // Once for every element of a complete gradient: the run [first, first + count) of it into `target`, in the
   // workload's gradient dtype, and its sums of squares by block. `last`: what take() did not add, of the whole unit.
   void finish(uint32_t unit, const std::optional<Values>& last, uint64_t first, uint64_t count, std::byte* target,
@@ -78,6 +82,8 @@ class GradientIntake {
   Status check(const Part& part, const Values& values, uint64_t count) const;
   void add(const Part& part, const Values& values, UseState& use, uint64_t count);
   bool has_all_values(const Unit& unit, const UseState& use) const;
+  // Whether this ends the unit's gradient.
+  bool end_micro_batch(UnitState& unit, UseState& use) const;
 
   const Workload& workload_;
   const cpu_optim::GradientKernels kernels_;

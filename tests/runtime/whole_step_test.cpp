@@ -35,8 +35,8 @@ class Course {
     clipping.norm = world_.settings.clip = norms[up_to(2)];
     clipping.skips_overflow = world_.settings.skip_overflow = up_to(1);
     world_.settings.loss_scale = up_to(1) ? 1 : 1024;
-    manner_.inside_lease = up_to(1);
     manner_.by_parameter = up_to(1);
+    manner_.leaves_zeros = up_to(1);
   }
 
   void run(uint64_t steps) {
@@ -171,6 +171,9 @@ TEST_F(TrainingVerbs, RefuseAWrongOrderAndGoOn) {
   EXPECT_EQ(refusal(engine_->acquire({forward, 0, 0}).status()), "acquire: the pass before has not been released");
   EXPECT_EQ(refusal(engine_->release({forward, 0, 1})),
             "release: forward of use use0, micro-batch 1: expected forward of use use0, micro-batch 0");
+  const std::vector<float> ones(5000, 1.0f);
+  EXPECT_EQ(refusal(engine_->gradient(0, 0, Dtype::fp32, std::as_bytes(std::span(ones)))),
+            "gradient: unit 0, micro-batch 0: its backward pass is not acquired");
   EXPECT_EQ(refusal(engine_->step().status()), "step: expected forward of use use0, micro-batch 0 before it");
   ASSERT_TRUE(engine_->release({forward, 0, 0}).ok());
   ASSERT_TRUE(engine_->discard().ok());

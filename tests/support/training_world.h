@@ -33,8 +33,8 @@ class TrainingWorld : public EngineWorld {
 
   // What a trainer may do as it likes, without a bit of difference.
   struct Manner {
-    bool inside_lease = true;   // gradients are given before release()
     bool by_parameter = false;  // gradients of units that have parameters are, last first
+    bool leaves_zeros = false;  // of them, those whose gradient is zero are not given
     // Called before every pass; a refusal ends the step.
     std::function<Status(const ComputePass&)> before_pass = [](const ComputePass&) { return Status(); };
   };
@@ -63,12 +63,11 @@ class TrainingWorld : public EngineWorld {
       }
       const Hidden output = forward(pass.use, inputs[pass.use][pass.micro_batch], views);
       std::vector<std::vector<float>> gradients = backward(pass.use, output, here);
-      if (!manner.inside_lease) PENSTOCK_TRY(engine.release(pass));
       for (size_t i = 0; i < gradients.size(); ++i) {
         const uint32_t unit = uses()[pass.use].units[i];
-        if (trainable(unit)) PENSTOCK_TRY(give(engine, pass, unit, gradients[i], manner.by_parameter));
+        if (trainable(unit)) PENSTOCK_TRY(give(engine, pass, unit, gradients[i], manner));
       }
-      if (manner.inside_lease) PENSTOCK_TRY(engine.release(pass));
+      PENSTOCK_TRY(engine.release(pass));
     }
     return engine.step({});
   }
@@ -137,6 +136,9 @@ class TrainingWorld : public EngineWorld {
     return static_cast<float>(static_cast<int>(element * 2654435761u % 2001) - 1000) * 1e-5f;
   }
 
+  // As of a tied unit: one of its uses has a gradient of what the other has not.
+  static bool has_no_gradient(uint32_t use, size_t parameter) { return (use + parameter) % 3 == 0; }
+
   static Hidden sample(uint64_t step, uint32_t mb) {
     Hidden x;
     for (size_t j = 0; j < kWidth; ++j) x[j] = std::sin(static_cast<float>(step * 31 + mb * 7 + j));
@@ -172,21 +174,24 @@ class TrainingWorld : public EngineWorld {
       // What no parameter names has none.
       const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
       if (parameters.empty()) fill(0, gradient.size());
-      for (const Parameter& parameter : parameters) fill(parameter.first_element, parameter.elements);
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        if (!has_no_gradient(use, i)) fill(parameters[i].first_element, parameters[i].elements);
+      }
     }
     for (float& x : d) x *= 0.5f;
     return gradients;
   }
   Status give(Engine& engine, const ComputePass& pass, uint32_t unit, const std::vector<float>& values,
-              bool by_parameter) const {
+              const Manner& manner) const {
     auto give_run = [&](uint64_t first, uint64_t count) {
       const std::span<const float> run(values.data() + first, count);
       return engine.gradient({.unit = unit, .micro_batch = pass.micro_batch, .use = pass.use, .first_element = first},
                              Dtype::fp32, std::as_bytes(run));
     };
     const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
-    if (!by_parameter || parameters.empty()) return give_run(0, values.size());
+    if (!manner.by_parameter || parameters.empty()) return give_run(0, values.size());
     for (size_t i = parameters.size(); i-- > 0;) {
+      if (manner.leaves_zeros && has_no_gradient(pass.use, i)) continue;
       PENSTOCK_TRY(give_run(parameters[i].first_element, parameters[i].elements));
     }
     return Status();

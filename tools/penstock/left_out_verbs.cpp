@@ -17,6 +17,7 @@ Verb left_out(const std::string& name) {
 
 }  // namespace
 
+Verb train_verb() { return left_out("train"); }
 Verb update_verb() { return left_out("update"); }
 Verb verify_verb() { return left_out("verify"); }
 Verb checkpoint_ls_verb() { return left_out("checkpoint ls"); }

@@ -1,77 +1,16 @@
 #include "tools/penstock/update_common.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <filesystem>
-
 #include "aio/make_engine.h"
 #include "tools/penstock/nvme_common.h"
-#include "tools/penstock/quantity.h"
+#include "tools/penstock/store_flags.h"
 #include "tools/system/interrupt.h"
 #include "tools/system/words.h"
-#include "tools/update/measured_machine.h"
-#include "tools/update/profiled_machine.h"
 
 namespace penstock::tools {
 namespace {
 
 constexpr uint64_t kThreadsMax = 1024;
 constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
-
-Result<uint64_t> host_budget(const std::string& budget) {
-  if (!budget.starts_with("host=") || budget.find(',') != std::string::npos) {
-    return Status(Code::kUsage,
-                  text("--budget: '", budget, "': is not host= and a size, which is all that updates take"),
-                  "--budget host=256MiB");
-  }
-  Result<uint64_t> bytes = parse_bytes(std::string_view(budget).substr(5));
-  if (!bytes.ok()) return bytes.status().within("--budget");
-  return bytes;
-}
-
-// Folders of the store that were not there. A run that comes to nothing leaves none behind.
-class MadeFolders {
- public:
-  ~MadeFolders() {
-    for (const std::string& folder : folders_) rmdir(folder.c_str());  // stays if there is something in it
-  }
-  Status make(const std::string& folder) {
-    if (folder.empty()) return Status(Code::kUsage, "--store: '': names no folder", "--store /mnt/nvme0/model");
-    if (mkdir(folder.c_str(), 0700) == 0) {
-      folders_.push_back(folder);
-    } else if (errno != EEXIST) {
-      return errno_status(text("--store: ", folder), errno,
-                          "a folder that is there, or a new one in a folder that you may write to");
-    }
-    return Status();
-  }
-
- private:
-  std::vector<std::string> folders_;
-};
-
-Result<MachineProfile> measured(Session& session, const UpdateSettings& settings) {
-  const MeasureOptions options{.seconds = kProbeSeconds,
-                               .memory_bytes = settings.host_bytes / 2,
-                               .threads = settings.threads,
-                               .engine = settings.io};
-  Result<MachineProfile> machine =
-      measure_machine(settings.folders, StateForm(), options, ticking(session, "measure drives"));
-  if (machine.ok() || machine.status().code() != Code::kDoesNotFit) return machine;
-  // A store may have a place where scratch files have none, above all one that is there already.
-  session.progress.note("steps are not predicted: " + machine.status().message());
-  return MachineProfile();
-}
-
-// Also where it is not known: whoever opens it will be told why.
-bool has_store(const std::vector<std::string>& folders) {
-  return std::any_of(folders.begin(), folders.end(), [](const std::string& folder) {
-    std::error_code unknown;
-    return std::filesystem::exists(folder + "/rank0.tiles", unknown) || unknown;
-  });
-}
 
 }  // namespace
 
@@ -124,8 +63,11 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   MadeFolders made;
   for (const std::string& folder : settings.folders) PENSTOCK_TRY(made.make(folder));
   PENSTOCK_TRY(refuse_twins("--store", settings.folders));
-  PENSTOCK_TRY_ASSIGN(machine, flags.machine.empty() ? measured(session, settings)
-                                                     : machine_of_profile(flags.machine, settings.folders));
+  const MeasureOptions options{.seconds = kProbeSeconds,
+                               .memory_bytes = settings.host_bytes / 2,
+                               .threads = settings.threads,
+                               .engine = settings.io};
+  PENSTOCK_TRY_ASSIGN(machine, machine_of(session, flags.machine, settings.folders, options));
   settings.machine = machine;
 
   auto run = std::make_unique<UpdateRun>(settings);

@@ -8,6 +8,7 @@
   VERB(nvme_tune)            \
   VERB(nvme_compare)         \
   VERB(plan)                 \
+  VERB(train)                \
   VERB(update)               \
   VERB(verify)               \
   VERB(checkpoint_ls)        \

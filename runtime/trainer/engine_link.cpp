@@ -1,0 +1,81 @@
+#include "runtime/trainer/engine_link.h"
+
+namespace penstock::trainer {
+namespace {
+
+engine::ComputePass pass_of(const Passage& passage) {
+  const bool is_forward = passage.direction == Direction::forward;
+  return {is_forward ? penstock::Direction::forward : penstock::Direction::backward, passage.use, passage.micro_batch};
+}
+
+Status not_offloaded(const char* verb, uint32_t use, uint32_t micro_batch) {
+  return Status(Code::kUsage,
+                text(verb, ": activations of use ", use, ", micro-batch ", micro_batch,
+                     ": the plan keeps them or has them computed again"),
+                "follow the activations of the engine's plan");
+}
+
+}  // namespace
+
+std::vector<Unit> units_of(const Model& model) {
+  std::vector<Unit> units;
+  for (const ModelUnit& of_model : model.units) {
+    Unit unit{
+        .name = of_model.name, .elements = of_model.elements, .trainable = of_model.trainable(), .parameters = {}};
+    for (const ModelParameter& parameter : of_model.parameters) {
+      unit.parameters.push_back({parameter.name, parameter.first_element, parameter.elements, {}});
+    }
+    units.push_back(std::move(unit));
+  }
+  return units;
+}
+
+std::vector<Use> uses_of(const Model& model) {
+  std::vector<Use> uses;
+  for (const ModelUse& use : model.uses) uses.push_back({.name = use.name, .units = use.units});
+  return uses;
+}
+
+std::vector<Passage> EngineLink::order() const {
+  std::vector<Passage> order;
+  for (const engine::ComputePass& pass : engine_.passes()) {
+    const bool is_forward = pass.direction == penstock::Direction::forward;
+    order.push_back({is_forward ? Direction::forward : Direction::backward, pass.use, pass.micro_batch});
+  }
+  return order;
+}
+
+Result<std::span<const UnitWeights>> EngineLink::acquire(const Passage& passage) {
+  PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(pass_of(passage)));
+  lent_.clear();
+  for (const engine::UnitWeights& unit : weights) {
+    lent_.push_back({unit.unit, unit.bytes.data(), unit.elements});
+  }
+  return std::span<const UnitWeights>(lent_);
+}
+
+Status EngineLink::release(const Passage& passage) { return engine_.release(pass_of(passage)); }
+
+Status EngineLink::gradient(const Passage& passage, uint32_t unit, uint64_t first_element, Dtype dtype,
+                            std::span<const std::byte> values) {
+  return engine_.gradient(
+      {.unit = unit, .micro_batch = passage.micro_batch, .use = passage.use, .first_element = first_element}, dtype,
+      values);
+}
+
+Status EngineLink::absent(uint32_t unit, uint64_t first_element) {
+  return Status(Code::kUsage,
+                text("gradient: unit ", unit, ", the parameter at element ", first_element,
+                     ": one parameter of a unit cannot be without a gradient"),
+                "freeze the whole unit");
+}
+
+Status EngineLink::put(uint32_t use, uint32_t micro_batch, uint32_t, std::span<const std::byte>) {
+  return not_offloaded("put", use, micro_batch);
+}
+
+Status EngineLink::get(uint32_t use, uint32_t micro_batch, uint32_t, std::span<std::byte>) {
+  return not_offloaded("get", use, micro_batch);
+}
+
+}  // namespace penstock::trainer

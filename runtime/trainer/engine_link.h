@@ -1,0 +1,37 @@
+// EngineLink is EngineVerbs over the engine: what a training step asks for comes from the tiers.
+#pragma once
+
+#include <vector>
+
+#include "runtime/engine/engine.h"
+#include "runtime/trainer/engine_verbs.h"
+#include "runtime/trainer/model.h"
+
+namespace penstock::trainer {
+
+// The engine's account of a model.
+std::vector<Unit> units_of(const Model& model);
+std::vector<Use> uses_of(const Model& model);
+
+class EngineLink final : public EngineVerbs {
+ public:
+  // `engine` outlives this, and is within a step while this is used.
+  explicit EngineLink(engine::Engine& engine) : engine_(engine) {}
+
+  // The step's passages, in the order of the plan.
+  std::vector<Passage> order() const;
+
+  Result<std::span<const UnitWeights>> acquire(const Passage& passage) override;
+  Status release(const Passage& passage) override;
+  Status gradient(const Passage& passage, uint32_t unit, uint64_t first_element, Dtype dtype,
+                  std::span<const std::byte> values) override;
+  Status absent(uint32_t unit, uint64_t first_element) override;
+  Status put(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<const std::byte> bytes) override;
+  Status get(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<std::byte> into) override;
+
+ private:
+  engine::Engine& engine_;
+  std::vector<UnitWeights> lent_;
+};
+
+}  // namespace penstock::trainer

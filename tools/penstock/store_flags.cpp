@@ -1,0 +1,58 @@
+#include "tools/penstock/store_flags.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
+#include "tools/update/profiled_machine.h"
+
+namespace penstock::tools {
+
+Result<uint64_t> host_budget(const std::string& budget) {
+  if (!budget.starts_with("host=") || budget.find(',') != std::string::npos) {
+    return Status(Code::kUsage,
+                  text("--budget: '", budget, "': is not host= and a size, which is all that is given here"),
+                  "--budget host=256MiB");
+  }
+  Result<uint64_t> bytes = parse_bytes(std::string_view(budget).substr(5));
+  if (!bytes.ok()) return bytes.status().within("--budget");
+  return bytes;
+}
+
+MadeFolders::~MadeFolders() {
+  for (const std::string& folder : folders_) rmdir(folder.c_str());  // stays if there is something in it
+}
+
+Status MadeFolders::make(const std::string& folder) {
+  if (folder.empty()) return Status(Code::kUsage, "--store: '': names no folder", "--store /mnt/nvme0/model");
+  if (mkdir(folder.c_str(), 0700) == 0) {
+    folders_.push_back(folder);
+  } else if (errno != EEXIST) {
+    return errno_status(text("--store: ", folder), errno,
+                        "a folder that is there, or a new one in a folder that you may write to");
+  }
+  return Status();
+}
+
+Result<MachineProfile> machine_of(Session& session, const std::string& path, const std::vector<std::string>& folders,
+                                  const MeasureOptions& options) {
+  if (!path.empty()) return machine_of_profile(path, folders);
+  Result<MachineProfile> machine = measure_machine(folders, StateForm(), options, ticking(session, "measure drives"));
+  if (machine.ok() || machine.status().code() != Code::kDoesNotFit) return machine;
+  // A store may have a place where scratch files have none, above all one that is there already.
+  session.progress.note("steps are not predicted: " + machine.status().message());
+  return MachineProfile();
+}
+
+bool has_store(const std::vector<std::string>& folders) {
+  return std::any_of(folders.begin(), folders.end(), [](const std::string& folder) {
+    std::error_code unknown;
+    return std::filesystem::exists(folder + "/rank0.tiles", unknown) || unknown;
+  });
+}
+
+}  // namespace penstock::tools
