@@ -4,3 +4,18 @@ if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
   target_sources(tests_trainer PRIVATE ${sources})
   target_link_libraries(tests_trainer PRIVATE penstock_trainer)
 endif()
+
+# Against transformers itself, where .venv has it.
+if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
+  add_executable(model_probe tests/trainer/model_probe.cpp)
+  target_include_directories(model_probe PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(model_probe PRIVATE penstock_trainer nlohmann_json::nlohmann_json)
+  penstock_compile_soon(model_probe)
+  set(torch_python ${Python3_EXECUTABLE})
+  if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+    set(torch_python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  endif()
+  add_test(NAME Trainer.ComputesWhatTransformersComputes
+           COMMAND ${torch_python} ${PROJECT_SOURCE_DIR}/tests/trainer/transformers_test.py $<TARGET_FILE:model_probe>)
+  set_tests_properties(Trainer.ComputesWhatTransformersComputes PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
+endif()
