@@ -64,14 +64,14 @@ class Course {
   std::string words() const {
     const PlanRequest& request = world_.options.request;
     const PlanChoices& choices = request.choices;
-    return text(
-        request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(), " units, ",
-        request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group, ", weights ",
-        static_cast<int>(choices.weights), ", state in host ", choices.host_state_share.value_or(-1), ", retained ",
-        choices.retained_host_share.value_or(-1), ", durable ", text_of(*request.durability), ", clip ",
-        request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
-        manner_.inside_lease ? ", gradients inside the lease" : "", manner_.by_parameter ? ", by parameter" : "",
-        request.workload.units[3].trainable ? "" : ", a frozen unit");
+    return text(request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
+                " units, ", request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
+                ", weights ", static_cast<int>(choices.weights), ", state in host ",
+                choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
+                ", durable ", text_of(*request.durability), ", clip ", request.workload.clipping.norm,
+                request.workload.clipping.skips_overflow ? ", skipping" : "",
+                manner_.by_parameter ? ", gradients by parameter" : "", manner_.leaves_zeros ? ", zeros left out" : "",
+                request.workload.units[3].trainable ? "" : ", a frozen unit");
   }
 
   int struck = 0, skipped = 0, discarded = 0;

@@ -1,0 +1,249 @@
+// A small transformer trained through the tiers has, bit for bit, the weights, masters and moments of the same model
+// trained in plain memory by a plain loop; and it learns.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "aio/queued_io_engine.h"
+#include "runtime/trainer/engine_link.h"
+#include "runtime/trainer/initial_values.h"
+#include "runtime/trainer/torch/train_step.h"
+#include "tests/support/memory_backend.h"
+#include "tests/support/memory_folder.h"
+#include "tests/trainer/torch/small_models.h"
+#include "tools/update/plain_loop.h"
+
+namespace penstock::trainer {
+namespace {
+
+constexpr uint32_t kMicroBatches = 3;
+
+// Weights in plain memory; gradients are added up as they come, each use's of a unit apart.
+class PlainMemory final : public EngineVerbs {
+ public:
+  PlainMemory(const Model& model, uint64_t seed) : model_(model) {
+    for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+      std::vector<float> values(model.units[unit].elements);
+      fill_initial_values(model, seed, unit, 0, values);
+      units.emplace_back(std::move(values));
+      units.back().parts.clear();
+      for (const ModelParameter& parameter : model.units[unit].parameters) {
+        const uint64_t end = parameter.first_element + round_up(parameter.elements, kParameterAlignmentElements);
+        units.back().parts.push_back({parameter.shape.size() > 1 ? 0u : 1u, end});
+      }
+    }
+  }
+
+  void begin() {
+    sums_.clear();
+    weights_.clear();
+    for (const plain::Unit& unit : units) {
+      weights_.emplace_back(unit.p.size());
+      for (size_t i = 0; i < unit.p.size(); ++i) weights_.back()[i] = unit.high(i);
+    }
+  }
+  void end(const plain::Settings& settings) {
+    for (uint32_t unit = 0; unit < units.size(); ++unit) {
+      std::vector<float> total;
+      for (const auto& [unit_and_use, sum] : sums_) {
+        if (unit_and_use.first != unit) continue;
+        if (total.empty()) {
+          total = sum;
+        } else {
+          for (size_t i = 0; i < total.size(); ++i) total[i] += sum[i];
+        }
+      }
+      for (size_t i = 0; i < total.size(); ++i) {
+        const uint32_t b = plain::bits(total[i]);
+        units[unit].g[i] = static_cast<uint16_t>((b + 0x7fff + (b >> 16 & 1)) >> 16);
+      }
+    }
+    plain::step(units, settings, updates_);
+  }
+
+  Result<std::span<const UnitWeights>> acquire(const Passage& passage) override {
+    lent_.clear();
+    for (uint32_t unit : model_.uses[passage.use].units) {
+      lent_.push_back({unit, reinterpret_cast<const std::byte*>(weights_[unit].data()), weights_[unit].size()});
+    }
+    return std::span<const UnitWeights>(lent_);
+  }
+  Status release(const Passage&) override { return Status(); }
+  Status gradient(const Passage& passage, uint32_t unit, uint64_t first, Dtype dtype,
+                  std::span<const std::byte> values) override {
+    auto [found, is_new] = sums_.try_emplace({unit, passage.use}, weights_[unit].size(), 0.0f);
+    const uint64_t count = values.size() / bytes_of(dtype);
+    for (uint64_t i = 0; i < count; ++i) {
+      float x = 0;
+      if (dtype == Dtype::fp32) {
+        std::memcpy(&x, values.data() + 4 * i, 4);
+      } else {
+        uint16_t word = 0;
+        std::memcpy(&word, values.data() + 2 * i, 2);
+        x = plain::real(uint32_t{word} << 16);
+      }
+      found->second[first + i] = passage.micro_batch == 0 ? x : found->second[first + i] + x;
+    }
+    return Status();
+  }
+  Status absent(uint32_t, uint64_t) override { return Status(Code::kUsage, "a parameter without a gradient"); }
+  Status put(uint32_t, uint32_t, uint32_t, std::span<const std::byte>) override { return Status(Code::kUsage, "put"); }
+  Status get(uint32_t, uint32_t, uint32_t, std::span<std::byte>) override { return Status(Code::kUsage, "get"); }
+
+  std::vector<plain::Unit> units;
+
+ private:
+  const Model& model_;
+  std::vector<std::vector<uint16_t>> weights_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums_;  // by unit and use
+  std::vector<UnitWeights> lent_;
+  uint64_t updates_ = 0;
+};
+
+// Counts upwards from a token that step and micro-batch choose: something to learn.
+std::vector<MicroBatch> batches_of(uint64_t step, uint32_t count) {
+  std::vector<MicroBatch> batches;
+  for (uint32_t mb = 0; mb < count; ++mb) {
+    MicroBatch batch{.sequences = 2, .length = 16, .tokens = {}, .targets = {}};
+    for (int32_t i = 0; i < 32; ++i) {
+      const auto first = static_cast<int32_t>((step * 13 + mb * 5) % 90);
+      batch.tokens.push_back(first + i % 16);
+      batch.targets.push_back(first + i % 16 + 1);
+    }
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+struct Way {
+  std::string name;
+  ActivationChoice activations = ActivationChoice::recompute;
+  uint32_t group = kMicroBatches;
+  WeightRest weights = WeightRest::nvme;
+  double host_state_share = 0;
+  double clip = 0;
+};
+
+engine::EngineOptions options_of(const Model& model, const Way& way,
+                                 const std::vector<std::shared_ptr<aio::MemoryFolder>>& folders) {
+  engine::EngineOptions options;
+  PlanRequest& request = options.request;
+  request.workload.units = units_of(model);
+  for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    for (size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
+      request.workload.units[unit].parameters[i].group = model.units[unit].parameters[i].shape.size() > 1 ? 0 : 1;
+    }
+  }
+  request.workload.uses = uses_of(model);
+  request.workload.pass = Pass::training;
+  request.workload.micro_batches = kMicroBatches;
+  request.workload.clipping.norm = way.clip;
+  request.choices.activations = way.activations;
+  request.choices.micro_batch_group = way.group;
+  request.choices.weights = way.weights;
+  request.choices.host_state_share = way.host_state_share;
+  request.budgets.host_bytes = 64 * kMiB;
+  DriveRates drive;
+  drive.burst = MixCurve::flat(4);
+  request.machine.drives.assign(folders.size(), drive);
+  request.machine.host_gbps = 50;
+  options.update_threads = 2;
+  options.drives = [&folders] {
+    engine::Drives drives;
+    drives.io = std::make_unique<aio::QueuedIoEngine>(std::make_unique<aio::MemoryBackend>());
+    drives.folders.assign(folders.begin(), folders.end());
+    drives.description = "memory";
+    return Result<engine::Drives>(std::move(drives));
+  };
+  return options;
+}
+
+template <typename T>
+std::vector<T> read(engine::Engine& engine, uint32_t unit, Role role, size_t count) {
+  std::vector<T> values(count);
+  const Status status = engine.read(unit, role, 0, std::as_writable_bytes(std::span(values)));
+  EXPECT_TRUE(status.ok()) << status.message();
+  return values;
+}
+
+uint64_t words_different(engine::Engine& engine, const std::vector<plain::Unit>& units) {
+  uint64_t different = 0;
+  for (uint32_t unit = 0; unit < units.size(); ++unit) {
+    const plain::Unit& expected = units[unit];
+    const size_t n = expected.p.size();
+    const auto high = read<uint16_t>(engine, unit, Role::weight, n);
+    const auto low = read<uint16_t>(engine, unit, Role::master_low, n);
+    const auto m = read<float>(engine, unit, Role::momentum, n);
+    const auto v = read<float>(engine, unit, Role::variance, n);
+    for (size_t i = 0; i < n; ++i) {
+      different += high[i] != expected.high(i) || low[i] != expected.low(i) ||
+                   plain::bits(m[i]) != plain::bits(expected.m[i]) || plain::bits(v[i]) != plain::bits(expected.v[i]);
+    }
+  }
+  return different;
+}
+
+class EngineTraining : public testing::TestWithParam<std::tuple<SmallModel, Way>> {};
+
+TEST_P(EngineTraining, LeavesTheBitsOfAPlainLoopAndLearns) {
+  const auto& [small, way] = GetParam();
+  const Model model = make_model(config_of(small), Dtype::bf16);
+  constexpr uint64_t kSeed = 7, kSteps = 6;
+  const std::vector<std::shared_ptr<aio::MemoryFolder>> folders = {std::make_shared<aio::MemoryFolder>("/drive0", 0),
+                                                                   std::make_shared<aio::MemoryFolder>("/drive1", 1)};
+  const engine::EngineOptions options = options_of(model, way, folders);
+  const Status created = engine::Engine::create(options, [&](uint32_t unit, uint64_t first, std::span<float> values) {
+    fill_initial_values(model, kSeed, unit, first, values);
+    return Status();
+  });
+  ASSERT_TRUE(created.ok()) << created.message();
+  auto opened = engine::Engine::open(options);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  engine::Engine& engine = **opened;
+  EngineLink link(engine);
+  const ComputeChoices choices{.seed = kSeed, .head_tokens = 20};
+  TrainStep tiered(model, link, choices, std::vector<ActivationChoice>(model.uses.size(), way.activations));
+
+  PlainMemory memory(model, kSeed);
+  TrainStep plain_step(model, memory, choices,
+                       std::vector<ActivationChoice>(model.uses.size(), ActivationChoice::recompute));
+  plain::Settings settings;
+  settings.clip = way.clip;
+  settings.groups = {{1e-2, 0.9, 0.95, 1e-8, 0.1}, {1e-2, 0.9, 0.95, 1e-8, 0}};
+
+  std::vector<double> losses;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    const uint32_t count = step == 4 ? kMicroBatches - 1 : kMicroBatches;  // fewer, as at the end of an epoch
+    const std::vector<MicroBatch> batches = batches_of(step, count);
+    ASSERT_TRUE(engine
+                    .begin({.groups = {{.lr = 1e-2, .beta2 = 0.95, .weight_decay = 0.1}, {.lr = 1e-2, .beta2 = 0.95}},
+                            .micro_batches = count})
+                    .ok());
+    const Result<StepLoss> loss = tiered.run(step, batches, link.order());
+    ASSERT_TRUE(loss.ok()) << loss.status().message();
+    const Result<engine::StepReport> report = engine.step();
+    ASSERT_TRUE(report.ok()) << report.status().message();
+
+    memory.begin();
+    const Result<StepLoss> plain_loss = plain_step.run(step, batches, step_order(model, count, 1));
+    ASSERT_TRUE(plain_loss.ok()) << plain_loss.status().message();
+    memory.end(settings);
+    EXPECT_EQ(loss->sum, plain_loss->sum) << "step " << step;
+    losses.push_back(loss->mean());
+  }
+  EXPECT_EQ(words_different(engine, memory.units), 0u);
+  EXPECT_LT(losses.back(), 0.9 * losses.front());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, EngineTraining,
+    testing::Combine(
+        testing::ValuesIn(small_models()),
+        testing::Values(
+            Way{.name = "OnDrives"}, Way{.name = "KeepingInGroups", .activations = ActivationChoice::keep, .group = 1},
+            Way{.name = "WeightsInHost", .group = 2, .weights = WeightRest::host, .clip = 0.5},
+            Way{.name = "HalfInHost", .weights = WeightRest::automatic, .host_state_share = 0.5, .clip = 0.5})),
+    [](const auto& info) { return std::get<0>(info.param).name + std::get<1>(info.param).name; });
+
+}  // namespace
+}  // namespace penstock::trainer
