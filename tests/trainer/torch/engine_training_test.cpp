@@ -1,5 +1,6 @@
 // A small transformer trained through the tiers has, bit for bit, the weights, masters and moments of the same model
 // trained in plain memory by a plain loop; and it learns.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -38,8 +39,9 @@ class PlainMemory final : public EngineVerbs {
     sums_.clear();
     weights_.clear();
     for (const plain::Unit& unit : units) {
-      weights_.emplace_back(unit.p.size());
-      for (size_t i = 0; i < unit.p.size(); ++i) weights_.back()[i] = unit.high(i);
+      weights_.push_back(Buffer::on_heap(unit.p.size() * sizeof(uint16_t)));
+      auto* words = reinterpret_cast<uint16_t*>(weights_.back().data());
+      for (size_t i = 0; i < unit.p.size(); ++i) words[i] = unit.high(i);
     }
   }
   void end(const plain::Settings& settings) {
@@ -64,14 +66,14 @@ class PlainMemory final : public EngineVerbs {
   Result<std::span<const UnitWeights>> acquire(const Passage& passage) override {
     lent_.clear();
     for (uint32_t unit : model_.uses[passage.use].units) {
-      lent_.push_back({unit, reinterpret_cast<const std::byte*>(weights_[unit].data()), weights_[unit].size()});
+      lent_.push_back({unit, weights_[unit].data(), units[unit].p.size()});
     }
     return std::span<const UnitWeights>(lent_);
   }
   Status release(const Passage&) override { return Status(); }
   Status gradient(const Passage& passage, uint32_t unit, uint64_t first, Dtype dtype,
                   std::span<const std::byte> values) override {
-    auto [found, is_new] = sums_.try_emplace({unit, passage.use}, weights_[unit].size(), 0.0f);
+    auto [found, is_new] = sums_.try_emplace({unit, passage.use}, units[unit].p.size(), 0.0f);
     const uint64_t count = values.size() / bytes_of(dtype);
     for (uint64_t i = 0; i < count; ++i) {
       float x = 0;
@@ -94,19 +96,19 @@ class PlainMemory final : public EngineVerbs {
 
  private:
   const Model& model_;
-  std::vector<std::vector<uint16_t>> weights_;
+  std::vector<Buffer> weights_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums_;  // by unit and use
   std::vector<UnitWeights> lent_;
   uint64_t updates_ = 0;
 };
 
-// Counts upwards from a token that step and micro-batch choose: something to learn.
-std::vector<MicroBatch> batches_of(uint64_t step, uint32_t count) {
+// Counts upwards from a token that the micro-batch chooses: something to learn.
+std::vector<MicroBatch> batches_of(uint32_t count) {
   std::vector<MicroBatch> batches;
   for (uint32_t mb = 0; mb < count; ++mb) {
     MicroBatch batch{.sequences = 2, .length = 16, .tokens = {}, .targets = {}};
     for (int32_t i = 0; i < 32; ++i) {
-      const auto first = static_cast<int32_t>((step * 13 + mb * 5) % 90);
+      const auto first = static_cast<int32_t>(mb * 20);
       batch.tokens.push_back(first + i % 16);
       batch.targets.push_back(first + i % 16 + 1);
     }
@@ -186,9 +188,10 @@ uint64_t words_different(engine::Engine& engine, const std::vector<plain::Unit>&
 class EngineTraining : public testing::TestWithParam<std::tuple<SmallModel, Way>> {};
 
 TEST_P(EngineTraining, LeavesTheBitsOfAPlainLoopAndLearns) {
+  at::set_num_threads(1);  // tests run beside one another, and a product waits for its slowest thread
   const auto& [small, way] = GetParam();
   const Model model = make_model(config_of(small), Dtype::bf16);
-  constexpr uint64_t kSeed = 7, kSteps = 6;
+  constexpr uint64_t kSeed = 7, kSteps = 10;
   const std::vector<std::shared_ptr<aio::MemoryFolder>> folders = {std::make_shared<aio::MemoryFolder>("/drive0", 0),
                                                                    std::make_shared<aio::MemoryFolder>("/drive1", 1)};
   const engine::EngineOptions options = options_of(model, way, folders);
@@ -214,7 +217,7 @@ TEST_P(EngineTraining, LeavesTheBitsOfAPlainLoopAndLearns) {
   std::vector<double> losses;
   for (uint64_t step = 1; step <= kSteps; ++step) {
     const uint32_t count = step == 4 ? kMicroBatches - 1 : kMicroBatches;  // fewer, as at the end of an epoch
-    const std::vector<MicroBatch> batches = batches_of(step, count);
+    const std::vector<MicroBatch> batches = batches_of(count);
     ASSERT_TRUE(engine
                     .begin({.groups = {{.lr = 1e-2, .beta2 = 0.95, .weight_decay = 0.1}, {.lr = 1e-2, .beta2 = 0.95}},
                             .micro_batches = count})
@@ -232,7 +235,7 @@ TEST_P(EngineTraining, LeavesTheBitsOfAPlainLoopAndLearns) {
     losses.push_back(loss->mean());
   }
   EXPECT_EQ(words_different(engine, memory.units), 0u);
-  EXPECT_LT(losses.back(), 0.9 * losses.front());
+  EXPECT_LT(losses.back(), 0.8 * losses.front());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -243,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(
             Way{.name = "OnDrives"}, Way{.name = "KeepingInGroups", .activations = ActivationChoice::keep, .group = 1},
             Way{.name = "WeightsInHost", .group = 2, .weights = WeightRest::host, .clip = 0.5},
             Way{.name = "HalfInHost", .weights = WeightRest::automatic, .host_state_share = 0.5, .clip = 0.5})),
-    [](const auto& info) { return std::get<0>(info.param).name + std::get<1>(info.param).name; });
+    [](const auto& of) { return std::get<0>(of.param).name + std::get<1>(of.param).name; });
 
 }  // namespace
 }  // namespace penstock::trainer
