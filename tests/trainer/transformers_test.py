@@ -86,7 +86,9 @@ def check(program, name, config, folder):
         model = model.to(torch_dtype)
         # The small shards make a sharded folder with an index.
         model.save_pretrained(made, max_shard_size="100KB" if "llama3" in name else "1GB")
-        loss, logits = theirs(model, tokens, targets)
+        # What was loaded: to() alone would round the frequencies of rotary positions too.
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(made, dtype=torch_dtype)
+        loss, logits = theirs(loaded, tokens, targets)
         exported = os.path.join(folder, dtype + "_exported")
         ours = probe(program, made, dtype, tokens, targets, exported, "100000" if name == "qwen3" else "1000000000")
         if ours["unused"]:
@@ -110,6 +112,7 @@ def main():
     program = sys.argv[1]
     torch.set_num_threads(2)
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as scratch:
         for number, (name, config) in enumerate(cases()):
             check(program, name, config, os.path.join(scratch, str(number)))
