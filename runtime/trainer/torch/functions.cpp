@@ -10,7 +10,10 @@
 #include <ATen/ops/cos.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/erf.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/log1p.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/outer.h>
@@ -18,6 +21,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/sin.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/tanh.h>
 
 #include <cmath>
 #include <limits>
@@ -136,11 +140,22 @@ at::Tensor attended_openly(const at::Tensor& query, const at::Tensor& key, const
 
 }  // namespace
 
+void prepare_kernels() {
+  static const bool once = [] {
+    const at::Tensor few = at::arange(8, at::kFloat);  // too few for a second thread
+    for (const at::Tensor& x : {few, few.to(at::kDouble)})
+      for (auto function : {at::exp, at::cos, at::sin, at::tanh, at::erf, at::log1p}) (void)function(x);
+    return true;
+  }();
+  (void)once;
+}
+
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   return RmsNorm::apply(x, weight, epsilon);
 }
 
 Positions make_positions(const ModelConfig& config, int64_t length) {
+  prepare_kernels();
   Positions positions;
   if (config.block != BlockKind::llama) return positions;
   std::vector<float> frequencies = rope_frequencies(config, static_cast<uint64_t>(length));

@@ -67,6 +67,7 @@ TrainStep::TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoic
                      std::vector<ActivationChoice> activations)
     : model_(model), engine_(engine), choices_(choices), activations_(std::move(activations)) {
   CHECK(activations_.size() == model.uses.size(), activations_.size(), " choices for ", model.uses.size(), " uses");
+  prepare_kernels();
   while (lowest_trained_ < model_.uses.size()) {
     const std::vector<uint32_t>& units = model_.uses[lowest_trained_].units;
     if (std::any_of(units.begin(), units.end(), [&](uint32_t unit) { return model_.units[unit].trainable(); })) break;

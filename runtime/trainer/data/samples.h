@@ -1,0 +1,80 @@
+// Which tokens a step learns from: a pure function of (seed, number of the sample), so that where training stands is
+// one number.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/trainer/batch.h"
+#include "runtime/trainer/data/token_file.h"
+
+namespace penstock::trainer {
+
+// A permutation of [0, count): place i goes to value_of(i). Nothing of size `count` is in memory.
+class Shuffle {
+ public:
+  Shuffle(uint64_t seed, uint64_t count);
+  // REQUIRES: place < count.
+  uint64_t value_of(uint64_t place) const;
+
+ private:
+  uint64_t round_trip(uint64_t value) const;
+
+  const uint64_t key_, count_;
+  uint32_t half_bits_ = 1;
+};
+
+struct DataSet {
+  std::shared_ptr<const TokenFile> file;
+  double weight = 1;  // its share of the samples, among all weights
+};
+
+// Samples of `length` tokens: the tokens, and as targets each one's next. A set is cut into samples that share no
+// target; of each set, the last ones are held out for evaluation.
+class Samples {
+ public:
+  struct Options {
+    uint64_t length = 0;
+    uint64_t seed = 0;
+    double held_out_share = 0;
+  };
+  // Refuses sets that have no sample, and weights that are not positive.
+  static Result<Samples> make(std::vector<DataSet> sets, const Options& options);
+
+  // Of one pass over everything, in proportion to the weights: until the set that is through first is through.
+  uint64_t epoch_samples() const;
+  uint64_t held_out_samples() const;
+
+  // Sample `number` of the endless sequence: every set again and again, each time in another order.
+  void read(uint64_t number, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  void read_held_out(uint64_t number, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  // Samples [first, first + count) as one micro-batch.
+  MicroBatch batch(uint64_t first, uint64_t count) const;
+  MicroBatch held_out_batch(uint64_t first, uint64_t count) const;
+
+ private:
+  struct Source {
+    DataSet set;
+    uint64_t training = 0, held_out = 0;  // samples
+  };
+  struct Turn {
+    size_t source = 0;
+    uint64_t ordinal = 0;  // among the samples that were taken of the source
+  };
+  template <typename Read>
+  MicroBatch batch_of(uint64_t count, Read read_into) const;
+  Turn turn_of(uint64_t number) const;
+  void read_sample(const Source& source, uint64_t sample, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+
+  Options options_;
+  std::vector<Source> sources_;
+  // A round of samples: which source has each place of it, and its ordinal within the round.
+  std::vector<uint32_t> round_;
+  std::vector<uint32_t> ordinals_;
+  std::vector<uint32_t> per_round_;  // by source
+};
+
+}  // namespace penstock::trainer
