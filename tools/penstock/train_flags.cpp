@@ -22,7 +22,9 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
         options.text("--run", flags->run, "FOLDER", "Gets log.jsonl; made where missing. None: no log");
         options.file("--model", flags->model,
                      "config.json of a GPT-2, Llama, Mistral or Qwen model, trained from scratch");
-        options.file("--data", flags->data, "Text to train on, as bytes");
+        options.file(
+            "--data", flags->data,
+            "Tokens: nanoGPT's or llm.c's .bin, Megatron's .bin beside its .idx, or a .txt whose bytes are tokens");
         options.text("--store", flags->stores, "PATH[,PATH]",
                      "Folders of the store, one on each drive; made where missing");
         options.text("--budget", flags->budget, "host=SIZE", "Host memory for everything, the program included");
@@ -41,6 +43,8 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
         options.rate("--lr", flags->learning_rate, "Learning rate of AdamW");
         options.rate("--weight-decay", flags->weight_decay, "Of matrices; norms and biases have none");
         options.rate("--clip", flags->clip, "Norm of all gradients together, at most; 0: not clipped");
+        options.choice("--schedule", flags->schedule, {"constant", "linear", "cosine"},
+                       "Of the learning rate after the warm-up: down to a tenth at --steps, or as it is");
         options.count("--warm-up", flags->warm_up, "Steps in which the learning rate rises");
         options.count("--seed", flags->seed, "Seed of weights, dropout and the order of samples");
         options.count("--threads", flags->threads, "Threads that update; 0: one for each processor");

@@ -11,7 +11,7 @@ namespace penstock::tools {
 struct TrainFlags {
   std::string run;    // folder of the log
   std::string model;  // a Hugging Face config.json; empty: the built-in small GPT
-  std::string data;   // a text; empty: the shipped one
+  std::string data;   // a file of tokens, or a text; empty: the shipped one
   std::string stores;
   std::string budget = "host=1GiB";
   std::string machine;
@@ -25,6 +25,7 @@ struct TrainFlags {
   double learning_rate = 1e-3;
   double weight_decay = 0.1;
   double clip = 1;
+  std::string schedule = "constant";
   uint64_t warm_up = 10;  // steps
   uint64_t seed = 1;
   uint64_t threads = 0;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
 constexpr const char* kSmallGpt =
-    R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 256, "n_layer": 6, "n_head": 8, "vocab_size": 256,
+    R"({"architectures": ["GPT2LMHeadModel"], "n_embd": 256, "n_layer": 6, "n_head": 8, "vocab_size": 257,
         "n_positions": 1024, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0})";
 
 Result<std::string> read_whole(const std::string& flag, const std::string& path) {
@@ -30,40 +30,43 @@ Result<std::string> read_whole(const std::string& flag, const std::string& path)
   return std::string{std::istreambuf_iterator<char>(file), {}};
 }
 
+Result<trainer::Samples> samples_of(const TrainFlags& flags, uint32_t vocabulary) {
+  const std::string path = flags.data.empty() ? PENSTOCK_SHIPPED_TEXT : flags.data;
+  PENSTOCK_TRY_ASSIGN(file, trainer::TokenFile::open(path));
+  PENSTOCK_TRY(file->check(vocabulary));
+  std::vector<trainer::DataSet> sets;
+  sets.push_back({std::move(file)});
+  return trainer::Samples::make(std::move(sets), {.length = flags.sequence, .seed = flags.seed});
+}
+
 Result<TrainingSettings> settings_of(Session& session, const TrainFlags& flags, MadeFolders& made) {
-  TrainingSettings settings;
-  std::string config = kSmallGpt;
-  if (!flags.model.empty()) {
-    PENSTOCK_TRY_ASSIGN(given, read_whole("--model", flags.model));
-    config = std::move(given);
-  }
-  PENSTOCK_TRY_ASSIGN(parsed, trainer::parse_model_config(config));
-  settings.model = trainer::make_model(parsed, Dtype::bf16);
-  const std::string data = flags.data.empty() ? PENSTOCK_SHIPPED_TEXT : flags.data;
-  PENSTOCK_TRY_ASSIGN(bytes, read_whole("--data", data));
-  settings.text = std::move(bytes);
-  settings.sequence = flags.sequence;
-  settings.sequences = flags.sequences;
-  settings.micro_batches = flags.micro_batches;
   if (flags.sequence == 0 || flags.sequences == 0 || flags.micro_batches == 0 || flags.micro_batches > 65536) {
     return Status(Code::kUsage,
                   text("--seq ", flags.sequence, ", --sequences ", flags.sequences, ", --micro-batches ",
                        flags.micro_batches, ": a step without tokens, or more micro-batches than a plan has"),
                   "give at least one of each, and at most 65536 micro-batches");
   }
-  if (settings.text.size() <= settings.sequence + 1) {
-    return Status(
-        Code::kUsage,
-        text("--data: ", data, ": ", settings.text.size(), " B, and a sequence has ", settings.sequence, " tokens"),
-        "a longer text, or a shorter --seq");
+  std::string config = kSmallGpt;
+  if (!flags.model.empty()) {
+    PENSTOCK_TRY_ASSIGN(given, read_whole("--model", flags.model));
+    config = std::move(given);
   }
-  if (parsed.vocab < 256) {
-    return Status(Code::kUsage, text("--model: a vocabulary of ", parsed.vocab, ": a text's bytes need 256"),
-                  "a model whose vocab_size is at least 256");
-  }
+  PENSTOCK_TRY_ASSIGN(parsed, trainer::parse_model_config(config));
+  PENSTOCK_TRY_ASSIGN(samples, samples_of(flags, parsed.vocab));
+  TrainingSettings settings{
+      .model = trainer::make_model(parsed, Dtype::bf16), .samples = std::move(samples), .schedule = {}, .engine = {}};
+  settings.sequence = flags.sequence;
+  settings.sequences = flags.sequences;
+  settings.micro_batches = flags.micro_batches;
   settings.learning_rate = flags.learning_rate;
   settings.weight_decay = flags.weight_decay;
-  settings.warm_up = flags.warm_up;
+  settings.schedule.kind = flags.schedule == "cosine"   ? trainer::ScheduleKind::cosine
+                           : flags.schedule == "linear" ? trainer::ScheduleKind::linear
+                                                        : trainer::ScheduleKind::constant;
+  settings.schedule.warmup_steps = flags.warm_up;
+  settings.schedule.total_steps = flags.steps;
+  settings.schedule.end_ratio = 0.1;
+  PENSTOCK_TRY(validate(settings.schedule));
   settings.seed = flags.seed;
   settings.activations = flags.activations == "keep" ? ActivationChoice::keep : ActivationChoice::recompute;
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
-#include "runtime/trainer/counter_random.h"
 #include "runtime/trainer/initial_values.h"
 #include "tools/update/update_run.h"
 
@@ -77,32 +75,18 @@ std::vector<ActivationChoice> activations_of(const TrainingSettings& settings) {
 }  // namespace
 
 std::vector<trainer::MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step) {
-  const uint64_t length = settings.sequence, places = settings.text.size() - length;
   std::vector<trainer::MicroBatch> batches;
   for (uint64_t mb = 0; mb < settings.micro_batches; ++mb) {
-    trainer::MicroBatch batch{.sequences = static_cast<int64_t>(settings.sequences),
-                              .length = static_cast<int64_t>(length),
-                              .tokens = {},
-                              .targets = {}};
-    for (uint64_t sequence = 0; sequence < settings.sequences; ++sequence) {
-      const uint64_t sample = ((step - 1) * settings.micro_batches + mb) * settings.sequences + sequence;
-      const uint64_t first = trainer::stream_key(settings.seed, sample) % places;
-      for (uint64_t i = first; i < first + length; ++i) {
-        batch.tokens.push_back(static_cast<unsigned char>(settings.text[i]));
-        batch.targets.push_back(static_cast<unsigned char>(settings.text[i + 1]));
-      }
-    }
-    batches.push_back(std::move(batch));
+    const uint64_t number = (step - 1) * settings.micro_batches + mb;
+    batches.push_back(settings.samples.batch(number * settings.sequences, settings.sequences));
   }
   return batches;
 }
 
 std::vector<Hyper> groups_of(const TrainingSettings& settings, uint64_t step) {
-  const double risen =
-      settings.warm_up == 0 ? 1 : std::min(1.0, static_cast<double>(step) / static_cast<double>(settings.warm_up));
-  Hyper decaying{.lr = settings.learning_rate * risen, .beta2 = 0.95, .weight_decay = settings.weight_decay};
-  Hyper not_decaying = decaying;
-  not_decaying.weight_decay = 0;
+  const double lr = trainer::rate_of(settings.schedule, settings.learning_rate, step).lr;
+  const Hyper decaying{.lr = lr, .beta2 = 0.95, .weight_decay = settings.weight_decay};
+  const Hyper not_decaying{.lr = lr, .beta2 = 0.95};
   return {decaying, not_decaying};
 }
 

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "runtime/engine/engine.h"
+#include "runtime/trainer/config/schedule.h"
+#include "runtime/trainer/data/samples.h"
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/torch/train_step.h"
 
@@ -15,7 +17,8 @@ namespace penstock::tools {
 
 struct TrainingSettings {
   trainer::Model model;
-  std::string text;              // its bytes are the tokens
+  trainer::Samples samples;
+  trainer::Schedule schedule;
   engine::EngineOptions engine;  // the model's units and uses are filled in
   uint64_t sequence = 0;
   uint64_t sequences = 0;  // of a micro-batch
@@ -23,7 +26,6 @@ struct TrainingSettings {
   ActivationChoice activations = ActivationChoice::recompute;
   double learning_rate = 1e-3;
   double weight_decay = 0;
-  uint64_t warm_up = 0;
   uint64_t seed = 0;
 
   uint64_t tokens_of_step() const { return sequence * sequences * micro_batches; }
