@@ -1,6 +1,5 @@
-// LibaioBackend moves pieces through the kernel's older asynchronous interface, for kernels and containers without
-// io_uring. It calls the kernel itself: newer versions of the library of that name use a call that container profiles
-// forbid, and do not fall back.
+// LibaioBackend does file I/O through libaio, the kernel's older asynchronous interface, for kernels and containers
+// without io_uring.
 #pragma once
 
 #include <memory>
@@ -10,6 +9,7 @@
 
 namespace penstock::aio {
 
+// Refuses when the build has no libaio, or the kernel refuses a context or a question to it.
 Result<std::unique_ptr<IoBackend>> make_libaio_backend(uint32_t capacity = 256);
 
 }  // namespace penstock::aio

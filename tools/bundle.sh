@@ -10,6 +10,8 @@ bundle_extra=(libgtest-dev googletest liburing2 libtbb12 libtbbmalloc2 libtbbbin
 # make_bundle DIR PACKAGE...
 make_bundle() {
   local into=$1 packages=("${@:2}" "${bundle_extra[@]}")
+  # Ubuntu 24.04 calls the package by another name than Debian 12.
+  if apt-cache show libaio1t64 &> /dev/null; then packages+=(libaio1t64); else packages+=(libaio1); fi
   if [[ -e $into && ! -e $into/.penstock-bundle ]]; then
     say "setup: make bundle: $into: exists and is not a bundle" >&2
     say "try: another folder" >&2
