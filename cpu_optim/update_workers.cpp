@@ -1,26 +1,43 @@
 #include "cpu_optim/update_workers.h"
 
+#include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/info.h>
+#include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
+#include <oneapi/tbb/task_scheduler_observer.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <latch>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <semaphore>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "cpu_optim/processor_set.h"
+#include "cpu_optim/task_order.h"
 #include "tiering/check.h"
+
+#if defined(PENSTOCK_TSAN)
+// oneTBB's headers create and read its tasks in instrumented code, and its library orders them.
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() {
+  return "race_top:oneapi/tbb/\nrace:new_object<tbb::\nrace:delete_object<tbb::\nrace:fold_tree<tbb::\n";
+}
+#endif
 
 namespace penstock::cpu_optim {
 namespace {
 
-// What a worker takes at once: 64 Ki elements last some 50 us, handing them out costs a thousandth of that.
+// What a worker takes at once: 64 Ki elements last about 40 us, and oneTBB hands them out in less than 0.1 us.
 constexpr uint64_t kPieceElements = kBlockElements;
-// Pieces per thread in for_pieces(): enough that a worker who was preempted does not hold up the rest for long.
+// Pieces per thread in for_pieces(): enough that a preempted worker does not hold up the rest for long.
 constexpr uint64_t kPiecesPerThread = 8;
 
 tbb::numa_node_id numa_id(const UpdateWorkersOptions& options) {
@@ -33,28 +50,14 @@ uint32_t threads_wanted(const UpdateWorkersOptions& options) {
   if (!options.cpus.empty()) return static_cast<uint32_t>(options.cpus.size());
   if (options.numa_node >= 0) return static_cast<uint32_t>(tbb::info::default_concurrency(numa_id(options)));
   const int processors = ProcessorSet::allowed().count();
-  CHECK(processors > 0, "sched_getaffinity refuses");
+  CHECK(processors > 0, "sched_getaffinity failed");
   return std::min(static_cast<uint32_t>(processors), UpdateWorkersOptions::kThreadsMax);
 }
 
-// Pieces that workers take one after another; whoever ends the last one says so.
-struct Work {
-  uint64_t pieces = 0;
-  std::function<void(uint64_t piece)> run_piece;
-  std::function<void()> finished;
-  std::atomic<uint64_t> next{0};
-  std::atomic<uint64_t> ended{0};
-
-  void help() {
-    for (uint64_t piece = next++; piece < pieces; piece = next++) {
-      run_piece(piece);
-      if (++ended == pieces) finished();
-    }
-  }
-};
-
 // One enqueued tile: its report grows as pieces end.
 struct TileWork {
+  explicit TileWork(TileJob j, UpdateWorkers::Done d = {}) : job(std::move(j)), done(std::move(d)) {}
+
   TileJob job;
   UpdateWorkers::Done done;
   std::mutex mutex;
@@ -100,25 +103,92 @@ void TileWork::run_piece(uint64_t piece) {
   report.checksum_mismatch = std::min(report.checksum_mismatch, mine.checksum_mismatch);
 }
 
+// Pins each worker while it is inside the arena: a worker of oneTBB also serves the program's other arenas.
+class Pinning final : public tbb::task_scheduler_observer {
+ public:
+  Pinning(tbb::task_arena& arena, const std::vector<int>& cpus) : task_scheduler_observer(arena), cpus_(cpus) {
+    task_order::before_create();
+    observe(true);
+  }
+  // A worker that is still inside must be seen to leave, or it would stay pinned.
+  ~Pinning() override {
+    while (inside_ > 0) std::this_thread::yield();
+    observe(false);
+    task_order::after_wait();
+  }
+
+ private:
+  void on_scheduler_entry(bool) override {
+    task_order::at_begin();
+    ++inside_;
+    const auto slot = static_cast<size_t>(tbb::this_task_arena::current_thread_index());
+    before_ = ProcessorSet::allowed();
+    // A processor that has gone offline since validate() leaves the worker unpinned.
+    ProcessorSet::of_one(cpus_[slot % cpus_.size()]).pin_this_thread();
+  }
+  void on_scheduler_exit(bool) override {
+    before_.pin_this_thread();
+    task_order::at_end();
+    --inside_;
+  }
+
+  static thread_local ProcessorSet before_;
+  const std::vector<int>& cpus_;
+  std::atomic<int> inside_{0};
+};
+
+thread_local ProcessorSet Pinning::before_;
+
+size_t threads_of_this_process() {
+  struct stat tasks;
+  return stat("/proc/self/task", &tasks) == 0 ? tasks.st_nlink - 2 : 0;
+}
+
+// oneTBB ends the program when it cannot start a thread. Starting as many here first turns that into a Status.
+Status check_threads_can_start(uint32_t threads) {
+  const size_t before = threads_of_this_process();
+  std::vector<std::thread> started;
+  started.reserve(threads);
+  std::latch over(1);
+  Status status;
+  try {
+    while (started.size() < threads) started.emplace_back([&over] { over.wait(); });
+  } catch (const std::system_error& error) {
+    status = thread_status(text("start update threads: ", started.size(), " of ", threads), error.code().value(),
+                           threads > 1 ? "ask for fewer threads, or " : "");
+  }
+  over.count_down();
+  for (std::thread& thread : started) thread.join();
+  // The system counts a thread for a moment after it was joined.
+  for (int i = 0; i < 1000 && threads_of_this_process() > before; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return status;
+}
+
 }  // namespace
 
 Status validate(const UpdateWorkersOptions& options) {
   auto refuse = [](const std::string& what, const std::string& remedy) {
-    return Status(Code::kUsage, "update arena: " + what, remedy);
+    return Status(Code::kUsage, "update workers: " + what, remedy);
   };
   constexpr uint32_t kMax = UpdateWorkersOptions::kThreadsMax;
   if (options.threads > kMax || options.cpus.size() > kMax) {
-    return refuse(text("threads: ", std::max<size_t>(options.threads, options.cpus.size())), text("at most ", kMax));
+    return refuse(text(std::max<size_t>(options.threads, options.cpus.size()), " threads"),
+                  text("at most ", kMax, " threads"));
   }
   if (!options.cpus.empty() && options.numa_node >= 0) {
-    return refuse("workers pinned by cpus and by numa_node", "give one of the two");
+    return refuse("both cpus and numa_node are given", "give one of them");
   }
   const ProcessorSet allowed = ProcessorSet::allowed();
   for (int cpu : options.cpus) {
-    if (!allowed.has(cpu)) return refuse(text("cpu ", cpu), "name processors that this process may run on");
+    if (!allowed.has(cpu))
+      return refuse(text("cpu ", cpu, ": this process may not run there"),
+                    "see `taskset -p $$` for the processors it may use");
   }
   if (options.numa_node >= 0 && static_cast<size_t>(options.numa_node) >= tbb::info::numa_nodes().size()) {
-    return refuse(text("NUMA node ", options.numa_node), text("there are ", tbb::info::numa_nodes().size()));
+    return refuse(text("NUMA node ", options.numa_node, " does not exist"),
+                  text("0 to ", tbb::info::numa_nodes().size() - 1));
   }
   return Status();
 }
@@ -126,92 +196,88 @@ Status validate(const UpdateWorkersOptions& options) {
 struct UpdateWorkers::Impl {
   const UpdateWorkersOptions options;
   const uint32_t threads;
-  // All slots are reserved for threads that enter by themselves, so oneTBB sends none of its own and counts none.
-  tbb::task_arena slots;
-  std::vector<std::thread> workers;
+  // Without it oneTBB has one worker fewer than the machine has processors, for all arenas together.
+  const tbb::global_control workers_allowed{tbb::global_control::max_allowed_parallelism,
+                                            UpdateWorkersOptions::kThreadsMax + 1};
+  // No slot is reserved for callers: only oneTBB's workers work here, and at most `threads` of them.
+  tbb::task_arena arena;
+  std::optional<Pinning> pinning;
 
   std::mutex mutex;
-  std::condition_variable wanted;
-  // GUARDED_BY(mutex). The first may have no pieces left to take: whoever finds out removes it.
-  std::deque<std::shared_ptr<Work>> works;
-  bool ending = false;  // GUARDED_BY(mutex)
+  std::condition_variable all_ended;
+  uint64_t jobs = 0;  // GUARDED_BY(mutex)
+
+  // The arena whose piece the calling thread is in.
+  static thread_local const Impl* current;
 
   explicit Impl(const UpdateWorkersOptions& o)
       : options(o),
         threads(threads_wanted(o)),
-        slots(tbb::task_arena::constraints(numa_id(o), static_cast<int>(threads)), /*reserved_for_masters=*/threads) {}
+        arena(tbb::task_arena::constraints(numa_id(o), static_cast<int>(threads)), /*reserved_for_masters=*/0) {
+    arena.initialize();
+    if (!options.cpus.empty()) pinning.emplace(arena, options.cpus);
+  }
 
   static Result<std::unique_ptr<Impl>> make(const UpdateWorkersOptions& options) {
     PENSTOCK_TRY(validate(options));
-    auto impl = std::make_unique<Impl>(options);
-    PENSTOCK_TRY(impl->start_workers());
-    return impl;
+    PENSTOCK_TRY(check_threads_can_start(threads_wanted(options)));
+    return std::make_unique<Impl>(options);
   }
 
   ~Impl() {
+    std::unique_lock lock(mutex);
+    all_ended.wait(lock, [this] { return jobs == 0; });
+  }
+
+  // Calls body(0) to body(pieces - 1) on the workers, the calling one among them. Isolated: while it waits for the last
+  // piece, the caller takes up nothing else, which might need what the caller holds.
+  template <class Body>
+  void run_pieces(uint64_t pieces, const Body& body) const {
+    const auto piece = [&](uint64_t number) {
+      task_order::at_begin();
+      const Impl* const outer = std::exchange(current, this);
+      body(number);
+      current = outer;
+      task_order::at_end();
+    };
+    if (pieces == 1) return piece(0);
+    task_order::before_create();
+    tbb::this_task_arena::isolate([&] { tbb::parallel_for(uint64_t{0}, pieces, piece, tbb::simple_partitioner()); });
+    task_order::after_wait();
+  }
+
+  // Runs `job` on a worker, and destroys it there before it counts as ended.
+  template <class Job>
+  void enqueue(Job job) {
     {
       std::lock_guard lock(mutex);
-      ending = true;
+      ++jobs;
     }
-    wanted.notify_all();
-    for (std::thread& worker : workers) worker.join();
+    auto* const own = new Job(std::move(job));
+    task_order::before_create();
+    arena.enqueue([this, own] {
+      task_order::at_begin();
+      (*own)();
+      delete own;
+      std::lock_guard lock(mutex);
+      if (--jobs == 0) all_ended.notify_all();
+    });
   }
 
-  Status start_workers() {
-    workers.reserve(threads);
-    try {
-      while (workers.size() < threads) workers.emplace_back([this, i = workers.size()] { be_worker(i); });
-    } catch (const std::system_error& error) {
-      return thread_status(text("start update threads: ", workers.size(), " of ", threads), error.code().value(),
-                           threads > 1 ? "ask for fewer threads, or " : "");
-    }
-    return Status();
-  }
-
-  void be_worker(size_t number) {
-    // A processor that is gone leaves the worker unpinned.
-    if (!options.cpus.empty()) ProcessorSet::of_one(options.cpus[number % options.cpus.size()]).pin_this_thread();
-    slots.execute([this] { work_until_the_end(); });
-  }
-
-  void work_until_the_end() {
-    std::unique_lock lock(mutex);
-    while (true) {
-      wanted.wait(lock, [&] { return ending || !works.empty(); });
-      if (works.empty()) return;
-      std::shared_ptr<Work> work = works.front();
-      lock.unlock();
-      work->help();
-      lock.lock();
-      if (!works.empty() && works.front() == work) works.pop_front();
-    }
-  }
-
-  bool is_worker(std::thread::id id) const {
-    return std::any_of(workers.begin(), workers.end(),
-                       [id](const std::thread& worker) { return worker.get_id() == id; });
-  }
-
-  void start(std::shared_ptr<Work> work) {
-    const uint64_t helpers = std::min<uint64_t>(threads, work->pieces);
-    // Held to the end: once the work is done, whoever learns of it may destroy the arena.
-    std::lock_guard lock(mutex);
-    works.push_back(std::move(work));
-    for (uint64_t i = 0; i < helpers; ++i) wanted.notify_one();
-  }
-
-  void start_and_wait(uint64_t pieces, std::function<void(uint64_t)> run_piece) {
-    // Shared, because whoever ends the last piece still holds it when the caller has gone on.
+  template <class Body>
+  void run_and_wait(uint64_t pieces, const Body& body) {
+    if (current == this) return run_pieces(pieces, body);
+    // Shared, because the worker may still be in release() when the caller has gone on.
     auto over = std::make_shared<std::binary_semaphore>(0);
-    auto work = std::make_shared<Work>();
-    work->pieces = pieces;
-    work->run_piece = std::move(run_piece);
-    work->finished = [over] { over->release(); };
-    start(work);
-    if (is_worker(std::this_thread::get_id())) work->help();
+    enqueue([this, pieces, &body, over] {
+      run_pieces(pieces, body);
+      over->release();
+    });
     over->acquire();
   }
 };
+
+thread_local const UpdateWorkers::Impl* UpdateWorkers::Impl::current = nullptr;
 
 Result<std::unique_ptr<UpdateWorkers>> UpdateWorkers::make(const UpdateWorkersOptions& options) {
   PENSTOCK_TRY_ASSIGN(impl, Impl::make(options));
@@ -229,34 +295,30 @@ TileReport UpdateWorkers::run(const TileJob& job) {
   if (job.tile.elements == 0 || job.tile.elements < impl_->options.inline_elements) {
     return job.updater->update(job.tile, job.numbers, job.notes);
   }
-  TileWork tile;
-  tile.job = job;
-  impl_->start_and_wait(ceil_div(job.tile.elements, kPieceElements), [&](uint64_t piece) { tile.run_piece(piece); });
+  TileWork tile(job);
+  impl_->run_and_wait(ceil_div(job.tile.elements, kPieceElements), [&](uint64_t piece) { tile.run_piece(piece); });
   return tile.report;
 }
 
 void UpdateWorkers::enqueue(TileJob job, Done done) {
-  auto tile = std::make_shared<TileWork>();
-  tile->job = std::move(job);
-  tile->done = std::move(done);
-  auto work = std::make_shared<Work>();
-  // A tile of no elements has one piece too, so that done() is called on a worker whatever the tile.
-  work->pieces = std::max<uint64_t>(1, ceil_div(tile->job.tile.elements, kPieceElements));
-  work->run_piece = [tile](uint64_t piece) { tile->run_piece(piece); };
-  work->finished = [tile] { tile->done(tile->report); };
-  impl_->start(std::move(work));
+  impl_->enqueue([impl = impl_.get(), tile = std::make_unique<TileWork>(std::move(job), std::move(done))] {
+    // A tile of no elements has one piece too: it has a report.
+    const uint64_t pieces = std::max<uint64_t>(1, ceil_div(tile->job.tile.elements, kPieceElements));
+    impl->run_pieces(pieces, [&](uint64_t piece) { tile->run_piece(piece); });
+    tile->done(tile->report);
+  });
 }
 
 void UpdateWorkers::for_pieces(uint64_t count, uint64_t grain,
                                const std::function<void(uint64_t begin, uint64_t end)>& body) {
-  CHECK(grain > 0, "pieces of nothing");
+  CHECK(grain > 0, "for_pieces: grain 0, at least 1 expected");
   const uint64_t piece = std::max(grain, round_up(ceil_div(count, impl_->threads * kPiecesPerThread), grain));
   if (count <= grain) {
     if (count != 0) body(0, count);
     return;
   }
-  impl_->start_and_wait(ceil_div(count, piece),
-                        [&](uint64_t number) { body(number * piece, std::min(count, (number + 1) * piece)); });
+  impl_->run_and_wait(ceil_div(count, piece),
+                      [&](uint64_t number) { body(number * piece, std::min(count, (number + 1) * piece)); });
 }
 
 uint32_t UpdateWorkers::threads() const { return impl_->threads; }

@@ -1,18 +1,19 @@
-// UpdateWorkers spreads updates over a fixed set of worker threads, each pinned where the options say.
+// UpdateWorkers runs optimizer updates on a oneTBB arena of its own: a fixed number of worker threads, pinned where the
+// options say.
 //
-// A tile is cut at multiples of kBlockElements, so results do not depend on the number of threads. The arena never has
-// more than options.threads threads at work: run() and for_pieces() wait without working, except that what is too small
-// to share (a tile below options.inline_elements, a single piece) is done by the caller itself.
+// A tile is cut at multiples of kBlockElements, so results do not depend on the number of threads. At most
+// options.threads threads work at once. Callers of run() and for_pieces() sleep until the work is done; only work that
+// is too small to share (a tile below options.inline_elements, a single piece) runs on the calling thread.
 //
-// The workers are the arena's own from its beginning to its end, and sleep while there is nothing to do. Each occupies
-// a slot of a oneTBB arena in which nobody else has one: what a body starts with oneTBB stays on the worker that runs
-// the body, several UpdateArenas take nothing from one another, and a trainer that uses oneTBB keeps its workers and
-// its limits, which do not bind the arena either. Processors are shared all the same: `threads` and `cpus` say how
-// many, and which, the arena may keep busy beside the trainer.
+// The workers belong to oneTBB. They are created when there is work, look for more for some 100 us after it, and then
+// sleep or serve the program's other arenas. As long as an UpdateWorkers exists, oneTBB may have up to kThreadsMax
+// workers, so several UpdateWorkers and the trainer's own arenas take no threads from one another. A lower limit that
+// the trainer sets with tbb::global_control binds everybody; one worker always remains, so jobs still end. What a body
+// starts with oneTBB is shared among these workers and runs nowhere else.
 //
-// Made and destroyed by one thread, which is none of its workers. All else may be called from any thread: on a worker
-// of this arena run() and for_pieces() take part in the work that they wait for, so nesting cannot block. A worker does
-// not wait for another arena whose workers wait for its own: nobody would be left to work.
+// Created and destroyed by one thread that is not one of the workers. Everything else may be called from any thread.
+// On a worker, run() and for_pieces() of the same UpdateWorkers take part in the work that they wait for, so nesting
+// cannot block. A worker must not wait for another UpdateWorkers whose workers wait for this one.
 #pragma once
 
 #include <cstdint>
@@ -27,21 +28,21 @@
 namespace penstock::cpu_optim {
 
 struct UpdateWorkersOptions {
-  // At most kThreadsMax. 0: one per entry of `cpus`, per processor of `numa_node`, or per one that this process may
-  // use.
+  // At most kThreadsMax. 0: one for each entry of `cpus`, each processor of `numa_node`, or each processor that this
+  // process may use.
   uint32_t threads = 0;
   std::vector<int> cpus = {};  // worker i is pinned to cpus[i % size]; empty: not pinned
-  int numa_node = -1;          // as oneTBB counts them: workers stay on its processors; -1: any. Not with `cpus`
+  int numa_node = -1;          // keeps the workers on this node, as oneTBB numbers them; -1: any. Not with `cpus`
   uint64_t inline_elements = 64 * 1024;
 
-  static constexpr uint32_t kThreadsMax = 4096;
+  static constexpr uint32_t kThreadsMax = 1024;
 };
 
-// Refuses more threads than kThreadsMax, a processor that this process may not use, a NUMA node that there is not, and
-// pinning by both.
+// Refuses more than kThreadsMax threads, a processor that this process may not use, a NUMA node that does not exist,
+// and `cpus` together with `numa_node`.
 Status validate(const UpdateWorkersOptions& options);
 
-// A tile to update. What it points at must stay until the job is done.
+// A tile to update. What it points at must stay alive until the job is done.
 struct TileJob {
   const TileUpdater* updater = nullptr;
   TileView tile;
@@ -51,13 +52,13 @@ struct TileJob {
 
 class UpdateWorkers {
  public:
-  // Called once, on a worker thread; neither it nor a body may throw. It must not block: write an eventfd or push to a
-  // queue.
+  // Called once for each job, on a worker thread. Neither it nor a body may throw or block: write an eventfd or push to
+  // a queue. It is destroyed before the job counts as ended.
   using Done = std::function<void(const TileReport&)>;
 
-  // Refuses what validate() refuses, and where the system does not grant so many threads.
+  // Refuses what validate() refuses. Refuses too when the system does not grant `threads` more threads.
   static Result<std::unique_ptr<UpdateWorkers>> make(const UpdateWorkersOptions& options = {});
-  // REQUIRES: neither is so.
+  // REQUIRES: make() would not refuse.
   explicit UpdateWorkers(const UpdateWorkersOptions& options = {});
   // Waits for every job that was enqueued.
   ~UpdateWorkers();
@@ -65,10 +66,11 @@ class UpdateWorkers {
   UpdateWorkers& operator=(const UpdateWorkers&) = delete;
 
   TileReport run(const TileJob& job);
+  // Returns at once. Jobs start about in the order in which they were enqueued.
   void enqueue(TileJob job, Done done);
 
-  // Calls `body(begin, end)` for pieces of [0, count) that begin at multiples of `grain`, and waits: on the workers, or
-  // on the calling thread where there is but one piece. For the gradient helpers, whose blocks are independent too.
+  // Calls `body(begin, end)` on the workers for pieces of [0, count) that begin at multiples of `grain`, and waits. A
+  // single piece runs on the calling thread. For the gradient helpers, whose blocks are independent too.
   void for_pieces(uint64_t count, uint64_t grain, const std::function<void(uint64_t begin, uint64_t end)>& body);
 
   uint32_t threads() const;
