@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -144,6 +145,24 @@ TEST(StreamedDevice, StagesCopiesLargerThanItsPinnedBuffer) {
   EXPECT_TRUE(std::move(second.transfer).wait().ok());
   EXPECT_TRUE(std::move(first.transfer).wait().ok());
   EXPECT_EQ(in, out);
+}
+
+// RefusingBackend fails the test when a copy engine reads beyond what is registered.
+TEST(StreamedDevice, StagesACopyThatStraddlesTheEndOfARegisteredWindow) {
+  Buffer memory = Buffer::on_heap(4 * kMiB);
+  std::mt19937_64 random(12);
+  for (std::byte& byte : memory.bytes()) byte = static_cast<std::byte>(random());
+  const std::span<std::byte> window = memory.bytes().subspan(kMiB, kMiB);
+  auto refusals = refusing({.register_at_most_bytes = kMiB});
+  std::unique_ptr<Device> device = open(refusals, kMiB).value();
+  ASSERT_EQ(device->register_host_memory(memory.bytes(), {&window, 1}).extent, HostRegistration::Extent::windows);
+  for (uint64_t begin : {2 * kMiB - 4096, 2 * kMiB - 1, kMiB - 4096, kMiB - 8191}) {
+    const std::span<std::byte> straddling = memory.bytes().subspan(begin, 8192);
+    const std::span<std::byte> target = device->memory().first(8192);
+    Copy copy = device->copy(host(straddling), Lease::over(Tier::device, target));
+    EXPECT_TRUE(std::move(copy.transfer).wait().ok());
+    EXPECT_TRUE(std::ranges::equal(straddling, target)) << "from " << begin;
+  }
 }
 
 }  // namespace
