@@ -17,8 +17,8 @@ constexpr uint32_t kAttemptsMax = 10;          // without progress; the delays a
 constexpr milliseconds kFirstDelay{1};
 constexpr uint32_t kPartsOfDepth = 4;
 constexpr milliseconds kWatchEvery{250};
-constexpr std::chrono::microseconds kLooksAwayMost{50};
-constexpr std::chrono::microseconds kLooksAwayBetween{130};
+constexpr std::chrono::microseconds kPollPauseMost{50};
+constexpr std::chrono::microseconds kPollPauseBetween{130};
 
 bool may_try_again(int error) { return error == EINTR || error == EAGAIN || error == ENOMEM || error == EBUSY; }
 
@@ -357,13 +357,13 @@ uint32_t QueuedIoEngine::worth_waking_for() const {
 // At most until each drive has ended a part. Where that is one piece, or pieces end far apart, each is worth knowing at
 // once: measured, a disk that ends one in 170 us loses 1 % of its rate to sleeps of 50 us and 4 % to those of 200 us,
 // a loop drive that ends one in 100 us gains 14 % and 17 %.
-nanoseconds QueuedIoEngine::may_look_away() const {
+nanoseconds QueuedIoEngine::poll_pause() const {
   if (!settled_.empty() || !delayed_.empty() || in_flight_ == 0) return nanoseconds(0);
-  nanoseconds least = kLooksAwayMost;
+  nanoseconds least = kPollPauseMost;
   for (const auto& queue : queues_) {
     if (queue->in_flight() == 0) continue;
     const nanoseconds busy = queue->busy_for();
-    const bool far_apart = busy > queue->in_flight() * kLooksAwayBetween;
+    const bool far_apart = busy > queue->in_flight() * kPollPauseBetween;
     if (far_apart || queue->in_flight() < 2 * kPartsOfDepth) return nanoseconds(0);
     least = std::min(least, busy / kPartsOfDepth);
   }

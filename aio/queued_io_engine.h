@@ -40,7 +40,7 @@ class QueuedIoEngine final : public IoEngine {
   size_t wait(std::chrono::nanoseconds timeout) override;
   void wait_until(const std::function<bool()>& done) override;
   Result<int> completion_fd() const override;
-  std::chrono::nanoseconds may_look_away() const override;
+  std::chrono::nanoseconds poll_pause() const override;
   void drive_until_ended(const TransferState& state) override;
   void cancel_and_drain() override;
 

@@ -96,10 +96,10 @@ class IoEngine : public TransferDriver {
   // Readable when poll() may have something to end: for one thread that waits on drives, copies and messages at once.
   // Only the first call may be refused.
   virtual Result<int> completion_fd() const = 0;
-  // How long that thread may wait for the others alone, so that it then finds several ends at once and no drive has run
-  // dry meanwhile: being woken for each costs the drives whose bytes pass through the processors a sixth of their rate.
-  // Zero: not at all, each end is worth knowing at once.
-  virtual std::chrono::nanoseconds may_look_away() const = 0;
+  // How long the caller may skip polling, so that it then finds several completions at once while no drive has run dry.
+  // Being woken for each completion costs drives whose bytes pass through the processors a sixth of their rate. Zero
+  // means: do not pause, every completion matters.
+  virtual std::chrono::nanoseconds poll_pause() const = 0;
 
   // Ends every request that is not with the kernel yet with ECANCELED and waits for the others.
   virtual void cancel_and_drain() = 0;

@@ -41,7 +41,7 @@ void Executor::turn(std::chrono::milliseconds timeout) {
 void Executor::sleep(std::chrono::milliseconds timeout) {
   std::array<pollfd, 2> sources{pollfd{parts_.mailbox.descriptor(), POLLIN, 0},
                                 pollfd{parts_.io_descriptor, POLLIN, 0}};
-  const std::chrono::nanoseconds away = parts_.io.may_look_away();
+  const std::chrono::nanoseconds away = parts_.io.poll_pause();
   if (away >= kAwayLeast) {
     const timespec until{0, away.count()};
     ::ppoll(sources.data(), 1, &until, nullptr);

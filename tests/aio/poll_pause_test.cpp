@@ -1,5 +1,5 @@
-// For how long a thread may leave the drives to themselves: a quarter of what they are busy for, and not where it would
-// gather nothing.
+// How long the caller may skip polling: a quarter of the time for which the drives are busy, and no time at all where
+// the pause would gather no completions.
 #include <gtest/gtest.h>
 
 #include "aio/queued_io_engine.h"
@@ -40,7 +40,7 @@ TEST(RecentRate, ForgetsSlowlyWhatAnIdleMomentHides) {
   EXPECT_NEAR(static_cast<double>(rate.time_for(1'000'000).count()), 50e6, 1e3) << "faster is believed at once";
 }
 
-class LookAway : public ::testing::Test {
+class PollPause : public ::testing::Test {
  protected:
   // So many blocks more are under way on the drive.
   void ask(uint32_t drive, uint32_t blocks) {
@@ -74,46 +74,46 @@ class LookAway : public ::testing::Test {
   std::vector<Transfer> transfers_;
 };
 
-TEST_F(LookAway, NotBeforeTheDriveIsKnown) {
+TEST_F(PollPause, IsZeroBeforeTheDrivesRateIsKnown) {
   ask(0, 32);
-  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0));
+  EXPECT_EQ(engine_.poll_pause(), nanoseconds(0));
   finish();
 }
 
-TEST_F(LookAway, NotWhereNothingOrLittleIsUnderWay) {
+TEST_F(PollPause, IsZeroWithNothingOrLittleInFlight) {
   learn_rates();
-  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0));
+  EXPECT_EQ(engine_.poll_pause(), nanoseconds(0));
   ask(0, 7);
-  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0)) << "a quarter of it is one";
+  EXPECT_EQ(engine_.poll_pause(), nanoseconds(0)) << "a quarter of it is one";
   ask(1, 32);
-  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0)) << "the first may run dry unseen";
+  EXPECT_EQ(engine_.poll_pause(), nanoseconds(0)) << "the first may run dry unseen";
   finish();
 }
 
-TEST_F(LookAway, NotWhileSomeoneIsStillToBeTold) {
+TEST_F(PollPause, IsZeroWhileACompletionIsUndelivered) {
   learn_rates();
   ask(0, 32);
   Transfer nothing = engine_.read(files_[0], 0, Lease());
-  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0));
+  EXPECT_EQ(engine_.poll_pause(), nanoseconds(0));
   finish();
 }
 
-TEST_F(LookAway, ForAQuarterOfWhatTheDriveIsBusyFor) {
+TEST_F(PollPause, IsAQuarterOfTheTimeTheDriveIsBusy) {
   learn_rates();
   ask(0, 32);
   ask(1, 8);  // 131 us of work at the drive's rate; the machine may be slower than the throttle
-  EXPECT_GT(engine_.may_look_away(), microseconds(10));
-  EXPECT_LE(engine_.may_look_away(), microseconds(50));
+  EXPECT_GT(engine_.poll_pause(), microseconds(10));
+  EXPECT_LE(engine_.poll_pause(), microseconds(50));
   finish();
   ask(0, 64);  // 1 ms of work
-  EXPECT_EQ(engine_.may_look_away(), microseconds(50)) << "pieces that end are not to lie about for long";
+  EXPECT_EQ(engine_.poll_pause(), microseconds(50)) << "pieces that end are not to lie about for long";
   finish();
 }
 
-TEST_F(LookAway, NotWherePiecesEndFarApart) {
+TEST_F(PollPause, IsZeroWherePiecesEndFarApart) {
   learn_rates();
   ask(2, 32);
-  EXPECT_EQ(engine_.may_look_away(), nanoseconds(0));
+  EXPECT_EQ(engine_.poll_pause(), nanoseconds(0));
   finish();
 }
 
