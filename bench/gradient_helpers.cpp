@@ -98,10 +98,6 @@ int run(int argc, char** argv) {
                   bench.kernels.square_sums(Dtype::bf16, bench.narrow + begin * 2, end - begin,
                                             std::span(sums).subspan(begin / kBlockElements));
                 });
-  bench.compare("finite check of bf16", {.changed = {}, .read = {{bench.narrow, 2}}, .written = {}}, 0.9,
-                [&](uint64_t begin, uint64_t end) {
-                  if (!bench.kernels.finite(Dtype::bf16, bench.narrow + begin * 2, end - begin)) std::abort();
-                });
   bench.compare("cast of bf16 to fp32", {.changed = {}, .read = {{bench.narrow, 2}}, .written = {{bench.wide, 4}}}, 0.9,
                 [&](uint64_t begin, uint64_t end) {
                   bench.kernels.cast(Dtype::bf16, bench.narrow + begin * 2, Dtype::fp32, bench.wide + begin * 4,

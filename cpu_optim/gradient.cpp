@@ -10,9 +10,6 @@
 namespace penstock::cpu_optim {
 namespace {
 
-constexpr uint32_t kInfinityBits = 0x7f80'0000;
-// Whether values are finite is asked piece by piece, so that the answer no comes early.
-constexpr uint64_t kFinitePieceElements = 64 * 1024;
 // As long as a block, what is cast will have left the caches before it is read.
 constexpr uint64_t kStreamElements = kBlockElements;
 
@@ -28,13 +25,6 @@ struct Rest {
   Rest() = default;
   Rest(const std::byte* source, uint64_t length_bytes) { std::memcpy(bytes, source, length_bytes); }
 };
-
-uint32_t largest_of(LargestKernel kernel, const std::byte* values, uint64_t elements, uint64_t element_bytes) {
-  const uint64_t whole = round_down(elements, kGroupElements);
-  const uint32_t largest = kernel(values, whole);
-  const Rest rest(values + whole * element_bytes, (elements - whole) * element_bytes);
-  return std::max(largest, kernel(rest.bytes, kGroupElements));
-}
 
 }  // namespace
 
@@ -86,15 +76,6 @@ void GradientKernels::square_sums(Dtype dtype, const std::byte* values, uint64_t
     }
     sums[first / kBlockElements] = sum_of_lanes(lanes);
   }
-}
-
-bool GradientKernels::finite(Dtype dtype, const std::byte* values, uint64_t elements) const {
-  const LargestKernel kernel = kernels_->largest[index_of(dtype)];
-  for (uint64_t first = 0; first < elements; first += kFinitePieceElements) {
-    const uint64_t count = std::min(kFinitePieceElements, elements - first);
-    if (largest_of(kernel, values + first * bytes_of(dtype), count, bytes_of(dtype)) >= kInfinityBits) return false;
-  }
-  return true;
 }
 
 double sum_of_lanes(std::array<double, kSquareSumLanes> lanes) {

@@ -33,9 +33,6 @@ class GradientKernels {
   // REQUIRES: sums.size() >= ceil_div(elements, kBlockElements).
   void square_sums(Dtype dtype, const std::byte* values, uint64_t elements, std::span<double> sums) const;
 
-  // Whether every value is finite.
-  bool finite(Dtype dtype, const std::byte* values, uint64_t elements) const;
-
  private:
   const struct Kernels* kernels_;
 };

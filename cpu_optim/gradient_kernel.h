@@ -74,16 +74,6 @@ struct GradientPass {
       }
     }
   }
-
-  template <Dtype kDtype>
-  static uint32_t largest(const std::byte* values, uint64_t elements) {
-    Bits largest = L::bits(0);
-    for (uint64_t i = 0; i < elements; i += L::kWidth) {
-      if (i % kSquareSumLanes == 0) prefetch<kDtype>(values, i, kSquareSumLanes);
-      largest = L::larger(largest, L::as_bits(load<kDtype>(values, i)) & L::bits(0x7fff'ffff));
-    }
-    return L::largest_of(largest);
-  }
 };
 
 }  // namespace penstock::cpu_optim

@@ -28,7 +28,6 @@ constexpr void fill_dtype(Kernels& kernels) {
   constexpr size_t at = static_cast<size_t>(kDtype);
   kernels.square_sums[at] = &GradientPass<L>::template square_sums<kDtype>;
   kernels.accumulate[at] = &GradientPass<L>::template accumulate<kDtype>;
-  kernels.largest[at] = &GradientPass<L>::template largest<kDtype>;
   kernels.cast[at][static_cast<size_t>(Dtype::fp32)] = &GradientPass<L>::template cast<kDtype, Dtype::fp32>;
   kernels.cast[at][static_cast<size_t>(Dtype::bf16)] = &GradientPass<L>::template cast<kDtype, Dtype::bf16>;
   kernels.cast[at][static_cast<size_t>(Dtype::fp16)] = &GradientPass<L>::template cast<kDtype, Dtype::fp16>;

@@ -43,8 +43,6 @@ using SquareSumKernel = void (*)(const std::byte* values, uint64_t elements, dou
 using AccumulateKernel = void (*)(const std::byte* source, float* target, uint64_t elements);
 // `streams`: past the caches, to a 64-byte aligned target.
 using CastKernel = void (*)(const std::byte* source, std::byte* target, uint64_t elements, bool streams);
-// The largest magnitude's bits as fp32; above that of infinity for a NaN.
-using LargestKernel = uint32_t (*)(const std::byte* values, uint64_t elements);
 using ChecksumKernel = void (*)(ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe);
 
 struct Kernels {
@@ -54,7 +52,6 @@ struct Kernels {
   SquareSumKernel square_sums[kGradientDtypes];
   AccumulateKernel accumulate[kGradientDtypes];
   CastKernel cast[kGradientDtypes][kGradientDtypes];
-  LargestKernel largest[kGradientDtypes];
   ChecksumKernel checksum;
 };
 

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "cpu_optim/flush_scope.h"
 #include "cpu_optim/gradient.h"
-#include "cpu_optim/separate.h"
 #include "cpu_optim/tile_update.h"
 #include "tiering/arithmetic/optimizer.h"
 
@@ -28,6 +28,32 @@ Dtype dtype_of(int dtype) {
 }
 
 std::byte* bytes_at(void* address) { return static_cast<std::byte*>(address); }
+
+struct Array {
+  const void* first = nullptr;
+  uint64_t elements = 0;
+  uint64_t element_bytes = 0;
+
+  uint64_t begin() const { return reinterpret_cast<uintptr_t>(first); }
+  uint64_t bytes() const { return elements * element_bytes; }
+};
+
+// Every array of elements lies somewhere, ends before memory does, and shares no byte with another.
+bool are_separate(std::span<const Array> arrays) {
+  const auto lies_somewhere = [](const Array& a) {
+    return a.elements == 0 || (a.first != nullptr && a.elements <= (~uint64_t{0} - a.begin()) / a.element_bytes);
+  };
+  const auto overlap = [](const Array& a, const Array& b) {
+    return a.begin() < b.begin() + b.bytes() && b.begin() < a.begin() + a.bytes();
+  };
+  if (!std::all_of(arrays.begin(), arrays.end(), lies_somewhere)) return false;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    for (size_t j = i + 1; j < arrays.size(); ++j) {
+      if (arrays[i].elements != 0 && arrays[j].elements != 0 && overlap(arrays[i], arrays[j])) return false;
+    }
+  }
+  return true;
+}
 
 bool are_separate(const penstock_arrays& a, bool has_momentum, bool has_variance) {
   const auto bytes_of_one = [](int dtype) { return bytes_of(dtype_of(dtype)); };

@@ -1,5 +1,4 @@
 # The CUDA device is built where a toolkit is found; else gpu/cuda/absent.cpp says at run time that there is none.
-target_link_libraries(penstock_gpu PRIVATE ${CMAKE_DL_LIBS})  # libcufile.so.0 is loaded at run time
 set(PENSTOCK_HAS_CUDA OFF)
 set(PENSTOCK_CUDA_OLDEST 12.4)
 set(cuda_absent "")

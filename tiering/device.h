@@ -77,7 +77,6 @@ struct DeviceFacts {
       false;  // integrated (GB10): a copy moves bytes within one memory, device bytes are host bytes
   bool reads_pageable_memory = false;  // coherent (GH200, GB10): the device reaches host memory that nobody registered
   bool reaches_peers = false;          // may copy from and to another GPU of this machine
-  bool direct_storage = false;         // drives may write into its memory (GPUDirect)
   int numa_node = -1;                  // of the host memory nearest to it; -1: unknown or no such thing
   uint32_t compute_capability = 0;     // 90 for 9.0
   uint64_t host_to_device_bytes_per_s = 0;  // as stated by whoever throttles it; 0: measure
@@ -125,7 +124,7 @@ class Device : public TransferDriver {
   virtual Status make_wait(Stream stream, const Event& event) = 0;
   virtual Result<bool> reached(const Event& event) = 0;
 
-  // Makes this the calling thread's device, for libraries that ask the thread for it (cuFile). Any thread may call it.
+  // Makes this the calling thread's device, for libraries that ask the thread for it. Any thread may call it.
   virtual Status enter_thread() = 0;
 
   // Ends what has ended, without blocking; functions given to then() run inside. Returns how many transfers ended.

@@ -53,7 +53,6 @@ struct Avx2Lanes : XsimdLanes<xsimd::fma3<xsimd::avx2>> {
 
   PENSTOCK_LANES Bits multiply(Bits a, Bits b) { return _mm256_mullo_epi32(a, b); }
   PENSTOCK_LANES Bits shift_signed(Bits x, int count) { return _mm256_srai_epi32(x, count); }
-  PENSTOCK_LANES Bits larger(Bits a, Bits b) { return _mm256_max_epi32(a, b); }
 
   PENSTOCK_LANES Bits load8(const void* source) {
     return _mm256_cvtepu8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(source)));

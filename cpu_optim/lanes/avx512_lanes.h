@@ -58,7 +58,6 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
 
   PENSTOCK_LANES Bits multiply(Bits a, Bits b) { return _mm512_mullo_epi32(a, b); }
   PENSTOCK_LANES Bits shift_signed(Bits x, int count) { return _mm512_srai_epi32(x, static_cast<unsigned>(count)); }
-  PENSTOCK_LANES Bits larger(Bits a, Bits b) { return _mm512_max_epi32(a, b); }
   PENSTOCK_LANES Bits select_bits(uint32_t mask, Bits a, Bits b) {
     return _mm512_ternarylogic_epi32(bits(mask), a, b, 0xca);
   }

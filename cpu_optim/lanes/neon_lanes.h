@@ -45,9 +45,6 @@ struct NeonLanes : XsimdLanes<xsimd::neon64> {
   PENSTOCK_LANES Bits shift_signed(Bits x, int count) {
     return vreinterpretq_u32_s32(vshlq_s32(vreinterpretq_s32_u32(x), vdupq_n_s32(-count)));
   }
-  PENSTOCK_LANES Bits larger(Bits a, Bits b) {
-    return vreinterpretq_u32_s32(vmaxq_s32(vreinterpretq_s32_u32(a), vreinterpretq_s32_u32(b)));
-  }
 
   PENSTOCK_LANES uint16x8_t halves(Bits x) { return vreinterpretq_u16_u32(x); }
   PENSTOCK_LANES int16x8_t signed_halves(Bits x) { return vreinterpretq_s16_u32(x); }

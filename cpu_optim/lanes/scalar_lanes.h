@@ -52,8 +52,6 @@ struct ScalarLanes : arithmetic::PlainNumbers {
 
   static Bits multiply(Bits a, Bits b) { return a * b; }
   static Bits shift_signed(Bits x, int count) { return static_cast<Bits>(static_cast<int32_t>(x) >> count); }
-  // As signed numbers.
-  static Bits larger(Bits a, Bits b) { return static_cast<int32_t>(a) > static_cast<int32_t>(b) ? a : b; }
   // a's bits where mask is set, else b's.
   static Bits select_bits(uint32_t mask, Bits a, Bits b) { return (a & mask) | (b & ~mask); }
   // The upper halves of two, or the lower ones: the second's above the first's.
@@ -62,7 +60,6 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static bool any_nan(Float a, Float b) { return a != a || b != b; }
   // 0, 1, 2, ...
   static Bits ramp() { return 0; }
-  static uint32_t largest_of(Bits x) { return x; }
 
   // What follows takes Bits for twice kWidth 16-bit numbers.
   template <class Of>

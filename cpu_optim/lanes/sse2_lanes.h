@@ -83,10 +83,6 @@ struct Sse2Lanes : XsimdLanes<xsimd::sse2> {
                               _mm_shuffle_epi32(odd, _MM_SHUFFLE(3, 3, 2, 0)));
   }
   PENSTOCK_LANES Bits shift_signed(Bits x, int count) { return _mm_srai_epi32(x, count); }
-  PENSTOCK_LANES Bits larger(Bits a, Bits b) {
-    __m128i is_larger = _mm_cmpgt_epi32(a, b);
-    return _mm_or_si128(_mm_and_si128(is_larger, a), _mm_andnot_si128(is_larger, b));
-  }
 
   PENSTOCK_LANES Bits load8(const void* source) {
     return _mm_unpacklo_epi8(_mm_loadl_epi64(static_cast<const __m128i*>(source)), _mm_setzero_si128());

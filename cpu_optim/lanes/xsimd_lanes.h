@@ -66,13 +66,6 @@ struct XsimdLanes {
     for (size_t i = 0; i < kWidth; ++i) counts[i] = static_cast<uint32_t>(i);
     return Bits::load_aligned(counts);
   }
-  PENSTOCK_LANES uint32_t largest_of(Bits x) {
-    alignas(64) uint32_t values[kWidth];
-    x.store_aligned(values);
-    uint32_t largest = 0;
-    for (uint32_t value : values) largest = value > largest ? value : largest;
-    return largest;
-  }
 
   PENSTOCK_LANES void prefetch(const void* address) { __builtin_prefetch(address); }
 };

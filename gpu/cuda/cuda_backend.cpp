@@ -150,7 +150,6 @@ Status CudaBackend::learn_facts() {
   facts_.copy_engines = static_cast<uint32_t>(attribute(cudaDevAttrAsyncEngineCount, 1));
   facts_.shares_host_memory = attribute(cudaDevAttrIntegrated, 0) != 0;
   facts_.reads_pageable_memory = attribute(cudaDevAttrPageableMemoryAccessUsesHostPageTables, 0) != 0;
-  facts_.direct_storage = attribute(cudaDevAttrGPUDirectRDMASupported, 0) != 0;
   facts_.numa_node = attribute(cudaDevAttrHostNumaId, -1);
   facts_.compute_capability = static_cast<uint32_t>(10 * attribute(cudaDevAttrComputeCapabilityMajor, 0) +
                                                     attribute(cudaDevAttrComputeCapabilityMinor, 0));

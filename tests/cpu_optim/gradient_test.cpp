@@ -86,24 +86,6 @@ TEST_P(GradientKernelsOn, SumsSquaresInTheOrderThatIsPromised) {
   }
 }
 
-TEST_P(GradientKernelsOn, FindsTheOneValueThatIsNotFinite) {
-  Random random(4);
-  for (Dtype dtype : kDtypes) {
-    for (uint64_t n : kLengths) {
-      auto values = gradients(dtype, n, random, Numbers::ordinary);
-      EXPECT_TRUE(kernels.finite(dtype, values.data(), n));
-      if (n == 0) continue;
-      for (float bad : {INFINITY, -INFINITY, NAN}) {
-        const uint64_t place = random.below(n);
-        const float good = get(values.data(), dtype, place);
-        put(values.data(), dtype, place, bad);
-        EXPECT_FALSE(kernels.finite(dtype, values.data(), n)) << name_of(dtype) << ' ' << place << " of " << n;
-        put(values.data(), dtype, place, good);
-      }
-    }
-  }
-}
-
 struct Inputs {
   std::vector<std::byte> values, wide;
   std::vector<float> sums;

@@ -87,8 +87,8 @@ Finding direct_storage_finding(const SystemFiles& files) {
   const auto version = files.value_of("/proc/driver/nvidia-fs/version", "version:");
   const std::string module =
       version ? "nvidia-fs " + *version : "no nvidia-fs module, so it may go through host memory itself";
-  return {subject, Level::good, text("libcufile.so.0, ", module, "; used only where a probe shows that it gains"), "",
-          ""};
+  return {subject, Level::good,
+          text("libcufile.so.0, ", module, "; not used: drives reach the GPU through pinned host memory"), "", ""};
 }
 
 }  // namespace
