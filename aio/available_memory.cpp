@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number in the first line; nothing for "max" or where there is no such file.
+// The number in the first line. Nothing for "max", or if the file does not exist.
 bool read_number(const fs::path& path, uint64_t& number) {
   std::ifstream in(path);
   return static_cast<bool>(in >> number);
@@ -34,7 +34,7 @@ uint64_t available_on_machine(const std::string& root) {
       return std::min(kib, std::numeric_limits<uint64_t>::max() / kKiB) * kKiB;
     }
   }
-  // Without what caches would give back; but it needs no /proc and no descriptor.
+  // Does not count what caches would give back, but needs neither /proc nor a descriptor.
   struct sysinfo info {};
   return sysinfo(&info) == 0 ? uint64_t{info.freeram} * info.mem_unit : 0;
 }
@@ -57,8 +57,8 @@ uint64_t reclaimable(const fs::path& group, const Hierarchy& names) {
   return 0;
 }
 
-// The folder of our group and all above it. In a container the path may be the host's and the mount already ours, so
-// folders that do not exist are passed over.
+// The folder of this process's group and all folders above it. In a container the path may be the host's while the
+// mount begins at the container's group, so folders that do not exist are skipped.
 void limit_by(const fs::path& root, const std::string& group, const Hierarchy& names, AvailableMemory& available) {
   for (fs::path path = group;; path = path.parent_path()) {
     const fs::path folder = root / path.relative_path();

@@ -1,4 +1,4 @@
-// AvailableMemory: what this process may still take from the host, and who says so.
+// AvailableMemory says how much host memory this process may still take, and what limits it.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ struct AvailableMemory {
   uint64_t bytes = 0;
   std::string limited_by;  // "memory of the machine" or the control group's path
 
-  // The least of what the machine has free and what every control group above us allows (versions 1 and 2). Tests give
-  // another root.
+  // The smallest of what the machine has free and what each control group above this process allows (versions 1 and 2).
+  // Tests pass another root.
   static AvailableMemory now(const std::string& root = {});
 };
 
-// Free explicit huge pages of 2 MiB; they are not among the available bytes.
+// Bytes in free explicit huge pages of 2 MiB. AvailableMemory does not count them.
 uint64_t free_huge_page_bytes();
 
 }  // namespace penstock::aio

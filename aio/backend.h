@@ -1,5 +1,5 @@
-// IoBackend moves pieces: the part of file I/O in which io_uring, libaio, threads and memory differ. QueuedIoEngine has
-// the rest: order, depth, short transfers, retries, what becomes of a refusal.
+// IoBackend moves pieces. It is the part of file I/O in which io_uring, libaio, threads and memory differ.
+// QueuedIoEngine does the rest: order, depth, short transfers, retries and refusals.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ enum class Operation : uint8_t { read, write, flush };
 
 const char* name_of(Operation operation);
 
-// One request to the kernel: a run of one file of at most a block, or a flush of it.
+// One request to the kernel: at most a block of one file, or a flush of that file.
 struct Piece {
   Operation operation = Operation::read;
   const File* file = nullptr;
@@ -31,32 +31,32 @@ struct Completion {
   int32_t result = 0;  // bytes moved, or -errno
 };
 
-// Every submitted piece comes back from reap() exactly once, in any order, and whatever went wrong: also a refusal to
-// take the piece is a Completion. File and bytes stay alive until then.
+// Every submitted piece comes back from reap() exactly once, in any order. If the kernel refuses to take a piece, the
+// refusal is its Completion. File and bytes must stay alive until then.
 //
-// Made, used and destroyed by one thread. REQUIRES: nothing is under way when it is destroyed.
+// Created, used and destroyed by one thread. REQUIRES: nothing is in flight when it is destroyed.
 class IoBackend {
  public:
   virtual ~IoBackend() = default;
 
-  // How many pieces may be under way at once.
+  // How many pieces may be in flight at once.
   virtual uint32_t capacity() const = 0;
 
-  // Takes a piece; the next start() or reap() at the latest hands it to the kernel.
-  // REQUIRES: fewer than capacity() are under way.
+  // Takes a piece. The next start() or reap() hands it to the kernel, if it is not there already.
+  // REQUIRES: fewer than capacity() are in flight.
   virtual void submit(const Piece& piece) = 0;
   virtual void start() = 0;
 
-  // Moves what has ended into `ended` and returns how many. If there is nothing yet, waits for it, but not longer than
-  // `timeout`.
+  // Writes completions to `ended` and returns how many. If there are none yet, waits for one, at most `timeout`.
   virtual size_t reap(std::span<Completion> ended, std::chrono::nanoseconds timeout) = 0;
 
-  // A hint: reap() may sleep until so many have ended (one at first), because to wake costs more than a piece. They are
-  // under way whenever it waits. Who holds back what has ended does not pass it on.
+  // A hint: reap() may sleep until so many pieces have ended (initially one), because waking up costs more than a
+  // piece. At least so many are in flight whenever it waits. A wrapper that delays completions must not forward this
+  // hint.
   virtual void wake_after(uint32_t /*pieces*/) {}
 
-  // Readable when reap() may have something. Made at the first call, which may be refused, because it costs something
-  // for every piece.
+  // Readable when reap() may have a completion. Created at the first call, because it costs something for every piece.
+  // Only that call may be refused.
   virtual Result<int> completion_fd() = 0;
 
   // See IoEngine.

@@ -1,5 +1,5 @@
-// CoarseClock: for spans of tens of milliseconds and more, asked for each piece. Lags by a tick of the kernel, a few
-// milliseconds, and costs a fifth of steady_clock.
+// CoarseClock measures spans of tens of milliseconds and more, and is cheap enough to be read for each piece. It lags
+// by one kernel tick, a few milliseconds, and costs a fifth of steady_clock.
 #pragma once
 
 #include <time.h>

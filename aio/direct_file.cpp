@@ -50,7 +50,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Copy-on-write file systems with checksums cannot let go of the bytes while the drive reads them, so they buffer.
+// Copy-on-write file systems with checksums buffer, because the bytes must not change while the drive reads them.
 constexpr int kNoCopyOnWrite = FS_NOCOW_FL;
 
 bool copies_on_write(int fd) {
@@ -81,7 +81,7 @@ bool first_page_cached(int fd) {
 Result<std::unique_ptr<DirectFile>> DirectFile::create(const std::string& path, uint64_t size_bytes, Existing existing,
                                                        FileOptions options) {
   if (size_bytes == 0 || size_bytes % kSegmentAlignmentBytes != 0 || size_bytes > uint64_t{1} << 62) {
-    return Status(Code::kUsage, text("create ", path, ": a size of ", size_bytes, " B"),
+    return Status(Code::kUsage, text("create ", path, ": invalid size: ", size_bytes, " B"),
                   text("choose a positive multiple of ", kSegmentAlignmentBytes, " B"));
   }
   std::unique_ptr<DirectFile> file(new DirectFile(path));
@@ -107,8 +107,10 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(const std::string& path, Ac
   if (fstat(file->fd_, &now) != 0) return errno_status("open " + path, errno);
   file->size_bytes_ = round_down(static_cast<uint64_t>(now.st_size), kSegmentAlignmentBytes);
   if (file->size_bytes_ == 0) {
-    return Status(Code::kCorrupt, text("open ", path, ": ", now.st_size, " B is no size a file of ours has"),
-                  "give a file that penstock has made");
+    return Status(Code::kCorrupt,
+                  text("open ", path, ": invalid size: ", now.st_size, " B, a positive multiple of ",
+                       kSegmentAlignmentBytes, " B expected"),
+                  "give a file that Penstock created");
   }
   PENSTOCK_TRY(file->refuse_holes(now.st_blocks));
   PENSTOCK_TRY(file->find_alignment());
@@ -124,7 +126,7 @@ DirectFile::~DirectFile() {
 
 Status DirectFile::open_descriptor(int flags) {
   const std::string what = ((flags & O_CREAT) != 0 ? "create " : "open ") + path_;
-  // Looked at before it is opened: opening a device or a pipe may already do something.
+  // Checked before it is opened: opening a device or a pipe may already have an effect.
   struct stat found;
   if (stat(path_.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
     const char* kind = S_ISDIR(found.st_mode)   ? "a folder"
@@ -159,7 +161,8 @@ Status DirectFile::lock(Access access, milliseconds wait) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   if (is_removed()) {
-    return Status(Code::kEnvironment, text("open ", path_, ": removed while its lock was waited for"),
+    return Status(Code::kEnvironment,
+                  text("open ", path_, ": removed by another process while this one waited for its lock"),
                   "run it again: another may lie there now");
   }
   return Status();
@@ -176,8 +179,8 @@ Status DirectFile::look_at_drive(InMemory in_memory) {
   return Status();
 }
 
-// A file of ours is allocated when it is made. A copy may have holes where nothing was written yet; one that is longer
-// than its whole drive is nobody's copy, and whoever believed its length would take time and memory by it.
+// DirectFile allocates its files when it creates them. A copy may have holes where nothing was written yet, but a file
+// that is longer than its whole drive is no copy, and its length must not decide how much time and memory are spent.
 Status DirectFile::refuse_holes(int64_t blocks) const {
   PENSTOCK_TRY_ASSIGN(info, describe_drive(path_));
   if (size_bytes_ <= std::max(info.total_bytes, static_cast<uint64_t>(blocks) * 512) || info.total_bytes == 0) {
@@ -203,9 +206,9 @@ Status DirectFile::allocate(uint64_t size_bytes) {
 
   remove_at_end_ = true;  // from here on what was there before is gone
   if (ftruncate(fd_, 0) != 0) return errno_status("create " + path_, errno);
-  // Only an empty file can be told so.
+  // The attribute can only be set on an empty file.
   if (file_system_ == "btrfs" && forbid_copy_on_write(fd_)) {
-    note_ = "made without copy-on-write, so that direct I/O stays direct";
+    note_ = "created without copy-on-write, so that direct I/O stays direct";
   }
   int result;
   do {
@@ -217,7 +220,7 @@ Status DirectFile::allocate(uint64_t size_bytes) {
   }
   if (result != 0 && (errno == ENOSPC || errno == EDQUOT)) return full;
   if (result != 0) return errno_status("create " + path_, errno, remedy_for_opening(errno));
-  // The file's name and size must outlive a crash too.
+  // The file's name and size must survive a crash too.
   if (fsync(fd_) != 0) return errno_status("create " + path_, errno);
   const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
@@ -244,17 +247,17 @@ Status DirectFile::find_alignment() {
   return Status();
 }
 
-// Moves one block each way and looks whether the page cache has seen it.
+// Moves one block each way and checks that it did not enter the page cache.
 Status DirectFile::try_direct(Access access, bool may_write) {
   Buffer block = Buffer::on_heap(kSegmentAlignmentBytes);
   std::memset(block.data(), 0, block.size_bytes());
   const auto length = static_cast<ssize_t>(block.size_bytes());
-  // Somebody may have copied the file here a moment ago; what that has left in the cache is not ours. All of the file,
-  // because the kernel keeps a large folio of which only a part is let go.
+  // The file may have been copied here a moment ago, which leaves it in the cache. All of it is dropped, because the
+  // kernel keeps a large folio if only a part of it is dropped.
   if (!may_write && first_page_cached(fd_)) fdatasync(fd_);
   posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
-  // What is there by now, another has brought; of a file that is neither ours nor ours to write, the kernel says so
-  // whatever is there.
+  // If the page is cached already, another process has read it. For files that this user neither owns nor may write,
+  // the kernel always says that it is.
   const bool says_nothing = first_page_cached(fd_);
   ssize_t moved = may_write ? pwrite(fd_, block.data(), block.size_bytes(), 0) : length;
   if (moved >= 0) moved = pread(fd_, block.data(), block.size_bytes(), 0);
@@ -265,11 +268,11 @@ Status DirectFile::try_direct(Access access, bool may_write) {
                   "look into the kernel's log (dmesg)");
   }
   const bool in_memory = file_system_ == "tmpfs" || file_system_ == "ramfs";
-  // Writes to a file that copies on write are buffered even where reads are not.
+  // A copy-on-write file may buffer writes even if it does not buffer reads.
   const bool buffers = (!says_nothing && first_page_cached(fd_)) ||
                        (file_system_ == "btrfs" && access == Access::read_write && copies_on_write(fd_));
   if (!in_memory && buffers) {
-    return Status(Code::kEnvironment, text("open ", path_, ": ", file_system_, " buffers direct I/O behind our back"),
+    return Status(Code::kEnvironment, text("open ", path_, ": ", file_system_, " buffers direct I/O in the page cache"),
                   file_system_ == "btrfs" ? "make the file anew, or chattr +C its folder before copying it there"
                                           : "put it on ext4 or xfs on a local drive");
   }

@@ -1,11 +1,10 @@
-// DirectFile is a regular file read and written past the page cache, locked for one owner, of a size that never
-// changes.
+// DirectFile is a regular file of fixed size. It is read and written past the page cache, and locked for one owner.
 //
-// Whether direct I/O works is tried, not guessed from the file system's name: also whether the bytes really go past the
-// page cache, since some file systems say yes and buffer.
+// Whether direct I/O works is tested, not guessed from the file system's name. The test includes whether the bytes
+// really bypass the page cache, because some file systems accept direct I/O and buffer it.
 //
 // The lock is an flock on the descriptor that the ring uses. The kernel keeps it until the last request on that
-// descriptor has ended, so a second owner cannot start while a killed one's writes are still under way.
+// descriptor has ended, so a new owner cannot start while writes of a killed one are still in flight.
 #pragma once
 
 #include <chrono>
@@ -17,9 +16,9 @@
 
 namespace penstock::aio {
 
-enum class Access { read_write, read_only };  // whoever only reads shares the lock with other readers
+enum class Access { read_write, read_only };  // readers share the lock
 enum class Existing { refuse, replace };
-enum class InMemory { refuse, allow };  // tmpfs: fine for a test, no place for a store
+enum class InMemory { refuse, allow };  // tmpfs is fine for tests, not for a store
 
 struct FileOptions {
   std::chrono::milliseconds lock_wait = std::chrono::seconds(10);
@@ -28,9 +27,9 @@ struct FileOptions {
 
 class DirectFile final : public File {
  public:
-  // A new file of `size_bytes`, owner-only, its space allocated. Its blocks must be written once before they are used
-  // in earnest (write_once below): the first write of a block costs more and may still find the drive full. Until
-  // keep() is called the file is removed again when the object goes, so that a failure leaves nothing behind.
+  // Creates a file of `size_bytes` with mode 0600 and allocates its space. Write each block once before relying on it
+  // (write_once() below): the first write of a block costs more and may still find the drive full. Unless keep() is
+  // called, the destructor removes the file, so that a failure leaves nothing behind.
   static Result<std::unique_ptr<DirectFile>> create(const std::string& path, uint64_t size_bytes,
                                                     Existing existing = Existing::refuse, FileOptions options = {});
   static Result<std::unique_ptr<DirectFile>> open(const std::string& path, Access access = Access::read_write,
@@ -48,7 +47,7 @@ class DirectFile final : public File {
   int descriptor() const override { return fd_; }
   bool is_removed() const override;
 
-  // What a user should know, or empty: "made without copy-on-write, so that direct I/O stays direct".
+  // A remark for the user, or empty: "created without copy-on-write, so that direct I/O stays direct".
   const std::string& note() const { return note_; }
 
  private:
@@ -71,11 +70,11 @@ class DirectFile final : public File {
   bool remove_at_end_ = false;
 };
 
-// Fills `block`, which will lie at `offset_bytes` of the file.
+// Fills `block`, which is then written at `offset_bytes` of the file.
 using Fill = std::function<void(uint64_t offset_bytes, std::span<std::byte> block)>;
 
-// Writes every block of `file` once, through the engine and as many pieces of `pool` as are free, and flushes. Without
-// `fill` the blocks are zeros. Memory stays bounded by the pool whatever the size.
+// Writes every block of `file` once and flushes. It uses the engine and whatever pieces of `pool` are free, so its
+// memory is bounded by the pool. Without `fill` the blocks are zeros.
 Status write_once(const File& file, IoEngine& engine, BufferPool& pool, const Fill& fill = {});
 
 }  // namespace penstock::aio

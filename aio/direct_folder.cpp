@@ -23,7 +23,7 @@ Result<FreeSpace> DirectFolder::free_space() const {
 
 Result<std::unique_ptr<File>> DirectFolder::create_file(const std::string& name, uint64_t size_bytes) {
   PENSTOCK_TRY_ASSIGN(file, DirectFile::create(full_path(name), size_bytes, Existing::refuse, options_));
-  // From here on the file says itself that it is not complete; who made it removes it.
+  // From here on the file's own header says that it is incomplete, and its creator removes it.
   file->keep();
   return std::unique_ptr<File>(std::move(file));
 }

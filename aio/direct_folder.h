@@ -8,7 +8,7 @@ namespace penstock::aio {
 
 class DirectFolder final : public DriveFolder {
  public:
-  // With read_only its files can be read beside other readers, also from where nothing can be written.
+  // With read_only its files are shared with other readers, and may lie on a read-only file system.
   explicit DirectFolder(std::string path, Access access = Access::read_write, FileOptions options = {})
       : path_(std::move(path)), access_(access), options_(options) {}
 

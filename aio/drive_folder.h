@@ -1,5 +1,5 @@
-// DriveFolder is one drive's folder of a store, as the store needs it: a place where one file of fixed size is made,
-// opened and removed. DirectFolder is the real one.
+// DriveFolder is the folder of a store on one drive. Files of fixed size are created, opened and removed in it.
+// DirectFolder is the implementation on real drives.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace penstock::aio {
 
 struct FreeSpace {
-  uint64_t file_system = 0;  // folders on one share what is free
+  uint64_t file_system = 0;  // folders on the same file system share its free space
   uint64_t bytes = 0;
 };
 
@@ -24,11 +24,11 @@ class DriveFolder {
   virtual bool has_file(const std::string& name) const = 0;
   virtual Result<FreeSpace> free_space() const = 0;
 
-  // Makes a file of `size_bytes`, every byte preallocated, and locks it. Refuses one that exists.
+  // Creates a file of `size_bytes`, allocates all of it, and locks it. Refuses if the file exists.
   virtual Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) = 0;
-  // Opens and locks it; waits for another owner's lock for a while.
+  // Opens and locks it. Waits some seconds for another owner to release the lock.
   virtual Result<std::unique_ptr<File>> open_file(const std::string& name) = 0;
-  // Removing what is not there is no error. Whether another owner has it locked is not asked.
+  // A file that does not exist is not an error. The lock is not checked.
   virtual Status remove_file(const std::string& name) = 0;
 };
 

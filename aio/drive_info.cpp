@@ -62,7 +62,7 @@ dev_t device_number(const struct stat& file, const Mount& mount) {
   return file.st_dev;
 }
 
-// The folder in sysfs of the whole disk that the number belongs to; empty if there is none.
+// The sysfs folder of the whole disk with that device number; empty if there is none.
 fs::path disk_folder(dev_t number) {
   std::error_code none;
   fs::path folder = fs::canonical(text("/sys/dev/block/", major(number), ":", minor(number)), none);
@@ -72,7 +72,7 @@ fs::path disk_folder(dev_t number) {
 
 uint32_t id_of(dev_t number) { return static_cast<uint32_t>(major(number) << 20 | minor(number)); }
 
-// "259:1"; 0 where that is not told.
+// Parses "259:1"; 0 if it cannot.
 uint32_t id_in(const fs::path& folder) {
   std::istringstream numbers(first_line(folder / "dev"));
   uint32_t of_kind = 0, of_device = 0;

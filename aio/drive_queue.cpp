@@ -7,8 +7,8 @@
 namespace penstock::aio {
 namespace {
 
-// Heaps put the greatest at the front, so "less" is "less urgent".
-bool less_urgent(const Run& a, const Run& b) {
+// A heap has its greatest element at the front, so "less" means "less urgent".
+bool less_urgent(const PendingIo& a, const PendingIo& b) {
   if (a.request->deadline != b.request->deadline) return a.request->deadline > b.request->deadline;
   return a.arrival > b.arrival;
 }
@@ -27,22 +27,22 @@ const char* name_of(Operation operation) {
   return "?";
 }
 
-void DriveQueue::push(Run run) {
-  counters_.bytes_queued += run.length_bytes;
-  if (run.request->operation == Operation::flush) {
-    flushes_.push_back(std::move(run));
+void DriveQueue::push(PendingIo pending) {
+  counters_.bytes_queued += pending.length_bytes;
+  if (pending.request->operation == Operation::flush) {
+    flushes_.push_back(std::move(pending));
     return;
   }
-  std::vector<Run>& heap = run.request->operation == Operation::read ? reads_ : writes_;
-  heap.push_back(std::move(run));
+  std::vector<PendingIo>& heap = pending.request->operation == Operation::read ? reads_ : writes_;
+  heap.push_back(std::move(pending));
   std::push_heap(heap.begin(), heap.end(), less_urgent);
 }
 
-std::optional<Run> DriveQueue::next_piece() {
+std::optional<PendingIo> DriveQueue::next_piece() {
   if (!may_issue()) return std::nullopt;
   ++in_flight_;
   if (!flushes_.empty()) {
-    Run flush = std::move(flushes_.front());
+    PendingIo flush = std::move(flushes_.front());
     flushes_.pop_front();
     return flush;
   }
@@ -51,25 +51,25 @@ std::optional<Run> DriveQueue::next_piece() {
   return cut_piece(read ? reads_ : writes_);
 }
 
-Run DriveQueue::cut_piece(std::vector<Run>& heap) {
-  Run& front = heap.front();
-  // A run that has been refused elsewhere goes in one piece: the engine only counts it off.
+PendingIo DriveQueue::cut_piece(std::vector<PendingIo>& heap) {
+  PendingIo& front = heap.front();
+  // If another part of the request was refused, this one goes in one piece: the engine only counts it.
   const bool whole = front.length_bytes <= options_.block_bytes || !front.request->refusal.ok();
   if (whole) {
     counters_.bytes_queued -= front.length_bytes;
     std::pop_heap(heap.begin(), heap.end(), less_urgent);
-    Run piece = std::move(heap.back());
+    PendingIo piece = std::move(heap.back());
     heap.pop_back();
     return piece;
   }
-  Run piece = front;
+  PendingIo piece = front;
   piece.length_bytes = options_.block_bytes;
   counters_.bytes_queued -= piece.length_bytes;
   front.offset_bytes += piece.length_bytes;
   front.data += piece.length_bytes;
   front.length_bytes -= piece.length_bytes;
   front.attempts = 0;
-  ++piece.request->open_runs;
+  ++piece.request->open_parts;
   return piece;
 }
 
@@ -90,8 +90,8 @@ void DriveQueue::note_moved(Operation operation, uint64_t bytes) {
   rate_.add(bytes);
 }
 
-std::vector<Run> DriveQueue::take_all() {
-  std::vector<Run> all(std::make_move_iterator(flushes_.begin()), std::make_move_iterator(flushes_.end()));
+std::vector<PendingIo> DriveQueue::take_all() {
+  std::vector<PendingIo> all(std::make_move_iterator(flushes_.begin()), std::make_move_iterator(flushes_.end()));
   std::move(reads_.begin(), reads_.end(), std::back_inserter(all));
   std::move(writes_.begin(), writes_.end(), std::back_inserter(all));
   flushes_.clear();

@@ -1,5 +1,5 @@
-// EventFd is a descriptor that is readable after signal() until drain(). It exists from make() on; until then
-// signalling costs nothing.
+// EventFd is a descriptor that is readable from signal() until drain(). It is created by make(). Before that, signal()
+// and drain() do nothing.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -22,7 +22,7 @@ class EventFd {
 
   bool made() const { return fd_ >= 0; }
 
-  // Made signalled: what has ended before may still wait to be looked at. Refused only at the first call.
+  // Creates it signalled, because something may have ended before. Only the first call may be refused.
   Result<int> make() {
     if (!made()) fd_ = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
     if (!made()) return errno_status("eventfd for completions", errno);
@@ -35,7 +35,7 @@ class EventFd {
     if (made()) eventfd_write(fd_, 1);
   }
 
-  // To be called before looking at what has ended, so that nothing that ends afterwards is missed.
+  // Call it before looking for completions, so that none that comes later is missed.
   void drain() const {
     eventfd_t count;
     if (made()) eventfd_read(fd_, &count);

@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, which libraries older than Linux 6.1 do not name
 
-// Every page is there afterwards, or this says what was missing; without populating, the first touch would be killed.
+// Populates every page, or says what was missing. Otherwise the first touch might get the process killed.
 int populate(std::span<std::byte> memory) {
   if (madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return 0;
   if (errno != EINVAL) return errno;
@@ -32,7 +32,7 @@ int populate(std::span<std::byte> memory) {
   return 0;
 }
 
-// The bytes of `memory` on 2 MiB pages, by the kernel's own account.
+// The bytes of `memory` that lie on 2 MiB pages, according to the kernel.
 uint64_t count_huge_bytes(std::span<std::byte> memory) {
   const auto begin = reinterpret_cast<uintptr_t>(memory.data());
   const uintptr_t end = begin + memory.size();
@@ -99,7 +99,7 @@ Result<std::unique_ptr<HostArena>> HostArena::make(uint64_t size_bytes, PageKind
                        available.limited_by),
                   text("lower --budget host= by at least ", bytes_text(bytes - available.bytes)));
   }
-  // One huge page more, so that the memory can start at one.
+  // One huge page more, so that the memory can be aligned to one.
   const std::span<std::byte> mapping = map(bytes + kHugePageBytes, 0);
   if (mapping.empty()) return errno_status(needed, errno, "lower --budget host=, or raise ulimit -v");
   const auto address = reinterpret_cast<uintptr_t>(mapping.data());
@@ -110,7 +110,7 @@ Result<std::unique_ptr<HostArena>> HostArena::make(uint64_t size_bytes, PageKind
     munmap(mapping.data(), mapping.size());
     return errno_status(needed, error, "lower --budget host=");
   }
-  // Fragmented memory may have given small pages in places; the kernel can gather them.
+  // Where memory is fragmented the kernel may have used small pages; it can collapse them into huge ones.
   if (huge && count_huge_bytes(memory) < memory.size()) madvise(memory.data(), memory.size(), kCollapse);
   const PageKind kind = huge && count_huge_bytes(memory) > 0 ? PageKind::transparent_huge : PageKind::small;
   return arena(mapping, memory, kind);

@@ -1,7 +1,7 @@
-// HostArena is the one mapping that all large host memory is cut from: on 2 MiB pages where they can be had (worth a
-// factor of two on a virtual machine's disk), populated at once, and kept out of children of fork().
+// HostArena is the one mapping from which all large host memory is taken. It lies on 2 MiB pages if the system has them
+// (worth a factor of two on a virtual machine's disk), is populated at once, and is not inherited by fork().
 //
-// Made, cut and destroyed by one thread; what was cut lives as long as the arena.
+// Created, used and destroyed by one thread. Memory taken from it lives as long as the arena.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace penstock::aio {
 
 enum class PageKind {
   explicit_huge,     // reserved by the administrator (vm.nr_hugepages)
-  transparent_huge,  // the kernel's own doing; huge_bytes() says how far it came
+  transparent_huge,  // assembled by the kernel; huge_bytes() says how many
   small,
 };
 
@@ -24,21 +24,21 @@ const char* name_of(PageKind kind);
 
 class HostArena {
  public:
-  // Takes the best kind of page that there is enough of, `best` at most. Refuses what machine and control group cannot
-  // give, with needed and available, before anything is taken.
+  // Uses the best kind of page, up to `best`, of which there is enough. Refuses, before it takes anything, if the
+  // machine or its control group has too little, and says how much was needed and available.
   static Result<std::unique_ptr<HostArena>> make(uint64_t size_bytes, PageKind best = PageKind::explicit_huge);
   ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
 
-  // Cuts off a run, in a line of the budget of its own. Runs of 2 MiB and more start at a 2 MiB page.
+  // Takes memory and gives it a line of its own in the budget. 2 MiB and more start at a 2 MiB page.
   Result<std::span<std::byte>> take(const std::string& name, uint64_t bytes);
 
   std::span<std::byte> bytes() const { return memory_; }
   const Budget& budget() const { return budget_; }
 
   PageKind pages() const { return pages_; }
-  // How many bytes really lie on 2 MiB pages, as the kernel tells.
+  // How many bytes lie on 2 MiB pages, according to the kernel.
   uint64_t huge_bytes() const { return huge_bytes_; }
   // "24.00 GiB on transparent 2 MiB pages (100 %)".
   std::string description() const;

@@ -5,7 +5,7 @@
 namespace penstock::aio {
 
 Result<std::unique_ptr<IoBackend>> make_libaio_backend(uint32_t) {
-  return Status(Code::kEnvironment, "libaio: this build has none", "install libaio-dev and build again");
+  return Status(Code::kEnvironment, "libaio: not part of this build", "install libaio-dev and build again");
 }
 
 }  // namespace penstock::aio

@@ -44,7 +44,8 @@ Result<EngineChoice> parse_engine_choice(const std::string& name) {
        {EngineChoice::automatic, EngineChoice::io_uring, EngineChoice::libaio, EngineChoice::threads}) {
     if (name == name_of(choice)) return choice;
   }
-  return Status(Code::kUsage, text("engine: '", name, "' is none"), "choose auto, io_uring, libaio or threads");
+  return Status(Code::kUsage, text("unknown engine '", name, "': auto, io_uring, libaio or threads expected"),
+                "choose one of them");
 }
 
 Result<MadeEngine> make_engine(EngineChoice choice, IoEngineOptions options) {
@@ -58,11 +59,11 @@ Result<MadeEngine> make_engine(EngineChoice choice, IoEngineOptions options) {
       std::string reason = engine->description() + refusals;
       return MadeEngine{std::move(engine), std::move(reason)};
     }
-    if (!any) return backend.status().within(text("engine ", name_of(choice), " was asked for"));
+    if (!any) return backend.status().within(text("engine ", name_of(choice)));
     refusals += "; " + backend.status().message();
   }
-  return Status(Code::kEnvironment, "no I/O engine works here" + refusals,
-                "`penstock doctor` says what stands in the way");
+  return Status(Code::kEnvironment, "no I/O engine works on this machine" + refusals,
+                "run `penstock doctor`, which explains each refusal");
 }
 
 }  // namespace penstock::aio

@@ -1,4 +1,4 @@
-// make_engine: the best I/O engine that this machine allows, or the one that was asked for.
+// make_engine() returns the best I/O engine that this machine allows, or the one that the user chose.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ struct MadeEngine {
   std::string reason;
 };
 
-// `automatic` takes the first of io_uring, libaio and threads that works; a forced one that does not is refused.
+// `automatic` takes the first of io_uring, libaio and threads that works. Any other choice is refused if it does not.
 Result<MadeEngine> make_engine(EngineChoice choice = EngineChoice::automatic, IoEngineOptions options = {});
 
 }  // namespace penstock::aio

@@ -1,5 +1,5 @@
-// QueuedIoEngine is the IoEngine over any backend: it cuts transfers into pieces, gives each drive as many as it likes,
-// most urgent first, finishes short ones, tries again what may be tried again, and looks at every byte count.
+// QueuedIoEngine is an IoEngine over any backend. It cuts transfers into pieces, keeps each drive at its queue depth
+// with the most urgent ones, continues short transfers, retries what may be retried, and checks every byte count.
 #pragma once
 
 #include <chrono>
@@ -20,9 +20,9 @@ namespace penstock::aio {
 struct IoEngineOptions {
   DriveOptions drive;  // for every drive that is not in `drives`
   std::map<uint32_t, DriveOptions> drives;
-  // The watchdog names every piece that has been with the kernel for longer, once. Zero turns it off.
+  // The watchdog reports every piece that has been with the kernel for longer, once. Zero turns it off.
   std::chrono::nanoseconds stuck_after = std::chrono::seconds(30);
-  std::function<void(const std::string& report)> on_stuck;  // a line on stderr if empty
+  std::function<void(const std::string& report)> on_stuck;  // empty: a line on stderr
 };
 
 class QueuedIoEngine final : public IoEngine {
@@ -53,17 +53,17 @@ class QueuedIoEngine final : public IoEngine {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A piece that is with the backend; its index is the piece's tag.
+  // A piece that is with the backend. Its index is the piece's tag.
   struct InFlight {
-    Run piece;
+    PendingIo piece;
     DriveQueue* queue = nullptr;
     CoarseClock::time_point since;
     bool reported = false;
   };
-  // A piece that is tried again later.
+  // A piece that will be retried.
   struct Delayed {
     Clock::time_point due;
-    Run piece;
+    PendingIo piece;
   };
 
   Transfer accept(Operation operation, std::span<const Extent> extents, Lease lease, Deadline deadline);
@@ -73,13 +73,13 @@ class QueuedIoEngine final : public IoEngine {
   void issue();
   bool submit_next(DriveQueue& queue);
   void resume_delayed();
-  void settle(const Completion& completion);
-  void settle_shortfall(InFlight& slot, int32_t result);
-  void close_run(const std::shared_ptr<Request>& request, Status outcome);
-  size_t end_settled();
+  void complete(const Completion& completion);
+  void continue_or_refuse(InFlight& slot, int32_t result);
+  void close_part(const std::shared_ptr<Request>& request, Status outcome);
+  size_t deliver_ended();
   void set_alarm() const;
 
-  bool anything_under_way() const { return in_flight_ > 0 || !delayed_.empty() || !settled_.empty() || waiting(); }
+  bool anything_under_way() const { return in_flight_ > 0 || !delayed_.empty() || !ended_.empty() || waiting(); }
   bool waiting() const;
   uint32_t worth_waking_for() const;
   std::chrono::nanoseconds until_next_alarm(std::chrono::nanoseconds timeout) const;
@@ -93,10 +93,10 @@ class QueuedIoEngine final : public IoEngine {
   std::vector<uint32_t> free_slots_;
   uint32_t in_flight_ = 0;
   uint64_t arrivals_ = 0;
-  bool draining_ = false;  // what is asked for meanwhile is refused
-  bool waits_on_ = false;  // whatever is told is told to one who comes back to wait
+  bool draining_ = false;         // new requests are refused
+  bool returns_to_wait_ = false;  // the caller calls step() again as soon as completions are delivered
   std::vector<Delayed> delayed_;
-  std::deque<std::shared_ptr<Request>> settled_;  // ended, but nobody has been told yet
+  std::deque<std::shared_ptr<Request>> ended_;  // whose end has not been delivered yet
   CoarseClock::time_point next_watch_;
 };
 

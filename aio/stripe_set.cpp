@@ -10,14 +10,14 @@ namespace {
 
 constexpr uint64_t kUnit = kSegmentAlignmentBytes;
 
-// Whole units by the shares, at least one each, adding up to `units`: rounded down, and the rest to whoever has lost
-// most.
+// Divides `units` by the shares: whole units, at least one for each share. Rounds down, and gives the rest to the
+// shares that lost most by rounding.
 std::vector<uint64_t> apportion(std::span<const double> shares, uint64_t units) {
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   std::vector<uint64_t> parts;
   uint64_t given = 0;
   for (double share : shares) {
-    CHECK(share > 0, "a drive with a share of ", share);
+    CHECK(share > 0, "share ", share, ", a positive number expected");
     parts.push_back(std::max<uint64_t>(1, static_cast<uint64_t>(share / sum * static_cast<double>(units))));
     given += parts.back();
   }

@@ -1,5 +1,5 @@
-// ThreadBackend moves pieces with pread and pwrite on a few threads: for kernels and containers that allow nothing
-// else.
+// ThreadBackend moves pieces with pread and pwrite on a few threads. It is for kernels and containers that allow
+// nothing else.
 #pragma once
 
 #include <condition_variable>
@@ -42,7 +42,7 @@ class ThreadBackend final : public IoBackend {
   std::vector<std::thread> threads_;
 };
 
-// Moves one piece on the calling thread; returns what a Completion's result says.
+// Moves one piece on the calling thread. Returns what Completion::result holds.
 int32_t move_now(const Piece& piece);
 
 }  // namespace penstock::aio

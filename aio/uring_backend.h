@@ -1,8 +1,8 @@
-// UringBackend moves pieces through one io_uring, with registered buffers and files where it got them.
+// UringBackend moves pieces through one io_uring, with registered buffers and files where the kernel grants them.
 //
 // The ring is set up for one thread that runs its own completions (SINGLE_ISSUER and DEFER_TASKRUN), or as much of that
-// as the kernel knows. No polling thread: at 1 MiB a request one core is far from busy, and where threads outnumber
-// cores a poller starves whoever it works for.
+// as the kernel supports. There is no polling thread: with requests of 1 MiB one core is far from busy, and where
+// threads outnumber cores a polling thread starves the thread that it polls for.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace penstock::aio {
 
-// A ring, tried out by a real read; or why there is none (built without, old kernel, seccomp, io_uring_disabled).
+// Returns a ring that has passed a real read. Otherwise the refusal says why: the build has no liburing, the kernel is
+// old, seccomp or io_uring_disabled forbids it.
 Result<std::unique_ptr<IoBackend>> make_uring_backend(uint32_t capacity = 256);
 
 }  // namespace penstock::aio

@@ -1,4 +1,5 @@
-// Wakeup joins a descriptor and a timer into one descriptor, so that whoever waits on it also wakes up for what is due.
+// Wakeup joins a descriptor and a timer into one descriptor, so that a thread that waits on it also wakes up when
+// something is due.
 #pragma once
 
 #include <chrono>
@@ -12,7 +13,7 @@ namespace penstock::aio {
 class Wakeup {
  public:
   static Result<std::unique_ptr<Wakeup>> make(int fd);
-  // Over the backend's descriptor, unless `wakeup` has been made already.
+  // Creates `wakeup` over the backend's descriptor, unless it exists.
   static Status make_once(std::unique_ptr<Wakeup>& wakeup, IoBackend& backend);
   ~Wakeup();
   Wakeup(const Wakeup&) = delete;
@@ -20,7 +21,7 @@ class Wakeup {
 
   // Readable when the joined descriptor is, or the alarm has gone off.
   int fd() const { return epoll_fd_; }
-  // From `when` on the descriptor is readable, until another alarm or silence(). Asking again for the same costs
+  // The descriptor is readable from `when` until another alarm or silence(). Setting the same alarm again costs
   // nothing.
   void alarm_at(std::chrono::steady_clock::time_point when);
   void silence();

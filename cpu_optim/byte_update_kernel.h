@@ -68,7 +68,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
   };
 
   // The first half of the step of a register's elements.
-  PENSTOCK_LANES typename Base::Elements begun(const UpdateRun& run, const Coefficients& c,
+  PENSTOCK_LANES typename Base::Elements begun(const TilePart& run, const Coefficients& c,
                                                const arithmetic::Scales& scales, uint64_t i) {
     typename Base::Elements e;
     e.gradient = Base::load_gradient(run, i);
@@ -109,7 +109,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
     for (size_t k = 0; k < O::kRegisters; ++k) bits.at[k] = L::as_bits(L::one_nan(x.at[k]));
     return L::larger16(largest, O::joined_upper(bits) & L::bits(twice(kNoSign)));
   }
-  PENSTOCK_LANES void finish(const UpdateRun& run, const Coefficients& c, typename Base::Elements& e, uint64_t i,
+  PENSTOCK_LANES void finish(const TilePart& run, const Coefficients& c, typename Base::Elements& e, uint64_t i,
                              Largest& largest) {
     Base::step_weight(c, e);
     if (Base::any_nan(e)) [[unlikely]] {
@@ -136,7 +136,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
     if (!arithmetic::has_codes(arithmetic::scale_of_half(scale))) return {L::bits(0xffff'ffff), 0};
     return {L::bits(twice(scale - arithmetic::kByteExponentsHalf)), twice(kSign >> 8)};
   }
-  PENSTOCK_LANES Uncoded write_scales(const UpdateRun& run, uint64_t first, const Largest& largest) {
+  PENSTOCK_LANES Uncoded write_scales(const TilePart& run, uint64_t first, const Largest& largest) {
     Uncoded uncoded{};
     uncoded.first = first;
     if constexpr (Base::kHasMomentum) {
@@ -157,7 +157,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
   PENSTOCK_LANES Bits root_codes(const std::byte* rounded, const Coding& coding) {
     return L::shift_right16(L::excess16(L::load_bits(rounded), coding.base), kRootShift);
   }
-  PENSTOCK_LANES void write_codes(const UpdateRun& run, const Uncoded& uncoded, const Rounded& block,
+  PENSTOCK_LANES void write_codes(const TilePart& run, const Uncoded& uncoded, const Rounded& block,
                                   uint64_t in_block) {
     constexpr uint64_t kCodes = L::kWidth * 4;
     for (uint64_t j = in_block; j < in_block + kGroup; j += kCodes) {
@@ -176,7 +176,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
   }
 
   // Asks for a later group's lines and draws this one's random bits.
-  PENSTOCK_LANES Draw group_opened(const UpdateRun& run, uint64_t i) {
+  PENSTOCK_LANES Draw group_opened(const TilePart& run, uint64_t i) {
     Base::template prefetch<kGroup>(run, i);
     const uint32_t index = run.random_index + static_cast<uint32_t>(i);
     const uint32_t random = arithmetic::group_random_bits(run.random_key, index / arithmetic::kRandomGroup);
@@ -186,7 +186,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
   // Elements are finished after the next have begun: a processor looks some hundred instructions ahead, and the chain
   // through a root and a quotient is longer.
   // `before` is the block before, if there is one, whose codes are written group by group meanwhile.
-  PENSTOCK_LANES Largest update_block(const UpdateRun& run, const Coefficients& c, uint64_t first, const Turns& turns,
+  PENSTOCK_LANES Largest update_block(const TilePart& run, const Coefficients& c, uint64_t first, const Turns& turns,
                                       Rounded& block, const Uncoded& before, const Rounded& block_before) {
     const uint64_t number = first / kMomentBlockElements;
     arithmetic::Scales scales{run.gradient_scale, 1, 1};
@@ -211,8 +211,8 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
     return largest;
   }
 
-  static void run(const UpdateRun& run_in_memory, const Coefficients& coefficients_in_memory) {
-    const UpdateRun run = run_in_memory;
+  static void run(const TilePart& run_in_memory, const Coefficients& coefficients_in_memory) {
+    const TilePart run = run_in_memory;
     const Coefficients c = coefficients_in_memory;
     Turns turns;
     make_turns(turns);

@@ -25,7 +25,7 @@ constexpr size_t kPlanesMax = 1 + kRestingPlanesMax;
 
 // A part of a tile. Pointers are to its first element; `elements` is a multiple of kGroupElements, and of
 // kMomentBlockElements with int8 moments.
-struct UpdateRun {
+struct TilePart {
   std::array<PlaneView, kPlanesMax> planes;  // the weight, then the resting planes
   const std::byte* gradient;
   uint64_t elements;
@@ -38,7 +38,7 @@ struct UpdateRun {
   bool stream_weight;          // write the 16-bit weight past the caches; its target is 64-byte aligned
 };
 
-using UpdateKernel = void (*)(const UpdateRun&, const Coefficients&);
+using UpdateKernel = void (*)(const TilePart&, const Coefficients&);
 using SquareSumKernel = void (*)(const std::byte* values, uint64_t elements, double* lanes);
 using AccumulateKernel = void (*)(const std::byte* source, float* target, uint64_t elements);
 // `streams`: past the caches, to a 64-byte aligned target.

@@ -174,10 +174,10 @@ const NumbersRun& TilePass::numbers_at(uint64_t index) {
   return runs_.front();
 }
 
-void TilePass::update_ragged(const UpdateRun& run, const Coefficients& coefficients) {
+void TilePass::update_ragged(const TilePart& run, const Coefficients& coefficients) {
   constexpr uint64_t kScratchBytes = kMomentBlockElements * sizeof(float);
   alignas(64) std::byte scratch[kPlanesMax + 1][kScratchBytes] = {};
-  UpdateRun whole = run;
+  TilePart whole = run;
   whole.elements = group_elements_;
   whole.stream_weight = false;
   for (size_t i = 0; i < planes_.size(); ++i) {
@@ -192,8 +192,8 @@ void TilePass::update_ragged(const UpdateRun& run, const Coefficients& coefficie
   }
 }
 
-UpdateRun TilePass::run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const {
-  UpdateRun run{};
+TilePart TilePass::run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const {
+  TilePart run{};
   for (size_t i = 0; i < planes_.size(); ++i) {
     const uint64_t offset_bytes = planes_[i].bytes(first);
     run.planes[i].target = views_[i].target + offset_bytes;

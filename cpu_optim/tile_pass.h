@@ -37,9 +37,9 @@ class TilePass {
   void conclude(const BlockNotes& block, uint64_t number);
 
   void update(uint64_t first, uint64_t elements);
-  void update_ragged(const UpdateRun& run, const Coefficients& coefficients);
+  void update_ragged(const TilePart& run, const Coefficients& coefficients);
   const NumbersRun& numbers_at(uint64_t index);
-  UpdateRun run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const;
+  TilePart run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const;
   bool may_stream_weight() const;
 
   const Kernels& kernels_;

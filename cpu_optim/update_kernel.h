@@ -46,7 +46,7 @@ struct UpdatePass {
   }
   // Asks for the lines that kElements `prefetch_elements` from i need; past the end of a plane it does no harm.
   template <uint64_t kElements>
-  PENSTOCK_LANES void prefetch(const UpdateRun& run, uint64_t i) {
+  PENSTOCK_LANES void prefetch(const TilePart& run, uint64_t i) {
     const uint64_t ahead = i + run.prefetch_elements;
     prefetch<kElements>(run.gradient, ahead, run.gradient_dtype == Dtype::fp32 ? 4 : 2);
     if constexpr (kMaster == MasterForm::same) prefetch<kElements>(run.planes[kWeight].source, ahead, 4);
@@ -65,7 +65,7 @@ struct UpdatePass {
     return result;
   }
 
-  PENSTOCK_LANES Floats load_gradient(const UpdateRun& run, uint64_t i) {
+  PENSTOCK_LANES Floats load_gradient(const TilePart& run, uint64_t i) {
     switch (run.gradient_dtype) {
       case Dtype::fp32:
         return O::load32(run.gradient + i * 4);
@@ -76,7 +76,7 @@ struct UpdatePass {
     }
   }
 
-  PENSTOCK_LANES Floats load_weight(const UpdateRun& run, uint64_t i) {
+  PENSTOCK_LANES Floats load_weight(const TilePart& run, uint64_t i) {
     if constexpr (kMaster == MasterForm::same) return O::load32(run.planes[kWeight].source + i * 4);
     if constexpr (kMaster == MasterForm::full) return O::load32(run.planes[kOwnMaster].source + i * 4);
     if constexpr (kMaster == MasterForm::split) {
@@ -85,7 +85,7 @@ struct UpdatePass {
   }
 
   // REQUIRES: a NaN is the one NaN, so that no rounding here can make it infinite.
-  PENSTOCK_LANES void store_weight(const UpdateRun& run, uint64_t i, const Floats& p) {
+  PENSTOCK_LANES void store_weight(const TilePart& run, uint64_t i, const Floats& p) {
     if constexpr (kMaster == MasterForm::same) {
       O::store32(run.planes[kWeight].target + i * 4, p);
       return;
@@ -113,7 +113,7 @@ struct UpdatePass {
   }
 
   // The random bits of the elements from i on. `counters` is O::indices(arithmetic::kRandomStep).
-  PENSTOCK_LANES Words random_bits(const UpdateRun& run, const Words& counters, uint64_t i) {
+  PENSTOCK_LANES Words random_bits(const TilePart& run, const Words& counters, uint64_t i) {
     return random_words(counters, run.random_index + run.random_key + static_cast<uint32_t>(i));
   }
   PENSTOCK_LANES Words random_words(const Words& counters, uint32_t index) {
@@ -145,7 +145,7 @@ struct UpdatePass {
     return has_nan;
   }
   // The whole step.
-  PENSTOCK_LANES void step(const UpdateRun& run, const Coefficients& c, Elements& e) {
+  PENSTOCK_LANES void step(const TilePart& run, const Coefficients& c, Elements& e) {
     step_moments(c, {run.gradient_scale, 1, 1}, e);
     step_weight(c, e);
     if (!any_nan(e)) [[likely]]
@@ -183,9 +183,9 @@ struct WordUpdatePass : UpdatePass<L, kKind, kMaster, kMoments> {
     }
   }
 
-  static void run(const UpdateRun& run_in_memory, const Coefficients& coefficients_in_memory) {
+  static void run(const TilePart& run_in_memory, const Coefficients& coefficients_in_memory) {
     // Copies, because a plane that is written might be these, for all the compiler knows.
-    const UpdateRun run = run_in_memory;
+    const TilePart run = run_in_memory;
     const Coefficients c = coefficients_in_memory;
     const Words counters = O::indices(arithmetic::kRandomStep);
     for (uint64_t i = 0; i < run.elements; i += O::kElements) {

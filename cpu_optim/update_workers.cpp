@@ -55,8 +55,8 @@ uint32_t threads_wanted(const UpdateWorkersOptions& options) {
 }
 
 // One enqueued tile: its report grows as pieces end.
-struct TileWork {
-  explicit TileWork(TileJob j, UpdateWorkers::Done d = {}) : job(std::move(j)), done(std::move(d)) {}
+struct TileTask {
+  explicit TileTask(TileJob j, UpdateWorkers::Done d = {}) : job(std::move(j)), done(std::move(d)) {}
 
   TileJob job;
   UpdateWorkers::Done done;
@@ -77,7 +77,7 @@ std::span<T> from(std::span<T> entries, uint64_t first) {
   return entries.empty() ? entries : entries.subspan(first);
 }
 
-void TileWork::run_piece(uint64_t piece) {
+void TileTask::run_piece(uint64_t piece) {
   const uint64_t first = piece * kPieceElements;
   const std::span<const Plane> planes = job.updater->planes();
   TileView tile = job.tile;
@@ -295,13 +295,13 @@ TileReport UpdateWorkers::run(const TileJob& job) {
   if (job.tile.elements == 0 || job.tile.elements < impl_->options.inline_elements) {
     return job.updater->update(job.tile, job.numbers, job.notes);
   }
-  TileWork tile(job);
+  TileTask tile(job);
   impl_->run_and_wait(ceil_div(job.tile.elements, kPieceElements), [&](uint64_t piece) { tile.run_piece(piece); });
   return tile.report;
 }
 
 void UpdateWorkers::enqueue(TileJob job, Done done) {
-  impl_->enqueue([impl = impl_.get(), tile = std::make_unique<TileWork>(std::move(job), std::move(done))] {
+  impl_->enqueue([impl = impl_.get(), tile = std::make_unique<TileTask>(std::move(job), std::move(done))] {
     // A tile of no elements has one piece too: it has a report.
     const uint64_t pieces = std::max<uint64_t>(1, ceil_div(tile->job.tile.elements, kPieceElements));
     impl->run_pieces(pieces, [&](uint64_t piece) { tile->run_piece(piece); });

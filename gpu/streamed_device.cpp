@@ -50,11 +50,11 @@ Status StreamedDevice::take(uint64_t arena_bytes) {
   if (completion_fd_ < 0) return errno_status("eventfd", errno);
   PENSTOCK_TRY_ASSIGN(kernel_stream, backend_->make_stream());
   kernel_stream_ = kernel_stream;
-  for (Lane* lane : {&to_device_, &to_host_}) {
+  for (CopyQueue* queue : {&to_device_, &to_host_}) {
     PENSTOCK_TRY_ASSIGN(copies, backend_->make_stream());
     PENSTOCK_TRY_ASSIGN(signals, backend_->make_stream());
-    lane->copies = copies;
-    lane->signals = signals;
+    queue->copies = copies;
+    queue->signals = signals;
   }
   return Status();
 }
@@ -103,20 +103,20 @@ bool StreamedDevice::is_direct(std::span<const std::byte> host) const {
 
 Copy StreamedDevice::copy(std::span<const CopyRun> runs, Lease source, Lease target, std::span<const Event> after) {
   Direction direction = direction_of(source, target);
-  Lane& lane = direction == Direction::device_to_host ? to_host_ : to_device_;
+  CopyQueue& queue = direction == Direction::device_to_host ? to_host_ : to_device_;
   Pending pending;
   pending.state = std::make_shared<TransferState>(*this, std::move(target));
   pending.source = std::move(source);
-  pending.refused = issue(runs, pending, lane, direction, after);
+  pending.refused = issue(runs, pending, queue, direction, after);
 
   // The point is taken even when part was refused: what was issued still uses the leases.
-  Result<Event> done = backend_->record(lane.copies);
+  Result<Event> done = backend_->record(queue.copies);
   if (!done.ok()) return end_now(std::move(pending), done.status());
   pending.done = *done;
-  Status told = wake_up_at(*done, lane);
+  Status told = wake_up_at(*done, queue);
   if (pending.refused.ok()) pending.refused = told;
   Copy result{Transfer(pending.state), *done};
-  lane.pending.push_back(std::move(pending));
+  queue.pending.push_back(std::move(pending));
   return result;
 }
 
@@ -129,18 +129,18 @@ Copy StreamedDevice::end_now(Pending pending, const Status& unrecorded) {
   return {Transfer(pending.state), Event()};
 }
 
-Status StreamedDevice::wake_up_at(const Event& done, const Lane& lane) {
-  Status told = backend_->make_wait(lane.signals, done);
-  if (told.ok()) told = backend_->call(signal, &completion_fd_, lane.signals);
+Status StreamedDevice::wake_up_at(const Event& done, const CopyQueue& queue) {
+  Status told = backend_->make_wait(queue.signals, done);
+  if (told.ok()) told = backend_->call(signal, &completion_fd_, queue.signals);
   if (!told.ok()) signal(&completion_fd_);  // nobody else will: have poll() look, wait() looks anyway
   return told;
 }
 
-Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, Lane& lane, Direction direction,
+Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, CopyQueue& queue, Direction direction,
                              std::span<const Event> after) {
   const Lease& target = pending.state->lease();
   const Lease& source = pending.source;
-  for (const Event& event : after) PENSTOCK_TRY(backend_->make_wait(lane.copies, event));
+  for (const Event& event : after) PENSTOCK_TRY(backend_->make_wait(queue.copies, event));
   for (const CopyRun& run : runs) {
     CHECK(run.source_offset_bytes + run.length_bytes <= source.size_bytes() &&
               run.target_offset_bytes + run.length_bytes <= target.size_bytes(),
@@ -151,9 +151,9 @@ Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, La
     bool direct = direction == Direction::device_to_device ||
                   is_direct({direction == Direction::host_to_device ? from : to, run.length_bytes});
     if (direct) {
-      PENSTOCK_TRY(backend_->copy(to, from, run.length_bytes, direction, lane.copies));
+      PENSTOCK_TRY(backend_->copy(to, from, run.length_bytes, direction, queue.copies));
     } else {
-      PENSTOCK_TRY(issue_staged(to, from, run.length_bytes, pending, lane, direction));
+      PENSTOCK_TRY(issue_staged(to, from, run.length_bytes, pending, queue, direction));
     }
   }
   return Status();
@@ -161,26 +161,26 @@ Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, La
 
 // The memcpy runs in the stream's order too, so that nothing here waits and events keep their meaning.
 Status StreamedDevice::issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending,
-                                    Lane& lane, Direction direction) {
-  if (lane.staging.empty()) {
+                                    CopyQueue& queue, Direction direction) {
+  if (queue.staging.empty()) {
     PENSTOCK_TRY_ASSIGN(staging, backend_->pinned(kStagingBytes));
-    lane.staging = staging;
+    queue.staging = staging;
   }
   auto memcpy_part = [](void* data) {
     const HostPart& part = *static_cast<HostPart*>(data);
     std::memcpy(part.target, part.source, part.bytes);
   };
-  std::byte* staging = lane.staging.data();
+  std::byte* staging = queue.staging.data();
   for (uint64_t at = 0; at < bytes; at += kStagingBytes) {
     uint64_t length = std::min(kStagingBytes, bytes - at);
     if (direction == Direction::host_to_device) {
       pending.host_parts.push_back({staging, source + at, length});
-      PENSTOCK_TRY(backend_->call(memcpy_part, &pending.host_parts.back(), lane.copies));
-      PENSTOCK_TRY(backend_->copy(target + at, staging, length, direction, lane.copies));
+      PENSTOCK_TRY(backend_->call(memcpy_part, &pending.host_parts.back(), queue.copies));
+      PENSTOCK_TRY(backend_->copy(target + at, staging, length, direction, queue.copies));
     } else {
       pending.host_parts.push_back({target + at, staging, length});
-      PENSTOCK_TRY(backend_->copy(staging, source + at, length, direction, lane.copies));
-      PENSTOCK_TRY(backend_->call(memcpy_part, &pending.host_parts.back(), lane.copies));
+      PENSTOCK_TRY(backend_->copy(staging, source + at, length, direction, queue.copies));
+      PENSTOCK_TRY(backend_->call(memcpy_part, &pending.host_parts.back(), queue.copies));
     }
   }
   return Status();
@@ -193,14 +193,14 @@ size_t StreamedDevice::poll() {
   return end_ready(to_device_) + end_ready(to_host_);
 }
 
-size_t StreamedDevice::end_ready(Lane& lane) {
+size_t StreamedDevice::end_ready(CopyQueue& queue) {
   size_t ended = 0;
-  while (!lane.pending.empty()) {
-    Result<bool> reached = backend_->reached(lane.pending.front().done);
+  while (!queue.pending.empty()) {
+    Result<bool> reached = backend_->reached(queue.pending.front().done);
     if (reached.ok() && !*reached) break;
     // Taken out first: a function given to then() may copy again.
-    Pending first = std::move(lane.pending.front());
-    lane.pending.pop_front();
+    Pending first = std::move(queue.pending.front());
+    queue.pending.pop_front();
     first.source = Lease();
     first.state->end(reached.ok() ? first.refused : reached.status().within("copy on " + facts().name));
     ++ended;

@@ -51,7 +51,7 @@ class StreamedDevice : public Device {
     std::deque<HostPart> host_parts;
   };
   // One direction. Copies on one stream end in order, so only the first pending one is ever asked for.
-  struct Lane {
+  struct CopyQueue {
     Stream copies;
     Stream signals;  // carries the wake-ups, so that no copy waits for the host to be told of the one before
     std::span<std::byte> staging;
@@ -61,20 +61,20 @@ class StreamedDevice : public Device {
   explicit StreamedDevice(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
   Status take(uint64_t arena_bytes);
   bool is_direct(std::span<const std::byte> host) const;
-  Status issue(std::span<const CopyRun> runs, Pending& pending, Lane& lane, Direction direction,
+  Status issue(std::span<const CopyRun> runs, Pending& pending, CopyQueue& queue, Direction direction,
                std::span<const Event> after);
-  Status issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending, Lane& lane,
+  Status issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending, CopyQueue& queue,
                       Direction direction);
-  Status wake_up_at(const Event& done, const Lane& lane);
+  Status wake_up_at(const Event& done, const CopyQueue& queue);
   Copy end_now(Pending pending, const Status& unrecorded);
-  size_t end_ready(Lane& lane);
+  size_t end_ready(CopyQueue& queue);
   bool idle() const { return to_device_.pending.empty() && to_host_.pending.empty(); }
 
   std::unique_ptr<Backend> backend_;
   std::span<std::byte> memory_;
   int completion_fd_ = -1;
   Stream kernel_stream_;
-  Lane to_device_, to_host_;
+  CopyQueue to_device_, to_host_;
   std::vector<std::span<std::byte>> registered_;
   std::string registration_text_ = "no host memory registered";
 };

@@ -219,8 +219,8 @@ class Flushing {
   const Tile& tile() const { return kept_; }
 
  private:
-  UpdateRun run_of(Tile& tile, const std::vector<std::byte>& gradient, const StepNumbers& numbers) const {
-    UpdateRun run{};
+  TilePart run_of(Tile& tile, const std::vector<std::byte>& gradient, const StepNumbers& numbers) const {
+    TilePart run{};
     for (size_t i = 0; i < tile.planes().size(); ++i) run.planes[i] = PlaneView::in_place(tile.plane(i));
     run.gradient = gradient.data();
     run.elements = elements_;
