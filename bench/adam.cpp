@@ -53,7 +53,7 @@ class Bench {
  public:
   explicit Bench(const Options& options)
       : options_(options),
-        arena_({.threads = options.threads, .cpus = {}}),
+        workers_({.threads = options.threads, .cpus = {}}),
         weight_(huge_memory(options.elements * 4)),
         master_(huge_memory(options.elements * 4)),
         momentum_(huge_memory(options.elements * 4)),
@@ -117,7 +117,7 @@ class Bench {
     std::memset(momentum_, 0, n * 4);
     std::memset(variance_, 0, n * 4);
     std::memset(master_, 0, n * 4);
-    arena_.for_pieces(n, kBlockElements, [&](uint64_t begin, uint64_t end) {
+    workers_.for_pieces(n, kBlockElements, [&](uint64_t begin, uint64_t end) {
       for (uint64_t i = begin; i < end; ++i) {
         const float noise = static_cast<float>(static_cast<int>((i * 2654435761u) >> 16 & 1023) - 512);
         const float g = 1e-5f * noise, p = 1e-4f * noise;
@@ -182,7 +182,7 @@ class Bench {
   }
 
   void move_all(MoveShape shape) {
-    arena_.for_pieces(options_.elements, kBlockElements,
+    workers_.for_pieces(options_.elements, kBlockElements,
                       [&](uint64_t begin, uint64_t end) { move(mix_, shape, begin, end); });
   }
 
@@ -199,11 +199,11 @@ class Bench {
       job.notes.source_checksums = source_checksums_;
       job.notes.target_checksums = target_checksums_;
     }
-    arena_.run(job);
+    workers_.run(job);
   }
 
   const Options options_;
-  cpu_optim::UpdateWorkers arena_;
+  cpu_optim::UpdateWorkers workers_;
   std::byte *const weight_, *const master_, *const momentum_, *const variance_, *const gradient_;
   std::optional<StateForm> form_;
   std::optional<TileUpdater> updater_;

@@ -32,12 +32,12 @@ double seconds_of(const std::function<void()>& work) {
 struct Bench {
   uint64_t elements;
   bool json;
-  cpu_optim::UpdateWorkers arena;
+  cpu_optim::UpdateWorkers workers;
   std::byte* narrow = huge_memory(elements * 2);
   std::byte* wide = huge_memory(elements * 4);
   cpu_optim::GradientKernels kernels;
 
-  Bench(uint64_t count, uint32_t threads, bool as_json) : elements(count), json(as_json), arena({threads, {}}) {
+  Bench(uint64_t count, uint32_t threads, bool as_json) : elements(count), json(as_json), workers({threads, {}}) {
     for (uint64_t i = 0; i < elements; ++i) {
       const float g = 1e-5f * static_cast<float>(static_cast<int>(i * 2654435761u >> 16 & 1023) - 512);
       std::memcpy(wide + i * 4, &g, 4);
@@ -49,7 +49,7 @@ struct Bench {
                const std::function<void(uint64_t begin, uint64_t end)>& work) {
     const auto gbps = [&](const auto& body) {
       return mix.bytes_per_element() * static_cast<double>(elements) /
-             (1e9 * seconds_of([&] { arena.for_pieces(elements, kBlockElements, body); }));
+             (1e9 * seconds_of([&] { workers.for_pieces(elements, kBlockElements, body); }));
     };
     MoveShape best = kMoveShapes[0];
     double most = 0;

@@ -1,6 +1,6 @@
-// Moments in bytes (tiering/arithmetic/byte_moments.h). A block's scale is known only when all of it has been updated
-// and rounded, so it is rounded into memory that stays in the first cache, and coded from there. Rounded moments are
-// 16-bit numbers, two to a lane; bytes are taken apart into such numbers first and put together from them last.
+// Moments in bytes (tiering/arithmetic/byte_moments.h). The scale of a block is known only after all of it has been
+// updated and rounded, so it is rounded into memory that stays in the first-level cache and encoded from there. Rounded
+// moments are 16-bit numbers, two in a lane. Bytes are unpacked into such numbers first and packed from them last.
 #pragma once
 
 #include "cpu_optim/update_kernel.h"
@@ -175,7 +175,7 @@ struct ByteUpdatePass : UpdatePass<L, kKind, kMaster, MomentForm::int8> {
     }
   }
 
-  // Asks for a later group's lines and draws this one's random bits.
+  // Prefetches a later group and draws the random bits of this one.
   PENSTOCK_LANES Draw group_opened(const TilePart& run, uint64_t i) {
     Base::template prefetch<kGroup>(run, i);
     const uint32_t index = run.random_index + static_cast<uint32_t>(i);

@@ -1,4 +1,4 @@
-// tiering/arithmetic/checksum.h's value at SIMD speed, for whoever checks bytes outside of an update.
+// The checksum of tiering/arithmetic/checksum.h at SIMD speed, for code that checks bytes outside of an update.
 #pragma once
 
 #include "cpu_optim/isa.h"

@@ -1,9 +1,9 @@
-// While a FlushScope lives, its thread computes in one floating-point mode whatever the caller's was: it rounds to
-// nearest, takes denormals for zero, in and out, and traps nothing. Afterwards the caller's mode is as before, and so
-// are the flags that tell of overflows and the like.
+// While a FlushScope lives, its thread computes in one floating-point mode, whatever the caller's mode is: rounding to
+// nearest, denormal inputs and results as zero, no traps. The destructor restores the caller's mode and exception
+// flags.
 //
-// The kernels' results do not depend on the denormals (tiering/arithmetic/optimizer.h); their speed does: a denormal
-// costs an assist of 150 cycles.
+// The kernels' results do not depend on denormals (tiering/arithmetic/optimizer.h), but their speed does: each costs an
+// assist of 150 cycles.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ class FlushScope {
   static Control control() { return 0; }
   static void write(Control) {}
 #endif
-  // What is read or written in the scope is computed in it.
+  // The fences keep the compiler from moving computations out of the scope.
   static void set_control(Control value) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     write(value);

@@ -10,7 +10,7 @@
 namespace penstock::cpu_optim {
 namespace {
 
-// As long as a block, what is cast will have left the caches before it is read.
+// A cast of a block or more has left the caches before it is read.
 constexpr uint64_t kStreamElements = kBlockElements;
 
 size_t index_of(Dtype dtype) {
@@ -62,7 +62,8 @@ void GradientKernels::cast(Dtype source_dtype, const std::byte* source, Dtype ta
 
 void GradientKernels::square_sums(Dtype dtype, const std::byte* values, uint64_t elements,
                                   std::span<double> sums) const {
-  CHECK(sums.size() >= ceil_div(elements, kBlockElements), "no room for the sums of ", elements, " elements");
+  CHECK(sums.size() >= ceil_div(elements, kBlockElements), "square_sums: ", sums.size(), " entries, ",
+        ceil_div(elements, kBlockElements), " expected");
   FlushScope flush;
   const SquareSumKernel kernel = kernels_->square_sums[index_of(dtype)];
   for (uint64_t first = 0; first < elements; first += kBlockElements) {

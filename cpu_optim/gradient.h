@@ -1,8 +1,9 @@
-// What happens to gradients before the update: widened, added up in fp32, rounded once, measured.
+// GradientKernels prepares gradients for the update: it widens them, adds them up in fp32, rounds the sum once, and
+// computes its norm.
 //
-// All of it at the speed of memory, with the same bits on every Isa and in every floating-point mode of the caller's.
-// Dtypes are fp32, bf16 and fp16. Rounding is to nearest, ties to even; a NaN becomes 0x7fc00000 (0x7fc0, 0x7e00). What
-// is below 2^-126 once widened to fp32 counts as zero where numbers are added or squared; cast() keeps it.
+// All of it runs at the speed of memory and gives the same bits on every Isa and in every floating-point mode of the
+// caller. Dtypes are fp32, bf16 and fp16. Rounding is to nearest, ties to even. A NaN becomes 0x7fc00000 (0x7fc0 in
+// bf16, 0x7e00 in fp16). Numbers below 2^-126, widened to fp32, count as zero in sums and squares; cast() keeps them.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +21,10 @@ class GradientKernels {
   // REQUIRES: `isa` is among available_isas().
   explicit GradientKernels(Isa isa = best_isa());
 
-  // target[i] += source[i], widened. Sums below 2^-126 become zero, too.
+  // target[i] += source[i], widened. Sums below 2^-126 become zero.
   void accumulate(Dtype source_dtype, const std::byte* source, float* target, uint64_t elements) const;
 
-  // target[i] = source[i], through fp32: exact when widening, rounded once when narrowing.
+  // target[i] = source[i], by way of fp32: exact when it widens, rounded once when it narrows.
   void cast(Dtype source_dtype, const std::byte* source, Dtype target_dtype, std::byte* target,
             uint64_t elements) const;
 
@@ -37,7 +38,7 @@ class GradientKernels {
   const struct Kernels* kernels_;
 };
 
-// The sums of blocks, added in block order.
+// Adds the sums of blocks in block order.
 double total(std::span<const double> sums);
 
 }  // namespace penstock::cpu_optim

@@ -1,4 +1,4 @@
-// The gradient helpers over Lanes: straight loops over whole groups.
+// The gradient kernels over Lanes: plain loops over whole groups.
 #pragma once
 
 #include "cpu_optim/kernels.h"
@@ -11,7 +11,7 @@ struct GradientPass {
   using Float = typename L::Float;
   using Bits = typename L::Bits;
   static constexpr uint64_t kPair = 2 * L::kWidth;
-  // Bytes; some 20 lines ahead of a stream of one line every few nanoseconds.
+  // In bytes: about 20 lines ahead of a stream that takes a line every few nanoseconds.
   static constexpr uint64_t kPrefetchBytes = 2048;
 
   template <Dtype kDtype>

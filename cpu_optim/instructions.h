@@ -1,12 +1,12 @@
-// The instruction sets that a source file may use: those that it is compiled for, as the compiler itself says. The
-// processor is asked for just these, so flags and question cannot come apart. For this folder alone.
+// The instruction sets that a source file is compiled for, as the compiler's own macros say. The processor is checked
+// for exactly these, so compiler flags and check cannot differ. For this folder alone.
 #pragma once
 
 #include <cstdint>
 
 namespace penstock::cpu_optim {
 
-// Above what every processor of the architecture has. Bits of a mask.
+// Beyond what every processor of the architecture has. Bits of a mask.
 enum Instructions : uint32_t {
   kSse3 = 1u << 0,
   kSsse3 = 1u << 1,
@@ -75,7 +75,7 @@ namespace {  // one value for each source file
 
 }  // namespace
 
-// What a processor of x86-64 says of itself.
+// What CPUID says about an x86-64 processor.
 struct ProcessorWords {
   uint32_t leaf1_ecx = 0;
   uint32_t leaf7_ebx = 0;
@@ -83,8 +83,8 @@ struct ProcessorWords {
 };
 ProcessorWords this_processor();
 
-// What may be run: no AVX where the operating system does not save its registers, no AVX-512 where it does not save
-// masks and upper halves.
+// The instructions that may be used: no AVX unless the operating system saves its registers, and no AVX-512 unless it
+// saves masks and upper halves.
 uint32_t instructions_of(const ProcessorWords& words);
 
 }  // namespace penstock::cpu_optim

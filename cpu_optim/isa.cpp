@@ -117,7 +117,7 @@ Isa best_isa() { return available_isas().back(); }
 
 const Kernels& kernels_of(Isa isa) {
   const Kernels* kernels = kernels_if_available(isa);
-  CHECK(kernels != nullptr, name_of(isa), " kernels are not in this build, or this processor lacks the instructions");
+  CHECK(kernels != nullptr, name_of(isa), " kernels: not part of this build, or not supported by this processor");
   return *kernels;
 }
 

@@ -1,4 +1,4 @@
-// Fills a table of kernels from Lanes. Included by one source file per Isa, which is compiled for it.
+// Fills a table of kernels from Lanes. Each Isa has one source file that includes this and is compiled for that Isa.
 #pragma once
 
 #include "cpu_optim/byte_update_kernel.h"

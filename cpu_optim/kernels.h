@@ -1,5 +1,5 @@
-// The table of kernels that each Isa fills in; for this folder alone. Kernels work on whole groups of elements: who
-// calls them copies a ragged rest into zero-filled memory, so that one rule holds for every element of a tile.
+// The table of kernels that each Isa fills in. For this folder alone. Kernels work on whole groups of elements. Their
+// callers copy a ragged rest into zero-filled memory, so that every element of a tile is computed in the same way.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace penstock::cpu_optim {
 
-// Every kernel's loop takes a divisor of this many elements at a time.
+// The loop of every kernel takes so many elements at a time, or a divisor of that.
 constexpr uint64_t kGroupElements = 64;
 
 constexpr size_t kOptimizerKinds = 5;
@@ -34,14 +34,14 @@ struct TilePart {
   float gradient_scale;
   uint32_t random_key;         // of the step and of the upper half of the elements' indices
   uint32_t random_index;       // lower half of the first element's index; does not wrap within the run
-  uint64_t prefetch_elements;  // how far ahead of the loop lines are asked for
+  uint64_t prefetch_elements;  // how far ahead of the loop to prefetch
   bool stream_weight;          // write the 16-bit weight past the caches; its target is 64-byte aligned
 };
 
 using UpdateKernel = void (*)(const TilePart&, const Coefficients&);
 using SquareSumKernel = void (*)(const std::byte* values, uint64_t elements, double* lanes);
 using AccumulateKernel = void (*)(const std::byte* source, float* target, uint64_t elements);
-// `streams`: past the caches, to a 64-byte aligned target.
+// `streams`: writes past the caches; the target must be aligned to 64 bytes.
 using CastKernel = void (*)(const std::byte* source, std::byte* target, uint64_t elements, bool streams);
 using ChecksumKernel = void (*)(ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe);
 
@@ -55,13 +55,13 @@ struct Kernels {
   ChecksumKernel checksum;
 };
 
-// The tree that GradientKernels::square_sums promises.
+// Adds the sums in the tree order that GradientKernels::square_sums() defines.
 double sum_of_lanes(std::array<double, kSquareSumLanes> lanes);
 
 // REQUIRES: `isa` is among available_isas().
 const Kernels& kernels_of(Isa isa);
 
-// Each is defined where the build's target has the Isa.
+// Defined only if the build's target architecture has the Isa.
 extern const Kernels kScalarKernels;
 extern const Kernels kSse2Kernels;
 extern const Kernels kAvx2Kernels;

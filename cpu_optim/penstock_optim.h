@@ -1,7 +1,7 @@
 /* The optimizers for C: one step over arrays of the caller's, on the calling thread, in one pass.
  *
- * The fastest kernels that this processor can run are chosen at the first call; all leave the same bits, in whatever
- * floating-point mode the caller computes. For fp32 arrays these are the bits of torch 2.13's fused AdamW, Adam,
+ * The fastest kernels that this processor can run are chosen at the first call. All kernels give the same bits, in any
+ * floating-point mode of the caller. For fp32 arrays these are the bits of torch 2.13's fused AdamW, Adam,
  * Adagrad and SGD on the CPU, as far as elements come in whole sixteens (the rest of a torch loop is rounded
  * otherwise). Lion is not among torch's optimizers: its bits are those of the loop in its paper. Unlike torch,
  *   moments below 2^-100, and weights, scaled gradients and changes of a weight below 2^-119, count as zero: gradients
@@ -9,9 +9,9 @@
  *   a moment times the step size is zero below 2^-126, as it is to torch after set_flush_denormal(True);
  *   a NaN is 0x7fc00000.
  *
- * Every function returns 0, or 2 if it refuses its arguments, and has then written nothing. It refuses
- *   step 0, a missing array, arrays that overlap, a dtype that is none, a gradient_scale that is not finite;
- *   an lr outside [0, 2^40]; a weight_decay or lr_decay that is negative; what is no number, or infinite in fp32;
+ * Every function returns 0, or 2 if it refuses its arguments. A refused call has written nothing. It refuses
+ *   step 0, a missing array, arrays that overlap, an unknown dtype, a gradient_scale that is not finite;
+ *   an lr outside [0, 2^40]; a weight_decay or lr_decay that is negative; any value that is NaN, or infinite in fp32;
  *   a beta that is neither 0 nor in [2^-26, 1 - 2^-25), a momentum that is neither 0 nor 2^-26 and more;
  *   an eps below 2^-126 (torch takes 0, and makes NaN of an element that has had no gradient);
  *   Nesterov without momentum, or with dampening.
@@ -34,15 +34,15 @@ extern "C" {
 
 enum penstock_dtype { PENSTOCK_FP32 = 0, PENSTOCK_BF16 = 1, PENSTOCK_FP16 = 2 };
 
-/* What lies where, at any address. No array overlaps another. */
+/* The arrays, at any address. No two overlap. */
 struct penstock_arrays {
   uint64_t elements;
   float* master; /* updated in place */
-  void* weight;  /* receives the master rounded to weight_dtype; NULL: no 16-bit weight is wanted */
+  void* weight;  /* receives the master rounded to weight_dtype; NULL if no 16-bit weight is wanted */
   const void* gradient;
-  float* momentum;  /* NULL where the optimizer has none */
+  float* momentum;  /* NULL if the optimizer has none */
   float* variance;  /* likewise */
-  int weight_dtype; /* PENSTOCK_BF16 or PENSTOCK_FP16; not read where weight is NULL */
+  int weight_dtype; /* PENSTOCK_BF16 or PENSTOCK_FP16; not read if weight is NULL */
   int gradient_dtype;
   double* gradient_square_sum; /* NULL, or receives the sum of squares of the gradient as it lies, in double and in one
                                   order whatever the Isa; it is finite if and only if every gradient is */
@@ -70,7 +70,7 @@ PENSTOCK_OPTIM_API int penstock_sgd(const struct penstock_arrays* arrays, const 
 
 /* "avx512", "avx2", "sse2", "neon" or "scalar": the kernels in use. */
 PENSTOCK_OPTIM_API const char* penstock_optim_isa(void);
-/* Uses the named kernels from now on; 2 if there are none or the processor cannot run them. For tests. */
+/* Uses the named kernels from now on; 2 if they do not exist or the processor cannot run them. For tests. */
 PENSTOCK_OPTIM_API int penstock_optim_use_isa(const char* name);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// ProcessorSet: processors as the scheduler numbers them. As many as Linux can be built for, since it refuses a set
-// that has fewer than its own; cpu_set_t has 1024.
+// ProcessorSet is a set of processors, numbered as the scheduler numbers them. It holds as many as Linux can be built
+// for, because the kernel refuses a set that is smaller than its own. cpu_set_t holds 1024.
 #pragma once
 
 #include <sched.h>
@@ -18,13 +18,13 @@ class ProcessorSet {
     if (in_range(cpu)) CPU_SET_S(static_cast<size_t>(cpu), kBytes, set.bits());
     return set;
   }
-  // Those that the calling thread may run on; none where the system does not say.
+  // The processors that the calling thread may run on. Empty if the system does not say.
   static ProcessorSet allowed() {
     ProcessorSet set;
     if (sched_getaffinity(0, kBytes, set.bits()) != 0) return {};
     return set;
   }
-  // Keeps the calling thread there; whether the system does.
+  // Pins the calling thread to the set. Returns whether the system allows it.
   bool pin_this_thread() const { return sched_setaffinity(0, kBytes, bits()) == 0; }
 
   bool has(int cpu) const { return in_range(cpu) && CPU_ISSET_S(static_cast<size_t>(cpu), kBytes, bits()); }

@@ -1,4 +1,4 @@
-// tiering/arithmetic/checksum.h's value of a run of bytes that comes in pieces; for this folder alone.
+// The checksum of tiering/arithmetic/checksum.h over bytes that arrive in pieces. For this folder alone.
 #pragma once
 
 #include <cstring>

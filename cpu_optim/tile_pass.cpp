@@ -54,16 +54,19 @@ TilePass::TilePass(const Kernels& kernels, const StateForm& form, std::span<cons
   std::copy(tile.planes.begin(), tile.planes.end(), views_.begin() + 1);
 
   const bool has_notes = wants_square_sums() || wants_source() || wants_target();
-  CHECK(!has_notes || tile.first_element % kBlockElements == 0, "notes of a tile that begins inside a block");
+  CHECK(!has_notes || tile.first_element % kBlockElements == 0, "notes: first_element is not a multiple of ",
+        kBlockElements);
   CHECK(form.moments != MomentForm::int8 || tile.first_element % kMomentBlockElements == 0,
         "a tile begins inside a block of moments");
   CHECK(tile.elements == 0 || (!runs_.empty() && runs_.back().end_element - tile.first_element >= tile.elements),
         "a tile has elements without numbers");
   const uint64_t blocks = ceil_div(tile.elements, kBlockElements);
-  CHECK(!wants_square_sums() || notes.square_sums.size() >= blocks, "square sums: no room for ", blocks, " blocks");
+  CHECK(!wants_square_sums() || notes.square_sums.size() >= blocks, "square_sums: ", notes.square_sums.size(),
+        " entries, ", blocks, " expected");
   for (uint64_t room :
        {notes.source_checksums.size(), notes.target_checksums.size(), notes.expected_checksums.size()}) {
-    CHECK(room == 0 || room >= blocks * planes.size(), "checksums: no room for ", blocks * planes.size());
+    CHECK(room == 0 || room >= blocks * planes.size(), "checksums: ", room, " entries, ", blocks * planes.size(),
+          " expected");
   }
 }
 

@@ -1,6 +1,6 @@
-// One update() of a tile under way: cuts it into runs for the kernels, each of one group's numbers, gives them a ragged
-// rest in zero-filled memory, and takes the notes before and after each run, while its bytes are in the first cache.
-// For this folder alone.
+// TilePass carries out one update() of a tile. It cuts the tile into parts for the kernels, each within one parameter
+// group, copies a ragged rest into zero-filled memory, and takes the notes before and after each part, while its bytes
+// are in the first-level cache. For this folder alone.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace penstock::cpu_optim {
 
 class TilePass {
  public:
-  // `planes` as TileUpdater keeps them. All arguments outlive the pass.
+  // `planes` is TileUpdater's list. All arguments outlive the pass.
   TilePass(const Kernels& kernels, const StateForm& form, std::span<const Plane> planes, const TileView& tile,
            std::span<const NumbersRun> runs, const TileNotes& notes);
 

@@ -7,7 +7,8 @@ namespace penstock::cpu_optim {
 
 TileView TileView::in_place(const TileLayout& layout, std::byte* slot, std::byte* weight, const std::byte* gradient,
                             uint64_t elements, uint64_t first_element) {
-  CHECK(layout.places.size() <= kRestingPlanesMax, layout.places.size(), " resting planes");
+  CHECK(layout.places.size() <= kRestingPlanesMax, layout.places.size(), " resting planes, at most ", kRestingPlanesMax,
+        " expected");
   TileView tile;
   tile.weight = PlaneView::in_place(weight);
   tile.gradient = gradient;

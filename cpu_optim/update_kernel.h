@@ -1,4 +1,4 @@
-// The pass over a run of elements, written once over Lanes: load, step, store.
+// The pass over a part of a tile, written once over Lanes: load, step, store.
 #pragma once
 
 #include "cpu_optim/kernels.h"
@@ -44,7 +44,8 @@ struct UpdatePass {
     const std::byte* first = plane + element * element_bytes;
     for (uint64_t byte = 0; byte < kElements * element_bytes; byte += 64) L::prefetch(first + byte);
   }
-  // Asks for the lines that kElements `prefetch_elements` from i need; past the end of a plane it does no harm.
+  // Prefetches the lines of the kElements elements that begin `prefetch_elements` after i. Harmless past the end of a
+  // plane.
   template <uint64_t kElements>
   PENSTOCK_LANES void prefetch(const TilePart& run, uint64_t i) {
     const uint64_t ahead = i + run.prefetch_elements;
@@ -184,7 +185,7 @@ struct WordUpdatePass : UpdatePass<L, kKind, kMaster, kMoments> {
   }
 
   static void run(const TilePart& run_in_memory, const Coefficients& coefficients_in_memory) {
-    // Copies, because a plane that is written might be these, for all the compiler knows.
+    // Copies, because otherwise the compiler must assume that writing a plane may change them.
     const TilePart run = run_in_memory;
     const Coefficients c = coefficients_in_memory;
     const Words counters = O::indices(arithmetic::kRandomStep);

@@ -1,6 +1,6 @@
-// Backend is what StreamedDevice is built on: the few primitives that a machine must have to be a device. The CUDA one
-// forwards each to the CUDA runtime and the host one carries it out with threads, so that everything above this line
-// (leases, ordering, completions, staging, refusals) is one code, and runs in every test.
+// Backend is the few primitives that StreamedDevice needs. CudaBackend forwards each to the CUDA runtime, HostBackend
+// executes it with threads. Everything above (leases, ordering, completions, staging, refusals) is the same code for
+// both, and runs in every test.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@ namespace penstock::gpu {
 
 enum class Direction { host_to_device, device_to_host, device_to_device };
 
-// One thread calls it, except launch(), record(), make_wait() and reached(), which any thread may call. Destroying it
-// waits for what was issued and gives back all that it handed out.
+// Called by one thread, except launch(), record(), make_wait(), reached() and enter_thread(), which any thread may
+// call. The destructor waits for everything that was issued and frees everything that was handed out.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // The arena: called once. The address is a multiple of kSegmentAlignmentBytes.
+  // Allocates the arena. Called once. The address is a multiple of kSegmentAlignmentBytes.
   virtual Result<std::span<std::byte>> reserve(uint64_t bytes) = 0;
-  // Host memory of the backend's own that its copy engines reach.
+  // Allocates host memory that the copy engines reach.
   virtual Result<std::span<std::byte>> pinned(uint64_t bytes) = 0;
-  // Makes the caller's memory reachable for the copy engines.
+  // Makes the caller's memory reachable by the copy engines.
   virtual Status register_host(std::span<std::byte> memory) = 0;
-  // Whether copies from and to memory that nobody registered run beside the host as well.
+  // Whether copies from and to unregistered memory are asynchronous too.
   virtual bool copies_unregistered() const = 0;
 
   virtual Result<Stream> make_stream() = 0;
@@ -34,11 +34,10 @@ class Backend {
 
   virtual Status copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction,
                       Stream stream) = 0;
-  // Has `function(data)` called in the stream's order, on a thread of the backend's own. The function may not call the
-  // backend.
+  // Calls `function(data)` in stream order, on a thread of the backend. The function must not call the backend.
   virtual Status call(void (*function)(void*), void* data, Stream stream) = 0;
   virtual Status launch(const Kernel& kernel, Stream stream) = 0;
-  // See Device; any thread.
+  // See Device.
   virtual Status enter_thread() = 0;
   // Blocks until everything that was issued has ended.
   virtual Status finish() = 0;

@@ -1,4 +1,4 @@
-// What can be said about a CUDA device without CUDA: the sentences, so that every machine can test them.
+// The messages about CUDA devices. They need no CUDA, so every machine tests them.
 #include "gpu/cuda_device.h"
 
 namespace penstock::gpu {
@@ -24,21 +24,21 @@ Status usable(const CudaFindings& findings, int index) {
     return refusal("no driver: libcuda.so.1 could not be loaded; " + built + in_parentheses(findings.error),
                    "install the NVIDIA driver (in a container: run it with --gpus all), or use the host device");
   }
-  // Within one major version an older driver serves a newer runtime.
+  // A driver supports newer runtimes of the same major version.
   if (findings.driver_version / 1000 < findings.built_for / 1000) {
-    return refusal("driver too old: it serves CUDA up to " + version_text(findings.driver_version) + "; " + built,
+    return refusal("driver too old: it supports CUDA up to " + version_text(findings.driver_version) + "; " + built,
                    text("install a driver for CUDA ", findings.built_for / 1000, ", build with a toolkit of CUDA ",
                         findings.driver_version / 1000, ", or use the host device"));
   }
   if (findings.devices == 0) {
     const std::string driver = "the driver (CUDA " + version_text(findings.driver_version) + ")";
     const bool has_none = findings.error.empty() || findings.error.starts_with("cudaErrorNoDevice");
-    return refusal(has_none ? "no device: " + driver + " shows none" + in_parentheses(findings.error)
+    return refusal(has_none ? "no device: " + driver + " lists none" + in_parentheses(findings.error)
                             : driver + " refuses: " + findings.error,
                    "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use the host device");
   }
   if (index < 0 || index >= findings.devices) {
-    return Status(Code::kUsage, text("CUDA device ", index, ": the driver shows ", findings.devices),
+    return Status(Code::kUsage, text("CUDA device ", index, " does not exist: the driver lists ", findings.devices),
                   text("use 0 to ", findings.devices - 1));
   }
   return Status();

@@ -1,5 +1,5 @@
-// HostBackend: a device in plain memory. Streams are threads, copies are memcpy, kernels are the host build of the very
-// functions that a GPU runs.
+// HostBackend is a device in host memory. Streams are threads, copies are memcpy, and kernels are the host build of the
+// same functions that a GPU runs.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@ class HostBackend : public Backend {
   const DeviceFacts& facts() const override { return facts_; }
 
  private:
-  // One direction of the pretended link: how fast it is, and until when it is taken. The second belongs to the stream
-  // that copies in this direction.
+  // One direction of the simulated link: its rate, and until when it is busy. Only the stream that copies in this
+  // direction touches the latter.
   struct Link {
     uint64_t bytes_per_s = 0;
     std::chrono::steady_clock::time_point busy_until;

@@ -1,5 +1,5 @@
-// The host device: the contract of Device in plain memory, for machines without a GPU, and for tests of plans, overlap
-// and shortage anywhere.
+// The host device implements Device in host memory: for machines without a GPU, and for tests of plans, overlap and
+// memory shortage on any machine.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace penstock::gpu {
 
 struct HostDeviceOptions {
   uint64_t arena_bytes = 0;
-  // A copy takes at least as long as a link of this rate would; 0 is as fast as memory.
+  // A copy takes at least as long as over a link of this rate; 0: as fast as memory.
   uint64_t host_to_device_bytes_per_s = 0;
   uint64_t device_to_host_bytes_per_s = 0;
 };

@@ -1,4 +1,4 @@
-// HostStream runs what it is given in order, on one thread: the host's stand-in for a device stream.
+// HostStream runs tasks in order on one thread. It is the host's counterpart of a device stream.
 #pragma once
 
 #include <condition_variable>
@@ -12,12 +12,12 @@ namespace penstock::gpu {
 class HostStream {
  public:
   HostStream();
-  // Runs what is left, then ends the thread.
+  // Runs the remaining tasks, then ends the thread.
   ~HostStream();
   HostStream(const HostStream&) = delete;
   HostStream& operator=(const HostStream&) = delete;
 
-  // Any thread may put work.
+  // May be called from any thread.
   void put(std::function<void()> work);
 
  private:

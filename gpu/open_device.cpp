@@ -13,7 +13,7 @@ Result<OpenedDevice> open_host(const HostDeviceOptions& options, std::string exp
 }  // namespace
 
 Result<OpenedDevice> open_device(const DeviceOptions& options) {
-  if (options.choice == DeviceChoice::host) return open_host(options.host, "the host device, as asked");
+  if (options.choice == DeviceChoice::host) return open_host(options.host, "the host device, as chosen");
   Status cuda = usable(find_cuda(), options.cuda.index);
   if (!cuda.ok() && options.choice == DeviceChoice::automatic) {
     return open_host(options.host, cuda.message() + "; the host device runs instead");

@@ -1,4 +1,4 @@
-// Which device runs: the one place where CUDA and host are chosen between.
+// open_device() chooses between the CUDA device and the host device. Nothing else does.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,13 @@ struct DeviceOptions {
 
 struct OpenedDevice {
   std::unique_ptr<Device> device;
-  // Why it is this one, for people: "CUDA device: no driver: ...; the host device runs instead".
+  // Why this device was chosen, for the user: "CUDA device: no driver: ...; the host device runs instead".
   std::string explanation;
 };
 
-// automatic: CUDA where it can be used, else the host. A CUDA device that is there and refuses (its memory is taken,
-// say) is a refusal, since the host would not be what the user meant. A forced choice that is impossible is one too.
+// `automatic` takes CUDA if it is usable and otherwise the host. If a usable CUDA device cannot be opened (its memory
+// is taken, say), that is refused, because the user did not mean the host. An explicit choice that is impossible is
+// refused.
 Result<OpenedDevice> open_device(const DeviceOptions& options);
 
 }  // namespace penstock::gpu

@@ -14,15 +14,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Long enough that the wake-ups of its parts cost little beside them, short enough to be pinned anywhere.
+// Large enough that the wake-ups between its parts cost little, small enough that any machine can pin it.
 constexpr uint64_t kStagingBytes = 4 * kMiB;
 
-// A lost device may never signal: waiting looks by itself this often.
+// A lost device may never signal, so wait() polls this often.
 constexpr std::chrono::nanoseconds kLookAnyway = 100ms;
 
 void signal(void* completion_fd) {
   uint64_t one = 1;
-  // The counter cannot overflow, and a full one would be readable all the same.
+  // The counter cannot overflow; and if it could, it would still be readable.
   [[maybe_unused]] ssize_t written = write(*static_cast<int*>(completion_fd), &one, sizeof one);
 }
 
@@ -61,7 +61,7 @@ Status StreamedDevice::take(uint64_t arena_bytes) {
 
 StreamedDevice::~StreamedDevice() {
   while (!idle()) wait(1s);
-  // Signals may still be on their way to the eventfd, and kernels to the arena.
+  // Signals to the eventfd and kernels on the arena may still be in flight.
   [[maybe_unused]] Status status = backend_->finish();
   backend_.reset();
   if (completion_fd_ >= 0) close(completion_fd_);
@@ -109,7 +109,7 @@ Copy StreamedDevice::copy(std::span<const CopyRun> runs, Lease source, Lease tar
   pending.source = std::move(source);
   pending.refused = issue(runs, pending, queue, direction, after);
 
-  // The point is taken even when part was refused: what was issued still uses the leases.
+  // Record the event even if a part was refused: what was issued still uses the leases.
   Result<Event> done = backend_->record(queue.copies);
   if (!done.ok()) return end_now(std::move(pending), done.status());
   pending.done = *done;
@@ -120,7 +120,7 @@ Copy StreamedDevice::copy(std::span<const CopyRun> runs, Lease source, Lease tar
   return result;
 }
 
-// No event will tell when the copy ends, so everything is waited for.
+// No event tells when the copy ends, so wait for everything.
 Copy StreamedDevice::end_now(Pending pending, const Status& unrecorded) {
   Status drained = backend_->finish();
   Status refused = pending.refused.ok() ? unrecorded : pending.refused;
@@ -159,7 +159,7 @@ Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, Co
   return Status();
 }
 
-// The memcpy runs in the stream's order too, so that nothing here waits and events keep their meaning.
+// The memcpy runs in stream order too, so nothing here blocks and events keep their meaning.
 Status StreamedDevice::issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending,
                                     CopyQueue& queue, Direction direction) {
   if (queue.staging.empty()) {
@@ -188,7 +188,7 @@ Status StreamedDevice::issue_staged(std::byte* target, const std::byte* source, 
 
 size_t StreamedDevice::poll() {
   uint64_t signals = 0;
-  // Empty is the normal case; what matters is that a later signal makes it readable again.
+  // Usually it is empty. What matters is that a later signal makes it readable again.
   [[maybe_unused]] ssize_t got = read(completion_fd_, &signals, sizeof signals);
   return end_ready(to_device_) + end_ready(to_host_);
 }
@@ -198,7 +198,7 @@ size_t StreamedDevice::end_ready(CopyQueue& queue) {
   while (!queue.pending.empty()) {
     Result<bool> reached = backend_->reached(queue.pending.front().done);
     if (reached.ok() && !*reached) break;
-    // Taken out first: a function given to then() may copy again.
+    // Removed first, because a function given to then() may start another copy.
     Pending first = std::move(queue.pending.front());
     queue.pending.pop_front();
     first.source = Lease();

@@ -1,5 +1,5 @@
-// StreamedDevice is Device over any Backend: it keeps the leases of copies, orders them, learns their ends through an
-// eventfd, and takes unregistered host memory through a small pinned buffer.
+// StreamedDevice implements Device over any Backend. It holds the leases of copies, orders the copies, learns through
+// an eventfd when they end, and stages unregistered host memory through a small pinned buffer.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@ namespace penstock::gpu {
 
 class StreamedDevice : public Device {
  public:
-  // Takes the arena, the streams and the eventfd, or says what was refused.
+  // Creates the arena, the streams and the eventfd, or says which of them was refused.
   static Result<std::unique_ptr<Device>> open(std::unique_ptr<Backend> backend, uint64_t arena_bytes);
   ~StreamedDevice() override;
 
@@ -37,7 +37,7 @@ class StreamedDevice : public Device {
   void drive_until_ended(const TransferState& state) override;
 
  private:
-  // One part of a staged copy: the host's memcpy between the caller's memory and the pinned buffer.
+  // One part of a staged copy: a memcpy on the host between the caller's memory and the pinned buffer.
   struct HostPart {
     std::byte* target;
     const std::byte* source;
@@ -47,13 +47,13 @@ class StreamedDevice : public Device {
     std::shared_ptr<TransferState> state;
     Lease source;
     Event done;
-    Status refused;  // why only part of it was issued
+    Status refused;  // why only a part was issued
     std::deque<HostPart> host_parts;
   };
-  // One direction. Copies on one stream end in order, so only the first pending one is ever asked for.
+  // The copies of one direction. Copies on one stream end in order, so only the first pending one is queried.
   struct CopyQueue {
     Stream copies;
-    Stream signals;  // carries the wake-ups, so that no copy waits for the host to be told of the one before
+    Stream signals;  // carries the wake-ups, so that no copy waits until the host is told about the previous one
     std::span<std::byte> staging;
     std::deque<Pending> pending;
   };

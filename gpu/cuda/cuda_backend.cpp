@@ -12,7 +12,7 @@
 namespace penstock::gpu {
 namespace {
 
-// Takes the error out of the runtime, where it would be found again by an unrelated call.
+// Clears the runtime's last error, which an unrelated call would report again.
 Status refusal(const std::string& what, cudaError_t error, std::string remedy = {}) {
   cudaGetLastError();
   Code code = error == cudaErrorMemoryAllocation ? Code::kDoesNotFit : Code::kEnvironment;
@@ -22,7 +22,7 @@ Status refusal(const std::string& what, cudaError_t error, std::string remedy = 
 
 Status outcome(const char* what, cudaError_t error) { return error == cudaSuccess ? Status() : refusal(what, error); }
 
-// Whether this process computes on a device. Only the driver can be asked without making it so.
+// Whether this process already has a context on the device. Only the driver can be asked without creating one.
 bool has_context(int index) {
   using GetState = int (*)(int device, unsigned* flags, int* active);
   static const GetState get_state = [] {
@@ -38,9 +38,9 @@ bool has_context(int index) {
   return get_state == nullptr || get_state(index, &flags, &active) != 0 || active != 0;
 }
 
-// The current device belongs to the calling thread, which may be the trainer's: it is put back. Unless nothing runs on
-// it, as on device 0 of a thread that never chose: to make that one current would make a context there, half a GB of
-// its memory.
+// Restores the calling thread's current device, because the thread may be the trainer's. Does not restore a device on
+// which this process has no context (device 0 of a thread that never chose one): that would create a context there,
+// which takes half a GB of its memory.
 class OnDevice {
  public:
   explicit OnDevice(int index) {
@@ -65,7 +65,7 @@ cudaStream_t cuda_stream(Stream stream) { return static_cast<cudaStream_t>(strea
 
 }  // namespace
 
-// Events are made once and used again: making one takes a driver lock, and a step needs thousands.
+// Events are reused: creating one takes a lock in the driver, and a step needs thousands.
 class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
  public:
   class Loan : public Event::State {
@@ -198,7 +198,7 @@ Status CudaBackend::register_host(std::span<std::byte> memory) {
 Result<Stream> CudaBackend::make_stream() {
   OnDevice here(index_);
   cudaStream_t stream = nullptr;
-  // Non-blocking: it shall not wait for the legacy default stream, on which others compute.
+  // Non-blocking, so that it does not wait for the legacy default stream, on which others compute.
   cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (error != cudaSuccess) return refusal("make a stream", error);
   streams_.push_back(stream);

@@ -1,4 +1,4 @@
-// CudaBackend: each primitive is one or two calls of the CUDA runtime, its refusals put into words.
+// CudaBackend implements each primitive by one or two calls of the CUDA runtime, and puts their errors into words.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ class CudaEventPool;
 
 class CudaBackend : public Backend {
  public:
-  // REQUIRES: usable() said that the device can be opened.
+  // REQUIRES: usable() is ok for the device.
   static Result<std::unique_ptr<Backend>> open(int index);
   ~CudaBackend() override;
 
@@ -40,7 +40,7 @@ class CudaBackend : public Backend {
   const int index_;
   DeviceFacts facts_;
   std::shared_ptr<CudaEventPool> events_;
-  std::byte* arena_ = nullptr;  // as allocated; what reserve() hands out begins at the next aligned address
+  std::byte* arena_ = nullptr;  // as allocated; reserve() returns the next aligned address
   std::vector<std::byte*> pinned_;
   std::vector<std::byte*> registered_;
   std::vector<cudaStream_t> streams_;

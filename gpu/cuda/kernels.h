@@ -1,4 +1,4 @@
-// Launching kernels on a CUDA stream.
+// Launches kernels on a CUDA stream.
 #pragma once
 
 #include <cuda_runtime_api.h>

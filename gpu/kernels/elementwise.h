@@ -1,4 +1,4 @@
-// Kernels whose elements know nothing of one another: cast, accumulate, scale, stochastic rounding.
+// Kernels whose elements are independent: cast, accumulate, scale, stochastic rounding.
 #pragma once
 
 #include "gpu/kernels/packet.h"
@@ -27,8 +27,8 @@ struct CastKernel : kernel::Cast {
   }
 };
 
-// A denormal counts as zero, coming in and going out, as on the CPU. (A sum of two fp32 numbers that is that small is
-// exact, so it does not matter how the hardware would have rounded it.)
+// A denormal counts as zero, as an input and as a result, as on the CPU. (A sum of two fp32 numbers that is so small is
+// exact, so the hardware's rounding does not matter.)
 struct AccumulateKernel : kernel::Accumulate {
   static constexpr uint32_t kPhases = 1;
   using Shared = Nothing;

@@ -1,9 +1,9 @@
-// How a kernel is written here: a struct with the numbers it needs and one function that is compiled for host and GPU
-// alike. A GPU runs it for every thread of every block at once; the host (host_kernels.cpp) runs the same function in
-// loops over blocks, phases and threads. So the host's tests prove all of a kernel but its launch.
+// A kernel is written as a struct with its parameters and one function that is compiled for host and GPU alike. A GPU
+// runs it for all threads of all blocks in parallel. The host (host_kernels.cpp) runs the same function in loops over
+// blocks, phases and threads, so its tests cover everything of a kernel except its launch.
 //
 //   struct Example {
-//     static constexpr uint32_t kPhases = 2;   // between two phases all threads of a block meet
+//     static constexpr uint32_t kPhases = 2;   // the threads of a block synchronize between phases
 //     struct Shared { float sums[kThreads]; }; // one per block
 //     struct Local { float value; };           // one per thread, kept from phase to phase
 //     PENSTOCK_HOST_DEVICE uint64_t blocks() const;
@@ -16,7 +16,7 @@
 #include "tiering/arithmetic/host_device.h"
 #include "tiering/device_kernels.h"
 
-// Before loops over what a thread keeps, so that it stays in registers.
+// Stands before loops over a thread's Local, so that it stays in registers.
 #if defined(__CUDACC__)
 #define PENSTOCK_UNROLL _Pragma("unroll")
 #else
@@ -27,8 +27,8 @@ namespace penstock::gpu {
 
 constexpr uint32_t kThreads = 256;
 
-// Elements are taken four at a time: 16 B of fp32, 8 of bf16, so that a warp's access is one run of whole sectors in
-// every format.
+// A packet is four elements: 16 B of fp32 or 8 B of bf16, so that the accesses of a warp are whole contiguous sectors
+// in every format.
 constexpr uint32_t kPacket = 4;
 
 // A light kernel has little in flight per packet, so each thread loads several before it stores any. 256 threads x 4
@@ -36,7 +36,7 @@ constexpr uint32_t kPacket = 4;
 constexpr uint32_t kPacketsPerThread = 4;
 constexpr uint64_t kElementsPerBlock = uint64_t{kThreads} * kPacket * kPacketsPerThread;
 
-// What a kernel without shared or kept values declares.
+// For kernels without shared or local values.
 struct Nothing {};
 
 PENSTOCK_HOST_DEVICE uint64_t blocks_for(uint64_t elements) {

@@ -1,5 +1,5 @@
-// Packets of four values: loaded and stored in one access where they are whole and aligned, one by one where not, and
-// widened to fp32 in between.
+// Packets of four values, widened to fp32. They are loaded and stored in one access if they are whole and aligned, and
+// otherwise one value at a time.
 #pragma once
 
 #include "gpu/kernels/grid.h"
@@ -37,7 +37,7 @@ PENSTOCK_HOST_DEVICE void store(T* place, uint32_t length, const Packet<T>& pack
   }
 }
 
-// As they lie, up to 16 B: the format is looked at after all loads are under way.
+// Raw, up to 16 B: the format is examined after all loads have been issued.
 struct RawPacket {
   Packet<uint32_t> wide;
 };
@@ -74,7 +74,7 @@ PENSTOCK_HOST_DEVICE Packet<float> load_wide(const std::byte* values, Dtype dtyp
   return widen(load_raw(values, dtype, index, length), dtype);
 }
 
-// Rounded to `dtype`; in fp32 a NaN is written as the one NaN there too.
+// Rounds to `dtype`. A NaN is written as the canonical NaN, also in fp32.
 PENSTOCK_HOST_DEVICE void store_narrow(std::byte* values, Dtype dtype, uint64_t index, uint32_t length,
                                        const Packet<float>& packet) {
   if (dtype == Dtype::fp32) {

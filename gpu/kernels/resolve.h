@@ -1,5 +1,5 @@
-// From the plain description of a kernel to the struct that computes it: the one list of all kernels, used by the
-// host's loops and by the GPU's launches.
+// Maps the description of a kernel to the struct that computes it. This is the only list of all kernels; the host's
+// loops and the GPU's launches both use it.
 #pragma once
 
 #include <bit>
@@ -62,14 +62,14 @@ auto run_update(const kernel::UpdateTile& tile, const Run& run) {
   return run_update<OptimizerKind::sgd>(planes, run);
 }
 
-// So that a kernel divides by shifting.
+// So that a kernel can divide by shifting.
 inline uint32_t block_shift(uint32_t block_elements) {
   CHECK(block_elements >= 64 && block_elements <= 4096 && std::has_single_bit(block_elements), "quantising blocks of ",
         block_elements, " elements");
   return static_cast<uint32_t>(std::countr_zero(block_elements));
 }
 
-// Calls `run` with the struct for `kernel` and returns what it returns. kernel::Fill has none: memset does it.
+// Calls `run` with the struct for `kernel` and returns its result. kernel::Fill has none, because memset does it.
 template <typename Run>
 auto run_kernel(const Kernel& kernel, const Run& run) {
   struct Resolve {

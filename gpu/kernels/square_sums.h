@@ -1,5 +1,5 @@
-// Sums of squares in the fixed block order. One warp has one block of kBlockElements: its lane j is the definition's
-// sum j, so 32 sequential chains of 2048 additions run at once, and the chains of other warps hide their latency.
+// Sums of squares in the fixed block order. One warp sums one block of kBlockElements. Its thread j computes the
+// definition's sum j, so 32 sequential chains of 2048 additions run in parallel, and other warps hide their latency.
 #pragma once
 
 #include "gpu/kernels/packet.h"
@@ -37,7 +37,7 @@ struct SquareSumsKernel : kernel::SquareSums {
   }
 
  private:
-  static constexpr uint32_t kAhead = 16;  // loads under way before the first is added
+  static constexpr uint32_t kAhead = 16;  // loads in flight before the first is added
 
   PENSTOCK_HOST_DEVICE double sum_of_lane(uint64_t norm_block, uint32_t lane) const {
     uint64_t index = norm_block * kBlockElements + lane;
@@ -61,7 +61,7 @@ struct SquareSumsKernel : kernel::SquareSums {
                                 : uint32_t{reinterpret_cast<const uint16_t*>(values)[index]};
   }
 
-  // Processors differ in which NaN a sum becomes.
+  // Processors differ in which NaN a sum yields.
   PENSTOCK_HOST_DEVICE void write(uint64_t norm_block, double sum) const {
     if (sum == sum) {
       sums[norm_block] = sum;

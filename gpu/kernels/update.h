@@ -1,8 +1,8 @@
 // One optimizer step over a tile, element by element as tiering/arithmetic/optimizer.h defines it.
 //
-// The optimizer is a template argument; formats of weight, gradient, master and moments are looked at while running,
-// since every thread of a launch takes the same branch and the memory is the limit: 26 B at 4.8 TB/s leave about 150
-// instructions an element on an H200.
+// The optimizer is a template argument. The formats of weight, gradient, master and moments are run-time values,
+// because all threads of a launch take the same branch and memory is the limit: 26 B at 4.8 TB/s leave about 150
+// instructions for each element on an H200.
 #pragma once
 
 #include "gpu/kernels/packet.h"
@@ -29,7 +29,7 @@ struct UpdatePlanes {
   uint64_t first_element = 0;
 };
 
-// What a thread holds of four elements between reading and writing.
+// Four elements in a thread's registers.
 struct UpdatePacket {
   Packet<float> gradient, master, momentum, variance;
 };

@@ -120,12 +120,12 @@ TEST_P(LongRunsOfForm, ChangeNeitherNotesNorWhatWorkersShare) {
     updater.update(alone.view(gradient.data(), 0, kElements, kFirst), runs);
     ASSERT_EQ(alone.difference(separate), "") << describe(form);
     for (uint32_t threads : {1u, 2u, 3u, 7u}) {
-      UpdateWorkers arena({.threads = threads});
+      UpdateWorkers workers({.threads = threads});
       Tile shared = start;
       std::vector<uint64_t> checksums(updater.checksum_count(kElements));
       TileJob job{&updater, shared.view(gradient.data(), 0, kElements, kFirst), runs, {}};
       job.notes.target_checksums = checksums;
-      EXPECT_TRUE(arena.run(job).ok());
+      EXPECT_TRUE(workers.run(job).ok());
       ASSERT_EQ(shared.difference(separate), "") << describe(form) << ", " << threads << " threads";
       for (size_t i = 0; i < checksums.size(); ++i) {
         const size_t planes = shared.planes().size();

@@ -57,9 +57,9 @@ TEST(UpdateWorkers, LeavesTheBytesOfOneThreadWhateverTheNumberOfThreads) {
     TileJob job = alone.job();
     alone.updater.update(job.tile, job.numbers, job.notes);
     for (uint32_t threads : {1u, 2u, 3u, 7u}) {
-      UpdateWorkers arena({.threads = threads});
+      UpdateWorkers workers({.threads = threads});
       World shared(1, moments);
-      EXPECT_TRUE(arena.run(shared.job()).ok());
+      EXPECT_TRUE(workers.run(shared.job()).ok());
       EXPECT_EQ(shared.tile.difference(alone.tile), "") << threads << " threads";
       EXPECT_EQ(shared.sums, alone.sums);
       EXPECT_EQ(shared.checksums, alone.checksums);
@@ -75,9 +75,9 @@ TEST(UpdateWorkers, CallsDoneOnceForEveryJobWithoutBlockingTheCaller) {
   ASSERT_GE(event, 0);
   std::atomic<int> not_ok{0};
   {
-    UpdateWorkers arena({.threads = 3});
+    UpdateWorkers workers({.threads = 3});
     for (auto& world : worlds) {
-      arena.enqueue(world->job(), [&](const TileReport& report) {
+      workers.enqueue(world->job(), [&](const TileReport& report) {
         if (!report.ok()) ++not_ok;
         const uint64_t one = 1;
         if (write(event, &one, sizeof one) != sizeof one) ++not_ok;
@@ -101,8 +101,8 @@ TEST(UpdateWorkers, WaitsForItsJobsBeforeItEnds) {
   World world;
   std::atomic<bool> done{false};
   {
-    UpdateWorkers arena({.threads = 2});
-    arena.enqueue(world.job(), [&](const TileReport&) { done = true; });
+    UpdateWorkers workers({.threads = 2});
+    workers.enqueue(world.job(), [&](const TileReport&) { done = true; });
   }
   EXPECT_TRUE(done);
 }
@@ -117,31 +117,31 @@ TEST(UpdateWorkers, ReportsTheFirstMismatchOfAllPieces) {
   expected[17] ^= 1;
   TileJob job = again.job();
   job.notes.expected_checksums = expected;
-  UpdateWorkers arena({.threads = 3});
-  EXPECT_EQ(arena.run(job).checksum_mismatch, 6u);
+  UpdateWorkers workers({.threads = 3});
+  EXPECT_EQ(workers.run(job).checksum_mismatch, 6u);
 }
 
 TEST(UpdateWorkers, IsDoneWithATileOfNothingAtOnce) {
   Watchdog watchdog(std::chrono::seconds(20), "an empty tile");
-  UpdateWorkers arena({.threads = 2, .inline_elements = 0});
+  UpdateWorkers workers({.threads = 2, .inline_elements = 0});
   const TileUpdater updater{StateForm()};
-  EXPECT_TRUE(arena.run({.updater = &updater, .tile = {}, .numbers = {}, .notes = {}}).gradient_finite);
+  EXPECT_TRUE(workers.run({.updater = &updater, .tile = {}, .numbers = {}, .notes = {}}).gradient_finite);
 }
 
 TEST(UpdateWorkers, UpdatesSmallTilesOnTheCallersThread) {
-  UpdateWorkers arena({.threads = 2, .inline_elements = 1000});
+  UpdateWorkers workers({.threads = 2, .inline_elements = 1000});
   std::set<std::thread::id> threads;
-  arena.for_pieces(100, 1000, [&](uint64_t, uint64_t) { threads.insert(std::this_thread::get_id()); });
+  workers.for_pieces(100, 1000, [&](uint64_t, uint64_t) { threads.insert(std::this_thread::get_id()); });
   EXPECT_EQ(threads, std::set{std::this_thread::get_id()});
 }
 
 TEST(UpdateWorkers, NeverHasMoreThreadsAtWorkThanItWasGiven) {
   for (uint32_t threads : {1u, 2u, 4u}) {
-    UpdateWorkers arena({.threads = threads});
-    EXPECT_EQ(arena.threads(), threads);
+    UpdateWorkers workers({.threads = threads});
+    EXPECT_EQ(workers.threads(), threads);
     std::atomic<int> working{0}, most{0};
     std::atomic<uint64_t> covered{0};
-    arena.for_pieces(1 << 16, 64, [&](uint64_t begin, uint64_t end) {
+    workers.for_pieces(1 << 16, 64, [&](uint64_t begin, uint64_t end) {
       const int now = ++working;
       for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
       }
@@ -168,7 +168,7 @@ std::function<void(uint64_t, uint64_t)> meeting(std::latch& all) {
 }
 
 TEST(UpdateWorkers, TakesNoThreadFromOtherArenasOrFromTheTrainersOneTbb) {
-  Watchdog watchdog(std::chrono::seconds(60), "two arenas of three threads beside a trainer's arena of four");
+  Watchdog watchdog(std::chrono::seconds(60), "two arenas of three threads beside a trainer's workers of four");
   constexpr int kThreads = 3, kOfTrainer = kSeesOneTbb ? 4 : 1;
   UpdateWorkers first({.threads = kThreads}), second({.threads = kThreads});
   std::latch all(2 * kThreads + kOfTrainer);
@@ -262,16 +262,16 @@ TEST(UpdateWorkers, StartsAndEndsWhileOthersWork) {
 }
 
 TEST(UpdateWorkers, LetsItsWorkersWaitForTheArenaItself) {
-  Watchdog watchdog(std::chrono::seconds(60), "a body that shares out work in its own arena");
+  Watchdog watchdog(std::chrono::seconds(60), "a body that shares out work in its own workers");
   for (uint32_t threads : {2u, 1u, 3u}) {
     if (threads != 2 && test::kStride != 1) continue;
-    UpdateWorkers arena({.threads = threads, .inline_elements = 0});
+    UpdateWorkers workers({.threads = threads, .inline_elements = 0});
     std::vector<std::unique_ptr<World>> worlds;
     for (int i = 0; i < 4; ++i) worlds.push_back(std::make_unique<World>(i));
     std::atomic<uint64_t> covered{0};
-    arena.for_pieces(worlds.size(), 1, [&](uint64_t begin, uint64_t end) {
-      for (uint64_t i = begin; i < end; ++i) arena.run(worlds[i]->job());
-      arena.for_pieces(1000, 10, [&](uint64_t first, uint64_t last) { covered += last - first; });
+    workers.for_pieces(worlds.size(), 1, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i) workers.run(worlds[i]->job());
+      workers.for_pieces(1000, 10, [&](uint64_t first, uint64_t last) { covered += last - first; });
     });
     EXPECT_EQ(covered, 4000u);
     for (int i = 0; i < 4; ++i) {
@@ -295,7 +295,7 @@ TEST(UpdateWorkers, RefusesThreadsAndProcessorsThatDoNotExist) {
   EXPECT_DEATH(UpdateWorkers({.threads = ~0u}), "4294967295 threads");
 }
 
-// In a process of its own: tries to make an arena of 64 threads, says what came of it, and that one of a single thread
+// In a process of its own: tries to make an workers of 64 threads, says what came of it, and that one of a single thread
 // can then be made, for which those of the first must be gone.
 [[noreturn]] void be_refused_and_exit() {
   const auto refused = UpdateWorkers::make({.threads = 64});
@@ -345,14 +345,14 @@ TEST(UpdateWorkers, HasAThreadForEachProcessorOfItsNumaNode) {
   if (test::kStride != 1) GTEST_SKIP() << "sanitizers end a program that lets oneTBB load what knows of NUMA nodes";
   EXPECT_TRUE(validate(UpdateWorkersOptions{.numa_node = 0}).ok());
   EXPECT_FALSE(validate(UpdateWorkersOptions{.numa_node = 4711}).ok());
-  UpdateWorkers arena({.numa_node = 0});
+  UpdateWorkers workers({.numa_node = 0});
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   sched_getaffinity(0, sizeof allowed, &allowed);
-  EXPECT_GE(arena.threads(), 1u);
-  EXPECT_LE(arena.threads(), static_cast<uint32_t>(CPU_COUNT(&allowed)));
+  EXPECT_GE(workers.threads(), 1u);
+  EXPECT_LE(workers.threads(), static_cast<uint32_t>(CPU_COUNT(&allowed)));
   std::atomic<uint64_t> covered{0};
-  arena.for_pieces(100, 1, [&](uint64_t begin, uint64_t end) { covered += end - begin; });
+  workers.for_pieces(100, 1, [&](uint64_t begin, uint64_t end) { covered += end - begin; });
   EXPECT_EQ(covered, 100u);
 }
 
@@ -374,9 +374,9 @@ TEST(UpdateWorkers, PinsItsWorkersAndNobodyElse) {
   if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "one processor: nothing to tell apart";
   int cpu = 0;
   while (!CPU_ISSET(cpu, &before)) ++cpu;
-  UpdateWorkers arena({.threads = 2, .cpus = {cpu}});
+  UpdateWorkers workers({.threads = 2, .cpus = {cpu}});
   std::atomic<int> elsewhere{0};
-  arena.for_pieces(1 << 12, 64, [&](uint64_t, uint64_t) {
+  workers.for_pieces(1 << 12, 64, [&](uint64_t, uint64_t) {
     if (sched_getcpu() != cpu) ++elsewhere;
   });
   EXPECT_EQ(elsewhere, 0);

@@ -39,10 +39,10 @@ TEST(CudaFindings, EveryWayToHaveNoDeviceIsASentence) {
                  "(cudaErrorInsufficientDriver: driver version is insufficient)",
                  "install the NVIDIA driver (in a container: run it with --gpus all), or use the host device");
   expect_refusal({.built_for = 13000, .driver_version = 12040, .error = "cudaErrorInsufficientDriver"},
-                 "CUDA device: driver too old: it serves CUDA up to 12.4; this build uses CUDA 13.0",
+                 "CUDA device: driver too old: it supports CUDA up to 12.4; this build uses CUDA 13.0",
                  "install a driver for CUDA 13, build with a toolkit of CUDA 12, or use the host device");
   expect_refusal({.built_for = 12040, .driver_version = 13000, .error = "cudaErrorNoDevice: none"},
-                 "CUDA device: no device: the driver (CUDA 13.0) shows none (cudaErrorNoDevice: none)",
+                 "CUDA device: no device: the driver (CUDA 13.0) lists none (cudaErrorNoDevice: none)",
                  "see nvidia-smi and CUDA_VISIBLE_DEVICES, or use the host device");
   expect_refusal({.built_for = 13000, .driver_version = 13000, .error = "cudaErrorSystemDriverMismatch: two drivers"},
                  "CUDA device: the driver (CUDA 13.0) refuses: cudaErrorSystemDriverMismatch: two drivers",
@@ -57,7 +57,7 @@ TEST(CudaFindings, AcceptsAnOlderDriverOfTheSameMajorVersionAndANewerOne) {
 TEST(CudaFindings, RefusesAnIndexThatTheDriverDoesNotShow) {
   Status status = gpu::usable({.built_for = 13000, .driver_version = 13000, .devices = 2}, 2);
   EXPECT_EQ(status.code(), Code::kUsage);
-  EXPECT_EQ(status.message(), "CUDA device 2: the driver shows 2");
+  EXPECT_EQ(status.message(), "CUDA device 2 does not exist: the driver lists 2");
 }
 
 TEST(CudaFindings, RefusesADeviceOlderThanTheKernels) {
@@ -108,7 +108,7 @@ TEST(OpenDevice, TakesTheHostDeviceWhenAsked) {
   Result<gpu::OpenedDevice> opened =
       gpu::open_device({.choice = gpu::DeviceChoice::host, .host = {.arena_bytes = 4096}});
   ASSERT_TRUE(opened.ok());
-  EXPECT_EQ(opened->explanation, "the host device, as asked");
+  EXPECT_EQ(opened->explanation, "the host device, as chosen");
 }
 
 class CudaDevice : public testing::Test {

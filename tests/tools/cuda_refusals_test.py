@@ -57,7 +57,7 @@ class CudaRefusals(unittest.TestCase):
     def test_doctor_says_whether_this_build_can_use_the_driver(self):
         build = findings("version=12080")["CUDA in this build"]
         self.assertEqual((build["level"], build["follows"]), ("problem", HOST_DEVICE))
-        self.assertRegex(build["found"], "driver too old: it serves CUDA up to 12.8; this build uses CUDA 13|"
+        self.assertRegex(build["found"], "driver too old: it supports CUDA up to 12.8; this build uses CUDA 13|"
                          "this build has none|no driver")
         self.assertTrue(build["fix"])
 
@@ -73,10 +73,10 @@ class CudaRefusals(unittest.TestCase):
     def test_the_engine_runs_the_host_device_over_the_same_drivers(self):
         for pretended, said in (
             (None, "no driver: libcuda.so.1 could not be loaded; this build uses CUDA "),
-            ("version=13090 init=100", "no device: the driver (CUDA 13.9) shows none (cudaErrorNoDevice: "),
+            ("version=13090 init=100", "no device: the driver (CUDA 13.9) lists none (cudaErrorNoDevice: "),
             ("version=13090 init=803", "the driver (CUDA 13.9) refuses: cudaErrorSystemDriverMismatch: "),
             ("version=13090 init=999", "the driver (CUDA 13.9) refuses: cudaErrorUnknown: "),
-            ("version=11080", "driver too old: it serves CUDA up to 11.8; this build uses CUDA "),
+            ("version=11080", "driver too old: it supports CUDA up to 11.8; this build uses CUDA "),
         ):
             with self.subTest(pretended=pretended):
                 # The second is skipped, and its reason is the sentence.
