@@ -183,7 +183,7 @@ class Bench {
 
   void move_all(MoveShape shape) {
     workers_.for_pieces(options_.elements, kBlockElements,
-                      [&](uint64_t begin, uint64_t end) { move(mix_, shape, begin, end); });
+                        [&](uint64_t begin, uint64_t end) { move(mix_, shape, begin, end); });
   }
 
   void update_all(const Case& c) {

@@ -168,7 +168,7 @@ std::function<void(uint64_t, uint64_t)> meeting(std::latch& all) {
 }
 
 TEST(UpdateWorkers, TakesNoThreadFromOtherArenasOrFromTheTrainersOneTbb) {
-  Watchdog watchdog(std::chrono::seconds(60), "two arenas of three threads beside a trainer's workers of four");
+  Watchdog watchdog(std::chrono::seconds(60), "two arenas of three threads beside a trainer's arena of four");
   constexpr int kThreads = 3, kOfTrainer = kSeesOneTbb ? 4 : 1;
   UpdateWorkers first({.threads = kThreads}), second({.threads = kThreads});
   std::latch all(2 * kThreads + kOfTrainer);
@@ -262,7 +262,7 @@ TEST(UpdateWorkers, StartsAndEndsWhileOthersWork) {
 }
 
 TEST(UpdateWorkers, LetsItsWorkersWaitForTheArenaItself) {
-  Watchdog watchdog(std::chrono::seconds(60), "a body that shares out work in its own workers");
+  Watchdog watchdog(std::chrono::seconds(60), "a body that shares out work among its own workers");
   for (uint32_t threads : {2u, 1u, 3u}) {
     if (threads != 2 && test::kStride != 1) continue;
     UpdateWorkers workers({.threads = threads, .inline_elements = 0});
@@ -295,8 +295,8 @@ TEST(UpdateWorkers, RefusesThreadsAndProcessorsThatDoNotExist) {
   EXPECT_DEATH(UpdateWorkers({.threads = ~0u}), "4294967295 threads");
 }
 
-// In a process of its own: tries to make an workers of 64 threads, says what came of it, and that one of a single thread
-// can then be made, for which those of the first must be gone.
+// In a process of its own: tries to create 64 workers, prints the refusal, and checks that one worker
+// can be created afterwards, for which the threads of the first attempt must be gone.
 [[noreturn]] void be_refused_and_exit() {
   const auto refused = UpdateWorkers::make({.threads = 64});
   if (refused.ok()) _exit(0);
