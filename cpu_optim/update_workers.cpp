@@ -14,6 +14,7 @@
 #include <latch>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <semaphore>
 #include <system_error>
@@ -139,6 +140,17 @@ class Pinning final : public tbb::task_scheduler_observer {
 
 thread_local ProcessorSet Pinning::before_;
 
+// Waits until oneTBB's threads have ended, if nothing else in the program uses oneTBB: they count against the user's
+// limit of threads, and whoever destroys its workers may start other threads next.
+class Scheduler {
+ public:
+  Scheduler() : handle_(tbb::attach()) {}
+  ~Scheduler() { tbb::finalize(handle_, std::nothrow); }
+
+ private:
+  tbb::task_scheduler_handle handle_;
+};
+
 size_t threads_of_this_process() {
   struct stat tasks;
   return stat("/proc/self/task", &tasks) == 0 ? tasks.st_nlink - 2 : 0;
@@ -196,6 +208,7 @@ Status validate(const UpdateWorkersOptions& options) {
 struct UpdateWorkers::Impl {
   const UpdateWorkersOptions options;
   const uint32_t threads;
+  Scheduler scheduler;
   // Without it oneTBB has one worker fewer than the machine has processors, for all arenas together.
   const tbb::global_control workers_allowed{tbb::global_control::max_allowed_parallelism,
                                             UpdateWorkersOptions::kThreadsMax + 1};
