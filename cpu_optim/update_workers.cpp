@@ -29,7 +29,8 @@
 // oneTBB's headers create and read its tasks in instrumented code, and its library orders them.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
-  return "race_top:oneapi/tbb/\nrace:new_object<tbb::\nrace:delete_object<tbb::\nrace:fold_tree<tbb::\n";
+  return "race_top:oneapi/tbb/"
+         "\nrace_top:libtbb\nrace:new_object<tbb::\nrace:delete_object<tbb::\nrace:fold_tree<tbb::\n";
 }
 #endif
 
