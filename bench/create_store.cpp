@@ -106,7 +106,7 @@ class Maker {
     };
     const double seconds = seconds_of(
         [&] { must(aio::TileStore::create(*made_.engine, aio::direct_folders({folder_}), shape_, options, fill)); });
-    std::filesystem::remove(folder_ + "/rank0.tiles");
+    std::filesystem::remove(folder_ + "/" + aio::store_file_name(0));
     return static_cast<double>(bytes_) / seconds / 1e9;
   }
 

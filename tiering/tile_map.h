@@ -13,6 +13,7 @@
 
 namespace penstock {
 
+// Counted over all tiles of a rank's shard, unit after unit.
 using TileId = uint32_t;
 
 struct Tile {

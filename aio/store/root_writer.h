@@ -1,6 +1,6 @@
 // RootWriter carries out the protocol that makes a step durable, on all drives of a store at once:
 //
-//   table pages, flush, root, flush
+//   pages of the table and of the state, flush, root, flush
 //
 // Each stage begins when every request of the one before has ended well on every drive; the first failure ends it all.
 // It goes on inside engine.poll(); nothing blocks.

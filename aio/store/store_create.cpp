@@ -63,7 +63,7 @@ Status check_space(DriveFolders folders, const std::string& name, const StoreLay
                   text(space.paths, ": the store needs ", bytes_text(space.needed_bytes), " here and ",
                        bytes_text(free_bytes), " are free"),
                   text("free some space, or give another drive",
-                       options.slots > 1 ? ", or choose `space: single`, which needs less" : ""));
+                       options.slots > 1 ? ", or use --space single, which needs half of it" : ""));
   }
   return Status();
 }
@@ -88,7 +88,10 @@ class Creation {
       files_.push_back(std::move(file));
     }
     PENSTOCK_TRY(write_headers(StoreHeader::State::creating));
-    PENSTOCK_TRY(write_on_all(engine_, files_, StoreLayout::shape_offset(), shape_.encode()));
+    const std::vector<std::byte> shape = shape_.encode();
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      PENSTOCK_TRY(write_on_all(engine_, files_, StoreLayout::shape_offset(copy, shape.size()), shape));
+    }
     PENSTOCK_TRY(write_tiles(fill));
     PENSTOCK_TRY(write_table_and_root());
     return write_headers(StoreHeader::State::complete);
@@ -103,6 +106,7 @@ class Creation {
                        .drive = 0,
                        .slots = layout_.slots(),
                        .shares = layout_.shares(),
+                       .state_capacity = options_.state_capacity,
                        .shape_bytes = shape_.encode().size(),
                        .shape_digest = shape_.digest(),
                        .file_bytes = 0};
@@ -179,18 +183,19 @@ class Creation {
                     .sequence = 1,
                     .state = RootRecord::State::whole,
                     .shape_digest = shape_.digest(),
-                    .table_digest = 0,
-                    .page_slots = std::vector<uint8_t>(geometry.pages(), 0),
-                    .payload = options_.payload};
-    std::vector<uint64_t> page_checksums;
+                    .pages_digest = 0,
+                    .page_slots = std::vector<uint8_t>(geometry.pages(), 0)};
+    root.set(options_.payload);
+    table_.set_state(encode_state(options_.payload, options_.state_capacity));
+    std::vector<uint64_t> page_hashes;
     for (uint32_t number = 0; number < geometry.pages(); ++number) {
       std::span<const uint64_t> words = table_.page_words(number);
-      TablePage page{store_, number, root.sequence, {words.begin(), words.end()}};
+      TablePage page{store_, number, root.sequence, root.step, {words.begin(), words.end()}};
       std::vector<std::byte> bytes = page.encode(geometry.page_bytes());
-      page_checksums.push_back(TablePage::checksum_of(bytes));
+      page_hashes.push_back(TablePage::hash_of(bytes));
       PENSTOCK_TRY(write_on_all(engine_, files_, layout_.page_offset(number, 0), bytes));
     }
-    root.table_digest = table_digest(page_checksums);
+    root.pages_digest = pages_digest(page_hashes);
     PENSTOCK_TRY(flush_all(engine_, files_));
     for (uint64_t place : {0, 1}) {
       PENSTOCK_TRY(write_on_all(engine_, files_, StoreLayout::root_offset(place), root.encode()));
@@ -216,8 +221,8 @@ class Creation {
 }  // namespace
 
 std::vector<uint64_t> TileStore::bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,
-                                              const std::vector<double>& rates) {
-  StoreLayout layout(shape, slots, shares_of(rates, drives));
+                                              const std::vector<double>& rates, StateCapacity state) {
+  StoreLayout layout(shape, slots, shares_of(rates, drives), state);
   std::vector<uint64_t> bytes;
   for (uint32_t drive = 0; drive < drives; ++drive) bytes.push_back(layout.file_bytes(drive));
   return bytes;
@@ -227,7 +232,10 @@ Status TileStore::create(IoEngine& engine, DriveFolders folders, const StoreShap
                          const FillTile& fill) {
   CHECK(!folders.empty() && folders.size() <= kDrivesMax, folders.size(), " drives");
   PENSTOCK_TRY(shape.validate());
-  const StoreLayout layout(shape, options.slots, shares_of(options.rates, static_cast<uint32_t>(folders.size())));
+  PENSTOCK_TRY(options.state_capacity.validate());
+  PENSTOCK_TRY(options.payload.validate(options.state_capacity));
+  const StoreLayout layout(shape, options.slots, shares_of(options.rates, static_cast<uint32_t>(folders.size())),
+                           options.state_capacity);
   const std::string name = store_file_name(shape.rank);
   {
     StoreFiles replaced;

@@ -1,5 +1,6 @@
 // Opening a store: its files, whose they are, and what they hold. Which root is believed is store_recover.cpp's.
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "aio/store/store_parts.h"
@@ -15,13 +16,13 @@ struct Found {
   std::string path;
   std::unique_ptr<File> file;
   std::optional<StoreHeader> header;
-  Status refusal;       // why there is no header
-  bool blank = false;   // the file was being made, but nothing was ever written to it
-  bool healed = false;  // one copy of the header is not as it should be
+  std::array<std::optional<StoreHeader>, 2> header_copies;
+  Status refusal;      // why there is no header
+  bool blank = false;  // a file of zeros: one that was being made and never written to, or one that has lost everything
 };
 
-const char* const kRecreate = "make it anew with --force; nothing in it can be used";
-const char* const kRestore = "restore the store from an export, or make it anew with --force";
+const char* const kRecreate = "make a new store with --force; nothing in this one can be used";
+const char* const kRestore = "put back a copy of the store's files, or make a new store with --force";
 const char* const kGiveFolders = "give the folders of a store, each once";
 
 bool all_zero(std::span<const std::byte> bytes) {
@@ -45,30 +46,26 @@ Status read_header(IoEngine& engine, Found& found) {
   const std::string& path = found.path;
   const uint64_t size_bytes = found.file->size_bytes();
   if (size_bytes < StoreLayout::shape_offset()) {
-    if (size_bytes >= kRecordBytes) {
-      PENSTOCK_TRY_ASSIGN(bytes, read_bytes(engine, *found.file, 0, kRecordBytes));
-      found.blank = all_zero(bytes.bytes());
-    }
-    if (!found.blank)
-      found.refusal = Status(Code::kUsage, text(path, ": ", size_bytes, " B are no store"), kGiveFolders);
+    found.refusal = Status(
+        Code::kUsage,
+        text(path, ": not a store: ", size_bytes, " B long, at least ", StoreLayout::shape_offset(), " B expected"),
+        text("give the folders of a store; if this file was cut short, ", kRestore));
     return Status();
   }
-  std::vector<std::optional<StoreHeader>> copies;
   uint32_t blank_copies = 0;
-  for (uint32_t copy = 0; copy < 2; ++copy) {
-    copies.emplace_back();
-    Result<Buffer> bytes = read_bytes(engine, *found.file, StoreLayout::header_offset(copy), kRecordBytes);
+  for (uint32_t number = 0; number < 2; ++number) {
+    Result<Buffer> bytes = read_bytes(engine, *found.file, StoreLayout::header_offset(number), kRecordBytes);
     Result<StoreHeader> header =
         bytes.ok() ? StoreHeader::decode(bytes->bytes(), path + ": store header") : Result<StoreHeader>(bytes.status());
     if (bytes.ok() && all_zero(bytes->bytes())) ++blank_copies;
     if (header.ok()) {
-      copies.back() = *header;
+      found.header_copies[number] = *header;
     } else if (found.refusal.ok() || found.refusal.code() == Code::kUsage || !bytes.ok()) {
       found.refusal = header.status();  // a drive that may answer at the next try is the better news
     }
   }
   found.blank = blank_copies == 2;
-  found.healed = copies[0] != copies[1];
+  const std::array<std::optional<StoreHeader>, 2>& copies = found.header_copies;
   // Only the state of the two can differ: creation writes it to one copy after the other.
   if (copies[0] && copies[1] && !differ_in_state_only(*copies[0], *copies[1])) {
     found.refusal = Status(Code::kCorrupt, path + ": its two headers contradict each other");
@@ -81,6 +78,22 @@ Status read_header(IoEngine& engine, Found& found) {
   return Status();
 }
 
+// A copy that says "creating" is what a crash at the end of creation leaves; any other that differs is bad.
+void mend_headers(const Found& found, Repairs& repairs) {
+  StoreHeader whole = *found.header;
+  whole.state = StoreHeader::State::complete;
+  for (uint32_t number = 0; number < 2; ++number) {
+    const std::optional<StoreHeader>& copy = found.header_copies[number];
+    if (copy == whole) continue;
+    const uint64_t offset_bytes = StoreLayout::header_offset(number);
+    if (copy) {
+      repairs.complete(whole.drive, offset_bytes, whole.encode());
+    } else {
+      repairs.add(whole.drive, offset_bytes, whole.encode(), text(found.path, ": store header ", number));
+    }
+  }
+}
+
 std::string count_text(size_t count) { return text(count, count == 1 ? " drive" : " drives"); }
 
 // One sentence for what is wrong with the folders as a whole, most telling first.
@@ -90,7 +103,7 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
     if (found.header && (!any || any->header->state < found.header->state)) any = &found;
   }
   for (const Found& found : all) {
-    if (found.header || !found.file || found.blank) continue;
+    if (found.header || found.blank || found.refusal.ok()) continue;
     const Status& refusal = found.refusal;
     if (!refusal.remedy().empty()) return refusal;
     return Status(refusal.code(), refusal.message(), refusal.code() == Code::kUsage ? kGiveFolders : kRestore);
@@ -98,9 +111,10 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
   bool complete = any && any->header->state == StoreHeader::State::complete;
   for (const Found& found : all) {
     if (complete && found.blank) {
-      return Status(Code::kCorrupt,
-                    text(found.path, ": empty, but ", any->folder->path(), " has store ", to_text(any->header->store)),
-                    kRecreate);
+      return Status(
+          Code::kCorrupt,
+          text(found.path, ": only zeros, but ", any->folder->path(), " has store ", to_text(any->header->store)),
+          kRestore);
     }
     if (!complete && (found.blank || found.header)) {
       return Status(Code::kCorrupt, text(found.path, ": a half-created store: its creation was interrupted"),
@@ -162,7 +176,9 @@ Result<std::vector<Found>> open_files(IoEngine& engine, DriveFolders folders, co
       all[i].file = *std::move(file);
       PENSTOCK_TRY(read_header(engine, all[i]));
     } else if (file.status().code() == Code::kCorrupt) {
-      all[i].blank = true;  // without any bytes
+      all[i].refusal = Status(
+          Code::kCorrupt, text(all[i].path, ": cut short, or its creation was interrupted: ", file.status().message()),
+          kRestore);
     } else {
       return file.status();
     }
@@ -176,24 +192,37 @@ Result<std::vector<Found>> open_files(IoEngine& engine, DriveFolders folders, co
   return by_drive;
 }
 
-// Any drive's copy that is what the header says.
-Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, std::vector<std::byte>& encoded) {
+// Any copy on any drive that is what the headers say; else the caller's own shape, if it is that.
+Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, const StoreShape* expected,
+                              std::vector<std::byte>& encoded) {
   const StoreHeader& header = *all.front().header;
   Status why;
   for (const Found& found : all) {
-    Result<Buffer> bytes = read_bytes(engine, *found.file, StoreLayout::shape_offset(), header.shape_bytes);
-    if (!bytes.ok()) {
-      why = bytes.status();  // which may be another at the next try, whatever the other drives have
-      continue;
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      const uint64_t offset_bytes = StoreLayout::shape_offset(copy, header.shape_bytes);
+      Result<Buffer> bytes = read_bytes(engine, *found.file, offset_bytes, header.shape_bytes);
+      if (!bytes.ok()) {
+        why = bytes.status();  // which may be another at the next try, whatever the other copies are
+        continue;
+      }
+      std::span<const std::byte> fields = bytes->bytes().first(header.shape_bytes);
+      Result<StoreShape> shape = StoreShape::decode(fields);
+      if (shape.ok() && shape->digest() == header.shape_digest) {
+        encoded.assign(fields.begin(), fields.end());
+        return shape;
+      }
+      if (why.ok()) {
+        why = Status(Code::kCorrupt,
+                     text(found.path, ": the description of what is stored is damaged, at ",
+                          StoreLayout::shape_offset(0, header.shape_bytes), " and at ",
+                          StoreLayout::shape_offset(1, header.shape_bytes)),
+                     kRestore);
+      }
     }
-    std::span<const std::byte> fields = bytes->bytes().first(header.shape_bytes);
-    Result<StoreShape> shape = StoreShape::decode(fields);
-    if (shape.ok() && shape->digest() == header.shape_digest) {
-      encoded.assign(fields.begin(), fields.end());
-      return shape;
-    }
-    if (why.ok())
-      why = Status(Code::kCorrupt, found.file->path() + ": the description of what is stored is damaged", kRestore);
+  }
+  if (expected && expected->digest() == header.shape_digest) {
+    encoded = expected->encode();
+    return *expected;
   }
   return why;
 }
@@ -201,7 +230,7 @@ Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, s
 Status compare_shape(const StoreShape& stored, const StoreShape* expected, const std::string& path) {
   if (!expected || stored.digest() == expected->digest()) return Status();
   return Status(Code::kUsage, text(path, ": holds another model's state: ", expected->first_difference(stored)),
-                "'here' is the model, 'there' the store: use the configuration that the store was made with");
+                "use the configuration that the store was made with ('here' is the model, 'there' is the store)");
 }
 
 }  // namespace
@@ -211,7 +240,7 @@ Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders fo
   const std::string name = store_file_name(options.rank);
   PENSTOCK_TRY_ASSIGN(all, open_files(engine, folders, name));
   std::vector<std::byte> encoded_shape;
-  PENSTOCK_TRY_ASSIGN(shape, read_shape(engine, all, encoded_shape));
+  PENSTOCK_TRY_ASSIGN(shape, read_shape(engine, all, options.expected_shape, encoded_shape));
   PENSTOCK_TRY(compare_shape(shape, options.expected_shape, all.front().file->path()));
 
   const StoreHeader& header = *all.front().header;
@@ -220,33 +249,28 @@ Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders fo
   if (slot_bytes_of(shape, header.slots) > bytes) {
     return Status(Code::kCorrupt,
                   text(all.front().path, ": what is stored takes ", bytes_text(slot_bytes_of(shape, header.slots)),
-                       ", and ", bytes_text(bytes), " are there"),
+                       ", its files have ", bytes_text(bytes)),
                   kRestore);
   }
-  StoreLayout layout(shape, header.slots, header.shares);
+  StoreLayout layout(shape, header.slots, header.shares, header.state_capacity);
   Repairs repairs;
   StoreFiles files;
   for (Found& found : all) {
     if (layout.file_bytes(found.header->drive) != found.header->file_bytes) {
-      return Status(Code::kCorrupt, text(found.file->path(), ": its header and its contents do not fit together"),
-                    kRestore);
+      return Status(Code::kCorrupt, text(found.file->path(), ": its header does not fit its contents"), kRestore);
     }
-    if (found.healed || found.header->state != StoreHeader::State::complete) {
-      StoreHeader whole = *found.header;
-      whole.state = StoreHeader::State::complete;
-      for (uint32_t copy = 0; copy < 2; ++copy) {
-        repairs.add(whole.drive, StoreLayout::header_offset(copy), whole.encode(), "store header");
-      }
-    }
+    mend_headers(found, repairs);
     files.push_back(std::move(found.file));
   }
-  PENSTOCK_TRY(repairs.compare_copies(engine, files, StoreLayout::shape_offset(), encoded_shape, "store description"));
-
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    repairs.compare_copies(engine, files, StoreLayout::shape_offset(copy, header.shape_bytes), encoded_shape,
+                           text("store description ", copy));
+  }
   auto parts = std::make_unique<StoreParts>(
-      StoreParts{std::move(files), header, std::move(shape), layout, {}, TileTable(layout.shared_table()), {}, {}});
+      StoreParts{std::move(files), header, std::move(shape), layout, {}, {}, TileTable(layout.shared_table()), {}, {}});
   PENSTOCK_TRY(recover_root(engine, *parts, options, repairs));
   if (options.access == OpenOptions::Access::run) PENSTOCK_TRY(repairs.carry_out(engine, parts->files));
-  for (const std::string& note : repairs.notes()) parts->report.notes.push_back(note);
+  parts->report = repairs.report();
   return parts;
 }
 

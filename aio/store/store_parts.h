@@ -21,12 +21,11 @@ struct StoreParts {
   StoreShape shape;
   StoreLayout layout;
   RootRecord root;
+  RootPayload payload;
   TileTable table;
-  std::vector<uint64_t> page_checksums;
+  std::vector<uint64_t> page_hashes;
   OpenReport report;
 };
-
-std::string store_file_name(uint32_t rank);
 
 // See TileStore::open().
 Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders folders, const OpenOptions& options);

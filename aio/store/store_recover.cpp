@@ -101,9 +101,10 @@ std::vector<uint32_t> drives_with(const std::vector<RootCopy>& copies, const Roo
   return drives;
 }
 
-// Why the newest root that was found may not be the newest that was acknowledged, or may not fit the tiles. Empty if a
-// crash at any moment explains what was found.
-std::string doubt_about(const std::vector<RootCopy>& copies, const std::vector<RootRecord>& roots, uint32_t drives) {
+// Why the newest root that was found may not be the newest that was acknowledged, or may not fit the tiles, as far as
+// the roots tell. Empty if a crash at any moment explains what was found.
+std::string doubt_about_roots(const std::vector<RootCopy>& copies, const std::vector<RootRecord>& roots,
+                              uint32_t drives) {
   const uint64_t newest = roots.front().sequence;
   for (const RootCopy& copy : copies) {
     if (!copy.root && copy.place != newest % 2) return copy.why;
@@ -118,7 +119,7 @@ std::string doubt_about(const std::vector<RootCopy>& copies, const std::vector<R
   return "";
 }
 
-// The table pages of one drive, as they lie.
+// All pages of one drive, in all their slots, as they lie.
 struct PageArea {
   Buffer bytes;
   std::vector<Status> unread;  // by page and slot: the drive's refusal
@@ -156,7 +157,7 @@ Status pages_may_be_unread(const StoreParts& parts, const RootRecord& root, cons
     if (root.page_slots[number] >= parts.layout.page_slots()) continue;
     for (const PageArea& area : areas) {
       const Status& unread = area.unread[index_of(parts.layout, number, root.page_slots[number])];
-      if (!unread.ok()) return unread.within(text("step ", root.payload.step, ": table page ", number));
+      if (!unread.ok()) return unread.within(text("step ", root.step, ": ", parts.layout.table().page_name(number)));
     }
   }
   return Status();
@@ -174,7 +175,8 @@ std::span<const std::byte> page_bytes_in(const PageArea& area, const StoreLayout
 // A root with everything that it names but the tiles.
 struct Loaded {
   TileTable table;
-  std::vector<uint64_t> page_checksums;
+  RootPayload payload;
+  std::vector<uint64_t> page_hashes;
   std::vector<std::span<const std::byte>> pages;
 };
 
@@ -191,11 +193,12 @@ Result<std::pair<TablePage, std::span<const std::byte>>> find_page(const StorePa
       why = areas[drive].unread[index_of(parts.layout, number, slot)];
       continue;
     }
-    Result<TablePage> page = TablePage::decode(bytes, text(parts.files[drive]->path(), ": table page ", number));
+    const std::string what = text(parts.files[drive]->path(), ": ", parts.layout.table().page_name(number));
+    Result<TablePage> page = TablePage::decode(bytes, what);
     if (!page.ok()) {
       why = page.status();
     } else if (page->number != number || page->store != root.store || page->sequence > root.sequence) {
-      why = Status(Code::kCorrupt, text(parts.files[drive]->path(), ": table page ", number, ": not the one meant"));
+      why = Status(Code::kCorrupt, what + ": another page is there");
     } else if (!best || best->first.sequence < page->sequence) {
       best = {*page, bytes};
     }
@@ -209,18 +212,19 @@ Result<Loaded> load(const StoreParts& parts, const RootRecord& root, const PageA
   const uint32_t pages = layout.table().pages();
   if (root.page_slots.size() != pages || std::any_of(root.page_slots.begin(), root.page_slots.end(),
                                                      [&](uint8_t s) { return s >= layout.page_slots(); })) {
-    return Status(Code::kCorrupt, text("root ", root.sequence, " names table pages that do not exist"));
+    return Status(Code::kCorrupt, text("root ", root.sequence, " names pages that do not exist"));
   }
-  Loaded loaded{TileTable(layout.shared_table()), {}, {}};
+  Loaded loaded{TileTable(layout.shared_table()), root.payload(), {}, {}};
   for (uint32_t number = 0; number < pages; ++number) {
     PENSTOCK_TRY_ASSIGN(page, find_page(parts, root, areas, number));
     PENSTOCK_TRY(loaded.table.set_page_words(number, page.first.words));
-    loaded.page_checksums.push_back(TablePage::checksum_of(page.second));
+    loaded.page_hashes.push_back(TablePage::hash_of(page.second));
     loaded.pages.push_back(page.second);
   }
-  if (table_digest(loaded.page_checksums) != root.table_digest) {
-    return Status(Code::kCorrupt, text("root ", root.sequence, ": its table pages are not those it was written with"));
+  if (pages_digest(loaded.page_hashes) != root.pages_digest) {
+    return Status(Code::kCorrupt, text("root ", root.sequence, ": its pages are not those it was written with"));
   }
+  PENSTOCK_TRY(decode_state(loaded.table.state(), layout.table().state_capacity(), loaded.payload));
   for (TileId tile = 0; tile < parts.shape.tiles.size(); ++tile) {
     if (loaded.table.slot(tile) >= layout.slots_of(tile)) {
       return Status(Code::kCorrupt,
@@ -228,6 +232,28 @@ Result<Loaded> load(const StoreParts& parts, const RootRecord& root, const PageA
     }
   }
   return loaded;
+}
+
+// A root is written when every drive has flushed the pages that it names. So no crash leaves a drive without one of
+// them while another drive has the root: such a drive has lost writes, of tiles too perhaps. A page that is merely
+// damaged on a drive that has the root is no such sign; it is restored from another copy.
+std::string doubt_about_pages(const StoreParts& parts, const RootRecord& root, const Loaded& loaded,
+                              const std::vector<RootCopy>& copies, const PageAreas& areas) {
+  for (uint32_t drive = 0; drive < parts.files.size(); ++drive) {
+    const bool has_root = std::any_of(copies.begin(), copies.end(),
+                                      [&](const RootCopy& copy) { return copy.drive == drive && copy.root == root; });
+    for (uint32_t number = 0; number < loaded.pages.size(); ++number) {
+      const std::span<const std::byte> meant = loaded.pages[number];
+      const std::span<const std::byte> bytes =
+          page_bytes_in(areas[drive], parts.layout, number, root.page_slots[number]);
+      if (bytes.empty() || std::equal(bytes.begin(), bytes.end(), meant.begin())) continue;
+      const std::string what = text(parts.files[drive]->path(), ": ", parts.layout.table().page_name(number));
+      const Result<TablePage> page = TablePage::decode(bytes, what);
+      if (page.ok() && page->store == root.store) return what + ": older than on another drive";
+      if (!has_root) return what + ": missing, and so is the root that names it";
+    }
+  }
+  return "";
 }
 
 Status verify_all(IoEngine& engine, const StoreParts& parts, const TileTable& table, ChecksumFunction checksum,
@@ -240,7 +266,7 @@ Status verify_all(IoEngine& engine, const StoreParts& parts, const TileTable& ta
   const BadBlock& first = worst != report.bad.end() ? *worst : report.bad.front();
   if (!first.unread.ok()) return first.unread.within(text("step ", step, ": ", first.tensor));
   return Status(Code::kCorrupt, text("step ", step, ": ", report.bad.size(), " of ", report.blocks,
-                                     " blocks are not what they were, the first at ", first.offset_bytes, " of ",
+                                     " blocks are not what was written, the first at ", first.offset_bytes, " of ",
                                      first.file, ": ", first.tensor));
 }
 
@@ -252,7 +278,7 @@ void repair_pages(const StoreParts& parts, const RootRecord& root, const Loaded&
       std::span<const std::byte> meant = loaded.pages[number];
       if (std::equal(bytes.begin(), bytes.end(), meant.begin(), meant.end())) continue;
       repairs.add(drive, parts.layout.page_offset(number, root.page_slots[number]), {meant.begin(), meant.end()},
-                  text(parts.files[drive]->path(), ": table page ", number));
+                  text(parts.files[drive]->path(), ": ", parts.layout.table().page_name(number)));
     }
   }
 }
@@ -264,37 +290,84 @@ void repair_roots(const std::vector<RootCopy>& copies, const RootRecord& root, R
     bool own_place = copy.place == place_of(root);
     bool good = copy.root && (*copy.root == root || (!own_place && copy.root->sequence < root.sequence));
     if (good) continue;
-    repairs.add_root(copy.drive, StoreLayout::root_offset(copy.place), root.encode());
-    if (!copy.root) repairs.note(copy.why + "; another is good");
+    repairs.add_root(copy.drive, StoreLayout::root_offset(copy.place), root.encode(), copy.why);
   }
+}
+
+// Steps later than the one that is gone on from, of which the drives still have a root or at least a page.
+struct LaterSteps {
+  uint64_t newest = 0;
+  std::string why_lost;
+};
+
+LaterSteps later_steps(const StoreParts& parts, const RootRecord& chosen, const std::vector<RootCopy>& copies,
+                       const std::vector<RootRecord>& roots, const PageAreas& areas, const std::string& refusal) {
+  LaterSteps later{chosen.step, refusal};
+  uint64_t sequence = chosen.sequence;
+  for (const RootRecord& root : roots) {
+    if (root.sequence <= sequence) continue;
+    later.newest = std::max(later.newest, root.step);
+    sequence = root.sequence;
+  }
+  const uint64_t page_bytes = parts.layout.table().page_bytes();
+  for (const PageArea& area : areas) {
+    for (size_t index = 0; index < area.unread.size(); ++index) {
+      if (!area.unread[index].ok()) continue;
+      const Result<TablePage> page = TablePage::decode(area.bytes.bytes().subspan(index * page_bytes, page_bytes), "");
+      if (!page.ok() || page->store != chosen.store || page->sequence <= sequence || page->step <= later.newest)
+        continue;
+      later = {page->step, "it was not yet durable when the last run ended, or its root was lost since"};
+      sequence = page->sequence;
+    }
+  }
+  // A root in its place that has rotted is a better reason than a crash.
+  const auto rotten = std::find_if(copies.begin(), copies.end(), [&](const RootCopy& copy) {
+    return !copy.root && copy.place == sequence % 2 && sequence != chosen.sequence;
+  });
+  if (rotten != copies.end()) later.why_lost = rotten->why;
+  return later;
+}
+
+void note_lost_steps(const LaterSteps& later, uint64_t step, Repairs& repairs) {
+  if (later.newest <= step) return;
+  const std::string steps = later.newest == step + 1 ? text("step ", later.newest, " is")
+                                                     : text("steps ", step + 1, " to ", later.newest, " are");
+  repairs.note(text(steps, " lost, the store is at step ", step, ": ", later.why_lost));
 }
 
 Status torn(const RootRecord& root) {
   return Status(Code::kCorrupt,
-                text("the run ended inside the step after ", root.payload.step,
-                     ", which was overwriting the only copy of its state (space: single)"),
-                "make the store anew with --force; `space: double` survives this");
+                text("the run ended inside the step after ", root.step,
+                     ", which was overwriting the only copy of its state (--space single)"),
+                "make a new store with --force; one made with --space double survives this");
 }
 
 }  // namespace
 
 void Repairs::add(uint32_t drive, uint64_t offset_bytes, std::vector<std::byte> bytes, const std::string& what) {
+  complete(drive, offset_bytes, std::move(bytes));
+  note(what + ": damaged or old; another copy is good");
+  ++report_.bad_copies;
+}
+
+void Repairs::complete(uint32_t drive, uint64_t offset_bytes, std::vector<std::byte> bytes) {
   repairs_.push_back({drive, offset_bytes, std::move(bytes)});
-  notes_.push_back(what + ": not what its mirror says");
 }
 
-void Repairs::add_root(uint32_t drive, uint64_t offset_bytes, std::vector<std::byte> bytes) {
+void Repairs::add_root(uint32_t drive, uint64_t offset_bytes, std::vector<std::byte> bytes, const std::string& why) {
   roots_.push_back({drive, offset_bytes, std::move(bytes)});
+  if (why.empty()) return;
+  note(why + "; another copy is good");
+  ++report_.bad_copies;
 }
 
-Status Repairs::compare_copies(IoEngine& engine, const StoreFiles& files, uint64_t offset_bytes,
-                               std::span<const std::byte> expected, const std::string& what) {
+void Repairs::compare_copies(IoEngine& engine, const StoreFiles& files, uint64_t offset_bytes,
+                             std::span<const std::byte> expected, const std::string& what) {
   for (uint32_t drive = 0; drive < files.size(); ++drive) {
     Result<Buffer> bytes = read_bytes(engine, *files[drive], offset_bytes, expected.size());
     bool same = bytes.ok() && std::equal(expected.begin(), expected.end(), bytes->bytes().begin());
     if (!same) add(drive, offset_bytes, {expected.begin(), expected.end()}, files[drive]->path() + ": " + what);
   }
-  return Status();
 }
 
 Status Repairs::carry_out(IoEngine& engine, const StoreFiles& files) const {
@@ -315,10 +388,10 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   if (runs) PENSTOCK_TRY(newest_may_be_unread(copies, roots, parts.files));
   if (roots.empty()) {
     return Status(Code::kCorrupt, text(where, ": no root can be read on any drive: ", copies.front().why),
-                  "restore the store from an export, or make it anew with --force");
+                  "put back a copy of the store's files, or make a new store with --force");
   }
   const PageAreas areas = read_page_areas(engine, parts);
-  std::string doubt = doubt_about(copies, roots, static_cast<uint32_t>(parts.files.size()));
+  std::string doubt = doubt_about_roots(copies, roots, static_cast<uint32_t>(parts.files.size()));
   Status first_refusal, stopped;
   const ScrubProgress progress = [&](double share) {
     return stopped = options.verifying ? options.verifying(share) : Status();
@@ -329,29 +402,33 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
     const Status unread = loaded.ok() ? Status() : pages_may_be_unread(parts, root, areas);
     if (!unread.ok() && runs) return wait_for_drive(unread, parts.files, drives_with(copies, root), place_of(root));
     if (root.state == RootRecord::State::torn && runs) return torn(root).within(where);
+    if (refusal.ok() && doubt.empty()) doubt = doubt_about_pages(parts, root, *loaded, copies, areas);
     if (refusal.ok() && !doubt.empty() && !runs) {
-      repairs.note(text(doubt, ": step ", root.payload.step, " may not be the last, and has not been verified"));
+      repairs.note(text(doubt, ": step ", root.step, " may not be the last, and has not been verified"));
     } else if (refusal.ok() && !doubt.empty()) {
-      refusal = verify_all(engine, parts, loaded->table, options.checksum, progress, root.payload.step);
+      refusal = verify_all(engine, parts, loaded->table, options.checksum, progress, root.step);
       PENSTOCK_TRY(stopped);
       if (!refusal.ok() && refusal.code() != Code::kCorrupt) {
         return wait_for_drive(refusal, parts.files, drives_with(copies, root), place_of(root));
       }
-      if (refusal.ok()) repairs.note(text(doubt, ": every block of step ", root.payload.step, " was verified"));
+      if (refusal.ok()) repairs.note(text(doubt, ": every block of step ", root.step, " was verified"));
     }
     if (refusal.ok()) {
+      note_lost_steps(later_steps(parts, root, copies, roots, areas, first_refusal.message()), root.step, repairs);
       repair_pages(parts, root, *loaded, areas, repairs);
       repair_roots(copies, root, repairs);
       parts.root = root;
+      parts.payload = std::move(loaded->payload);
       parts.table = std::move(loaded->table);
-      parts.page_checksums = std::move(loaded->page_checksums);
+      parts.page_hashes = std::move(loaded->page_hashes);
       return Status();
     }
     if (first_refusal.ok()) first_refusal = refusal;
     doubt = refusal.message();
   }
   return Status(Code::kCorrupt, text(where, ": no step can be recovered: ", first_refusal.message()),
-                "`penstock checkpoint scrub` names every bad block; restore from an export");
+                "put back a copy of the store's files, or make a new store with --force; `penstock checkpoint scrub` "
+                "names every bad block");
 }
 
 }  // namespace penstock::aio

@@ -41,12 +41,12 @@ class Verification {
   }
 
  private:
-  TileSlot place_of(TileId tile) const { return {tile, static_cast<uint32_t>(table_.slot(tile))}; }
+  TileSlot slot_of(TileId tile) const { return {tile, static_cast<uint32_t>(table_.slot(tile))}; }
 
   void start(const TileChunk& chunk) {
     engine_.wait_until([&] { return pool_.pieces_free() > 0; });
     std::vector<Extent> extents =
-        extents_of(layout_, files_, place_of(chunk.tile), chunk.tile_offset_bytes, chunk.padded_bytes());
+        extents_of(layout_, files_, slot_of(chunk.tile), chunk.tile_offset_bytes, chunk.padded_bytes());
     engine_.read(extents, *pool_.try_lease(), IoEngine::kWhenever).then([this, chunk](Result<Lease> read) {
       if (read.ok()) {
         compare(chunk, read->bytes());
@@ -71,7 +71,7 @@ class Verification {
     for_each_block(shape_, chunk, nothing, [&](uint64_t number, const TileBlock& block, std::span<std::byte>) {
       uint64_t from = round_down(block.offset_bytes, kSegmentAlignmentBytes);
       uint64_t to = round_up(block.offset_bytes + block.length_bytes, kSegmentAlignmentBytes);
-      std::vector<Extent> extents = extents_of(layout_, files_, place_of(chunk.tile), from, to - from);
+      std::vector<Extent> extents = extents_of(layout_, files_, slot_of(chunk.tile), from, to - from);
       Result<Lease> read = engine_.read(extents, *pool_.try_lease(), IoEngine::kWhenever).wait();
       bool good = read.ok() && checksum_(read->bytes().subspan(block.offset_bytes - from, block.length_bytes),
                                          checksum_seed(chunk.tile, number)) == table_.checksums(chunk.tile)[number];
@@ -82,10 +82,8 @@ class Verification {
   void count(TileId tile, const TileBlock& block, bool good, const Status& unread) {
     ++report_.blocks;
     if (good) return;
-    uint64_t first_sector = round_down(block.offset_bytes, kSegmentAlignmentBytes);
-    StoreLayout::Piece place = layout_.pieces(tile, place_of(tile).slot, first_sector, kSegmentAlignmentBytes).front();
-    report_.bad.push_back({files_[place.drive]->path(), place.file_offset_bytes + (block.offset_bytes - first_sector),
-                           tile, describe_block(shape_, tile, block), unread});
+    const BlockPlace place = place_of(layout_, files_, slot_of(tile), block);
+    report_.bad.push_back({place.file, place.offset_bytes, tile, describe_block(shape_, tile, block), unread});
   }
 
   IoEngine& engine_;
@@ -100,6 +98,11 @@ class Verification {
 };
 
 }  // namespace
+
+uint64_t ScrubReport::unread() const {
+  return static_cast<uint64_t>(
+      std::count_if(bad.begin(), bad.end(), [](const BadBlock& block) { return !block.unread.ok(); }));
+}
 
 Result<ScrubReport> verify_tiles(IoEngine& engine, const StoreParts& parts, const TileTable& table,
                                  ChecksumFunction checksum, std::span<std::byte> memory,

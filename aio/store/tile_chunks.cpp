@@ -40,4 +40,10 @@ std::vector<Extent> extents_of(const StoreLayout& layout, const StoreFiles& file
   return extents;
 }
 
+BlockPlace place_of(const StoreLayout& layout, const StoreFiles& files, TileSlot slot, const TileBlock& block) {
+  const uint64_t first_sector = round_down(block.offset_bytes, kSegmentAlignmentBytes);
+  const StoreLayout::Piece piece = layout.pieces(slot.tile, slot.slot, first_sector, kSegmentAlignmentBytes).front();
+  return {files[piece.drive]->path(), piece.file_offset_bytes + (block.offset_bytes - first_sector)};
+}
+
 }  // namespace penstock::aio

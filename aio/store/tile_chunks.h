@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "aio/store/store_io.h"
@@ -39,5 +40,12 @@ void for_each_block(const StoreShape& shape, const TileChunk& chunk, std::span<s
 // Of a run of a tile in one of its slots; the run's first byte lies at `lease_offset_bytes`.
 std::vector<Extent> extents_of(const StoreLayout& layout, const StoreFiles& files, TileSlot place,
                                uint64_t offset_bytes, uint64_t length_bytes, uint64_t lease_offset_bytes = 0);
+
+// The sectors of a file in which a block of a tile begins.
+struct BlockPlace {
+  std::string file;
+  uint64_t offset_bytes = 0;
+};
+BlockPlace place_of(const StoreLayout& layout, const StoreFiles& files, TileSlot slot, const TileBlock& block);
 
 }  // namespace penstock::aio

@@ -28,10 +28,10 @@ Result<std::unique_ptr<TileStore>> TileStore::open(IoEngine& engine, DriveFolder
   return std::unique_ptr<TileStore>(new TileStore(engine, std::move(parts), options.checksum));
 }
 
-uint64_t TileStore::host_bytes_needed(const StoreShape& shape, uint32_t slots) {
-  const TableGeometry geometry(shape);
+uint64_t TileStore::host_bytes_needed(const StoreShape& shape, uint32_t slots, StateCapacity state) {
+  const TableGeometry geometry(shape, state);
   // The durable table, one for each slot, and the pages of a commit twice: as they are made and as they are written.
-  return geometry.words() * sizeof(uint64_t) * (1 + slots) + 2 * geometry.pages() * geometry.page_bytes();
+  return geometry.all_words() * sizeof(uint64_t) * (1 + slots) + 2 * geometry.pages() * geometry.page_bytes();
 }
 
 TileStore::TileStore(IoEngine& engine, std::unique_ptr<StoreParts> parts, ChecksumFunction checksum)
@@ -56,7 +56,8 @@ TileStore::~TileStore() {
 const StoreShape& TileStore::shape() const { return parts_->shape; }
 const StoreLayout& TileStore::layout() const { return parts_->layout; }
 const OpenReport& TileStore::open_report() const { return parts_->report; }
-const RootPayload& TileStore::payload() const { return parts_->root.payload; }
+const RootPayload& TileStore::payload() const { return parts_->payload; }
+const StateCapacity& TileStore::state_capacity() const { return parts_->header.state_capacity; }
 const Status& TileStore::status() const { return status_; }
 StoreCounters TileStore::counters() const { return counters_; }
 
@@ -79,6 +80,17 @@ std::optional<TileStore::Reading> TileStore::begin_read(TileId tile, Range range
 }
 
 void TileStore::end_read(TileSlot place) { tiles_.end_read(place); }
+
+Status TileStore::checksum_mismatch(TileSlot slot, uint64_t checksum_number) const {
+  const StoreShape& shape = parts_->shape;
+  const TileBlock block = block_of(shape.layout(slot.tile), shape.tiles[slot.tile].elements, checksum_number);
+  const BlockPlace place = place_of(parts_->layout, parts_->files, slot, block);
+  return Status(Code::kCorrupt,
+                text(describe_block(shape, slot.tile, block), ": ", block.length_bytes, " B at ", place.offset_bytes,
+                     " of ", place.file, " do not have the checksum they were written with"),
+                "list every bad block with `penstock checkpoint scrub`; where one stays bad, put back a copy of the "
+                "store's files, or make a new store with --force");
+}
 
 Result<std::optional<TileStore::Writing>> TileStore::begin_write(TileId tile, Update update,
                                                                  uint64_t lease_offset_bytes) {
@@ -123,6 +135,7 @@ void TileStore::set_barriers(CommitBarriers barriers) { barriers_ = std::move(ba
 void TileStore::commit(RootPayload payload, std::function<void(Status)> done) {
   if (!status_.ok()) return done(status_);
   CHECK(!committing(), "one commit at a time");
+  if (const Status fits = payload.validate(state_capacity()); !fits.ok()) return done(fits.within("commit"));
   payload_under_way_ = std::move(payload);
   done_ = std::move(done);
   tiles_.seal();
@@ -130,7 +143,7 @@ void TileStore::commit(RootPayload payload, std::function<void(Status)> done) {
 }
 
 void TileStore::mark_torn() {
-  RootRecord torn = next_root(RootRecord::State::torn, parts_->root.payload);
+  RootRecord torn = next_root(RootRecord::State::torn);
   writer_.write({{}, torn}, barriers_, [this, torn](const Status& outcome) {
     if (!outcome.ok()) return fail(outcome);
     counters_.root_bytes += kRecordBytes * parts_->files.size();
@@ -140,23 +153,25 @@ void TileStore::mark_torn() {
 }
 
 void TileStore::write_root() {
-  RootRecord root = next_root(RootRecord::State::whole, *payload_under_way_);
-  RootWriter::Commit commit{changed_pages(root), root};
+  RootRecord root = next_root(RootRecord::State::whole);
+  root.set(*payload_under_way_);
+  RootWriter::Commit commit;
+  commit.pages = changed_pages(root);
   commit.root = root;
   counters_.page_bytes += commit.pages.size() * parts_->layout.table().page_bytes() * parts_->files.size();
   counters_.root_bytes += kRecordBytes * parts_->files.size();
   writer_.write(commit, barriers_, [this, root](const Status& outcome) { committed(root, outcome); });
 }
 
-RootRecord TileStore::next_root(RootRecord::State state, const RootPayload& payload) const {
+RootRecord TileStore::next_root(RootRecord::State state) const {
   RootRecord next = parts_->root;
   next.sequence += 1;
   next.state = state;
-  next.payload = payload;
   return next;
 }
 
-// Writes what the sealed slots hold into the table, and those of its pages that this changes into slots of their own.
+// Puts what the sealed slots hold and the state under way into the table, and each page that this changes into a free
+// slot of its own.
 std::vector<RootWriter::PlacedPage> TileStore::changed_pages(RootRecord& root) {
   const TableGeometry& geometry = parts_->layout.table();
   std::set<uint32_t> changed;
@@ -167,18 +182,20 @@ std::vector<RootWriter::PlacedPage> TileStore::changed_pages(RootRecord& root) {
     parts_->table.set(tile, slot, now);
     for (uint32_t page = geometry.first_page(tile); page <= geometry.last_page(tile); ++page) changed.insert(page);
   }
+  const std::vector<uint64_t> state = encode_state(*payload_under_way_, state_capacity());
+  for (uint32_t page : parts_->table.set_state(state)) changed.insert(page);
   std::vector<RootWriter::PlacedPage> placed;
   for (uint32_t number : changed) {
     std::optional<uint32_t> slot = pages_.try_begin_write(number, Update::final);
-    CHECK(slot, "table page ", number, " has no free slot");
+    CHECK(slot, geometry.page_name(number), " has no free slot");
     std::span<const uint64_t> words = parts_->table.page_words(number);
-    TablePage page{root.store, number, root.sequence, {words.begin(), words.end()}};
+    TablePage page{root.store, number, root.sequence, root.step, {words.begin(), words.end()}};
     placed.push_back({number, *slot, page.encode(geometry.page_bytes())});
-    parts_->page_checksums[number] = TablePage::checksum_of(placed.back().bytes);
+    parts_->page_hashes[number] = TablePage::hash_of(placed.back().bytes);
     root.page_slots[number] = static_cast<uint8_t>(*slot);
     pages_.end_write({number, *slot});
   }
-  root.table_digest = table_digest(parts_->page_checksums);
+  root.pages_digest = pages_digest(parts_->page_hashes);
   pages_.seal();
   return placed;
 }
@@ -196,7 +213,7 @@ void TileStore::committed(const RootRecord& root, const Status& outcome) {
   if (!outcome.ok()) return fail(outcome);
   if (Status removed = refuse_removed(); !removed.ok()) return fail(removed);
   if (!status_.ok()) return;  // a write of the next step has failed meanwhile, and this commit was given up
-  payload_under_way_.reset();
+  parts_->payload = *std::exchange(payload_under_way_, std::nullopt);
   pages_.make_durable();
   tiles_.make_durable();
   tiles_.allow_in_place(false);

@@ -37,6 +37,9 @@
 
 namespace penstock::aio {
 
+// The file of a rank's store on each of its drives.
+std::string store_file_name(uint32_t rank);
+
 // The folders of one store, one for each drive, in any order.
 using DriveFolders = std::span<const std::shared_ptr<DriveFolder>>;
 
@@ -48,6 +51,8 @@ struct CreateOptions {
   std::vector<double> rates;
   // What is done about a store, whole or half-created, that is there already.
   enum class Existing { refuse, replace } existing = Existing::refuse;
+  // The room for the state beside the tiles, for as long as the store lives.
+  StateCapacity state_capacity;
   RootPayload payload;  // of the state before the first step
   ChecksumFunction checksum = penstock::checksum;
   // Memory for the tiles on their way, cut into pieces of kChunkBytes: at least one, kChunksUnderWay for full speed.
@@ -58,10 +63,12 @@ struct CreateOptions {
 // plane. Asked for in the order of tiles, planes and bytes, every byte once, at most kChunkBytes at a time.
 using FillTile = std::function<Status(TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes)>;
 
-// What was found at opening that the user should read: a copy restored from a mirror, an older step taken after every
-// block was verified.
+// What was found at opening that the user should read: a copy that was restored from another one, steps that are lost,
+// an older step taken after every block was verified.
 struct OpenReport {
   std::vector<std::string> notes;
+  // Headers, shapes, pages and roots that were unreadable or wrong while another copy is good.
+  uint32_t bad_copies = 0;
 };
 
 // Told how much of a long reading is done; refuses to have it stopped.
@@ -79,23 +86,25 @@ struct OpenOptions {
   ScrubProgress verifying = {};
 };
 
+// A block that is not what was written, or nobody knows whether it is.
 struct BadBlock {
   std::string file;
   uint64_t offset_bytes = 0;
   TileId tile = 0;
   std::string tensor;  // describe_block()
-  Status unread;       // the drive's refusal, where it could not be read at all
+  Status unread;       // the drive's refusal where it could not be read; ok where it was read and differs
 };
 
 struct ScrubReport {
   uint64_t blocks = 0;
-  std::vector<BadBlock> bad;
+  std::vector<BadBlock> bad{};  // those that differ and those that could not be read
+  uint64_t unread() const;
 };
 
-// Bytes written that are no tile, on all drives together.
+// Bytes written beside the tiles, on all drives together.
 struct StoreCounters {
   uint64_t commits = 0;
-  uint64_t page_bytes = 0;
+  uint64_t page_bytes = 0;  // of the table and of the state
   uint64_t root_bytes = 0;
 };
 
@@ -110,10 +119,10 @@ class TileStore {
 
   // The bytes that create() would take in each folder.
   static std::vector<uint64_t> bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,
-                                            const std::vector<double>& rates = {});
+                                            const std::vector<double>& rates = {}, StateCapacity state = {});
 
   // The host memory that an open store takes for its tables and for one commit of all of them.
-  static uint64_t host_bytes_needed(const StoreShape& shape, uint32_t slots);
+  static uint64_t host_bytes_needed(const StoreShape& shape, uint32_t slots, StateCapacity state = {});
 
   // Takes the locks and the newest root that can be believed; touches nothing unless it succeeds.
   static Result<std::unique_ptr<TileStore>> open(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
@@ -127,6 +136,7 @@ class TileStore {
   const OpenReport& open_report() const;
   // Of the newest durable root.
   const RootPayload& payload() const;
+  const StateCapacity& state_capacity() const;
   const Status& status() const;
   uint64_t size_bytes() const;
   StoreCounters counters() const;
@@ -148,6 +158,9 @@ class TileStore {
   Range whole(TileId tile) const;
   // The bytes have arrived or never will.
   void end_read(TileSlot place);
+  // The refusal of a block of that slot whose bytes do not have their checksum: which tensor, how many bytes, in which
+  // file, where, and what to do.
+  Status checksum_mismatch(TileSlot place, uint64_t checksum_number) const;
 
   struct Writing {
     TileSlot place;
@@ -171,7 +184,8 @@ class TileStore {
 
   // Makes the current version of every tile durable together with `payload`, once every write begun so far has ended;
   // calls `done` from inside engine.poll(). Later reads and writes go on meanwhile.
-  // Unconfirmed writes are the next step's and stay out of it. REQUIRES: not committing().
+  // Unconfirmed writes are the next step's and stay out of it. A payload that does not fit state_capacity() is refused,
+  // and changes nothing. REQUIRES: not committing().
   void commit(RootPayload payload, std::function<void(Status)> done);
   bool committing() const;
   void set_barriers(CommitBarriers barriers);
@@ -186,7 +200,7 @@ class TileStore {
   void ended_write(TileSlot place);
   void mark_torn();
   void write_root();
-  RootRecord next_root(RootRecord::State state, const RootPayload& payload) const;
+  RootRecord next_root(RootRecord::State state) const;
   std::vector<RootWriter::PlacedPage> changed_pages(RootRecord& root);
   Status refuse_removed() const;
   void committed(const RootRecord& root, const Status& outcome);

@@ -54,11 +54,12 @@ Status Engine::start() {
   PENSTOCK_TRY(opened.wait());
 
   RootPayload payload = thread_->ask([this] { return core_->store().payload(); });
-  PENSTOCK_TRY_ASSIGN(restored, parse_root_state(payload));
+  PENSTOCK_TRY_ASSIGN(restored, parse_engine_state(payload));
   slots_ = thread_->ask([this] { return core_->store().layout().slots(); });
+  state_capacity_ = thread_->ask([this] { return core_->store().state_capacity(); });
   steps_done_ = payload.step;
   updates_done_ = restored.updates;
-  restored_ = restored.state;
+  restored_ = std::move(payload.trainer_state);
   plan_ = std::make_unique<Plan>(core_->plan());
   intake_ = std::make_unique<GradientIntake>(options_.request.workload, plan_->sums, core_->memory().sums(),
                                              core_->workers());
@@ -418,7 +419,7 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   });
 }
 
-Result<StepReport> Engine::step(StepState state) {
+Result<StepReport> Engine::step(std::string trainer_state) {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect_in_step(true, "step"));
   report_.trainer_s += seconds_since(left_);
@@ -449,9 +450,12 @@ Result<StepReport> Engine::step(StepState state) {
   report_.clip_factor = report_.verdict == Verdict::strike && !std::isnan(factor) ? factor : 1;
 
   const uint64_t updates = updates_done_ + (report_.verdict != Verdict::skip);
-  RootPayload payload =
-      root_payload({updates, std::move(state)}, steps_done_ + 1, begin_.loss_scale, options_.config_hash);
-  PENSTOCK_TRY(validate(payload).within("step"));
+  RootPayload payload{.step = steps_done_ + 1,
+                      .loss_scale = begin_.loss_scale,
+                      .config_hash = options_.config_hash,
+                      .engine_state = encode({.updates = updates}),
+                      .trainer_state = std::move(trainer_state)};
+  PENSTOCK_TRY(payload.validate(state_capacity_).within("step"));
   Moved moved;
   PENSTOCK_TRY(wait_for([](EngineCore& core) { return core.executor().gradients_complete(); },
                         [&](EngineCore& core) {

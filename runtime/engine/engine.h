@@ -72,13 +72,6 @@ struct StepBegin {
   double loss_scale = 1;
 };
 
-// What is kept beside the tiles, for the trainer: captured when the step ends.
-struct StepState {
-  std::string rng;
-  std::string data_position;
-  std::string schedule;
-};
-
 struct StepReport {
   uint64_t step = 0;  // counts from 1
   Verdict verdict = Verdict::confirm;
@@ -137,7 +130,8 @@ class Engine {
   uint64_t steps_done() const { return steps_done_; }
   // With one slot a tile, a crash within a step loses the store.
   bool survives_crashes() const { return slots_ > 1; }
-  const StepState& restored_state() const { return restored_; }
+  // What the trainer gave with the step that the store was opened at; empty before the first.
+  const std::string& restored_state() const { return restored_; }
   const Plan& plan() const { return *plan_; }
   // 0: the request's machine has no drives, whose rates tell.
   double predicted_step_s() const { return predicted_s_; }
@@ -162,7 +156,9 @@ class Engine {
   // The unit has no gradient in this step at all, of no micro-batch: `skip` leaves it untouched, `zero` updates with
   // zeros.
   Status absent_gradient(uint32_t unit, Absent absent);
-  Result<StepReport> step(StepState state = {});
+  // `trainer_state`: what the trainer needs to go on after this step, kept beside the tiles. At most the store's
+  // trainer_bytes, 64 KiB by default.
+  Result<StepReport> step(std::string trainer_state = {});
   Status discard();
 
   // Waits until every step that should be durable is.
@@ -207,9 +203,10 @@ class Engine {
   std::unique_ptr<DecisionThread> thread_;
   std::unique_ptr<GradientIntake> intake_;
   SpeculationPolicy speculation_;
-  StepState restored_;
+  std::string restored_;
   double predicted_s_ = 0;
   uint32_t slots_ = 0;  // a tile, of the store
+  StateCapacity state_capacity_;
   uint64_t steps_done_ = 0;
   uint64_t updates_done_ = 0;  // steps that were not skipped
   Moved reported_;             // up to the last report

@@ -74,8 +74,8 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   aio::CreateOptions create;
   create.slots = chosen.slots;
   create.existing = existing;
+  create.state_capacity = state_capacity_of(workload);
   create.payload.config_hash = options.config_hash;
-  PENSTOCK_TRY(validate(create.payload).within("create"));
   create.checksum = cpu_optim::checksum_function();
   create.memory = arena->bytes();
   create.rates = request.machine.step_rates(drives.folders.size());

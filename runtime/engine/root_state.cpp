@@ -1,52 +1,41 @@
 #include "runtime/engine/root_state.h"
 
-#include <charconv>
+#include "tiering/store/byte_codec.h"
 
 namespace penstock::engine {
 namespace {
 
-// The optimizer's count stands before the trainer's schedule, on a line of its own.
-constexpr std::string_view kUpdates = "updates ";
+// Of what is not counted by parameter.
+constexpr uint64_t kFixedBytes = 4096;
 
 }  // namespace
 
-RootPayload root_payload(RootState state, uint64_t step, double loss_scale, const std::string& config_hash) {
-  RootPayload payload;
-  payload.step = step;
-  payload.loss_scale = loss_scale;
-  payload.rng = std::move(state.state.rng);
-  payload.data_position = std::move(state.state.data_position);
-  payload.schedule = text(kUpdates, state.updates, '\n', state.state.schedule);
-  payload.config_hash = config_hash;
-  return payload;
+std::string encode(const EngineState& state) {
+  ByteWriter out;
+  out.put(state.updates);
+  return {reinterpret_cast<const char*>(out.bytes().data()), out.size()};
 }
 
-Status validate(const RootPayload& payload) {
-  if (payload.size_bytes() <= kPayloadBytesMax) return Status();
-  return Status(Code::kUsage,
-                text("state beside the tiles: rng ", payload.rng.size(), " B, data position ",
-                     payload.data_position.size(), " B, schedule ", payload.schedule.size(), " B, configuration ",
-                     payload.config_hash.size(), " B: a root holds ", kPayloadBytesMax, " B together"),
-                "keep seeds and counts, from which the rest is made again");
-}
-
-Result<RootState> parse_root_state(const RootPayload& payload) {
-  RootState state;
-  state.state.rng = payload.rng;
-  state.state.data_position = payload.data_position;
-  if (payload.schedule.empty() && payload.step == 0) return state;  // before the first step
-  const char* end = payload.schedule.data() + payload.schedule.size();
-  bool starts_well = payload.schedule.starts_with(kUpdates);
-  auto [after, error] =
-      std::from_chars(payload.schedule.data() + (starts_well ? kUpdates.size() : 0), end, state.updates);
-  if (!starts_well || error != std::errc() || after == end || *after != '\n') {
-    return Status(Code::kCorrupt, "store: the root's schedule is not one of this engine's");
+Result<EngineState> parse_engine_state(const RootPayload& payload) {
+  if (payload.engine_state.empty() && payload.step == 0) return EngineState();  // before the first step
+  ByteReader in(std::as_bytes(std::span(payload.engine_state)));
+  EngineState state;
+  state.updates = in.get<uint64_t>();
+  if (!in.ok() || in.left() > 0) {
+    return Status(Code::kCorrupt, text("store: the engine's state of step ", payload.step, " has ",
+                                       payload.engine_state.size(), " B, ", sizeof(uint64_t), " B expected"));
   }
   if (state.updates > payload.step) {
-    return Status(Code::kCorrupt, text("store: the root has ", state.updates, " updates in ", payload.step, " steps"));
+    return Status(Code::kCorrupt, text("store: ", state.updates, " updates in ", payload.step, " steps"));
   }
-  state.state.schedule.assign(after + 1, end);
   return state;
+}
+
+StateCapacity state_capacity_of(const Workload& workload) {
+  StateCapacity capacity;
+  capacity.engine_bytes = kFixedBytes;
+  for (const Unit& unit : workload.units) capacity.engine_bytes += unit.parameters.size() * sizeof(uint64_t);
+  return capacity;
 }
 
 }  // namespace penstock::engine

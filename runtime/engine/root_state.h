@@ -1,19 +1,23 @@
-// What the engine keeps in a root besides the trainer's own state.
+// What the engine itself keeps in a root, beside the trainer's state.
 #pragma once
 
-#include "runtime/engine/engine.h"
-#include "tiering/store/root_record.h"
+#include <string>
+
+#include "tiering/store/root_payload.h"
+#include "tiering/unit.h"
 
 namespace penstock::engine {
 
-struct RootState {
+struct EngineState {
   uint64_t updates = 0;  // steps that were not skipped: the optimizer's step count
-  StepState state;
 };
 
-RootPayload root_payload(RootState state, uint64_t step, double loss_scale, const std::string& config_hash);
-// Refuses more than a root holds.
-Status validate(const RootPayload& payload);
-Result<RootState> parse_root_state(const RootPayload& payload);
+// RootPayload::engine_state.
+std::string encode(const EngineState& state);
+// Refuses what encode() did not write, and more updates than steps.
+Result<EngineState> parse_engine_state(const RootPayload& payload);
+
+// The room that a new store of this workload gets for it: a count for every parameter.
+StateCapacity state_capacity_of(const Workload& workload);
 
 }  // namespace penstock::engine

@@ -66,8 +66,15 @@ penstock_mutant(engine_crash root_early EveryEventIsACut*/EveryStep aio/store/ro
 penstock_mutant(engine_crash rng_captured_late EngineCrashRoot runtime/engine/executor.cpp
   "parts_.store.commit(rounds_.at(ticket.step).payload,"
   "RootPayload payload = rounds_.at(ticket.step).payload;
-  payload.rng = last_payload_.rng;
+  payload.trainer_state = last_payload_.trainer_state;
   parts_.store.commit(std::move(payload),")
+
+penstock_mutant(engine_crash state_page_in_place EveryEventIsACut*/EveryStep aio/store/tile_store.cpp
+  "std::optional<uint32_t> slot = pages_.try_begin_write(number, Update::final);"
+  "const bool table = number < geometry.table_pages();
+  std::optional<uint32_t> slot = table ? pages_.try_begin_write(number, Update::final) : root.page_slots[number];"
+  "pages_.end_write({number, *slot});"
+  "if (table) pages_.end_write({number, *slot});")
 
 penstock_mutant(engine_crash groups_of_parameters_ignored EveryEventIsACut*/EveryStep runtime/engine/engine.cpp
   "begin.groups[run.group]"

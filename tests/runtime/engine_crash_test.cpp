@@ -108,7 +108,7 @@ TEST_P(EngineSingle, ACrashInsideAStepIsNamedAndACleanExitGoesOn) {
   for (size_t cut = 0; cut <= drives.events(); cut += stride()) {
     for (Unsafe unsafe : {Unsafe::chance, Unsafe::lost, Unsafe::kept}) {
       std::string wrong = world_.check(drives.after({cut, unsafe, cut}), drives.acknowledged(cut));
-      const bool named = wrong.find("overwriting the only copy of its state (space: single)") != std::string::npos;
+      const bool named = wrong.find("overwriting the only copy of its state (--space single)") != std::string::npos;
       ASSERT_TRUE(wrong.empty() || named) << "cut " << cut << " of " << drives.events() << ": " << wrong;
       (named ? torn : went_on) += 1;
     }

@@ -116,7 +116,7 @@ class Storm {
   std::string live() {
     Result<std::unique_ptr<Engine>> opened = Engine::open(world_.options);
     if (!opened.ok()) {
-      const bool torn = opened.status().message().find("(space: single)") != std::string::npos;
+      const bool torn = opened.status().message().find("(--space single)") != std::string::npos;
       lost_ = torn && world_.options.request.slots == 1;
       return lost_ || faulty_ ? "" : "open: " + opened.status().message();
     }
@@ -151,7 +151,7 @@ class Storm {
     Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
     world_.make_backend_ = backend;
     if (!engine.ok()) {
-      lost_ = engine.status().message().find("(space: single)") != std::string::npos;
+      lost_ = engine.status().message().find("(--space single)") != std::string::npos;
       return lost_ ? "" : "open: " + engine.status().message();
     }
     const uint64_t step = (*engine)->steps_done();

@@ -5,32 +5,36 @@
 namespace penstock::engine {
 namespace {
 
-TEST(RootState, ComesBackAsItWas) {
-  const RootState state{3, {.rng = "r", .data_position = "d", .schedule = "cosine\n\nof 100"}};
-  const Result<RootState> back = parse_root_state(root_payload(state, 4, 1, "hash"));
+TEST(EngineState, ComesBackAsItWas) {
+  const Result<EngineState> back = parse_engine_state({.step = 4, .engine_state = encode({.updates = 3})});
   ASSERT_TRUE(back.ok()) << back.status().message();
   EXPECT_EQ(back->updates, 3u);
-  EXPECT_EQ(back->state.rng, "r");
-  EXPECT_EQ(back->state.data_position, "d");
-  EXPECT_EQ(back->state.schedule, "cosine\n\nof 100");
 }
 
-// The next update's number would be 0, which no optimizer takes.
-TEST(RootState, RefusesMoreUpdatesThanSteps) {
-  for (uint64_t updates : {uint64_t{5}, ~uint64_t{0}}) {
-    const Result<RootState> state = parse_root_state(root_payload({updates, {}}, 4, 1, "hash"));
-    EXPECT_EQ(state.status().code(), Code::kCorrupt) << updates;
+TEST(EngineState, IsEmptyBeforeTheFirstStepOnly) {
+  EXPECT_EQ(parse_engine_state(RootPayload()).value().updates, 0u);
+  EXPECT_EQ(parse_engine_state({.step = 1}).status().code(), Code::kCorrupt);
+}
+
+TEST(EngineState, RefusesMoreUpdatesThanSteps) {
+  for (const auto& [updates, ok] : {std::pair<uint64_t, bool>{4, true}, {5, false}, {~uint64_t{0}, false}}) {
+    const Result<EngineState> state = parse_engine_state({.step = 4, .engine_state = encode({.updates = updates})});
+    EXPECT_EQ(state.ok(), ok) << updates;
   }
 }
 
-TEST(RootState, RefusesAScheduleThatIsNotTheEngines) {
-  RootPayload payload;
-  payload.step = 4;
-  for (const char* schedule :
-       {"", "cosine", "updates ", "updates 3", "updates -1\n", "updates 99999999999999999999\n"}) {
-    payload.schedule = schedule;
-    EXPECT_EQ(parse_root_state(payload).status().code(), Code::kCorrupt) << schedule;
+TEST(EngineState, RefusesStateThatIsNotTheEngines) {
+  for (const std::string& state : {std::string("x"), std::string(7, '\0'), std::string(9, '\0')}) {
+    EXPECT_EQ(parse_engine_state({.step = 4, .engine_state = state}).status().code(), Code::kCorrupt) << state.size();
   }
+}
+
+TEST(EngineState, HasRoomForACountOfEveryParameter) {
+  Workload workload;
+  workload.units.resize(3);
+  for (Unit& unit : workload.units) unit.parameters.resize(5000);
+  EXPECT_GE(state_capacity_of(workload).engine_bytes, 15000 * sizeof(uint64_t) + sizeof(uint64_t));
+  EXPECT_TRUE(state_capacity_of(workload).validate().ok());
 }
 
 }  // namespace

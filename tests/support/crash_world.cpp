@@ -67,6 +67,8 @@ std::string CrashWorld::check(uint64_t acknowledged) {
   if (!store.ok()) return "open: " + store.status().message();
   const uint64_t step = (*store)->payload().step;
   if (step < acknowledged) return text("step ", acknowledged, " was acknowledged, found step ", step);
+  if (!TrainingNumbers::of((*store)->payload()))
+    return text("opened: step ", step, ": the state beside its tiles differs");
   StoreTrainer trainer(engine, **store);
   if (std::string wrong = compare(trainer, step); !wrong.empty()) return "opened: " + wrong;
   for (uint64_t i = 0; i < 2; ++i) {

@@ -133,8 +133,10 @@ std::string EngineCrashWorld::check(const aio::RecordedDrives& drives, uint64_t 
   if (!engine.ok()) return "open: " + engine.status().message();
   const uint64_t step = (*engine)->steps_done();
   if (step < acknowledged) return text("step ", acknowledged, " was acknowledged, found step ", step);
-  const std::string rng = step == 0 ? "" : text("rng", step);
-  if ((*engine)->restored_state().rng != rng) return text("step ", step, " with ", (*engine)->restored_state().rng);
+  const std::string& state = (*engine)->restored_state();
+  if (state != EngineWorld::trainer_state(step)) {
+    return text("step ", step, " with the trainer's state '", state.substr(0, state.find('\n')), "'");
+  }
   if (std::string wrong = compare(**engine, "opened"); !wrong.empty()) return wrong;
   for (uint64_t i = 0; i < 2; ++i) {
     Result<StepReport> report = world_.step(**engine, gradient_size((*engine)->steps_done() + 1));

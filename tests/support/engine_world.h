@@ -69,6 +69,13 @@ class EngineWorld {
     });
   }
 
+  // Of every step another, on more than one page.
+  static std::string trainer_state(uint64_t step) {
+    std::string state;
+    while (step > 0 && state.size() < 6000) state += "step " + std::to_string(step) + " of the trainer\n";
+    return state;
+  }
+
   // One step of both; `size` scales the gradients.
   Result<StepReport> step(Engine& engine, float size) {
     const uint64_t number = engine.steps_done() + 1;
@@ -82,7 +89,7 @@ class EngineWorld {
           give(engine, unit, given(number, unit), [&](uint32_t mb) { return gradient(number, unit, mb, size); });
       if (!status.ok()) return status;
     }
-    return engine.step({.rng = "rng" + std::to_string(number), .data_position = "", .schedule = "s"});
+    return engine.step(trainer_state(number));
   }
   // All of a unit's gradients, or the word that there are none; nothing where it is frozen.
   Status give(Engine& engine, uint32_t unit, Given what,

@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "tiering/arithmetic/checksum.h"
 #include "tiering/store/root_record.h"
+#include "tiering/store/store_hash.h"
 
 namespace penstock {
 
-// Makes the checksum right that ends a record or a table page: over all before it, seeded with the magic it begins
+// Makes the hash right that ends a record or a page: over all before it, seeded with the magic it begins
 // with.
 inline void seal(std::span<std::byte> record) {
   const uint64_t magic = ByteReader(record).get<uint64_t>();
-  const uint64_t right = checksum(record.first(record.size() - sizeof(uint64_t)), magic);
+  const uint64_t right = store_hash(record.first(record.size() - sizeof(uint64_t)), magic);
   std::memcpy(record.last(sizeof(uint64_t)).data(), &right, sizeof(uint64_t));
 }
 
@@ -39,11 +39,11 @@ inline RootRecord random_root(std::mt19937_64& random) {
   root.sequence = 1 + random() % 1000;
   root.state = random() % 2 ? RootRecord::State::whole : RootRecord::State::torn;
   root.shape_digest = random();
-  root.table_digest = random();
+  root.pages_digest = random();
   for (uint64_t pages = random() % 50; pages > 0; --pages) root.page_slots.push_back(random() % 4);
-  root.payload = {random() % (kStepMax + 1),  static_cast<double>(random() % 65536),
-                  random_string(random, 500), random_string(random, 500),
-                  random_string(random, 500), random_string(random, 32)};
+  root.step = random() % (kStepMax + 1);
+  root.loss_scale = static_cast<double>(random() % 65536);
+  root.config_hash = random_string(random, kConfigHashBytesMax);
   return root;
 }
 

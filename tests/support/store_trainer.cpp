@@ -30,16 +30,21 @@ void TrainingNumbers::draw() {
 }
 
 RootPayload TrainingNumbers::payload() const {
-  RootPayload payload;
-  payload.step = step;
-  payload.rng.assign(reinterpret_cast<const char*>(&random), sizeof(random));
-  return payload;
+  constexpr uint64_t kCounts = 400, kWords = 2000;  // 3200 B and 16000 B: five or six pages
+  std::vector<uint64_t> counts(kCounts, step), words(kWords);
+  for (uint64_t i = 0; i < kWords; ++i) words[i] = mix((i < kWords / 2 ? random : step / 4) + i);
+  words.front() = random;
+  const auto text_of = [](const std::vector<uint64_t>& from) {
+    return std::string(reinterpret_cast<const char*>(from.data()), from.size() * sizeof(uint64_t));
+  };
+  return {.step = step, .config_hash = "training", .engine_state = text_of(counts), .trainer_state = text_of(words)};
 }
 
-TrainingNumbers TrainingNumbers::of(const RootPayload& payload) {
+std::optional<TrainingNumbers> TrainingNumbers::of(const RootPayload& payload) {
   TrainingNumbers numbers{payload.step, 0};
-  CHECK(payload.rng.size() == sizeof(numbers.random));
-  std::memcpy(&numbers.random, payload.rng.data(), sizeof(numbers.random));
+  if (payload.trainer_state.size() < sizeof(numbers.random)) return std::nullopt;
+  std::memcpy(&numbers.random, payload.trainer_state.data(), sizeof(numbers.random));
+  if (numbers.payload() != payload) return std::nullopt;
   return numbers;
 }
 
@@ -92,8 +97,14 @@ StoreTrainer::StoreTrainer(IoEngine& engine, TileStore& store, uint32_t leases)
       store_(store),
       memory_(Buffer::on_heap(slot_bytes_max(store) * leases)),
       pool_(Tier::host, memory_.bytes(), slot_bytes_max(store)),
-      numbers_(TrainingNumbers::of(store.payload())),
-      acknowledged_(numbers_.step) {}
+      acknowledged_(store.payload().step) {
+  const std::optional<TrainingNumbers> numbers = TrainingNumbers::of(store.payload());
+  if (numbers) {
+    numbers_ = *numbers;
+  } else {
+    fail(Status(Code::kCorrupt, "the state beside the tiles is not one that was written"));
+  }
+}
 
 StoreTrainer::~StoreTrainer() {
   updated_.clear();

@@ -18,8 +18,10 @@ struct TrainingNumbers {
   uint64_t random = 1;
 
   void draw();
+  // Its state takes several pages, some of which change with every step and some rarely.
   RootPayload payload() const;
-  static TrainingNumbers of(const RootPayload& payload);
+  // Nothing where a byte of the state is not as payload() makes it.
+  static std::optional<TrainingNumbers> of(const RootPayload& payload);
 };
 
 // `struck` gives bytes that only a discarded update has.

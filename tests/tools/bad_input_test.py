@@ -300,7 +300,7 @@ class BadInputOfStores(Refusals):
                 TRIED.append((f"a store larger than the drive, {space}", "update", ran.returncode, lines[-2:]))
                 self.assertEqual(ran.returncode, DOES_NOT_FIT, ran.stderr)
                 self.assertRegex(lines[-2], r"^penstock: .*/new: the store needs [0-9.]+ MiB here and [0-9.]+ MiB are free$")
-                self.assertEqual("space: single" in lines[-1], space == "double", lines[-1])
+                self.assertEqual("--space single" in lines[-1], space == "double", lines[-1])
                 self.assertEqual([path.name for path in mount.iterdir()], ["lost+found"])
 
     def test_a_store_on_a_drive_that_is_too_full_to_be_measured(self):

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <fstream>
 
 #include "aio/direct_folder.h"
@@ -7,6 +8,7 @@
 #include "tests/aio/test_files.h"
 #include "tests/support/store_shapes.h"
 #include "tests/support/store_trainer.h"
+#include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/command.h"
 
 namespace penstock::tools {
@@ -90,6 +92,40 @@ TEST_F(Checkpoint, ScrubNamesFileOffsetAndTensorOfAFlippedBit) {
   EXPECT_EQ(json["bad"][0]["file"], weight_file_);
   EXPECT_EQ(json["bad"][0]["offset_bytes"], weight_.offset_bytes);
   EXPECT_EQ(json["bad"][0]["tensor"], "h.1.attention[0..1500), h.1.mlp[0..1500) weight");
+}
+
+TEST_F(Checkpoint, LsTellsTheSizesOfTheStateBesideTheTiles) {
+  const Json json = Json::parse(run({"checkpoint", "ls", joined(), "--json"}).out);
+  const RootPayload payload = aio::TrainingNumbers{}.payload();
+  EXPECT_EQ(json["engine_state_bytes"], payload.engine_state.size());
+  EXPECT_EQ(json["trainer_state_bytes"], payload.trainer_state.size());
+}
+
+// A drive that refuses to read has lost nothing as far as anybody knows.
+TEST(CheckpointScrub, TellsWhatCouldNotBeReadFromWhatIsCorrupt) {
+  const aio::BadBlock unread{"/a/rank0.tiles", 4096, 0, "wte weight", errno_status("read 4096 B at 4096 of x", EIO)};
+  const aio::BadBlock corrupt{"/a/rank0.tiles", 8192, 0, "wte momentum", Status()};
+  const Answer refused = answer_to_scrub({.blocks = 7, .bad = {unread}}, {});
+  EXPECT_EQ(refused.verdict.code(), Code::kEnvironment);
+  EXPECT_EQ(refused.verdict.message().find("scrub: 1 of 7 blocks could not be read, the first: read 4096 B at 4096"),
+            0u)
+      << refused.verdict.message();
+  EXPECT_EQ(refused.json["unread"], 1);
+  EXPECT_EQ(refused.json["bad"][0]["what"], "unread");
+  EXPECT_NE(refused.json["bad"][0]["error"].get<std::string>().find("EIO"), std::string::npos);
+  const Answer both = answer_to_scrub({.blocks = 7, .bad = {unread, corrupt}}, {});
+  EXPECT_EQ(both.verdict.code(), Code::kComparison);
+  EXPECT_EQ(both.verdict.message(), "scrub: 1 of 7 blocks are not what was written, and 1 could not be read");
+  EXPECT_EQ(both.json["bad"][1]["what"], "corrupt");
+  EXPECT_FALSE(both.json["bad"][1].contains("error"));
+}
+
+// That a step was lost is said, and is no damage that the next run would have to mend.
+TEST(CheckpointScrub, CountsBadCopiesAndNotNotes) {
+  EXPECT_TRUE(answer_to_scrub({.blocks = 7}, {.notes = {"step 4 is lost"}}).verdict.ok());
+  const Answer bad = answer_to_scrub({.blocks = 7}, {.notes = {"a root"}, .bad_copies = 1});
+  EXPECT_EQ(bad.verdict.code(), Code::kComparison);
+  EXPECT_NE(bad.verdict.message().find("1 copies"), std::string::npos);
 }
 
 TEST_F(Checkpoint, BadInputGetsItsExitCodeAndAWayOut) {

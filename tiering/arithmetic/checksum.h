@@ -10,6 +10,13 @@
 // and finish_checksum() folds the lanes, the length and the seed into one value. Six vector operations a stripe, none
 // of them across lanes, so eight, four or two lanes at a time give the same sums.
 //
+// Why not XXH3, which the rest of a store is hashed with: the update computes two of these for every byte it moves, of
+// what it reads and of what it writes, in the loop that has the bytes in registers anyway. XXH3 reads its input in
+// another order (stripes of 64 bytes in blocks of 1024 with a step across lanes between them), and its result depends
+// on where in the input the accumulators are scrambled; planes of different element sizes, of which that loop holds a
+// few elements at a time, would have to be buffered for it or read a second time. These lanes need nothing but the
+// stripe's number.
+//
 // What it promises: a change inside one aligned 32-bit word always changes the value, and so does another seed, which
 // is therefore made of the block's place: a block read from elsewhere is not believed. (Product and sum together are
 // (low + 2^32) * (high + 1) - 2^32; with one factor fixed, no two values of the other agree modulo 2^64, and every

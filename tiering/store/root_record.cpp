@@ -7,30 +7,8 @@ namespace {
 
 constexpr uint64_t kRootMagic = 0x31544f4f524b5450;  // "PTKROOT1"
 
-void put_payload(ByteWriter& out, const RootPayload& payload) {
-  CHECK(payload.size_bytes() <= kPayloadBytesMax, "a root holds ", kPayloadBytesMax, " B of the run, not ",
-        payload.size_bytes());
-  out.put(payload.step);
-  out.put(payload.loss_scale);
-  out.put_string(payload.rng);
-  out.put_string(payload.data_position);
-  out.put_string(payload.schedule);
-  out.put_string(payload.config_hash);
-}
-
-RootPayload get_payload(ByteReader& in) {
-  RootPayload payload;
-  payload.step = in.get<uint64_t>();
-  payload.loss_scale = in.get<double>();
-  payload.rng = in.get_string();
-  payload.data_position = in.get_string();
-  payload.schedule = in.get_string();
-  payload.config_hash = in.get_string();
-  return payload;
-}
-
 void put_page_slots(ByteWriter& out, const std::vector<uint8_t>& slots) {
-  CHECK(slots.size() <= kTablePagesMax, "a root names ", kTablePagesMax, " table pages, not ", slots.size());
+  CHECK(slots.size() <= kPagesMax, "a root names at most ", kPagesMax, " pages, not ", slots.size());
   out.put(static_cast<uint32_t>(slots.size()));
   for (size_t first = 0; first < slots.size(); first += 4) {
     uint8_t four = 0;
@@ -44,7 +22,7 @@ void put_page_slots(ByteWriter& out, const std::vector<uint8_t>& slots) {
 
 bool get_page_slots(ByteReader& in, std::vector<uint8_t>& slots) {
   uint32_t count = in.get<uint32_t>();
-  if (count > kTablePagesMax) return false;
+  if (count > kPagesMax) return false;
   std::span<const std::byte> packed = in.get_bytes((count + 3) / 4);
   if (!in.ok()) return false;
   for (uint32_t page = 0; page < count; ++page) {
@@ -54,22 +32,30 @@ bool get_page_slots(ByteReader& in, std::vector<uint8_t>& slots) {
 }
 
 bool makes_sense(const RootRecord& root) {
-  const RootPayload& payload = root.payload;
-  return root.sequence > 0 && root.sequence <= kStepMax && payload.step <= kStepMax &&
-         std::isfinite(payload.loss_scale) && payload.size_bytes() <= kPayloadBytesMax;
+  return root.sequence > 0 && root.sequence <= kStepMax && root.step <= kStepMax && std::isfinite(root.loss_scale) &&
+         root.config_hash.size() <= kConfigHashBytesMax;
 }
 
 }  // namespace
 
+void RootRecord::set(const RootPayload& payload) {
+  step = payload.step;
+  loss_scale = payload.loss_scale;
+  config_hash = payload.config_hash;
+}
+
 std::vector<std::byte> RootRecord::encode() const {
+  CHECK(config_hash.size() <= kConfigHashBytesMax, "a configuration hash of ", config_hash.size(), " B");
   ByteWriter out = begin_record(kRootMagic);
   put(out, store);
   out.put(sequence);
   out.put(static_cast<uint8_t>(state));
   out.put(shape_digest);
-  out.put(table_digest);
+  out.put(pages_digest);
   put_page_slots(out, page_slots);
-  put_payload(out, payload);
+  out.put(step);
+  out.put(loss_scale);
+  out.put_string(config_hash);
   return sealed_record(std::move(out), kRootMagic);
 }
 
@@ -81,11 +67,13 @@ Result<RootRecord> RootRecord::decode(std::span<const std::byte> bytes, const st
   uint8_t state = in.get<uint8_t>();
   root.state = static_cast<State>(state);
   root.shape_digest = in.get<uint64_t>();
-  root.table_digest = in.get<uint64_t>();
+  root.pages_digest = in.get<uint64_t>();
   bool pages_fit = get_page_slots(in, root.page_slots);
-  root.payload = get_payload(in);
+  root.step = in.get<uint64_t>();
+  root.loss_scale = in.get<double>();
+  root.config_hash = in.get_string();
   if (!in.ok() || !pages_fit || state > 1 || !makes_sense(root)) {
-    return Status(Code::kCorrupt, what + ": a root record whose fields make no sense");
+    return Status(Code::kCorrupt, what + ": a root record with invalid fields");
   }
   return root;
 }

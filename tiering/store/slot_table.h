@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "tiering/status.h"
+#include "tiering/tile_map.h"
 
 namespace penstock {
 
-using TileId = uint32_t;
 constexpr uint32_t kSlotsMax = 4;
 
 struct TileSlot {

@@ -14,10 +14,9 @@ bool makes_sense(const StoreHeader& header) {
   const bool shares = std::all_of(header.shares.begin(), header.shares.end(),
                                   [](uint32_t share) { return share >= 1 && share <= kShareWhole; });
   const bool has_shape = header.shape_bytes > 0 && header.shape_bytes <= kShapeBytesMax &&
-                         header.file_bytes >= StoreLayout::shape_offset() &&
-                         header.shape_bytes <= header.file_bytes - StoreLayout::shape_offset();
+                         StoreLayout::shape_offset(1, header.shape_bytes) + header.shape_bytes <= header.file_bytes;
   return header.drive < header.drives() && header.slots >= 1 && header.slots <= kSlotsMax && shares && has_shape &&
-         header.file_bytes % kRecordBytes == 0;
+         header.state_capacity.validate().ok() && header.file_bytes % kRecordBytes == 0;
 }
 
 }  // namespace
@@ -28,6 +27,8 @@ std::vector<std::byte> StoreHeader::encode() const {
   out.put(static_cast<uint8_t>(state));
   out.put(drive);
   out.put(slots);
+  out.put(state_capacity.engine_bytes);
+  out.put(state_capacity.trainer_bytes);
   out.put(shape_bytes);
   out.put(shape_digest);
   out.put(file_bytes);
@@ -44,6 +45,8 @@ Result<StoreHeader> StoreHeader::decode(std::span<const std::byte> bytes, const 
   header.state = static_cast<State>(state);
   header.drive = in.get<uint32_t>();
   header.slots = in.get<uint32_t>();
+  header.state_capacity.engine_bytes = in.get<uint64_t>();
+  header.state_capacity.trainer_bytes = in.get<uint64_t>();
   header.shape_bytes = in.get<uint64_t>();
   header.shape_digest = in.get<uint64_t>();
   header.file_bytes = in.get<uint64_t>();
@@ -52,7 +55,7 @@ Result<StoreHeader> StoreHeader::decode(std::span<const std::byte> bytes, const 
     for (uint32_t drive = 0; drive < drives; ++drive) header.shares.push_back(in.get<uint32_t>());
   }
   if (!in.ok() || state > 1 || !makes_sense(header)) {
-    return Status(Code::kCorrupt, what + ": a store header whose fields make no sense");
+    return Status(Code::kCorrupt, what + ": a store header with invalid fields");
   }
   return header;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tiering/store/root_payload.h"
 #include "tiering/store/store_record.h"
 
 namespace penstock {
@@ -22,7 +23,8 @@ struct StoreHeader {
   uint32_t drive = 0;
   uint32_t slots = 2;
   std::vector<uint32_t> shares;  // of each drive, in ten-thousandths
-  uint64_t shape_bytes = 0;      // of its encoding
+  StateCapacity state_capacity{};
+  uint64_t shape_bytes = 0;  // of its encoding
   uint64_t shape_digest = 0;
   uint64_t file_bytes = 0;
 

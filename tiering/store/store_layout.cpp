@@ -95,10 +95,11 @@ class StoreLayout::Spreader {
   std::map<size_t, std::vector<uint64_t>> given_;
 };
 
-StoreLayout::StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares)
-    : slots_(slots), shares_(std::move(shares)), table_(std::make_shared<TableGeometry>(shape)) {
+StoreLayout::StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares, StateCapacity state)
+    : slots_(slots), shares_(std::move(shares)), table_(std::make_shared<TableGeometry>(shape, state)) {
   CHECK(slots >= 1 && slots <= kSlotsMax, slots, " slots");
-  pages_offset_ = shape_offset() + round_up(shape.encode().size(), kSegmentAlignmentBytes);
+  const uint64_t shape_bytes = shape.encode().size();
+  pages_offset_ = shape_offset(1, shape_bytes) + round_up(shape_bytes, kSegmentAlignmentBytes);
   tiles_offset_ = round_up(pages_offset_ + table_->pages() * table_->page_bytes() * page_slots(), kMiB);
 
   Spreader spreader(shares_);

@@ -2,8 +2,8 @@
 // slots and the drives' shares.
 //
 // Each drive has one file of fixed size. At its beginning, alike on every drive: header and root (each twice, apart),
-// the shape, the table pages in all their slots. Then the tiles: slot 0 of all, slot 1 of all, and so on; tiles that
-// are never updated have one slot and lie behind.
+// the shape (twice), table and state pages in all their slots. Then the tiles: slot 0 of all, slot 1 of all, and so on;
+// tiles that are never updated have one slot and lie behind.
 //
 // A tile's weight plane is one part of it and its states are another, because they are read apart. A part of
 // kSpreadBytes and more lies on all drives in their shares, so that one tile keeps all of them busy; a smaller one lies
@@ -39,8 +39,8 @@ class StoreLayout {
     uint64_t length_bytes = 0;
   };
 
-  // REQUIRES: shape.validate() is ok; 1 <= slots <= kSlotsMax.
-  StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares);
+  // REQUIRES: shape.validate() and state.validate() are ok; 1 <= slots <= kSlotsMax.
+  StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares, StateCapacity state = {});
 
   // The run [offset, offset + length) of the tile, in order of its bytes.
   std::vector<Piece> pieces(TileId tile, uint32_t slot, uint64_t offset_bytes, uint64_t length_bytes) const;
@@ -49,13 +49,17 @@ class StoreLayout {
 
   static constexpr uint64_t header_offset(uint32_t copy) { return copy * kSecondCopyBytes; }
   static constexpr uint64_t root_offset(uint64_t place) { return place * kSecondCopyBytes + kSegmentAlignmentBytes; }
+  // The first copy is where nothing of the shape need be known, the second a whole number of kSecondCopyBytes behind.
   static constexpr uint64_t shape_offset() { return 2 * kSecondCopyBytes; }
+  static constexpr uint64_t shape_offset(uint32_t copy, uint64_t shape_bytes) {
+    return shape_offset() + copy * round_up(shape_bytes, kSecondCopyBytes);
+  }
   uint64_t page_offset(uint32_t page, uint32_t slot) const;
 
   const TableGeometry& table() const { return *table_; }
   std::shared_ptr<const TableGeometry> shared_table() const { return table_; }
   uint32_t slots() const { return slots_; }
-  // Table pages are never overwritten in place, even where tiles are.
+  // Pages are never overwritten in place, even where tiles are.
   uint32_t page_slots() const { return slots_ < 2 ? 2 : slots_; }
   uint32_t drives() const { return static_cast<uint32_t>(shares_.size()); }
   const std::vector<uint32_t>& shares() const { return shares_; }

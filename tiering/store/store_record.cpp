@@ -3,11 +3,12 @@
 #include <cstdio>
 
 #include "tiering/arithmetic/checksum.h"
+#include "tiering/store/store_hash.h"
 
 namespace penstock {
 namespace {
 
-constexpr uint64_t kChecksumAt = kRecordBytes - sizeof(uint64_t);
+constexpr uint64_t kHashAt = kRecordBytes - sizeof(uint64_t);
 
 }  // namespace
 
@@ -36,27 +37,25 @@ ByteWriter begin_record(uint64_t magic) {
 }
 
 std::vector<std::byte> sealed_record(ByteWriter record, uint64_t magic) {
-  record.pad_to(kChecksumAt);
-  record.put(checksum(record.bytes(), magic));
+  record.pad_to(kHashAt);
+  record.put(store_hash(record.bytes(), magic));
   return record.take();
 }
 
 Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic, const std::string& what) {
   CHECK(bytes.size() == kRecordBytes);
-  ByteReader end(bytes.subspan(kChecksumAt));
-  ByteReader fields(bytes.first(kChecksumAt));
-  uint64_t found_magic = fields.get<uint64_t>();
-  uint32_t format = fields.get<uint32_t>();
-  if (end.get<uint64_t>() != checksum(bytes.first(kChecksumAt), magic)) {
-    if (found_magic != magic) return Status(Code::kUsage, what + ": not a penstock store");
-    return Status(Code::kCorrupt, what + ": its checksum does not match");
-  }
-  if (format != kStoreFormat) {
-    return Status(Code::kUsage,
-                  text(what, ": written in format ", format, ", this program reads format ", kStoreFormat),
-                  "open it with the version of penstock that wrote it");
-  }
-  return fields;
+  const std::span<const std::byte> content = bytes.first(kHashAt);
+  const uint64_t hash = ByteReader(bytes.subspan(kHashAt)).get<uint64_t>();
+  ByteReader fields(content);
+  if (fields.get<uint64_t>() != magic) return Status(Code::kUsage, what + ": not a penstock store record");
+  const uint32_t format = fields.get<uint32_t>();
+  // Format 1 ended with the checksum that tiles have.
+  const bool whole = hash == store_hash(content, magic) || (format == 1 && hash == checksum(content, magic));
+  if (!whole) return Status(Code::kCorrupt, what + ": its checksum does not match");
+  if (format == kStoreFormat) return fields;
+  return Status(Code::kUsage,
+                text(what, ": written in store format ", format, ", this program reads format ", kStoreFormat),
+                "open it with the version of penstock that wrote it, or make a new store with --force");
 }
 
 }  // namespace penstock

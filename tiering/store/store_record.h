@@ -1,7 +1,7 @@
 // Store records are the 4 KiB blocks that a tile store keeps about itself: the header of each drive and the roots.
 //
-// In every version of the format a record begins with an eight-byte magic and the version, and ends with the checksum
-// of all before it, seeded with the magic. So a record of another version can be told from a damaged one.
+// In every version of the format a record begins with an eight-byte magic and the version, and ends with a hash of
+// all before it, seeded with the magic. So a record of another version can be told from a damaged one.
 #pragma once
 
 #include <array>
@@ -16,7 +16,8 @@
 namespace penstock {
 
 constexpr uint64_t kRecordBytes = 4096;
-constexpr uint32_t kStoreFormat = 1;
+// 2: state pages, two copies of the shape, XXH3.
+constexpr uint32_t kStoreFormat = 2;
 
 // Random, given when a store is made; every record and page carries it.
 using StoreId = std::array<uint64_t, 2>;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "tiering/arithmetic/checksum.h"
 #include "tiering/store/byte_codec.h"
+#include "tiering/store/store_hash.h"
 
 namespace penstock {
 namespace {
@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kPlanesMax = 16;
 // Of all tiles together, so that their bytes in every slot can be counted.
 constexpr uint64_t kElementsMax = uint64_t{1} << 48;
+constexpr uint64_t kShapeSeed = 0x3145504148534b50;  // "PKSHAPE1"
 constexpr uint8_t kDtypes = 5;
 constexpr uint8_t kRoles = 8;
 
@@ -81,7 +82,7 @@ StoreShape::Tile get_tile(ByteReader& in) {
   return tile;
 }
 
-Status nonsense(const std::string& what) { return Status(Code::kCorrupt, "store shape: " + what); }
+Status invalid(const std::string& what) { return Status(Code::kCorrupt, "store shape: invalid: " + what); }
 
 bool is_known(const Plane& plane) {
   return static_cast<uint8_t>(plane.role) < kRoles && static_cast<uint8_t>(plane.dtype) < kDtypes;
@@ -125,31 +126,31 @@ uint64_t StoreShape::parameter_elements() const {
 }
 
 Status StoreShape::validate() const {
-  if (tiles.empty() || tiles.size() > std::numeric_limits<TileId>::max()) return nonsense(text(tiles.size(), " tiles"));
-  if (rank >= ranks) return nonsense(text("rank ", rank, " of ", ranks));
+  if (tiles.empty() || tiles.size() > std::numeric_limits<TileId>::max()) return invalid(text(tiles.size(), " tiles"));
+  if (rank >= ranks) return invalid(text("rank ", rank, " of ", ranks));
   for (const auto& [planes, updated] : kinds) {
-    if (planes.empty() || planes.size() > kPlanesMax) return nonsense(text("a tile of ", planes.size(), " planes"));
-    if (!std::all_of(planes.begin(), planes.end(), is_known)) return nonsense("a plane of an unknown role or type");
+    if (planes.empty() || planes.size() > kPlanesMax) return invalid(text("a tile of ", planes.size(), " planes"));
+    if (!std::all_of(planes.begin(), planes.end(), is_known)) return invalid("a plane of an unknown role or type");
   }
   uint64_t elements = 0;
   for (const Tile& tile : tiles) {
-    if (tile.unit >= units.size() || tile.kind >= kinds.size()) return nonsense("a tile of no known unit or kind");
+    if (tile.unit >= units.size() || tile.kind >= kinds.size()) return invalid("a tile of no known unit or kind");
     if (tile.elements == 0 || !is_run(tile.first_element, tile.elements)) {
-      return nonsense(text("a tile of ", tile.elements, " elements at ", tile.first_element));
+      return invalid(text("a tile of ", tile.elements, " elements at ", tile.first_element));
     }
     elements += tile.elements;
-    if (elements > kElementsMax) return nonsense(text("more than ", kElementsMax, " elements"));
+    if (elements > kElementsMax) return invalid(text("more than ", kElementsMax, " elements"));
   }
   uint64_t of_units = 0;
   for (uint64_t of_unit : unit_elements(*this)) {
     of_units += of_unit;
-    if (of_units > kElementsMax) return nonsense(text("units of more than ", kElementsMax, " elements"));
+    if (of_units > kElementsMax) return invalid(text("units of more than ", kElementsMax, " elements"));
   }
   for (const Unit& unit : units) {
-    if (unit.name.empty()) return nonsense("a unit without a name");
+    if (unit.name.empty()) return invalid("a unit without a name");
     for (const Parameter& parameter : unit.parameters) {
       if (parameter.elements > 0 && is_run(parameter.first_element, parameter.elements)) continue;
-      return nonsense(text("a parameter of ", parameter.elements, " elements at ", parameter.first_element));
+      return invalid(text("a parameter of ", parameter.elements, " elements at ", parameter.first_element));
     }
   }
   if (const size_t bytes = encode().size(); bytes > kShapeBytesMax) {
@@ -161,7 +162,7 @@ Status StoreShape::validate() const {
   return Status();
 }
 
-uint64_t StoreShape::digest() const { return checksum(encode(), kBlockElements); }
+uint64_t StoreShape::digest() const { return store_hash(encode(), kShapeSeed); }
 
 std::string StoreShape::first_difference(const StoreShape& there) const {
   if (ranks != there.ranks || rank != there.rank) {
@@ -208,7 +209,7 @@ Result<StoreShape> StoreShape::decode(std::span<const std::byte> bytes) {
   uint32_t tiles = in.get<uint32_t>();
   for (uint32_t i = 0; i < tiles && in.ok(); ++i) shape.tiles.push_back(get_tile(in));
   if (!in.ok() || in.left() > 0) {
-    return nonsense(text("its ", bytes.size(), " B are none, or end in the middle of a field"));
+    return invalid(text("its ", bytes.size(), " B end too early, too late or in the middle of a field"));
   }
   PENSTOCK_TRY(shape.validate());
   return shape;

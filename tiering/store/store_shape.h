@@ -16,7 +16,6 @@
 
 namespace penstock {
 
-using TileId = uint32_t;
 // Of a shape's encoding: ten million tiles. Whoever opens a store takes several times as much memory.
 constexpr uint64_t kShapeBytesMax = 256 * kMiB;
 

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "aio/direct_folder.h"
-#include "aio/store/store_parts.h"
 #include "cpu_optim/checksum.h"
 #include "tools/system/words.h"
 
@@ -66,10 +65,12 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
   return stores;
 }
 
-std::vector<std::string> InspectedStores::notes() const {
-  std::vector<std::string> all;
+aio::OpenReport InspectedStores::report() const {
+  aio::OpenReport all;
   for (const auto& store : ranks_) {
-    for (const std::string& note : store->open_report().notes) all.push_back(note);
+    const aio::OpenReport& one = store->open_report();
+    all.notes.insert(all.notes.end(), one.notes.begin(), one.notes.end());
+    all.bad_copies += one.bad_copies;
   }
   return all;
 }

@@ -8,6 +8,7 @@
 #include "aio/host_arena.h"
 #include "aio/make_engine.h"
 #include "aio/store/tile_store.h"
+#include "tools/penstock/verb.h"
 
 namespace penstock::tools {
 
@@ -21,7 +22,8 @@ class InspectedStores {
   const std::vector<std::unique_ptr<aio::TileStore>>& ranks() const { return ranks_; }
   // For scrubbing.
   std::span<std::byte> memory() const { return memory_; }
-  std::vector<std::string> notes() const;
+  // Of all of them together.
+  aio::OpenReport report() const;
 
  private:
   std::unique_ptr<IoEngine> engine_;
@@ -29,5 +31,8 @@ class InspectedStores {
   std::span<std::byte> memory_;
   std::vector<std::unique_ptr<aio::TileStore>> ranks_;
 };
+
+// What `checkpoint scrub` answers: corrupt blocks are a failed comparison, unread ones alone a matter of the drive.
+Answer answer_to_scrub(const aio::ScrubReport& report, const aio::OpenReport& opened);
 
 }  // namespace penstock::tools

@@ -23,6 +23,7 @@ Result<Answer> list(const std::vector<std::string>& paths) {
     tiles += store->shape().tiles.size();
   }
   const aio::TileStore& first = *stores->ranks().front();
+  const RootPayload& payload = first.payload();
   const uint64_t step = step_of(*stores);
   Answer answer;
   answer.json = {{"step", step},
@@ -34,13 +35,16 @@ Result<Answer> list(const std::vector<std::string>& paths) {
                  {"slots", first.layout().slots()},
                  {"units", first.shape().units.size()},
                  {"tiles", tiles},
-                 {"remarks", stores->notes()}};
-  TextTable table({"step", "parameters", "bytes", "ranks", "drives", "slots", "units", "tiles"});
+                 {"engine_state_bytes", payload.engine_state.size()},
+                 {"trainer_state_bytes", payload.trainer_state.size()},
+                 {"remarks", stores->report().notes}};
+  TextTable table(
+      {"step", "parameters", "bytes", "ranks", "drives", "slots", "units", "tiles", "engine state", "trainer state"});
   table.add({text(step), text(parameters), bytes_text(bytes), text(stores->ranks().size()),
-             text(first.layout().drives()), text(first.layout().slots()), text(first.shape().units.size()),
-             text(tiles)});
+             text(first.layout().drives()), text(first.layout().slots()), text(first.shape().units.size()), text(tiles),
+             bytes_text(payload.engine_state.size()), bytes_text(payload.trainer_state.size())});
   answer.text = table.str();
-  for (const std::string& note : stores->notes()) answer.text += note + "\n";
+  for (const std::string& note : stores->report().notes) answer.text += note + "\n";
   return answer;
 }
 

@@ -6,15 +6,25 @@
 namespace penstock::tools {
 namespace {
 
-Status verdict_of(uint64_t blocks, size_t bad, size_t notes) {
-  if (bad > 0) {
-    return Status(Code::kComparison, text("scrub: ", bad, " of ", blocks, " blocks are not what was written"),
-                  "restore the store from an export; the drive may be failing");
-  }
-  if (notes > 0) {
+Status verdict_of(const aio::ScrubReport& report, uint32_t bad_copies) {
+  const uint64_t unread = report.unread(), corrupt = report.bad.size() - unread;
+  if (corrupt > 0) {
     return Status(Code::kComparison,
-                  text("scrub: every block is good, but ", notes, " copies of roots or tables are not"),
-                  "the next run that opens the store sets them right; the drive may be failing");
+                  text("scrub: ", corrupt, " of ", report.blocks, " blocks are not what was written",
+                       unread > 0 ? text(", and ", unread, " could not be read") : ""),
+                  "put back a copy of the store's files, or make a new store with --force; the drive may be failing");
+  }
+  if (unread > 0) {
+    return Status(Code::kEnvironment,
+                  text("scrub: ", unread, " of ", report.blocks,
+                       " blocks could not be read, the first: ", report.bad.front().unread.message()),
+                  "look into the kernel's log (dmesg) and at the drive, then scrub again");
+  }
+  if (bad_copies > 0) {
+    return Status(Code::kComparison,
+                  text("scrub: every block is good, but ", bad_copies,
+                       " copies of headers, descriptions, pages or roots are not"),
+                  "the next run that opens the store restores them; the drive may be failing");
   }
   return Status();
 }
@@ -22,41 +32,50 @@ Status verdict_of(uint64_t blocks, size_t bad, size_t notes) {
 Result<Answer> scrub(Session& session, const std::vector<std::string>& paths) {
   PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open(paths));
   const auto ranks = static_cast<double>(stores->ranks().size());
-  uint64_t blocks = 0, rank = 0;
-  std::vector<aio::BadBlock> bad;
+  uint64_t rank = 0;
+  aio::ScrubReport all;
   for (const auto& store : stores->ranks()) {
     auto progress = [&](double share) {
       session.progress.update((static_cast<double>(rank) + share) / ranks, "scrub");
       return check_interrupted();
     };
     PENSTOCK_TRY_ASSIGN(report, store->scrub(stores->memory(), progress));
-    blocks += report.blocks;
-    bad.insert(bad.end(), report.bad.begin(), report.bad.end());
+    all.blocks += report.blocks;
+    all.bad.insert(all.bad.end(), report.bad.begin(), report.bad.end());
     ++rank;
   }
-  const std::vector<std::string> notes = stores->notes();
-  Answer answer;
-  answer.json = {{"blocks", blocks}, {"bad", Json::array()}, {"remarks", notes}};
-  TextTable table({"file", "offset", "tensor"});
-  for (const aio::BadBlock& block : bad) {
-    answer.json["bad"].push_back(
-        {{"file", block.file}, {"offset_bytes", block.offset_bytes}, {"tensor", block.tensor}});
-    table.add({block.file, text(block.offset_bytes), block.tensor});
-  }
-  answer.text = bad.empty() ? text(blocks, " blocks, all as they were written\n") : table.str();
-  for (const std::string& note : notes) answer.text += note + "\n";
-  answer.verdict = verdict_of(blocks, bad.size(), notes.size());
-  return answer;
+  return answer_to_scrub(all, stores->report());
 }
 
 }  // namespace
+
+Answer answer_to_scrub(const aio::ScrubReport& report, const aio::OpenReport& opened) {
+  Answer answer;
+  answer.json = {
+      {"blocks", report.blocks}, {"bad", Json::array()}, {"unread", report.unread()}, {"remarks", opened.notes}};
+  TextTable table({"file", "offset", "tensor", "what"});
+  for (const aio::BadBlock& block : report.bad) {
+    const bool corrupt = block.unread.ok();
+    answer.json["bad"].push_back({{"file", block.file},
+                                  {"offset_bytes", block.offset_bytes},
+                                  {"tensor", block.tensor},
+                                  {"what", corrupt ? "corrupt" : "unread"}});
+    if (!corrupt) answer.json["bad"].back()["error"] = block.unread.message();
+    table.add({block.file, text(block.offset_bytes), block.tensor, corrupt ? "corrupt" : "unread"});
+  }
+  answer.text = report.bad.empty() ? text(report.blocks, " blocks, all as they were written\n") : table.str();
+  for (const std::string& note : opened.notes) answer.text += note + "\n";
+  answer.verdict = verdict_of(report, opened.bad_copies);
+  return answer;
+}
 
 Verb checkpoint_scrub_verb() {
   auto paths = std::make_shared<std::vector<std::string>>();
   return {"checkpoint scrub",
           "Verify every block of a store",
           "Reads everything that the newest step consists of and compares each block of 65536 elements with its\n"
-          "checksum. Names file, offset and tensor of each that differs. Changes nothing.",
+          "checksum. Names file, offset and tensor of each that differs (corrupt) or that the drive refuses to read\n"
+          "(unread). Changes nothing.",
           {{"penstock checkpoint scrub /mnt/nvme0/run", "Verify a store on one drive"}},
           [paths](Options& options) -> Action {
             options.paths("PATH", *paths, 1,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "aio/store/tile_store.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/update/profiled_machine.h"
@@ -51,7 +52,7 @@ Result<MachineProfile> machine_of(Session& session, const std::string& path, con
 bool has_store(const std::vector<std::string>& folders) {
   return std::any_of(folders.begin(), folders.end(), [](const std::string& folder) {
     std::error_code unknown;
-    return std::filesystem::exists(folder + "/rank0.tiles", unknown) || unknown;
+    return std::filesystem::exists(folder + "/" + aio::store_file_name(0), unknown) || unknown;
   });
 }
 

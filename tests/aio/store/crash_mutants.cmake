@@ -89,8 +89,41 @@ penstock_mutant(crash unconfirmed_tile_published EveryEventIsACut tiering/store/
 
 penstock_mutant(crash rng_captured_late EveryEventIsACut tests/support/store_trainer.cpp
   "store_.commit(*std::exchange(held_, std::nullopt),"
-  "held_->rng = numbers_.payload().rng;
+  "held_->trainer_state = numbers_.payload().trainer_state;
   store_.commit(*std::exchange(held_, std::nullopt),")
+
+# The state beside the tiles, in pages of its own.
+penstock_mutant(crash state_page_in_place EveryEventIsACut*/1drives aio/store/tile_store.cpp
+  "std::optional<uint32_t> slot = pages_.try_begin_write(number, Update::final);"
+  "const bool table = number < geometry.table_pages();
+  std::optional<uint32_t> slot = table ? pages_.try_begin_write(number, Update::final) : root.page_slots[number];"
+  "pages_.end_write({number, *slot});"
+  "if (table) pages_.end_write({number, *slot});")
+
+penstock_mutant(crash state_page_forgotten EveryEventIsACut aio/store/tile_store.cpp
+  "  pages_.seal();
+  return placed;"
+  "  pages_.seal();
+  std::erase_if(placed, [&](const auto& page) { return page.number >= geometry.table_pages(); });
+  return placed;")
+
+penstock_mutant(crash state_of_the_step_before EveryEventIsACut aio/store/tile_store.cpp
+  "encode_state(*payload_under_way_,"
+  "encode_state(parts_->payload,")
+
+# The last page, which is one of the state's, is written beside the root instead of before it.
+penstock_mutant(crash root_before_the_state_page EveryEventIsACut*/1drives aio/store/root_writer.cpp
+  "for (size_t i = 0; i < page_offsets_.size(); ++i) {
+      bool goes_on"
+  "for (size_t i = 0; i + 1 < page_offsets_.size(); ++i) {
+      bool goes_on"
+  "void RootWriter::write_root() {"
+  "void RootWriter::write_root() {
+  const uint64_t size = layout_.table().page_bytes(), last = page_offsets_.size() - 1;
+  for (const auto& file : files_) {
+    const Extent extent{file.get(), page_offsets_[last], last * size, size};
+    Transfer unawaited = engine_.write({&extent, 1}, Lease::over(Tier::host, bytes_.bytes()), IoEngine::kWhenever);
+  }")
 
 # Beyond the protocol's eight: what a killed process leaves is not durable until the next one has flushed it.
 penstock_mutant(crash opened_without_flush WhatAKilledProcessLeft aio/store/store_recover.cpp

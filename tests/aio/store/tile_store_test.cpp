@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/store_records.h"
 #include "tests/support/store_world.h"
 
 namespace penstock::aio {
@@ -58,6 +59,69 @@ TEST(TileStore, CountsPagesAndRootsAsLessThanAHundredthOfTheTiles) {
   EXPECT_EQ(counters.commits, 5u);
   EXPECT_EQ(counters.root_bytes, 5 * 2 * kRecordBytes);
   EXPECT_LT(counters.page_bytes + counters.root_bytes, tile_bytes / 100);
+}
+
+Status commit(StoreWorld& world, TileStore& store, RootPayload payload) {
+  std::optional<Status> verdict;
+  store.commit(std::move(payload), [&](Status outcome) { verdict = std::move(outcome); });
+  world.engine().wait_until([&] { return verdict.has_value(); });
+  return *verdict;
+}
+
+TEST(TileStore, KeepsTheStateBesideTheTiles) {
+  StoreWorld world(2);
+  CreateOptions options;
+  options.state_capacity = {.engine_bytes = 80000, .trainer_bytes = kTrainerStateBytesMax};
+  ASSERT_TRUE(world.create(twelve_tiles(), options).ok());
+  std::mt19937_64 random(1);
+  RootPayload last;
+  for (uint64_t step = 1; step <= 5; ++step) {
+    Result<std::unique_ptr<TileStore>> store = world.open();
+    ASSERT_TRUE(store.ok()) << store.status().message();
+    if (step > 1) {
+      ASSERT_EQ((*store)->payload(), last);
+    }
+    EXPECT_EQ((*store)->state_capacity(), options.state_capacity);
+    last = {.step = step,
+            .loss_scale = 0.5 * static_cast<double>(step),
+            .config_hash = "hash",
+            .engine_state = random_string(random, 80000),
+            .trainer_state = random_string(random, kTrainerStateBytesMax)};
+    ASSERT_TRUE(commit(world, **store, last).ok());
+    EXPECT_EQ((*store)->payload(), last);
+  }
+}
+
+TEST(TileStore, WritesOnlyThePagesOfTheStateThatHaveChanged) {
+  StoreWorld world(2);
+  ASSERT_TRUE(world.create(twelve_tiles()).ok());
+  Result<std::unique_ptr<TileStore>> store = world.open();
+  RootPayload payload{.step = 1, .trainer_state = std::string(kTrainerStateBytesMax, 't')};
+  ASSERT_TRUE(commit(world, **store, payload).ok());
+  const uint64_t before = (*store)->counters().page_bytes;
+  payload.step = 2;
+  ASSERT_TRUE(commit(world, **store, payload).ok());
+  EXPECT_EQ((*store)->counters().page_bytes, before) << "the step alone stands in the root";
+  payload.trainer_state.back() = 'x';
+  ASSERT_TRUE(commit(world, **store, payload).ok());
+  EXPECT_EQ((*store)->counters().page_bytes, before + 2 * 4096) << "one page on each drive";
+}
+
+TEST(TileStore, RefusesMoreStateThanItHasRoomForAndGoesOn) {
+  StoreWorld world(1);
+  CreateOptions options;
+  options.state_capacity = {.engine_bytes = 3200, .trainer_bytes = 16000};
+  ASSERT_TRUE(world.create(twelve_tiles(), options).ok());
+  Result<std::unique_ptr<TileStore>> store = world.open();
+  const Status refused = commit(world, **store, {.step = 1, .trainer_state = std::string(16001, 't')});
+  EXPECT_EQ(refused.code(), Code::kUsage);
+  EXPECT_EQ(refused.message(), "commit: trainer state: 16001 B needed, 16000 B available in the store");
+  EXPECT_TRUE(commit(world, **store, {.step = 1, .trainer_state = std::string(16000, 't')}).ok());
+  options.state_capacity.engine_bytes = 3199;
+  options.existing = CreateOptions::Existing::replace;
+  store->reset();
+  EXPECT_EQ(world.create(twelve_tiles(), options).message(),
+            "engine state: 3200 B needed, 3199 B available in the store");
 }
 
 TEST(TileStore, ReadsAnyRangeOfATile) {

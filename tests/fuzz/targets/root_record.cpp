@@ -14,8 +14,8 @@ std::vector<Bytes> seeds() {
   }
   RootRecord full;
   full.sequence = 1;
-  full.page_slots.assign(kTablePagesMax, 3);
-  full.payload.rng.assign(kPayloadBytesMax, 'x');
+  full.page_slots.assign(kPagesMax, 3);
+  full.config_hash.assign(kConfigHashBytesMax, 'x');
   all.push_back(fields_of(full.encode()));
   return all;
 }
@@ -27,7 +27,7 @@ std::string run(std::span<const std::byte> input) {
   const Result<RootRecord> root = RootRecord::decode(record, "root");
   if (!root.ok()) return "";
   if (*root != *root) return "is not what it is";
-  if (root->page_slots.size() > kTablePagesMax || root->payload.size_bytes() > kPayloadBytesMax) return "is too long";
+  if (root->page_slots.size() > kPagesMax || root->config_hash.size() > kConfigHashBytesMax) return "is too long";
   // What the store does with the newest root: the next one has the next number.
   RootRecord next = *root;
   next.sequence += 1;

@@ -29,7 +29,7 @@ std::vector<Bytes> seeds() {
 // What the layout makes of the shares and slots of a header: every byte of every tile lies on some drive, in its file.
 std::string lay_out(const StoreHeader& header) {
   static const StoreShape shape = small_shape(2, 5 * kBlockElements, 16 * kBlockElements);
-  const StoreLayout layout(shape, header.slots, header.shares);
+  const StoreLayout layout(shape, header.slots, header.shares, header.state_capacity);
   for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
     uint64_t bytes = 0;
     for (const auto& piece : layout.pieces(tile, layout.slots_of(tile) - 1, 0, layout.tile_bytes(tile))) {
@@ -51,9 +51,9 @@ std::string run(std::span<const std::byte> input) {
   const bool shares_make_sense = std::all_of(header->shares.begin(), header->shares.end(),
                                              [](uint32_t share) { return share >= 1 && share <= kShareWhole; });
   if (!shares_make_sense) return "a share of nothing, or of more than all";
-  if (header->shape_bytes == 0 || header->shape_bytes + StoreLayout::shape_offset() > header->file_bytes) {
-    return "a shape that the file has no place for";
-  }
+  const uint64_t shape_end = StoreLayout::shape_offset(1, header->shape_bytes) + header->shape_bytes;
+  if (header->shape_bytes == 0 || shape_end > header->file_bytes) return "a shape that the file has no place for";
+  if (!header->state_capacity.validate().ok()) return "room for more state than any store has";
   if (std::string wrong = lay_out(*header); !wrong.empty()) return wrong;
   const Result<StoreHeader> again = StoreHeader::decode(header->encode(), "header");
   return again.ok() && *again == *header ? "" : "written again it is another";

@@ -36,8 +36,8 @@ World& world() {
 }
 
 // An input is a list of changes to the files: where, how far into it, how many bytes, the bytes.
-enum class Area : uint8_t { header, root, shape, page, tile, length };
-constexpr uint8_t kAreas = 6, kSecondCopy = 0x10, kBothCopies = 0x20, kSecondDrive = 0x40, kAllDrives = 0x80;
+enum class Area : uint8_t { header, root, shape, page, tile, length, state };
+constexpr uint8_t kAreas = 7, kSecondCopy = 0x10, kBothCopies = 0x20, kSecondDrive = 0x40, kAllDrives = 0x80;
 
 uint64_t offset_of(Area area, uint32_t copy) {
   switch (area) {
@@ -47,6 +47,8 @@ uint64_t offset_of(Area area, uint32_t copy) {
       return StoreLayout::root_offset(copy);
     case Area::page:
       return world().layout().page_offset(0, copy);
+    case Area::state:
+      return world().layout().page_offset(world().layout().table().table_pages(), copy);
     case Area::tile:
       return world().layout().pieces(copy, 0, 0, kSegmentAlignmentBytes).front().file_offset_bytes;
     default:
@@ -95,10 +97,17 @@ void set_digests(MemoryFile::Bytes& file) {
     const std::span<std::byte> place = part(file, StoreLayout::root_offset(copy), kRecordBytes);
     if (place.empty()) continue;
     Result<RootRecord> root = RootRecord::decode(place, "root");
-    if (!root.ok() || root->page_slots.size() != 1 || root->page_slots[0] > 1) continue;
+    if (!root.ok()) continue;
     if (shape_digest != 0) root->shape_digest = shape_digest;
-    const std::span<std::byte> page = part(file, offset_of(Area::page, root->page_slots[0]), kSegmentAlignmentBytes);
-    if (!page.empty()) root->table_digest = table_digest(std::vector<uint64_t>{TablePage::checksum_of(page)});
+    const StoreLayout layout = world().layout();
+    std::vector<uint64_t> hashes;
+    for (uint32_t number = 0; number < root->page_slots.size() && number < layout.table().pages(); ++number) {
+      if (root->page_slots[number] > 1) break;
+      const uint64_t offset = layout.page_offset(number, root->page_slots[number]);
+      const std::span<std::byte> page = part(file, offset, kSegmentAlignmentBytes);
+      if (!page.empty()) hashes.push_back(TablePage::hash_of(page));
+    }
+    root->pages_digest = pages_digest(hashes);
     const Bytes bytes = root->encode();
     std::copy(bytes.begin(), bytes.end(), place.begin());
   }
@@ -106,7 +115,7 @@ void set_digests(MemoryFile::Bytes& file) {
 
 void set_right(MemoryFile::Bytes& file) {
   for (uint32_t copy = 0; copy < 2; ++copy) {
-    for (const Area area : {Area::header, Area::root, Area::page}) {
+    for (const Area area : {Area::header, Area::root, Area::page, Area::state}) {
       const std::span<std::byte> record = part(file, offset_of(area, copy), kRecordBytes);
       if (!record.empty()) seal(record);
     }
@@ -139,13 +148,14 @@ std::vector<Bytes> seeds() {
                            {Area::shape, 0, 250},
                            {Area::shape, tiles_at, tiles_bytes},
                            {Area::page, 0, 200},
+                           {Area::state, 52, 100},
                            {Area::tile, 0, 40}};
   for (const auto& [area, into, length] : fields) {
     for (const uint8_t which : {uint8_t{0}, kBothCopies, uint8_t{kBothCopies | kSecondDrive},
                                 uint8_t{kBothCopies | kAllDrives}, uint8_t{kSecondCopy | kAllDrives}}) {
       const uint32_t drive = which & kSecondDrive ? 1 : 0, copy = which & kSecondCopy ? 1 : 0;
       const std::span<std::byte> there = part(world().image[drive], offset_of(area, copy) + into, length);
-      const bool alike = area != Area::page && area != Area::tile;
+      const bool alike = area != Area::page && area != Area::tile && area != Area::state;
       if (alike || !(which & kBothCopies)) all.push_back(change_of(area, which, into, there));
     }
   }
@@ -183,11 +193,10 @@ std::string go_on(StoreWorld& drives) {
   Result<std::unique_ptr<TileStore>> store = drives.open();
   if (!store.ok()) return "opened and then refused: " + store.status().message();
   RootPayload payload = (*store)->payload();
-  payload.rng = "next";
+  payload.trainer_state = "next";
   const Result<ScrubReport> report = (*store)->scrub(drives.memory());
   if (!report.ok()) return "scrubbing: " + report.status().message();
   if (std::string wrong = outside_of_its_file(**store); !wrong.empty()) return wrong;
-  if (payload.size_bytes() > kPayloadBytesMax) return "";
   std::optional<Status> committed;
   (*store)->commit(payload, [&](Status outcome) { committed = std::move(outcome); });
   drives.engine().wait_until([&] { return committed.has_value(); });

@@ -19,11 +19,11 @@ const std::shared_ptr<const TableGeometry>& geometry() {
 
 std::vector<Bytes> seeds() {
   TileTable table(geometry());
-  std::vector<Bytes> all{TablePage{{1, 2}, 3, 4, {}}.encode(kSegmentAlignmentBytes),
-                         TablePage{{1, 2}, 0, 9, std::vector<uint64_t>(700, 5)}.encode(2 * kSegmentAlignmentBytes)};
+  std::vector<Bytes> all{TablePage{{1, 2}, 3, 4, 4, {}}.encode(kSegmentAlignmentBytes),
+                         TablePage{{1, 2}, 0, 9, 8, std::vector<uint64_t>(700, 5)}.encode(2 * kSegmentAlignmentBytes)};
   for (uint32_t number = 0; number < geometry()->pages(); ++number) {
     const std::span<const uint64_t> words = table.page_words(number);
-    all.push_back(TablePage{{1, 2}, number, 1, {words.begin(), words.end()}}.encode(geometry()->page_bytes()));
+    all.push_back(TablePage{{1, 2}, number, 1, 0, {words.begin(), words.end()}}.encode(geometry()->page_bytes()));
   }
   return all;
 }
@@ -42,7 +42,7 @@ std::string run(std::span<const std::byte> input) {
   }
   const Result<TablePage> again = TablePage::decode(page->encode(bytes.size()), "page");
   const bool same = again.ok() && again->number == page->number && again->store == page->store &&
-                    again->sequence == page->sequence && again->words == page->words;
+                    again->sequence == page->sequence && again->step == page->step && again->words == page->words;
   return same ? "" : "written again it is another";
 }
 

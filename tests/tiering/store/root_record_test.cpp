@@ -25,18 +25,18 @@ TEST(RootRecord, ComesBackAsItWas) {
   }
 }
 
-TEST(RootRecord, HoldsTheMostPagesAndTheLargestPayloadAtOnce) {
+TEST(RootRecord, HoldsTheMostPagesAndTheLongestConfigurationHashAtOnce) {
   RootRecord root;
   root.sequence = 1;
-  root.page_slots.assign(kTablePagesMax, 3);
-  root.payload.rng.assign(kPayloadBytesMax, 'x');
+  root.page_slots.assign(kPagesMax, 3);
+  root.config_hash.assign(kConfigHashBytesMax, 'x');
   EXPECT_EQ(*RootRecord::decode(root.encode(), "root"), root);
 }
 
 TEST(RootRecord, RefusesEveryBitFlip) {
   RootRecord root;
   root.sequence = 7;
-  root.payload.rng = "seed";
+  root.config_hash = "seed";
   std::vector<std::byte> bytes = root.encode();
   for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     bytes[bit / 8] ^= std::byte{1} << (bit % 8);
@@ -59,8 +59,8 @@ TEST(RootRecord, SurvivesAnyFieldsUnderARightChecksum) {
       ++refused;
       continue;
     }
-    ASSERT_LE(root->page_slots.size(), kTablePagesMax) << "seed " << seed;
-    ASSERT_EQ(RootRecord::decode(root->encode(), "root")->payload.size_bytes(), root->payload.size_bytes());
+    ASSERT_LE(root->page_slots.size(), kPagesMax) << "seed " << seed;
+    ASSERT_EQ(RootRecord::decode(root->encode(), "root")->config_hash, root->config_hash);
   }
   EXPECT_GT(refused, 1000u);
 }
@@ -68,15 +68,15 @@ TEST(RootRecord, SurvivesAnyFieldsUnderARightChecksum) {
 TEST(RootRecord, RefusesNumbersThatHaveNoNext) {
   RootRecord root;
   root.sequence = kStepMax;
-  root.payload.step = kStepMax;
+  root.step = kStepMax;
   EXPECT_TRUE(RootRecord::decode(root.encode(), "root").ok());
   for (uint64_t beyond : {kStepMax + 1, ~uint64_t{0}}) {
     root.sequence = beyond;
     EXPECT_EQ(RootRecord::decode(root.encode(), "root").status().code(), Code::kCorrupt) << beyond;
     root.sequence = 1;
-    root.payload.step = beyond;
+    root.step = beyond;
     EXPECT_EQ(RootRecord::decode(root.encode(), "root").status().code(), Code::kCorrupt) << beyond;
-    root.payload.step = 0;
+    root.step = 0;
   }
 }
 
@@ -85,7 +85,7 @@ TEST(RootRecord, RefusesALossScaleThatIsNoNumber) {
   RootRecord root;
   root.sequence = 1;
   for (double scale : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-    root.payload.loss_scale = scale;
+    root.loss_scale = scale;
     EXPECT_EQ(RootRecord::decode(root.encode(), "root").status().code(), Code::kCorrupt) << scale;
   }
 }
@@ -130,14 +130,15 @@ TEST(StoreRecord, TellsAnotherVersionFromADamagedOneAndFromAStranger) {
   Result<StoreHeader> read = StoreHeader::decode(other_version, "a.tiles: store header");
   ASSERT_FALSE(read.ok());
   EXPECT_EQ(read.status().code(), Code::kUsage);
-  EXPECT_NE(read.status().message().find("written in format 9, this program reads format 1"), std::string::npos);
+  EXPECT_NE(read.status().message().find("written in store format 9, this program reads format 2"), std::string::npos);
 
   std::vector<std::byte> rotted = header.encode();
   rotted[100] ^= std::byte{1};
   EXPECT_EQ(StoreHeader::decode(rotted, "header").status().code(), Code::kCorrupt);
 
   std::vector<std::byte> stranger(kRecordBytes, std::byte{7});
-  EXPECT_NE(StoreHeader::decode(stranger, "x").status().message().find("not a penstock store"), std::string::npos);
+  EXPECT_NE(StoreHeader::decode(stranger, "x").status().message().find("not a penstock store record"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ TEST(TableGeometry, CoversEveryTileWithPages) {
     for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
       ASSERT_EQ(geometry.checksums(tile), checksum_count(shape, tile)) << "seed " << seed;
       ASSERT_LE(geometry.first_page(tile), geometry.last_page(tile));
-      ASSERT_LT(geometry.last_page(tile), geometry.pages());
+      ASSERT_LT(geometry.last_page(tile), geometry.table_pages());
     }
-    ASSERT_LE(geometry.pages() * geometry.words_per_page(), geometry.words() + geometry.words_per_page());
+    ASSERT_LE(geometry.table_pages() * geometry.words_per_page(), geometry.words() + geometry.words_per_page());
   }
 }
 
@@ -37,7 +37,7 @@ TEST(TableGeometry, TakesLongerPagesForALargerModel) {
   const uint64_t elements = uint64_t{16} << 20;
   for (uint64_t tile = 0; tile < 12000; ++tile) shape.tiles.push_back({0, 0, tile * elements, elements});
   TableGeometry geometry(shape);
-  EXPECT_LE(geometry.pages(), kTablePagesMax);
+  EXPECT_LE(geometry.pages(), kPagesMax);
   EXPECT_GT(geometry.page_bytes(), kSegmentAlignmentBytes);
   double share = static_cast<double>(geometry.pages() * geometry.page_bytes()) /
                  static_cast<double>(shape.layout(0).size_bytes * shape.tiles.size());
@@ -58,7 +58,7 @@ TEST(TileTable, KeepsEveryTilesWordsThroughItsPages) {
     }
     for (uint32_t number = 0; number < geometry->pages(); ++number) {
       std::span<const uint64_t> words = table.page_words(number);
-      TablePage page{{1, 2}, number, 5, {words.begin(), words.end()}};
+      TablePage page{{1, 2}, number, 5, 4, {words.begin(), words.end()}};
       Result<TablePage> back = TablePage::decode(page.encode(geometry->page_bytes()), "page");
       ASSERT_TRUE(back.ok()) << back.status().message();
       ASSERT_EQ(back->number, number);
@@ -72,7 +72,7 @@ TEST(TileTable, KeepsEveryTilesWordsThroughItsPages) {
 }
 
 TEST(TablePage, RefusesDamage) {
-  TablePage page{{1, 2}, 3, 4, {5, 6, 7}};
+  TablePage page{{1, 2}, 3, 4, 4, {5, 6, 7}};
   std::vector<std::byte> good = page.encode(4096);
   for (uint64_t seed = 1; seed <= 20000; ++seed) {
     std::mt19937_64 random(seed);
@@ -85,7 +85,7 @@ TEST(TablePage, RefusesDamage) {
 
 // No table has one, and a sanitizer minds what is copied from it.
 TEST(TablePage, MayBeWithoutWords) {
-  const Result<TablePage> page = TablePage::decode(TablePage{{1, 2}, 3, 4, {}}.encode(4096), "page");
+  const Result<TablePage> page = TablePage::decode(TablePage{{1, 2}, 3, 4, 4, {}}.encode(4096), "page");
   ASSERT_TRUE(page.ok()) << page.status().message();
   EXPECT_TRUE(page->words.empty());
 }
@@ -96,13 +96,13 @@ TEST(TablePage, IsNotReadFromFewerBytesThanAPageHas) {
   }
 }
 
-TEST(TableDigest, DependsOnEveryPageAndTheirOrder) {
+TEST(PagesDigest, DependsOnEveryPageAndTheirOrder) {
   std::vector<uint64_t> pages = {1, 2, 3};
-  uint64_t digest = table_digest(pages);
+  uint64_t digest = pages_digest(pages);
   std::swap(pages[0], pages[2]);
-  EXPECT_NE(table_digest(pages), digest);
+  EXPECT_NE(pages_digest(pages), digest);
   pages = {1, 2, 4};
-  EXPECT_NE(table_digest(pages), digest);
+  EXPECT_NE(pages_digest(pages), digest);
 }
 
 }  // namespace
