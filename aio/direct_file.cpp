@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "aio/drive_info.h"
+#include "aio/windowed_io.h"
 
 namespace penstock::aio {
 namespace {
@@ -280,33 +281,21 @@ Status DirectFile::try_direct(Access access, bool may_write) {
 }
 
 Status write_once(const File& file, IoEngine& engine, BufferPool& pool, const Fill& fill) {
-  Status refusal;
-  uint64_t under_way = 0;
-  uint64_t offset_bytes = 0;
-  while (offset_bytes < file.size_bytes() && refusal.ok()) {
-    std::optional<Lease> lease = pool.try_lease();
-    if (!lease) {
-      CHECK(under_way > 0, "no buffer is free to write ", file.path(), " with");
-      engine.wait(std::chrono::hours(1));
-      continue;
-    }
-    const uint64_t length_bytes = std::min(lease->size_bytes(), file.size_bytes() - offset_bytes);
-    const std::span<std::byte> block = lease->bytes().first(length_bytes);
+  WindowedIo windowed(engine, pool);
+  for (uint64_t offset_bytes = 0; offset_bytes < file.size_bytes();) {
+    PENSTOCK_TRY_ASSIGN(window, windowed.free_window());
+    const uint64_t length_bytes = std::min(window.size_bytes(), file.size_bytes() - offset_bytes);
+    const std::span<std::byte> block = window.bytes().first(length_bytes);
     if (fill) {
       fill(offset_bytes, block);
     } else {
       std::memset(block.data(), 0, block.size());
     }
     const Extent extent{&file, offset_bytes, 0, length_bytes};
-    ++under_way;
-    engine.write({&extent, 1}, *std::move(lease), IoEngine::kWhenever).then([&](Result<Lease> end) {
-      --under_way;
-      if (!end.ok() && refusal.ok()) refusal = end.status();
-    });
+    windowed.write({&extent, 1}, std::move(window));
     offset_bytes += length_bytes;
   }
-  engine.wait_until([&] { return under_way == 0; });
-  PENSTOCK_TRY(refusal);
+  PENSTOCK_TRY(windowed.finish());
   return engine.flush(file).wait().status();
 }
 

@@ -8,6 +8,7 @@
 
 #include "aio/store/store_parts.h"
 #include "aio/store/tile_chunks.h"
+#include "aio/windowed_io.h"
 #include "tiering/check.h"
 
 namespace penstock::aio {
@@ -77,7 +78,8 @@ class Creation {
         options_(options),
         store_(random_store_id()),
         table_(layout.shared_table()),
-        pool_(Tier::host, options.memory, kChunkBytes) {
+        pool_(Tier::host, options.memory, kChunkBytes),
+        windowed_(engine, pool_) {
     CHECK(pool_.pieces() > 0, "making a store takes at least ", kChunkBytes, " B of memory");
   }
 
@@ -120,25 +122,20 @@ class Creation {
   }
 
   Status write_tiles(const FillTile& fill) {
-    Status status;
-    for (TileId tile = 0; tile < shape_.tiles.size() && status.ok() && refused_.ok(); ++tile) {
+    for (TileId tile = 0; tile < shape_.tiles.size(); ++tile) {
       table_.set(tile, 0, std::vector<uint64_t>(layout_.table().checksums(tile)));
-      for (const TileChunk& chunk : chunks_of(shape_, tile)) {
-        if (status.ok() && refused_.ok()) status = add_chunk(chunk, fill);
-      }
+      for (const TileChunk& chunk : chunks_of(shape_, tile)) PENSTOCK_TRY(add_chunk(chunk, fill));
     }
     write_batch();
-    engine_.wait_until([this] { return pool_.pieces_free() == pool_.pieces(); });
-    return status.ok() ? refused_ : status;
+    return windowed_.finish();
   }
 
   // Planes of small tiles are written together: a drive is slower at many small requests.
   Status add_chunk(const TileChunk& chunk, const FillTile& fill) {
     if (batch_bytes_ + chunk.padded_bytes() > kChunkBytes) write_batch();
     if (!batch_) {
-      engine_.poll();
-      engine_.wait_until([this] { return pool_.pieces_free() > 0; });
-      batch_ = pool_.try_lease();
+      PENSTOCK_TRY_ASSIGN(window, windowed_.free_window());
+      batch_ = std::move(window);
     }
     std::span<std::byte> bytes = batch_->bytes().subspan(batch_bytes_, chunk.padded_bytes());
     PENSTOCK_TRY(fill(chunk.tile, chunk.plane, chunk.plane_offset_bytes, bytes.first(chunk.length_bytes)));
@@ -168,10 +165,7 @@ class Creation {
 
   void write_batch() {
     if (!batch_) return;
-    engine_.write(batch_extents_, *std::exchange(batch_, std::nullopt), IoEngine::kWhenever)
-        .then([this](Result<Lease> written) {
-          if (!written.ok() && refused_.ok()) refused_ = written.status();
-        });
+    windowed_.write(batch_extents_, *std::exchange(batch_, std::nullopt));
     batch_extents_.clear();
     batch_bytes_ = 0;
   }
@@ -211,11 +205,11 @@ class Creation {
   StoreFiles files_;
   TileTable table_;
   BufferPool pool_;
+  WindowedIo windowed_;
   // Chunks that are filled and not yet written.
   std::optional<Lease> batch_;
   std::vector<Extent> batch_extents_;
   uint64_t batch_bytes_ = 0;
-  Status refused_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "aio/store/store_parts.h"
 #include "aio/store/tile_chunks.h"
+#include "aio/windowed_io.h"
 #include "tiering/check.h"
 
 namespace penstock::aio {
@@ -18,18 +19,17 @@ class Verification {
         layout_(parts.layout),
         table_(table),
         checksum_(checksum),
-        pool_(Tier::host, memory, kChunkBytes) {
+        pool_(Tier::host, memory, kChunkBytes),
+        windowed_(engine, pool_) {
     CHECK(pool_.pieces() > 0, "verifying takes at least ", kChunkBytes, " B of memory");
   }
 
   Result<ScrubReport> run(const ScrubProgress& progress) {
-    Status asked;
-    for (TileId tile = 0; tile < shape_.tiles.size() && asked.ok(); ++tile) {
-      for (const TileChunk& chunk : chunks_of(shape_, tile)) start(chunk);
-      if (progress) asked = progress(static_cast<double>(tile) / static_cast<double>(shape_.tiles.size()));
+    for (TileId tile = 0; tile < shape_.tiles.size(); ++tile) {
+      for (const TileChunk& chunk : chunks_of(shape_, tile)) PENSTOCK_TRY(read(chunk));
+      if (progress) PENSTOCK_TRY(progress(static_cast<double>(tile) / static_cast<double>(shape_.tiles.size())));
     }
-    engine_.wait_until([&] { return pool_.pieces_free() == pool_.pieces(); });
-    PENSTOCK_TRY(asked);
+    PENSTOCK_TRY(windowed_.finish());
     for (const TileChunk& chunk : unreadable_) {
       if (progress) PENSTOCK_TRY(progress(1));
       compare_block_by_block(chunk);
@@ -43,17 +43,19 @@ class Verification {
  private:
   TileSlot slot_of(TileId tile) const { return {tile, static_cast<uint32_t>(table_.slot(tile))}; }
 
-  void start(const TileChunk& chunk) {
-    engine_.wait_until([&] { return pool_.pieces_free() > 0; });
-    std::vector<Extent> extents =
+  Status read(const TileChunk& chunk) {
+    PENSTOCK_TRY_ASSIGN(window, windowed_.free_window());
+    const std::vector<Extent> extents =
         extents_of(layout_, files_, slot_of(chunk.tile), chunk.tile_offset_bytes, chunk.padded_bytes());
-    engine_.read(extents, *pool_.try_lease(), IoEngine::kWhenever).then([this, chunk](Result<Lease> read) {
+    windowed_.read(extents, std::move(window), [this, chunk](Result<Lease> read) {
       if (read.ok()) {
         compare(chunk, read->bytes());
       } else {
         unreadable_.push_back(chunk);
       }
+      return Status();
     });
+    return Status();
   }
 
   void compare(const TileChunk& chunk, std::span<std::byte> bytes) {
@@ -93,6 +95,7 @@ class Verification {
   const TileTable& table_;
   const ChecksumFunction checksum_;
   BufferPool pool_;
+  WindowedIo windowed_;
   std::vector<TileChunk> unreadable_;
   ScrubReport report_;
 };

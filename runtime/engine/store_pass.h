@@ -1,5 +1,5 @@
-// StorePass goes through tiles of a store outside of steps: reads them into windows, some ahead, hands them on in
-// order, and writes them back where asked to. Blocks the decision thread until all is done.
+// StorePass goes through tiles of a store outside of steps: reads them into windows, some ahead, hands them on in the
+// order of the visits, and writes them back where asked to. Blocks the decision thread until all is done.
 #pragma once
 
 #include <deque>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "aio/store/tile_store.h"
+#include "aio/windowed_io.h"
 #include "runtime/engine/moved.h"
 #include "tiering/buffer.h"
-#include "tiering/transfer.h"
 
 namespace penstock::engine {
 
@@ -28,33 +28,30 @@ class StorePass {
   // REQUIRES: nothing else is under way, and a window is free.
   StorePass(IoEngine& io, aio::TileStore& store, BufferPool& windows) : io_(io), store_(store), windows_(windows) {}
 
+  // REQUIRES: called once.
   Status run(std::span<const Visit> visits, const Use& use, Then then);
   Moved moved() const { return moved_; }
 
  private:
   struct Arriving {
     Visit visit;
-    std::optional<aio::TileStore::Reading> reading;
-    std::optional<Transfer> transfer;
-    Lease window = {};  // where nothing is read
-  };
-  struct Leaving {
-    TileSlot place;
-    std::vector<uint64_t> checksums;
-    Transfer transfer;
+    std::optional<aio::TileStore::Reading> reading;  // nothing where nothing is read
+    std::optional<Result<Lease>> window;             // once it has ended
   };
 
-  Status go(std::span<const Visit> visits, const Use& use, Then then);
-  Status begin_read(const Visit& visit, Lease window);
-  Result<Lease> end_read(Arriving arriving);
-  Status begin_write(uint32_t tile, Lease window);
-  Status end_oldest_write();
+  Status begin(const Visit& visit, Lease window);
+  // Of those that have arrived, the ones whose turn it is. All of them are ended, whatever one of them returns.
+  Status hand_on_arrived();
+  Status end(Arriving arrived);
+  Status write(uint32_t tile, Lease window);
 
   IoEngine& io_;
   aio::TileStore& store_;
   BufferPool& windows_;
-  std::deque<Arriving> arriving_;
-  std::deque<Leaving> leaving_;
+  Use use_;
+  Then then_ = Then::forget;
+  aio::WindowedIo* windowed_ = nullptr;  // while run() runs
+  std::deque<Arriving> arriving_;        // in the order of the visits
   Moved moved_;
 };
 
