@@ -109,6 +109,7 @@ class Creation {
                        .slots = layout_.slots(),
                        .shares = layout_.shares(),
                        .state_capacity = options_.state_capacity,
+                       .weights = options_.weights,
                        .shape_bytes = shape_.encode().size(),
                        .shape_digest = shape_.digest(),
                        .file_bytes = 0};
@@ -145,22 +146,10 @@ class Creation {
     });
     for (const Extent& extent :
          extents_of(layout_, files_, {chunk.tile, 0}, chunk.tile_offset_bytes, bytes.size(), batch_bytes_)) {
-      append(extent);
+      append(batch_extents_, extent);
     }
     batch_bytes_ += bytes.size();
     return Status();
-  }
-
-  void append(const Extent& extent) {
-    if (!batch_extents_.empty()) {
-      Extent& last = batch_extents_.back();
-      if (extent.file == last.file && extent.offset_bytes == last.offset_bytes + last.length_bytes &&
-          extent.lease_offset_bytes == last.lease_offset_bytes + last.length_bytes) {
-        last.length_bytes += extent.length_bytes;
-        return;
-      }
-    }
-    batch_extents_.push_back(extent);
   }
 
   void write_batch() {
@@ -229,7 +218,7 @@ Status TileStore::create(IoEngine& engine, DriveFolders folders, const StoreShap
   PENSTOCK_TRY(options.state_capacity.validate());
   PENSTOCK_TRY(options.payload.validate(options.state_capacity));
   const StoreLayout layout(shape, options.slots, shares_of(options.rates, static_cast<uint32_t>(folders.size())),
-                           options.state_capacity);
+                           options.state_capacity, options.weights);
   const std::string name = store_file_name(shape.rank);
   {
     StoreFiles replaced;

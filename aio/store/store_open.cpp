@@ -252,7 +252,7 @@ Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders fo
                        ", its files have ", bytes_text(bytes)),
                   kRestore);
   }
-  StoreLayout layout(shape, header.slots, header.shares, header.state_capacity);
+  StoreLayout layout(shape, header.slots, header.shares, header.state_capacity, header.weights);
   Repairs repairs;
   StoreFiles files;
   for (Found& found : all) {
@@ -269,7 +269,7 @@ Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders fo
   auto parts = std::make_unique<StoreParts>(
       StoreParts{std::move(files), header, std::move(shape), layout, {}, {}, TileTable(layout.shared_table()), {}, {}});
   PENSTOCK_TRY(recover_root(engine, *parts, options, repairs));
-  if (options.access == OpenOptions::Access::run) PENSTOCK_TRY(repairs.carry_out(engine, parts->files));
+  if (options.purpose == OpenOptions::Purpose::run) PENSTOCK_TRY(repairs.carry_out(engine, parts->files));
   parts->report = repairs.report();
   return parts;
 }

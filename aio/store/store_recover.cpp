@@ -384,7 +384,7 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   const std::vector<RootCopy> copies = read_root_copies(engine, parts);
   const std::vector<RootRecord> roots = candidates_of(copies);
   const std::string where = parts.files.front()->path();
-  const bool runs = options.access == OpenOptions::Access::run;
+  const bool runs = options.purpose == OpenOptions::Purpose::run;
   if (runs) PENSTOCK_TRY(newest_may_be_unread(copies, roots, parts.files));
   if (roots.empty()) {
     return Status(Code::kCorrupt, text(where, ": no root can be read on any drive: ", copies.front().why),

@@ -33,16 +33,29 @@ void for_each_block(const StoreShape& shape, const TileChunk& chunk, std::span<s
 std::vector<Extent> extents_of(const StoreLayout& layout, const StoreFiles& files, TileSlot place,
                                uint64_t offset_bytes, uint64_t length_bytes, uint64_t lease_offset_bytes) {
   std::vector<Extent> extents;
-  for (const StoreLayout::Piece& piece : layout.pieces(place.tile, place.slot, offset_bytes, length_bytes)) {
+  for (const StoreLayout::FileRange& piece : layout.file_ranges(place.tile, place.slot, offset_bytes, length_bytes)) {
     extents.push_back({files[piece.drive].get(), piece.file_offset_bytes,
                        lease_offset_bytes + (piece.tile_offset_bytes - offset_bytes), piece.length_bytes});
   }
   return extents;
 }
 
+void append(std::vector<Extent>& extents, const Extent& extent) {
+  if (!extents.empty()) {
+    Extent& last = extents.back();
+    if (extent.file == last.file && extent.offset_bytes == last.offset_bytes + last.length_bytes &&
+        extent.lease_offset_bytes == last.lease_offset_bytes + last.length_bytes) {
+      last.length_bytes += extent.length_bytes;
+      return;
+    }
+  }
+  extents.push_back(extent);
+}
+
 BlockPlace place_of(const StoreLayout& layout, const StoreFiles& files, TileSlot slot, const TileBlock& block) {
   const uint64_t first_sector = round_down(block.offset_bytes, kSegmentAlignmentBytes);
-  const StoreLayout::Piece piece = layout.pieces(slot.tile, slot.slot, first_sector, kSegmentAlignmentBytes).front();
+  const StoreLayout::FileRange piece =
+      layout.file_ranges(slot.tile, slot.slot, first_sector, kSegmentAlignmentBytes).front();
   return {files[piece.drive]->path(), piece.file_offset_bytes + (block.offset_bytes - first_sector)};
 }
 

@@ -41,6 +41,10 @@ void for_each_block(const StoreShape& shape, const TileChunk& chunk, std::span<s
 std::vector<Extent> extents_of(const StoreLayout& layout, const StoreFiles& files, TileSlot place,
                                uint64_t offset_bytes, uint64_t length_bytes, uint64_t lease_offset_bytes = 0);
 
+// Adds an extent, joined to the last one where it goes on in the same file and in the lease: what lies together is
+// asked for together.
+void append(std::vector<Extent>& extents, const Extent& extent);
+
 // The sectors of a file in which a block of a tile begins.
 struct BlockPlace {
   std::string file;

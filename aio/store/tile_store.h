@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "aio/direct_file.h"
 #include "aio/drive_folder.h"
 #include "aio/store/commit_barriers.h"
 #include "aio/store/root_writer.h"
@@ -49,8 +50,10 @@ struct CreateOptions {
   uint32_t slots = 2;
   // The drives' measured rates, one for each folder; empty means equal. Tiles are spread in these shares.
   std::vector<double> rates;
-  // What is done about a store, whole or half-created, that is there already.
-  enum class Existing { refuse, replace } existing = Existing::refuse;
+  using Existing = aio::Existing;
+  Existing existing = Existing::refuse;  // what is done about a store, whole or half-created, that is there already
+  // What forward's reads and the updates' writes are fastest with on these drives.
+  WeightPlacement weights = kDefaultWeightPlacement;
   // The room for the state beside the tiles, for as long as the store lives.
   StateCapacity state_capacity;
   RootPayload payload;  // of the state before the first step
@@ -77,7 +80,7 @@ using ScrubProgress = std::function<Status(double share)>;
 struct OpenOptions {
   // inspect writes nothing, not even repairs, and takes the newest root there is: also one that is in doubt, or that
   // `space: single` has left torn.
-  enum class Access { run, inspect } access = Access::run;
+  enum class Purpose { run, inspect } purpose = Purpose::run;
   uint32_t rank = 0;
   // What the caller means to find; null: whatever is there.
   const StoreShape* expected_shape = nullptr;

@@ -31,7 +31,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   core->drives_.io->register_memory(core->memory_->bytes());
   PENSTOCK_TRY_ASSIGN(
       spill, SpillFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
-                              *core->plan_));
+                              *core->plan_, core->store_->shape().rank));
   core->spill_ = std::move(spill);
   const cpu_optim::UpdateWorkersOptions workers{.threads = options.update_threads, .cpus = {}};
   PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateWorkers::make(workers));

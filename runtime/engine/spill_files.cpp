@@ -4,11 +4,11 @@
 
 namespace penstock::engine {
 
-constexpr const char* kName = "gradients.scratch";
+SpillFiles::SpillFiles(uint32_t rank) : name_(text("rank", rank, ".gradients.scratch")) {}
 
 Result<std::unique_ptr<SpillFiles>> SpillFiles::make(aio::DriveFolders folders, const std::vector<double>& weights,
-                                                     const Plan& plan) {
-  auto spill = std::make_unique<SpillFiles>();
+                                                     const Plan& plan, uint32_t rank) {
+  auto spill = std::make_unique<SpillFiles>(rank);
   spill->folders_.assign(folders.begin(), folders.end());
   spill->places_.resize(plan.tiles.size());
   std::vector<uint64_t> used(folders.size(), 0);
@@ -27,10 +27,10 @@ Result<std::unique_ptr<SpillFiles>> SpillFiles::make(aio::DriveFolders folders, 
     used[best] += bytes;
   }
   for (size_t drive = 0; drive < folders.size(); ++drive) {
-    PENSTOCK_TRY(folders[drive]->remove_file(kName));
+    PENSTOCK_TRY(folders[drive]->remove_file(spill->name_));
     spill->files_.push_back(nullptr);
     if (used[drive] == 0) continue;
-    PENSTOCK_TRY_ASSIGN(file, folders[drive]->create_file(kName, used[drive]));
+    PENSTOCK_TRY_ASSIGN(file, folders[drive]->create_file(spill->name_, used[drive]));
     spill->files_.back() = std::move(file);
   }
   for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) {
@@ -43,7 +43,7 @@ SpillFiles::~SpillFiles() {
   for (size_t drive = 0; drive < files_.size(); ++drive) {
     if (!files_[drive]) continue;
     files_[drive].reset();
-    (void)folders_[drive]->remove_file(kName);  // what stays behind is removed by the next run
+    (void)folders_[drive]->remove_file(name_);  // what stays behind is removed by the next run
   }
 }
 

@@ -51,7 +51,7 @@ class EngineFaults : public testing::TestWithParam<EngineCrashSetting> {
 TEST_P(EngineFaults, EndTheStepWithAMessageAndLeaveTheStoreIntact) {
   Watchdog watchdog(std::chrono::seconds(500), "a step on failing drives");
   // A move's refusal names file, offset and length; a flush has no more than its file.
-  const std::regex of_move("(read|write) [0-9]+ B at [0-9]+ of /drive[0-9]/(rank0.tiles|gradients.scratch).*");
+  const std::regex of_move("(read|write) [0-9]+ B at [0-9]+ of /drive[0-9]/(rank0.tiles|rank0.gradients.scratch).*");
   std::set<std::string> struck;  // "read rank0.tiles"
   for (Kind kind : {Kind{"eio", Fault::eio, 0.004, "EIO"}, Kind{"enospc", Fault::enospc, 0.006, "ENOSPC"},
                     Kind{"torn", Fault::torn_write, 0.006, "EIO"}, Kind{"flush", Fault::failed_flush, 0.03, "EIO"}}) {
@@ -78,7 +78,7 @@ TEST_P(EngineFaults, EndTheStepWithAMessageAndLeaveTheStoreIntact) {
     }
     EXPECT_GT(failed, seeds() / 4) << kind.name;
   }
-  for (const char* phase : {"read rank0.tiles", "write rank0.tiles", "write gradients.scratch"}) {
+  for (const char* phase : {"read rank0.tiles", "write rank0.tiles", "write rank0.gradients.scratch"}) {
     EXPECT_TRUE(struck.contains(phase)) << phase;
   }
 }

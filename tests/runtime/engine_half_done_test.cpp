@@ -97,7 +97,7 @@ class EngineHalfDone : public testing::TestWithParam<Rest> {
     EXPECT_GT(failures, 0);
   }
 
-  static constexpr const char* kFile = "rank0.tiles";
+  inline static const std::string kFile = aio::store_file_name(0);
   std::atomic<int64_t> until_failure_ = 0;  // requests; 0: none fails
   EngineWorld world_;
   std::vector<aio::MemoryFile::Bytes> image_;

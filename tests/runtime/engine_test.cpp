@@ -163,8 +163,8 @@ TEST(Engine, SpillsMoreGradientsToTheFasterDrive) {
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   const uint64_t gradient_bytes = kBlockElements * 2;
-  EXPECT_EQ(world.folder(0).bytes("gradients.scratch").size(), 30 * gradient_bytes);
-  EXPECT_EQ(world.folder(1).bytes("gradients.scratch").size(), 10 * gradient_bytes);
+  EXPECT_EQ(world.folder(0).bytes("rank0.gradients.scratch").size(), 30 * gradient_bytes);
+  EXPECT_EQ(world.folder(1).bytes("rank0.gradients.scratch").size(), 10 * gradient_bytes);
 }
 
 TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {

@@ -20,6 +20,7 @@ std::string CrashWorld::create(uint64_t seed, uint64_t requests) {
   Buffer memory = Buffer::on_heap(2 * kChunkBytes);
   CreateOptions options;
   options.slots = setting_.slots;
+  options.weights = setting_.weights;
   options.memory = memory.bytes();
   options.payload = TrainingNumbers{}.payload();
   auto engine = std::make_unique<QueuedIoEngine>(drives_.make_backend(seed, requests));

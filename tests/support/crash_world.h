@@ -16,6 +16,7 @@ struct CrashSetting {
   uint32_t drives = 3;
   uint32_t slots = 2;
   uint64_t every = 1;
+  WeightPlacement weights = kDefaultWeightPlacement;
 };
 
 class CrashWorld {

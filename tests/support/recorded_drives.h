@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "aio/store/tile_store.h"
 #include "tests/support/crash_image.h"
 #include "tests/support/memory_folder.h"
 
@@ -13,7 +14,7 @@ namespace penstock::aio {
 
 class RecordedDrives {
  public:
-  static constexpr const char* kFile = "rank0.tiles";
+  inline static const std::string kFile = store_file_name(0);
   static constexpr uint64_t kNeverKilled = ~uint64_t{0};
 
   // `images`: what each drive's store file holds when the log begins. The files are there after put_files() only.

@@ -15,7 +15,7 @@ namespace penstock::aio {
 
 class StoreWorld {
  public:
-  static constexpr const char* kFile = "rank0.tiles";
+  inline static const std::string kFile = store_file_name(0);
 
   explicit StoreWorld(uint32_t drives)
       : memory_(Buffer::on_heap(4 * kChunkBytes)), engine_(std::make_unique<MemoryBackend>()) {

@@ -16,7 +16,8 @@ bool makes_sense(const StoreHeader& header) {
   const bool has_shape = header.shape_bytes > 0 && header.shape_bytes <= kShapeBytesMax &&
                          StoreLayout::shape_offset(1, header.shape_bytes) + header.shape_bytes <= header.file_bytes;
   return header.drive < header.drives() && header.slots >= 1 && header.slots <= kSlotsMax && shares && has_shape &&
-         header.state_capacity.validate().ok() && header.file_bytes % kRecordBytes == 0;
+         header.state_capacity.validate().ok() && header.weights <= WeightPlacement::by_unit &&
+         header.file_bytes % kRecordBytes == 0;
 }
 
 }  // namespace
@@ -29,6 +30,7 @@ std::vector<std::byte> StoreHeader::encode() const {
   out.put(slots);
   out.put(state_capacity.engine_bytes);
   out.put(state_capacity.trainer_bytes);
+  out.put(static_cast<uint8_t>(weights));
   out.put(shape_bytes);
   out.put(shape_digest);
   out.put(file_bytes);
@@ -47,6 +49,7 @@ Result<StoreHeader> StoreHeader::decode(std::span<const std::byte> bytes, const 
   header.slots = in.get<uint32_t>();
   header.state_capacity.engine_bytes = in.get<uint64_t>();
   header.state_capacity.trainer_bytes = in.get<uint64_t>();
+  header.weights = static_cast<WeightPlacement>(in.get<uint8_t>());
   header.shape_bytes = in.get<uint64_t>();
   header.shape_digest = in.get<uint64_t>();
   header.file_bytes = in.get<uint64_t>();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tiering/store/root_payload.h"
+#include "tiering/store/store_layout.h"
 #include "tiering/store/store_record.h"
 
 namespace penstock {
@@ -24,6 +25,7 @@ struct StoreHeader {
   uint32_t slots = 2;
   std::vector<uint32_t> shares;  // of each drive, in ten-thousandths
   StateCapacity state_capacity{};
+  WeightPlacement weights = kDefaultWeightPlacement;
   uint64_t shape_bytes = 0;  // of its encoding
   uint64_t shape_digest = 0;
   uint64_t file_bytes = 0;

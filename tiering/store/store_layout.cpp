@@ -10,8 +10,8 @@
 namespace penstock {
 namespace {
 
-// Runs of a spread part are whole multiples of this, so that no drive gets crumbs.
-constexpr uint64_t kRunBytes = 128 * kKiB;
+// Ranges of a spread part are whole multiples of this, so that no drive gets crumbs.
+constexpr uint64_t kGrainBytes = 128 * kKiB;
 
 struct Part {
   uint64_t offset_bytes;
@@ -29,8 +29,8 @@ std::vector<Part> parts_of(const TileLayout& layout) {
   return parts;
 }
 
-bool continues(const StoreLayout::Piece& before, const StoreLayout::Piece& piece) {
-  return before.drive == piece.drive && before.file_offset_bytes + before.length_bytes == piece.file_offset_bytes;
+bool continues(const StoreLayout::FileRange& before, const StoreLayout::FileRange& range) {
+  return before.drive == range.drive && before.file_offset_bytes + before.length_bytes == range.file_offset_bytes;
 }
 
 }  // namespace
@@ -52,17 +52,18 @@ uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots) {
   return sum;
 }
 
-// Hands out runs on the drives so that the totals follow the shares, for the weights and for the states by themselves.
+// Hands out ranges on the drives so that the totals follow the shares, for the weights and for the states by
+// themselves.
 class StoreLayout::Spreader {
  public:
   explicit Spreader(const std::vector<uint32_t>& shares) : shares_(shares) {}
 
-  void place(const Part& part, size_t family, std::vector<uint64_t>& region_bytes, std::vector<Run>& runs) {
+  void place(const Part& part, size_t family, std::vector<uint64_t>& region_bytes, std::vector<RegionRange>& ranges) {
     std::vector<uint64_t>& given = given_[family];
     given.resize(shares_.size(), 0);
     uint64_t offset_bytes = part.offset_bytes, left_bytes = part.length_bytes;
     std::vector<uint64_t> lengths(shares_.size(), 0);
-    const uint64_t grain = part.length_bytes < kSpreadBytes ? part.length_bytes : kRunBytes;
+    const uint64_t grain = part.length_bytes < kSpreadBytes ? part.length_bytes : kGrainBytes;
     while (left_bytes > 0) {
       uint64_t take = std::min(grain, left_bytes);
       uint32_t drive = furthest_below(given);
@@ -72,7 +73,7 @@ class StoreLayout::Spreader {
     }
     for (uint32_t drive = 0; drive < shares_.size(); ++drive) {
       if (lengths[drive] == 0) continue;
-      runs.push_back({drive, region_bytes[drive], offset_bytes, lengths[drive]});
+      ranges.push_back({drive, region_bytes[drive], offset_bytes, lengths[drive]});
       region_bytes[drive] += lengths[drive];
       offset_bytes += lengths[drive];
     }
@@ -95,7 +96,8 @@ class StoreLayout::Spreader {
   std::map<size_t, std::vector<uint64_t>> given_;
 };
 
-StoreLayout::StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares, StateCapacity state)
+StoreLayout::StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares, StateCapacity state,
+                         WeightPlacement weights)
     : slots_(slots), shares_(std::move(shares)), table_(std::make_shared<TableGeometry>(shape, state)) {
   CHECK(slots >= 1 && slots <= kSlotsMax, slots, " slots");
   const uint64_t shape_bytes = shape.encode().size();
@@ -105,43 +107,61 @@ StoreLayout::StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<ui
   Spreader spreader(shares_);
   region_bytes_.assign(drives(), 0);
   std::vector<uint64_t> frozen_bytes(drives(), 0);
-  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
-    TileLayout layout = shape.layout(tile);
-    const bool updated = shape.kind(tile).updated;
-    TilePlace place{layout.size_bytes, updated, static_cast<uint32_t>(runs_.size()), 0};
-    std::vector<Part> parts = parts_of(layout);
-    for (size_t family = 0; family < parts.size(); ++family) {
-      spreader.place(parts[family], family, updated ? region_bytes_ : frozen_bytes, runs_);
+  const auto tiles = static_cast<TileId>(shape.tiles.size());
+  // Parts [from, to) of one tile after another.
+  const auto place = [&](TileId first, TileId end, size_t from, size_t to) {
+    for (TileId tile = first; tile < end; ++tile) {
+      const std::vector<Part> parts = parts_of(shape.layout(tile));
+      TilePlace& placed = tiles_[tile];
+      for (size_t family = from; family < std::min(to, parts.size()); ++family) {
+        std::vector<RegionRange>& ranges = ranges_[family];
+        placed.first_range[family] = static_cast<uint32_t>(ranges.size());
+        spreader.place(parts[family], family, placed.updated ? region_bytes_ : frozen_bytes, ranges);
+        placed.range_count[family] = static_cast<uint32_t>(ranges.size()) - placed.first_range[family];
+      }
     }
-    place.run_count = static_cast<uint32_t>(runs_.size()) - place.first_run;
-    tiles_.push_back(place);
+  };
+  for (TileId tile = 0; tile < tiles; ++tile) {
+    tiles_.push_back({shape.layout(tile).size_bytes, shape.kind(tile).updated, {}, {}});
+  }
+  for (TileId first = 0, end = 0; first < tiles; first = end) {
+    for (end = first + 1; end < tiles && shape.tiles[end].unit == shape.tiles[first].unit;) ++end;
+    if (weights == WeightPlacement::by_unit) {
+      place(first, end, 0, 1);
+      place(first, end, 1, kPartsMax);
+    } else {
+      place(first, end, 0, kPartsMax);
+    }
   }
   for (uint32_t drive = 0; drive < drives(); ++drive) {
     file_bytes_.push_back(tiles_offset_ + slots * region_bytes_[drive] + frozen_bytes[drive]);
   }
 }
 
-std::vector<StoreLayout::Piece> StoreLayout::pieces(TileId tile, uint32_t slot, uint64_t offset_bytes,
-                                                    uint64_t length_bytes) const {
+std::vector<StoreLayout::FileRange> StoreLayout::file_ranges(TileId tile, uint32_t slot, uint64_t offset_bytes,
+                                                             uint64_t length_bytes) const {
   const TilePlace& place = tiles_[tile];
   CHECK(slot < slots_of(tile), "tile ", tile, " has ", slots_of(tile), " slots, not slot ", slot);
   CHECK(offset_bytes + length_bytes <= place.size_bytes, length_bytes, " B at ", offset_bytes, " of tile ", tile);
   const uint64_t region = place.updated ? slot : slots_;
-  std::vector<Piece> pieces;
-  for (uint32_t r = place.first_run; r < place.first_run + place.run_count; ++r) {
-    const Run& run = runs_[r];
-    uint64_t from = std::max(offset_bytes, run.tile_offset_bytes);
-    uint64_t to = std::min(offset_bytes + length_bytes, run.tile_offset_bytes + run.length_bytes);
-    if (from >= to) continue;
-    uint64_t file_offset_bytes = tiles_offset_ + region * region_bytes_[run.drive] + run.region_offset_bytes;
-    Piece piece{run.drive, file_offset_bytes + (from - run.tile_offset_bytes), from, to - from};
-    if (!pieces.empty() && continues(pieces.back(), piece)) {
-      pieces.back().length_bytes += piece.length_bytes;
+  std::vector<FileRange> found;
+  const auto add = [&](const RegionRange& range) {
+    const uint64_t from = std::max(offset_bytes, range.tile_offset_bytes);
+    const uint64_t to = std::min(offset_bytes + length_bytes, range.tile_offset_bytes + range.length_bytes);
+    if (from >= to) return;
+    const uint64_t file_offset_bytes = tiles_offset_ + region * region_bytes_[range.drive] + range.region_offset_bytes;
+    const FileRange next{range.drive, file_offset_bytes + (from - range.tile_offset_bytes), from, to - from};
+    if (!found.empty() && continues(found.back(), next)) {
+      found.back().length_bytes += next.length_bytes;
     } else {
-      pieces.push_back(piece);
+      found.push_back(next);
     }
+  };
+  for (size_t family = 0; family < kPartsMax; ++family) {
+    const std::span<const RegionRange> all = ranges_[family];
+    for (const RegionRange& range : all.subspan(place.first_range[family], place.range_count[family])) add(range);
   }
-  return pieces;
+  return found;
 }
 
 uint64_t StoreLayout::page_offset(uint32_t page, uint32_t slot) const {

@@ -7,9 +7,11 @@
 //
 // A tile's weight plane is one part of it and its states are another, because they are read apart. A part of
 // kSpreadBytes and more lies on all drives in their shares, so that one tile keeps all of them busy; a smaller one lies
-// whole on the drive that is furthest below its share of such parts.
+// whole on the drive that is furthest below its share of such parts. In what order the parts of a slot lie in the files
+// is decided when the store is made.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,14 +27,20 @@ constexpr uint32_t kShareWhole = 10000;
 // Rates into whole ten-thousandths, at least one each. No rates: equal shares.
 std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drives);
 
+// beside_state: tile after tile, each one's weight before its states, so that one write covers a whole tile.
+// by_unit: the weights of all tiles of a unit, then their states, so that forward reads a unit's weights as one run of
+// each drive's file, and updates read and write runs of states.
+enum class WeightPlacement : uint8_t { beside_state, by_unit };
+constexpr WeightPlacement kDefaultWeightPlacement = WeightPlacement::beside_state;
+
 // The bytes of every slot of every tile: what the files of a store hold together, at the least. To lay them out takes
 // time by their number, so a shape that was read is looked at first.
 uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots);
 
 class StoreLayout {
  public:
-  // A run of one tile's bytes on one drive.
-  struct Piece {
+  // A part of one tile's bytes that is one run in the file of one drive.
+  struct FileRange {
     uint32_t drive = 0;
     uint64_t file_offset_bytes = 0;
     uint64_t tile_offset_bytes = 0;
@@ -40,10 +48,11 @@ class StoreLayout {
   };
 
   // REQUIRES: shape.validate() and state.validate() are ok; 1 <= slots <= kSlotsMax.
-  StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares, StateCapacity state = {});
+  StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares, StateCapacity state = {},
+              WeightPlacement weights = kDefaultWeightPlacement);
 
   // The run [offset, offset + length) of the tile, in order of its bytes.
-  std::vector<Piece> pieces(TileId tile, uint32_t slot, uint64_t offset_bytes, uint64_t length_bytes) const;
+  std::vector<FileRange> file_ranges(TileId tile, uint32_t slot, uint64_t offset_bytes, uint64_t length_bytes) const;
   uint64_t tile_bytes(TileId tile) const { return tiles_[tile].size_bytes; }
   uint32_t slots_of(TileId tile) const { return tiles_[tile].updated ? slots_ : 1; }
 
@@ -66,10 +75,11 @@ class StoreLayout {
   uint64_t file_bytes(uint32_t drive) const { return file_bytes_[drive]; }
 
  private:
+  static constexpr size_t kPartsMax = 2;
   static constexpr uint64_t kSecondCopyBytes = 64 * kKiB;
 
-  // The run of a part on one drive, counted from the beginning of the slot's region on it.
-  struct Run {
+  // A part of a tile on one drive, counted from the beginning of the slot's region on it.
+  struct RegionRange {
     uint32_t drive;
     uint64_t region_offset_bytes;
     uint64_t tile_offset_bytes;
@@ -78,8 +88,8 @@ class StoreLayout {
   struct TilePlace {
     uint64_t size_bytes = 0;
     bool updated = true;
-    uint32_t first_run = 0;
-    uint32_t run_count = 0;
+    std::array<uint32_t, kPartsMax> first_range{};
+    std::array<uint32_t, kPartsMax> range_count{};
   };
   class Spreader;
 
@@ -91,7 +101,7 @@ class StoreLayout {
   std::vector<uint64_t> region_bytes_;  // of one slot of every updated tile, by drive
   std::vector<uint64_t> file_bytes_;
   std::vector<TilePlace> tiles_;
-  std::vector<Run> runs_;
+  std::array<std::vector<RegionRange>, kPartsMax> ranges_;  // of the first and of the second parts, in order of tiles
 };
 
 }  // namespace penstock

@@ -55,7 +55,7 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
 
   const auto drives = aio::direct_folders(folders, aio::Access::read_only);
   aio::OpenOptions options;
-  options.access = aio::OpenOptions::Access::inspect;
+  options.purpose = aio::OpenOptions::Purpose::inspect;
   options.checksum = cpu_optim::checksum_function();
   do {
     PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*stores->engine_, drives, options));

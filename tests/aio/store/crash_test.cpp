@@ -121,7 +121,7 @@ TEST_P(CrashTest, WhatAKilledProcessLeftIsNotDurableUntilItIsFlushed) {
 
 INSTANTIATE_TEST_SUITE_P(Settings, CrashTest,
                          testing::Values(CrashSetting{3, 2, 1}, CrashSetting{3, 3, 1}, CrashSetting{3, 2, 3},
-                                         CrashSetting{2, 3, 2}, CrashSetting{1, 2, 1}),
+                                         CrashSetting{2, 3, 2, WeightPlacement::by_unit}, CrashSetting{1, 2, 1}),
                          name_of);
 
 }  // namespace

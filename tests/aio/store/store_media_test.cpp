@@ -74,10 +74,12 @@ class StoreMedia : public testing::TestWithParam<uint32_t> {
   }
 
   StoreLayout layout() const { return StoreLayout(shape_, 2, shares_of({}, drives())); }
-  StoreLayout::Piece place_of(TileId tile, uint32_t slot) const { return layout().pieces(tile, slot, 0, 4096).front(); }
+  StoreLayout::FileRange place_of(TileId tile, uint32_t slot) const {
+    return layout().file_ranges(tile, slot, 0, 4096).front();
+  }
   static constexpr uint32_t page_slot() { return kSteps % 2; }  // of the newest root's only page
   uint32_t slot_of(TileId tile) {
-    Result<std::unique_ptr<TileStore>> store = world_.open({.access = OpenOptions::Access::inspect});
+    Result<std::unique_ptr<TileStore>> store = world_.open({.purpose = OpenOptions::Purpose::inspect});
     TileStore::Reading reading = *(*store)->begin_read(tile);
     (*store)->end_read(reading.place);
     return reading.place.slot;
@@ -101,7 +103,7 @@ class StoreMedia : public testing::TestWithParam<uint32_t> {
         return {drive, layout().page_offset(0, static_cast<uint32_t>(copy)), layout().table().page_bytes()};
       case 4:
       case 5: {
-        const StoreLayout::Piece piece = place_of(static_cast<TileId>(random() % 12), static_cast<uint32_t>(copy));
+        const StoreLayout::FileRange piece = place_of(static_cast<TileId>(random() % 12), static_cast<uint32_t>(copy));
         return {piece.drive, piece.file_offset_bytes, 4096};
       }
       default:
@@ -193,7 +195,7 @@ TEST_P(StoreMirrors, OpensTheStepBeforeWhereADriveIsStaleByOneRoot) {
     world_.put_image(images_[kSteps]);
     world_.folder(drive).put(StoreWorld::kFile, images_[kSteps - 1][drive]);
     const std::vector<MemoryFile::Bytes> stale = world_.image();
-    ASSERT_TRUE(world_.open({.access = OpenOptions::Access::inspect}).ok());
+    ASSERT_TRUE(world_.open({.purpose = OpenOptions::Purpose::inspect}).ok());
     EXPECT_TRUE(world_.image() == stale) << "inspecting has written";
     ASSERT_EQ(expect_goes_on(), kSteps - 1);
     EXPECT_TRUE(noted("every block of step 3 was verified")) << notes();
@@ -204,7 +206,7 @@ TEST_P(StoreMirrors, OpensTheStepBeforeWhereADriveIsStaleByOneRoot) {
 // The same, where no tile of the newest step lies on that drive: then that step is whole.
 TEST_P(StoreMirrors, KeepsTheNewestStepWhereAStaleDriveHasNoneOfItsTiles) {
   world_.put_image(images_[kSteps]);
-  const uint64_t tiles = layout().pieces(0, 0, 0, 4096).front().file_offset_bytes;
+  const uint64_t tiles = layout().file_ranges(0, 0, 0, 4096).front().file_offset_bytes;
   std::copy_n(images_[kSteps - 1][1].begin(), tiles, world_.bytes(1).begin());
   EXPECT_EQ(expect_goes_on(), kSteps);
   EXPECT_TRUE(noted("older than on another drive: every block of step 4 was verified")) << notes();
@@ -288,7 +290,7 @@ TEST_P(StoreMedia, RestoresAShapeFromItsOtherCopyOrFromTheModel) {
 }
 
 TEST_P(StoreMedia, ScrubTellsWhatCouldNotBeReadFromWhatDiffers) {
-  const StoreLayout::Piece unread = place_of(5, slot_of(5)), rotten = place_of(2, slot_of(2));
+  const StoreLayout::FileRange unread = place_of(5, slot_of(5)), rotten = place_of(2, slot_of(2));
   rot(rotten.drive, rotten.file_offset_bytes);
   QueuedIoEngine engine(std::make_unique<ScriptedBackend>(std::make_unique<MemoryBackend>(), [&](const Piece& piece) {
     const bool hit = piece.file->drive() == unread.drive && piece.offset_bytes <= unread.file_offset_bytes &&
@@ -307,7 +309,7 @@ TEST_P(StoreMedia, ScrubTellsWhatCouldNotBeReadFromWhatDiffers) {
 TEST_P(StoreMedia, AChecksumMismatchNamesTensorFileAndOffset) {
   Result<std::unique_ptr<TileStore>> store = world_.open();
   const TileSlot slot{5, slot_of(5)};
-  const StoreLayout::Piece place = place_of(5, slot.slot);
+  const StoreLayout::FileRange place = place_of(5, slot.slot);
   const Status mismatch = (*store)->checksum_mismatch(slot, 0);
   EXPECT_EQ(mismatch.code(), Code::kCorrupt);
   EXPECT_EQ(mismatch.message(),
@@ -381,7 +383,7 @@ TEST_P(StoreMedia, BelievesNoOlderRootWhileTheNewestCannotBeRead) {
 
 TEST_P(StoreMedia, RefusesAnOlderRootWhoseSlotsHaveBeenReused) {
   // The first tile of step 5 has landed where step 3's lay, and step 4's root rots.
-  StoreLayout::Piece place = place_of(6, 1 - slot_of(6));
+  StoreLayout::FileRange place = place_of(6, 1 - slot_of(6));
   rot(place.drive, place.file_offset_bytes);
   EXPECT_EQ(expect_opens_at(), kSteps);
   for (uint32_t drive = 0; drive < drives(); ++drive) rot_root(drive, sequence_of(kSteps));
@@ -402,7 +404,7 @@ TEST_P(StoreMirrors, RestoresTablePagesHeadersAndShapeFromMirrors) {
     world_.put_image(images_[kSteps]);
     rot(1, at + 70);
     std::vector<MemoryFile::Bytes> rotten = world_.image();
-    ASSERT_TRUE(world_.open({.access = OpenOptions::Access::inspect}).ok());
+    ASSERT_TRUE(world_.open({.purpose = OpenOptions::Purpose::inspect}).ok());
     EXPECT_TRUE(rotten == world_.image()) << "inspecting has written";
     bool meant = at != layout().page_offset(0, 1 - kSteps % 2);  // the other slot has an older page
     ASSERT_TRUE(world_.open().ok());
@@ -412,7 +414,7 @@ TEST_P(StoreMirrors, RestoresTablePagesHeadersAndShapeFromMirrors) {
 }
 
 TEST_P(StoreMedia, NamesAFlippedBitOfAWeight) {
-  StoreLayout::Piece place = place_of(5, slot_of(5));
+  StoreLayout::FileRange place = place_of(5, slot_of(5));
   rot(place.drive, place.file_offset_bytes + 1234);
   EXPECT_EQ(refusal(), "tile 5: a block is not what was written");
   Result<std::unique_ptr<TileStore>> store = world_.open();
@@ -425,7 +427,7 @@ TEST_P(StoreMedia, NamesAFlippedBitOfAWeight) {
 
 TEST_P(StoreMedia, NamesATileWhoseOldBytesCameBack) {
   const uint32_t slot = slot_of(3);
-  for (const StoreLayout::Piece& piece : layout().pieces(3, slot, 0, layout().tile_bytes(3))) {
+  for (const StoreLayout::FileRange& piece : layout().file_ranges(3, slot, 0, layout().tile_bytes(3))) {
     std::memcpy(world_.bytes(piece.drive).data() + piece.file_offset_bytes,
                 images_[kSteps - 2][piece.drive].data() + piece.file_offset_bytes, piece.length_bytes);
   }
@@ -433,7 +435,7 @@ TEST_P(StoreMedia, NamesATileWhoseOldBytesCameBack) {
 }
 
 TEST_P(StoreMedia, NamesTilesThatWereSwapped) {
-  StoreLayout::Piece a = place_of(2, slot_of(2)), b = place_of(7, slot_of(7));
+  StoreLayout::FileRange a = place_of(2, slot_of(2)), b = place_of(7, slot_of(7));
   ASSERT_EQ(a.length_bytes, b.length_bytes);
   std::swap_ranges(world_.bytes(a.drive).begin() + static_cast<ptrdiff_t>(a.file_offset_bytes),
                    world_.bytes(a.drive).begin() + static_cast<ptrdiff_t>(a.file_offset_bytes + a.length_bytes),

@@ -14,15 +14,19 @@ struct Setting {
   uint32_t drives, slots;
   uint64_t every;
   uint64_t elements, tile_elements;
+  WeightPlacement weights = WeightPlacement::beside_state;
 };
 
 class TileStoreRun : public testing::TestWithParam<Setting> {};
 
 TEST_P(TileStoreRun, IsBitEqualToAPlainLoopAndGoesOnWhereItWas) {
-  const auto [drives, slots, every, elements, tile_elements] = GetParam();
+  const auto [drives, slots, every, elements, tile_elements, weights] = GetParam();
   StoreShape shape = small_shape(2, elements, tile_elements);
   StoreWorld world(drives);
-  ASSERT_TRUE(world.create(shape, slots).ok());
+  CreateOptions options;
+  options.slots = slots;
+  options.weights = weights;
+  ASSERT_TRUE(world.create(shape, options).ok());
   for (uint64_t steps : {0, 6, 12}) {
     Result<std::unique_ptr<TileStore>> store = world.open();
     ASSERT_TRUE(store.ok()) << store.status().message();
@@ -40,10 +44,12 @@ TEST_P(TileStoreRun, IsBitEqualToAPlainLoopAndGoesOnWhereItWas) {
 
 INSTANTIATE_TEST_SUITE_P(Settings, TileStoreRun,
                          testing::Values(Setting{1, 2, 1, 3000, kBlockElements}, Setting{3, 2, 1, 3000, kBlockElements},
-                                         Setting{3, 3, 1, 3000, kBlockElements}, Setting{2, 3, 3, 3000, kBlockElements},
+                                         Setting{3, 3, 1, 3000, kBlockElements},
+                                         Setting{2, 3, 3, 3000, kBlockElements, WeightPlacement::by_unit},
                                          Setting{2, 1, 1, 3000, kBlockElements},
                                          Setting{3, 2, 1, 9 * kBlockElements + 77, 8 * kBlockElements},
-                                         Setting{4, 3, 2, 9 * kBlockElements, 8 * kBlockElements}));
+                                         Setting{4, 3, 2, 9 * kBlockElements, 2 * kBlockElements,
+                                                 WeightPlacement::by_unit}));
 
 TEST(TileStore, CountsPagesAndRootsAsLessThanAHundredthOfTheTiles) {
   StoreShape shape = small_shape(8, 4 * kBlockElements, 2 * kBlockElements);
@@ -276,7 +282,7 @@ TEST(TileStore, SingleSpaceSaysSoWhenARunEndedInsideAStep) {
   EXPECT_EQ(store.status().code(), Code::kCorrupt);
   EXPECT_NE(store.status().message().find("ended inside the step after 1"), std::string::npos)
       << store.status().message();
-  EXPECT_TRUE(world.open({.access = OpenOptions::Access::inspect}).ok());
+  EXPECT_TRUE(world.open({.purpose = OpenOptions::Purpose::inspect}).ok());
 }
 
 }  // namespace

@@ -29,10 +29,10 @@ std::vector<Bytes> seeds() {
 // What the layout makes of the shares and slots of a header: every byte of every tile lies on some drive, in its file.
 std::string lay_out(const StoreHeader& header) {
   static const StoreShape shape = small_shape(2, 5 * kBlockElements, 16 * kBlockElements);
-  const StoreLayout layout(shape, header.slots, header.shares, header.state_capacity);
+  const StoreLayout layout(shape, header.slots, header.shares, header.state_capacity, header.weights);
   for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
     uint64_t bytes = 0;
-    for (const auto& piece : layout.pieces(tile, layout.slots_of(tile) - 1, 0, layout.tile_bytes(tile))) {
+    for (const auto& piece : layout.file_ranges(tile, layout.slots_of(tile) - 1, 0, layout.tile_bytes(tile))) {
       bytes += piece.length_bytes;
       if (piece.file_offset_bytes + piece.length_bytes > layout.file_bytes(piece.drive)) return "a tile past its file";
     }

@@ -50,7 +50,7 @@ uint64_t offset_of(Area area, uint32_t copy) {
     case Area::state:
       return world().layout().page_offset(world().layout().table().table_pages(), copy);
     case Area::tile:
-      return world().layout().pieces(copy, 0, 0, kSegmentAlignmentBytes).front().file_offset_bytes;
+      return world().layout().file_ranges(copy, 0, 0, kSegmentAlignmentBytes).front().file_offset_bytes;
     default:
       return StoreLayout::shape_offset();
   }
@@ -229,7 +229,7 @@ std::string run(std::span<const std::byte> input) {
   for (MemoryFile::Bytes& file : image) set_right(file);
   StoreWorld& drives = world().store;
   drives.put_image(image);
-  (void)drives.open({.access = OpenOptions::Access::inspect});
+  (void)drives.open({.purpose = OpenOptions::Purpose::inspect});
   if (!still_has(drives, image)) return "inspecting has written";
   Result<std::unique_ptr<TileStore>> store = drives.open();
   if (!store.ok()) {

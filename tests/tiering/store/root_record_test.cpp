@@ -90,15 +90,17 @@ TEST(RootRecord, RefusesALossScaleThatIsNoNumber) {
   }
 }
 
-TEST(StoreHeader, RefusesSharesAndShapesThatNoStoreHas) {
+TEST(StoreHeader, RefusesWhatNoStoreHas) {
   const StoreHeader good{.store = {1, 2}, .shares = {5000, 5000}, .shape_bytes = 100, .file_bytes = 1 << 20};
   ASSERT_TRUE(StoreHeader::decode(good.encode(), "header").ok());
-  std::vector<StoreHeader> bad(5, good);
+  std::vector<StoreHeader> bad(7, good);
   bad[0].shares[1] = 0;
   bad[1].shares[1] = 10001;
   bad[2].shape_bytes = 0;
   bad[3].shape_bytes = (1 << 20) - 4096;  // in the file, and past its end from where shapes begin
   bad[4].file_bytes = 4096;
+  bad[5].state_capacity.trainer_bytes = kTrainerStateBytesMax + 1;
+  bad[6].weights = static_cast<WeightPlacement>(2);
   for (const StoreHeader& header : bad) {
     EXPECT_EQ(StoreHeader::decode(header.encode(), "header").status().code(), Code::kCorrupt);
   }
@@ -109,6 +111,8 @@ TEST(StoreHeader, ComesBackAsItWasAndRefusesDamage) {
                      .drive = 1,
                      .slots = 3,
                      .shares = {2000, 5000, 3000},
+                     .state_capacity = {100, 200},
+                     .weights = WeightPlacement::by_unit,
                      .shape_bytes = 100,
                      .shape_digest = 77,
                      .file_bytes = 1 << 20};

@@ -20,7 +20,7 @@ std::vector<std::vector<Taken>> all_runs(const StoreShape& shape, const StoreLay
   std::vector<std::vector<Taken>> runs(layout.drives());
   for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
     for (uint32_t slot = 0; slot < layout.slots_of(tile); ++slot) {
-      for (const StoreLayout::Piece& piece : layout.pieces(tile, slot, 0, layout.tile_bytes(tile))) {
+      for (const StoreLayout::FileRange& piece : layout.file_ranges(tile, slot, 0, layout.tile_bytes(tile))) {
         runs[piece.drive].push_back({piece.file_offset_bytes, piece.file_offset_bytes + piece.length_bytes});
       }
     }
@@ -36,7 +36,11 @@ std::vector<std::vector<Taken>> all_runs(const StoreShape& shape, const StoreLay
       runs[drive].push_back({StoreLayout::header_offset(copy), StoreLayout::header_offset(copy) + kRecordBytes});
       runs[drive].push_back({StoreLayout::root_offset(copy), StoreLayout::root_offset(copy) + kRecordBytes});
     }
-    runs[drive].push_back({StoreLayout::shape_offset(), StoreLayout::shape_offset() + shape.encode().size()});
+    const uint64_t shape_bytes = shape.encode().size();
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      const uint64_t at = StoreLayout::shape_offset(copy, shape_bytes);
+      runs[drive].push_back({at, at + shape_bytes});
+    }
   }
   return runs;
 }
@@ -48,7 +52,9 @@ TEST(StoreLayout, GivesEveryByteAPlaceOfItsOwn) {
     StoreShape shape = random_shape(random);
     std::vector<uint32_t> shares(1 + random() % 4);
     for (uint32_t& share : shares) share = 1 + static_cast<uint32_t>(random() % kShareWhole);
-    StoreLayout layout(shape, 1 + static_cast<uint32_t>(random() % 3), shares);
+    const auto weights = random() % 2 ? WeightPlacement::by_unit : WeightPlacement::beside_state;
+    const StateCapacity state{random() % 20000, random() % 20000};
+    StoreLayout layout(shape, 1 + static_cast<uint32_t>(random() % 3), shares, state, weights);
     std::vector<std::vector<Taken>> runs = all_runs(shape, layout);
     for (uint32_t drive = 0; drive < layout.drives(); ++drive) {
       std::sort(runs[drive].begin(), runs[drive].end());
@@ -70,14 +76,48 @@ TEST(StoreLayout, CutsAnyRangeOfATileInOrderAndWithoutGaps) {
     TileId tile = static_cast<TileId>(random() % shape.tiles.size());
     uint64_t sectors = layout.tile_bytes(tile) / 4096;
     uint64_t from = random() % sectors * 4096, length = (1 + random() % (sectors - from / 4096)) * 4096;
-    std::vector<StoreLayout::Piece> whole = layout.pieces(tile, 0, 0, layout.tile_bytes(tile));
+    std::vector<StoreLayout::FileRange> whole = layout.file_ranges(tile, 0, 0, layout.tile_bytes(tile));
     uint64_t at = from;
-    for (const StoreLayout::Piece& piece : layout.pieces(tile, 0, from, length)) {
+    for (const StoreLayout::FileRange& piece : layout.file_ranges(tile, 0, from, length)) {
       ASSERT_EQ(piece.tile_offset_bytes, at);
       ASSERT_EQ(piece.file_offset_bytes % 4096, 0u);
       at += piece.length_bytes;
     }
     ASSERT_EQ(at, from + length);
+  }
+}
+
+// What forward reads of a unit is one run of each drive's file, and so is what the updates read and write of states.
+TEST(StoreLayout, PutsAUnitsWeightsTogetherWhereAskedTo) {
+  const StoreShape shape = small_shape(3, 40 * kBlockElements + 5, 2 * kBlockElements);
+  for (const std::vector<uint32_t>& shares : {std::vector<uint32_t>{kShareWhole}, {3000, 7000}}) {
+    const StoreLayout layout(shape, 2, shares, {}, WeightPlacement::by_unit);
+    for (uint32_t unit = 0; unit < 3; ++unit) {
+      for (uint32_t slot = 0; slot < 2; ++slot) {
+        for (bool weight : {true, false}) {
+          std::vector<uint64_t> ends(shares.size(), 0);
+          for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+            if (shape.tiles[tile].unit != unit) continue;
+            const TileLayout planes = shape.layout(tile);
+            const uint64_t split = planes.places[1].offset_bytes;
+            const uint64_t from = weight ? 0 : split, length = weight ? split : planes.size_bytes - split;
+            for (const StoreLayout::FileRange& range : layout.file_ranges(tile, slot, from, length)) {
+              uint64_t& end = ends[range.drive];
+              ASSERT_TRUE(end == 0 || end == range.file_offset_bytes) << "tile " << tile << " slot " << slot;
+              end = range.file_offset_bytes + range.length_bytes;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(StoreLayout, WritesATileAtOnceWhereItsWeightLiesBesideItsState) {
+  const StoreShape shape = small_shape(3, 40 * kBlockElements + 5, 2 * kBlockElements);
+  const StoreLayout layout(shape, 2, {kShareWhole}, {}, WeightPlacement::beside_state);
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+    EXPECT_EQ(layout.file_ranges(tile, 0, 0, layout.tile_bytes(tile)).size(), 1u);
   }
 }
 
@@ -93,7 +133,7 @@ TEST(StoreLayout, FollowsTheSharesForWeightsAndForStatesAlike) {
       TileLayout planes = shape.layout(tile);
       uint64_t split = planes.places[1].offset_bytes;
       uint64_t from = weight ? 0 : split, length = weight ? split : planes.size_bytes - split;
-      for (const StoreLayout::Piece& piece : layout.pieces(tile, 0, from, length)) {
+      for (const StoreLayout::FileRange& piece : layout.file_ranges(tile, 0, from, length)) {
         bytes[piece.drive] += static_cast<double>(piece.length_bytes);
         sum += static_cast<double>(piece.length_bytes);
       }
@@ -107,7 +147,7 @@ TEST(StoreLayout, KeepsAllDrivesBusyWithOneLargeTile) {
   StoreLayout layout(shape, 2, {1, 1, 1});
   TileLayout planes = shape.layout(0);
   uint64_t split = planes.places[1].offset_bytes;
-  EXPECT_EQ(layout.pieces(0, 0, split, planes.size_bytes - split).size(), 3u) << "10 MiB of states";
+  EXPECT_EQ(layout.file_ranges(0, 0, split, planes.size_bytes - split).size(), 3u) << "10 MiB of states";
 }
 
 TEST(StoreLayout, GivesFrozenTilesOneSlot) {
