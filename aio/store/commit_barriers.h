@@ -7,8 +7,8 @@
 
 namespace penstock::aio {
 
-// Each function is called at its point of a commit with this rank's outcome, and calls the continuation once, at once
-// or later on the same thread, with the verdict of all ranks. An empty function stands for a single rank.
+// Each function is called once per commit, at the point its name says, with this rank's outcome. It must call the
+// continuation once, immediately or later on the same thread, with the verdict of all ranks. Empty: a single rank.
 struct CommitBarriers {
   using Continue = std::function<void(Status verdict)>;
   using Barrier = std::function<void(Status mine, Continue)>;

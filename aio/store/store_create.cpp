@@ -1,4 +1,4 @@
-// Making a store: files, first slots, first root. Until the headers say that it is complete there is nothing to open.
+// Making a store: its files, the first slots, the first root. Until its headers say "complete", it cannot be opened.
 #include <cstring>
 #include <map>
 #include <optional>
@@ -20,7 +20,7 @@ StoreId random_store_id() {
   return {word(), word()};
 }
 
-// What a new file would replace, locked; null where there is nothing, or nothing that anybody can use.
+// Opens and so locks the file that a new one would replace. Null if there is none, or only one that nobody can use.
 Result<std::unique_ptr<File>> lock_existing(DriveFolder& folder, const std::string& name,
                                             CreateOptions::Existing existing) {
   std::unique_ptr<File> nothing;
@@ -29,15 +29,15 @@ Result<std::unique_ptr<File>> lock_existing(DriveFolder& folder, const std::stri
     return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
                   "resume from it, or replace it with --force");
   }
-  // Refused while somebody uses it. Damage does not matter to what goes away.
+  // Refused while another process uses it. Damage does not matter: the file is about to be removed.
   Result<std::unique_ptr<File>> file = folder.open_file(name);
   const Code code = file.status().code();
   if (code == Code::kCorrupt || code == Code::kDoesNotFit) return nothing;
   return file;
 }
 
-// Before anything is removed: what is not there may have no space. `replaced` stays locked until it is gone, so that
-// nobody goes on with a file that has lost its name.
+// Checked before anything is removed, so that a refusal loses nothing. The caller keeps `replaced` locked until the
+// files are removed, so that no other process opens one and goes on with a file that no longer has a name.
 Status check_space(DriveFolders folders, const std::string& name, const StoreLayout& layout,
                    const CreateOptions& options, StoreFiles& replaced) {
   struct Space {
@@ -98,7 +98,7 @@ class Creation {
     PENSTOCK_TRY(write_table_and_root());
     return write_headers(StoreHeader::State::complete);
   }
-  // On the first drives; of the others none was made here.
+  // How many drives have a file that was made here: the first ones.
   size_t files_made() const { return files_.size(); }
 
  private:
@@ -131,7 +131,7 @@ class Creation {
     return windowed_.finish();
   }
 
-  // Planes of small tiles are written together: a drive is slower at many small requests.
+  // Planes of small tiles share a request, because drives are slow at many small ones.
   Status add_chunk(const TileChunk& chunk, const FillTile& fill) {
     if (batch_bytes_ + chunk.padded_bytes() > kChunkBytes) write_batch();
     if (!batch_) {
@@ -159,7 +159,7 @@ class Creation {
     batch_bytes_ = 0;
   }
 
-  // The root lies at both places, so that an unreadable one is never taken for one that was not yet written.
+  // Both places get the first root. So a place without a root is always a damaged one, never one not yet written.
   Status write_table_and_root() {
     const TableGeometry& geometry = layout_.table();
     RootRecord root{.store = store_,
@@ -195,7 +195,7 @@ class Creation {
   TileTable table_;
   BufferPool pool_;
   WindowedIo windowed_;
-  // Chunks that are filled and not yet written.
+  // Chunks that have been filled but not yet written.
   std::optional<Lease> batch_;
   std::vector<Extent> batch_extents_;
   uint64_t batch_bytes_ = 0;

@@ -1,4 +1,4 @@
-// Blocking I/O on the files of a store, for what is rare: making, opening, inspecting.
+// Blocking I/O on the files of a store, for rare work: making, opening and inspecting one.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace penstock::aio {
 using StoreFiles = std::vector<std::unique_ptr<File>>;
 
 Result<Buffer> read_bytes(IoEngine& engine, const File& file, uint64_t offset_bytes, uint64_t length_bytes);
-// `bytes` need no alignment; what fills them up to a whole sector is zero.
+// `bytes` need no alignment; the last sector is filled up with zeros.
 Status write_bytes(IoEngine& engine, const File& file, uint64_t offset_bytes, std::span<const std::byte> bytes);
 Status write_on_all(IoEngine& engine, const StoreFiles& files, uint64_t offset_bytes, std::span<const std::byte> bytes);
 Status flush_all(IoEngine& engine, const StoreFiles& files);

@@ -1,4 +1,5 @@
-// Opening a store: its files, whose they are, and what they hold. Which root is believed is store_recover.cpp's.
+// Opening a store: finds its files, checks that they belong together, and reads what is stored. store_recover.cpp
+// decides which root to believe.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -10,7 +11,7 @@
 namespace penstock::aio {
 namespace {
 
-// What one folder turned out to hold.
+// What was found in one folder.
 struct Found {
   const DriveFolder* folder = nullptr;
   std::string path;
@@ -18,7 +19,7 @@ struct Found {
   std::optional<StoreHeader> header;
   std::array<std::optional<StoreHeader>, 2> header_copies;
   Status refusal;      // why there is no header
-  bool blank = false;  // a file of zeros: one that was being made and never written to, or one that has lost everything
+  bool blank = false;  // only zeros: its creation was interrupted at once, or it has lost everything
 };
 
 const char* const kRecreate = "make a new store with --force; nothing in this one can be used";
@@ -34,7 +35,7 @@ bool differ_in_state_only(StoreHeader a, const StoreHeader& b) {
   return a == b;
 }
 
-// Of one store, as its creation wrote them.
+// Two headers of the same store, as its creation wrote them.
 bool differ_in_drive_only(StoreHeader a, const StoreHeader& b) {
   a.state = b.state;
   a.drive = b.drive;
@@ -61,12 +62,12 @@ Status read_header(IoEngine& engine, Found& found) {
     if (header.ok()) {
       found.header_copies[number] = *header;
     } else if (found.refusal.ok() || found.refusal.code() == Code::kUsage || !bytes.ok()) {
-      found.refusal = header.status();  // a drive that may answer at the next try is the better news
+      found.refusal = header.status();  // prefer the refusal that may go away at the next try
     }
   }
   found.blank = blank_copies == 2;
   const std::array<std::optional<StoreHeader>, 2>& copies = found.header_copies;
-  // Only the state of the two can differ: creation writes it to one copy after the other.
+  // Creation changes the state of one copy after the other; nothing else may differ.
   if (copies[0] && copies[1] && !differ_in_state_only(*copies[0], *copies[1])) {
     found.refusal = Status(Code::kCorrupt, path + ": its two headers contradict each other");
     return Status();
@@ -78,7 +79,7 @@ Status read_header(IoEngine& engine, Found& found) {
   return Status();
 }
 
-// A copy that says "creating" is what a crash at the end of creation leaves; any other that differs is bad.
+// A crash at the end of creation leaves a copy that says "creating". Any other copy that differs is bad.
 void mend_headers(const Found& found, Repairs& repairs) {
   StoreHeader whole = *found.header;
   whole.state = StoreHeader::State::complete;
@@ -96,7 +97,7 @@ void mend_headers(const Found& found, Repairs& repairs) {
 
 std::string count_text(size_t count) { return text(count, count == 1 ? " drive" : " drives"); }
 
-// One sentence for what is wrong with the folders as a whole, most telling first.
+// What is wrong with the folders as a whole: the most telling finding.
 Status judge(const std::vector<Found>& all, const std::string& name) {
   const Found* any = nullptr;
   for (const Found& found : all) {
@@ -192,7 +193,7 @@ Result<std::vector<Found>> open_files(IoEngine& engine, DriveFolders folders, co
   return by_drive;
 }
 
-// Any copy on any drive that is what the headers say; else the caller's own shape, if it is that.
+// The first copy, on any drive, with the digest that the headers have; else the caller's own shape if it has it.
 Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, const StoreShape* expected,
                               std::vector<std::byte>& encoded) {
   const StoreHeader& header = *all.front().header;
@@ -202,7 +203,7 @@ Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, c
       const uint64_t offset_bytes = StoreLayout::shape_offset(copy, header.shape_bytes);
       Result<Buffer> bytes = read_bytes(engine, *found.file, offset_bytes, header.shape_bytes);
       if (!bytes.ok()) {
-        why = bytes.status();  // which may be another at the next try, whatever the other copies are
+        why = bytes.status();  // it may be readable at the next try, so prefer this to "damaged"
         continue;
       }
       std::span<const std::byte> fields = bytes->bytes().first(header.shape_bytes);

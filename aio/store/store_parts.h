@@ -1,5 +1,5 @@
-// StoreParts is an opened store at rest: its files and what the newest root that can be believed says. Opening makes
-// it, scrubbing reads it through, TileStore runs on it.
+// StoreParts is an opened store at rest: its files, and what the root says that was believed. open_store() makes it,
+// verify_tiles() reads it, TileStore runs on it.
 #pragma once
 
 #include <memory>
@@ -30,8 +30,7 @@ struct StoreParts {
 // See TileStore::open().
 Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
 
-// Reads every block that `table` names and compares it. `memory` is cut into chunks.
-// Refused only by `progress`.
+// Reads every block that `table` names and compares its checksum. `memory` is cut into chunks. Only `progress` refuses.
 Result<ScrubReport> verify_tiles(IoEngine& engine, const StoreParts& parts, const TileTable& table,
                                  ChecksumFunction checksum, std::span<std::byte> memory,
                                  const ScrubProgress& progress = {});

@@ -1,4 +1,4 @@
-// Reading every block of a store and comparing it with the checksum that the table has of it.
+// Reads every block of a store and compares it with its checksum in the table.
 #include <algorithm>
 
 #include "aio/store/store_parts.h"
@@ -21,7 +21,7 @@ class Verification {
         checksum_(checksum),
         pool_(Tier::host, memory, kChunkBytes),
         windowed_(engine, pool_) {
-    CHECK(pool_.pieces() > 0, "verifying takes at least ", kChunkBytes, " B of memory");
+    CHECK(pool_.pieces() > 0, "verifying needs at least ", kChunkBytes, " B of memory");
   }
 
   Result<ScrubReport> run(const ScrubProgress& progress) {
@@ -66,7 +66,7 @@ class Verification {
     });
   }
 
-  // A chunk that the drive refused: what of it can still be read.
+  // Of a chunk that the drive refused to read, some blocks may still be readable.
   void compare_block_by_block(const TileChunk& chunk) {
     const TileLayout layout = shape_.layout(chunk.tile);
     std::vector<std::byte> nothing(chunk.length_bytes);

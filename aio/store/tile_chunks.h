@@ -1,4 +1,4 @@
-// Going through all tiles of a store in chunks of bounded size: for making one, and for reading one through.
+// Tiles cut into chunks of bounded size, for making a store and for reading all of it.
 #pragma once
 
 #include <functional>
@@ -15,10 +15,10 @@
 namespace penstock::aio {
 
 constexpr uint64_t kChunkBytes = kMiB;
-// Enough of them to keep a drive busy. More would not stay in a cache from being filled to being moved.
+// Enough to keep a drive busy. With more, a chunk would leave the processor's cache between being filled and written.
 constexpr uint64_t kChunksUnderWay = 16;
 
-// A run of one plane of one tile; holds whole checksum blocks.
+// A part of one plane of one tile, made of whole checksum blocks.
 struct TileChunk {
   TileId tile = 0;
   uint32_t plane = 0;
@@ -26,7 +26,7 @@ struct TileChunk {
   uint64_t tile_offset_bytes = 0;
   uint64_t length_bytes = 0;
 
-  // As it lies on the drives, where every plane is padded.
+  // On the drives every plane is padded.
   uint64_t padded_bytes() const { return round_up(length_bytes, kSegmentAlignmentBytes); }
 };
 
@@ -37,15 +37,14 @@ using VisitBlock = std::function<void(uint64_t checksum_number, const TileBlock&
 void for_each_block(const StoreShape& shape, const TileChunk& chunk, std::span<std::byte> bytes,
                     const VisitBlock& visit);
 
-// Of a run of a tile in one of its slots; the run's first byte lies at `lease_offset_bytes`.
+// Where a part of a tile in one of its slots lies in the files. In the lease it begins at `lease_offset_bytes`.
 std::vector<Extent> extents_of(const StoreLayout& layout, const StoreFiles& files, TileSlot place,
                                uint64_t offset_bytes, uint64_t length_bytes, uint64_t lease_offset_bytes = 0);
 
-// Adds an extent, joined to the last one where it goes on in the same file and in the lease: what lies together is
-// asked for together.
+// Appends an extent, or lengthens the last one if this one continues it both in the file and in the lease.
 void append(std::vector<Extent>& extents, const Extent& extent);
 
-// The sectors of a file in which a block of a tile begins.
+// Where a block of a tile begins.
 struct BlockPlace {
   std::string file;
   uint64_t offset_bytes = 0;

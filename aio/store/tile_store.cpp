@@ -30,7 +30,7 @@ Result<std::unique_ptr<TileStore>> TileStore::open(IoEngine& engine, DriveFolder
 
 uint64_t TileStore::host_bytes_needed(const StoreShape& shape, uint32_t slots, StateCapacity state) {
   const TableGeometry geometry(shape, state);
-  // The durable table, one for each slot, and the pages of a commit twice: as they are made and as they are written.
+  // The durable table and one for each slot; the pages of a commit twice, as encoded and as written.
   return geometry.all_words() * sizeof(uint64_t) * (1 + slots) + 2 * geometry.pages() * geometry.page_bytes();
 }
 
@@ -204,7 +204,7 @@ Status TileStore::refuse_removed() const {
   for (const std::unique_ptr<File>& file : parts_->files) {
     if (!file->is_removed()) continue;
     return Status(Code::kEnvironment, text("commit: ", file->path(), ": was removed while the store was in use"),
-                  "go on from a copy of the store; what is still open is lost with this process");
+                  "go on from a copy of the store's files; what this process still has open is lost when it ends");
   }
   return Status();
 }
@@ -212,7 +212,7 @@ Status TileStore::refuse_removed() const {
 void TileStore::committed(const RootRecord& root, const Status& outcome) {
   if (!outcome.ok()) return fail(outcome);
   if (Status removed = refuse_removed(); !removed.ok()) return fail(removed);
-  if (!status_.ok()) return;  // a write of the next step has failed meanwhile, and this commit was given up
+  if (!status_.ok()) return;  // the next step's write has failed meanwhile, and fail() has ended this commit
   parts_->payload = *std::exchange(payload_under_way_, std::nullopt);
   pages_.make_durable();
   tiles_.make_durable();

@@ -1,18 +1,18 @@
 // TileStore keeps every tile of a model in slots on one or several drives, and is its own checkpoint: a step writes
-// free slots only, and one root record, flushed on every drive, makes the step real.
+// free slots only, and then one root record, flushed on every drive, makes the step real.
 //
 // A step, as the store sees it:
-//   begin_read(tile)    where its current version lies, and its checksums; end_read() when those bytes have arrived.
-//   begin_write(tile)   a free slot, if there is one; written() with the checksums when the write has ended.
-//   confirm()           what was written speculatively since the last confirm or discard is the truth.
-//   discard()           it is not.
-//   commit(payload)     makes everything written so far durable; goes on inside engine.poll() and tells when it is.
+//   begin_read(tile)    says where the current version lies, and its checksums; end_read() when the bytes have arrived.
+//   begin_write(tile)   gives a free slot, if there is one; written(), with the checksums, when the write has ended.
+//   confirm()           makes the speculative writes since the last confirm() or discard() current.
+//   discard()           drops them.
+//   commit(payload)     makes everything written so far durable; runs inside engine.poll() and reports when it is done.
 //
-// The caller moves the bytes (engine.read, engine.write with the extents given here), so that a tile may be any part
-// of a larger lease. The store itself only writes table pages, roots and flushes.
+// The caller moves the bytes, by engine.read and engine.write with the extents given here, so a tile may be any part of
+// a larger lease. The store itself only writes pages and roots, and flushes.
 //
-// A failed flush, root or page write is final: status() keeps it, everything later is refused, and the store must be
-// opened again, from its last root. So is a failed write that was not speculative.
+// A failed flush, or a failed write of a page, of a root or of a tile that was not speculative, is final: status()
+// keeps it, every later call is refused with it, and the store must be opened again at its last root.
 //
 // Made, used and destroyed by the engine's thread. The engine outlives it; destroying it waits for its own requests.
 #pragma once
@@ -45,25 +45,24 @@ std::string store_file_name(uint32_t rank);
 using DriveFolders = std::span<const std::shared_ptr<DriveFolder>>;
 
 struct CreateOptions {
-  // 2, or 3 where commits are rarer than steps and updates are speculative. 1 halves the space, and a crash during a
-  // step loses the store.
+  // 2, or 3 if commits are rarer than steps and updates are speculative. 1 halves the space, but a crash during a step
+  // loses the store.
   uint32_t slots = 2;
   // The drives' measured rates, one for each folder; empty means equal. Tiles are spread in these shares.
   std::vector<double> rates;
   using Existing = aio::Existing;
   Existing existing = Existing::refuse;  // what is done about a store, whole or half-created, that is there already
-  // What forward's reads and the updates' writes are fastest with on these drives.
   WeightPlacement weights = kDefaultWeightPlacement;
   // The room for the state beside the tiles, for as long as the store lives.
   StateCapacity state_capacity;
   RootPayload payload;  // of the state before the first step
   ChecksumFunction checksum = penstock::checksum;
-  // Memory for the tiles on their way, cut into pieces of kChunkBytes: at least one, kChunksUnderWay for full speed.
+  // Memory for tiles under way, cut into windows of kChunkBytes: at least one, kChunksUnderWay for full speed.
   std::span<std::byte> memory;
 };
 
 // Fills `bytes` with the initial state: the part of `tile`'s plane number `plane` that begins `first_byte` into the
-// plane. Asked for in the order of tiles, planes and bytes, every byte once, at most kChunkBytes at a time.
+// plane. Called for every byte once, at most kChunkBytes at a time, in the order of tiles, planes and bytes.
 using FillTile = std::function<Status(TileId tile, uint32_t plane, uint64_t first_byte, std::span<std::byte> bytes)>;
 
 // What was found at opening that the user should read: a copy that was restored from another one, steps that are lost,
@@ -74,18 +73,18 @@ struct OpenReport {
   uint32_t bad_copies = 0;
 };
 
-// Told how much of a long reading is done; refuses to have it stopped.
+// Called with the share of a long reading that is done. A refusal stops it and is returned.
 using ScrubProgress = std::function<Status(double share)>;
 
 struct OpenOptions {
-  // inspect writes nothing, not even repairs, and takes the newest root there is: also one that is in doubt, or that
-  // `space: single` has left torn.
+  // inspect writes nothing, not even repairs, and takes the newest root even if it is in doubt, or torn by a crash with
+  // --space single.
   enum class Purpose { run, inspect } purpose = Purpose::run;
   uint32_t rank = 0;
-  // What the caller means to find; null: whatever is there.
+  // What the caller expects to find; another shape is refused. Null: whatever is there.
   const StoreShape* expected_shape = nullptr;
   ChecksumFunction checksum = penstock::checksum;
-  // Of reading every block, which a root in doubt asks for.
+  // Called while every block is verified because a root is in doubt.
   ScrubProgress verifying = {};
 };
 
@@ -115,8 +114,8 @@ struct StoreParts;
 
 class TileStore {
  public:
-  // Makes the files, preallocates every byte, writes the first slot of every tile as `fill` says, and the first root.
-  // Refused before anything is touched when the space is not there; a failure removes what was made.
+  // Makes the files, allocates every byte, fills the first slot of every tile by `fill`, and writes the first root. If
+  // space is missing, refused before anything is touched; any later failure removes what was made.
   static Status create(IoEngine& engine, DriveFolders folders, const StoreShape& shape, const CreateOptions& options,
                        const FillTile& fill);
 
@@ -127,7 +126,7 @@ class TileStore {
   // The host memory that an open store takes for its tables and for one commit of all of them.
   static uint64_t host_bytes_needed(const StoreShape& shape, uint32_t slots, StateCapacity state = {});
 
-  // Takes the locks and the newest root that can be believed; touches nothing unless it succeeds.
+  // Takes the locks and the newest root that can be believed. Writes nothing unless it succeeds.
   static Result<std::unique_ptr<TileStore>> open(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
 
   ~TileStore();
@@ -154,12 +153,12 @@ class TileStore {
     uint64_t offset_bytes = 0;
     uint64_t length_bytes = 0;
   };
-  // Where that range of the tile's current version lies; the first byte's place in the lease is `lease_offset_bytes`.
-  // Nothing while that version is still being written.
+  // Where that range of the tile's current version lies. In the lease it begins at `lease_offset_bytes`. Nothing while
+  // that version is still being written.
   std::optional<Reading> begin_read(TileId tile, Range range, uint64_t lease_offset_bytes = 0);
   std::optional<Reading> begin_read(TileId tile) { return begin_read(tile, whole(tile)); }
   Range whole(TileId tile) const;
-  // The bytes have arrived or never will.
+  // The read has ended, well or not.
   void end_read(TileSlot place);
   // The refusal of a block of that slot whose bytes do not have their checksum: which tensor, how many bytes, in which
   // file, where, and what to do.
@@ -171,23 +170,23 @@ class TileStore {
   };
   // A free slot for the tile's next version. `speculative` keeps the current version for a discard(). `final` is
   // current at once, and may take a slot whose version was never made durable.
-  // Refused where the store has failed or no slot is free: the root that still names one is not durable yet, or I/O on
-  // it has not ended. Where tiles have one slot, nothing means not yet, and to ask again when I/O has ended: first the
-  // root must say that the slot may be torn.
+  // Refused if the store has failed, or if no slot is free because a root still names it or I/O on it has not ended.
+  // With one slot a tile, nothing means "not yet": a root that says so must be durable before the slot is overwritten.
+  // Ask again when some I/O has ended.
   Result<std::optional<Writing>> begin_write(TileId tile, Update update, uint64_t lease_offset_bytes = 0);
   // The write has ended well.
   void written(TileSlot place, std::span<const uint64_t> checksums);
   // The write has failed. If it was speculative, only discard() can follow; else the store has failed.
   void write_failed(TileSlot place, const Status& why);
 
-  // The speculative writes since the last confirm() or discard() become current, landed or not; or are dropped, and
-  // their slots are free as soon as their I/O has ended.
+  // The speculative writes since the last confirm() or discard() become current, whether they have landed or not; or
+  // they are dropped, and their slots are free as soon as their I/O has ended.
   void confirm();
   void discard();
 
-  // Makes the current version of every tile durable together with `payload`, once every write begun so far has ended;
-  // calls `done` from inside engine.poll(). Later reads and writes go on meanwhile.
-  // Unconfirmed writes are the next step's and stay out of it. A payload that does not fit state_capacity() is refused,
+  // Makes the current version of every tile durable together with `payload`, once every write begun so far has ended,
+  // and calls `done` from inside engine.poll(). Reads and writes may go on meanwhile. Unconfirmed writes belong to the
+  // next step and stay out of it. A payload that does not fit state_capacity() is refused,
   // and changes nothing. REQUIRES: not committing().
   void commit(RootPayload payload, std::function<void(Status)> done);
   bool committing() const;

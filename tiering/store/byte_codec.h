@@ -1,8 +1,8 @@
 // ByteWriter and ByteReader put the fields of a stored record one after another, little-endian, and take them back.
 //
-// A reader never reads past its end: after the first field that is not there it returns zeros and ok() is false, so a
-// parser reads all of its fields and asks once. Lengths read from outside are to be compared with left() before
-// anything is allocated.
+// A reader never reads past its end: from the first field that is missing on it returns zeros and ok() is false. So a
+// parser reads all its fields and checks once. A parser must compare a length that it has read with left() before it
+// allocates anything.
 #pragma once
 
 #include <bit>
@@ -32,7 +32,7 @@ class ByteWriter {
     put_bytes(std::as_bytes(std::span(characters)));
   }
   void pad_to(size_t size_bytes) {
-    CHECK(bytes_.size() <= size_bytes, bytes_.size(), " B do not fit ", size_bytes, " B");
+    CHECK(bytes_.size() <= size_bytes, bytes_.size(), " B do not fit into ", size_bytes, " B");
     bytes_.resize(size_bytes);
   }
 
@@ -71,7 +71,7 @@ class ByteReader {
   }
 
   bool ok() const { return ok_; }
-  // For a field that is there and means nothing.
+  // For a field whose value is invalid.
   void fail() { ok_ = false; }
   size_t left() const { return bytes_.size() - at_; }
 

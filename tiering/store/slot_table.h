@@ -1,10 +1,10 @@
-// SlotTable knows, for every tile, which slot is what, and so which slot may be written next.
+// SlotTable knows what each slot of every tile holds, and so which slot may be written next.
 //
 // One rule is the crash proof: a slot is free when no durable or pinned root, no root under way, no unconfirmed update
-// and no I/O in flight names it. The version that readers see is kept besides for as long as an update is speculative,
-// because a discard returns to it.
+// and no I/O in flight names it. While an update is speculative, the version that readers see is kept too, because a
+// discard returns to it.
 //
-// Pure: it moves no bytes and knows no files. Table pages are kept by a SlotTable of their own.
+// Pure: it moves no bytes and knows no files. The pages of table and state have a SlotTable of their own.
 #pragma once
 
 #include <array>
@@ -40,17 +40,17 @@ class SlotTable {
 
   uint32_t current(TileId tile) const { return tiles_[tile].current; }
   uint32_t durable(TileId tile) const { return tiles_[tile].durable; }
-  // Named by the root under way; the durable slot when there is none.
+  // The slot that the root under way names; the durable slot if none is under way.
   uint32_t sealed(TileId tile) const { return tiles_[tile].sealed; }
   bool is_free(TileId tile, uint32_t slot, Update update) const;
 
-  // A read of the current version; nothing while it is still being written.
+  // The slot of the current version; nothing while it is still being written.
   std::optional<uint32_t> try_begin_read(TileId tile);
   void end_read(TileSlot place);
 
-  // A write of the next version; nothing while no slot is free for it.
+  // A slot for the next version; nothing while none is free.
   std::optional<uint32_t> try_begin_write(TileId tile, Update update);
-  // The I/O has ended, well or not; the names are as before.
+  // The I/O has ended, well or not. Which slots are current, sealed and durable does not change.
   void end_write(TileSlot place);
   bool is_writing(TileSlot place) const { return tiles_[place.tile].writing[place.slot]; }
   // Whether the slot holds the tile's unconfirmed update.

@@ -1,5 +1,5 @@
-// StoreHeader says which store a file is one drive of, and how the store is laid out. Written at creation only, to two
-// places of each drive.
+// StoreHeader says to which store a file belongs, as which drive, and how the store is laid out. Written only when the
+// store is made, to two places of each drive.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace penstock {
 constexpr uint32_t kDrivesMax = 64;
 
 struct StoreHeader {
-  // creating: until every byte of the first root is durable; such a store has nothing to recover.
+  // creating: the first root is not durable yet; such a store has nothing to recover.
   enum class State : uint8_t { creating, complete };
 
   StoreId store{};

@@ -10,7 +10,7 @@
 namespace penstock {
 namespace {
 
-// Ranges of a spread part are whole multiples of this, so that no drive gets crumbs.
+// Ranges of a spread part are whole multiples of this, so that no drive gets tiny ones.
 constexpr uint64_t kGrainBytes = 128 * kKiB;
 
 struct Part {
@@ -52,8 +52,7 @@ uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots) {
   return sum;
 }
 
-// Hands out ranges on the drives so that the totals follow the shares, for the weights and for the states by
-// themselves.
+// Places parts on the drives so that the totals follow the shares, separately for weights and for states.
 class StoreLayout::Spreader {
  public:
   explicit Spreader(const std::vector<uint32_t>& shares) : shares_(shares) {}
@@ -80,7 +79,7 @@ class StoreLayout::Spreader {
   }
 
  private:
-  // The drive with the least given bytes by its share: the one that would end first.
+  // The drive with the fewest bytes relative to its share.
   uint32_t furthest_below(const std::vector<uint64_t>& given) const {
     uint32_t best = 0;
     for (uint32_t drive = 1; drive < shares_.size(); ++drive) {

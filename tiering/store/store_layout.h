@@ -2,13 +2,13 @@
 // slots and the drives' shares.
 //
 // Each drive has one file of fixed size. At its beginning, alike on every drive: header and root (each twice, apart),
-// the shape (twice), table and state pages in all their slots. Then the tiles: slot 0 of all, slot 1 of all, and so on;
-// tiles that are never updated have one slot and lie behind.
+// the shape (twice), the table and state pages in all their slots. Then the tiles: slot 0 of all, slot 1 of all, and so
+// on. Tiles that are never updated have one slot and come last.
 //
 // A tile's weight plane is one part of it and its states are another, because they are read apart. A part of
 // kSpreadBytes and more lies on all drives in their shares, so that one tile keeps all of them busy; a smaller one lies
-// whole on the drive that is furthest below its share of such parts. In what order the parts of a slot lie in the files
-// is decided when the store is made.
+// whole on the drive that is furthest below its share of such parts. The order of the parts within a slot is chosen
+// when the store is made.
 #pragma once
 
 #include <array>
@@ -24,17 +24,17 @@ namespace penstock {
 constexpr uint64_t kSpreadBytes = 4 * kMiB;
 constexpr uint32_t kShareWhole = 10000;
 
-// Rates into whole ten-thousandths, at least one each. No rates: equal shares.
+// The rates as shares in ten-thousandths, at least one each. No rates: equal shares.
 std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drives);
 
 // beside_state: tile after tile, each one's weight before its states, so that one write covers a whole tile.
-// by_unit: the weights of all tiles of a unit, then their states, so that forward reads a unit's weights as one run of
-// each drive's file, and updates read and write runs of states.
+// by_unit: the weights of all tiles of a unit, then their states, so that forward reads a unit's weights from one run
+// of each drive's file.
 enum class WeightPlacement : uint8_t { beside_state, by_unit };
 constexpr WeightPlacement kDefaultWeightPlacement = WeightPlacement::beside_state;
 
-// The bytes of every slot of every tile: what the files of a store hold together, at the least. To lay them out takes
-// time by their number, so a shape that was read is looked at first.
+// The bytes of every slot of every tile, which the files of a store must hold together. Making a layout takes time in
+// proportion to them, so check this first for a shape that was read from a file.
 uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots);
 
 class StoreLayout {
@@ -51,14 +51,14 @@ class StoreLayout {
   StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<uint32_t> shares, StateCapacity state = {},
               WeightPlacement weights = kDefaultWeightPlacement);
 
-  // The run [offset, offset + length) of the tile, in order of its bytes.
+  // Where bytes [offset, offset + length) of the tile lie, in their order.
   std::vector<FileRange> file_ranges(TileId tile, uint32_t slot, uint64_t offset_bytes, uint64_t length_bytes) const;
   uint64_t tile_bytes(TileId tile) const { return tiles_[tile].size_bytes; }
   uint32_t slots_of(TileId tile) const { return tiles_[tile].updated ? slots_ : 1; }
 
   static constexpr uint64_t header_offset(uint32_t copy) { return copy * kSecondCopyBytes; }
   static constexpr uint64_t root_offset(uint64_t place) { return place * kSecondCopyBytes + kSegmentAlignmentBytes; }
-  // The first copy is where nothing of the shape need be known, the second a whole number of kSecondCopyBytes behind.
+  // The place of the first copy is fixed; that of the second depends on the length of the shape.
   static constexpr uint64_t shape_offset() { return 2 * kSecondCopyBytes; }
   static constexpr uint64_t shape_offset(uint32_t copy, uint64_t shape_bytes) {
     return shape_offset() + copy * round_up(shape_bytes, kSecondCopyBytes);

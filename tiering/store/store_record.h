@@ -19,19 +19,19 @@ constexpr uint64_t kRecordBytes = 4096;
 // 2: state pages, two copies of the shape, XXH3.
 constexpr uint32_t kStoreFormat = 2;
 
-// Random, given when a store is made; every record and page carries it.
+// Chosen at random when a store is made; every record and page carries it.
 using StoreId = std::array<uint64_t, 2>;
 std::string to_text(const StoreId& id);
 
 void put(ByteWriter& out, const StoreId& id);
 StoreId get_store_id(ByteReader& in);
 
-// Magic and version; the fields follow, then sealed_record() ends it.
+// Puts magic and version. Append the fields, then call sealed_record().
 ByteWriter begin_record(uint64_t magic);
 std::vector<std::byte> sealed_record(ByteWriter record, uint64_t magic);
 
-// A reader at the first field. Refused: no such record (kUsage), another version (kUsage, named), damaged (kCorrupt).
-// REQUIRES: kRecordBytes bytes.
+// Returns a reader at the first field. Refuses bytes that are no such record or of another version (kUsage), and
+// damaged ones (kCorrupt). REQUIRES: kRecordBytes bytes.
 Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic, const std::string& what);
 
 }  // namespace penstock

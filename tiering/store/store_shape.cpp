@@ -25,7 +25,7 @@ void put_kind(ByteWriter& out, const StoreShape::Kind& kind) {
   }
 }
 
-// What is all zeros is none of these, and ends the reading: a file's holes may go on for long.
+// All zeros are invalid, and end the reading: a file with holes may have billions of them.
 StoreShape::Kind get_kind(ByteReader& in) {
   StoreShape::Kind kind;
   const uint8_t updated = in.get<uint8_t>();
@@ -92,7 +92,7 @@ bool is_run(uint64_t first_element, uint64_t elements) {
   return elements <= kElementsMax && first_element <= kElementsMax - elements;
 }
 
-// Elements of a unit: every kind of tile covers all of them, so the furthest end is the unit's.
+// Elements of each unit. Its tiles cover all of them, so the furthest end of a tile is the unit's.
 std::vector<uint64_t> unit_elements(const StoreShape& shape) {
   std::vector<uint64_t> elements(shape.units.size(), 0);
   for (const StoreShape::Tile& tile : shape.tiles) {
@@ -179,7 +179,7 @@ std::string StoreShape::first_difference(const StoreShape& there) const {
                   " there");
     }
   }
-  if (kinds != there.kinds) return "other optimizer states rest in the tiles";
+  if (kinds != there.kinds) return "the optimizer states in the tiles differ";
   if (tiles.size() != there.tiles.size()) return text(tiles.size(), " tiles here, ", there.tiles.size(), " there");
   return encode() == there.encode() ? "" : "parameters or tiles are cut differently";
 }

@@ -1,7 +1,7 @@
 // StoreShape says what a tile store holds: units, their parameters, and the tiles that their elements are cut into.
 //
-// It is written into the store when that is made, so that a store can be listed and scrubbed without the model, and
-// another model's is refused by name.
+// It is written into the store when that is made, so that a store can be listed and scrubbed without the model, and so
+// that opening it for another model is refused with what differs.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace penstock {
 
-// Of a shape's encoding: ten million tiles. Whoever opens a store takes several times as much memory.
+// Of a shape's encoding: ten million tiles. Opening a store takes several times as much memory.
 constexpr uint64_t kShapeBytesMax = 256 * kMiB;
 
 struct StoreShape {
@@ -24,7 +24,7 @@ struct StoreShape {
     std::string name;
     std::vector<Parameter> parameters;
   };
-  // What rests in a tile's slots, plane after plane as TileLayout lays them, and whether steps ever write it.
+  // The planes that a tile's slot holds, in TileLayout's order, and whether steps ever write them.
   struct Kind {
     std::vector<Plane> planes;
     bool updated = true;
@@ -41,7 +41,7 @@ struct StoreShape {
   std::vector<Unit> units;
   std::vector<Kind> kinds;
   std::vector<Tile> tiles;
-  // Whose shard this is; elements above are of this rank's shard alone.
+  // Whose shard this is. The elements above are those of this rank's shard.
   uint32_t rank = 0;
   uint32_t ranks = 1;
 
@@ -52,10 +52,10 @@ struct StoreShape {
   TileLayout layout(TileId tile) const { return TileLayout(kind(tile).planes, tiles[tile].elements); }
   uint64_t parameter_elements() const;
 
-  // Every index in range, every tile with elements and planes, and not more elements than can be counted.
+  // Checks that every index is in range, that every tile has elements and planes, and that sizes do not overflow.
   Status validate() const;
   uint64_t digest() const;
-  // What differs first, for people: "unit h.3 has 120 elements here and 96 there". Empty when equal.
+  // The first difference, for a message: "unit h.3 has 120 elements here and 96 there". Empty if there is none.
   std::string first_difference(const StoreShape& there) const;
 
   std::vector<std::byte> encode() const;
@@ -76,12 +76,12 @@ struct TileBlock {
 uint64_t checksum_count(const StoreShape& shape, TileId tile);
 TileBlock block_of(const TileLayout& layout, uint64_t elements, uint64_t checksum_number);
 
-// The seed of a block's checksum: its place, so that a block which belongs elsewhere is not believed.
+// The seed of a block's checksum is its place, so that a block that belongs elsewhere does not pass.
 constexpr uint64_t checksum_seed(TileId tile, uint64_t checksum_number) {
   return (uint64_t{tile} << 32) + checksum_number;
 }
 
-// "wte.weight[0..65536) momentum": what a bad block means to people.
+// Names a block for a message: "wte.weight[0..65536) momentum".
 std::string describe_block(const StoreShape& shape, TileId tile, const TileBlock& block);
 
 }  // namespace penstock

@@ -126,7 +126,7 @@ penstock_mutant(crash root_before_the_state_page EveryEventIsACut*/1drives aio/s
   }")
 
 # Beyond the protocol's eight: what a killed process leaves is not durable until the next one has flushed it.
-penstock_mutant(crash opened_without_flush WhatAKilledProcessLeft aio/store/store_recover.cpp
+penstock_mutant(crash opened_without_flush WhatAKilledProcessLeft aio/store/store_repairs.cpp
   "PENSTOCK_TRY(flush_all(engine, files));"
   "")
 

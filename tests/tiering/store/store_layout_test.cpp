@@ -217,7 +217,7 @@ TEST(StoreShape, SaysWhatDiffersFirst) {
   StateForm lion;
   lion.optimizer = OptimizerKind::lion;
   EXPECT_EQ(here.first_difference(small_shape(3, 1000, kBlockElements, lion)),
-            "other optimizer states rest in the tiles");
+            "the optimizer states in the tiles differ");
 }
 
 TEST(StoreShape, NamesTheTensorsOfABlock) {
