@@ -37,9 +37,9 @@ void Executor::begin_fetch(Ticket ticket, const Move& move) {
           Status status = result.status();
           if (status.ok()) {
             const Lease arrived = std::move(*result);
-            status = compare_checksums(parts_.store.shape(), tile, weight, arrived.data(), checksums);
+            status = compare_checksums(parts_.store, from, weight, arrived.data());
           }
-          parts_.store.end_read(place);
+          parts_.store.end_read(from.place);
           end_one(status);
         });
     at += weight.length_bytes;

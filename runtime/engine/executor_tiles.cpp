@@ -160,16 +160,11 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
 void Executor::update_ended(Ticket ticket, const cpu_optim::TileReport& report) {
   const Move& move = parts_.plan.moves[ticket.move];
   TileWork& tile_work = work(ticket, move.tile);
-  end_reading(tile_work);
   Status status;
   if (report.checksum_mismatch != cpu_optim::TileReport::kNone) {
-    const Tile& tile = parts_.plan.tiles[move.tile];
-    TileBlock block = block_of(parts_.store.shape().layout(move.tile), tile.elements, report.checksum_mismatch);
-    status = Status(Code::kCorrupt,
-                    text("read for update: ", describe_block(parts_.store.shape(), move.tile, block), ": ",
-                         block.length_bytes, " B do not have the checksum they were written with"),
-                    "run `penstock checkpoint scrub` on the store; resume from the last committed step");
+    status = parts_.store.checksum_mismatch(tile_work.reading->place, report.checksum_mismatch).within("update");
   }
+  end_reading(tile_work);
   if (parts_.memory.state_rests(move.tile)) unwritten_[move.tile] = tile_work.checksums;
   ended(ticket, status);
 }

@@ -50,7 +50,7 @@ Status StorePass::end(Arriving arrived) {
   Status status = window.status();
   if (arrived.reading) {
     if (status.ok()) {
-      status = compare_checksums(store_.shape(), tile, arrived.visit.range, window->data(), arrived.reading->checksums);
+      status = compare_checksums(store_, *arrived.reading, arrived.visit.range, window->data());
     }
     store_.end_read(arrived.reading->place);
   }

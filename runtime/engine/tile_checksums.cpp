@@ -22,18 +22,17 @@ std::vector<uint64_t> checksums_of(const StoreShape& shape, uint32_t tile, const
   return sums;
 }
 
-Status compare_checksums(const StoreShape& shape, uint32_t tile, aio::TileStore::Range range, const std::byte* bytes,
-                         std::span<const uint64_t> expected) {
+Status compare_checksums(const aio::TileStore& store, const aio::TileStore::Reading& reading,
+                         aio::TileStore::Range range, const std::byte* bytes) {
+  const uint32_t tile = reading.place.tile;
+  const StoreShape& shape = store.shape();
   const TileLayout layout = shape.layout(tile);
   const uint64_t end = range.offset_bytes + range.length_bytes;
-  for (uint64_t number = 0; number < expected.size(); ++number) {
+  for (uint64_t number = 0; number < reading.checksums.size(); ++number) {
     const TileBlock block = block_of(layout, shape.tiles[tile].elements, number);
     if (block.offset_bytes < range.offset_bytes || block.offset_bytes + block.length_bytes > end) continue;
-    if (checksum_of(tile, number, block, bytes) == expected[number]) continue;
-    return Status(Code::kCorrupt,
-                  text("read: ", describe_block(shape, tile, block), ": ", block.length_bytes,
-                       " B do not have the checksum they were written with"),
-                  "run `penstock checkpoint scrub` on the store");
+    if (checksum_of(tile, number, block, bytes) == reading.checksums[number]) continue;
+    return store.checksum_mismatch(reading.place, number).within("read");
   }
   return Status();
 }

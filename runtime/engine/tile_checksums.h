@@ -10,8 +10,9 @@ namespace penstock::engine {
 
 std::vector<uint64_t> checksums_of(const StoreShape& shape, uint32_t tile, const std::byte* bytes);
 
-// Of `bytes`, the tile's place, those in `range` are looked at; `expected` are the whole tile's.
-Status compare_checksums(const StoreShape& shape, uint32_t tile, aio::TileStore::Range range, const std::byte* bytes,
-                         std::span<const uint64_t> expected);
+// Compares what of the slot's tile lies in `range` with the checksums that it was read with. `bytes`: the whole tile's
+// place.
+Status compare_checksums(const aio::TileStore& store, const aio::TileStore::Reading& reading,
+                         aio::TileStore::Range range, const std::byte* bytes);
 
 }  // namespace penstock::engine

@@ -147,6 +147,7 @@ TEST_P(EngineMedia, NamesAFlippedBitOfEveryPlane) {
     const StoreLayout::FileRange piece = pieces_of(5, role).front();
     bytes(piece.drive)[piece.file_offset_bytes + 1234] ^= std::byte{1};
     expect_refused("unit5");
+    expect_refused(text(" B at ", piece.file_offset_bytes, " of /drive", piece.drive, "/rank0.tiles"));
   }
 }
 
