@@ -32,8 +32,7 @@ void Executor::begin_fetch(Ticket ticket, const Move& move) {
     ++fetch->left;
     moved_.read_bytes += weight.length_bytes;
     parts_.io.read(reading->extents, parts_.memory.units().lend(at, weight.length_bytes), deadline(ticket))
-        .then([this, tile, weight, end_one, place = reading->place,
-               checksums = reading->checksums](Result<Lease> result) mutable {
+        .then([this, weight, end_one, from = *reading](Result<Lease> result) mutable {
           Status status = result.status();
           if (status.ok()) {
             const Lease arrived = std::move(*result);

@@ -112,7 +112,7 @@ void Executor::read_ended(Ticket ticket, const Status& status) {
   if (arrived.ok() && is_restored(ticket)) {
     const aio::TileStore::Range weight{0, parts_.plan.tiles[move.tile].weight_bytes};
     const Lease restored = parts_.memory.share_weight(move.tile);
-    arrived = compare_checksums(parts_.store.shape(), move.tile, weight, restored.data(), tile_work.reading->checksums);
+    arrived = compare_checksums(parts_.store, *tile_work.reading, weight, restored.data());
   }
   if (!arrived.ok()) end_reading(tile_work);
   ended(ticket, arrived);
