@@ -108,7 +108,7 @@ TEST_F(EngineOnDrive, SurvivesRunningOutOfSpaceForGradients) {
   std::unique_ptr<Engine> engine = open();
   ASSERT_NE(engine, nullptr);
   ASSERT_TRUE(failing_.fill_backing());
-  expect_ends_with(*engine, steps(*engine, 3), "gradients.scratch", "ENOSPC|EIO");
+  expect_ends_with(*engine, steps(*engine, 3), "rank0.gradients.scratch", "ENOSPC|EIO");
   engine.reset();
   ASSERT_TRUE(failing_.free_backing());
   expect_goes_on();
@@ -173,7 +173,8 @@ TEST_F(EngineOnDrive, IsRefusedWhatTheDriveHasNoRoomFor) {
   Result<std::unique_ptr<Engine>> refused = Engine::open(world_.options);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::kDoesNotFit) << refused.status().message();
-  EXPECT_NE(refused.status().message().find("gradients.scratch"), std::string::npos) << refused.status().message();
+  EXPECT_NE(refused.status().message().find("rank0.gradients.scratch"), std::string::npos)
+      << refused.status().message();
   std::filesystem::remove(failing_.folder() + "/filler");
   std::filesystem::remove(failing_.folder() + "/other");
   expect_goes_on();
