@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "runtime/trainer/model.h"
+#include "tests/support/damage.h"
 
 namespace penstock::trainer {
 namespace {
@@ -112,6 +115,29 @@ TEST(ModelConfig, RefusesWhatItDoesNotComputeByItsName) {
   }
   EXPECT_NE(parse_model_config(config_of("MixtralForCausalLM")).status().remedy().find("LlamaForCausalLM"),
             std::string::npos);
+}
+
+// Whatever the bytes are: what is accepted makes a model, in bounded memory.
+TEST(ModelConfig, EndsWellOnDamagedFiles) {
+  const std::string whole = R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
+      "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 131, "head_dim": 16,
+      "max_position_embeddings": 64, "use_sliding_window": true, "sliding_window": 9, "max_window_layers": 1,
+      "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}})";
+  const auto* data = reinterpret_cast<const std::byte*>(whole.data());
+  uint64_t accepted = 0;
+  for (uint64_t seed = 1; seed <= 20000; ++seed) {
+    std::mt19937_64 random(seed);
+    const std::vector<std::byte> bytes = damaged({data, data + whole.size()}, random);
+    const auto config = parse_model_config({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    if (!config.ok()) continue;
+    ++accepted;
+    const Model model = make_model(*config, Dtype::bf16);
+    EXPECT_EQ(model.uses.size(), config->layers + 2u) << "seed " << seed;
+    EXPECT_EQ(config->windows.size(), config->layers) << "seed " << seed;
+    EXPECT_EQ(rope_frequencies(*config, 100).size(), config->head_size / 2) << "seed " << seed;
+  }
+  EXPECT_GT(accepted, 100u);
+  EXPECT_LT(accepted, 19000u);
 }
 
 }  // namespace

@@ -18,11 +18,14 @@ endif()
 # A header that compiles as the whole of a file needs nothing before it. Included twice, it is guarded. One that its own
 # .cpp includes before all others was seen to compile there.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     tiering/*.h aio/*.h cpu_optim/*.h gpu/*.h runtime/engine/*.h tools/*.h tests/*.h bench/*.h)
+     tiering/*.h aio/*.h cpu_optim/*.h gpu/*.h runtime/*.h tools/*.h tests/*.h bench/*.h)
 # These compile under their instruction set's flags alone, in one kernels_ISA.cpp each.
 list(FILTER headers EXCLUDE REGEX "cpu_optim/lanes/(avx2|avx512|neon)_lanes")
 if(NOT PENSTOCK_HAS_CUDA)
   list(FILTER headers EXCLUDE REGEX "gpu/cuda/")
+endif()
+if(NOT PENSTOCK_HAS_LIBTORCH)
+  list(FILTER headers EXCLUDE REGEX "trainer/torch/")
 endif()
 set(lone_headers)
 foreach(header IN LISTS headers)
@@ -42,3 +45,6 @@ endforeach()
 add_library(headers_alone OBJECT ${lone_headers})
 target_compile_options(headers_alone PRIVATE -O0 -g0)
 target_link_libraries(headers_alone PRIVATE penstock_test_support penstock_tools)
+if(PENSTOCK_HAS_LIBTORCH)
+  target_link_libraries(headers_alone PRIVATE penstock_libtorch)
+endif()

@@ -1,0 +1,106 @@
+// TrainConfig: what a training run is told, as numbers and names. It is read from JSON with comments; DeepSpeed's file
+// is such a file, and each of its keys is honoured, has no effect here, or is refused with what replaces it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/trainer/config/schedule.h"
+#include "tiering/hyper.h"
+#include "tiering/state_layout.h"
+
+namespace penstock::trainer {
+
+// fp16's loss scale, by DeepSpeed's rules and names.
+struct LossScaling {
+  double scale = 0;  // 0: dynamic
+  uint32_t initial_scale_power = 16;
+  uint64_t window = 1000;
+  uint32_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double least = 1;
+};
+
+// What parameters whose name contains `pattern` get; the first rule that fits counts. '*' stands for anything.
+struct ParameterRule {
+  std::string pattern;
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
+  bool frozen = false;
+};
+
+struct DataFile {
+  std::string path;
+  double weight = 1;
+};
+
+struct TrainConfig {
+  std::string model;          // a folder of Hugging Face's, or a config.json to begin from scratch; empty: built in
+  bool from_scratch = false;  // of a folder: its config.json alone
+  std::vector<DataFile> data;
+  uint32_t token_bytes = 0;  // of bare token files; 0: by their name
+  uint64_t sequence_length = 512;
+  double held_out_share = 0.01;
+  uint64_t eval_every = 0;    // steps; 0: never
+  uint64_t eval_batches = 0;  // micro-batches at most; 0: all that is held out
+
+  uint64_t seed = 0;
+  uint64_t max_steps = 0;  // 0: by epochs
+  double epochs = 1;
+  uint64_t steps_per_print = 1;
+
+  // train_batch = micro_batch x accumulation x ranks; 0 where it follows from the others.
+  uint64_t train_batch = 0, micro_batch = 0, accumulation = 0;
+
+  Dtype precision = Dtype::bf16;
+  bool tf32 = false;
+  bool deterministic = true;
+  LossScaling loss_scaling;
+  double gradient_clipping = 1;  // 0: none
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  MomentForm moments = MomentForm::fp32;
+  Hyper hyper;
+  Schedule schedule;
+  std::vector<ParameterRule> rules;
+  uint64_t head_tokens = 0, head_rows = 0;  // how much of the two largest matrices is in memory at once; 0: all
+
+  // Section "penstock". Sizes as written, "24GiB"; empty: all there is.
+  std::string device_budget, host_budget, nvme_budget;
+  std::vector<std::string> stores;  // one folder a drive
+  std::string durability = "auto";
+  std::string space = "double";
+  std::string activations = "auto";  // keep, recompute, offload or recompute_offload
+  uint64_t micro_batch_group = 0;    // that pass through a unit before the next is fetched; 0: the planner's choice
+};
+
+enum class Verdict : uint8_t { honoured, no_effect, refused, unknown };
+
+// One key of a file, with what becomes of it.
+struct KeyVerdict {
+  std::string key;  // "fp16.loss_scale"
+  Verdict verdict = Verdict::honoured;
+  std::string note = {};  // why without effect, what replaces it, what is wrong with its value, the nearest known key
+};
+
+struct CheckedConfig {
+  TrainConfig config;
+  std::vector<KeyVerdict> keys;  // in the file's order
+
+  // The first key that is refused or unknown.
+  Status status() const;
+};
+
+// Refuses only what is not JSON; see status().
+Result<CheckedConfig> check_config(const std::string& json_with_comments);
+// The config, if every key of it can be followed.
+Result<TrainConfig> parse_config(const std::string& json_with_comments);
+
+// Fills in what follows of the batch triangle, and micro_batch 1 where nothing is said. Refuses what does not agree.
+Status resolve_batches(TrainConfig& config, uint32_t ranks);
+
+// Every key that is known, with its verdict and note: the manual's table.
+std::vector<KeyVerdict> known_keys();
+
+}  // namespace penstock::trainer
