@@ -17,5 +17,5 @@ if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
   endif()
   add_test(NAME Trainer.ComputesWhatTransformersComputes
            COMMAND ${torch_python} ${PROJECT_SOURCE_DIR}/tests/trainer/transformers_test.py $<TARGET_FILE:model_probe>)
-  set_tests_properties(Trainer.ComputesWhatTransformersComputes PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
+  set_tests_properties(Trainer.ComputesWhatTransformersComputes PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
 endif()

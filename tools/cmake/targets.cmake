@@ -52,7 +52,8 @@ function(penstock_tests folder)
   target_include_directories(tests_${folder} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(tests_${folder} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
   penstock_compile_soon(tests_${folder})
-  gtest_discover_tests(tests_${folder} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600)
+  # Tests run beside one another, and a matrix product waits for the slowest of its threads.
+  gtest_discover_tests(tests_${folder} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
 endfunction()
 
 # bench/NAME.cpp becomes build/bench/NAME. Its small size runs with the tests.
