@@ -167,14 +167,17 @@ PlanRequest usual_request(Pass pass) {
     Unit unit;
     unit.name = text("h.", i);
     unit.elements = 84'000'000 / kBlockElements * kBlockElements;
-    unit.forward_s = 10e-3;
-    unit.backward_s = 20e-3;
-    unit.activation_bytes = 8 * kMiB;
-    unit.boundary_bytes = kMiB;
     request.workload.units.push_back(unit);
   }
+  request.workload.uses = uses_in_turn(request.workload.units);
+  for (Use& use : request.workload.uses) {
+    use.forward_s = 10e-3;
+    use.backward_s = 20e-3;
+    use.activation_bytes = 8 * kMiB;
+    use.boundary_bytes = kMiB;
+  }
   request.workload.pass = pass;
-  request.workload.clipping.on = true;
+  request.workload.clipping.norm = 1;
   DriveRates drive;
   drive.burst = MixCurve({{0.0, 4.0}, {0.5, 3.8}, {1.0, 3.5}});
   request.machine.drives = {drive};
@@ -246,9 +249,8 @@ RootRecord usual_root() {
   RootRecord root;
   root.sequence = 7;
   root.page_slots.assign(64, 1);
-  root.payload.step = 7;
-  root.payload.rng.assign(512, 'r');
-  root.payload.schedule.assign(512, 's');
+  root.step = 7;
+  root.config_hash.assign(64, 'c');
   return root;
 }
 

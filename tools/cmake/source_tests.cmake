@@ -21,6 +21,8 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      tiering/*.h aio/*.h cpu_optim/*.h gpu/*.h runtime/*.h tools/*.h tests/*.h bench/*.h)
 # These compile under their instruction set's flags alone, in one kernels_ISA.cpp each.
 list(FILTER headers EXCLUDE REGEX "cpu_optim/lanes/(avx2|avx512|neon)_lanes")
+# These need LibTorch, with which a header takes seconds to compile; their own .cpp includes each first.
+list(FILTER headers EXCLUDE REGEX "trainer/torch/|tools/train/")
 if(NOT PENSTOCK_HAS_CUDA)
   list(FILTER headers EXCLUDE REGEX "gpu/cuda/")
 endif()
