@@ -1,6 +1,9 @@
 // Models that a test can compute with, each with something that the others have not.
 #pragma once
 
+#include "runtime/trainer/torch/autograd.h"
+
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/randn.h>
 
