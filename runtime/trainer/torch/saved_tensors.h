@@ -30,7 +30,7 @@ class SavedTensors : public std::enable_shared_from_this<SavedTensors> {
 
   // The engine's first refusal. Forward or backward that was under way ended with an exception.
   const Status& status() const { return status_; }
-  // Puts, and bytes in them, up to now.
+  // Up to now.
   uint32_t put_count() const { return static_cast<uint32_t>(storages_.size()); }
 
   class Recording {

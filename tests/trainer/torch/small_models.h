@@ -7,6 +7,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/randn.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct SmallModel {
   std::string name;
   std::string config;  // config.json
 };
+inline void PrintTo(const SmallModel& model, std::ostream* out) { *out << model.name; }
 
 inline ModelConfig config_of(const SmallModel& model) { return *parse_model_config(model.config); }
 
