@@ -39,6 +39,9 @@ class TrainingWorld : public EngineWorld {
     std::function<Status(const ComputePass&)> before_pass = [](const ComputePass&) { return Status(); };
   };
 
+  // Whose gradients are infinite, where there is one.
+  std::optional<uint32_t> overflowing_unit;
+
   // One step by the engine, of `count` micro-batches. `size` scales the loss.
   Result<StepReport> train(Engine& engine, uint32_t count, float size, const Manner& manner) {
     const uint64_t number = engine.steps_done() + 1;
@@ -137,7 +140,7 @@ class TrainingWorld : public EngineWorld {
   }
 
   // As of a tied unit: one of its uses has a gradient of what the other has not.
-  static bool has_no_gradient(uint32_t use, size_t parameter) { return (use + parameter) % 3 == 0; }
+  static bool has_no_gradient(uint32_t use, size_t parameter) { return (use + parameter) % 5 == 0; }
 
   static Hidden sample(uint64_t step, uint32_t mb) {
     Hidden x;
@@ -176,6 +179,9 @@ class TrainingWorld : public EngineWorld {
       if (parameters.empty()) fill(0, gradient.size());
       for (size_t i = 0; i < parameters.size(); ++i) {
         if (!has_no_gradient(use, i)) fill(parameters[i].first_element, parameters[i].elements);
+      }
+      if (unit == overflowing_unit) {
+        for (float& g : gradient) g = g == 0 ? 0 : std::numeric_limits<float>::infinity();
       }
     }
     for (float& x : d) x *= 0.5f;

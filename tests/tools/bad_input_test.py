@@ -507,8 +507,9 @@ class BadInputOfStores(Refusals):
         ran = run(*again, "--json")
         self.assertEqual(ran.returncode, 0, ran.stderr)
         said = json.loads(ran.stdout)["remarks"]
-        self.assertEqual(len(said), 2, said)
+        self.assertEqual(len(said), 3, said)
         self.assertIn("every block of step 0 was verified", said[0])
+        self.assertIn("step 1 is lost, the store is at step 0", said[1])
         self.assertIn("store: " + said[0], ran.stderr.splitlines())
         ran = run(*again)
         self.assertEqual(ran.returncode, 0, ran.stderr)

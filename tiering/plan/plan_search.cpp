@@ -86,6 +86,21 @@ bool waits_for_verdict(const PlanRequest& request, const Plan& plan) {
   return request.workload.clipping.on() && request.workload.pass == Pass::training && plan.rests_in_host();
 }
 
+// Of the state, instead of as much as fits: none, and of models whose plans are soon simulated, parts.
+std::vector<double> smaller_shares(size_t plan_moves) {
+  constexpr size_t kMovesOfSmallPlans = 20'000;
+  if (plan_moves > kMovesOfSmallPlans) return {0};
+  return {0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875};
+}
+
+// What durability costs beside a step of unknown time is unknown too.
+bool rates_are_known(const PlanRequest& request) {
+  const std::vector<Use>& uses = request.workload.uses;
+  const bool computes = request.workload.pass == Pass::update_only ||
+                        std::any_of(uses.begin(), uses.end(), [](const Use& use) { return use.forward_s > 0; });
+  return !request.machine.drives.empty() && request.machine.host_gbps > 0 && computes;
+}
+
 // Where not all uses can keep what they have made, some may.
 void consider_keeping_some(const PlanRequest& recomputing, Best& best) {
   const size_t uses = recomputing.workload.uses.size();
@@ -126,11 +141,12 @@ Result<Timed> fastest_plan(PlanRequest request, const SimulationOptions& options
     }
     keeps_all |= activations == ActivationChoice::keep;
     const bool try_without = waits_for_verdict(request, *plan) && !request.choices.host_state_share;
+    const size_t plan_moves = plan->moves.size();
     best.consider(std::move(*plan));
-    if (try_without) {
-      PlanRequest without = tried;
-      without.choices.host_state_share = 0;
-      if (Result<Plan> other = largest_group(without); other.ok()) best.consider(std::move(*other));
+    for (double share : try_without ? smaller_shares(plan_moves) : std::vector<double>{}) {
+      PlanRequest less = tried;
+      less.choices.host_state_share = share;
+      if (Result<Plan> other = largest_group(less); other.ok()) best.consider(std::move(*other));
     }
     const bool may_keep_some = !request.choices.activations && !request.choices.keep_share && !keeps_all &&
                                request.workload.uses.size() > 1 && recomputes(activations);
@@ -172,7 +188,7 @@ Durability usual_durability(double durable_s, double other_s) {
 Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptions& options) {
   PENSTOCK_TRY(validate(request));
   PENSTOCK_TRY_ASSIGN(found, fastest_plan(request, options));
-  if (request.durability || !found.plan.rests_in_host() || request.machine.drives.empty()) {
+  if (request.durability || !found.plan.rests_in_host() || !rates_are_known(request)) {
     return chosen(std::move(found), request, options);
   }
   PlanRequest relaxed = request;

@@ -43,11 +43,14 @@ function(penstock_mutant suite name tests file)
   set(caught "caught: seed")
   if(suite STREQUAL "engine_crash")
     set(test_name EngineCrashMutant.${name})
+    list(APPEND caught "that the pool does not have")  # a lease that has not come back
   elseif(suite STREQUAL "whole_step")
     set(test_name WholeStepMutant.${name})
     list(APPEND caught "are asked for while")  # a lease refuses the bytes before a word is wrong
   endif()
-  add_test(NAME ${test_name} COMMAND ${program} --gtest_fail_fast --gtest_filter=*${tests}*)
+  # A failed CHECK ends the program by a signal, which ctest would take for a failure whatever was printed.
+  add_test(NAME ${test_name} COMMAND sh -c "\"$0\" \"$@\" || true" $<TARGET_FILE:${program}> --gtest_fail_fast
+           --gtest_filter=*${tests}*)
   set_tests_properties(${test_name} PROPERTIES PASS_REGULAR_EXPRESSION "${caught}"
     ENVIRONMENT CRASH_SEEDS=4 TIMEOUT 300)
 endfunction()

@@ -35,7 +35,8 @@ TEST_F(CudaOnPlainMemory, RunsTheHostDeviceWhereCudaCannotBeUsedAndSaysWhy) {
       {{.driver_version = 0},
        "CUDA device: no driver: libcuda.so.1 could not be loaded; this build uses CUDA 13.0 "
        "(cudaErrorInsufficientDriver: as the test asked)"},
-      {{.driver_version = 12080}, "CUDA device: driver too old: it serves CUDA up to 12.8; this build uses CUDA 13.0"},
+      {{.driver_version = 12080},
+       "CUDA device: driver too old: it supports CUDA up to 12.8; this build uses CUDA 13.0"},
       {{.devices = 0},
        "CUDA device: no device: the driver (CUDA 13.0) shows none (cudaErrorNoDevice: as the test asked)"},
       {{.good_calls = {{"cudaGetDeviceCount", 0}}},
