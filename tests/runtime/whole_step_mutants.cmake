@@ -30,7 +30,7 @@ penstock_mutant(whole_step use_summed_over_all_micro_batches_at_once LeaveTheBit
   "if (part.micro_batch + 1 == micro_batches_) {
       kernels_.cast(")
 
-penstock_mutant(whole_step skip_leaves_a_changed_weight LeaveTheBits tiering/plan/step_speculation.cpp
+penstock_mutant(whole_step skip_leaves_a_changed_weight TakeBackTheWeights tiering/plan/step_speculation.cpp
   "return verdict_ == Verdict::skip && tiles_[tile].speculated && plan_.placements[tile].weight == Tier::host;"
   "return tiles_.empty() && tile == 0;")
 

@@ -38,7 +38,7 @@ TEST_F(CudaOnPlainMemory, RunsTheHostDeviceWhereCudaCannotBeUsedAndSaysWhy) {
       {{.driver_version = 12080},
        "CUDA device: driver too old: it supports CUDA up to 12.8; this build uses CUDA 13.0"},
       {{.devices = 0},
-       "CUDA device: no device: the driver (CUDA 13.0) shows none (cudaErrorNoDevice: as the test asked)"},
+       "CUDA device: no device: the driver (CUDA 13.0) lists none (cudaErrorNoDevice: as the test asked)"},
       {{.good_calls = {{"cudaGetDeviceCount", 0}}},
        "CUDA device: the driver (CUDA 13.0) refuses: cudaErrorUnknown: as the test asked"}};
   for (const Case& c : cases) {
