@@ -3,20 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
-#include <utility>
 
-#include "runtime/engine/engine_core.h"
+#include "runtime/engine/engine_waits.h"
 #include "runtime/engine/root_state.h"
 
 namespace penstock::engine {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr uint32_t kPlacesAtOnce = 4;
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 // Stochastic rounding counts elements from a unit's first, so each unit draws under a seed of its own.
 uint64_t seed_of(uint64_t seed, uint32_t unit) { return (seed ^ unit) * 0x9e3779b97f4a7c15u + unit; }
@@ -26,8 +18,6 @@ Status fail_if_half_done(EngineCore& core, const Status& status) {
   if (!status.ok()) core.executor().fail(status);
   return status;
 }
-
-const char* name_of(Direction direction) { return direction == Direction::forward ? "forward" : "backward"; }
 
 }  // namespace
 
@@ -81,33 +71,6 @@ std::string Engine::description() const {
 
 std::vector<std::string> Engine::remarks() const {
   return thread_->ask([this] { return core_->store().open_report().notes; });
-}
-
-// Runs `then` on the decision thread once `ready` holds, and books the time as stalls of the lanes waited for.
-template <typename Function>
-Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
-  Answer<Status> answer;
-  Executor::LaneSeconds before{}, after{};
-  const Clock::time_point asked = Clock::now();
-  thread_->mailbox().post([&] {
-    Executor& executor = core_->executor();
-    before = executor.waited_s();
-    executor.when([&] { return ready(*core_); },
-                  [&](Status status) {
-                    if (status.ok()) status = then(*core_);
-                    after = core_->executor().waited_s();
-                    answer.give(status);
-                  });
-  });
-  Status status = answer.wait();
-  double waited = seconds_since(asked), accounted = 0;
-  for (size_t lane = 0; lane < kLanes; ++lane) accounted += after[lane] - before[lane];
-  for (size_t lane = 0; lane < kLanes; ++lane) {
-    double share = accounted > 0 ? (after[lane] - before[lane]) / accounted : (lane + 1 == kLanes ? 1.0 : 0.0);
-    report_.stall_s[lane] += waited * share;
-  }
-  if (!status.ok()) in_step_ = false;  // there is nothing left to end or to discard
-  return status;
 }
 
 Status Engine::expect_in_step(bool in_step, const char* verb) {
@@ -197,226 +160,6 @@ UnitNumbers Engine::numbers_of(const StepBegin& begin, uint32_t unit) const {
     runs.push_back({numbers, run.end_element});
   }
   return runs;
-}
-
-// -- passes -----------------------------------------------------------------------------------------------------------
-
-// A step of fewer micro-batches than planned has the plan's last ones.
-void Engine::skip_left_out_computes() {
-  const uint32_t left_out = plan_->micro_batches - begin_.micro_batches;
-  const std::vector<Compute>& computes = plan_->computes;
-  while (next_compute_ < computes.size() && computes[next_compute_].micro_batch < left_out) ++next_compute_;
-}
-
-ComputePass Engine::pass_of(const Compute& compute) const {
-  return {compute.direction, compute.use, compute.micro_batch - (plan_->micro_batches - begin_.micro_batches)};
-}
-
-std::vector<ComputePass> Engine::passes() const {
-  std::vector<ComputePass> all;
-  const uint32_t left_out = plan_->micro_batches - std::min(plan_->micro_batches, begin_.micro_batches);
-  for (const Compute& compute : plan_->computes) {
-    if (compute.micro_batch >= left_out) all.push_back(pass_of(compute));
-  }
-  return all;
-}
-
-std::string Engine::words_of(const ComputePass& pass) const {
-  const std::vector<Use>& uses = options_.request.workload.uses;
-  return text(name_of(pass.direction), " of use ", pass.use < uses.size() ? uses[pass.use].name : text(pass.use),
-              ", micro-batch ", pass.micro_batch);
-}
-
-Status Engine::expect_pass(const ComputePass& pass, const char* verb) const {
-  if (next_compute_ == plan_->computes.size()) {
-    return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": the step has no further pass"));
-  }
-  const ComputePass next = pass_of(plan_->computes[next_compute_]);
-  if (next == pass) return Status();
-  return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": expected ", words_of(next)),
-                "follow Engine::passes(), or plan with the micro-batch group that the trainer has");
-}
-
-Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
-  std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "acquire"));
-  PENSTOCK_TRY(expect_pass(pass, "acquire"));
-  if (has_acquired_) return Status(Code::kUsage, "acquire: the pass before has not been released");
-  report_.trainer_s += seconds_since(left_);
-  const Compute& compute = plan_->computes[next_compute_];
-  std::vector<UnitWeights> weights;
-  PENSTOCK_TRY(wait_for([&](EngineCore& core) { return core.executor().is_granted(compute.move); },
-                        [&](EngineCore& core) {
-                          const auto views = core.executor().weights_of(compute);
-                          for (size_t i = 0; i < views.size(); ++i) {
-                            weights.push_back({compute.weights[i].unit, 0, views[i]});
-                          }
-                          return Status();
-                        }));
-  const Workload& workload = options_.request.workload;
-  for (UnitWeights& of : weights) {
-    of.elements = workload.units[of.unit].elements;
-    of.bytes = of.bytes.first(of.elements * bytes_of(workload.form.weight));
-  }
-  has_acquired_ = true;
-  left_ = Clock::now();
-  return weights;
-}
-
-Status Engine::release(const ComputePass& pass) {
-  std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "release"));
-  PENSTOCK_TRY(expect_pass(pass, "release"));
-  if (!has_acquired_) return Status(Code::kUsage, "release: the pass was not acquired");
-  has_acquired_ = false;
-  thread_->mailbox().post([this, move = plan_->computes[next_compute_].move] {
-    if (core_->executor().is_granted(move)) core_->executor().end_compute(move);
-  });
-  ++next_compute_;
-  skip_left_out_computes();
-  if (pass.direction == Direction::forward) return Status();
-  return as_intake([&] {
-    const std::vector<uint32_t> complete = intake_->end_pass(pass.use, pass.micro_batch);
-    completed_.insert(completed_.end(), complete.begin(), complete.end());
-    return hand_over_completed();
-  });
-}
-
-// -- gradients --------------------------------------------------------------------------------------------------------
-
-Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values) {
-  std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "gradient"));
-  const std::vector<uint32_t> uses = part.unit < options_.request.workload.units.size()
-                                         ? uses_of(options_.request.workload, part.unit)
-                                         : std::vector<uint32_t>{0};
-  if (!part.use && uses.size() != 1) {
-    return Status(Code::kUsage, text("gradient: unit ", part.unit, ": ", uses.size(), " uses have it"),
-                  "say of which use the gradient is");
-  }
-  if (options_.request.workload.pass == Pass::training) PENSTOCK_TRY(expect_backward(part));
-  return as_intake([&] {
-    const GradientIntake::Values given{dtype, values};
-    PENSTOCK_TRY_ASSIGN(
-        taken,
-        intake_->take({part.unit, part.use.value_or(uses.front()), part.micro_batch, part.first_element}, given));
-    if (taken == GradientIntake::Taken::completes_with) {
-      PENSTOCK_TRY(hand_over(part.unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-        intake_->finish(part.unit, given, tile.first_element, tile.elements, place, squares);
-      }));
-      intake_->finished(part.unit);
-      return Status();
-    }
-    if (taken == GradientIntake::Taken::completes) completed_.push_back(part.unit);
-    // Within a pass the plan does not expect it yet.
-    return has_acquired_ ? Status() : hand_over_completed();
-  });
-}
-
-Status Engine::expect_backward(const GradientPart& part) const {
-  if (has_acquired_) {
-    const ComputePass held = pass_of(plan_->computes[next_compute_]);
-    const bool is_its = held.direction == Direction::backward && part.micro_batch == held.micro_batch &&
-                        part.use.value_or(held.use) == held.use;
-    if (is_its) return Status();
-  }
-  return Status(
-      Code::kUsage,
-      text("gradient: unit ", part.unit, ", micro-batch ", part.micro_batch, ": its backward pass is not acquired"),
-      "give gradients between acquire() and release() of their backward pass");
-}
-
-Status Engine::hand_over_completed() {
-  for (uint32_t unit : std::exchange(completed_, {})) {
-    PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-      intake_->finish(unit, {}, tile.first_element, tile.elements, place, squares);
-    }));
-    intake_->finished(unit);
-  }
-  return Status();
-}
-
-// What does not wait for a lane is booked as intake.
-template <typename Function>
-Status Engine::as_intake(Function work) {
-  auto stalled = [&] { return std::accumulate(report_.stall_s.begin(), report_.stall_s.end(), 0.0); };
-  report_.trainer_s += seconds_since(left_);
-  const Clock::time_point start = Clock::now();
-  const double stalled_before = stalled();
-  const Status status = work();
-  report_.intake_s += seconds_since(start) - (stalled() - stalled_before);
-  left_ = Clock::now();
-  return status;
-}
-
-// Places are asked for together, as far as they are free: each question is two switches of threads.
-Status Engine::take_places(TileId tile, std::deque<Lease>& places) {
-  const TileId end = std::min(tile + kPlacesAtOnce, plan_->tiles.first_of(plan_->tiles[tile].unit + 1));
-  return wait_for(
-      [&places, next = tile, end](EngineCore& core) mutable {
-        for (; next < end; ++next) {
-          std::optional<Lease> place = core.executor().try_take_gradient(next);
-          if (!place) break;
-          places.push_back(std::move(*place));
-        }
-        return !places.empty();
-      },
-      [](EngineCore&) { return Status(); });
-}
-
-Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
-  std::deque<Lease> places;  // of this tile and those that follow
-  for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
-    const Tile& shape = plan_->tiles[tile];
-    if (places.empty()) {
-      if (Status taken = take_places(tile, places); !taken.ok()) {
-        // Leases end where they began.
-        thread_->ask([&] {
-          places.clear();
-          return true;
-        });
-        return taken;
-      }
-    }
-    auto place = std::make_shared<Lease>(std::move(places.front()));
-    places.pop_front();
-    const uint64_t first_block = shape.first_element / kBlockElements;
-    std::span<double> squares(squares_[unit].data() + first_block, ceil_div(shape.elements, kBlockElements));
-    fill(shape, place->data(), squares);
-    thread_->mailbox().post([this, tile, squares, place = std::move(place)] {
-      core_->executor().gradient_complete(tile, std::move(*place), squares);
-    });
-  }
-  return Status();
-}
-
-Status Engine::absent_gradient(uint32_t unit, Absent absent) {
-  std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "absent_gradient"));
-  const std::vector<Unit>& units = options_.request.workload.units;
-  auto refuse = [](const std::string& why) { return Status(Code::kUsage, "absent gradient: unit " + why); };
-  if (unit >= units.size()) return refuse(text(unit, " of ", units.size()));
-  const Unit& shape = units[unit];
-  if (!shape.trainable) return refuse(shape.name + " is frozen");
-  if (std::string why = intake_->why_not_absent(unit); !why.empty()) return refuse(shape.name + why);
-  intake_->give_up(unit);
-  if (absent == Absent::zero) {
-    return as_intake([&] {
-      return hand_over(unit, [](const Tile& tile, std::byte* place, std::span<double> squares) {
-        std::memset(place, 0, tile.gradient_bytes);
-        std::fill(squares.begin(), squares.end(), 0.0);
-      });
-    });
-  }
-  std::fill(squares_[unit].begin(), squares_[unit].end(), 0.0);
-  return as_intake([&] {
-    return thread_->ask([&] {
-      for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
-        if (core_->executor().status().ok()) core_->executor().gradient_absent(tile);
-      }
-      return core_->executor().status();
-    });
-  });
 }
 
 Result<StepReport> Engine::step(std::string trainer_state) {

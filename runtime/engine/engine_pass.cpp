@@ -1,0 +1,224 @@
+// Engine's verbs within a step: passes through uses, and the gradients that come of them.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/engine/engine_waits.h"
+
+namespace penstock::engine {
+namespace {
+
+constexpr uint32_t kPlacesAtOnce = 4;
+
+const char* name_of(Direction direction) { return direction == Direction::forward ? "forward" : "backward"; }
+
+}  // namespace
+
+// -- passes -----------------------------------------------------------------------------------------------------------
+
+// A step of fewer micro-batches than planned has the plan's last ones.
+void Engine::skip_left_out_computes() {
+  const uint32_t left_out = plan_->micro_batches - begin_.micro_batches;
+  const std::vector<Compute>& computes = plan_->computes;
+  while (next_compute_ < computes.size() && computes[next_compute_].micro_batch < left_out) ++next_compute_;
+}
+
+ComputePass Engine::pass_of(const Compute& compute) const {
+  return {compute.direction, compute.use, compute.micro_batch - (plan_->micro_batches - begin_.micro_batches)};
+}
+
+std::vector<ComputePass> Engine::passes() const {
+  std::vector<ComputePass> all;
+  const uint32_t left_out = plan_->micro_batches - std::min(plan_->micro_batches, begin_.micro_batches);
+  for (const Compute& compute : plan_->computes) {
+    if (compute.micro_batch >= left_out) all.push_back(pass_of(compute));
+  }
+  return all;
+}
+
+std::string Engine::words_of(const ComputePass& pass) const {
+  const std::vector<Use>& uses = options_.request.workload.uses;
+  return text(name_of(pass.direction), " of use ", pass.use < uses.size() ? uses[pass.use].name : text(pass.use),
+              ", micro-batch ", pass.micro_batch);
+}
+
+Status Engine::expect_pass(const ComputePass& pass, const char* verb) const {
+  if (next_compute_ == plan_->computes.size()) {
+    return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": the step has no further pass"));
+  }
+  const ComputePass next = pass_of(plan_->computes[next_compute_]);
+  if (next == pass) return Status();
+  return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": expected ", words_of(next)),
+                "follow Engine::passes(), or plan with the micro-batch group that the trainer has");
+}
+
+Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect_in_step(true, "acquire"));
+  PENSTOCK_TRY(expect_pass(pass, "acquire"));
+  if (has_acquired_) return Status(Code::kUsage, "acquire: the pass before has not been released");
+  report_.trainer_s += seconds_since(left_);
+  const Compute& compute = plan_->computes[next_compute_];
+  std::vector<UnitWeights> weights;
+  PENSTOCK_TRY(wait_for([&](EngineCore& core) { return core.executor().is_granted(compute.move); },
+                        [&](EngineCore& core) {
+                          const auto views = core.executor().weights_of(compute);
+                          for (size_t i = 0; i < views.size(); ++i) {
+                            weights.push_back({compute.weights[i].unit, 0, views[i]});
+                          }
+                          return Status();
+                        }));
+  const Workload& workload = options_.request.workload;
+  for (UnitWeights& of : weights) {
+    of.elements = workload.units[of.unit].elements;
+    of.bytes = of.bytes.first(of.elements * bytes_of(workload.form.weight));
+  }
+  has_acquired_ = true;
+  left_ = Clock::now();
+  return weights;
+}
+
+Status Engine::release(const ComputePass& pass) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect_in_step(true, "release"));
+  PENSTOCK_TRY(expect_pass(pass, "release"));
+  if (!has_acquired_) return Status(Code::kUsage, "release: the pass was not acquired");
+  has_acquired_ = false;
+  thread_->mailbox().post([this, move = plan_->computes[next_compute_].move] {
+    if (core_->executor().is_granted(move)) core_->executor().end_compute(move);
+  });
+  ++next_compute_;
+  skip_left_out_computes();
+  if (pass.direction == Direction::forward) return Status();
+  return as_intake([&] {
+    const std::vector<uint32_t> complete = intake_->end_pass(pass.use, pass.micro_batch);
+    completed_.insert(completed_.end(), complete.begin(), complete.end());
+    return hand_over_completed();
+  });
+}
+
+// -- gradients --------------------------------------------------------------------------------------------------------
+
+Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect_in_step(true, "gradient"));
+  const std::vector<uint32_t> uses = part.unit < options_.request.workload.units.size()
+                                         ? uses_of(options_.request.workload, part.unit)
+                                         : std::vector<uint32_t>{0};
+  if (!part.use && uses.size() != 1) {
+    return Status(Code::kUsage, text("gradient: unit ", part.unit, ": ", uses.size(), " uses have it"),
+                  "say of which use the gradient is");
+  }
+  if (options_.request.workload.pass == Pass::training) PENSTOCK_TRY(expect_backward(part));
+  return as_intake([&] {
+    const GradientIntake::Values given{dtype, values};
+    PENSTOCK_TRY_ASSIGN(
+        taken,
+        intake_->take({part.unit, part.use.value_or(uses.front()), part.micro_batch, part.first_element}, given));
+    if (taken == GradientIntake::Taken::completes_with) {
+      PENSTOCK_TRY(hand_over(part.unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
+        intake_->finish(part.unit, given, tile.first_element, tile.elements, place, squares);
+      }));
+      intake_->finished(part.unit);
+      return Status();
+    }
+    if (taken == GradientIntake::Taken::completes) completed_.push_back(part.unit);
+    // Within a pass the plan does not expect it yet.
+    return has_acquired_ ? Status() : hand_over_completed();
+  });
+}
+
+Status Engine::expect_backward(const GradientPart& part) const {
+  if (has_acquired_) {
+    const ComputePass held = pass_of(plan_->computes[next_compute_]);
+    const bool is_its = held.direction == Direction::backward && part.micro_batch == held.micro_batch &&
+                        part.use.value_or(held.use) == held.use;
+    if (is_its) return Status();
+  }
+  return Status(
+      Code::kUsage,
+      text("gradient: unit ", part.unit, ", micro-batch ", part.micro_batch, ": its backward pass is not acquired"),
+      "give gradients between acquire() and release() of their backward pass");
+}
+
+Status Engine::hand_over_completed() {
+  for (uint32_t unit : std::exchange(completed_, {})) {
+    PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
+      intake_->finish(unit, {}, tile.first_element, tile.elements, place, squares);
+    }));
+    intake_->finished(unit);
+  }
+  return Status();
+}
+
+// Places are asked for together, as far as they are free: each question is two switches of threads.
+Status Engine::take_places(TileId tile, std::deque<Lease>& places) {
+  const TileId end = std::min(tile + kPlacesAtOnce, plan_->tiles.first_of(plan_->tiles[tile].unit + 1));
+  return wait_for(
+      [&places, next = tile, end](EngineCore& core) mutable {
+        for (; next < end; ++next) {
+          std::optional<Lease> place = core.executor().try_take_gradient(next);
+          if (!place) break;
+          places.push_back(std::move(*place));
+        }
+        return !places.empty();
+      },
+      [](EngineCore&) { return Status(); });
+}
+
+Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
+  std::deque<Lease> places;  // of this tile and those that follow
+  for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+    const Tile& shape = plan_->tiles[tile];
+    if (places.empty()) {
+      if (Status taken = take_places(tile, places); !taken.ok()) {
+        // Leases end where they began.
+        thread_->ask([&] {
+          places.clear();
+          return true;
+        });
+        return taken;
+      }
+    }
+    auto place = std::make_shared<Lease>(std::move(places.front()));
+    places.pop_front();
+    const uint64_t first_block = shape.first_element / kBlockElements;
+    std::span<double> squares(squares_[unit].data() + first_block, ceil_div(shape.elements, kBlockElements));
+    fill(shape, place->data(), squares);
+    thread_->mailbox().post([this, tile, squares, place = std::move(place)] {
+      core_->executor().gradient_complete(tile, std::move(*place), squares);
+    });
+  }
+  return Status();
+}
+
+Status Engine::absent_gradient(uint32_t unit, Absent absent) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect_in_step(true, "absent_gradient"));
+  const std::vector<Unit>& units = options_.request.workload.units;
+  auto refuse = [](const std::string& why) { return Status(Code::kUsage, "absent gradient: unit " + why); };
+  if (unit >= units.size()) return refuse(text(unit, " of ", units.size()));
+  const Unit& shape = units[unit];
+  if (!shape.trainable) return refuse(shape.name + " is frozen");
+  if (std::string why = intake_->why_not_absent(unit); !why.empty()) return refuse(shape.name + why);
+  intake_->give_up(unit);
+  if (absent == Absent::zero) {
+    return as_intake([&] {
+      return hand_over(unit, [](const Tile& tile, std::byte* place, std::span<double> squares) {
+        std::memset(place, 0, tile.gradient_bytes);
+        std::fill(squares.begin(), squares.end(), 0.0);
+      });
+    });
+  }
+  std::fill(squares_[unit].begin(), squares_[unit].end(), 0.0);
+  return as_intake([&] {
+    return thread_->ask([&] {
+      for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+        if (core_->executor().status().ok()) core_->executor().gradient_absent(tile);
+      }
+      return core_->executor().status();
+    });
+  });
+}
+
+}  // namespace penstock::engine

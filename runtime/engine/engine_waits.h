@@ -1,0 +1,59 @@
+// How Engine's verbs wait for the decision thread and book the time. For this folder alone.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <numeric>
+
+#include "runtime/engine/engine.h"
+#include "runtime/engine/engine_core.h"
+
+namespace penstock::engine {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
+// Runs `then` on the decision thread once `ready` holds, and books the time as stalls of the lanes waited for.
+template <typename Function>
+Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
+  Answer<Status> answer;
+  Executor::LaneSeconds before{}, after{};
+  const Clock::time_point asked = Clock::now();
+  thread_->mailbox().post([&] {
+    Executor& executor = core_->executor();
+    before = executor.waited_s();
+    executor.when([&] { return ready(*core_); },
+                  [&](Status status) {
+                    if (status.ok()) status = then(*core_);
+                    after = core_->executor().waited_s();
+                    answer.give(status);
+                  });
+  });
+  Status status = answer.wait();
+  double waited = seconds_since(asked), accounted = 0;
+  for (size_t lane = 0; lane < kLanes; ++lane) accounted += after[lane] - before[lane];
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    double share = accounted > 0 ? (after[lane] - before[lane]) / accounted : (lane + 1 == kLanes ? 1.0 : 0.0);
+    report_.stall_s[lane] += waited * share;
+  }
+  if (!status.ok()) in_step_ = false;  // there is nothing left to end or to discard
+  return status;
+}
+
+// What does not wait for a lane is booked as intake.
+template <typename Function>
+Status Engine::as_intake(Function work) {
+  auto stalled = [&] { return std::accumulate(report_.stall_s.begin(), report_.stall_s.end(), 0.0); };
+  report_.trainer_s += seconds_since(left_);
+  const Clock::time_point start = Clock::now();
+  const double stalled_before = stalled();
+  const Status status = work();
+  report_.intake_s += seconds_since(start) - (stalled() - stalled_before);
+  left_ = Clock::now();
+  return status;
+}
+
+}  // namespace penstock::engine
