@@ -9,6 +9,24 @@
 
 namespace penstock::engine {
 
+namespace {
+
+// What the executor does not carry out is refused before a step waits for it.
+Status refuse_device_moves(const Plan& plan) {
+  for (const Move& move : plan.moves) {
+    const bool is_carried_out =
+        move.lane != Lane::host_to_device && move.lane != Lane::device_to_host && move.lane != Lane::collective;
+    if (is_carried_out) continue;
+    return Status(
+        Code::kUsage,
+        text("engine: the plan has a move of kind ", name_of(move.kind), "; steps run on the CPU of one rank only"),
+        "plan for a machine with 0 devices, and for 1 rank");
+  }
+  return Status();
+}
+
+}  // namespace
+
 MakeDrives direct_drives(std::vector<std::string> paths, aio::EngineChoice choice) {
   return [paths = std::move(paths), choice]() -> Result<Drives> {
     PENSTOCK_TRY_ASSIGN(made, aio::make_engine(choice));
@@ -75,6 +93,7 @@ Status EngineCore::make_plan() {
   PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
   predicted_step_s_ = chosen.step_s();
   plan_ = std::make_unique<Plan>(std::move(chosen.plan));
+  PENSTOCK_TRY(refuse_device_moves(*plan_));
   return validate(*plan_);
 }
 

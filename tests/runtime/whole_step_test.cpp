@@ -158,6 +158,20 @@ TEST(WholeSteps, TakeBackTheWeightsInHostMemoryThatASkippedStepHadChanged) {
   EXPECT_EQ(world.words_different(**engine), 0u);
 }
 
+TEST(WholeSteps, AreRefusedOnADeviceBeforeAnyBegins) {
+  TrainingWorld world(5, 1, {5000, 6000});
+  world.set_uses({{0}, {1}});
+  ASSERT_TRUE(world.create().ok());
+  MachineProfile& machine = world.options.request.machine;
+  machine.devices = 1;
+  machine.host_to_device_gbps = machine.device_to_host_gbps = 25;
+  world.options.request.budgets.device_bytes = kGiB;
+  const Status refused = Engine::open(world.options).status();
+  EXPECT_EQ(refused.code(), Code::kUsage);
+  EXPECT_EQ(refused.message(),
+            "engine: the plan has a move of kind lift_weight; steps run on the CPU of one rank only");
+}
+
 class TrainingVerbs : public testing::Test {
  protected:
   void SetUp() override {
