@@ -5,6 +5,7 @@
 #include "tools/nvme/statistics.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/quantity.h"
+#include "tools/penstock/step_json.h"
 #include "tools/penstock/text_table.h"
 #include "tools/penstock/update_common.h"
 
@@ -15,14 +16,7 @@ const char* name_of(Verdict verdict) {
   return verdict == Verdict::confirm ? "confirmed" : verdict == Verdict::strike ? "clipped" : "skipped";
 }
 
-// The engine's 0: it had no rates.
-Json predicted_json(double seconds) { return seconds > 0 ? Json(seconds) : Json(); }
-
 Json json_of(const engine::StepReport& report) {
-  Json stalls = Json::object();
-  for (size_t lane = 0; lane < kLanes; ++lane) {
-    if (report.stall_s[lane] > 0) stalls[penstock::name_of(static_cast<Lane>(lane))] = report.stall_s[lane];
-  }
   return {{"step", report.step},
           {"grad_norm", report.gradient_norm},
           {"verdict", name_of(report.verdict)},
@@ -32,7 +26,7 @@ Json json_of(const engine::StepReport& report) {
           {"intake_s", report.intake_s},
           {"nvme_read_bytes", report.read_bytes},
           {"nvme_written_bytes", report.written_bytes},
-          {"stall_s", stalls},
+          {"stall_s", stalls_json(report)},
           {"skipped", report.verdict == Verdict::skip}};
 }
 

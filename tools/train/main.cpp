@@ -9,6 +9,7 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
+#include "tools/penstock/step_json.h"
 #include "tools/penstock/store_flags.h"
 #include "tools/penstock/train_flags.h"
 #include "tools/system/interrupt.h"
@@ -119,20 +120,16 @@ class Log {
 
 Json json_of(const TrainingRun::Step& step, double tokens) {
   const engine::StepReport& report = step.report;
-  Json stalls = Json::object();
-  for (size_t lane = 0; lane < kLanes; ++lane) {
-    if (report.stall_s[lane] > 0) stalls[name_of(static_cast<Lane>(lane))] = report.stall_s[lane];
-  }
   return {{"step", report.step},
           {"loss", step.loss},
           {"lr", step.learning_rate},
           {"grad_norm", report.gradient_norm},
           {"step_s", report.wall_s},
-          {"predicted_s", report.predicted_s > 0 ? Json(report.predicted_s) : Json()},
+          {"predicted_s", predicted_json(report.predicted_s)},
           {"tokens_per_s", tokens / report.wall_s},
           {"nvme_read_bytes", report.read_bytes},
           {"nvme_written_bytes", report.written_bytes},
-          {"stall_s", stalls},
+          {"stall_s", stalls_json(report)},
           {"rss_bytes", resident_bytes()},
           {"skipped", report.verdict == Verdict::skip}};
 }
