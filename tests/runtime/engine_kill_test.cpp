@@ -79,9 +79,7 @@ class EngineKill : public testing::TestWithParam<const char*> {
   bool check() {
     Result<std::unique_ptr<Engine>> engine = world_->open(nullptr);
     if (!engine.ok()) {
-      const std::string& why = engine.status().message();
-      const bool not_there = why.find("half-created") != std::string::npos || why.find("missing") != std::string::npos;
-      EXPECT_TRUE(!created_ && not_there) << why;
+      EXPECT_TRUE(!created_ && was_never_created(engine.status())) << engine.status().message();
       return false;
     }
     EXPECT_GE((*engine)->steps_done(), durable_);

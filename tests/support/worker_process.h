@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tiering/check.h"
+#include "tiering/status.h"
 
 namespace penstock {
 
@@ -60,6 +61,12 @@ inline std::vector<Said> killed(std::vector<std::string> command,
   waitpid(child, &how, 0);
   EXPECT_TRUE(WIFSIGNALED(how) || WEXITSTATUS(how) == 0) << command[1] << " ended by itself with " << WEXITSTATUS(how);
   return said;
+}
+
+// Whether a store that does not open is one whose creation a kill cut short: whatever had come of its files by then.
+inline bool was_never_created(const Status& opened) {
+  const std::string& why = opened.message();
+  return why.find("its creation was interrupted") != std::string::npos || why.find("missing") != std::string::npos;
 }
 
 }  // namespace penstock
