@@ -60,7 +60,8 @@ Status Engine::start() {
 }
 
 Engine::~Engine() {
-  if (thread_ && in_step_) (void)discard();
+  if (thread_ && now_ == Now::in_step) (void)discard();
+  if (thread_ && now_ == Now::in_forward) (void)end_forward();
   if (thread_ && plan_) (void)settle();
   thread_.reset();
 }
@@ -73,17 +74,24 @@ std::vector<std::string> Engine::remarks() const {
   return thread_->ask([this] { return core_->store().open_report().notes; });
 }
 
-Status Engine::expect_in_step(bool in_step, const char* verb) {
-  if (in_step_ == in_step) return Status();
-  Status failed = thread_->ask([this] { return core_->executor().status(); });
-  if (!failed.ok()) return failed;
-  return in_step ? Status(Code::kUsage, text(verb, ": called outside a step"), "call begin() first")
-                 : Status(Code::kUsage, text(verb, ": called inside a step"), "end it with step() or discard() first");
+Status Engine::expect(Now now, const char* verb) {
+  if (now_ == now) return Status();
+  PENSTOCK_TRY(thread_->ask([this] { return core_->executor().status(); }));
+  if (now_ == Now::in_step) {
+    return Status(Code::kUsage, text(verb, ": called inside a step"), "end it with step() or discard() first");
+  }
+  if (now_ == Now::in_forward) {
+    return Status(Code::kUsage, text(verb, ": called between begin_forward() and end_forward()"),
+                  "end the forward passes with end_forward() first");
+  }
+  return now == Now::in_step
+             ? Status(Code::kUsage, text(verb, ": called outside a step"), "call begin() first")
+             : Status(Code::kUsage, text(verb, ": called outside of forward passes"), "call begin_forward() first");
 }
 
 Status Engine::begin(const StepBegin& begin) {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(false, "begin"));
+  PENSTOCK_TRY(expect(Now::between_steps, "begin"));
   const Workload& workload = options_.request.workload;
   if (begin.micro_batches == 0 || begin.micro_batches > workload.micro_batches) {
     return Status(Code::kUsage,
@@ -124,7 +132,7 @@ Status Engine::begin(const StepBegin& begin) {
                              core.executor().begin(setup);
                              return Status();
                            });
-  in_step_ = status.ok();
+  if (status.ok()) now_ = Now::in_step;
   left_ = Clock::now();
   return status;
 }
@@ -164,7 +172,7 @@ UnitNumbers Engine::numbers_of(const StepBegin& begin, uint32_t unit) const {
 
 Result<StepReport> Engine::step(std::string trainer_state) {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "step"));
+  PENSTOCK_TRY(expect(Now::in_step, "step"));
   report_.trainer_s += seconds_since(left_);
   left_ = Clock::now();
   const Workload& workload = options_.request.workload;
@@ -206,7 +214,7 @@ Result<StepReport> Engine::step(std::string trainer_state) {
                           moved = core.moved();
                           return core.executor().status();
                         }));
-  in_step_ = false;
+  now_ = Now::between_steps;
   speculation_.learn(report_.verdict == Verdict::strike);
   updates_done_ = updates;
   report_.step = ++steps_done_;
@@ -221,12 +229,13 @@ Result<StepReport> Engine::step(std::string trainer_state) {
 
 Status Engine::discard() {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "discard"));
+  PENSTOCK_TRY(expect(Now::in_step, "discard"));
   return discard_step();
 }
 
 Status Engine::discard_step() {
-  in_step_ = has_acquired_ = false;
+  now_ = Now::between_steps;
+  has_acquired_ = false;
   const bool one_slot = !survives_crashes();
   if (!plan_->clipping && (one_slot || plan_->durability.kind != Durability::Kind::step)) {
     return thread_->ask([this, one_slot] {
@@ -258,7 +267,7 @@ Status Engine::settle() {
 }
 
 Status Engine::settle_steps() {
-  PENSTOCK_TRY(expect_in_step(false, "settle"));
+  PENSTOCK_TRY(expect(Now::between_steps, "settle"));
   const bool last_is_durable = steps_done_ == 0 || plan_->durability.durable_after(steps_done_);
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
@@ -295,7 +304,7 @@ Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t fi
 
 Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(false, "read"));
+  PENSTOCK_TRY(expect(Now::between_steps, "read"));
   PENSTOCK_TRY(check_run("read", unit, role, first, values.size()));
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) { return core.read_plane(unit, role, first, values); });
@@ -303,7 +312,7 @@ Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byt
 
 Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values) {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(false, "write"));
+  PENSTOCK_TRY(expect(Now::between_steps, "write"));
   PENSTOCK_TRY(check_run("write", unit, role, first, values.size()));
   if (!options_.request.workload.units[unit].trainable) {
     return Status(Code::kUsage, text("write: unit ", options_.request.workload.units[unit].name, " is frozen"));

@@ -2,14 +2,13 @@
 //
 //   begin(step)            what early updates must know.
 //   acquire(use, mb)       forward or backward: the weights of a use's units, where they are computed with. Waits only
-//   if
-//                          the plan was late.
+//                          if the plan was late.
 //   release(use, mb)       they may leave.
 //   gradient(...)          of a use and micro-batch, whole or in parts: added up, rounded once, and handed to the
-//   update
-//                          when complete.
+//                          update when complete.
 //   step()                 learns the norm, confirms or redoes speculative updates; returns before the last writes do.
 //   discard()              after a failure of the trainer: as if begin() had not happened.
+//   begin_forward()        outside a step: forward passes that change nothing, up to end_forward().
 //   read(), write()        parameters and their state, outside a step.
 //
 // Updates run while later gradients still come. The result does not depend on when they run, on budgets, tile sizes,
@@ -161,13 +160,18 @@ class Engine {
   Result<StepReport> step(std::string trainer_state = {});
   Status discard();
 
+  // Between steps: passes that change nothing, for evaluation and generation. acquire() and release() take forward
+  // passes of any use, in any order and number, one at a time; uses in turn come without waiting for the drives, as far
+  // as the plan has room for two. `micro_batch` is not looked at: weights come once for all that is computed with them.
+  Status begin_forward();
+  Status end_forward();
+
   // Waits until every step that should be durable is.
   Status settle();
   // By the drives since open(): after settle() with what followed the last step, which no report has.
   Moved moved() const;
   // Outside a step. Values [first, ...) of a unit's plane, in its dtype: one an element, or one scale a block of 256.
-  // What was written is durable when
-  // write() returns, together with every step so far, all of it or nothing.
+  // What was written is durable when write() returns, together with every step so far, all of it or nothing.
   Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
   Status write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values);
 
@@ -175,11 +179,16 @@ class Engine {
   explicit Engine(EngineOptions options);
 
   Status start();
+  enum class Now { between_steps, in_step, in_forward };
   // Where it is not so, an earlier failure is why, and the answer; or the caller's order of verbs is wrong.
-  Status expect_in_step(bool in_step, const char* verb);
+  Status expect(Now now, const char* verb);
   Status expect_pass(const ComputePass& pass, const char* verb) const;
   ComputePass pass_of(const Compute& compute) const;
   std::string words_of(const ComputePass& pass) const;
+  Status expect_forward(const ComputePass& pass, const char* verb) const;
+  Result<std::vector<UnitWeights>> acquire_in_forward(const ComputePass& pass);
+  Status release_in_forward(const ComputePass& pass);
+  UnitWeights weights_of(uint32_t unit, std::span<std::byte> bytes) const;
   Status check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const;
   Status check_groups(const std::vector<Hyper>& groups) const;
   UnitNumbers numbers_of(const StepBegin& begin, uint32_t unit) const;
@@ -212,9 +221,10 @@ class Engine {
   Moved reported_;             // up to the last report
 
   std::mutex verbs_;  // held by the verb that runs; guards all below
-  bool in_step_ = false;
+  Now now_ = Now::between_steps;
   size_t next_compute_ = 0;  // of the plan's
   bool has_acquired_ = false;
+  uint32_t held_use_ = 0;  // in forward passes
   std::vector<uint32_t>
       completed_;  // units whose gradient is complete, and goes to the update with the end of the pass
   StepBegin begin_;

@@ -212,6 +212,11 @@ Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::sp
   return commit(std::move(payload));
 }
 
+void EngineCore::end_forward() {
+  passed_ = passed_ + forward_->moved();
+  forward_.reset();
+}
+
 Status EngineCore::pass(std::span<const StorePass::Visit> visits, StorePass::Then then, const StorePass::Use& use) {
   StorePass pass(*drives_.io, *store_, memory_->windows());
   const Status status = pass.run(visits, use, then);

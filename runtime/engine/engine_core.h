@@ -4,6 +4,7 @@
 
 #include "runtime/engine/engine.h"
 #include "runtime/engine/executor.h"
+#include "runtime/engine/forward_weights.h"
 #include "runtime/engine/store_pass.h"
 
 namespace penstock::engine {
@@ -24,7 +25,12 @@ class EngineCore {
   uint32_t drives() const { return static_cast<uint32_t>(drives_.folders.size()); }
   std::string description() const;
   // Since open().
-  Moved moved() const { return executor_->moved() + passed_; }
+  Moved moved() const { return executor_->moved() + passed_ + (forward_ ? forward_->moved() : Moved()); }
+
+  // Weights for passes between steps. REQUIRES: the executor is idle, and stays so until end_forward().
+  void begin_forward() { forward_.emplace(*plan_, *memory_, *store_, *drives_.io); }
+  ForwardWeights& forward() { return *forward_; }
+  void end_forward();
 
   // Between steps, nothing under way. All of them block this thread until they are done.
 
@@ -66,6 +72,7 @@ class EngineCore {
   std::unique_ptr<SpillFiles> spill_;
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
   std::unique_ptr<Executor> executor_;
+  std::optional<ForwardWeights> forward_;
   double predicted_step_s_ = 0;
   Moved passed_;  // outside of steps
 };

@@ -54,7 +54,8 @@ Status Engine::expect_pass(const ComputePass& pass, const char* verb) const {
 
 Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "acquire"));
+  if (now_ == Now::in_forward) return acquire_in_forward(pass);
+  PENSTOCK_TRY(expect(Now::in_step, "acquire"));
   PENSTOCK_TRY(expect_pass(pass, "acquire"));
   if (has_acquired_) return Status(Code::kUsage, "acquire: the pass before has not been released");
   report_.trainer_s += seconds_since(left_);
@@ -64,15 +65,10 @@ Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
                         [&](EngineCore& core) {
                           const auto views = core.executor().weights_of(compute);
                           for (size_t i = 0; i < views.size(); ++i) {
-                            weights.push_back({compute.weights[i].unit, 0, views[i]});
+                            weights.push_back(weights_of(compute.weights[i].unit, views[i]));
                           }
                           return Status();
                         }));
-  const Workload& workload = options_.request.workload;
-  for (UnitWeights& of : weights) {
-    of.elements = workload.units[of.unit].elements;
-    of.bytes = of.bytes.first(of.elements * bytes_of(workload.form.weight));
-  }
   has_acquired_ = true;
   left_ = Clock::now();
   return weights;
@@ -80,7 +76,8 @@ Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
 
 Status Engine::release(const ComputePass& pass) {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "release"));
+  if (now_ == Now::in_forward) return release_in_forward(pass);
+  PENSTOCK_TRY(expect(Now::in_step, "release"));
   PENSTOCK_TRY(expect_pass(pass, "release"));
   if (!has_acquired_) return Status(Code::kUsage, "release: the pass was not acquired");
   has_acquired_ = false;
@@ -97,11 +94,17 @@ Status Engine::release(const ComputePass& pass) {
   });
 }
 
+UnitWeights Engine::weights_of(uint32_t unit, std::span<std::byte> bytes) const {
+  const Workload& workload = options_.request.workload;
+  const uint64_t elements = workload.units[unit].elements;
+  return {unit, elements, bytes.first(elements * bytes_of(workload.form.weight))};
+}
+
 // -- gradients --------------------------------------------------------------------------------------------------------
 
 Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values) {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "gradient"));
+  PENSTOCK_TRY(expect(Now::in_step, "gradient"));
   const std::vector<uint32_t> uses = part.unit < options_.request.workload.units.size()
                                          ? uses_of(options_.request.workload, part.unit)
                                          : std::vector<uint32_t>{0};
@@ -194,7 +197,7 @@ Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
 
 Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect_in_step(true, "absent_gradient"));
+  PENSTOCK_TRY(expect(Now::in_step, "absent_gradient"));
   const std::vector<Unit>& units = options_.request.workload.units;
   auto refuse = [](const std::string& why) { return Status(Code::kUsage, "absent gradient: unit " + why); };
   if (unit >= units.size()) return refuse(text(unit, " of ", units.size()));

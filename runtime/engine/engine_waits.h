@@ -39,7 +39,7 @@ Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
     double share = accounted > 0 ? (after[lane] - before[lane]) / accounted : (lane + 1 == kLanes ? 1.0 : 0.0);
     report_.stall_s[lane] += waited * share;
   }
-  if (!status.ok()) in_step_ = false;  // there is nothing left to end or to discard
+  if (!status.ok() && now_ == Now::in_step) now_ = Now::between_steps;  // nothing is left to end or to discard
   return status;
 }
 

@@ -1,49 +1,22 @@
 // The moves of a training pass: weights arrive where they are used, and computing is granted to the trainer.
-#include <cstring>
 #include <utility>
 
 #include "runtime/engine/executor.h"
-#include "runtime/engine/tile_checksums.h"
+#include "runtime/engine/weight_fetch.h"
 
 namespace penstock::engine {
 
 void Executor::begin_fetch(Ticket ticket, const Move& move) {
-  struct Fetch {
-    size_t left = 0;
-    Status status;
-  };
-  auto fetch = std::make_shared<Fetch>();
-  auto end_one = [this, ticket, fetch](const Status& status) {
-    if (!status.ok() && fetch->status.ok()) fetch->status = status;
-    if (--fetch->left > 0) return;
-    const Move& of = parts_.plan.moves[ticket.move];
-    // From now on it is only read, until the plan releases it.
-    if (fetch->status.ok()) {
-      placed_[{ticket.step, ticket.move}] = parts_.memory.units().share(of.place_offset_bytes, of.place_bytes);
-    }
-    ended(ticket, fetch->status);
-  };
-  ++fetch->left;  // until all requests are made, for one may end at once
-  uint64_t at = move.place_offset_bytes;
-  for (TileId tile = parts_.plan.tiles.first_of(move.unit); tile < parts_.plan.tiles.first_of(move.unit + 1); ++tile) {
-    const aio::TileStore::Range weight{0, parts_.plan.tiles[tile].weight_bytes};
-    std::optional<aio::TileStore::Reading> reading = parts_.store.begin_read(tile, weight);
-    CHECK(reading.has_value(), "the weight of tile ", tile, " is fetched while it is written");
-    ++fetch->left;
-    moved_.read_bytes += weight.length_bytes;
-    parts_.io.read(reading->extents, parts_.memory.units().lend(at, weight.length_bytes), deadline(ticket))
-        .then([this, weight, end_one, from = *reading](Result<Lease> result) mutable {
-          Status status = result.status();
-          if (status.ok()) {
-            const Lease arrived = std::move(*result);
-            status = compare_checksums(parts_.store, from, weight, arrived.data());
-          }
-          parts_.store.end_read(from.place);
-          end_one(status);
-        });
-    at += weight.length_bytes;
-  }
-  end_one(Status());
+  moved_.read_bytes += fetch_unit(
+      {parts_.plan.tiles, parts_.store, parts_.io}, move.unit, parts_.memory.units(), move.place_offset_bytes,
+      deadline(ticket), [this, ticket](const Status& status) {
+        const Move& of = parts_.plan.moves[ticket.move];
+        // From now on it is only read, until the plan releases it.
+        if (status.ok()) {
+          placed_[{ticket.step, ticket.move}] = parts_.memory.units().share(of.place_offset_bytes, of.place_bytes);
+        }
+        ended(ticket, status);
+      });
 }
 
 void Executor::begin_compute(Ticket ticket) {

@@ -61,6 +61,7 @@ class Course {
       struck += report->verdict == Verdict::strike;
       skipped += report->verdict == Verdict::skip;
       ASSERT_EQ(report->verdict == Verdict::skip, skips);
+      if (up_to(1)) evaluate();
       if (up_to(3) == 0) reopen();
       if (testing::Test::HasFatalFailure()) return;
     }
@@ -94,6 +95,11 @@ class Course {
     ASSERT_TRUE(engine_->settle().ok());
     engine_.reset();
     open();
+  }
+  void evaluate() {
+    const Result<TrainingWorld::Answers> answers = world_.evaluate(*engine_);
+    ASSERT_TRUE(answers.ok()) << answers.status().message();
+    ASSERT_EQ(*answers, world_.plain_evaluate());
   }
   // The trainer fails somewhere in the step.
   void discard_within(uint32_t count) {
@@ -224,6 +230,43 @@ TEST_F(TrainingVerbs, RefuseAWrongOrderAndGoOn) {
   world_.plain_train(1, 2, 1);
   EXPECT_EQ(world_.words_different(*engine_), 0u);
   EXPECT_EQ(refusal(engine_->acquire({forward, 0, 0}).status()), "acquire: called outside a step");
+}
+
+TEST_F(TrainingVerbs, PassForwardBetweenStepsInAnyOrderAndRefuseTheRest) {
+  using enum Direction;
+  auto refusal = [](const auto& result) {
+    EXPECT_EQ(result.code(), Code::kUsage);
+    return result.message();
+  };
+  EXPECT_EQ(refusal(engine_->end_forward()), "end_forward: called outside of forward passes");
+  ASSERT_TRUE(engine_->begin_forward().ok());
+  EXPECT_EQ(refusal(engine_->begin_forward()), "begin_forward: called between begin_forward() and end_forward()");
+  EXPECT_EQ(refusal(begin()), "begin: called between begin_forward() and end_forward()");
+  EXPECT_EQ(refusal(engine_->step().status()), "step: called between begin_forward() and end_forward()");
+  EXPECT_EQ(refusal(engine_->acquire({backward, 1, 0}).status()),
+            "acquire: backward of use use1, micro-batch 0: between steps there are forward passes only");
+  EXPECT_EQ(refusal(engine_->acquire({forward, 2, 0}).status()), "acquire: use 2 of 2");
+  EXPECT_EQ(refusal(engine_->release({forward, 0, 0})), "release: the pass was not acquired");
+  for (uint32_t use : {1u, 1u, 0u, 1u, 0u, 0u}) {
+    const Result<std::vector<UnitWeights>> weights = engine_->acquire({forward, use, 0});
+    ASSERT_TRUE(weights.ok()) << weights.status().message();
+    ASSERT_EQ(weights->size(), 1u);
+    for (size_t i = 0; i < weights->front().elements; ++i) {
+      ASSERT_EQ(weights->front().bytes[2 * i + 1], static_cast<std::byte>(world_.plain().units[use].high(i) >> 8));
+    }
+    EXPECT_EQ(refusal(engine_->acquire({forward, 0, 0}).status()), "acquire: the pass before has not been released");
+    EXPECT_EQ(refusal(engine_->release({forward, 1 - use, 0})),
+              text("release: forward of use use", 1 - use, ", micro-batch 0: use ", use, " is acquired"));
+    ASSERT_TRUE(engine_->release({forward, use, 0}).ok());
+  }
+  ASSERT_TRUE(engine_->acquire({forward, 0, 0}).ok());
+  ASSERT_TRUE(engine_->end_forward().ok()) << "a pass that is held ends with the others";
+  const Result<StepReport> report = world_.train(*engine_, 2, 1, {});
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  world_.plain_train(1, 2, 1);
+  EXPECT_EQ(world_.words_different(*engine_), 0u);
+  ASSERT_TRUE(engine_->begin_forward().ok());
+  engine_.reset();  // in the middle of them
 }
 
 }  // namespace

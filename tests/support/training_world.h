@@ -75,17 +75,36 @@ class TrainingWorld : public EngineWorld {
     return engine.step({});
   }
 
+  // What the model makes of a sample between steps: `samples` of them pass through each use while it is held.
+  static constexpr uint32_t kSamples = 3;
+  using Answers = std::array<Hidden, kSamples>;
+  Result<Answers> evaluate(Engine& engine) const {
+    Answers flowing = questions();
+    PENSTOCK_TRY(engine.begin_forward());
+    for (uint32_t use = 0; use < uses().size(); ++use) {
+      const ComputePass pass{Direction::forward, use, 0};
+      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(pass));
+      std::vector<const uint16_t*> views;
+      for (const UnitWeights& unit : weights) views.push_back(reinterpret_cast<const uint16_t*>(unit.bytes.data()));
+      for (Hidden& here : flowing) here = forward(use, here, views);
+      PENSTOCK_TRY(engine.release(pass));
+    }
+    PENSTOCK_TRY(engine.end_forward());
+    return flowing;
+  }
+  Answers plain_evaluate() {
+    const std::vector<std::vector<uint16_t>> weights = plain_weights();
+    Answers flowing = questions();
+    for (uint32_t use = 0; use < uses().size(); ++use) {
+      for (Hidden& here : flowing) here = forward(use, here, views_of(use, weights));
+    }
+    return flowing;
+  }
+
   void plain_train(uint64_t number, uint32_t count, float size) {
     std::vector<plain::Unit>& units = plain().units;
-    std::vector<std::vector<uint16_t>> weights(units.size());
-    for (size_t unit = 0; unit < units.size(); ++unit) {
-      for (size_t i = 0; i < units[unit].p.size(); ++i) weights[unit].push_back(units[unit].high(i));
-    }
-    auto views = [&](uint32_t use) {
-      std::vector<const uint16_t*> of_use;
-      for (uint32_t unit : uses()[use].units) of_use.push_back(weights[unit].data());
-      return of_use;
-    };
+    const std::vector<std::vector<uint16_t>> weights = plain_weights();
+    auto views = [&](uint32_t use) { return views_of(use, weights); };
     std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums;  // by unit and use
     for (uint32_t mb = 0; mb < count; ++mb) {
       std::vector<Hidden> outputs;
@@ -133,6 +152,20 @@ class TrainingWorld : public EngineWorld {
  private:
   const std::vector<Use>& uses() const { return options.request.workload.uses; }
   uint64_t elements(uint32_t unit) const { return options.request.workload.units[unit].elements; }
+  std::vector<std::vector<uint16_t>> plain_weights() {
+    std::vector<std::vector<uint16_t>> weights;
+    for (const plain::Unit& unit : plain().units) {
+      std::vector<uint16_t>& of = weights.emplace_back();
+      for (size_t i = 0; i < unit.p.size(); ++i) of.push_back(unit.high(i));
+    }
+    return weights;
+  }
+  std::vector<const uint16_t*> views_of(uint32_t use, const std::vector<std::vector<uint16_t>>& weights) const {
+    std::vector<const uint16_t*> views;
+    for (uint32_t unit : uses()[use].units) views.push_back(weights[unit].data());
+    return views;
+  }
+  static Answers questions() { return {sample(1, 0), sample(1, 1), sample(2, 0)}; }
   static float weight_of(uint16_t word) { return plain::real(uint32_t{word} << 16); }
   // From -0.01 to 0.01.
   static float coefficient(uint64_t element) {
