@@ -261,9 +261,25 @@ struct UpdateWorkers::Impl {
     };
     if (pieces == 1) return piece(0);
     task_order::before_create();
-    tbb::this_task_arena::isolate([&] { tbb::parallel_for(uint64_t{0}, pieces, piece, tbb::simple_partitioner()); });
+    const task_order::Handle handle{&piece};
+    tbb::this_task_arena::isolate([&] { tbb::parallel_for(uint64_t{0}, pieces, handle, tbb::simple_partitioner()); });
     task_order::after_wait();
   }
+
+  template <class Job>
+  struct Enqueued {
+    Impl& impl;
+    Job job;
+
+    void operator()() {
+      task_order::at_begin();
+      Impl& of = impl;
+      job();
+      delete this;
+      std::lock_guard lock(of.mutex);
+      if (--of.jobs == 0) of.all_ended.notify_all();
+    }
+  };
 
   // Runs `job` on a worker, and destroys it there before it counts as ended.
   template <class Job>
@@ -272,15 +288,9 @@ struct UpdateWorkers::Impl {
       std::lock_guard lock(mutex);
       ++jobs;
     }
-    auto* const own = new Job(std::move(job));
+    task_order::Handle handle{new Enqueued<Job>{*this, std::move(job)}};
     task_order::before_create();
-    arena.enqueue([this, own] {
-      task_order::at_begin();
-      (*own)();
-      delete own;
-      std::lock_guard lock(mutex);
-      if (--jobs == 0) all_ended.notify_all();
-    });
+    arena.enqueue(handle);
   }
 
   template <class Body>
