@@ -81,9 +81,9 @@ bool first_page_cached(int fd) {
 
 Result<std::unique_ptr<DirectFile>> DirectFile::create(const std::string& path, uint64_t size_bytes, Existing existing,
                                                        FileOptions options) {
-  if (size_bytes == 0 || size_bytes % kSegmentAlignmentBytes != 0 || size_bytes > uint64_t{1} << 62) {
+  if (size_bytes == 0 || size_bytes % kAlignmentBytes != 0 || size_bytes > uint64_t{1} << 62) {
     return Status(Code::kUsage, text("create ", path, ": invalid size: ", size_bytes, " B"),
-                  text("choose a positive multiple of ", kSegmentAlignmentBytes, " B"));
+                  text("choose a positive multiple of ", kAlignmentBytes, " B"));
   }
   std::unique_ptr<DirectFile> file(new DirectFile(path));
   const int create_flags = existing == Existing::refuse ? O_CREAT | O_EXCL : O_CREAT;
@@ -106,11 +106,11 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(const std::string& path, Ac
   PENSTOCK_TRY(file->look_at_drive(options.in_memory));
   struct stat now;
   if (fstat(file->fd_, &now) != 0) return errno_status("open " + path, errno);
-  file->size_bytes_ = round_down(static_cast<uint64_t>(now.st_size), kSegmentAlignmentBytes);
+  file->size_bytes_ = round_down(static_cast<uint64_t>(now.st_size), kAlignmentBytes);
   if (file->size_bytes_ == 0) {
     return Status(Code::kCorrupt,
-                  text("open ", path, ": invalid size: ", now.st_size, " B, a positive multiple of ",
-                       kSegmentAlignmentBytes, " B expected"),
+                  text("open ", path, ": invalid size: ", now.st_size, " B, a positive multiple of ", kAlignmentBytes,
+                       " B expected"),
                   "give a file that Penstock created");
   }
   PENSTOCK_TRY(file->refuse_holes(now.st_blocks));
@@ -132,7 +132,7 @@ Status DirectFile::open_descriptor(int flags) {
   if (stat(path_.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
     const char* kind = S_ISDIR(found.st_mode)   ? "a folder"
                        : S_ISBLK(found.st_mode) ? "a block device, which is never written to"
-                                                : "no regular file";
+                                                : "not a regular file";
     return Status(Code::kUsage, text(what, ": it is ", kind),
                   "give the path of a regular file on a mounted file system");
   }
@@ -234,12 +234,12 @@ Status DirectFile::allocate(uint64_t size_bytes) {
 
 Status DirectFile::find_alignment() {
   struct statx told {};
-  alignment_bytes_ = kSegmentAlignmentBytes;  // what every drive accepts, for kernels that do not tell
+  alignment_bytes_ = kAlignmentBytes;  // what every drive accepts, for kernels that do not tell
   if (syscall(SYS_statx, fd_, "", AT_EMPTY_PATH, STATX_DIOALIGN, &told) != 0 || (told.stx_mask & STATX_DIOALIGN) == 0) {
     return Status();
   }
   alignment_bytes_ = std::max(told.stx_dio_mem_align, told.stx_dio_offset_align);
-  if (alignment_bytes_ == 0 || kSegmentAlignmentBytes % alignment_bytes_ != 0) {
+  if (alignment_bytes_ == 0 || kAlignmentBytes % alignment_bytes_ != 0) {
     return Status(Code::kEnvironment,
                   text("open ", path_, ": no direct I/O here (", file_system_, " asks for an alignment of ",
                        alignment_bytes_, " B)"),
@@ -250,7 +250,7 @@ Status DirectFile::find_alignment() {
 
 // Moves one block each way and checks that it did not enter the page cache.
 Status DirectFile::try_direct(Access access, bool may_write) {
-  Buffer block = Buffer::on_heap(kSegmentAlignmentBytes);
+  Buffer block = Buffer::on_heap(kAlignmentBytes);
   std::memset(block.data(), 0, block.size_bytes());
   const auto length = static_cast<ssize_t>(block.size_bytes());
   // The file may have been copied here a moment ago, which leaves it in the cache. All of it is dropped, because the

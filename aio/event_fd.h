@@ -22,10 +22,10 @@ class EventFd {
 
   bool made() const { return fd_ >= 0; }
 
-  // Creates it signalled, because something may have ended before. Only the first call may be refused.
+  // Creates it signalled: what it tells of may have come before. Only the first call may be refused.
   Result<int> make() {
     if (!made()) fd_ = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (!made()) return errno_status("eventfd for completions", errno);
+    if (!made()) return errno_status("eventfd", errno);
     return fd_;
   }
   // REQUIRES: made().

@@ -128,9 +128,9 @@ HostArena::HostArena(std::span<std::byte> mapping, std::span<std::byte> memory, 
 HostArena::~HostArena() { munmap(mapping_.data(), mapping_.size()); }
 
 Result<std::span<std::byte>> HostArena::take(const std::string& name, uint64_t bytes) {
-  const uint64_t alignment = bytes >= kHugePageBytes ? kHugePageBytes : kSegmentAlignmentBytes;
+  const uint64_t alignment = bytes >= kHugePageBytes ? kHugePageBytes : kAlignmentBytes;
   const uint64_t begin = round_up(used_bytes_, alignment);
-  const uint64_t padded = round_up(bytes, kSegmentAlignmentBytes);
+  const uint64_t padded = round_up(bytes, kAlignmentBytes);
   PENSTOCK_TRY(budget_.take(name, begin - used_bytes_ + padded));
   used_bytes_ = begin + padded;
   return memory_.subspan(begin, bytes);

@@ -126,7 +126,7 @@ DriveQueue& QueuedIoEngine::queue_of(uint32_t drive) {
   }
   auto own = options_.drives.find(drive);
   DriveOptions options = own == options_.drives.end() ? options_.drive : own->second;
-  CHECK(options.depth > 0 && options.block_bytes > 0 && options.block_bytes % kSegmentAlignmentBytes == 0,
+  CHECK(options.depth > 0 && options.block_bytes > 0 && options.block_bytes % kAlignmentBytes == 0,
         "drive options: depth ", options.depth, ", blocks of ", options.block_bytes, " B");
   options.block_bytes = std::min(options.block_bytes, kPieceBytesMax);
   queues_.push_back(std::make_unique<DriveQueue>(drive, options));

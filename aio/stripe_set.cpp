@@ -8,7 +8,7 @@
 namespace penstock::aio {
 namespace {
 
-constexpr uint64_t kUnit = kSegmentAlignmentBytes;
+constexpr uint64_t kUnit = kAlignmentBytes;
 
 // Divides `units` by the shares: whole units, at least one for each share. Rounds down, and gives the rest to the
 // shares that lost most by rounding.

@@ -28,7 +28,7 @@ class StripeSet {
  public:
   static constexpr uint64_t kRowBytes = 4 * 1024 * 1024;
 
-  // Divides rows of `row_bytes` by the shares, rounded to kSegmentAlignmentBytes. Every drive gets a part.
+  // Divides rows of `row_bytes` by the shares, rounded to kAlignmentBytes. Every drive gets a part.
   // REQUIRES: shares are positive, and a row has at least one aligned part for each.
   explicit StripeSet(std::span<const double> shares, uint64_t row_bytes = kRowBytes);
 
@@ -40,7 +40,7 @@ class StripeSet {
   uint64_t file_bytes(size_t drive, uint64_t bytes) const;
 
   // Appends the extents of [offset, offset + length) to `extents`. In the lease they begin at `lease_offset_bytes`.
-  // `files` has one file for each drive, in order. REQUIRES: offset and length are multiples of kSegmentAlignmentBytes.
+  // `files` has one file for each drive, in order. REQUIRES: offset and length are multiples of kAlignmentBytes.
   void map(std::span<const File* const> files, uint64_t offset_bytes, uint64_t length_bytes,
            uint64_t lease_offset_bytes, std::vector<Extent>& extents) const;
 

@@ -127,7 +127,7 @@ class DeviceBench {
     uint64_t offset = 0;
     auto take = [&](uint64_t bytes) {
       std::byte* place = device_.memory().data() + offset;
-      offset += round_up(bytes, kSegmentAlignmentBytes);
+      offset += round_up(bytes, kAlignmentBytes);
       return place;
     };
     tile.weight = take(2 * sizes_.elements);

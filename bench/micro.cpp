@@ -60,7 +60,7 @@ void fill(std::span<std::byte> plane, Dtype dtype) {
 void update(State& state, const StateForm& form) {
   const cpu_optim::TileUpdater updater(form);
   const TileLayout layout(form, kElements);
-  Buffer slot = Buffer::on_heap(round_up(kElements * 16, kSegmentAlignmentBytes));
+  Buffer slot = Buffer::on_heap(round_up(kElements * 16, kAlignmentBytes));
   Buffer weight = Buffer::on_heap(kElements * 4), gradient = Buffer::on_heap(kElements * 4);
   std::memset(slot.data(), 0, slot.size_bytes());
   fill(weight.bytes(), form.weight);

@@ -26,7 +26,7 @@ std::vector<Segment> segments_of_model(uint64_t layers, uint64_t width, uint64_t
   for (int role = 0; role < 3; ++role) {
     for (uint64_t layer = 0; layer < layers; ++layer) {
       for (uint64_t elements : tensors) {
-        const uint64_t bytes = round_up(elements * 4, kSegmentAlignmentBytes);
+        const uint64_t bytes = round_up(elements * 4, kAlignmentBytes);
         if (offset_bytes + bytes > file_bytes) offset_bytes = 0;  // the file is smaller than the state: the same again
         segments.push_back({offset_bytes, bytes});
         offset_bytes += bytes;

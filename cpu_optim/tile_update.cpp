@@ -1,7 +1,7 @@
 #include "cpu_optim/tile_update.h"
 
 #include "cpu_optim/kernels.h"
-#include "cpu_optim/tile_pass.h"
+#include "cpu_optim/tile_sweep.h"
 
 namespace penstock::cpu_optim {
 
@@ -33,7 +33,7 @@ TileReport TileUpdater::update(const TileView& tile, const StepNumbers& numbers,
 }
 
 TileReport TileUpdater::update(const TileView& tile, std::span<const NumbersRun> runs, const TileNotes& notes) const {
-  return TilePass(*kernels_, form_, planes_, tile, runs, notes).run();
+  return TileSweep(*kernels_, form_, planes_, tile, runs, notes).run();
 }
 
 Isa TileUpdater::isa() const { return kernels_->isa; }

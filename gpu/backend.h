@@ -18,7 +18,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Allocates the arena. Called once. The address is a multiple of kSegmentAlignmentBytes.
+  // Allocates the arena. Called once. The address is a multiple of kAlignmentBytes.
   virtual Result<std::span<std::byte>> reserve(uint64_t bytes) = 0;
   // Allocates host memory that the copy engines reach.
   virtual Result<std::span<std::byte>> pinned(uint64_t bytes) = 0;

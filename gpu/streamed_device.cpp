@@ -44,7 +44,7 @@ Result<std::unique_ptr<Device>> StreamedDevice::open(std::unique_ptr<Backend> ba
 
 Status StreamedDevice::take(uint64_t arena_bytes) {
   PENSTOCK_TRY_ASSIGN(memory, backend_->reserve(arena_bytes));
-  CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kSegmentAlignmentBytes == 0);
+  CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kAlignmentBytes == 0);
   memory_ = memory;
   completion_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (completion_fd_ < 0) return errno_status("eventfd", errno);

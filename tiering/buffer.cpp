@@ -42,8 +42,8 @@ BufferPool::BufferPool(Tier tier, std::span<std::byte> memory, uint64_t piece_by
       memory_(memory),
       piece_bytes_(piece_bytes),
       pieces_(piece_bytes == 0 ? 0 : memory.size() / piece_bytes) {
-  CHECK(piece_bytes > 0 && piece_bytes % kSegmentAlignmentBytes == 0, "pieces of ", piece_bytes, " B");
-  CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kSegmentAlignmentBytes == 0);
+  CHECK(piece_bytes > 0 && piece_bytes % kAlignmentBytes == 0, "pieces of ", piece_bytes, " B");
+  CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kAlignmentBytes == 0);
   free_.reserve(pieces_);
   // The lowest address is leased first, so that a small run touches few pages.
   for (uint64_t i = pieces_; i-- > 0;) free_.push_back(memory_.data() + i * piece_bytes_);

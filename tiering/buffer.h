@@ -34,7 +34,7 @@ class Buffer {
   ~Buffer();
 
   // An ordinary host allocation, for tests and small things; the engine's bytes come from an arena.
-  static Buffer on_heap(uint64_t size_bytes, uint64_t alignment_bytes = kSegmentAlignmentBytes);
+  static Buffer on_heap(uint64_t size_bytes, uint64_t alignment_bytes = kAlignmentBytes);
 
   Tier tier() const { return tier_; }
   std::byte* data() const { return data_; }
@@ -49,7 +49,7 @@ class Buffer {
   Release release_;
 };
 
-// Who hears that a lease has ended.
+// Notified when a lease ends.
 class Lender {
  public:
   virtual void take_back(std::span<std::byte> bytes) = 0;
@@ -78,7 +78,7 @@ class Lease {
     if (lender_ != nullptr) lender_->take_back(bytes());
   }
 
-  // A lease on bytes that nobody counts: the caller keeps them alive until the lease has ended.
+  // An untracked lease: the caller keeps the bytes alive until it has ended.
   static Lease over(Tier tier, std::span<std::byte> bytes);
 
   Tier tier() const { return tier_; }
@@ -107,7 +107,7 @@ class Lease {
 class BufferPool final : private Lender {
  public:
   // Cuts `memory` into as many pieces of `piece_bytes` as fit. REQUIRES: piece_bytes is a multiple of
-  // kSegmentAlignmentBytes and so is the address of `memory`; `memory` outlives the pool.
+  // kAlignmentBytes and so is the address of `memory`; `memory` outlives the pool.
   BufferPool(Tier tier, std::span<std::byte> memory, uint64_t piece_bytes);
   // REQUIRES: every lease has ended.
   ~BufferPool();

@@ -93,7 +93,7 @@ struct DeviceFacts {
 class Device : public TransferDriver {
  public:
   // The arena: the budget, to the byte, reserved when the device was opened and never grown. Its address is a multiple
-  // of kSegmentAlignmentBytes. Cut it with Lease::over or BufferPool; only the device may follow its addresses.
+  // of kAlignmentBytes. Cut it with Lease::over or BufferPool; only the device may follow its addresses.
   virtual std::span<std::byte> memory() = 0;
 
   // Lets the copy engines reach the caller's arena: all of it, or failing that each window, or nothing. Refusals are

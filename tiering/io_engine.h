@@ -18,7 +18,7 @@ class File {
   virtual ~File() = default;
   virtual const std::string& path() const = 0;
   virtual uint64_t size_bytes() const = 0;
-  // Offsets, lengths and addresses are multiples of it; divides kSegmentAlignmentBytes.
+  // Offsets, lengths and addresses are multiples of it; divides kAlignmentBytes.
   virtual uint64_t alignment_bytes() const = 0;
   virtual uint32_t drive() const = 0;
   // The descriptor that the ring uses and that carries the lock; -1 for a file that is not the kernel's.
@@ -90,7 +90,7 @@ class IoEngine : public TransferDriver {
   virtual size_t poll() = 0;
   // As poll(), but blocks until something has ended, nothing is left to wait for, or `timeout` has passed.
   virtual size_t wait(std::chrono::nanoseconds timeout) = 0;
-  // Blocks until `done`, or nothing is left to wait for. Asks when something has ended, and some times a second.
+  // Blocks until `done`, or nothing is left to wait for. Checks `done` after each completion and a few times a second.
   // Cheaper than wait() in a loop: what functions given to then() ask for goes to the drives in the call that waits on.
   virtual void wait_until(const std::function<bool()>& done) = 0;
   // Readable when poll() may have something to end: for one thread that waits on drives, copies and messages at once.

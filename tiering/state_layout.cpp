@@ -103,7 +103,7 @@ std::vector<Plane> resting_planes(const StateForm& form) {
 TileLayout::TileLayout(std::span<const Plane> planes, uint64_t elements) {
   for (const Plane& plane : planes) {
     places.push_back({plane, size_bytes, plane.bytes(elements)});
-    size_bytes += round_up(plane.bytes(elements), kSegmentAlignmentBytes);
+    size_bytes += round_up(plane.bytes(elements), kAlignmentBytes);
   }
 }
 

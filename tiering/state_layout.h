@@ -1,7 +1,7 @@
 // What one parameter's training state consists of: the planes that an optimizer keeps, and where each lies in a tile.
 //
 // A plane holds one value per element of one role. A tile's resting planes (all but weight and gradient) lie one after
-// another in one slot, each starting at a multiple of kSegmentAlignmentBytes, so that one read brings them all.
+// another in one slot, each starting at a multiple of kAlignmentBytes, so that one read brings them all.
 #pragma once
 
 #include <array>
@@ -92,7 +92,7 @@ struct TileLayout {
     uint64_t length_bytes;  // unpadded
   };
   std::vector<Place> places;
-  uint64_t size_bytes = 0;  // a multiple of kSegmentAlignmentBytes
+  uint64_t size_bytes = 0;  // a multiple of kAlignmentBytes
 
   // `planes` one after another; those of the form are its resting planes.
   TileLayout(std::span<const Plane> planes, uint64_t elements);

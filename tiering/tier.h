@@ -1,4 +1,4 @@
-// The three tiers that a segment may rest in, and what a tier can do.
+// The three tiers in which a byte may rest, and the granularities that all of them share.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kGiB = 1024 * kMiB;
 
-// What direct I/O, huge pages and copy engines all accept. Offsets, lengths and addresses of every segment are
-// multiples of it from the day the segment is made.
-constexpr uint64_t kSegmentAlignmentBytes = 4096;
+// What direct I/O, huge pages and copy engines all accept: offsets, lengths and addresses of tiles, windows and units
+// are multiples of it.
+constexpr uint64_t kAlignmentBytes = 4096;
 
 // Checksums and norms are taken over blocks of this many elements, on every tier.
 constexpr uint64_t kBlockElements = 64 * 1024;
@@ -35,7 +35,7 @@ constexpr uint64_t round_up(uint64_t value, uint64_t multiple) { return (value +
 constexpr uint64_t round_down(uint64_t value, uint64_t multiple) { return value / multiple * multiple; }
 constexpr uint64_t ceil_div(uint64_t value, uint64_t divisor) { return (value + divisor - 1) / divisor; }
 
-// "1.50 GiB", "4.0 KiB", "17 B": for messages and tables.
+// "1.50 GiB", "4.00 KiB", "17 B": for messages and tables.
 std::string bytes_text(uint64_t bytes);
 
 }  // namespace penstock

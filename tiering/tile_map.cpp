@@ -17,11 +17,11 @@ TileMap::TileMap(const Workload& workload, uint64_t tile_elements) : tile_elemen
       tile.unit = u;
       tile.first_element = first;
       tile.elements = std::min(tile_elements, unit.elements - first);
-      tile.weight_bytes = round_up(tile.elements * weight_size, kSegmentAlignmentBytes);
+      tile.weight_bytes = round_up(tile.elements * weight_size, kAlignmentBytes);
       if (unit.trainable) {
         const bool whole = tile.elements == tile_elements;
         tile.state_bytes = whole ? whole_state_bytes : TileLayout(workload.form, tile.elements).size_bytes;
-        tile.gradient_bytes = round_up(tile.elements * gradient_size, kSegmentAlignmentBytes);
+        tile.gradient_bytes = round_up(tile.elements * gradient_size, kAlignmentBytes);
       }
       slot_bytes_max_ = std::max(slot_bytes_max_, tile.slot_bytes());
       gradient_bytes_max_ = std::max(gradient_bytes_max_, tile.gradient_bytes);

@@ -97,10 +97,6 @@ std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit) {
   return found;
 }
 
-uint64_t contributions(const Workload& workload, uint32_t unit) {
-  return uint64_t{workload.micro_batches} * uses_of(workload, unit).size();
-}
-
 Status validate(const Workload& workload) {
   PENSTOCK_TRY(validate(workload.form));
   PENSTOCK_TRY(validate_uses(workload));

@@ -34,8 +34,8 @@ struct Unit {
 // One place where forward passes through units; backward comes back through it. Times and bytes are of one micro-batch.
 struct Use {
   std::string name;
-  // Whose weights it is computed with, each once: a tied head has the embedding's besides its own. Each trainable one
-  // gets a gradient of this use.
+  // The units whose weights it uses, without repeats: a tied head has the embedding's besides its own. Each trainable
+  // one gets a gradient of this use.
   std::vector<uint32_t> units;
   double forward_s = 0;
   double backward_s = 0;          // without recomputation
@@ -104,8 +104,5 @@ struct GroupRun {
 // All of the unit's elements, in as few runs as there can be. The padding behind a parameter is in its group.
 // REQUIRES: validate() accepts the workload that the unit is of.
 std::vector<GroupRun> group_runs(const Unit& unit, const StateForm& form);
-
-// How many contributions a unit's gradient has in one step.
-uint64_t contributions(const Workload& workload, uint32_t unit);
 
 }  // namespace penstock

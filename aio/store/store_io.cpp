@@ -6,14 +6,14 @@
 namespace penstock::aio {
 
 Result<Buffer> read_bytes(IoEngine& engine, const File& file, uint64_t offset_bytes, uint64_t length_bytes) {
-  Buffer buffer = Buffer::on_heap(round_up(length_bytes, kSegmentAlignmentBytes));
+  Buffer buffer = Buffer::on_heap(round_up(length_bytes, kAlignmentBytes));
   Result<Lease> read = engine.read(file, offset_bytes, Lease::over(Tier::host, buffer.bytes())).wait();
   if (!read.ok()) return read.status();
   return buffer;
 }
 
 Status write_bytes(IoEngine& engine, const File& file, uint64_t offset_bytes, std::span<const std::byte> bytes) {
-  Buffer buffer = Buffer::on_heap(round_up(bytes.size(), kSegmentAlignmentBytes));
+  Buffer buffer = Buffer::on_heap(round_up(bytes.size(), kAlignmentBytes));
   std::memset(buffer.data(), 0, buffer.size_bytes());
   std::memcpy(buffer.data(), bytes.data(), bytes.size());
   return engine.write(file, offset_bytes, Lease::over(Tier::host, buffer.bytes())).wait().status();

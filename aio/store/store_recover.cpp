@@ -119,7 +119,7 @@ std::string doubt_about_roots(const std::vector<RootCopy>& copies, const std::ve
   return "";
 }
 
-// Likewise, as far as the pages tell.
+// The same check, as far as the pages tell.
 std::string doubt_about_pages(const RootRecord& root, const RootContents& contents, const std::vector<RootCopy>& copies,
                               const StorePages& pages, uint32_t drives) {
   for (uint32_t drive = 0; drive < drives; ++drive) {

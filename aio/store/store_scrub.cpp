@@ -71,8 +71,8 @@ class Verification {
     const TileLayout layout = shape_.layout(chunk.tile);
     std::vector<std::byte> nothing(chunk.length_bytes);
     for_each_block(shape_, chunk, nothing, [&](uint64_t number, const TileBlock& block, std::span<std::byte>) {
-      uint64_t from = round_down(block.offset_bytes, kSegmentAlignmentBytes);
-      uint64_t to = round_up(block.offset_bytes + block.length_bytes, kSegmentAlignmentBytes);
+      uint64_t from = round_down(block.offset_bytes, kAlignmentBytes);
+      uint64_t to = round_up(block.offset_bytes + block.length_bytes, kAlignmentBytes);
       std::vector<Extent> extents = extents_of(layout_, files_, slot_of(chunk.tile), from, to - from);
       Result<Lease> read = engine_.read(extents, *pool_.try_lease(), IoEngine::kWhenever).wait();
       bool good = read.ok() && checksum_(read->bytes().subspan(block.offset_bytes - from, block.length_bytes),

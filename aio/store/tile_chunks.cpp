@@ -53,9 +53,8 @@ void append(std::vector<Extent>& extents, const Extent& extent) {
 }
 
 BlockPlace place_of(const StoreLayout& layout, const StoreFiles& files, TileSlot slot, const TileBlock& block) {
-  const uint64_t first_sector = round_down(block.offset_bytes, kSegmentAlignmentBytes);
-  const StoreLayout::FileRange piece =
-      layout.file_ranges(slot.tile, slot.slot, first_sector, kSegmentAlignmentBytes).front();
+  const uint64_t first_sector = round_down(block.offset_bytes, kAlignmentBytes);
+  const StoreLayout::FileRange piece = layout.file_ranges(slot.tile, slot.slot, first_sector, kAlignmentBytes).front();
   return {files[piece.drive]->path(), piece.file_offset_bytes + (block.offset_bytes - first_sector)};
 }
 

@@ -27,7 +27,7 @@ struct TileChunk {
   uint64_t length_bytes = 0;
 
   // On the drives every plane is padded.
-  uint64_t padded_bytes() const { return round_up(length_bytes, kSegmentAlignmentBytes); }
+  uint64_t padded_bytes() const { return round_up(length_bytes, kAlignmentBytes); }
 };
 
 std::vector<TileChunk> chunks_of(const StoreShape& shape, TileId tile);

@@ -4,14 +4,14 @@
 // A step, as the store sees it:
 //   begin_read(tile)    says where the current version lies, and its checksums; end_read() when the bytes have arrived.
 //   begin_write(tile)   gives a free slot, if there is one; written(), with the checksums, when the write has ended.
-//   confirm()           makes the speculative writes since the last confirm() or discard() current.
+//   confirm()           makes the unconfirmed writes since the last confirm() or discard() current.
 //   discard()           drops them.
 //   commit(payload)     makes everything written so far durable; runs inside engine.poll() and reports when it is done.
 //
 // The caller moves the bytes, by engine.read and engine.write with the extents given here, so a tile may be any part of
 // a larger lease. The store itself only writes pages and roots, and flushes.
 //
-// A failed flush, or a failed write of a page, of a root or of a tile that was not speculative, is final: status()
+// A failed flush, or a failed write of a page, of a root or of a tile that was not unconfirmed, is final: status()
 // keeps it, every later call is refused with it, and the store must be opened again at its last root.
 //
 // Made, used and destroyed by the engine's thread. The engine outlives it; destroying it waits for its own requests.
@@ -148,7 +148,7 @@ class TileStore {
     std::vector<Extent> extents;
     std::span<const uint64_t> checksums;  // of the whole tile; until end_read()
   };
-  // A run of a tile's bytes: one plane, several neighbouring ones, or all of them. Multiples of kSegmentAlignmentBytes.
+  // A run of a tile's bytes: one plane, several neighbouring ones, or all of them. Multiples of kAlignmentBytes.
   struct Range {
     uint64_t offset_bytes = 0;
     uint64_t length_bytes = 0;
@@ -168,7 +168,7 @@ class TileStore {
     TileSlot place;
     std::vector<Extent> extents;
   };
-  // A free slot for the tile's next version. `speculative` keeps the current version for a discard(). `final` is
+  // A free slot for the tile's next version. `unconfirmed` keeps the current version for a discard(). `final` is
   // current at once, and may take a slot whose version was never made durable.
   // Refused if the store has failed, or if no slot is free because a root still names it or I/O on it has not ended.
   // With one slot a tile, nothing means "not yet": a root that says so must be durable before the slot is overwritten.
@@ -176,10 +176,10 @@ class TileStore {
   Result<std::optional<Writing>> begin_write(TileId tile, Update update, uint64_t lease_offset_bytes = 0);
   // The write has ended well.
   void written(TileSlot place, std::span<const uint64_t> checksums);
-  // The write has failed. If it was speculative, only discard() can follow; else the store has failed.
+  // The write has failed. Of an unconfirmed version, only discard() can follow; of another, the store has failed.
   void write_failed(TileSlot place, const Status& why);
 
-  // The speculative writes since the last confirm() or discard() become current, whether they have landed or not; or
+  // The unconfirmed writes since the last confirm() or discard() become current, whether they have landed or not; or
   // they are dropped, and their slots are free as soon as their I/O has ended.
   void confirm();
   void discard();

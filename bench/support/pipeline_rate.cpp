@@ -18,7 +18,7 @@ class Pipeline {
     uint64_t bytes = 0;
     for (const StoreShape::Tile& tile : access.store().shape().tiles) {
       resting_offsets_.push_back(bytes);
-      bytes += round_up(tile.elements * (bytes_of(form.weight) + bytes_of(form.gradient)), kSegmentAlignmentBytes);
+      bytes += round_up(tile.elements * (bytes_of(form.weight) + bytes_of(form.gradient)), kAlignmentBytes);
     }
     resting_ = Buffer::on_heap(bytes);
     std::memset(resting_.data(), 0, bytes);

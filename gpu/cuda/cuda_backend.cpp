@@ -167,14 +167,14 @@ Status CudaBackend::learn_facts() {
 Result<std::span<std::byte>> CudaBackend::reserve(uint64_t bytes) {
   OnDevice here(index_);
   void* memory = nullptr;
-  cudaError_t error = cudaMalloc(&memory, bytes + kSegmentAlignmentBytes);
+  cudaError_t error = cudaMalloc(&memory, bytes + kAlignmentBytes);
   if (error != cudaSuccess) {
     return refusal(text("device budget: needs ", bytes, " B (", bytes_text(bytes), "), ", facts_.memory_free_bytes,
                         " B of ", facts_.memory_bytes, " B were free"),
                    error, "lower --budget device=, or end what else uses this GPU (nvidia-smi)");
   }
   arena_ = static_cast<std::byte*>(memory);
-  uint64_t address = round_up(reinterpret_cast<uintptr_t>(arena_), kSegmentAlignmentBytes);
+  uint64_t address = round_up(reinterpret_cast<uintptr_t>(arena_), kAlignmentBytes);
   return std::span<std::byte>(reinterpret_cast<std::byte*>(address), bytes);
 }
 

@@ -253,7 +253,7 @@ Status Engine::discard_step() {
                           return Status();
                         }));
   // With clipping nothing that rests in host memory was updated yet, but for weights whose update was speculative.
-  auto which = plan_->clipping ? EngineCore::Resting::weights_of_others : EngineCore::Resting::all;
+  auto which = plan_->clipping ? EngineCore::Resting::weights_without_state : EngineCore::Resting::all;
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
                     if (!plan_->clipping) core.executor().forget_unwritten();

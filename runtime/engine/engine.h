@@ -57,7 +57,8 @@ struct EngineOptions {
   std::string config_hash;      // a store written under another one is refused; empty: not compared
   // Where opening must read a whole store because a root of it is in doubt. Decision thread.
   aio::ScrubProgress verifying;
-  // Told of every root that is durable: from now on a crash leaves this step or a later one. Decision thread; brief.
+  // Called when a root is durable: from now on a crash leaves this step or a later one. On the decision thread, so it
+  // must return quickly.
   std::function<void(uint64_t step)> on_durable;
 };
 
@@ -77,9 +78,9 @@ struct StepReport {
   double gradient_norm = 0;  // without loss scale, before clipping
   double clip_factor = 1;
   double wall_s = 0;                     // since begin() was called
-  double trainer_s = 0;                  // of it outside the engine's verbs
+  double trainer_s = 0;                  // of it, spent outside the engine
   double intake_s = 0;                   // adding up, rounding and measuring gradients
-  std::array<double, kLanes> stall_s{};  // waiting, by the lane that was waited for; the three add up to wall_s
+  std::array<double, kLanes> stall_s{};  // waiting, per lane; trainer_s, intake_s and all of these add up to wall_s
   double predicted_s = 0;
   uint64_t read_bytes = 0;  // by the drives since the report before
   uint64_t written_bytes = 0;
@@ -132,12 +133,12 @@ class Engine {
   // What the trainer gave with the step that the store was opened at; empty before the first.
   const std::string& restored_state() const { return restored_; }
   const Plan& plan() const { return *plan_; }
-  // 0: the request's machine has no drives, whose rates tell.
+  // 0 if the machine profile has no drive rates to predict from.
   double predicted_step_s() const { return predicted_s_; }
   // Budget lines, what was mended or taken on trust at opening, what I/O engine and what pages are really used: what a
   // user reads at start.
   std::string description() const;
-  // Of it, what was mended or taken on trust.
+  // The part of description() about repairs and unverified data.
   std::vector<std::string> remarks() const;
 
   Status begin(const StepBegin& begin);
@@ -146,8 +147,8 @@ class Engine {
   // In the order of passes(), one at a time. What is given stays in its place, and nobody writes it, until release().
   Result<std::vector<UnitWeights>> acquire(const ComputePass& pass);
   Status release(const ComputePass& pass);
-  // `values`: of `part`, element by element. Micro-batches of a use come in ascending order; parts of one in any. What
-  // no parameter names need not be given in parts, and is zero.
+  // `values`: of `part`, element by element. Micro-batches of a use come in ascending order, the
+  // parts of one in any. Elements outside of all parameters may be left out of parts and count as zero.
   Status gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values);
   Status gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {
     return gradient(GradientPart{.unit = unit, .micro_batch = micro_batch}, dtype, values);
@@ -208,7 +209,7 @@ class Engine {
 
   EngineOptions options_;
   std::unique_ptr<Plan> plan_;
-  std::unique_ptr<EngineCore> core_;  // touched by the decision thread only
+  std::unique_ptr<EngineCore> core_;  // called by the decision thread only, once start() has returned
   std::unique_ptr<DecisionThread> thread_;
   std::unique_ptr<GradientIntake> intake_;
   SpeculationPolicy speculation_;

@@ -52,8 +52,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
                               *core->plan_, core->store_->shape().rank));
   core->spill_ = std::move(spill);
   const cpu_optim::UpdateWorkersOptions workers{.threads = options.update_threads, .cpus = {}};
-  PENSTOCK_TRY_ASSIGN(arena, cpu_optim::UpdateWorkers::make(workers));
-  core->workers_ = std::move(arena);
+  PENSTOCK_TRY_ASSIGN(made, cpu_optim::UpdateWorkers::make(workers));
+  core->workers_ = std::move(made);
   PENSTOCK_TRY_ASSIGN(io_descriptor, core->drives_.io->completion_fd());
   PENSTOCK_TRY(core->load_resting(Resting::all));
   core->passed_ = Moved();
@@ -111,27 +111,27 @@ std::string EngineCore::description() const {
 }
 
 Status EngineCore::load_resting(Resting which) {
-  std::vector<StorePass::Visit> visits;
+  std::vector<StoreSweep::Visit> visits;
   for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
     const Placement& placement = plan_->placements[tile];
     if (placement.weight != Tier::host) continue;
-    if (which == Resting::weights_of_others && placement.state == Tier::host) continue;
+    if (which == Resting::weights_without_state && placement.state == Tier::host) continue;
     aio::TileStore::Range range = store_->whole(tile);
     if (placement.state != Tier::host) range.length_bytes = plan_->tiles[tile].weight_bytes;
     visits.push_back({tile, range});
   }
-  return pass(visits, StorePass::Then::forget, [this](uint32_t tile, std::byte* bytes) {
+  return pass(visits, StoreSweep::Then::forget, [this](uint32_t tile, std::byte* bytes) {
     scatter_resting(tile, bytes);
     return Status();
   });
 }
 
 Status EngineCore::commit_resting(RootPayload payload) {
-  std::vector<StorePass::Visit> visits;
+  std::vector<StoreSweep::Visit> visits;
   for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
     if (memory_->state_rests(tile)) visits.push_back({tile, {}});
   }
-  PENSTOCK_TRY(pass(visits, StorePass::Then::write, [this](uint32_t tile, std::byte* bytes) {
+  PENSTOCK_TRY(pass(visits, StoreSweep::Then::write, [this](uint32_t tile, std::byte* bytes) {
     gather_resting(tile, bytes);
     return Status();
   }));
@@ -169,7 +169,7 @@ Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, 
     if (from >= to) continue;
     const bool is_weight = place->offset_bytes < shape.weight_bytes;
     runs.push_back({.tile = tile,
-                    .plane = {place->offset_bytes, round_up(place->length_bytes, kSegmentAlignmentBytes)},
+                    .plane = {place->offset_bytes, round_up(place->length_bytes, kAlignmentBytes)},
                     .tile_offset_bytes = place->offset_bytes + (from - begin) * size,
                     .values_offset_bytes = (from - first) * size,
                     .length_bytes = (to - from) * size,
@@ -181,11 +181,11 @@ Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, 
 
 Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
   PENSTOCK_TRY_ASSIGN(runs, runs_of("read", unit, role, first, values.size()));
-  std::vector<StorePass::Visit> visits;
+  std::vector<StoreSweep::Visit> visits;
   for (const PlaneRun& run : runs)
     visits.push_back({run.tile, run.rests_in_host ? aio::TileStore::Range{} : run.plane});
   auto run = runs.begin();  // of the tile that is visited
-  return pass(visits, StorePass::Then::forget, [&](uint32_t tile, std::byte* bytes) {
+  return pass(visits, StoreSweep::Then::forget, [&](uint32_t tile, std::byte* bytes) {
     if (run->rests_in_host) gather_resting(tile, bytes);
     std::memcpy(values.data() + run->values_offset_bytes, bytes + run->tile_offset_bytes, run->length_bytes);
     ++run;
@@ -196,13 +196,13 @@ Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::spa
 Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values,
                                RootPayload payload) {
   PENSTOCK_TRY_ASSIGN(runs, runs_of("write", unit, role, first, values.size()));
-  std::vector<StorePass::Visit> visits;
+  std::vector<StoreSweep::Visit> visits;
   for (const PlaneRun& run : runs) {
     const bool is_here = plan_->placements[run.tile].state == Tier::host;
     visits.push_back({run.tile, is_here ? aio::TileStore::Range{} : store_->whole(run.tile)});
   }
   auto run = runs.begin();
-  PENSTOCK_TRY(pass(visits, StorePass::Then::write, [&](uint32_t tile, std::byte* bytes) {
+  PENSTOCK_TRY(pass(visits, StoreSweep::Then::write, [&](uint32_t tile, std::byte* bytes) {
     gather_resting(tile, bytes);
     std::memcpy(bytes + run->tile_offset_bytes, values.data() + run->values_offset_bytes, run->length_bytes);
     scatter_resting(tile, bytes);
@@ -217,8 +217,8 @@ void EngineCore::end_forward() {
   forward_.reset();
 }
 
-Status EngineCore::pass(std::span<const StorePass::Visit> visits, StorePass::Then then, const StorePass::Use& use) {
-  StorePass pass(*drives_.io, *store_, memory_->windows());
+Status EngineCore::pass(std::span<const StoreSweep::Visit> visits, StoreSweep::Then then, const StoreSweep::Use& use) {
+  StoreSweep pass(*drives_.io, *store_, memory_->windows());
   const Status status = pass.run(visits, use, then);
   passed_ = passed_ + pass.moved();
   return status;

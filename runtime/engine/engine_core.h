@@ -5,7 +5,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/forward_weights.h"
-#include "runtime/engine/store_pass.h"
+#include "runtime/engine/store_sweep.h"
 
 namespace penstock::engine {
 
@@ -19,10 +19,8 @@ class EngineCore {
   Executor& executor() { return *executor_; }
   HostMemory& memory() { return *memory_; }
   cpu_optim::UpdateWorkers& workers() { return *workers_; }
-  // 0: the request's machine has no drives, whose rates tell.
+  // 0 if the machine profile has no drive rates to predict from.
   double predicted_step_s() const { return predicted_step_s_; }
-  const IoEngine& io() const { return *drives_.io; }
-  uint32_t drives() const { return static_cast<uint32_t>(drives_.folders.size()); }
   std::string description() const;
   // Since open().
   Moved moved() const { return executor_->moved() + passed_ + (forward_ ? forward_->moved() : Moved()); }
@@ -35,7 +33,7 @@ class EngineCore {
   // Between steps, nothing under way. All of them block this thread until they are done.
 
   // What rests in host memory, from the store: all of it, or only the weights of tiles whose state rests on drives.
-  enum class Resting { all, weights_of_others };
+  enum class Resting { all, weights_without_state };
   Status load_resting(Resting which);
   // Makes what rests in host memory durable, with everything else.
   Status commit_resting(RootPayload payload);
@@ -50,7 +48,7 @@ class EngineCore {
 
   Status commit(RootPayload payload);
 
-  // What of one tile lies in a run of a plane.
+  // The part of one tile that a run of a plane covers.
   struct PlaneRun {
     uint32_t tile;
     aio::TileStore::Range plane;  // the whole of it
@@ -59,7 +57,7 @@ class EngineCore {
   };
   Result<std::vector<PlaneRun>> runs_of(const char* verb, uint32_t unit, Role role, uint64_t first,
                                         uint64_t length_bytes) const;
-  Status pass(std::span<const StorePass::Visit> visits, StorePass::Then then, const StorePass::Use& use);
+  Status pass(std::span<const StoreSweep::Visit> visits, StoreSweep::Then then, const StoreSweep::Use& use);
   // Between a whole tile's bytes and what of it rests in host memory.
   void scatter_resting(uint32_t tile, const std::byte* bytes);
   void gather_resting(uint32_t tile, std::byte* bytes) const;

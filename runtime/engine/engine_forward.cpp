@@ -44,13 +44,17 @@ Result<std::vector<UnitWeights>> Engine::acquire_in_forward(const ComputePass& p
   PENSTOCK_TRY(expect_forward(pass, "acquire"));
   if (has_acquired_) return Status(Code::kUsage, "acquire: the pass before has not been released");
   std::vector<UnitWeights> weights;
-  PENSTOCK_TRY(wait_for([use = pass.use](EngineCore& core) { return core.forward().is_settled(use); },
-                        [&](EngineCore& core) {
-                          PENSTOCK_TRY_ASSIGN(views, core.forward().hold(pass.use));
-                          const std::vector<uint32_t>& units = options_.request.workload.uses[pass.use].units;
-                          for (size_t i = 0; i < views.size(); ++i) weights.push_back(weights_of(units[i], views[i]));
-                          return Status();
-                        }));
+  PENSTOCK_TRY(wait_for(
+      [use = pass.use](EngineCore& core) {
+        core.forward().want(use);
+        return core.forward().is_settled(use);
+      },
+      [&](EngineCore& core) {
+        PENSTOCK_TRY_ASSIGN(views, core.forward().hold(pass.use));
+        const std::vector<uint32_t>& units = options_.request.workload.uses[pass.use].units;
+        for (size_t i = 0; i < views.size(); ++i) weights.push_back(weights_of(units[i], views[i]));
+        return Status();
+      }));
   has_acquired_ = true;
   held_use_ = pass.use;
   return weights;

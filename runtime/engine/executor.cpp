@@ -9,7 +9,7 @@
 namespace penstock::engine {
 namespace {
 
-constexpr std::chrono::microseconds kAwayLeast{20};  // less than a sleep costs is none
+constexpr std::chrono::microseconds kAwayLeast{20};  // a shorter pause is not worth a sleep
 
 }  // namespace
 

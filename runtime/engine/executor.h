@@ -6,8 +6,8 @@
 // speculative and the gradients struck, once more. Of a unit's weights: begin_fetch, then the computes that use them,
 // each granted to the trainer and ended by it. Every one of them carries leases on the bytes that it touches.
 //
-// The first failure is kept in status(): nothing is issued after it, what is under way ends, every wait is answered
-// with it. The store keeps its last committed step.
+// The first failure is kept in status(): no further move begins, what is under way ends, every wait is answered with
+// it. What the store then holds is SlotTable's promise.
 //
 // Made, used and destroyed by the decision thread.
 #pragma once

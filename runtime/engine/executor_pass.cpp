@@ -7,7 +7,7 @@
 namespace penstock::engine {
 
 void Executor::begin_fetch(Ticket ticket, const Move& move) {
-  moved_.read_bytes += fetch_unit(
+  moved_.read_bytes += read_unit(
       {parts_.plan.tiles, parts_.store, parts_.io}, move.unit, parts_.memory.units(), move.place_offset_bytes,
       deadline(ticket), [this, ticket](const Status& status) {
         const Move& of = parts_.plan.moves[ticket.move];

@@ -49,7 +49,7 @@ void Executor::move_tile(Ticket ticket, TileId tile, Way way, const std::vector<
     ++join->left;
     std::move(transfer).then([this, ticket, tile, is_window, join](Result<Lease> result) {
       if (result.ok()) {
-        Lease arrived = std::move(*result);  // of what rests, it ends here
+        Lease arrived = std::move(*result);  // the lease on what rests in host memory ends here
         if (is_window) work(ticket, tile).window = std::move(arrived);
       } else if (join->status.ok()) {
         join->status = result.status();
@@ -177,8 +177,8 @@ void Executor::begin_write(Ticket ticket, const Move& move) {
     if (unwritten == unwritten_.end()) return ended(ticket, Status());
     tile_work.checksums = unwritten->second;
   }
-  const bool speculative = run_.write_is_speculative(ticket.step, move.tile);
-  auto begun = parts_.store.begin_write(move.tile, speculative ? Update::speculative : Update::final);
+  const bool revocable = run_.write_may_be_taken_back(ticket.step, move.tile);
+  auto begun = parts_.store.begin_write(move.tile, revocable ? Update::unconfirmed : Update::final);
   if (!begun.ok()) return ended(ticket, begun.status());
   const std::optional<aio::TileStore::Writing>& writing = *begun;
   if (!writing) return held_back_.push_back(ticket);

@@ -24,8 +24,11 @@ ForwardWeights::~ForwardWeights() {
   io_.wait_until([&] { return std::ranges::none_of(fetched_, is_under_way); });
 }
 
-bool ForwardWeights::is_settled(uint32_t use) {
+void ForwardWeights::want(uint32_t use) {
   if (!fetched_.contains(use) && make_room(use)) fetch(use);
+}
+
+bool ForwardWeights::is_settled(uint32_t use) const {
   const auto found = fetched_.find(use);
   return found != fetched_.end() && found->second.left == 0;
 }
@@ -45,7 +48,7 @@ Result<std::vector<std::span<std::byte>>> ForwardWeights::hold(uint32_t use) {
     if (was_brought) ++place;
     views.push_back(leases_.back().bytes());
   }
-  (void)is_settled(static_cast<uint32_t>((use + 1) % uses_.size()));  // begins to come
+  want(static_cast<uint32_t>((use + 1) % uses_.size()));
   return views;
 }
 
@@ -74,12 +77,12 @@ bool ForwardWeights::make_room(uint32_t use) {
 void ForwardWeights::fetch(uint32_t use) {
   fetched_[use].left = uses_[use].places.size();
   for (const Place& place : uses_[use].places) {
-    const uint64_t asked = fetch_unit({plan_.tiles, store_, io_}, place.unit, memory_.units(), place.offset_bytes,
-                                      ++deadline_, [this, use](const Status& status) {
-                                        Fetched& of = fetched_.at(use);
-                                        if (of.status.ok()) of.status = status;
-                                        --of.left;
-                                      });
+    const uint64_t asked = read_unit({plan_.tiles, store_, io_}, place.unit, memory_.units(), place.offset_bytes,
+                                     ++deadline_, [this, use](const Status& status) {
+                                       Fetched& of = fetched_.at(use);
+                                       if (of.status.ok()) of.status = status;
+                                       --of.left;
+                                     });
     moved_.read_bytes += asked;
   }
 }

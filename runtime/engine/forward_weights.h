@@ -22,10 +22,12 @@ class ForwardWeights {
   // Waits for what is under way.
   ~ForwardWeights();
 
-  // Whether the use's weights are there, or its fetch has failed; sees to it that they come.
-  bool is_settled(uint32_t use);
+  // Begins to fetch the use's weights, unless they are there, or under way, or have no room yet.
+  void want(uint32_t use);
+  // Whether they are there, or their fetch has failed.
+  bool is_settled(uint32_t use) const;
   // By the use's units. It stays in its place until release(). REQUIRES: is_settled(use), and no other use is held. A
-  // failure is that of its fetch, and the next is_settled() tries again.
+  // failure is that of its fetch, and the next want() tries again.
   Result<std::vector<std::span<std::byte>>> hold(uint32_t use);
   void release();
 

@@ -19,7 +19,7 @@ std::span<std::byte> HostMemory::run(Region region) const {
 
 void HostMemory::cut() {
   auto pool = [&](Region region, uint64_t piece_bytes) {
-    return std::make_unique<BufferPool>(Tier::host, run(region), std::max(piece_bytes, kSegmentAlignmentBytes));
+    return std::make_unique<BufferPool>(Tier::host, run(region), std::max(piece_bytes, kAlignmentBytes));
   };
   auto area = [&](Region region, const char* name) {
     return std::make_unique<BufferArea>(Tier::host, name, run(region));

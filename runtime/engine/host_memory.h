@@ -1,5 +1,6 @@
 // HostMemory cuts the host arena as the plan lays it out: windows for tiles under way, places for gradients, units
-// under way, sums, and the weights and states that rest in host memory. Whoever touches any of it has a lease.
+// under way, sums, and the weights and states that rest in host memory. Whoever touches any of it has a lease; but for
+// the sums, which are the trainer's side's alone.
 //
 // Decision thread only; a lease may visit whoever a request hands it to.
 #pragma once

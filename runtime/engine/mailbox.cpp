@@ -1,19 +1,13 @@
 #include "runtime/engine/mailbox.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
-
 namespace penstock::engine {
 
 Result<std::unique_ptr<Mailbox>> Mailbox::make() {
-  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (fd < 0) return errno_status("eventfd for messages", errno);
-  return std::unique_ptr<Mailbox>(new Mailbox(fd));
+  auto mailbox = std::unique_ptr<Mailbox>(new Mailbox());
+  PENSTOCK_TRY(mailbox->wakes_.make().status());
+  mailbox->wakes_.drain();
+  return mailbox;
 }
-
-Mailbox::~Mailbox() { close(fd_); }
 
 void Mailbox::post(Message message) {
   bool was_empty;
@@ -22,11 +16,7 @@ void Mailbox::post(Message message) {
     was_empty = waiting_.empty();
     waiting_.push_back(std::move(message));
   }
-  if (was_empty) {
-    uint64_t one = 1;
-    while (write(fd_, &one, sizeof one) < 0 && errno == EINTR) {
-    }
-  }
+  if (was_empty) wakes_.signal();
 }
 
 size_t Mailbox::run_all() {
@@ -34,9 +24,7 @@ size_t Mailbox::run_all() {
     std::lock_guard lock(mutex_);
     running_.swap(waiting_);
     if (running_.empty()) return 0;
-    uint64_t count;
-    while (read(fd_, &count, sizeof count) < 0 && errno == EINTR) {
-    }
+    wakes_.drain();
   }
   for (Message& message : running_) message();
   size_t ran = running_.size();

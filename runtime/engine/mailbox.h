@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "aio/event_fd.h"
 #include "tiering/status.h"
 
 namespace penstock::engine {
@@ -16,19 +17,16 @@ class Mailbox {
   using Message = std::function<void()>;
 
   static Result<std::unique_ptr<Mailbox>> make();
-  ~Mailbox();
-  Mailbox(const Mailbox&) = delete;
-  Mailbox& operator=(const Mailbox&) = delete;
 
   void post(Message message);
   // Runs everything that was posted so far, in order; how many there were. Decision thread only.
   size_t run_all();
-  int descriptor() const { return fd_; }
+  int descriptor() const { return wakes_.fd(); }
 
  private:
-  explicit Mailbox(int fd) : fd_(fd) {}
+  Mailbox() = default;
 
-  const int fd_;
+  aio::EventFd wakes_;
   std::mutex mutex_;
   std::vector<Message> waiting_;  // GUARDED_BY(mutex_)
   std::vector<Message> running_;  // kept for its memory

@@ -47,10 +47,4 @@ SpillFiles::~SpillFiles() {
   }
 }
 
-uint64_t SpillFiles::size_bytes() const {
-  uint64_t sum = 0;
-  for (const auto& file : files_) sum += file ? file->size_bytes() : 0;
-  return sum;
-}
-
 }  // namespace penstock::engine

@@ -21,7 +21,6 @@ class SpillFiles {
   ~SpillFiles();
 
   Extent place_of(uint32_t tile) const { return places_[tile]; }
-  uint64_t size_bytes() const;
 
  private:
   const std::string name_;  // of the file in each folder

@@ -7,8 +7,8 @@
 
 namespace penstock::engine {
 
-uint64_t fetch_unit(const WeightSource& source, uint32_t unit, BufferArea& area, uint64_t offset_bytes,
-                    uint64_t deadline, std::function<void(Status)> then) {
+uint64_t read_unit(const WeightSource& source, uint32_t unit, BufferArea& area, uint64_t offset_bytes,
+                   uint64_t deadline, std::function<void(Status)> then) {
   struct Fetch {
     size_t left = 0;
     Status status;

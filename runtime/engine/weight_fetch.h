@@ -1,4 +1,4 @@
-// fetch_unit(): a unit's weights from the drives to where they are computed with.
+// read_unit(): a unit's weights from the drives to where they are computed with.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct WeightSource {
 
 // Reads the unit's weights, tile after tile, into `area` from `offset_bytes` on, and compares their checksums; `then`
 // hears once every read has ended. Returns the bytes that it reads. REQUIRES: none of its tiles is being written.
-uint64_t fetch_unit(const WeightSource& source, uint32_t unit, BufferArea& area, uint64_t offset_bytes,
-                    uint64_t deadline, std::function<void(Status)> then);
+uint64_t read_unit(const WeightSource& source, uint32_t unit, BufferArea& area, uint64_t offset_bytes,
+                   uint64_t deadline, std::function<void(Status)> then);
 
 }  // namespace penstock::engine

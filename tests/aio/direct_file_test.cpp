@@ -37,7 +37,7 @@ TEST(DirectFile, IsMadeWholePrivateAndLocked) {
   EXPECT_EQ(found.st_size, static_cast<off_t>(kMiB));
   EXPECT_GE(found.st_blocks * 512, static_cast<off_t>(kMiB));
   EXPECT_EQ(found.st_mode & 0777, 0600u);
-  EXPECT_EQ(kSegmentAlignmentBytes % (*file)->alignment_bytes(), 0u);
+  EXPECT_EQ(kAlignmentBytes % (*file)->alignment_bytes(), 0u);
   expect_refused(DirectFile::open(folder / "a", Access::read_write, kAnywhere), Code::kEnvironment, "locked");
   expect_refused(DirectFile::open(folder / "a", Access::read_only, kAnywhere), Code::kEnvironment, "locked");
 }
@@ -100,7 +100,7 @@ TEST(DirectFile, RefusesWhatIsInTheWay) {
   expect_refused(DirectFile::open(folder / "folder", Access::read_write, kAnywhere), Code::kUsage, "a folder");
   expect_refused(DirectFile::open(folder / "file", Access::read_write, kAnywhere), Code::kCorrupt,
                  "invalid size: 10 B");
-  expect_refused(DirectFile::open("/dev/null", Access::read_write, kAnywhere), Code::kUsage, "no regular file");
+  expect_refused(DirectFile::open("/dev/null", Access::read_write, kAnywhere), Code::kUsage, "not a regular file");
   EXPECT_EQ(fs::file_size(folder / "file"), 10u) << "what was there is untouched";
 }
 

@@ -22,7 +22,7 @@ TEST(HostArena, CutsAlignedRunsThatDoNotOverlap) {
   const auto large = (*arena)->take("tiles", 5 * kMiB).value();
   const auto more = (*arena)->take("roots", 4096).value();
   EXPECT_EQ(small.size(), 5000u);
-  EXPECT_EQ(address(small) % kSegmentAlignmentBytes, 0u);
+  EXPECT_EQ(address(small) % kAlignmentBytes, 0u);
   EXPECT_EQ(address(large) % (2 * kMiB), 0u);
   EXPECT_GE(large.data(), small.data() + small.size());
   EXPECT_GE(more.data(), large.data() + large.size());

@@ -33,21 +33,21 @@ std::vector<double> random_shares(std::mt19937_64& random) {
 TEST(StripeSet, EveryByteHasOnePlaceAndEveryPlaceOneByte) {
   std::mt19937_64 random(1);
   for (int round = 0; round < 200; ++round) {
-    const StripeSet set(random_shares(random), kSegmentAlignmentBytes * (8 + random() % 120));
+    const StripeSet set(random_shares(random), kAlignmentBytes * (8 + random() % 120));
     const uint64_t bytes = set.row_bytes() * (1 + random() % 5);
     Drives drives(set, bytes);
     std::map<std::pair<const File*, uint64_t>, uint64_t> byte_at;
     // Cut anywhere, the places are the same.
     for (uint64_t at = 0; at < bytes;) {
-      const uint64_t run = std::min(bytes - at, kSegmentAlignmentBytes * (1 + random() % 100));
+      const uint64_t run = std::min(bytes - at, kAlignmentBytes * (1 + random() % 100));
       std::vector<Extent> extents;
       set.map(drives.files, at, run, 0, extents);
       uint64_t in_lease = 0;
       for (const Extent& extent : extents) {
         ASSERT_EQ(extent.lease_offset_bytes, in_lease) << "seed 1, round " << round;
-        ASSERT_EQ(extent.offset_bytes % kSegmentAlignmentBytes + extent.length_bytes % kSegmentAlignmentBytes, 0u);
+        ASSERT_EQ(extent.offset_bytes % kAlignmentBytes + extent.length_bytes % kAlignmentBytes, 0u);
         ASSERT_LE(extent.offset_bytes + extent.length_bytes, extent.file->size_bytes());
-        for (uint64_t b = 0; b < extent.length_bytes; b += kSegmentAlignmentBytes) {
+        for (uint64_t b = 0; b < extent.length_bytes; b += kAlignmentBytes) {
           ASSERT_TRUE(byte_at.emplace(std::pair(extent.file, extent.offset_bytes + b), at + in_lease + b).second);
         }
         in_lease += extent.length_bytes;
@@ -57,7 +57,7 @@ TEST(StripeSet, EveryByteHasOnePlaceAndEveryPlaceOneByte) {
     }
     uint64_t places = 0;
     for (const File* file : drives.files) places += file->size_bytes();
-    EXPECT_EQ(byte_at.size() * kSegmentAlignmentBytes, places) << "a file has room that nothing uses";
+    EXPECT_EQ(byte_at.size() * kAlignmentBytes, places) << "a file has room that nothing uses";
   }
 }
 
@@ -70,13 +70,12 @@ TEST(StripeSet, EveryRunOfARowHasItsShareOnEveryDrive) {
     const StripeSet set(shares);
     Drives drives(set, 4 * set.row_bytes());
     std::vector<Extent> extents;
-    set.map(drives.files, random() % 700 * kSegmentAlignmentBytes, set.row_bytes(), 0, extents);
+    set.map(drives.files, random() % 700 * kAlignmentBytes, set.row_bytes(), 0, extents);
     std::map<const File*, uint64_t> on;
     for (const Extent& extent : extents) on[extent.file] += extent.length_bytes;
     for (size_t d = 0; d < shares.size(); ++d) {
       const double wanted = shares[d] / sum * static_cast<double>(set.row_bytes());
-      EXPECT_NEAR(static_cast<double>(on[drives.files[d]]), wanted, 2.0 * kSegmentAlignmentBytes)
-          << "seed 2, round " << round;
+      EXPECT_NEAR(static_cast<double>(on[drives.files[d]]), wanted, 2.0 * kAlignmentBytes) << "seed 2, round " << round;
     }
     EXPECT_LE(extents.size(), shares.size() + 1)
         << "one extent a drive, and one more where the run begins inside a part";
@@ -85,10 +84,10 @@ TEST(StripeSet, EveryRunOfARowHasItsShareOnEveryDrive) {
 
 TEST(StripeSet, NoDriveGoesEmpty) {
   const double shares[] = {1e9, 1, 1e-9};
-  const StripeSet set(shares, 16 * kSegmentAlignmentBytes);
-  EXPECT_EQ(set.part_bytes(0), 14 * kSegmentAlignmentBytes);
-  EXPECT_EQ(set.part_bytes(1), kSegmentAlignmentBytes);
-  EXPECT_EQ(set.part_bytes(2), kSegmentAlignmentBytes);
+  const StripeSet set(shares, 16 * kAlignmentBytes);
+  EXPECT_EQ(set.part_bytes(0), 14 * kAlignmentBytes);
+  EXPECT_EQ(set.part_bytes(1), kAlignmentBytes);
+  EXPECT_EQ(set.part_bytes(2), kAlignmentBytes);
 }
 
 TEST(StripeSet, SharesMakeAllDrivesEndTogether) {

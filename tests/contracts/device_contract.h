@@ -61,7 +61,7 @@ TEST_P(DeviceContract, ReservesExactlyItsBudget) {
   for (uint64_t bytes : {uint64_t{4096}, uint64_t{3 * 4096 + 512}, 5 * kMiB + 1}) {
     std::unique_ptr<Device> device = open(bytes);
     EXPECT_EQ(device->memory().size(), bytes);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(device->memory().data()) % kSegmentAlignmentBytes, 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(device->memory().data()) % kAlignmentBytes, 0u);
   }
 }
 

@@ -93,27 +93,27 @@ penstock_formula_mutant(lr_tripled Textbook tiering/hyper.cpp tiering/hyper.cpp
 penstock_formula_mutant(bias_correction_dropped Textbook tiering/hyper.cpp tiering/hyper.cpp
   "std::sqrt(1 - std::pow(hyper.beta2, count))" "std::sqrt(1 - 0 * count)")
 
-penstock_formula_mutant(tail_element_skipped IsTheSameOnEveryIsa cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(tail_element_skipped IsTheSameOnEveryIsa cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "std::memcpy(run.planes[i].target, scratch[i], planes_[i].bytes(run.elements))"
   "std::memcpy(run.planes[i].target, scratch[i], planes_[i].bytes(run.elements - (kernels_.isa != Isa::scalar)))")
-penstock_formula_mutant(random_numbers_of_the_tile CutsAndAlignment cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(random_numbers_of_the_tile CutsAndAlignment cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "run.random_index = static_cast<uint32_t>(index)" "run.random_index = static_cast<uint32_t>(first)")
-penstock_formula_mutant(last_checksum_part_skipped Checksums cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(last_checksum_part_skipped Checksums cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "if (!wants_target()) return" "if (!wants_target() || elements < kNotedElements) return")
 
-penstock_formula_mutant(groups_of_a_tile_ignored RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(groups_of_a_tile_ignored RunsOfForm cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "std::min({end - first, until_key, end_element - index})" "std::min(end - first, until_key)")
-penstock_formula_mutant(group_one_element_longer RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(group_one_element_longer RunsOfForm cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "end_element - index})" "end_element - index + (end_element - index < 5000)})")
-penstock_formula_mutant(groups_counted_from_the_tile RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(groups_counted_from_the_tile RunsOfForm cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "const uint64_t index = tile_.first_element + first;
     const auto&" "const uint64_t index = first;
     const auto&")
-penstock_formula_mutant(ragged_rest_of_another_group RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(ragged_rest_of_another_group RunsOfForm cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "here - whole, numbers), numbers.coefficients)" "here - whole, numbers), runs_.back().numbers.coefficients)")
-penstock_formula_mutant(seed_of_another_group RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(seed_of_another_group RunsOfForm cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "random_key(numbers.seed," "random_key(runs_.back().numbers.seed,")
-penstock_formula_mutant(last_group_begins_early RunsOfForm cpu_optim/tile_pass.cpp cpu_optim/tile_pass.cpp
+penstock_formula_mutant(last_group_begins_early RunsOfForm cpu_optim/tile_sweep.cpp cpu_optim/tile_sweep.cpp
   "numbers_at(index);
     const uint64_t until_key"
   "runs_[numbers_at(index).end_element > 0 && runs_.size() == 2];

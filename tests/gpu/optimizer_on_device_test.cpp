@@ -30,8 +30,8 @@ class TileOnDevice {
  public:
   TileOnDevice(Device& device, const Tile& tile)
       : device_(device),
-        gradient_at_(round_up(tile.weight.size(), kSegmentAlignmentBytes)),
-        slot_at_(gradient_at_ + round_up(tile.gradient.size(), kSegmentAlignmentBytes)) {}
+        gradient_at_(round_up(tile.weight.size(), kAlignmentBytes)),
+        slot_at_(gradient_at_ + round_up(tile.gradient.size(), kAlignmentBytes)) {}
 
   void bring_state(Tile& tile) {
     bring(0, tile.weight);

@@ -66,7 +66,7 @@ class EngineMedia : public testing::TestWithParam<MediaSetting> {
     aio::TileStore::Reading reading = *store->begin_read(tile);
     store->end_read(reading.place);
     return store->layout().file_ranges(tile, reading.place.slot, place->offset_bytes,
-                                       round_up(place->length_bytes, kSegmentAlignmentBytes));
+                                       round_up(place->length_bytes, kAlignmentBytes));
   }
 
   // What opening and two more steps say; or, where they say nothing, that the result is not what it should be.

@@ -241,7 +241,7 @@ TEST(Engine, ReadsOfAPlaneNoMoreThanItHoldsAndSeveralTilesAtOnce) {
   std::vector<uint16_t> weight(request.workload.units[0].elements);
   ASSERT_TRUE((*engine)->read(0, Role::weight, 0, std::as_writable_bytes(std::span(weight))).ok());
   const uint64_t tiles = ceil_div(weight.size(), kBlockElements);
-  EXPECT_LE(read_bytes, weight.size() * sizeof(uint16_t) + tiles * kSegmentAlignmentBytes);
+  EXPECT_LE(read_bytes, weight.size() * sizeof(uint16_t) + tiles * kAlignmentBytes);
   opened = false;
   EXPECT_EQ(world.words_different(**engine), 0u);
 }

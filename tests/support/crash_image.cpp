@@ -47,11 +47,11 @@ std::vector<std::byte> crash_image(const IoLog& log, const File& file, std::span
     // A write that has failed may have left anything of itself, like one that has not ended.
     const bool ended_well = ends[i] != kNever && log[ends[i]].result == static_cast<int64_t>(write.data.size());
     const bool safe = ended_well && ends[i] < safe_before;
-    for (size_t at = 0; at < write.data.size(); at += kSegmentAlignmentBytes) {
+    for (size_t at = 0; at < write.data.size(); at += kAlignmentBytes) {
       const bool arrived =
           safe || crash.unsafe == Unsafe::kept || (crash.unsafe == Unsafe::chance && random() % 2 == 0);
       if (!arrived) continue;
-      const size_t length = std::min<size_t>(kSegmentAlignmentBytes, write.data.size() - at);
+      const size_t length = std::min<size_t>(kAlignmentBytes, write.data.size() - at);
       std::copy_n(write.data.begin() + static_cast<ptrdiff_t>(at), length,
                   image.begin() + static_cast<ptrdiff_t>(write.offset_bytes + at));
     }

@@ -15,7 +15,7 @@ bool can_strike(Fault fault, const Piece& piece) {
     case Fault::none:
       return false;
     case Fault::short_move:
-      return piece.operation != Operation::flush && piece.length_bytes >= 2 * kSegmentAlignmentBytes;
+      return piece.operation != Operation::flush && piece.length_bytes >= 2 * kAlignmentBytes;
     case Fault::enospc:
     case Fault::torn_write:
     case Fault::lost_write:
@@ -64,18 +64,18 @@ Fault FaultyBackend::draw(const Piece& piece) {
 void FaultyBackend::submit(const Piece& piece) {
   const Fault fault = draw(piece);
   ++counts_[static_cast<size_t>(fault)];
-  const auto blocks = static_cast<uint32_t>(piece.length_bytes / kSegmentAlignmentBytes);
+  const auto blocks = static_cast<uint32_t>(piece.length_bytes / kAlignmentBytes);
   Piece moved = piece;
   reported_[piece.tag] = 0;
   switch (fault) {
     case Fault::none:
       break;
     case Fault::short_move:
-      moved.length_bytes = static_cast<uint32_t>(kSegmentAlignmentBytes * (1 + random_() % (blocks - 1)));
+      moved.length_bytes = static_cast<uint32_t>(kAlignmentBytes * (1 + random_() % (blocks - 1)));
       if (random_() % 2 == 0) reported_[piece.tag] = static_cast<int32_t>(moved.length_bytes - 1 - random_() % 4000);
       break;
     case Fault::torn_write:
-      moved.length_bytes = static_cast<uint32_t>(kSegmentAlignmentBytes * (random_() % (blocks + 1)));
+      moved.length_bytes = static_cast<uint32_t>(kAlignmentBytes * (random_() % (blocks + 1)));
       reported_[piece.tag] = -EIO;
       if (moved.length_bytes == 0) return hold({piece.tag, -EIO});
       break;

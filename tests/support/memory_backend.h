@@ -15,11 +15,10 @@ class MemoryFile final : public File {
  public:
   using Bytes = std::vector<std::byte>;
 
-  MemoryFile(std::string path, uint64_t size_bytes, uint32_t drive = 0,
-             uint64_t alignment_bytes = kSegmentAlignmentBytes);
+  MemoryFile(std::string path, uint64_t size_bytes, uint32_t drive = 0, uint64_t alignment_bytes = kAlignmentBytes);
   // Opens bytes that outlive this file object, as a drive's do.
   MemoryFile(std::string path, std::shared_ptr<Bytes> bytes, uint32_t drive = 0,
-             uint64_t alignment_bytes = kSegmentAlignmentBytes);
+             uint64_t alignment_bytes = kAlignmentBytes);
 
   const std::string& path() const override { return path_; }
   uint64_t size_bytes() const override { return bytes_->size(); }

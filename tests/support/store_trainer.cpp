@@ -194,7 +194,7 @@ bool StoreTrainer::start_read(const Work& work) {
 }
 
 bool StoreTrainer::start_write(const Work& work, Lease& lease) {
-  Update update = work.pass == Pass::final ? Update::final : Update::speculative;
+  Update update = work.pass == Pass::final ? Update::final : Update::unconfirmed;
   auto begun = store_.begin_write(work.tile, update);
   if (!begun.ok() || !*begun) return false;  // no slot is free yet, or the store has failed
   const std::optional<TileStore::Writing>& writing = *begun;

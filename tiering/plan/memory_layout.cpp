@@ -19,7 +19,7 @@ void lay_out(std::vector<BudgetLine>& lines) {
     if (line.region != before) {
       uint64_t region_bytes = 0;
       for (const BudgetLine& other : lines) region_bytes += other.region == line.region ? other.bytes : 0;
-      const uint64_t start = round_up(end, region_bytes >= kHugePageBytes ? kHugePageBytes : kSegmentAlignmentBytes);
+      const uint64_t start = round_up(end, region_bytes >= kHugePageBytes ? kHugePageBytes : kAlignmentBytes);
       padding += start - end;
       end = start;
       before = line.region;
@@ -68,7 +68,7 @@ SumLayout lay_out_sums(const Workload& workload, uint32_t group) {
     const Unit& shape = workload.units[unit];
     const size_t uses = uses_of(workload, unit).size();
     if (!shape.trainable || (workload.pass == Pass::update_only && workload.micro_batches * uses <= 1)) continue;
-    const uint64_t bytes = round_up(shape.elements * sizeof(float), kSegmentAlignmentBytes);
+    const uint64_t bytes = round_up(shape.elements * sizeof(float), kAlignmentBytes);
     if (vertical && uses == 1) {
       uint64_t& most = shared_bytes[sharing.size() % 2];
       most = std::max(most, bytes);

@@ -25,6 +25,8 @@ namespace penstock {
 enum class Lane : uint8_t { nvme_read, nvme_write, host_to_device, device_to_host, update, collective, compute, none };
 constexpr size_t kLanes = 8;
 
+// In runtime/engine, executor_pass.cpp carries out those of a training pass and executor_tiles.cpp those of an update.
+// PlanRun itself ends weights_current, verdict and release, and is told of gradient.
 enum class MoveKind : uint8_t {
   // A training pass: `use` and `micro_batch` say which computation, `unit` whose weights or gradient.
   weights_current,     // the unit's weights are what the step before has left: ends inside, needs no lane

@@ -465,10 +465,10 @@ bool PlanRun::was_speculative(uint64_t number, TileId tile) const {
   return step != nullptr && step->speculation.was_speculative(tile);
 }
 
-bool PlanRun::write_is_speculative(uint64_t number, TileId tile) const {
+bool PlanRun::write_may_be_taken_back(uint64_t number, TileId tile) const {
   const Step* step = find(number);
   CHECK(step != nullptr, "step ", number, " is not open");
-  return step->speculation.write_is_speculative(tile);
+  return step->speculation.write_may_be_taken_back(tile);
 }
 
 bool PlanRun::is_redone(uint64_t number, TileId tile) const {

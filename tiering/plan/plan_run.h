@@ -77,7 +77,7 @@ class PlanRun {
   // Whether the tile's first update was issued before the verdict.
   bool was_speculative(uint64_t step, TileId tile) const;
   // Whether a write of the tile that begins now must be one that a verdict can take back. REQUIRES: is_open(step).
-  bool write_is_speculative(uint64_t step, TileId tile) const;
+  bool write_may_be_taken_back(uint64_t step, TileId tile) const;
   // Whether the verdict has brought, or will bring, a second update of the tile.
   bool is_redone(uint64_t step, TileId tile) const;
 

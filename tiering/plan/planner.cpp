@@ -137,7 +137,7 @@ uint64_t most_in_a_row(const std::vector<uint64_t>& bytes, size_t count) {
 void size_units(const Ground& ground, PlanSizes& sizes) {
   const Workload& workload = ground.request.workload;
   const std::vector<uint64_t> bytes = weight_bytes_by_use(ground);
-  // Where memory is short, so are the windows, and a unit arrives when the one before has left.
+  // Where memory is short, there are few windows, and a unit arrives when the one before has left.
   const bool is_short = sizes.window_tiles <= kWindowTilesLeast && !ground.request.choices.window_tiles;
   const bool all_rest = sizes.host_weights == ground.rests;
   sizes.host_units_bytes = all_rest ? 0 : most_in_a_row(bytes, is_short ? 1 : kUsesUnderWay);

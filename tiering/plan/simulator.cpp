@@ -162,7 +162,6 @@ class Simulator {
     }
     if (gradients_done_ < gradients_) return;
     run_.give_verdict(gradient_step_, plan_.clipping ? verdict : Verdict::confirm);
-    result_.steps[gradient_step_].verdict_s = now_;
     gradient_step_done_ = true;
   }
 

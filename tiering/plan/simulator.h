@@ -24,7 +24,6 @@ struct SimulatedSpan {
 
 struct SimulatedStep {
   double begin_s = 0;
-  double verdict_s = 0;
   double end_s = 0;  // the last move, the commit included
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;

@@ -8,7 +8,7 @@ namespace penstock {
 
 class SpeculationPolicy {
  public:
-  // Two strikes running are taken for a habit: with strikes of 10 % of the steps, that is one pause in a hundred.
+  // Two strikes in a row are taken for a trend: with strikes of 10 % of the steps, that is one pause in a hundred.
   static constexpr uint32_t kPauseAfter = 2;
 
   bool speculate() const { return strikes_running_ < kPauseAfter; }

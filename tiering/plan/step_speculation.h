@@ -36,7 +36,7 @@ class StepSpeculation {
   // Whether some update may.
   bool any_may_update() const { return !plan_.clipping || verdict_ || speculating_; }
   // Whether a write that begins now must be one that a verdict can take back.
-  bool write_is_speculative(TileId tile) const {
+  bool write_may_be_taken_back(TileId tile) const {
     // Where gradients are clipped, what rests in host memory is updated after the verdict: what is written before it is
     // an earlier step's update, which no verdict of this one takes back.
     return !verdict_ && may_be_discarded_ && !(plan_.clipping && rests_in_host(tile));
@@ -49,7 +49,6 @@ class StepSpeculation {
   // Whether the tile is postponed where nothing may be updated before the verdict.
   bool postpones(TileId tile) const;
   void postpone(TileId tile) { tiles_[tile].postponed = true; }
-  bool is_postponed(TileId tile) const { return tiles_[tile].postponed; }
 
   // The partial norm has passed the clip: nothing more is updated before the verdict. False if nothing changes.
   bool stop();

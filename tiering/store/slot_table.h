@@ -1,7 +1,7 @@
 // SlotTable knows what each slot of every tile holds, and so which slot may be written next.
 //
 // One rule is the crash proof: a slot is free when no durable or pinned root, no root under way, no unconfirmed update
-// and no I/O in flight names it. While an update is speculative, the version that readers see is kept too, because a
+// and no I/O in flight names it. While an update is unconfirmed, the version that readers see is kept too, because a
 // discard returns to it.
 //
 // Pure: it moves no bytes and knows no files. The pages of table and state have a SlotTable of their own.
@@ -26,8 +26,8 @@ struct TileSlot {
   bool operator==(const TileSlot&) const = default;
 };
 
-// speculative: becomes current by confirm(), or is dropped by discard(). final: is current at once.
-enum class Update : uint8_t { speculative, final };
+// unconfirmed: becomes current by confirm(), or is dropped by discard(). final: is current at once.
+enum class Update : uint8_t { unconfirmed, final };
 
 class SlotTable {
  public:
@@ -58,14 +58,11 @@ class SlotTable {
 
   void confirm();
   void discard();
-  // Whether some tile has an unconfirmed update.
-  bool has_unconfirmed() const { return !unconfirmed_.empty(); }
 
   // The root under way names the current version of every tile; then that root is the durable one.
   // REQUIRES of seal(): no root under way.
   void seal();
   void make_durable();
-  bool is_sealed() const { return is_sealed_; }
   // How many slots that the root under way names are still being written.
   uint32_t landing() const { return landing_; }
 

@@ -83,8 +83,7 @@ class StoreLayout::Spreader {
   uint32_t furthest_below(const std::vector<uint64_t>& given) const {
     uint32_t best = 0;
     for (uint32_t drive = 1; drive < shares_.size(); ++drive) {
-      if (given[drive] / kSegmentAlignmentBytes * shares_[best] <
-          given[best] / kSegmentAlignmentBytes * shares_[drive]) {
+      if (given[drive] / kAlignmentBytes * shares_[best] < given[best] / kAlignmentBytes * shares_[drive]) {
         best = drive;
       }
     }
@@ -100,7 +99,7 @@ StoreLayout::StoreLayout(const StoreShape& shape, uint32_t slots, std::vector<ui
     : slots_(slots), shares_(std::move(shares)), table_(std::make_shared<TableGeometry>(shape, state)) {
   CHECK(slots >= 1 && slots <= kSlotsMax, slots, " slots");
   const uint64_t shape_bytes = shape.encode().size();
-  pages_offset_ = shape_offset(1, shape_bytes) + round_up(shape_bytes, kSegmentAlignmentBytes);
+  pages_offset_ = shape_offset(1, shape_bytes) + round_up(shape_bytes, kAlignmentBytes);
   tiles_offset_ = round_up(pages_offset_ + table_->pages() * table_->page_bytes() * page_slots(), kMiB);
 
   Spreader spreader(shares_);

@@ -57,7 +57,7 @@ class StoreLayout {
   uint32_t slots_of(TileId tile) const { return tiles_[tile].updated ? slots_ : 1; }
 
   static constexpr uint64_t header_offset(uint32_t copy) { return copy * kSecondCopyBytes; }
-  static constexpr uint64_t root_offset(uint64_t place) { return place * kSecondCopyBytes + kSegmentAlignmentBytes; }
+  static constexpr uint64_t root_offset(uint64_t place) { return place * kSecondCopyBytes + kAlignmentBytes; }
   // The place of the first copy is fixed; that of the second depends on the length of the shape.
   static constexpr uint64_t shape_offset() { return 2 * kSecondCopyBytes; }
   static constexpr uint64_t shape_offset(uint32_t copy, uint64_t shape_bytes) {

@@ -24,8 +24,7 @@ TableGeometry::TableGeometry(const StoreShape& shape, StateCapacity capacity)
     first_word_.push_back(first_word_.back() + 1 + checksum_count(shape, tile));
   }
   const auto pages_for = [this](uint64_t words) { return ceil_div(words, words_of(page_bytes_)); };
-  for (page_bytes_ = kSegmentAlignmentBytes; pages_for(words()) + pages_for(state_words_) > kPagesMax;)
-    page_bytes_ *= 2;
+  for (page_bytes_ = kAlignmentBytes; pages_for(words()) + pages_for(state_words_) > kPagesMax;) page_bytes_ *= 2;
   table_pages_ = static_cast<uint32_t>(pages_for(words()));
   state_pages_ = static_cast<uint32_t>(pages_for(state_words_));
 }
@@ -96,9 +95,9 @@ std::vector<std::byte> TablePage::encode(uint64_t page_bytes) const {
 }
 
 Result<TablePage> TablePage::decode(std::span<const std::byte> page, const std::string& what) {
-  if (page.empty() || page.size() % kSegmentAlignmentBytes != 0) {
+  if (page.empty() || page.size() % kAlignmentBytes != 0) {
     return Status(Code::kCorrupt,
-                  text(what, ": ", page.size(), " B, a positive multiple of ", kSegmentAlignmentBytes, " B expected"));
+                  text(what, ": ", page.size(), " B, a positive multiple of ", kAlignmentBytes, " B expected"));
   }
   if (store_hash(page.first(page.size() - sizeof(uint64_t)), kPageMagic) != hash_of(page)) {
     return Status(Code::kCorrupt, what + ": its checksum does not match");

@@ -52,7 +52,7 @@ Json latency_json(const LatencyHistogram& latency) {
 std::string microseconds(double value) { return fixed(value, value < 100 ? 1 : 0); }
 
 Status check_job_size(uint64_t block_bytes, uint64_t depth) {
-  if (block_bytes == 0 || block_bytes > kBlockMost || block_bytes % kSegmentAlignmentBytes != 0) {
+  if (block_bytes == 0 || block_bytes > kBlockMost || block_bytes % kAlignmentBytes != 0) {
     return Status(Code::kUsage,
                   text("block size: ", bytes_flag_text(block_bytes), ": is no multiple of 4KiB up to 1GiB"),
                   "--block 1MiB");

@@ -57,7 +57,7 @@ class ZeroWeights final : public trainer::EngineVerbs {
 
  private:
   uint64_t place_bytes(uint32_t unit) const {
-    return round_up(model_.units[unit].elements * bytes_of(model_.dtype), kSegmentAlignmentBytes);
+    return round_up(model_.units[unit].elements * bytes_of(model_.dtype), kAlignmentBytes);
   }
 
   const trainer::Model& model_;

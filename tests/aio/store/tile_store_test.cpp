@@ -231,11 +231,11 @@ TEST(TileStore, ForgetsASpeculativeWriteThatFailed) {
   StoreWorld world(1);
   ASSERT_TRUE(world.create(twelve_tiles()).ok());
   Result<std::unique_ptr<TileStore>> store = world.open();
-  auto writing = (*store)->begin_write(0, Update::speculative).value();
+  auto writing = (*store)->begin_write(0, Update::unconfirmed).value();
   (*store)->write_failed(writing->place, errno_status("write 4096 B at 0 of x", EIO));
   (*store)->discard();
   EXPECT_TRUE((*store)->status().ok());
-  EXPECT_TRUE((*store)->begin_write(0, Update::speculative).ok());
+  EXPECT_TRUE((*store)->begin_write(0, Update::unconfirmed).ok());
 }
 
 TEST(TileStore, CommitsOnlyWhenEveryRankAgrees) {

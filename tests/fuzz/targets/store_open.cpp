@@ -50,7 +50,7 @@ uint64_t offset_of(Area area, uint32_t copy) {
     case Area::state:
       return world().layout().page_offset(world().layout().table().table_pages(), copy);
     case Area::tile:
-      return world().layout().file_ranges(copy, 0, 0, kSegmentAlignmentBytes).front().file_offset_bytes;
+      return world().layout().file_ranges(copy, 0, 0, kAlignmentBytes).front().file_offset_bytes;
     default:
       return StoreLayout::shape_offset();
   }
@@ -104,7 +104,7 @@ void set_digests(MemoryFile::Bytes& file) {
     for (uint32_t number = 0; number < root->page_slots.size() && number < layout.table().pages(); ++number) {
       if (root->page_slots[number] > 1) break;
       const uint64_t offset = layout.page_offset(number, root->page_slots[number]);
-      const std::span<std::byte> page = part(file, offset, kSegmentAlignmentBytes);
+      const std::span<std::byte> page = part(file, offset, kAlignmentBytes);
       if (!page.empty()) hashes.push_back(TablePage::hash_of(page));
     }
     root->pages_digest = pages_digest(hashes);

@@ -45,7 +45,7 @@ std::string sizes_of(const StoreShape& shape) {
   for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
     elements += static_cast<long double>(shape.tiles[tile].elements);
     for (const Plane& plane : shape.kind(tile).planes) {
-      bytes += static_cast<long double>(plane.bytes(shape.tiles[tile].elements)) + kSegmentAlignmentBytes;
+      bytes += static_cast<long double>(plane.bytes(shape.tiles[tile].elements)) + kAlignmentBytes;
     }
     words += 1 + static_cast<long double>(checksum_count(shape, tile));
   }

@@ -9,7 +9,7 @@
 namespace penstock::fuzz {
 namespace {
 
-constexpr size_t kBytesMost = 4 * kSegmentAlignmentBytes;
+constexpr size_t kBytesMost = 4 * kAlignmentBytes;
 
 const std::shared_ptr<const TableGeometry>& geometry() {
   static const auto of_two_pages =
@@ -19,8 +19,8 @@ const std::shared_ptr<const TableGeometry>& geometry() {
 
 std::vector<Bytes> seeds() {
   TileTable table(geometry());
-  std::vector<Bytes> all{TablePage{{1, 2}, 3, 4, 4, {}}.encode(kSegmentAlignmentBytes),
-                         TablePage{{1, 2}, 0, 9, 8, std::vector<uint64_t>(700, 5)}.encode(2 * kSegmentAlignmentBytes)};
+  std::vector<Bytes> all{TablePage{{1, 2}, 3, 4, 4, {}}.encode(kAlignmentBytes),
+                         TablePage{{1, 2}, 0, 9, 8, std::vector<uint64_t>(700, 5)}.encode(2 * kAlignmentBytes)};
   for (uint32_t number = 0; number < geometry()->pages(); ++number) {
     const std::span<const uint64_t> words = table.page_words(number);
     all.push_back(TablePage{{1, 2}, number, 1, 0, {words.begin(), words.end()}}.encode(geometry()->page_bytes()));

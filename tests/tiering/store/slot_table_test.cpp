@@ -29,16 +29,16 @@ TEST(SlotTable, KeepsTheDurableSlotUntilTheNextRootIsDurable) {
 
 TEST(SlotTable, ReturnsToTheOldVersionOnDiscard) {
   SlotTable table = table_of(1, 2);
-  write_and_land(table, 0, Update::speculative);
+  write_and_land(table, 0, Update::unconfirmed);
   EXPECT_EQ(table.current(0), 0u);
   table.discard();
   EXPECT_EQ(table.current(0), 0u);
-  EXPECT_TRUE(table.is_free(0, 1, Update::speculative)) << "a discard frees the slot at once";
+  EXPECT_TRUE(table.is_free(0, 1, Update::unconfirmed)) << "a discard frees the slot at once";
 }
 
 TEST(SlotTable, FreesADiscardedSlotOnlyWhenItsWriteHasEnded) {
   SlotTable table = table_of(1, 2);
-  ASSERT_EQ(table.try_begin_write(0, Update::speculative), 1u);
+  ASSERT_EQ(table.try_begin_write(0, Update::unconfirmed), 1u);
   table.discard();
   EXPECT_FALSE(table.try_begin_write(0, Update::final));
   table.end_write({0, 1});
@@ -66,9 +66,9 @@ TEST(SlotTable, OffersNoReadOfAVersionThatHasNotLanded) {
 
 TEST(SlotTable, SealsWhatIsCurrentAndNotWhatIsUnconfirmed) {
   SlotTable table = table_of(2, 3);
-  write_and_land(table, 0, Update::speculative);
+  write_and_land(table, 0, Update::unconfirmed);
   table.confirm();
-  write_and_land(table, 1, Update::speculative);
+  write_and_land(table, 1, Update::unconfirmed);
   table.seal();
   EXPECT_EQ(table.sealed(0), 1u);
   EXPECT_EQ(table.sealed(1), 0u);
@@ -77,10 +77,10 @@ TEST(SlotTable, SealsWhatIsCurrentAndNotWhatIsUnconfirmed) {
 TEST(SlotTable, CountsWhatTheRootUnderWayWaitsFor) {
   SlotTable table = table_of(2, 3);
   ASSERT_TRUE(table.try_begin_write(0, Update::final));
-  ASSERT_TRUE(table.try_begin_write(1, Update::speculative));
+  ASSERT_TRUE(table.try_begin_write(1, Update::unconfirmed));
   table.seal();
   EXPECT_EQ(table.landing(), 1u) << "the unconfirmed write is not the root's";
-  ASSERT_EQ(table.try_begin_write(0, Update::speculative), 2u) << "the next step's";
+  ASSERT_EQ(table.try_begin_write(0, Update::unconfirmed), 2u) << "the next step's";
   table.end_write({0, 2});
   EXPECT_EQ(table.landing(), 1u);
   table.end_write({0, 1});
@@ -91,7 +91,7 @@ TEST(SlotTable, CountsWhatTheRootUnderWayWaitsFor) {
 TEST(SlotTable, LetsAFinalUpdateReplaceAVersionThatWasNeverDurable) {
   SlotTable table = table_of(1, 2);
   write_and_land(table, 0, Update::final);
-  EXPECT_FALSE(table.is_free(0, 1, Update::speculative));
+  EXPECT_FALSE(table.is_free(0, 1, Update::unconfirmed));
   EXPECT_TRUE(table.is_free(0, 1, Update::final));
   EXPECT_FALSE(table.is_free(0, 0, Update::final));
 }
@@ -162,14 +162,14 @@ class Ledger {
 
   void begin_write(TileId tile) {
     if (unconfirmed_.contains(tile)) return;
-    Update update = random_() % 2 ? Update::final : Update::speculative;
+    Update update = random_() % 2 ? Update::final : Update::unconfirmed;
     std::optional<uint32_t> slot = table_.try_begin_write(tile, update);
     if (!slot) return;
     ASSERT_NE(*slot, durable_[tile]) << "a durable root names it";
     if (sealed_) {
       ASSERT_NE(*slot, (*sealed_)[tile]) << "the root under way names it";
     }
-    if (update == Update::speculative) {
+    if (update == Update::unconfirmed) {
       ASSERT_NE(*slot, current_[tile]) << "a discard returns to it";
     }
     ASSERT_FALSE(writes_.contains({tile, *slot})) << "a write in flight names it";

@@ -38,7 +38,7 @@ TEST(TableGeometry, TakesLongerPagesForALargerModel) {
   for (uint64_t tile = 0; tile < 12000; ++tile) shape.tiles.push_back({0, 0, tile * elements, elements});
   TableGeometry geometry(shape);
   EXPECT_LE(geometry.pages(), kPagesMax);
-  EXPECT_GT(geometry.page_bytes(), kSegmentAlignmentBytes);
+  EXPECT_GT(geometry.page_bytes(), kAlignmentBytes);
   double share = static_cast<double>(geometry.pages() * geometry.page_bytes()) /
                  static_cast<double>(shape.layout(0).size_bytes * shape.tiles.size());
   EXPECT_LT(share, 1e-4);

@@ -1,4 +1,4 @@
-#include "cpu_optim/tile_pass.h"
+#include "cpu_optim/tile_sweep.h"
 
 #include <algorithm>
 #include <cmath>
@@ -39,8 +39,8 @@ bool is_scale(const Plane& plane) { return plane.role == Role::momentum_scale ||
 
 }  // namespace
 
-TilePass::TilePass(const Kernels& kernels, const StateForm& form, std::span<const Plane> planes, const TileView& tile,
-                   std::span<const NumbersRun> runs, const TileNotes& notes)
+TileSweep::TileSweep(const Kernels& kernels, const StateForm& form, std::span<const Plane> planes, const TileView& tile,
+                     std::span<const NumbersRun> runs, const TileNotes& notes)
     : kernels_(kernels),
       form_(form),
       planes_(planes),
@@ -70,7 +70,7 @@ TilePass::TilePass(const Kernels& kernels, const StateForm& form, std::span<cons
   }
 }
 
-TileReport TilePass::run() {
+TileReport TileSweep::run() {
   FlushScope flush;
   if (wants_square_sums() || wants_source() || wants_target()) {
     for (uint64_t first = 0; first < tile_.elements; first += kBlockElements) {
@@ -85,7 +85,7 @@ TileReport TilePass::run() {
   return report_;
 }
 
-void TilePass::run_block(uint64_t first, uint64_t elements) {
+void TileSweep::run_block(uint64_t first, uint64_t elements) {
   BlockNotes block;
   const uint64_t end = first + elements;
   for (uint64_t part = first; part < end; part += kNotedElements) {
@@ -97,7 +97,7 @@ void TilePass::run_block(uint64_t first, uint64_t elements) {
   conclude(block, first / kBlockElements);
 }
 
-void TilePass::note_before(BlockNotes& block, uint64_t first, uint64_t elements) {
+void TileSweep::note_before(BlockNotes& block, uint64_t first, uint64_t elements) {
   const size_t dtype = static_cast<size_t>(form_.gradient);
   if (wants_square_sums()) {
     const uint64_t whole = round_down(elements, kGroupElements);
@@ -122,7 +122,7 @@ void TilePass::note_before(BlockNotes& block, uint64_t first, uint64_t elements)
   }
 }
 
-void TilePass::note_after(BlockNotes& block, uint64_t first, uint64_t elements) {
+void TileSweep::note_after(BlockNotes& block, uint64_t first, uint64_t elements) {
   if (!wants_target()) return;
   const uint64_t block_first = round_down(first, kBlockElements);
   const uint64_t block_end = std::min(block_first + kBlockElements, tile_.elements);
@@ -136,7 +136,7 @@ void TilePass::note_after(BlockNotes& block, uint64_t first, uint64_t elements) 
   }
 }
 
-void TilePass::conclude(const BlockNotes& block, uint64_t number) {
+void TileSweep::conclude(const BlockNotes& block, uint64_t number) {
   if (wants_square_sums()) {
     notes_.square_sums[number] = sum_of_lanes(block.square_sums);
     report_.gradient_finite = report_.gradient_finite && std::isfinite(notes_.square_sums[number]);
@@ -154,7 +154,7 @@ void TilePass::conclude(const BlockNotes& block, uint64_t number) {
   }
 }
 
-void TilePass::update(uint64_t first, uint64_t elements) {
+void TileSweep::update(uint64_t first, uint64_t elements) {
   const uint64_t end = first + elements;
   while (first < end) {
     const uint64_t index = tile_.first_element + first;
@@ -172,12 +172,12 @@ void TilePass::update(uint64_t first, uint64_t elements) {
   }
 }
 
-const NumbersRun& TilePass::numbers_at(uint64_t index) {
+const NumbersRun& TileSweep::numbers_at(uint64_t index) {
   while (runs_.front().end_element <= index) runs_ = runs_.subspan(1);
   return runs_.front();
 }
 
-void TilePass::update_ragged(const TilePart& run, const Coefficients& coefficients) {
+void TileSweep::update_ragged(const TilePart& run, const Coefficients& coefficients) {
   constexpr uint64_t kScratchBytes = kMomentBlockElements * sizeof(float);
   alignas(64) std::byte scratch[kPlanesMax + 1][kScratchBytes] = {};
   TilePart whole = run;
@@ -195,7 +195,7 @@ void TilePass::update_ragged(const TilePart& run, const Coefficients& coefficien
   }
 }
 
-TilePart TilePass::run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const {
+TilePart TileSweep::run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const {
   TilePart run{};
   for (size_t i = 0; i < planes_.size(); ++i) {
     const uint64_t offset_bytes = planes_[i].bytes(first);
@@ -216,7 +216,7 @@ TilePart TilePass::run_at(uint64_t first, uint64_t elements, const StepNumbers& 
 }
 
 // A weight that is not read where it is written need not be fetched to be overwritten.
-bool TilePass::may_stream_weight() const {
+bool TileSweep::may_stream_weight() const {
   const bool is_elsewhere = form_.master == MasterForm::full || tile_.weight.source != tile_.weight.target;
   return form_.master != MasterForm::same && is_elsewhere && !wants_target() && tile_.elements >= kStreamElements &&
          may_stream_to(tile_.weight.target);

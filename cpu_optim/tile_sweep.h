@@ -1,4 +1,4 @@
-// TilePass carries out one update() of a tile. It cuts the tile into parts for the kernels, each within one parameter
+// TileSweep carries out one update() of a tile. It cuts the tile into parts for the kernels, each within one parameter
 // group, copies a ragged rest into zero-filled memory, and takes the notes before and after each part, while its bytes
 // are in the first-level cache. For this folder alone.
 #pragma once
@@ -12,11 +12,11 @@
 
 namespace penstock::cpu_optim {
 
-class TilePass {
+class TileSweep {
  public:
   // `planes` is TileUpdater's list. All arguments outlive the pass.
-  TilePass(const Kernels& kernels, const StateForm& form, std::span<const Plane> planes, const TileView& tile,
-           std::span<const NumbersRun> runs, const TileNotes& notes);
+  TileSweep(const Kernels& kernels, const StateForm& form, std::span<const Plane> planes, const TileView& tile,
+            std::span<const NumbersRun> runs, const TileNotes& notes);
 
   TileReport run();
 

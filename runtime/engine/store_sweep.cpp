@@ -1,10 +1,10 @@
-#include "runtime/engine/store_pass.h"
+#include "runtime/engine/store_sweep.h"
 
 #include "runtime/engine/tile_checksums.h"
 
 namespace penstock::engine {
 
-Status StorePass::run(std::span<const Visit> visits, const Use& use, Then then) {
+Status StoreSweep::run(std::span<const Visit> visits, const Use& use, Then then) {
   use_ = use;
   then_ = then;
   aio::WindowedIo windowed(io_, windows_);
@@ -16,7 +16,7 @@ Status StorePass::run(std::span<const Visit> visits, const Use& use, Then then) 
   return windowed.finish();
 }
 
-Status StorePass::begin(const Visit& visit, Lease window) {
+Status StoreSweep::begin(const Visit& visit, Lease window) {
   if (visit.range.length_bytes == 0) {
     arriving_.push_back({visit, {}, std::move(window)});
     return hand_on_arrived();
@@ -33,7 +33,7 @@ Status StorePass::begin(const Visit& visit, Lease window) {
   return Status();
 }
 
-Status StorePass::hand_on_arrived() {
+Status StoreSweep::hand_on_arrived() {
   Status first;
   while (!arriving_.empty() && arriving_.front().window) {
     Arriving next = std::move(arriving_.front());
@@ -44,7 +44,7 @@ Status StorePass::hand_on_arrived() {
   return first;
 }
 
-Status StorePass::end(Arriving arrived) {
+Status StoreSweep::end(Arriving arrived) {
   const uint32_t tile = arrived.visit.tile;
   Result<Lease>& window = *arrived.window;
   Status status = window.status();
@@ -59,7 +59,7 @@ Status StorePass::end(Arriving arrived) {
   return then_ == Then::write ? write(tile, std::move(*window)) : Status();
 }
 
-Status StorePass::write(uint32_t tile, Lease window) {
+Status StoreSweep::write(uint32_t tile, Lease window) {
   std::optional<aio::TileStore::Writing> writing;
   while (!writing) {
     PENSTOCK_TRY_ASSIGN(begun, store_.begin_write(tile, Update::final));

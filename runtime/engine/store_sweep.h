@@ -1,4 +1,4 @@
-// StorePass goes through tiles of a store outside of steps: reads them into windows, some ahead, hands them on in the
+// StoreSweep goes through tiles of a store outside of steps: reads them into windows, some ahead, hands them on in the
 // order of the visits, and writes them back where asked to. Blocks the decision thread until all is done.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace penstock::engine {
 
-class StorePass {
+class StoreSweep {
  public:
   struct Visit {
     uint32_t tile = 0;
@@ -26,7 +26,7 @@ class StorePass {
   enum class Then { forget, write };
 
   // REQUIRES: nothing else is under way, and a window is free.
-  StorePass(IoEngine& io, aio::TileStore& store, BufferPool& windows) : io_(io), store_(store), windows_(windows) {}
+  StoreSweep(IoEngine& io, aio::TileStore& store, BufferPool& windows) : io_(io), store_(store), windows_(windows) {}
 
   // REQUIRES: called once.
   Status run(std::span<const Visit> visits, const Use& use, Then then);
