@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cpu_optim/flush_scope.h"
+#include "cpu_optim/gradient.h"
 #include "tiering/arithmetic/stochastic.h"
 
 namespace penstock::cpu_optim {
@@ -158,9 +159,14 @@ void TileSweep::update(uint64_t first, uint64_t elements) {
   const uint64_t end = first + elements;
   while (first < end) {
     const uint64_t index = tile_.first_element + first;
-    const auto& [numbers, end_element] = numbers_at(index);
+    const auto& [numbers, end_element, untouched] = numbers_at(index);
     const uint64_t until_key = kKeyElements - index % kKeyElements;
     const uint64_t here = std::min({end - first, until_key, end_element - index});
+    if (untouched) {
+      keep(first, here);
+      first += here;
+      continue;
+    }
     const uint64_t whole = round_down(here, group_elements_);
     if (whole != 0) kernel_(run_at(first, whole, numbers), numbers.coefficients);
     if (whole != here) {
@@ -169,6 +175,24 @@ void TileSweep::update(uint64_t first, uint64_t elements) {
       update_ragged(run_at(first + whole, here - whole, numbers), numbers.coefficients);
     }
     first += here;
+  }
+}
+
+// What lies elsewhere afterwards is copied. A weight beside a full master is only written: it is made of the master.
+void TileSweep::keep(uint64_t first, uint64_t elements) {
+  CHECK(form_.moments != MomentForm::int8 || first + elements == tile_.elements ||
+            (tile_.first_element + first + elements) % kMomentBlockElements == 0,
+        "numbers change inside a block of moments, at element ", tile_.first_element + first + elements);
+  for (size_t i = 0; i < planes_.size(); ++i) {
+    const PlaneView& view = views_[i];
+    const uint64_t offset_bytes = planes_[i].bytes(first);
+    if (is_read(i) && view.source != view.target) {
+      std::memcpy(view.target + offset_bytes, view.source + offset_bytes, planes_[i].bytes(elements));
+    }
+    if (planes_[i].role != Role::master) continue;
+    GradientKernels(kernels_.isa)
+        .cast(planes_[i].dtype, view.source + offset_bytes, form_.weight, views_[0].target + planes_[0].bytes(first),
+              elements);
   }
 }
 

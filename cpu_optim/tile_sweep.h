@@ -37,6 +37,7 @@ class TileSweep {
   void conclude(const BlockNotes& block, uint64_t number);
 
   void update(uint64_t first, uint64_t elements);
+  void keep(uint64_t first, uint64_t elements);
   void update_ragged(const TilePart& run, const Coefficients& coefficients);
   const NumbersRun& numbers_at(uint64_t index);
   TilePart run_at(uint64_t first, uint64_t elements, const StepNumbers& numbers) const;

@@ -82,8 +82,8 @@ class TileUpdater {
 
   // Runs on the calling thread.
   TileReport update(const TileView& tile, const StepNumbers& numbers, const TileNotes& notes = {}) const;
-  // Each run of elements has its own numbers, as if it were a tile. `runs` ascend and reach the tile's end. With int8
-  // moments they end at multiples of kMomentBlockElements or at the tile's end.
+  // Each run of elements has its own numbers, as if it were a tile, or is left untouched. `runs` ascend and reach the
+  // tile's end. With int8 moments they end at multiples of kMomentBlockElements or at the tile's end.
   TileReport update(const TileView& tile, std::span<const NumbersRun> runs, const TileNotes& notes = {}) const;
 
   const StateForm& form() const { return form_; }

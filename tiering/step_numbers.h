@@ -23,6 +23,8 @@ struct StepNumbers {
 struct NumbersRun {
   StepNumbers numbers;
   uint64_t end_element = std::numeric_limits<uint64_t>::max();
+  // The run keeps what it has: its parameter has no gradient in this step.
+  bool untouched = false;
 };
 
 using UnitNumbers = std::vector<NumbersRun>;

@@ -107,23 +107,31 @@ Status validate(const Workload& workload) {
   return Status();
 }
 
-std::vector<GroupRun> group_runs(const Unit& unit, const StateForm& form) {
-  std::vector<GroupRun> runs;
+std::vector<ParameterRun> parameter_runs(const Unit& unit, const StateForm& form) {
+  std::vector<ParameterRun> runs;
   uint64_t at = 0;
-  auto run_to = [&](uint64_t end, uint32_t group) {
+  auto run_to = [&](uint64_t end, std::optional<uint32_t> parameter, uint32_t group) {
     if (end <= at) return;
-    if (!runs.empty() && runs.back().group == group) runs.pop_back();
-    runs.push_back({group, end});
+    runs.push_back({parameter, group, end});
     at = end;
   };
-  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+  for (uint32_t i = 0; i < unit.parameters.size(); ++i) {
     const Parameter& parameter = unit.parameters[i];
-    run_to(parameter.first_element, unit.group);
+    run_to(parameter.first_element, {}, unit.group);
     const uint64_t next = i + 1 < unit.parameters.size() ? unit.parameters[i + 1].first_element : unit.elements;
     const uint64_t padded = round_up(parameter.first_element + parameter.elements, group_granule(form));
-    run_to(std::min(padded, next), parameter.group.value_or(unit.group));
+    run_to(std::min(padded, next), i, parameter.group.value_or(unit.group));
   }
-  run_to(unit.elements, unit.group);
+  run_to(unit.elements, {}, unit.group);
+  return runs;
+}
+
+std::vector<GroupRun> group_runs(const Unit& unit, const StateForm& form) {
+  std::vector<GroupRun> runs;
+  for (const ParameterRun& run : parameter_runs(unit, form)) {
+    if (!runs.empty() && runs.back().group == run.group) runs.pop_back();
+    runs.push_back({run.group, run.end_element});
+  }
   return runs;
 }
 

@@ -29,6 +29,9 @@ struct Unit {
   bool trainable = true;
   uint32_t group = 0;                 // of hyper-parameters, where a parameter has none and where there is no parameter
   std::vector<Parameter> parameters;  // in the order of their elements
+  // Its gradient comes parameter by parameter, in any order and among other units' parts. Then the plan has memory of
+  // its own to gather it in, 4 B an element.
+  bool gradient_in_parts = false;
 };
 
 // One place where forward passes through units; backward comes back through it. Times and bytes are of one micro-batch.
@@ -93,6 +96,19 @@ std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit);
 // scale.
 Status validate(const Workload& workload);
 
+// A run of a unit's elements that one parameter has, the padding behind it included, or that no parameter names: from
+// the end of the run before it, or the unit's first.
+struct ParameterRun {
+  std::optional<uint32_t> parameter;  // its number in the unit
+  uint32_t group = 0;
+  uint64_t end_element = 0;
+
+  bool operator==(const ParameterRun&) const = default;
+};
+
+// All of the unit's elements. REQUIRES: validate() accepts the workload that the unit is of.
+std::vector<ParameterRun> parameter_runs(const Unit& unit, const StateForm& form);
+
 // A run of a unit's elements that are in one group: from the end of the run before it, or the unit's first.
 struct GroupRun {
   uint32_t group = 0;
@@ -101,8 +117,7 @@ struct GroupRun {
   bool operator==(const GroupRun&) const = default;
 };
 
-// All of the unit's elements, in as few runs as there can be. The padding behind a parameter is in its group.
-// REQUIRES: validate() accepts the workload that the unit is of.
+// parameter_runs() in as few runs as there can be.
 std::vector<GroupRun> group_runs(const Unit& unit, const StateForm& form);
 
 }  // namespace penstock

@@ -44,17 +44,19 @@ Status Engine::start() {
   PENSTOCK_TRY(opened.wait());
 
   RootPayload payload = thread_->ask([this] { return core_->store().payload(); });
-  PENSTOCK_TRY_ASSIGN(restored, parse_engine_state(payload));
+  PENSTOCK_TRY_ASSIGN(restored, parse_engine_state(payload, options_.request.workload));
   slots_ = thread_->ask([this] { return core_->store().layout().slots(); });
   state_capacity_ = thread_->ask([this] { return core_->store().state_capacity(); });
   steps_done_ = payload.step;
-  updates_done_ = restored.updates;
+  state_ = std::move(restored);
   restored_ = std::move(payload.trainer_state);
   plan_ = std::make_unique<Plan>(core_->plan());
   intake_ = std::make_unique<GradientIntake>(options_.request.workload, plan_->sums, core_->memory().sums(),
                                              core_->workers());
-  for (const Unit& unit : options_.request.workload.units)
+  for (const Unit& unit : options_.request.workload.units) {
     squares_.emplace_back(ceil_div(unit.elements, kBlockElements));
+    skipped_.push_back({.whole = false, .parameters = std::vector<bool>(unit.parameters.size())});
+  }
   predicted_s_ = core_->predicted_step_s();
   return Status();
 }
@@ -104,6 +106,10 @@ Status Engine::begin(const StepBegin& begin) {
   }
   began_ = Clock::now();
   report_ = StepReport();
+  for (Skipped& unit : skipped_) {
+    unit.whole = false;
+    std::fill(unit.parameters.begin(), unit.parameters.end(), false);
+  }
   StepSetup setup;
   setup.inverse_loss_scale = 1 / begin.loss_scale;
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) setup.numbers.push_back(numbers_of(begin, unit));
@@ -161,13 +167,43 @@ UnitNumbers Engine::numbers_of(const StepBegin& begin, uint32_t unit) const {
   StepNumbers numbers;
   numbers.gradient_scale = static_cast<float>(1 / begin.loss_scale);
   numbers.seed = seed_of(options_.seed, unit);
-  numbers.step = updates_done_ + 1;
+  numbers.step = state_.updates + 1;
+  const UnitCounts& counts = state_.counts[unit];
+  struct Kind {
+    uint32_t group;
+    uint64_t count;
+    bool untouched;
+
+    bool operator==(const Kind&) const = default;
+  };
+  std::optional<Kind> last;
   UnitNumbers runs;
-  for (const GroupRun& run : group_runs(options_.request.workload.units[unit], form)) {
-    numbers.coefficients = make_coefficients(form.optimizer, begin.groups[run.group], numbers.step);
-    runs.push_back({numbers, run.end_element});
+  for (const ParameterRun& run : parameter_runs(options_.request.workload.units[unit], form)) {
+    const uint64_t count = run.parameter ? counts.parameters[*run.parameter] : counts.unnamed;
+    const Kind kind{run.group, count, is_untouched(unit, run)};
+    if (last == kind) runs.pop_back();
+    if (!last || last->group != kind.group || last->count != kind.count) {
+      numbers.coefficients = make_coefficients(form.optimizer, begin.groups[run.group], count + 1);
+    }
+    last = kind;
+    runs.push_back({numbers, run.end_element, kind.untouched});
   }
   return runs;
+}
+
+bool Engine::is_untouched(uint32_t unit, const ParameterRun& run) const {
+  const Skipped& skipped = skipped_[unit];
+  return skipped.whole || (run.parameter && skipped.parameters[*run.parameter]);
+}
+
+void Engine::count_updates() {
+  ++state_.updates;
+  for (size_t unit = 0; unit < skipped_.size(); ++unit) {
+    if (skipped_[unit].whole) continue;
+    UnitCounts& counts = state_.counts[unit];
+    ++counts.unnamed;
+    for (size_t i = 0; i < counts.parameters.size(); ++i) counts.parameters[i] += !skipped_[unit].parameters[i];
+  }
 }
 
 Result<StepReport> Engine::step(std::string trainer_state) {
@@ -200,13 +236,17 @@ Result<StepReport> Engine::step(std::string trainer_state) {
   if (clipping.skips_overflow && !std::isfinite(squares)) report_.verdict = Verdict::skip;
   report_.clip_factor = report_.verdict == Verdict::strike && !std::isnan(factor) ? factor : 1;
 
-  const uint64_t updates = updates_done_ + (report_.verdict != Verdict::skip);
+  EngineState before = state_;
+  if (report_.verdict != Verdict::skip) count_updates();
   RootPayload payload{.step = steps_done_ + 1,
                       .loss_scale = begin_.loss_scale,
                       .config_hash = options_.config_hash,
-                      .engine_state = encode({.updates = updates}),
+                      .engine_state = encode(state_),
                       .trainer_state = std::move(trainer_state)};
-  PENSTOCK_TRY(payload.validate(state_capacity_).within("step"));
+  if (Status fits = payload.validate(state_capacity_).within("step"); !fits.ok()) {
+    state_ = std::move(before);
+    return fits;
+  }
   Moved moved;
   PENSTOCK_TRY(wait_for([](EngineCore& core) { return core.executor().gradients_complete(); },
                         [&](EngineCore& core) {
@@ -216,7 +256,6 @@ Result<StepReport> Engine::step(std::string trainer_state) {
                         }));
   now_ = Now::between_steps;
   speculation_.learn(report_.verdict == Verdict::strike);
-  updates_done_ = updates;
   report_.step = ++steps_done_;
   const Moved since = moved - reported_;
   report_.read_bytes = since.read_bytes;
@@ -300,6 +339,44 @@ Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t fi
                        shape.name, ", which has ", there));
   }
   return Status();
+}
+
+Status Engine::check_parameter(const char* verb, ParameterId id) const {
+  const std::vector<Unit>& units = options_.request.workload.units;
+  auto refuse = [&](const std::string& why) { return Status(Code::kUsage, text(verb, ": ", why)); };
+  if (id.unit >= units.size()) return refuse(text("unit ", id.unit, " of ", units.size()));
+  const Unit& unit = units[id.unit];
+  if (id.parameter >= unit.parameters.size()) {
+    return refuse(text("parameter ", id.parameter, " of ", unit.parameters.size(), " of unit ", unit.name));
+  }
+  if (!unit.trainable) return refuse(text("unit ", unit.name, " is frozen"));
+  return Status();
+}
+
+Result<uint64_t> Engine::update_count(ParameterId id) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect(Now::between_steps, "update count"));
+  PENSTOCK_TRY(check_parameter("update count", id));
+  return state_.counts[id.unit].parameters[id.parameter];
+}
+
+Status Engine::write_update_count(ParameterId id, uint64_t count) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect(Now::between_steps, "update count"));
+  PENSTOCK_TRY(check_parameter("update count", id));
+  if (count > kUpdateCountMax) return Status(Code::kUsage, text("update count: ", count, ", at most 2^52 expected"));
+  PENSTOCK_TRY(settle_steps());
+  EngineState changed = state_;
+  changed.counts[id.unit].parameters[id.parameter] = count;
+  const Status written = wait_for([](EngineCore& core) { return core.executor().idle(); },
+                                  [&](EngineCore& core) {
+                                    RootPayload payload = core.store().payload();
+                                    payload.engine_state = encode(changed);
+                                    PENSTOCK_TRY(payload.validate(state_capacity_).within("update count"));
+                                    return fail_if_half_done(core, core.commit(std::move(payload)));
+                                  });
+  if (written.ok()) state_ = std::move(changed);
+  return written;
 }
 
 Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {

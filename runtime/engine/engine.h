@@ -33,6 +33,7 @@
 #include "runtime/engine/decision_thread.h"
 #include "runtime/engine/gradient_intake.h"
 #include "runtime/engine/moved.h"
+#include "runtime/engine/root_state.h"
 #include "tiering/hyper.h"
 #include "tiering/plan/plan_run.h"
 #include "tiering/plan/plan_search.h"
@@ -89,7 +90,15 @@ struct StepReport {
 // Real files in these folders, one for each drive.
 MakeDrives direct_drives(std::vector<std::string> paths, aio::EngineChoice choice = aio::EngineChoice::automatic);
 
+// What becomes of what has no gradient in a step. skip: it is left untouched, and the step is not counted among its
+// updates, which is what PyTorch does. zero: it is updated with zeros.
 enum class Absent { skip, zero };
+
+// A parameter, by its number in its unit.
+struct ParameterId {
+  uint32_t unit = 0;
+  uint32_t parameter = 0;
+};
 
 // Of which use's pass the values are, and where in the unit they begin.
 struct GradientPart {
@@ -153,9 +162,11 @@ class Engine {
   Status gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {
     return gradient(GradientPart{.unit = unit, .micro_batch = micro_batch}, dtype, values);
   }
-  // The unit has no gradient in this step at all, of no micro-batch: `skip` leaves it untouched, `zero` updates with
-  // zeros.
+  // The unit has no gradient in this step at all, of no micro-batch.
   Status absent_gradient(uint32_t unit, Absent absent);
+  // The same of one parameter of a unit whose gradient comes in parts. Where int8 moments share a scale with those of
+  // a neighbour, `skip` is refused.
+  Status absent_gradient(ParameterId parameter, Absent absent);
   // `trainer_state`: what the trainer needs to go on after this step, kept beside the tiles. At most the store's
   // trainer_bytes, 64 KiB by default.
   Result<StepReport> step(std::string trainer_state = {});
@@ -171,6 +182,10 @@ class Engine {
   Status settle();
   // By the drives since open(): after settle() with what followed the last step, which no report has.
   Moved moved() const;
+  // Outside a step: how many updates the parameter has had. Its next update's coefficients are those of one more.
+  Result<uint64_t> update_count(ParameterId parameter);
+  // Sets it, as for state that another optimizer has left; durable as with write().
+  Status write_update_count(ParameterId parameter, uint64_t count);
   // Outside a step. Values [first, ...) of a unit's plane, in its dtype: one an element, or one scale a block of 256.
   // What was written is durable when write() returns, together with every step so far, all of it or nothing.
   Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
@@ -192,8 +207,14 @@ class Engine {
   UnitWeights weights_of(uint32_t unit, std::span<std::byte> bytes) const;
   Status check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const;
   Status check_groups(const std::vector<Hyper>& groups) const;
+  Status check_parameter(const char* verb, ParameterId parameter) const;
   UnitNumbers numbers_of(const StepBegin& begin, uint32_t unit) const;
-  Status take_places(TileId tile, std::deque<Lease>& places);
+  bool is_untouched(uint32_t unit, const ParameterRun& run) const;
+  void count_updates();
+  std::vector<TileId> tiles_to_update(uint32_t unit);
+  void skip_tiles(const std::vector<TileId>& tiles);
+  Status refuse_shared_scales(const Unit& unit, uint32_t parameter) const;
+  Status take_places(std::span<const TileId> tiles, std::deque<Lease>& places);
   template <typename Function>
   Status as_intake(Function work);
   // `fill` writes a tile's gradient into its place, and its sums of squares by block.
@@ -218,8 +239,7 @@ class Engine {
   uint32_t slots_ = 0;  // a tile, of the store
   StateCapacity state_capacity_;
   uint64_t steps_done_ = 0;
-  uint64_t updates_done_ = 0;  // steps that were not skipped
-  Moved reported_;             // up to the last report
+  Moved reported_;  // up to the last report
 
   std::mutex verbs_;  // held by the verb that runs; guards all below
   Now now_ = Now::between_steps;
@@ -229,6 +249,13 @@ class Engine {
   std::vector<uint32_t>
       completed_;  // units whose gradient is complete, and goes to the update with the end of the pass
   StepBegin begin_;
+  EngineState state_;  // after the last step
+  // By unit: what stays untouched in the step that has begun.
+  struct Skipped {
+    bool whole = false;
+    std::vector<bool> parameters;
+  };
+  std::vector<Skipped> skipped_;
   std::vector<std::vector<double>> squares_;  // by unit, of every block
   std::chrono::steady_clock::time_point began_, left_;
   StepReport report_;

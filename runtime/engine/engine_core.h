@@ -40,13 +40,13 @@ class EngineCore {
   // One plane's elements.
   Status read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
   Status write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values, RootPayload payload);
+  // Makes the payload durable with the tiles as they are.
+  Status commit(RootPayload payload);
 
  private:
   explicit EngineCore(const EngineOptions& options) : options_(options) {}
   Status open_store();
   Status make_plan();
-
-  Status commit(RootPayload payload);
 
   // The part of one tile that a run of a plane covers.
   struct PlaneRun {

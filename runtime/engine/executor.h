@@ -80,6 +80,10 @@ class Executor {
   // `squares`: its sums of squares, by block.
   void gradient_complete(TileId tile, Lease gradient, std::span<const double> squares);
   void gradient_absent(TileId tile) { run_.gradient_absent(round(), tile); }
+  // Instead of those that the step began with. REQUIRES: no gradient of the unit is complete.
+  void set_numbers(uint32_t unit, UnitNumbers numbers) {
+    if (status_.ok()) rounds_.rbegin()->second.setup.numbers[unit] = std::move(numbers);
+  }
   bool gradients_complete() const { return run_.gradients_complete(round()); }
 
   // The norm is known: `clip_factor` of a strike. `payload` goes into the step's root.

@@ -11,6 +11,7 @@ GradientIntake::GradientIntake(const Workload& workload, const SumLayout& layout
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     units_[unit].uses = uses_of(workload, unit);
     units_[unit].of_use.resize(units_[unit].uses.size());
+    units_[unit].parameters.resize(workload.units[unit].parameters.size());
     const std::vector<uint64_t>& places = layout.offset_bytes[unit];
     for (size_t use = 0; use < places.size(); ++use) {
       units_[unit].of_use[use].sum = reinterpret_cast<float*>(sums.data() + places[use]);
@@ -22,8 +23,9 @@ void GradientIntake::begin(uint32_t micro_batches) {
   micro_batches_ = micro_batches;
   summing_.clear();
   for (UnitState& unit : units_) {
-    unit.done = false;
+    unit.done = unit.has_values = false;
     unit.last_given.clear();
+    std::fill(unit.parameters.begin(), unit.parameters.end(), UnitState::Of::nothing);
     for (UseState& use : unit.of_use) {
       use.next_micro_batch = 0;
       use.given.clear();
@@ -57,13 +59,22 @@ Status GradientIntake::check(const Part& part, const Values& values, uint64_t co
       return refuse(text("elements ", part.first_element, " to ", end, " come twice"));
     }
   }
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& parameter = unit.parameters[i];
+    const bool overlaps =
+        parameter.first_element < end && part.first_element < parameter.first_element + parameter.elements;
+    if (overlaps && state.parameters[i] == UnitState::Of::absent) {
+      return refuse(text("parameter ", parameter.name, " was declared absent"));
+    }
+  }
   if (count != unit.elements && use.sum == nullptr) {
     return refuse(text(count, " elements, ", unit.elements, " expected: parts are added up, and no sum is planned"));
   }
   return Status();
 }
 
-bool GradientIntake::has_all_values(const Unit& unit, const UseState& use) const {
+bool GradientIntake::has_all_values(uint32_t index, const UseState& use) const {
+  const Unit& unit = workload_.units[index];
   auto covers = [&](uint64_t first, uint64_t end) {
     for (const auto& [from, to] : use.given) {
       if (from <= first) first = std::max(first, to);
@@ -71,9 +82,12 @@ bool GradientIntake::has_all_values(const Unit& unit, const UseState& use) const
     return first >= end;
   };
   if (unit.parameters.empty()) return covers(0, unit.elements);
-  return std::all_of(unit.parameters.begin(), unit.parameters.end(), [&](const Parameter& parameter) {
-    return covers(parameter.first_element, parameter.first_element + parameter.elements);
-  });
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& parameter = unit.parameters[i];
+    if (units_[index].parameters[i] == UnitState::Of::absent) continue;
+    if (!covers(parameter.first_element, parameter.first_element + parameter.elements)) return false;
+  }
+  return true;
 }
 
 Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Values& values) {
@@ -86,7 +100,7 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
   const bool is_whole = count == unit.elements;
   const bool is_last_whole = is_whole && state.uses.size() == 1 && part.micro_batch + 1 == micro_batches_;
   if (is_last_whole && workload_.pass == Pass::update_only) {
-    state.done = true;
+    state.done = state.has_values = true;
     state.last_given = text("micro-batch ", part.micro_batch);
     return Taken::completes_with;
   }
@@ -100,11 +114,38 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
                   "plan with micro_batch_group 1 if micro-batches come one after another");
   }
   state.last_given = text("micro-batch ", part.micro_batch);
+  state.has_values = true;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& parameter = unit.parameters[i];
+    const bool overlaps = parameter.first_element < part.first_element + count &&
+                          part.first_element < parameter.first_element + parameter.elements;
+    if (overlaps) state.parameters[i] = UnitState::Of::values;
+  }
   add(part, values, use, count);
   const auto run = std::make_pair(part.first_element, part.first_element + count);
   use.given.insert(std::upper_bound(use.given.begin(), use.given.end(), run), run);
-  if (!has_all_values(unit, use)) return Taken::added;
+  if (!has_all_values(part.unit, use)) return Taken::added;
   return end_micro_batch(state, use) ? Taken::completes : Taken::added;
+}
+
+Result<bool> GradientIntake::give_up(uint32_t index, uint32_t number) {
+  const Unit& unit = workload_.units[index];
+  UnitState& state = units_[index];
+  auto refuse = [&](const char* why) {
+    return Status(Code::kUsage,
+                  text("absent gradient: parameter ", unit.parameters[number].name, " of unit ", unit.name, why));
+  };
+  if (state.parameters[number] == UnitState::Of::absent) return refuse(" was declared absent");
+  if (state.parameters[number] == UnitState::Of::values || state.done) return refuse(" has one");
+  state.parameters[number] = UnitState::Of::absent;
+  if (workload_.pass == Pass::training) return false;  // the last pass completes it
+  const auto is_absent = [](UnitState::Of of) { return of == UnitState::Of::absent; };
+  if (std::all_of(state.parameters.begin(), state.parameters.end(), is_absent)) return state.done = true;
+  // It may have been all that a micro-batch lacked.
+  for (UseState& use : state.of_use) {
+    if (!use.given.empty() && has_all_values(index, use) && end_micro_batch(state, use)) return true;
+  }
+  return false;
 }
 
 bool GradientIntake::end_micro_batch(UnitState& unit, UseState& use) const {
@@ -150,6 +191,11 @@ void GradientIntake::add(const Part& part, const Values& values, UseState& use, 
 
 void GradientIntake::finish(uint32_t index, const std::optional<Values>& last, uint64_t first, uint64_t count,
                             std::byte* target, std::span<double> squares) {
+  if (!units_[index].has_values) {
+    std::memset(target, 0, count * bytes_of(workload_.form.gradient));
+    std::fill(squares.begin(), squares.end(), 0.0);
+    return;
+  }
   const std::vector<UseState>& uses = units_[index].of_use;
   const Dtype form = workload_.form.gradient;
   auto as_bytes = [](const float* values) { return reinterpret_cast<const std::byte*>(values); };

@@ -59,6 +59,10 @@ class GradientIntake {
   // All of the unit was finished: what it was added up in may be used by another.
   void finished(uint32_t unit);
 
+  // The parameter has no gradient in this step: nothing is waited for, and its elements are zero. Refused where it has
+  // got one, or was declared absent. Whether the unit's gradient is thereby complete.
+  Result<bool> give_up(uint32_t unit, uint32_t parameter);
+
   // What the unit has got in this step, so that it cannot be without a gradient; empty if nothing.
   std::string why_not_absent(uint32_t unit) const;
   // Nothing will be handed over for the unit in this step.
@@ -75,13 +79,16 @@ class GradientIntake {
   struct UnitState {
     std::vector<uint32_t> uses;  // their numbers
     std::vector<UseState> of_use;
+    enum class Of : uint8_t { nothing, values, absent };
+    std::vector<Of> parameters;  // what each has got, of any use and micro-batch
+    bool has_values = false;     // some element of it
     bool done = false;
     std::string last_given;  // for messages
   };
 
   Status check(const Part& part, const Values& values, uint64_t count) const;
   void add(const Part& part, const Values& values, UseState& use, uint64_t count);
-  bool has_all_values(const Unit& unit, const UseState& use) const;
+  bool has_all_values(uint32_t unit, const UseState& use) const;
   // Whether this ends the unit's gradient.
   bool end_micro_batch(UnitState& unit, UseState& use) const;
 

@@ -2,22 +2,41 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tiering/store/root_payload.h"
 #include "tiering/unit.h"
 
 namespace penstock::engine {
 
-struct EngineState {
-  uint64_t updates = 0;  // steps that were not skipped: the optimizer's step count
+// How many updates each parameter has had: the step count that its next update's coefficients are made of. One whose
+// gradient is absent from a step is not counted in it, as in PyTorch.
+struct UnitCounts {
+  uint64_t unnamed = 0;              // of the elements that no parameter names
+  std::vector<uint64_t> parameters;  // in the unit's order
+
+  bool operator==(const UnitCounts&) const = default;
 };
 
-// RootPayload::engine_state.
-std::string encode(const EngineState& state);
-// Refuses what encode() did not write, and more updates than steps.
-Result<EngineState> parse_engine_state(const RootPayload& payload);
+// More no update can have had: a count and those that follow are exact in double.
+constexpr uint64_t kUpdateCountMax = uint64_t{1} << 52;
 
-// The room that a new store of this workload gets for it: a count for every parameter.
+struct EngineState {
+  uint64_t updates = 0;            // steps that were not skipped
+  std::vector<UnitCounts> counts;  // by unit
+
+  bool operator==(const EngineState&) const = default;
+};
+
+// Of a model in which every parameter has had each of the updates.
+EngineState engine_state(const Workload& workload, uint64_t updates = 0);
+
+// RootPayload::engine_state. Short where every parameter has had each of the updates.
+std::string encode(const EngineState& state);
+// Refuses what encode() did not write of this model, more updates than steps, and counts above kUpdateCountMax.
+Result<EngineState> parse_engine_state(const RootPayload& payload, const Workload& workload);
+
+// The room that a new store of this workload gets for it: a count for every parameter, and one for every unit.
 StateCapacity state_capacity_of(const Workload& workload);
 
 }  // namespace penstock::engine

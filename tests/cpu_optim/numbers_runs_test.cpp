@@ -29,7 +29,7 @@ std::vector<NumbersRun> runs_over(const StateForm& form, uint64_t first, uint64_
     hyper.weight_decay *= static_cast<double>(runs.size() % 3);
     StepNumbers numbers = numbers_of(form.optimizer, hyper, step, 0.5f + 0.01f * static_cast<float>(runs.size() % 11));
     numbers.seed += runs.size();
-    runs.push_back({numbers, end});
+    runs.push_back({numbers, end, runs.size() % 5 == 3});
   }
   if (ends == Ends::anywhere) runs.back().end_element = first + elements;
   return runs;
@@ -43,6 +43,14 @@ void update_separately(Tile& tile, const StateForm& form, const std::byte* gradi
   for (const NumbersRun& run : runs) {
     const uint64_t end = std::min(run.end_element, first + elements);
     if (end <= begin) continue;
+    if (run.untouched) {
+      // A weight beside a full master is nothing but that, rounded.
+      for (uint64_t i = begin - first; form.master == MasterForm::full && i < end - first; ++i) {
+        put(tile.plane(0), form.weight, i, tile.master(i));
+      }
+      begin = end;
+      continue;
+    }
     updater.update(tile.view(gradient, begin - first, end - begin, first), run.numbers);
     begin = end;
   }
@@ -136,6 +144,21 @@ TEST_P(LongRunsOfForm, ChangeNeitherNotesNorWhatWorkersShare) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, LongRunsOfForm, testing::ValuesIn(forms_of_layout()), name_of_case);
+
+// Backward's copy of a weight is read, and what is written lies elsewhere.
+TEST(UntouchedRuns, AreCopiedToWhereTheirTileIsWritten) {
+  const StateForm form;
+  Random random(5);
+  Tile tile(form, 1000), source(form, 1000);
+  source.fill_masters(random, Numbers::ordinary);
+  const auto gradient = gradients(form.gradient, 1000, random, Numbers::ordinary);
+  const StepNumbers numbers = numbers_of(form.optimizer, Hyper{}, 1);
+  TileView view = tile.view(gradient.data(), 0, 1000);
+  view.weight.source = source.plane(0);
+  TileUpdater(form).update(view, std::vector<NumbersRun>{{numbers, 130}, {numbers, 700, true}, {numbers, 1000}});
+  EXPECT_EQ(std::memcmp(tile.plane(0) + 260, source.plane(0) + 260, 2 * (700 - 130)), 0);
+  EXPECT_NE(std::memcmp(tile.plane(0), source.plane(0), 260), 0);
+}
 
 TEST(TileUpdaterDeathTest, RefusesNumbersThatChangeInsideABlockOfMoments) {
   const StateForm form{.moments = MomentForm::int8};

@@ -59,6 +59,15 @@ class Storm {
       const uint64_t luck = random() % 8;
       return luck == 0 ? Given::zero : luck <= 2 ? Given::skip : Given::gradients;
     };
+    if (one_of(false, false, true)) {
+      world_.give_gradients_in_parts();
+      world_.given_parameter = [this, seed](uint64_t step, uint32_t unit, uint32_t parameter) {
+        std::mt19937_64 random(seed * 1'000'033 + step * 131 + unit * 17 + parameter);
+        random.discard(4);
+        const uint64_t luck = absent_ ? random() % 8 : 7;
+        return luck == 0 ? Given::zero : luck <= 2 ? Given::skip : Given::gradients;
+      };
+    }
     clips_ = one_of(true, true, false);
     if (clips_) {
       world_.options.request.workload.clipping.norm = world_.settings.clip = one_of(3.0, 10.0);
@@ -88,7 +97,8 @@ class Storm {
                 static_cast<int>(request.choices.weights), ", retained ", *request.choices.retained_host_share,
                 ", durability ", static_cast<int>(request.durability->kind), "/", request.durability->steps,
                 clips_ ? ", clipping" : "", faulty_ ? ", faults" : "", frozen_ ? ", frozen units" : "",
-                absent_ ? ", absent gradients" : "", ", ", world_.micro_batches, " micro-batches");
+                absent_ ? ", absent gradients" : "", world_.in_parts ? ", by parameter" : "", ", ",
+                world_.micro_batches, " micro-batches");
   }
 
   // Empty, or what went wrong.

@@ -5,27 +5,54 @@
 namespace penstock::engine {
 namespace {
 
+Workload two_units() {
+  Workload workload;
+  workload.units.resize(2);
+  workload.units[0].parameters.resize(2);
+  return workload;
+}
+
 TEST(EngineState, ComesBackAsItWas) {
-  const Result<EngineState> back = parse_engine_state({.step = 4, .engine_state = encode({.updates = 3})});
-  ASSERT_TRUE(back.ok()) << back.status().message();
-  EXPECT_EQ(back->updates, 3u);
+  const EngineState states[] = {engine_state(two_units(), 3), {3, {{2, {3, 1}}, {0, {}}}}, {0, {{7, {9, 0}}, {1, {}}}}};
+  for (const EngineState& state : states) {
+    const Result<EngineState> back = parse_engine_state({.step = 4, .engine_state = encode(state)}, two_units());
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(*back, state);
+  }
+}
+
+TEST(EngineState, IsShortWhereAllParametersWereAlwaysUpdated) {
+  EngineState state = engine_state(two_units(), 3);
+  EXPECT_EQ(encode(state).size(), 8u);
+  state.counts[1].unnamed = 2;
+  EXPECT_EQ(encode(state).size(), 8u + 4 * 8);
 }
 
 TEST(EngineState, IsEmptyBeforeTheFirstStepOnly) {
-  EXPECT_EQ(parse_engine_state(RootPayload()).value().updates, 0u);
-  EXPECT_EQ(parse_engine_state({.step = 1}).status().code(), Code::kCorrupt);
+  EXPECT_EQ(parse_engine_state(RootPayload(), two_units()).value(), engine_state(two_units()));
+  EXPECT_EQ(parse_engine_state({.step = 1}, two_units()).status().code(), Code::kCorrupt);
 }
 
 TEST(EngineState, RefusesMoreUpdatesThanSteps) {
   for (const auto& [updates, ok] : {std::pair<uint64_t, bool>{4, true}, {5, false}, {~uint64_t{0}, false}}) {
-    const Result<EngineState> state = parse_engine_state({.step = 4, .engine_state = encode({.updates = updates})});
-    EXPECT_EQ(state.ok(), ok) << updates;
+    const std::string encoded = encode(engine_state(two_units(), updates));
+    EXPECT_EQ(parse_engine_state({.step = 4, .engine_state = encoded}, two_units()).ok(), ok) << updates;
+  }
+}
+
+TEST(EngineState, RefusesACountThatNoUpdatesMake) {
+  for (const auto& [count, ok] : {std::pair<uint64_t, bool>{kUpdateCountMax, true}, {kUpdateCountMax + 1, false}}) {
+    EngineState state = engine_state(two_units(), 3);
+    state.counts[0].parameters[1] = count;
+    EXPECT_EQ(parse_engine_state({.step = 4, .engine_state = encode(state)}, two_units()).ok(), ok) << count;
   }
 }
 
 TEST(EngineState, RefusesStateThatIsNotTheEngines) {
-  for (const std::string& state : {std::string("x"), std::string(7, '\0'), std::string(9, '\0')}) {
-    EXPECT_EQ(parse_engine_state({.step = 4, .engine_state = state}).status().code(), Code::kCorrupt) << state.size();
+  for (size_t size : {1u, 7u, 9u, 16u, 32u, 39u, 41u, 48u}) {
+    const std::string state(size, '\0');
+    EXPECT_EQ(parse_engine_state({.step = 4, .engine_state = state}, two_units()).status().code(), Code::kCorrupt)
+        << size;
   }
 }
 
@@ -33,7 +60,9 @@ TEST(EngineState, HasRoomForACountOfEveryParameter) {
   Workload workload;
   workload.units.resize(3);
   for (Unit& unit : workload.units) unit.parameters.resize(5000);
-  EXPECT_GE(state_capacity_of(workload).engine_bytes, 15000 * sizeof(uint64_t) + sizeof(uint64_t));
+  EngineState state = engine_state(workload, 1);
+  state.updates = 2;
+  EXPECT_GE(state_capacity_of(workload).engine_bytes, encode(state).size());
   EXPECT_TRUE(state_capacity_of(workload).validate().ok());
 }
 

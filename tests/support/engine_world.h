@@ -98,9 +98,32 @@ class EngineWorld {
     if (what != Given::gradients) {
       return engine.absent_gradient(unit, what == Given::skip ? Absent::skip : Absent::zero);
     }
+    if (gives_parts(unit)) return give_parts(engine, unit, gradient);
     for (uint32_t mb = 0; mb < micro_batches; ++mb) {
       const std::vector<uint16_t> values = gradient(mb);
       PENSTOCK_TRY(engine.gradient(unit, mb, Dtype::bf16, std::as_bytes(std::span(values))));
+    }
+    return Status();
+  }
+  // Parameter by parameter, the last first; absences are told where they come.
+  Status give_parts(Engine& engine, uint32_t unit,
+                    const std::function<std::vector<uint16_t>(uint32_t mb)>& gradient) const {
+    const uint64_t number = engine.steps_done() + 1;
+    const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
+    for (uint32_t mb = 0; mb < micro_batches; ++mb) {
+      const std::vector<uint16_t> values = gradient(mb);
+      for (uint32_t i = static_cast<uint32_t>(parameters.size()); i-- > 0;) {
+        const Given what = given_parameter(number, unit, i);
+        if (what != Given::gradients) {
+          const Absent absent = what == Given::skip ? Absent::skip : Absent::zero;
+          if (mb == 0) PENSTOCK_TRY(engine.absent_gradient(ParameterId{unit, i}, absent));
+          continue;
+        }
+        const uint64_t first = parameters[i].first_element;
+        const auto part = std::span(values).subspan(first, parameters[i].elements);
+        PENSTOCK_TRY(engine.gradient({.unit = unit, .micro_batch = mb, .first_element = first}, Dtype::bf16,
+                                     std::as_bytes(part)));
+      }
     }
     return Status();
   }
@@ -118,7 +141,9 @@ class EngineWorld {
       for (uint32_t mb = 0; has && mb < micro_batches; ++mb) {
         plain.add_gradient(gradient(number, unit, mb, size).data(), mb == 0, mb + 1 == micro_batches);
       }
-      if (!trainable(unit) || given(number, unit) == Given::skip) untouched.emplace_back(unit, plain);
+      if (has && gives_parts(unit)) leave_parts(number, unit);
+      const bool skips_all = has && gives_parts(unit) && skips_all_parameters(number, unit);
+      if (!trainable(unit) || given(number, unit) == Given::skip || skips_all) untouched.emplace_back(unit, plain);
     }
     plain::step(plain_.units, settings, plain_.updates);
     for (auto& [unit, plain] : untouched) plain_.units[unit] = std::move(plain);
@@ -159,6 +184,14 @@ class EngineWorld {
                                {.lr = 1e-2, .beta2 = 0.95},
                                {.lr = 3e-3, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-6, .weight_decay = 0.3}};
   plain::Settings settings;
+  // Units that have parameters get their gradients parameter by parameter. Set by give_gradients_in_parts().
+  bool in_parts = false;
+  void give_gradients_in_parts() {
+    in_parts = true;
+    for (Unit& unit : options.request.workload.units) unit.gradient_in_parts = !unit.parameters.empty();
+  }
+  std::function<Given(uint64_t step, uint32_t unit, uint32_t parameter)> given_parameter =
+      [](uint64_t, uint32_t, uint32_t) { return Given::gradients; };
   uint32_t micro_batches = 1;
   std::vector<uint32_t> unit_order;  // in which gradients come; empty: backward
   std::function<Given(uint64_t step, uint32_t unit)> given = [](uint64_t, uint32_t) { return Given::gradients; };
@@ -169,6 +202,29 @@ class EngineWorld {
   aio::MemoryFolder& folder(uint32_t drive) const { return *folders_[drive]; }
 
  private:
+  bool gives_parts(uint32_t unit) const { return in_parts && !options.request.workload.units[unit].parameters.empty(); }
+  bool skips_all_parameters(uint64_t step, uint32_t unit) const {
+    for (uint32_t i = 0; i < options.request.workload.units[unit].parameters.size(); ++i) {
+      if (given_parameter(step, unit, i) != Given::skip) return false;
+    }
+    return true;
+  }
+  // What no parameter names and what has no gradient is zero; a skipped parameter's part of the plain loop is absent.
+  void leave_parts(uint64_t step, uint32_t unit) {
+    plain::Unit& plain = plain_.units[unit];
+    std::vector<uint16_t> all(plain.g.size());
+    all.swap(plain.g);
+    const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
+    for (uint32_t i = 0; i < parameters.size(); ++i) {
+      const uint64_t first = parameters[i].first_element, end = first + parameters[i].elements;
+      const Given what = given_parameter(step, unit, i);
+      if (what == Given::gradients) std::copy(all.begin() + first, all.begin() + end, plain.g.begin() + first);
+      for (plain::Unit::Part& part : plain.parts) {
+        if (part.end < end || part.end > end + 127) continue;
+        part.absent = what == Given::skip;
+      }
+    }
+  }
   template <typename T>
   void read(Engine& engine, uint32_t unit, Role role, std::vector<T>& values) {
     Status status = engine.read(unit, role, 0, std::as_writable_bytes(std::span(values)));

@@ -67,9 +67,10 @@ SumLayout lay_out_sums(const Workload& workload, uint32_t group) {
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
     const Unit& shape = workload.units[unit];
     const size_t uses = uses_of(workload, unit).size();
-    if (!shape.trainable || (workload.pass == Pass::update_only && workload.micro_batches * uses <= 1)) continue;
+    const bool comes_at_once = workload.pass == Pass::update_only && workload.micro_batches * uses <= 1;
+    if (!shape.trainable || (comes_at_once && !shape.gradient_in_parts)) continue;
     const uint64_t bytes = round_up(shape.elements * sizeof(float), kAlignmentBytes);
-    if (vertical && uses == 1) {
+    if (vertical && uses == 1 && !shape.gradient_in_parts) {
       uint64_t& most = shared_bytes[sharing.size() % 2];
       most = std::max(most, bytes);
       sharing.push_back(unit);

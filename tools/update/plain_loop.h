@@ -37,6 +37,8 @@ struct Unit {
   // The elements from the part before it to `end`.
   struct Part {
     size_t group, end;
+    double count = 0;     // of its updates
+    bool absent = false;  // no gradient in this step: neither updated nor counted
   };
   std::vector<float> p, m, v, sum;
   std::vector<uint16_t> g;  // complete, in bf16
@@ -74,17 +76,23 @@ struct Unit {
   uint16_t low(size_t i) const { return static_cast<uint16_t>(bits(p[i])); }
 };
 
-// One step over all units; `count` of the updates before it, raised unless the step is skipped.
+// One step over all units; `count` of the updates before it, and each part's own, are raised unless the step is
+// skipped.
 inline void step(std::vector<Unit>& units, const Settings& s, uint64_t& count) {
   double squares = 0;
   for (const Unit& unit : units) squares += unit.square_sum();
   if (s.skip_overflow && !std::isfinite(squares)) return;
   double factor = s.clip > 0 ? std::fmin(1.0, s.clip / (std::sqrt(squares) / s.loss_scale + 1e-6)) : 1.0;
-  const double t = static_cast<double>(++count);
+  ++count;
   const float scale = static_cast<float>(1 / s.loss_scale * factor);
   for (Unit& unit : units) {
     size_t i = 0;
-    for (const Unit::Part& part : unit.parts) {
+    for (Unit::Part& part : unit.parts) {
+      if (part.absent) {
+        i = part.end;
+        continue;
+      }
+      const double t = ++part.count;
       const Group& group = s.groups[part.group];
       const float shrink = static_cast<float>(1 - group.lr * group.decay), w1 = static_cast<float>(1 - group.beta1),
                   w2 = static_cast<float>(1 - group.beta2), b2 = static_cast<float>(group.beta2),
