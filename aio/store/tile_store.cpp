@@ -53,6 +53,7 @@ TileStore::~TileStore() {
   for (const std::unique_ptr<File>& file : parts_->files) engine_.unregister_file(*file);
 }
 
+std::string TileStore::id() const { return to_text(parts_->header.store); }
 const StoreShape& TileStore::shape() const { return parts_->shape; }
 const StoreLayout& TileStore::layout() const { return parts_->layout; }
 const OpenReport& TileStore::open_report() const { return parts_->report; }

@@ -133,6 +133,8 @@ class TileStore {
   TileStore(const TileStore&) = delete;
   TileStore& operator=(const TileStore&) = delete;
 
+  // 32 digits, drawn when the store was made.
+  std::string id() const;
   const StoreShape& shape() const;
   const StoreLayout& layout() const;
   const OpenReport& open_report() const;

@@ -24,6 +24,10 @@ Status fail_if_half_done(EngineCore& core, const Status& status) {
 Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
+  if (options.on_updated && options.request.workload.clipping.on()) {
+    return Status(Code::kUsage, "engine: on_updated with clipping, which may take updates back",
+                  "read the weights after the step instead");
+  }
   auto engine = std::unique_ptr<Engine>(new Engine(options));
   PENSTOCK_TRY(engine->start());
   return engine;
@@ -49,6 +53,7 @@ Status Engine::start() {
   state_capacity_ = thread_->ask([this] { return core_->store().state_capacity(); });
   steps_done_ = payload.step;
   state_ = std::move(restored);
+  store_id_ = thread_->ask([this] { return core_->store().id(); });
   restored_ = std::move(payload.trainer_state);
   plan_ = std::make_unique<Plan>(core_->plan());
   intake_ = std::make_unique<GradientIntake>(options_.request.workload, plan_->sums, core_->memory().sums(),
@@ -298,6 +303,13 @@ Status Engine::discard_step() {
                     if (!plan_->clipping) core.executor().forget_unwritten();
                     return fail_if_half_done(core, core.load_resting(which));
                   });
+}
+
+Status Engine::finish() {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect(Now::between_steps, "finish"));
+  return wait_for([](EngineCore& core) { return core.executor().idle(); },
+                  [](EngineCore& core) { return core.executor().status(); });
 }
 
 Status Engine::settle() {

@@ -61,6 +61,10 @@ struct EngineOptions {
   // Called when a root is durable: from now on a crash leaves this step or a later one. On the decision thread, so it
   // must return quickly.
   std::function<void(uint64_t step)> on_durable;
+  // Told of a tile's new weights when its update has ended: those of the unit's elements from `first` on, in the form's
+  // weight dtype, which stay where they are until it returns. On update threads, several at a time. Refused with
+  // clipping, which may take updates back.
+  std::function<void(uint32_t unit, uint64_t first, std::span<const std::byte> weights)> on_updated;
 };
 
 // The fp32 master of a unit's elements [first, first + values.size()): where training begins. A refusal is create()'s.
@@ -137,6 +141,8 @@ class Engine {
   ~Engine();
 
   uint64_t steps_done() const { return steps_done_; }
+  // 32 digits that no other store has.
+  const std::string& store_id() const { return store_id_; }
   // With one slot a tile, a crash within a step loses the store.
   bool survives_crashes() const { return slots_ > 1; }
   // What the trainer gave with the step that the store was opened at; empty before the first.
@@ -178,6 +184,9 @@ class Engine {
   Status begin_forward();
   Status end_forward();
 
+  // Waits until nothing of the steps so far is under way: their updates have ended, and those that are durable by then
+  // are on the drives.
+  Status finish();
   // Waits until every step that should be durable is.
   Status settle();
   // By the drives since open(): after settle() with what followed the last step, which no report has.
@@ -234,7 +243,7 @@ class Engine {
   std::unique_ptr<DecisionThread> thread_;
   std::unique_ptr<GradientIntake> intake_;
   SpeculationPolicy speculation_;
-  std::string restored_;
+  std::string restored_, store_id_;
   double predicted_s_ = 0;
   uint32_t slots_ = 0;  // a tile, of the store
   StateCapacity state_capacity_;

@@ -59,7 +59,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   core->passed_ = Moved();
   core->executor_ = std::make_unique<Executor>(
       Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, *core->store_, *core->spill_,
-                      *core->drives_.io, *core->workers_, mailbox, io_descriptor, core->options_.on_durable});
+                      *core->drives_.io, *core->workers_, mailbox, io_descriptor, core->options_.on_durable,
+                      core->options_.on_updated});
   return core;
 }
 

@@ -54,6 +54,7 @@ class Executor {
     Mailbox& mailbox;
     int io_descriptor;  // the I/O engine's
     const std::function<void(uint64_t step)>& on_durable;
+    const std::function<void(uint32_t unit, uint64_t first, std::span<const std::byte> weights)>& on_updated;
   };
   explicit Executor(Parts parts);
   ~Executor();

@@ -148,7 +148,9 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   job.notes.target_checksums = tile_work.checksums;
   if (tile_work.reading) job.notes.expected_checksums = tile_work.reading->checksums;
   job.numbers = rounds_.at(ticket.step).numbers(move.unit);
-  parts_.workers.enqueue(job, [this, ticket, leases](const cpu_optim::TileReport& report) mutable {
+  const std::span<const std::byte> updated(weight, tile.elements * bytes_of(parts_.form.weight));
+  parts_.workers.enqueue(job, [this, ticket, leases, &tile, updated](const cpu_optim::TileReport& report) mutable {
+    if (parts_.on_updated && report.ok()) parts_.on_updated(tile.unit, tile.first_element, updated);
     // Leases end where they began.
     parts_.mailbox.post([this, ticket, report, held = std::move(leases)]() mutable {
       held.reset();

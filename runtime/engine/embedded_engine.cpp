@@ -1,0 +1,333 @@
+#include "runtime/engine/embedded_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+namespace penstock::engine {
+namespace {
+
+// Threads and rings, besides what is planned.
+constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
+// Converted at once.
+constexpr uint64_t kRunElements = 1 << 20;
+
+std::byte* bytes_at(float* values) { return reinterpret_cast<std::byte*>(values); }
+
+Status make_folders(const std::vector<std::string>& folders) {
+  for (const std::string& folder : folders) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) return errno_status(text("make the folder ", folder), error.value());
+  }
+  return Status();
+}
+
+}  // namespace
+
+EmbeddedEngine::EmbeddedEngine(EmbeddedOptions options, EmbeddedModel model)
+    : options_(std::move(options)),
+      model_(std::move(model)),
+      kept_(options_.drives),
+      got_(options_.parameters.size()) {}
+
+Result<std::unique_ptr<EmbeddedEngine>> EmbeddedEngine::open(EmbeddedOptions options) {
+  if (options.drives.empty()) return Status(Code::kUsage, "open: no drives", "name a folder on a drive");
+  PENSTOCK_TRY_ASSIGN(model, EmbeddedModel::of(options.parameters, options.settings));
+  auto engine = std::unique_ptr<EmbeddedEngine>(new EmbeddedEngine(std::move(options), std::move(model)));
+  PENSTOCK_TRY(engine->start());
+  return engine;
+}
+
+EmbeddedEngine::~EmbeddedEngine() = default;
+
+Status EmbeddedEngine::close() {
+  if (engine_ == nullptr) return Status();
+  (void)engine_->discard();  // refused where no step has begun
+  const Status status = engine_->settle();
+  engine_.reset();
+  return status;
+}
+
+bool EmbeddedEngine::has_store() const {
+  std::error_code unknown;
+  const std::string name = aio::store_file_name(0);
+  return std::any_of(options_.drives.begin(), options_.drives.end(), [&](const std::string& folder) {
+    return std::filesystem::exists(folder + "/" + name, unknown) || unknown;
+  });
+}
+
+bool EmbeddedEngine::publishes() const {
+  return std::any_of(options_.parameters.begin(), options_.parameters.end(),
+                     [](const EmbeddedParameter& parameter) { return parameter.weights_into != nullptr; });
+}
+
+Status EmbeddedEngine::start() {
+  PENSTOCK_TRY(make_folders(options_.drives));
+  PlanRequest& request = engine_options_.request;
+  request.workload = model_.workload;
+  request.budgets.host_bytes = options_.host_bytes;
+  request.process_bytes = kEngineOverheadBytes;
+  request.durability = options_.durability;
+  request.slots = options_.slots;
+  if (!options_.settings.whole_steps && options_.settings.micro_batches > 1) request.choices.micro_batch_group = 1;
+  engine_options_.drives = direct_drives(options_.drives);
+  engine_options_.update_threads = options_.threads;
+  // Where updates are final as soon as they have ended, weights are given from the update's own memory.
+  if (!options_.settings.clipping.on()) {
+    engine_options_.on_updated = [this](uint32_t unit, uint64_t first, std::span<const std::byte> weights) {
+      publish(unit, first, weights);
+    };
+  }
+  using Existing = EmbeddedOptions::Existing;
+  const bool there = has_store();
+  const Existing existing = options_.existing;
+  if (existing == Existing::open && !there) {
+    return Status(Code::kUsage, text("open: no store in ", options_.drives.front()), "create it first");
+  }
+  if (existing == Existing::create && there) {
+    return Status(Code::kUsage, text("open: a store is in ", options_.drives.front(), " already"),
+                  "open it, replace it, or name another folder");
+  }
+  if (existing == Existing::replace || !there) {
+    PENSTOCK_TRY(create(existing == Existing::replace ? aio::Existing::replace : aio::Existing::refuse));
+  }
+  PENSTOCK_TRY_ASSIGN(engine, Engine::open(engine_options_));
+  engine_ = std::move(engine);
+  return Status();
+}
+
+Status EmbeddedEngine::create(aio::CreateOptions::Existing existing) {
+  return Engine::create(
+      engine_options_,
+      [this](uint32_t unit, uint64_t first, std::span<float> values) { return initial_values(unit, first, values); },
+      existing);
+}
+
+Status EmbeddedEngine::initial_values(uint32_t unit, uint64_t first, std::span<float> values) {
+  std::fill(values.begin(), values.end(), 0.0f);
+  for (uint32_t number : model_.of_unit[unit]) {
+    const EmbeddedParameter& parameter = shape(number);
+    const uint64_t begins = model_.places[number].first_element;
+    const uint64_t from = std::max(first, begins), to = std::min(first + values.size(), begins + parameter.elements);
+    if (from >= to) continue;
+    const std::span<float> run = values.subspan(from - first, to - from);
+    if (parameter.initial != nullptr) {
+      kernels_.cast(parameter.dtype, parameter.initial + (from - begins) * bytes_of(parameter.dtype), Dtype::fp32,
+                    bytes_at(run.data()), run.size());
+    } else if (options_.initial) {
+      PENSTOCK_TRY(options_.initial(number, from - begins, run));
+    }
+  }
+  return Status();
+}
+
+// -- a step -----------------------------------------------------------------------------------------------------------
+
+Status EmbeddedEngine::check(const char* verb, uint32_t parameter) const {
+  if (parameter < options_.parameters.size()) return Status();
+  return Status(Code::kUsage, text(verb, ": parameter ", parameter, " of ", options_.parameters.size()));
+}
+
+Status EmbeddedEngine::begin(const std::vector<Hyper>& groups, uint32_t micro_batches, double loss_scale) {
+  PENSTOCK_TRY(engine_->begin({.groups = groups, .micro_batches = micro_batches, .loss_scale = loss_scale}));
+  std::fill(got_.begin(), got_.end(), Got::nothing);
+  in_step_ = true;
+  return Status();
+}
+
+Status EmbeddedEngine::gradient(uint32_t parameter, uint32_t micro_batch, Dtype dtype, const std::byte* values) {
+  PENSTOCK_TRY(check("gradient", parameter));
+  if (values == nullptr) return Status(Code::kUsage, text("gradient: parameter ", shape(parameter).name, ": NULL"));
+  const EmbeddedModel::Place& place = model_.places[parameter];
+  const Got before = std::exchange(got_[parameter], Got::gradient);
+  const Status given =
+      engine_->gradient({.unit = place.id.unit, .micro_batch = micro_batch, .first_element = place.first_element},
+                        dtype, {values, shape(parameter).elements * bytes_of(dtype)});
+  if (given.code() == Code::kUsage) got_[parameter] = before;
+  return given.within(text("parameter ", shape(parameter).name));
+}
+
+Status EmbeddedEngine::absent(uint32_t parameter) {
+  PENSTOCK_TRY(check("absent", parameter));
+  const Got before = std::exchange(got_[parameter], Got::absent);
+  const Status told = engine_->absent_gradient(model_.places[parameter].id, Absent::skip);
+  if (told.code() == Code::kUsage) got_[parameter] = before;
+  return told;
+}
+
+Result<StepReport> EmbeddedEngine::step(std::string trainer_state) {
+  // The engine's own refusal would name a unit. In whole steps what has not come is zero.
+  for (uint32_t i = 0; i < got_.size() && in_step_ && !options_.settings.whole_steps; ++i) {
+    if (got_[i] != Got::nothing) continue;
+    return Status(Code::kUsage, text("step: parameter ", shape(i).name, " has no gradient"),
+                  "hand it over, or declare it absent");
+  }
+  PENSTOCK_TRY_ASSIGN(report, engine_->step(std::move(trainer_state)));
+  in_step_ = false;
+  // In whole steps the tail of the updates runs under the next forward.
+  if (!options_.settings.whole_steps || publishes()) PENSTOCK_TRY(engine_->finish());
+  if (publishes() && !engine_options_.on_updated && report.verdict != Verdict::skip) PENSTOCK_TRY(publish_read());
+  return report;
+}
+
+Status EmbeddedEngine::discard() {
+  PENSTOCK_TRY(engine_->discard());
+  acquired_.reset();
+  in_step_ = false;
+  return Status();
+}
+
+void EmbeddedEngine::publish(uint32_t unit, uint64_t first, std::span<const std::byte> weights) {
+  const uint64_t end = first + weights.size() / sizeof(float);
+  const std::vector<uint32_t>& numbers = model_.of_unit[unit];
+  auto begins_later = [&](uint64_t element, uint32_t number) { return element < model_.places[number].first_element; };
+  auto number = std::upper_bound(numbers.begin(), numbers.end(), first, begins_later);
+  if (number != numbers.begin()) --number;
+  for (; number != numbers.end() && model_.places[*number].first_element < end; ++number) {
+    const EmbeddedParameter& parameter = shape(*number);
+    const uint64_t begins = model_.places[*number].first_element;
+    const uint64_t from = std::max(first, begins), to = std::min(end, begins + parameter.elements);
+    if (from >= to || parameter.weights_into == nullptr || got_[*number] == Got::absent) continue;
+    kernels_.cast(Dtype::fp32, weights.data() + (from - first) * sizeof(float), parameter.dtype,
+                  parameter.weights_into + (from - begins) * bytes_of(parameter.dtype), to - from);
+  }
+}
+
+uint64_t EmbeddedEngine::elements() const {
+  uint64_t sum = 0;
+  for (const EmbeddedParameter& parameter : options_.parameters) sum += parameter.elements;
+  return sum;
+}
+
+Status EmbeddedEngine::publish_read() {
+  for (uint32_t i = 0; i < got_.size(); ++i) {
+    const EmbeddedParameter& parameter = shape(i);
+    if (parameter.weights_into == nullptr || got_[i] == Got::absent) continue;
+    PENSTOCK_TRY(read(i, Role::weight, 0, parameter.elements, parameter.dtype, parameter.weights_into));
+  }
+  return Status();
+}
+
+// -- whole steps ------------------------------------------------------------------------------------------------------
+
+Status EmbeddedEngine::acquire(const ComputePass& pass) {
+  PENSTOCK_TRY_ASSIGN(weights, engine_->acquire(pass));
+  acquired_ = pass;
+  unit_weights_ = weights.front().bytes.data();
+  return Status();
+}
+
+Status EmbeddedEngine::release(const ComputePass& pass) {
+  PENSTOCK_TRY(engine_->release(pass));
+  acquired_.reset();
+  return Status();
+}
+
+Result<const float*> EmbeddedEngine::weight(uint32_t parameter) const {
+  PENSTOCK_TRY(check("weight", parameter));
+  const EmbeddedModel::Place& place = model_.places[parameter];
+  if (!acquired_ || acquired_->use != place.id.unit) {
+    return Status(Code::kUsage, text("weight: parameter ", shape(parameter).name, ": its unit is not acquired"));
+  }
+  return reinterpret_cast<const float*>(unit_weights_) + place.first_element;
+}
+
+// -- between steps ----------------------------------------------------------------------------------------------------
+
+Status EmbeddedEngine::check_run(const char* verb, uint32_t parameter, uint64_t first, uint64_t count) const {
+  PENSTOCK_TRY(check(verb, parameter));
+  const uint64_t elements = shape(parameter).elements;
+  if (first <= elements && count <= elements - first) return Status();
+  return Status(Code::kUsage, text(verb, ": ", count, " values from ", first, " on of parameter ",
+                                   shape(parameter).name, ", which has ", elements));
+}
+
+Status EmbeddedEngine::read(uint32_t parameter, Role role, uint64_t first, uint64_t count, Dtype dtype,
+                            std::byte* values) {
+  PENSTOCK_TRY(check_run("read", parameter, first, count));
+  const EmbeddedModel::Place& place = model_.places[parameter];
+  const uint64_t begins = place.first_element + first;
+  if (dtype == Dtype::fp32) return engine_->read(place.id.unit, role, begins, {values, count * sizeof(float)});
+  std::vector<float> run(std::min(count, kRunElements));
+  for (uint64_t done = 0; done < count; done += run.size()) {
+    const uint64_t here = std::min<uint64_t>(run.size(), count - done);
+    PENSTOCK_TRY(engine_->read(place.id.unit, role, begins + done, std::as_writable_bytes(std::span(run).first(here))));
+    kernels_.cast(Dtype::fp32, bytes_at(run.data()), dtype, values + done * bytes_of(dtype), here);
+  }
+  return Status();
+}
+
+Status EmbeddedEngine::write(uint32_t parameter, Role role, uint64_t first, uint64_t count, Dtype dtype,
+                             const std::byte* values) {
+  PENSTOCK_TRY(check_run("write", parameter, first, count));
+  const EmbeddedModel::Place& place = model_.places[parameter];
+  const uint64_t begins = place.first_element + first;
+  if (dtype == Dtype::fp32) return engine_->write(place.id.unit, role, begins, {values, count * sizeof(float)});
+  std::vector<float> run(count);  // all of it, or nothing, becomes durable
+  kernels_.cast(dtype, values, Dtype::fp32, bytes_at(run.data()), count);
+  return engine_->write(place.id.unit, role, begins, std::as_bytes(std::span(run)));
+}
+
+Status EmbeddedEngine::set_weights_into(uint32_t parameter, Dtype dtype, std::byte* weights) {
+  PENSTOCK_TRY(check("weights into", parameter));
+  EmbeddedParameter& target = options_.parameters[parameter];
+  if (target.dtype == dtype && target.weights_into == weights) return Status();
+  if (in_step_) return Status(Code::kUsage, "weights into: called inside a step");
+  if (options_.settings.whole_steps) PENSTOCK_TRY(engine_->finish());
+  target.dtype = dtype;
+  target.weights_into = weights;
+  return Status();
+}
+
+Result<uint64_t> EmbeddedEngine::adopt(uint32_t parameter, Dtype dtype, const std::byte* weights) {
+  PENSTOCK_TRY(check("adopt", parameter));
+  const uint64_t elements = shape(parameter).elements, size = bytes_of(dtype);
+  std::vector<float> masters(std::min(elements, kRunElements)), given(masters.size());
+  std::vector<std::byte> rounded(masters.size() * size);
+  uint64_t changed = 0;
+  for (uint64_t first = 0; first < elements; first += masters.size()) {
+    const uint64_t here = std::min<uint64_t>(masters.size(), elements - first);
+    PENSTOCK_TRY(read(parameter, Role::weight, first, here, Dtype::fp32, bytes_at(masters.data())));
+    kernels_.cast(Dtype::fp32, bytes_at(masters.data()), dtype, rounded.data(), here);
+    const std::byte* there = weights + first * size;
+    if (std::memcmp(rounded.data(), there, here * size) == 0) continue;
+    kernels_.cast(dtype, there, Dtype::fp32, bytes_at(given.data()), here);
+    for (uint64_t i = 0; i < here; ++i) {
+      if (std::memcmp(rounded.data() + i * size, there + i * size, size) == 0) continue;
+      masters[i] = given[i];
+      ++changed;
+    }
+    PENSTOCK_TRY(write(parameter, Role::weight, first, here, Dtype::fp32, bytes_at(masters.data())));
+  }
+  return changed;
+}
+
+Result<uint64_t> EmbeddedEngine::count(uint32_t parameter) {
+  PENSTOCK_TRY(check("count", parameter));
+  return engine_->update_count(model_.places[parameter].id);
+}
+
+Status EmbeddedEngine::set_count(uint32_t parameter, uint64_t count) {
+  PENSTOCK_TRY(check("count", parameter));
+  return engine_->write_update_count(model_.places[parameter].id, count);
+}
+
+Result<uint64_t> EmbeddedEngine::keep() {
+  PENSTOCK_TRY(engine_->settle());
+  PENSTOCK_TRY(kept_.keep(engine_->steps_done()));
+  return engine_->steps_done();
+}
+
+Status EmbeddedEngine::roll_back(uint64_t step) {
+  PENSTOCK_TRY(kept_.check(step));
+  PENSTOCK_TRY(engine_->settle());  // refused within a step
+  engine_.reset();
+  const Status restored = kept_.restore(step);
+  // What is there is opened in either case.
+  PENSTOCK_TRY_ASSIGN(engine, Engine::open(engine_options_));
+  engine_ = std::move(engine);
+  return restored;
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,98 @@
+// EmbeddedEngine drives an Engine by parameter, for programs that know nothing of units and tiles: what penstock.h
+// offers, in C++. The rules are those of penstock.h; who may call, and when, too.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cpu_optim/gradient.h"
+#include "runtime/engine/embedded_model.h"
+#include "runtime/engine/kept_steps.h"
+
+namespace penstock::engine {
+
+struct EmbeddedOptions {
+  enum class Existing { open_or_create, open, create, replace };
+
+  std::vector<std::string> drives;
+  std::vector<EmbeddedParameter> parameters;
+  EmbeddedSettings settings;
+  Existing existing = Existing::open_or_create;
+  Durability durability;
+  uint64_t host_bytes = 0;
+  uint32_t slots = 0;
+  uint32_t threads = 0;
+  // Of parameters that have no initial values of their own; empty: zeros.
+  std::function<Status(uint32_t parameter, uint64_t first, std::span<float> values)> initial;
+};
+
+class EmbeddedEngine {
+ public:
+  static Result<std::unique_ptr<EmbeddedEngine>> open(EmbeddedOptions options);
+  ~EmbeddedEngine();
+  // Makes the last step durable; nothing but destruction may follow.
+  Status close();
+
+  Status begin(const std::vector<Hyper>& groups, uint32_t micro_batches, double loss_scale);
+  Status gradient(uint32_t parameter, uint32_t micro_batch, Dtype dtype, const std::byte* values);
+  Status absent(uint32_t parameter);
+  Result<StepReport> step(std::string trainer_state);
+  Status discard();
+
+  std::vector<ComputePass> passes() const { return engine_->passes(); }
+  Status acquire(const ComputePass& pass);
+  Status release(const ComputePass& pass);
+  Result<const float*> weight(uint32_t parameter) const;
+
+  Status read(uint32_t parameter, Role role, uint64_t first, uint64_t count, Dtype dtype, std::byte* values);
+  Status write(uint32_t parameter, Role role, uint64_t first, uint64_t count, Dtype dtype, const std::byte* values);
+  Result<uint64_t> adopt(uint32_t parameter, Dtype dtype, const std::byte* weights);
+  Result<uint64_t> count(uint32_t parameter);
+  Status set_count(uint32_t parameter, uint64_t count);
+  Status settle() { return engine_->settle(); }
+  Status set_weights_into(uint32_t parameter, Dtype dtype, std::byte* weights);
+
+  Result<uint64_t> keep();
+  std::vector<uint64_t> kept() const { return kept_.steps(); }
+  Status roll_back(uint64_t step);
+  Status drop(uint64_t step) { return kept_.drop(step); }
+
+  // A store that could not be opened again after roll_back() leaves nothing to use.
+  bool is_open() const { return engine_ != nullptr; }
+  const Engine& engine() const { return *engine_; }
+  const EmbeddedModel& model() const { return model_; }
+  // Of all parameters.
+  uint64_t elements() const;
+
+ private:
+  enum class Got : uint8_t { nothing, gradient, absent };
+
+  EmbeddedEngine(EmbeddedOptions options, EmbeddedModel model);
+  Status start();
+  Status create(aio::CreateOptions::Existing existing);
+  Status check(const char* verb, uint32_t parameter) const;
+  Status check_run(const char* verb, uint32_t parameter, uint64_t first, uint64_t count) const;
+  const EmbeddedParameter& shape(uint32_t parameter) const { return options_.parameters[parameter]; }
+  bool has_store() const;
+  bool publishes() const;
+  Status initial_values(uint32_t unit, uint64_t first, std::span<float> values);
+  void publish(uint32_t unit, uint64_t first, std::span<const std::byte> weights);
+  Status publish_read();
+
+  EmbeddedOptions options_;
+  const EmbeddedModel model_;
+  const cpu_optim::GradientKernels kernels_;
+  EngineOptions engine_options_;
+  KeptSteps kept_;
+  std::unique_ptr<Engine> engine_;
+  // What each parameter has got in the step that has begun. Update threads read an entry once its gradient is complete.
+  std::vector<Got> got_;
+  bool in_step_ = false;
+  std::optional<ComputePass> acquired_;
+  const std::byte* unit_weights_ = nullptr;
+};
+
+}  // namespace penstock::engine

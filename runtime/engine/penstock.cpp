@@ -1,0 +1,442 @@
+// The C functions of penstock.h: arguments are checked, exceptions end here, and refusals become a code and a text.
+#include "runtime/engine/penstock.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <exception>
+#include <new>
+
+#include "runtime/engine/embedded_engine.h"
+
+using penstock::Code;
+using penstock::Dtype;
+using penstock::Hyper;
+using penstock::Result;
+using penstock::Role;
+using penstock::Status;
+using penstock::text;
+using penstock::engine::ComputePass;
+using penstock::engine::EmbeddedEngine;
+using penstock::engine::EmbeddedOptions;
+using penstock::engine::EmbeddedParameter;
+
+struct penstock_engine {
+  std::unique_ptr<EmbeddedEngine> engine;
+  pid_t process = ::getpid();
+  std::string restored, description, id;
+};
+
+namespace {
+
+struct Refusal {
+  std::string message, remedy;
+};
+
+Refusal& last_refusal() {
+  thread_local Refusal refusal;
+  return refusal;
+}
+
+int code_of(const Status& status) noexcept {
+  if (status.ok()) return PENSTOCK_OK;
+  try {
+    last_refusal() = {status.message(), status.remedy()};
+  } catch (const std::bad_alloc&) {
+    last_refusal() = {};  // nothing is left to say it with
+  }
+  return static_cast<int>(status.code());
+}
+
+Status usage(const std::string& message) { return Status(Code::kUsage, message); }
+
+// Runs `work`, whose Status becomes a code. No exception leaves it.
+template <typename Work>
+int guarded(Work work) noexcept {
+  try {
+    return code_of(work());
+  } catch (const std::bad_alloc&) {
+    return code_of(Status(Code::kDoesNotFit, "out of memory"));
+  } catch (const std::exception& error) {
+    return code_of(Status(Code::kEnvironment, error.what()));
+  }
+}
+
+Status check(const penstock_engine* engine) {
+  if (engine == nullptr) return usage("engine: NULL");
+  if (engine->process != ::getpid()) {
+    return Status(Code::kUsage, "this process was forked; the store belongs to its parent",
+                  "open another store in the child, or call from the parent");
+  }
+  if (!engine->engine->is_open()) {
+    return Status(Code::kEnvironment, "the store could not be opened again when it was rolled back",
+                  "close the engine and open it again");
+  }
+  return Status();
+}
+
+// Of an engine that may be used.
+template <typename Work>
+int verb(penstock_engine* engine, Work work) noexcept {
+  return guarded([&]() -> Status {
+    PENSTOCK_TRY(check(engine));
+    return work(*engine->engine);
+  });
+}
+
+Result<Dtype> dtype_of(int dtype) {
+  switch (dtype) {
+    case PENSTOCK_FP32:
+      return Dtype::fp32;
+    case PENSTOCK_BF16:
+      return Dtype::bf16;
+    case PENSTOCK_FP16:
+      return Dtype::fp16;
+    default:
+      return usage(text("dtype: ", dtype, ": PENSTOCK_FP32, PENSTOCK_BF16 or PENSTOCK_FP16 expected"));
+  }
+}
+
+Result<Role> role_of(int role) {
+  switch (role) {
+    case PENSTOCK_WEIGHT:
+      return Role::weight;
+    case PENSTOCK_MOMENTUM:
+      return Role::momentum;
+    case PENSTOCK_VARIANCE:
+      return Role::variance;
+    default:
+      return usage(text("role: ", role, ": PENSTOCK_WEIGHT, PENSTOCK_MOMENTUM or PENSTOCK_VARIANCE expected"));
+  }
+}
+
+// One of 0 to `last`.
+template <typename Enum>
+Result<Enum> chosen(const char* name, int value, Enum last) {
+  if (value >= 0 && value <= static_cast<int>(last)) return static_cast<Enum>(value);
+  return usage(text(name, ": ", value, ": from 0 to ", static_cast<int>(last), " expected"));
+}
+
+Result<std::vector<EmbeddedParameter>> parameters_of(const penstock_parameter* parameters, uint32_t count) {
+  if (parameters == nullptr && count > 0) return usage("parameters: NULL");
+  std::vector<EmbeddedParameter> all;
+  for (uint32_t i = 0; i < count; ++i) {
+    const penstock_parameter& given = parameters[i];
+    PENSTOCK_TRY_ASSIGN(dtype, dtype_of(given.dtype));
+    all.push_back({.name = given.name != nullptr ? given.name : text("parameter ", i),
+                   .elements = given.elements,
+                   .group = given.group,
+                   .dtype = dtype,
+                   .initial = static_cast<const std::byte*>(given.initial),
+                   .weights_into = static_cast<std::byte*>(given.weights_into),
+                   .unit = given.unit});
+  }
+  return all;
+}
+
+Result<EmbeddedOptions> options_of(const penstock_options& given, const penstock_parameter* parameters,
+                                   uint32_t parameter_count) {
+  EmbeddedOptions options;
+  for (uint32_t i = 0; i < given.drive_count; ++i) {
+    if (given.drives == nullptr || given.drives[i] == nullptr) return usage(text("drives: number ", i, " is NULL"));
+    options.drives.emplace_back(given.drives[i]);
+  }
+  PENSTOCK_TRY_ASSIGN(all, parameters_of(parameters, parameter_count));
+  options.parameters = std::move(all);
+  PENSTOCK_TRY_ASSIGN(optimizer, chosen("optimizer", given.optimizer, penstock::OptimizerKind::sgd));
+  PENSTOCK_TRY_ASSIGN(existing, chosen("existing", given.existing, EmbeddedOptions::Existing::replace));
+  PENSTOCK_TRY_ASSIGN(durable, chosen("durability", given.durability, penstock::Durability::Kind::exit));
+  if (durable == penstock::Durability::Kind::every && given.durable_every == 0) {
+    return usage("durable_every: 0: every how many steps are durable is missing");
+  }
+  if (!(given.clip_norm >= 0) || !std::isfinite(given.clip_norm)) {
+    return usage(text("clip_norm: ", given.clip_norm, ": 0 or more expected"));
+  }
+  if (given.threads > penstock::cpu_optim::UpdateWorkersOptions::kThreadsMax) {
+    return usage(text("threads: ", given.threads, ": at most ", penstock::cpu_optim::UpdateWorkersOptions::kThreadsMax,
+                      " expected"));
+  }
+  constexpr uint32_t kSlotsMost = 3;
+  if (given.slots > kSlotsMost) return usage(text("slots: ", given.slots, ": at most ", kSlotsMost, " expected"));
+  options.settings = {.optimizer = optimizer,
+                      .micro_batches = std::max(given.micro_batches, 1u),
+                      .whole_steps = given.whole_steps != 0,
+                      .clipping = {.norm = given.clip_norm, .skips_overflow = given.skip_overflow != 0}};
+  options.existing = existing;
+  options.durability = {durable, std::max(given.durable_every, 1u)};
+  options.host_bytes = given.host_bytes;
+  options.slots = given.slots;
+  options.threads = given.threads;
+  if (given.initial != nullptr) {
+    options.initial = [fill = given.initial, context = given.initial_context](uint32_t parameter, uint64_t first,
+                                                                              std::span<float> values) {
+      const int refusal = fill(context, parameter, first, values.size(), values.data());
+      return refusal == 0 ? Status() : usage(text("initial: parameter ", parameter, ": the caller returned ", refusal));
+    };
+  }
+  return options;
+}
+
+void log_lines(const penstock_options& options, const penstock_engine& engine) {
+  if (options.log == nullptr) return;
+  size_t begin = 0;
+  while (begin < engine.description.size()) {
+    const size_t end = std::min(engine.description.find('\n', begin), engine.description.size());
+    options.log(options.log_context, PENSTOCK_INFO, engine.description.substr(begin, end - begin).c_str());
+    begin = end + 1;
+  }
+  for (const std::string& remark : engine.engine->engine().remarks()) {
+    options.log(options.log_context, PENSTOCK_WARNING, remark.c_str());
+  }
+}
+
+// What stays for the caller to look at until the store is opened anew.
+void note_opened(penstock_engine& engine) {
+  const penstock::engine::Engine& inner = engine.engine->engine();
+  engine.restored = inner.restored_state();
+  engine.description = inner.description();
+  engine.id = inner.store_id();
+}
+
+Result<ComputePass> pass_of(const penstock_pass* pass) {
+  if (pass == nullptr) return usage("pass: NULL");
+  PENSTOCK_TRY_ASSIGN(direction, chosen("direction", pass->direction, penstock::Direction::backward));
+  return ComputePass{direction, pass->unit, pass->micro_batch};
+}
+
+// As many as there is room for, and how many there are.
+template <typename T>
+Status give_list(const std::vector<T>& values, T* out, size_t room, size_t* count) {
+  if (count == nullptr || (out == nullptr && room > 0)) return usage("list: NULL");
+  std::copy_n(values.begin(), std::min(room, values.size()), out);
+  *count = values.size();
+  return Status();
+}
+
+template <typename T>
+Status give(const char* name, const Result<T>& result, T* out) {
+  PENSTOCK_TRY(result.status());
+  if (out == nullptr) return usage(text(name, ": NULL"));
+  *out = *result;
+  return Status();
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* penstock_message(void) { return last_refusal().message.c_str(); }
+const char* penstock_remedy(void) { return last_refusal().remedy.c_str(); }
+
+int penstock_open(const penstock_options* options, const penstock_parameter* parameters, uint32_t parameter_count,
+                  penstock_engine** engine) {
+  if (engine != nullptr) *engine = nullptr;
+  return guarded([&]() -> Status {
+    if (options == nullptr || engine == nullptr) return usage("open: NULL");
+    if (options->size != sizeof(penstock_options)) {
+      return usage(text("open: options of ", options->size, " B, ", sizeof(penstock_options), " B expected"));
+    }
+    PENSTOCK_TRY_ASSIGN(wanted, options_of(*options, parameters, parameter_count));
+    auto opened = std::make_unique<penstock_engine>();
+    PENSTOCK_TRY_ASSIGN(inner, EmbeddedEngine::open(std::move(wanted)));
+    opened->engine = std::move(inner);
+    note_opened(*opened);
+    log_lines(*options, *opened);
+    *engine = opened.release();
+    return Status();
+  });
+}
+
+int penstock_close(penstock_engine* engine) {
+  if (engine == nullptr || engine->process != ::getpid()) return PENSTOCK_OK;
+  const int code = guarded([&] { return engine->engine->close(); });
+  delete engine;
+  return code;
+}
+
+int penstock_begin(penstock_engine* engine, const penstock_rates* groups, uint32_t group_count, uint32_t micro_batches,
+                   double loss_scale) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    if (groups == nullptr && group_count > 0) return usage("begin: groups: NULL");
+    std::vector<Hyper> hypers;
+    for (const penstock_rates& given : std::span(groups, group_count)) {
+      hypers.push_back({given.lr, given.beta1, given.beta2, given.eps, given.weight_decay, given.momentum,
+                        given.dampening, given.nesterov != 0, given.lr_decay});
+    }
+    return inner.begin(hypers, micro_batches, loss_scale);
+  });
+}
+
+int penstock_gradient(penstock_engine* engine, uint32_t parameter, uint32_t micro_batch, int dtype,
+                      const void* values) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));
+    return inner.gradient(parameter, micro_batch, type, static_cast<const std::byte*>(values));
+  });
+}
+
+int penstock_absent(penstock_engine* engine, uint32_t parameter) {
+  return verb(engine, [&](EmbeddedEngine& inner) { return inner.absent(parameter); });
+}
+
+int penstock_step(penstock_engine* engine, const void* state, size_t state_bytes, penstock_report* report) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    if (state == nullptr && state_bytes > 0) return usage("step: state: NULL");
+    std::string bytes(state_bytes > 0 ? static_cast<const char*>(state) : "", state_bytes);
+    PENSTOCK_TRY_ASSIGN(done, inner.step(std::move(bytes)));
+    if (report == nullptr) return Status();
+    using penstock::Verdict;
+    *report = {.step = done.step,
+               .verdict = done.verdict == Verdict::confirm ? PENSTOCK_CONFIRMED
+                          : done.verdict == Verdict::skip  ? PENSTOCK_SKIPPED
+                                                           : PENSTOCK_CLIPPED,
+               .gradient_norm = done.gradient_norm,
+               .clip_factor = done.clip_factor,
+               .wall_s = done.wall_s,
+               .read_bytes = done.read_bytes,
+               .written_bytes = done.written_bytes};
+    return Status();
+  });
+}
+
+int penstock_discard(penstock_engine* engine) {
+  return verb(engine, [](EmbeddedEngine& inner) { return inner.discard(); });
+}
+
+int penstock_passes(penstock_engine* engine, penstock_pass* passes, size_t room, size_t* count) {
+  return verb(engine, [&](EmbeddedEngine& inner) {
+    std::vector<penstock_pass> all;
+    for (const ComputePass& pass : inner.passes()) {
+      const int direction = pass.direction == penstock::Direction::forward ? PENSTOCK_FORWARD : PENSTOCK_BACKWARD;
+      all.push_back({pass.use, pass.micro_batch, direction});
+    }
+    return give_list(all, passes, room, count);
+  });
+}
+
+int penstock_acquire(penstock_engine* engine, const penstock_pass* pass) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(wanted, pass_of(pass));
+    return inner.acquire(wanted);
+  });
+}
+
+int penstock_release(penstock_engine* engine, const penstock_pass* pass) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(held, pass_of(pass));
+    return inner.release(held);
+  });
+}
+
+int penstock_weight(penstock_engine* engine, uint32_t parameter, const float** values) {
+  return verb(engine, [&](EmbeddedEngine& inner) { return give("weight", inner.weight(parameter), values); });
+}
+
+int penstock_read(penstock_engine* engine, uint32_t parameter, int role, uint64_t first, uint64_t count, int dtype,
+                  void* values) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(plane, role_of(role));
+    PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));
+    if (values == nullptr && count > 0) return usage("read: values: NULL");
+    return inner.read(parameter, plane, first, count, type, static_cast<std::byte*>(values));
+  });
+}
+
+int penstock_write(penstock_engine* engine, uint32_t parameter, int role, uint64_t first, uint64_t count, int dtype,
+                   const void* values) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(plane, role_of(role));
+    PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));
+    if (values == nullptr && count > 0) return usage("write: values: NULL");
+    return inner.write(parameter, plane, first, count, type, static_cast<const std::byte*>(values));
+  });
+}
+
+int penstock_adopt(penstock_engine* engine, uint32_t parameter, int dtype, const void* weights, uint64_t* changed) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));
+    if (weights == nullptr) return usage("adopt: weights: NULL");
+    PENSTOCK_TRY_ASSIGN(count, inner.adopt(parameter, type, static_cast<const std::byte*>(weights)));
+    if (changed != nullptr) *changed = count;
+    return Status();
+  });
+}
+
+int penstock_count(penstock_engine* engine, uint32_t parameter, uint64_t* count) {
+  return verb(engine, [&](EmbeddedEngine& inner) { return give("count", inner.count(parameter), count); });
+}
+
+int penstock_set_count(penstock_engine* engine, uint32_t parameter, uint64_t count) {
+  return verb(engine, [&](EmbeddedEngine& inner) { return inner.set_count(parameter, count); });
+}
+
+int penstock_set_weights_into(penstock_engine* engine, uint32_t parameter, int dtype, void* weights_into) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));
+    return inner.set_weights_into(parameter, type, static_cast<std::byte*>(weights_into));
+  });
+}
+
+int penstock_settle(penstock_engine* engine) {
+  return verb(engine, [](EmbeddedEngine& inner) { return inner.settle(); });
+}
+
+int penstock_keep(penstock_engine* engine, uint64_t* step) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(kept, inner.keep());
+    if (step != nullptr) *step = kept;
+    return Status();
+  });
+}
+
+int penstock_kept(penstock_engine* engine, uint64_t* steps, size_t room, size_t* count) {
+  return verb(engine, [&](EmbeddedEngine& inner) { return give_list(inner.kept(), steps, room, count); });
+}
+
+int penstock_roll_back(penstock_engine* engine, uint64_t step) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY(inner.roll_back(step));
+    note_opened(*engine);
+    return Status();
+  });
+}
+
+int penstock_drop(penstock_engine* engine, uint64_t step) {
+  return verb(engine, [&](EmbeddedEngine& inner) { return inner.drop(step); });
+}
+
+int penstock_steps(penstock_engine* engine, uint64_t* steps) {
+  return verb(engine, [&](EmbeddedEngine& inner) {
+    return give("steps", Result<uint64_t>(inner.engine().steps_done()), steps);
+  });
+}
+
+int penstock_restored_state(penstock_engine* engine, const void** state, size_t* state_bytes) {
+  return verb(engine, [&](EmbeddedEngine&) {
+    if (state == nullptr || state_bytes == nullptr) return usage("restored state: NULL");
+    *state = engine->restored.data();
+    *state_bytes = engine->restored.size();
+    return Status();
+  });
+}
+
+const char* penstock_store_id(penstock_engine* engine) { return engine == nullptr ? "" : engine->id.c_str(); }
+
+int penstock_get_statistics(penstock_engine* engine, penstock_statistics* statistics) {
+  return verb(engine, [&](EmbeddedEngine& inner) {
+    if (statistics == nullptr) return usage("statistics: NULL");
+    const penstock::engine::Moved moved = inner.engine().moved();
+    *statistics = {.parameters = inner.model().places.size(),
+                   .elements = inner.elements(),
+                   .host_bytes = needed_bytes(inner.engine().plan().budget_lines, penstock::Tier::host),
+                   .read_bytes = moved.read_bytes,
+                   .written_bytes = moved.written_bytes};
+    return Status();
+  });
+}
+
+const char* penstock_description(penstock_engine* engine) {
+  return engine == nullptr ? "" : engine->description.c_str();
+}
+
+}  // extern "C"

@@ -1,0 +1,393 @@
+// penstock.h as a program that embeds it sees it: the plain loop's bits, refusals that leave all as it was, a process
+// that forks, steps that are kept.
+#include "runtime/engine/penstock.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+#include "tiering/status.h"
+#include "tools/update/plain_loop.h"
+
+namespace penstock::engine {
+namespace {
+
+constexpr double kLr = 1e-2, kDecay = 0.1;
+
+struct Folder {
+  std::string path = "./penstock_c_XXXXXX";
+
+  Folder() { CHECK(::mkdtemp(path.data()) != nullptr, "no folder ", path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+};
+
+float bf16(uint16_t word) { return plain::real(uint32_t{word} << 16); }
+// To nearest, ties to even.
+uint16_t rounded(float x) {
+  const uint32_t b = plain::bits(x);
+  return static_cast<uint16_t>((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
+// A program's model: parameters of awkward sizes in two groups, with 16-bit or fp32 weights in memory of its own.
+class Program {
+ public:
+  explicit Program(uint64_t seed) : random_(seed) {
+    const uint64_t sizes[] = {100, 70'001, 1, 65'536, 3000, 255, 140'000, 17};
+    for (uint64_t size : sizes) {
+      const size_t number = models.size();
+      std::vector<float> values(size);
+      std::vector<uint16_t> words(size);
+      for (size_t i = 0; i < size; ++i) {
+        words[i] = rounded(static_cast<float>(random_() % 20'001) * 1e-5f - 0.1f);
+        values[i] = bf16(words[i]);
+      }
+      models.emplace_back(values);
+      models.back().parts = {{number % 2, size}};
+      names_.push_back("p" + std::to_string(number));
+      fp32.push_back(std::move(values));
+      half.push_back(std::move(words));
+    }
+    for (size_t i = 0; i < models.size(); ++i) {
+      const bool is_half = i % 3 == 1;
+      void* weights = is_half ? static_cast<void*>(half[i].data()) : static_cast<void*>(fp32[i].data());
+      parameters.push_back({.name = names_[i].c_str(),
+                            .elements = models[i].p.size(),
+                            .group = static_cast<uint32_t>(i % 2),
+                            .dtype = is_half ? PENSTOCK_BF16 : PENSTOCK_FP32,
+                            .initial = weights,
+                            .weights_into = weights,
+                            .unit = PENSTOCK_UNIT_AUTO});
+    }
+    folder_list_ = {folder.path.c_str()};
+    options.size = sizeof(options);
+    options.drives = folder_list_.data();
+    options.drive_count = 1;
+    options.host_bytes = 64 << 20;
+    options.threads = 2;
+    settings.groups = {{.lr = kLr, .decay = kDecay}, {.lr = kLr / 3, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-6}};
+  }
+  ~Program() { EXPECT_EQ(penstock_close(engine), 0) << penstock_message(); }
+
+  int open() { return penstock_open(&options, parameters.data(), static_cast<uint32_t>(parameters.size()), &engine); }
+  int reopen() {
+    EXPECT_EQ(penstock_close(engine), 0) << penstock_message();
+    return open();
+  }
+  int begin() const {
+    std::vector<penstock_rates> rates;
+    for (const plain::Group& group : settings.groups) {
+      penstock_rates rate = {};
+      rate.lr = group.lr;
+      rate.beta1 = group.beta1;
+      rate.beta2 = group.beta2;
+      rate.eps = group.eps;
+      rate.weight_decay = group.decay;
+      rates.push_back(rate);
+    }
+    return penstock_begin(engine, rates.data(), static_cast<uint32_t>(rates.size()), micro_batches,
+                          settings.loss_scale);
+  }
+  // One step of the engine and one of the plain loop; some gradients are absent.
+  int step(float size, penstock_report* report = nullptr) {
+    if (const int refused = begin()) return refused;
+    std::vector<uint32_t> order(models.size());
+    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), random_);
+    std::vector<bool> absent(models.size());
+    for (size_t i = 0; i < absent.size(); ++i) absent[i] = random_() % 4 == 0;
+    for (uint32_t mb = 0; mb < micro_batches; ++mb) {
+      for (uint32_t i : order) {
+        plain::Unit& model = models[i];
+        if (absent[i]) {
+          if (mb == 0 && penstock_absent(engine, i)) return -1;
+          std::fill(model.g.begin(), model.g.end(), uint16_t{0});
+          continue;
+        }
+        std::vector<uint16_t> gradient(model.p.size());
+        // Of three bits, so that their sums are exact in bf16 too, which the plain loop rounds them to.
+        for (uint16_t& word : gradient) {
+          word = rounded(static_cast<float>(static_cast<int>(random_() % 7) - 3) * 0x1p-9f * size);
+        }
+        model.add_gradient(gradient.data(), mb == 0, mb + 1 == micro_batches);
+        if (penstock_gradient(engine, i, mb, PENSTOCK_BF16, gradient.data())) return -1;
+      }
+    }
+    for (size_t i = 0; i < absent.size(); ++i) models[i].parts[0].absent = absent[i];
+    plain::step(models, settings, updates_);
+    return penstock_step(engine, "state", 5, report);
+  }
+
+  uint64_t words_different() const {
+    uint64_t different = 0;
+    for (uint32_t i = 0; i < models.size(); ++i) {
+      std::vector<float> plane(models[i].p.size());
+      auto compare = [&](int role, const std::vector<float>& expected) {
+        EXPECT_EQ(penstock_read(engine, i, role, 0, plane.size(), PENSTOCK_FP32, plane.data()), 0)
+            << penstock_message();
+        for (size_t e = 0; e < plane.size(); ++e) different += plain::bits(plane[e]) != plain::bits(expected[e]);
+      };
+      compare(PENSTOCK_WEIGHT, models[i].p);
+      compare(PENSTOCK_MOMENTUM, models[i].m);
+      compare(PENSTOCK_VARIANCE, models[i].v);
+      for (size_t e = 0; e < plane.size(); ++e) {
+        const float master = models[i].p[e];
+        different += parameters[i].dtype == PENSTOCK_FP32 ? plain::bits(fp32[i][e]) != plain::bits(master)
+                                                          : half[i][e] != rounded(master);
+      }
+    }
+    return different;
+  }
+
+  Folder folder;
+  penstock_options options = {};
+  std::vector<penstock_parameter> parameters;
+  std::vector<plain::Unit> models;
+  std::vector<std::vector<float>> fp32;
+  std::vector<std::vector<uint16_t>> half;
+  plain::Settings settings;
+  uint32_t micro_batches = 1;
+  penstock_engine* engine = nullptr;
+
+ private:
+  std::mt19937_64 random_;
+  std::vector<std::string> names_;
+  std::vector<const char*> folder_list_;
+  uint64_t updates_ = 0;
+};
+
+TEST(PenstockC, TrainsToTheBitsOfAPlainLoop) {
+  for (const double clip : {0.0, 0.5}) {
+    for (const uint32_t micro_batches : {1u, 3u}) {
+      SCOPED_TRACE(testing::Message() << "seed 7, clip " << clip << ", " << micro_batches << " micro-batches");
+      Program program(7);
+      program.options.clip_norm = program.settings.clip = clip;
+      program.options.skip_overflow = 1;
+      program.settings.skip_overflow = true;
+      program.options.micro_batches = program.micro_batches = micro_batches;
+      ASSERT_EQ(program.open(), 0) << penstock_message();
+      int clipped = 0;
+      for (int step = 1; step <= 8; ++step) {
+        const float size = step == 4 ? std::numeric_limits<float>::infinity() : step % 2 ? 1.0f : 0.125f;
+        penstock_report report;
+        ASSERT_EQ(program.step(size, &report), 0) << penstock_message();
+        EXPECT_EQ(report.verdict == PENSTOCK_SKIPPED, step == 4);
+        clipped += report.verdict == PENSTOCK_CLIPPED;
+        ASSERT_EQ(program.words_different(), 0u) << "step " << step;
+        if (step == 5) {
+          ASSERT_EQ(program.reopen(), 0) << penstock_message();
+        }
+      }
+      EXPECT_EQ(clipped > 0, clip > 0);
+      uint64_t steps = 0;
+      ASSERT_EQ(penstock_steps(program.engine, &steps), 0);
+      EXPECT_EQ(steps, 8u);
+    }
+  }
+}
+
+TEST(PenstockC, GivesBackTheStateOfTheStepThatItWasOpenedAt) {
+  Program program(1);
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  const std::string id = penstock_store_id(program.engine);
+  EXPECT_EQ(id.size(), 32u);
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  ASSERT_EQ(program.reopen(), 0) << penstock_message();
+  const void* state = nullptr;
+  size_t bytes = 0;
+  ASSERT_EQ(penstock_restored_state(program.engine, &state, &bytes), 0);
+  EXPECT_EQ(std::string(static_cast<const char*>(state), bytes), "state");
+  EXPECT_EQ(id, penstock_store_id(program.engine));
+}
+
+TEST(PenstockC, GoesOnAfterARefusal) {
+  Program program(2);
+  program.options.size = 8;
+  EXPECT_EQ(program.open(), PENSTOCK_USAGE);
+  EXPECT_EQ(program.engine, nullptr);
+  program.options.size = sizeof(program.options);
+  program.options.host_bytes = 1 << 20;
+  EXPECT_EQ(program.open(), PENSTOCK_DOES_NOT_FIT);
+  EXPECT_NE(std::string(penstock_message()).find("B are free"), std::string::npos) << penstock_message();
+  program.options.host_bytes = 64 << 20;
+  program.options.existing = PENSTOCK_OPEN;
+  EXPECT_EQ(program.open(), PENSTOCK_USAGE);
+  program.options.existing = PENSTOCK_OPEN_OR_CREATE;
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+
+  const std::vector<float> values(100);
+  auto expect_refused = [](int code, const std::string& message) {
+    EXPECT_EQ(code, PENSTOCK_USAGE);
+    EXPECT_EQ(penstock_message(), message);
+  };
+  expect_refused(penstock_step(program.engine, nullptr, 0, nullptr), "step: called outside a step");
+  expect_refused(penstock_begin(program.engine, nullptr, 0, 1, 1), "begin: parameter p0 of unit from p0 is in group 0 of 0");
+  ASSERT_EQ(program.begin(), 0);
+  expect_refused(penstock_gradient(program.engine, 99, 0, PENSTOCK_FP32, values.data()), "gradient: parameter 99 of 8");
+  expect_refused(penstock_gradient(program.engine, 0, 0, 7, values.data()),
+                 "dtype: 7: PENSTOCK_FP32, PENSTOCK_BF16 or PENSTOCK_FP16 expected");
+  expect_refused(penstock_gradient(program.engine, 0, 0, PENSTOCK_FP32, nullptr), "gradient: parameter p0: NULL");
+  ASSERT_EQ(penstock_gradient(program.engine, 0, 0, PENSTOCK_FP32, values.data()), 0) << penstock_message();
+  expect_refused(penstock_absent(program.engine, 0), "absent gradient: parameter p0 of unit from p0 has one");
+  expect_refused(penstock_step(program.engine, nullptr, 0, nullptr), "step: parameter p1 has no gradient");
+  expect_refused(penstock_keep(program.engine, nullptr), "settle: called inside a step");
+  ASSERT_EQ(penstock_discard(program.engine), 0) << penstock_message();
+  float value = 0;
+  expect_refused(penstock_read(program.engine, 0, PENSTOCK_WEIGHT, 90, 11, PENSTOCK_FP32, &value),
+                 "read: 11 values from 90 on of parameter p0, which has 100");
+  expect_refused(penstock_read(program.engine, 0, 9, 0, 1, PENSTOCK_FP32, &value),
+                 "role: 9: PENSTOCK_WEIGHT, PENSTOCK_MOMENTUM or PENSTOCK_VARIANCE expected");
+  EXPECT_EQ(program.words_different(), 0u);
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  EXPECT_EQ(program.words_different(), 0u);
+}
+
+TEST(PenstockC, RefusesEveryVerbInAForkedChildAndGoesOnInTheParent) {
+  Program program(3);
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused =
+        program.begin() == PENSTOCK_USAGE &&
+        std::strcmp(penstock_message(), "this process was forked; the store belongs to its parent") == 0;
+    ::_exit(refused && penstock_close(program.engine) == 0 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  EXPECT_EQ(program.words_different(), 0u);
+}
+
+TEST(PenstockC, RollsBackToAStepThatItKept) {
+  Program program(4);
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  for (int step = 0; step < 2; ++step) ASSERT_EQ(program.step(1), 0) << penstock_message();
+  uint64_t kept = 0;
+  ASSERT_EQ(penstock_keep(program.engine, &kept), 0) << penstock_message();
+  EXPECT_EQ(kept, 2u);
+  const std::vector<plain::Unit> then = program.models;
+  for (int step = 0; step < 3; ++step) ASSERT_EQ(program.step(1), 0) << penstock_message();
+  EXPECT_EQ(penstock_roll_back(program.engine, 4), PENSTOCK_USAGE);
+  EXPECT_STREQ(penstock_message(), "kept steps: step 4 is not among them: 2");
+  for (int again = 0; again < 2; ++again) {
+    ASSERT_EQ(penstock_roll_back(program.engine, 2), 0) << penstock_message();
+    program.models = then;
+    for (uint32_t i = 0; i < then.size(); ++i) {
+      const penstock_parameter& parameter = program.parameters[i];
+      ASSERT_EQ(penstock_read(program.engine, i, PENSTOCK_WEIGHT, 0, parameter.elements, parameter.dtype,
+                              parameter.weights_into),
+                0);
+    }
+    EXPECT_EQ(program.words_different(), 0u);
+    ASSERT_EQ(program.step(1), 0) << penstock_message();
+    EXPECT_EQ(program.words_different(), 0u);
+  }
+  uint64_t steps[4];
+  size_t count = 0;
+  ASSERT_EQ(penstock_drop(program.engine, 2), 0) << penstock_message();
+  ASSERT_EQ(penstock_kept(program.engine, steps, 4, &count), 0);
+  EXPECT_EQ(count, 0u);
+}
+
+TEST(PenstockC, AdoptsWeightsThatSomebodyElseWroteAndKeepsOtherMasters) {
+  Program program(5);
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  for (int step = 0; step < 3; ++step) ASSERT_EQ(program.step(1), 0) << penstock_message();
+  std::vector<uint16_t>& weights = program.half[1];
+  uint64_t changed = 9;
+  ASSERT_EQ(penstock_adopt(program.engine, 1, PENSTOCK_BF16, weights.data(), &changed), 0) << penstock_message();
+  EXPECT_EQ(changed, 0u);
+  for (size_t i : {size_t{0}, weights.size() - 1}) {
+    weights[i] = rounded(0.75f);
+    program.models[1].p[i] = 0.75f;
+  }
+  ASSERT_EQ(penstock_adopt(program.engine, 1, PENSTOCK_BF16, weights.data(), &changed), 0) << penstock_message();
+  EXPECT_EQ(changed, 2u);
+  EXPECT_EQ(program.words_different(), 0u);
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  EXPECT_EQ(program.words_different(), 0u);
+}
+
+// y = w * x, one unit a layer, with the weights in the tiers.
+TEST(PenstockC, LendsTheWeightsOfWholeSteps) {
+  Folder folder;
+  constexpr uint64_t kElements = 70'000;
+  constexpr uint32_t kLayers = 3;
+  const char* drives[] = {folder.path.c_str()};
+  std::vector<penstock_parameter> parameters;
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    parameters.push_back({.name = "w",
+                          .elements = kElements,
+                          .group = 0,
+                          .dtype = PENSTOCK_FP32,
+                          .initial = nullptr,
+                          .weights_into = nullptr,
+                          .unit = layer});
+  }
+  penstock_options options = {};
+  options.size = sizeof(options);
+  options.drives = drives;
+  options.drive_count = 1;
+  options.host_bytes = 64 << 20;
+  options.whole_steps = 1;
+  options.micro_batches = 2;
+  options.initial = [](void*, uint32_t parameter, uint64_t first, uint64_t count, float* values) {
+    for (uint64_t i = 0; i < count; ++i) values[i] = static_cast<float>(parameter + 1) + static_cast<float>(first + i);
+    return 0;
+  };
+  penstock_engine* engine = nullptr;
+  options.optimizer = PENSTOCK_SGD;
+  ASSERT_EQ(penstock_open(&options, parameters.data(), kLayers, &engine), 0) << penstock_message();
+  penstock_rates rates = {};
+  rates.lr = 1;
+  const std::vector<float> ones(kElements, 1.0f);
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_EQ(penstock_begin(engine, &rates, 1, 2, 1), 0) << penstock_message();
+    penstock_pass passes[4 * kLayers];
+    size_t count = 0;
+    ASSERT_EQ(penstock_passes(engine, passes, 4 * kLayers, &count), 0);
+    ASSERT_EQ(count, 4 * kLayers);
+    for (const penstock_pass& pass : passes) {
+      const float* values = nullptr;
+      EXPECT_EQ(penstock_weight(engine, pass.unit, &values), PENSTOCK_USAGE);
+      ASSERT_EQ(penstock_acquire(engine, &pass), 0) << penstock_message();
+      ASSERT_EQ(penstock_weight(engine, pass.unit, &values), 0) << penstock_message();
+      // Each step takes the two micro-batches' gradients of 1 from every weight.
+      EXPECT_EQ(values[kElements - 1],
+                static_cast<float>(pass.unit + 1 + kElements - 1) - 2.0f * static_cast<float>(step));
+      if (pass.direction == PENSTOCK_BACKWARD) {
+        ASSERT_EQ(penstock_gradient(engine, pass.unit, pass.micro_batch, PENSTOCK_FP32, ones.data()), 0)
+            << penstock_message();
+      }
+      ASSERT_EQ(penstock_release(engine, &pass), 0) << penstock_message();
+    }
+    ASSERT_EQ(penstock_step(engine, nullptr, 0, nullptr), 0) << penstock_message();
+  }
+  EXPECT_EQ(penstock_close(engine), 0) << penstock_message();
+}
+
+TEST(PenstockC, SaysWhatItDecidedToWhoeverListens) {
+  Program program(6);
+  std::string heard;
+  program.options.log_context = &heard;
+  program.options.log = [](void* context, int, const char* line) {
+    *static_cast<std::string*>(context) += std::string(line) + "\n";
+  };
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  EXPECT_NE(heard.find("durable step"), std::string::npos) << heard;
+  penstock_statistics statistics;
+  ASSERT_EQ(penstock_get_statistics(program.engine, &statistics), 0);
+  EXPECT_EQ(statistics.parameters, 8u);
+  EXPECT_EQ(statistics.elements, 100u + 70'001 + 1 + 65'536 + 3000 + 255 + 140'000 + 17);
+  EXPECT_LE(statistics.host_bytes, program.options.host_bytes);
+  EXPECT_GT(statistics.host_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace penstock::engine
