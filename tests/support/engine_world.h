@@ -136,6 +136,7 @@ class EngineWorld {
     std::vector<std::pair<uint32_t, plain::Unit>> untouched;
     for (uint32_t unit = 0; unit < plain_.units.size(); ++unit) {
       plain::Unit& plain = plain_.units[unit];
+      for (plain::Unit::Part& part : plain.parts) part.absent = false;
       const bool has = trainable(unit) && given(number, unit) == Given::gradients;
       if (!has) std::fill(plain.g.begin(), plain.g.end(), uint16_t{0});
       for (uint32_t mb = 0; has && mb < micro_batches; ++mb) {
