@@ -1,0 +1,142 @@
+"""libpenstock by ctypes: the structures and functions of penstock.h, and refusals as exceptions."""
+
+import ctypes as c
+import os
+from pathlib import Path
+
+
+class PenstockError(RuntimeError):
+    """What the engine refused, in a sentence; `code` is one of penstock.h's, `remedy` what can be done about it."""
+
+    def __init__(self, message, code=2, remedy=""):
+        super().__init__(f"{message} ({remedy})" if remedy else message)
+        self.code, self.remedy = code, remedy
+
+
+class Parameter(c.Structure):
+    _fields_ = [
+        ("name", c.c_char_p),
+        ("elements", c.c_uint64),
+        ("group", c.c_uint32),
+        ("dtype", c.c_int),
+        ("initial", c.c_void_p),
+        ("weights_into", c.c_void_p),
+        ("unit", c.c_uint32),
+    ]
+
+
+LOG = c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)
+
+
+class Options(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("drives", c.POINTER(c.c_char_p)),
+        ("drive_count", c.c_uint32),
+        ("threads", c.c_uint32),
+        ("host_bytes", c.c_uint64),
+        ("optimizer", c.c_int),
+        ("existing", c.c_int),
+        ("durability", c.c_int),
+        ("durable_every", c.c_uint32),
+        ("micro_batches", c.c_uint32),
+        ("skip_overflow", c.c_uint32),
+        ("clip_norm", c.c_double),
+        ("whole_steps", c.c_uint32),
+        ("slots", c.c_uint32),
+        ("initial", c.c_void_p),
+        ("initial_context", c.c_void_p),
+        ("log", LOG),
+        ("log_context", c.c_void_p),
+    ]
+
+
+class Rates(c.Structure):
+    _fields_ = [
+        (name, c.c_double)
+        for name in ("lr", "beta1", "beta2", "eps", "weight_decay", "momentum", "dampening", "lr_decay")
+    ] + [("nesterov", c.c_int)]
+
+
+class Report(c.Structure):
+    _fields_ = [
+        ("step", c.c_uint64),
+        ("verdict", c.c_int),
+        ("gradient_norm", c.c_double),
+        ("clip_factor", c.c_double),
+        ("wall_s", c.c_double),
+        ("read_bytes", c.c_uint64),
+        ("written_bytes", c.c_uint64),
+    ]
+
+
+UNIT_AUTO = 0xFFFFFFFF
+FP32, BF16, FP16 = range(3)
+OPTIMIZERS = {"AdamW": 0, "Adam": 1, "Adagrad": 2, "Lion": 3, "SGD": 4}
+OPEN_OR_CREATE, OPEN, CREATE, REPLACE = range(4)
+WEIGHT, MOMENTUM, VARIANCE = range(3)
+
+_ENGINE = c.c_void_p
+_SIGNATURES = {
+    "penstock_open": [c.POINTER(Options), c.POINTER(Parameter), c.c_uint32, c.POINTER(_ENGINE)],
+    "penstock_close": [_ENGINE],
+    "penstock_begin": [_ENGINE, c.POINTER(Rates), c.c_uint32, c.c_uint32, c.c_double],
+    "penstock_gradient": [_ENGINE, c.c_uint32, c.c_uint32, c.c_int, c.c_void_p],
+    "penstock_absent": [_ENGINE, c.c_uint32],
+    "penstock_step": [_ENGINE, c.c_char_p, c.c_size_t, c.POINTER(Report)],
+    "penstock_discard": [_ENGINE],
+    "penstock_read": [_ENGINE, c.c_uint32, c.c_int, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p],
+    "penstock_write": [_ENGINE, c.c_uint32, c.c_int, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p],
+    "penstock_adopt": [_ENGINE, c.c_uint32, c.c_int, c.c_void_p, c.POINTER(c.c_uint64)],
+    "penstock_count": [_ENGINE, c.c_uint32, c.POINTER(c.c_uint64)],
+    "penstock_set_count": [_ENGINE, c.c_uint32, c.c_uint64],
+    "penstock_set_weights_into": [_ENGINE, c.c_uint32, c.c_int, c.c_void_p],
+    "penstock_settle": [_ENGINE],
+    "penstock_keep": [_ENGINE, c.POINTER(c.c_uint64)],
+    "penstock_kept": [_ENGINE, c.POINTER(c.c_uint64), c.c_size_t, c.POINTER(c.c_size_t)],
+    "penstock_roll_back": [_ENGINE, c.c_uint64],
+    "penstock_drop": [_ENGINE, c.c_uint64],
+    "penstock_steps": [_ENGINE, c.POINTER(c.c_uint64)],
+}
+_TEXTS = {
+    "penstock_message": [],
+    "penstock_remedy": [],
+    "penstock_version": [],
+    "penstock_store_id": [_ENGINE],
+    "penstock_description": [_ENGINE],
+}
+
+
+def _find():
+    """Beside this file, as pip installs it; where PENSTOCK_LIBRARY says; or installed in the system."""
+    if named := os.environ.get("PENSTOCK_LIBRARY"):
+        return named
+    beside = sorted(Path(__file__).parent.glob("libpenstock.so*"))
+    return str(beside[0]) if beside else "libpenstock.so.0"
+
+
+def _load():
+    path = _find()
+    try:
+        library = c.CDLL(path)
+    except OSError as error:
+        raise ImportError(f"penstock: {error}; install the package with pip, or name the library in PENSTOCK_LIBRARY")
+    for name, arguments in _SIGNATURES.items():
+        getattr(library, name).argtypes = arguments
+    for name, arguments in _TEXTS.items():
+        getattr(library, name).argtypes = arguments
+        getattr(library, name).restype = c.c_char_p
+    return library
+
+
+_library = _load()
+
+
+def call(name, *arguments):
+    """A verb of penstock.h; a refusal is raised."""
+    if code := getattr(_library, name)(*arguments):
+        raise PenstockError(_library.penstock_message().decode(), code, _library.penstock_remedy().decode())
+
+
+def text(name, *arguments):
+    return getattr(_library, name)(*arguments).decode()

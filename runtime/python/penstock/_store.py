@@ -1,0 +1,181 @@
+"""Store: one engine, opened over parameters, by their numbers. Knows tensors' addresses, and nothing of optimizers."""
+
+import ctypes as c
+import logging
+import os
+import re
+
+import torch
+
+from . import _library as lib
+from ._library import PenstockError, call, text
+
+log = logging.getLogger("penstock")
+DTYPES = {torch.float32: lib.FP32, torch.bfloat16: lib.BF16, torch.float16: lib.FP16}
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNITS |= {unit + "i": 1024**power for power, unit in enumerate("KMGT", 1)}
+
+
+def bytes_of(budget):
+    """4294967296, "4GiB" or "host=4GiB".
+
+    >>> bytes_of("host=4GiB") == bytes_of("4GiB") == bytes_of(4 << 30)
+    True
+    """
+    if isinstance(budget, int):
+        return budget
+    found = re.fullmatch(r"(?:host=)?(\d+(?:\.\d+)?) ?([KMGT]?i?)B?", str(budget))
+    if not found or found[2] not in _UNITS:
+        raise PenstockError(f"budget {budget!r}: a number of bytes or a size such as \"host=4GiB\" expected")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+@c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)
+def _listener(_, level, line):
+    log.log(logging.WARNING if level else logging.INFO, "%s", line.decode(errors="replace").strip())
+
+
+def on_host(tensor):
+    """The values, one after another, in memory that the engine can read. May be the tensor itself."""
+    tensor = tensor.detach()
+    if tensor.dtype not in DTYPES:
+        tensor = tensor.float()
+    return tensor.cpu().contiguous()
+
+
+class Store:
+    """`tensors`: the parameters, whose values a new store begins with. `groups`: the number of each one's group."""
+
+    def __init__(self, folders, host_bytes, optimizer, tensors, groups, existing=lib.OPEN_OR_CREATE, threads=0):
+        self.pid = os.getpid()
+        self._engine = c.c_void_p()
+        self._tensors = list(tensors)
+        self._staging = {}  # where the engine's weights go if it cannot write the tensor itself
+        keep_alive = [on_host(tensor) for tensor in self._tensors]
+        parameters = (lib.Parameter * len(keep_alive))()
+        for number, values in enumerate(keep_alive):
+            parameters[number] = lib.Parameter(
+                name=str(number).encode(),
+                elements=values.numel(),
+                group=groups[number],
+                dtype=DTYPES[values.dtype],
+                initial=values.data_ptr(),
+                weights_into=values.data_ptr(),  # set_targets() says it anew before every step
+                unit=lib.UNIT_AUTO,
+            )
+        drives = (c.c_char_p * len(folders))(*(os.fsencode(folder) for folder in folders))
+        options = lib.Options(
+            size=c.sizeof(lib.Options),
+            drives=drives,
+            drive_count=len(folders),
+            threads=threads,
+            host_bytes=host_bytes,
+            optimizer=lib.OPTIMIZERS[optimizer],
+            existing=existing,
+            log=_listener,
+        )
+        call("penstock_open", c.byref(options), parameters, len(keep_alive), c.byref(self._engine))
+
+    def close(self):
+        engine, self._engine = self._engine, c.c_void_p()
+        if engine:
+            call("penstock_close", engine)
+
+    def __del__(self):
+        if getattr(self, "_engine", None):
+            lib._library.penstock_close(self._engine)
+
+    # -- a step ---------------------------------------------------------------------------------------------------
+
+    def step(self, rates, gradients, loss_scale=1.0):
+        """One optimizer step: `gradients` by parameter, None where there is none. The tensors have the new weights."""
+        self._set_targets()
+        groups = (lib.Rates * len(rates))(*(lib.Rates(**group) for group in rates))
+        call("penstock_begin", self._engine, groups, len(rates), 1, loss_scale)
+        report = lib.Report()
+        try:
+            for number, gradient in enumerate(gradients):
+                if gradient is None:
+                    call("penstock_absent", self._engine, number)
+                else:
+                    values = on_host(gradient)
+                    call("penstock_gradient", self._engine, number, 0, DTYPES[values.dtype], values.data_ptr())
+            call("penstock_step", self._engine, None, 0, c.byref(report))
+        except BaseException:
+            lib._library.penstock_discard(self._engine)  # refused where the step has failed for good
+            raise
+        updated = [self._tensors[number] for number, gradient in enumerate(gradients) if gradient is not None]
+        for number, staging in self._staging.items():
+            if gradients[number] is not None:
+                self._tensors[number].detach().copy_(staging)
+        torch.autograd.graph.increment_version(updated)
+        return report
+
+    def _set_targets(self):
+        for number, tensor in enumerate(self._tensors):
+            direct = tensor.device.type == "cpu" and tensor.is_contiguous()
+            if direct:
+                self._staging.pop(number, None)
+                target = tensor
+            else:
+                target = self._staging.get(number)
+                if target is None:
+                    target = self._staging[number] = torch.empty(tensor.shape, dtype=tensor.dtype)
+            call("penstock_set_weights_into", self._engine, number, DTYPES[tensor.dtype], target.data_ptr())
+
+    # -- between steps --------------------------------------------------------------------------------------------
+
+    def adopt(self, number):
+        """Takes the tensor's values where they are not those that its master rounds to. How many that were."""
+        values, changed = on_host(self._tensors[number]), c.c_uint64()
+        call("penstock_adopt", self._engine, number, DTYPES[values.dtype], values.data_ptr(), c.byref(changed))
+        return changed.value
+
+    def read(self, number, role, dtype=torch.float32):
+        values = torch.empty(self._tensors[number].shape, dtype=dtype)
+        call("penstock_read", self._engine, number, role, 0, values.numel(), DTYPES[dtype], values.data_ptr())
+        return values
+
+    def write(self, number, role, values):
+        values = on_host(values)
+        call("penstock_write", self._engine, number, role, 0, values.numel(), DTYPES[values.dtype], values.data_ptr())
+
+    def restore_weights(self):
+        """The tensors get the store's weights."""
+        for number, tensor in enumerate(self._tensors):
+            with torch.no_grad():
+                tensor.copy_(self.read(number, lib.WEIGHT, tensor.dtype))
+
+    def count(self, number):
+        count = c.c_uint64()
+        call("penstock_count", self._engine, number, c.byref(count))
+        return count.value
+
+    def set_count(self, number, count):
+        call("penstock_set_count", self._engine, number, count)
+
+    def steps(self):
+        steps = c.c_uint64()
+        call("penstock_steps", self._engine, c.byref(steps))
+        return steps.value
+
+    @property
+    def id(self):
+        return text("penstock_store_id", self._engine)
+
+    def description(self):
+        return text("penstock_description", self._engine)
+
+    def keep(self):
+        call("penstock_keep", self._engine, None)
+
+    def kept(self):
+        steps, count = (c.c_uint64 * 4096)(), c.c_size_t()
+        call("penstock_kept", self._engine, steps, len(steps), c.byref(count))
+        return list(steps[: count.value])
+
+    def roll_back(self, step):
+        call("penstock_roll_back", self._engine, step)
+
+    def drop(self, step):
+        call("penstock_drop", self._engine, step)

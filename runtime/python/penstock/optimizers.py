@@ -1,0 +1,357 @@
+"""Optimizers for torch whose state rests in a store: the tiers are streamed in step().
+
+    optimizer = penstock.AdamW(model.parameters(), lr=1e-4, store="/mnt/nvme0/run", budget="host=4GiB")
+
+Everything else of the training loop stays as it is: gradients are in .grad, and zero_grad, clipping, accumulation,
+GradScaler and schedulers work as with torch.optim. Masters are fp32, the weights are rounded from them. The store
+survives kill -9: resume() goes on at its last step.
+"""
+
+import os
+
+import torch
+
+from . import _library as lib
+from ._library import PenstockError
+from ._store import DTYPES, Store, bytes_of, log
+
+_STATES = {
+    "AdamW": {"exp_avg": lib.MOMENTUM, "exp_avg_sq": lib.VARIANCE},
+    "Adam": {"exp_avg": lib.MOMENTUM, "exp_avg_sq": lib.VARIANCE},
+    "Adagrad": {"sum": lib.VARIANCE},
+    "Lion": {"exp_avg": lib.MOMENTUM},
+    "SGD": {"momentum_buffer": lib.MOMENTUM},
+}
+
+
+class _View(dict):
+    """optimizer.state[p]: "step" is in it; moments are read from the store when somebody asks, as copies."""
+
+    def __init__(self, engine, number):
+        super().__init__(step=torch.tensor(float(engine.store.count(number))))
+        self._engine, self._number = engine, number
+
+    def __missing__(self, name):
+        if name not in self._engine.states:
+            raise KeyError(name)
+        return self._engine.store.read(self._number, self._engine.states[name])
+
+
+class _Engine:
+    """What the optimizer knows besides torch's own: one object that is never replaced, for wrappers copy attributes."""
+
+    def __init__(self, kind, folders, host_bytes, existing, threads):
+        self.kind, self.folders, self.host_bytes, self.existing = kind, folders, host_bytes, existing
+        self.threads, self.pid, self.states = threads, os.getpid(), _STATES[kind]
+        self.store = None
+        self.parameters = []  # in the store's order
+        self.seen = {}  # by number: what the tensor was like after the last step
+        self.kept_step = None
+
+    def refuse(self, what):
+        raise PenstockError(f"penstock.{self.kind}: {what}")
+
+    def check_process(self):
+        if os.getpid() != self.pid:
+            self.refuse("this process was forked; the store belongs to its parent")
+
+
+class _Tiered(torch.optim.Optimizer):
+    def __init__(
+        self, params, defaults, *, store, budget, begin="step", weights="version", state_dict="reference",
+        existing="refuse", threads=0,
+    ):  # fmt: skip
+        kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _STATES)
+        folders = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else [os.fspath(one) for one in store]
+        self._penstock = engine = _Engine(kind, folders, bytes_of(budget), existing, threads)
+        if begin != "step":
+            engine.refuse(f'begin={begin!r}: "step" is what this version can do')
+        for name, value, known in (
+            ("weights", weights, ("version", "fingerprint")),
+            ("state_dict", state_dict, ("reference", "full")),
+            ("existing", existing, ("refuse", "resume", "replace")),
+        ):
+            if value not in known:
+                engine.refuse(f"{name}={value!r}: one of {', '.join(map(repr, known))} expected")
+        engine.fingerprint, engine.full = weights == "fingerprint", state_dict == "full"
+        super().__init__(params, defaults)
+
+    # -- torch's verbs --------------------------------------------------------------------------------------------
+
+    def add_param_group(self, group):
+        engine = self._penstock
+        if engine.store is not None:
+            engine.refuse(
+                f"the store was made for {len(engine.parameters)} parameters; add groups before the first step"
+            )
+        super().add_param_group(group)
+        for p in self.param_groups[-1]["params"]:
+            if p.dtype not in DTYPES:
+                engine.refuse(f"a parameter of {p.dtype}; float32, bfloat16 or float16 expected")
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        engine = self._penstock
+        engine.check_process()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if float(getattr(self, "found_inf", None) or 0):  # GradScaler's, with fp16 weights
+            return loss
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        if all(p.grad is None for p in parameters):
+            return loss
+        if any(p.grad is not None and p.grad.is_sparse for p in parameters):
+            engine.refuse("a gradient is sparse; dense ones expected")
+        self._open()
+        self._adopt_weights()
+        gradients = [p.grad for p in engine.parameters]
+        engine.store.step(
+            [self._rates(group) for group in self.param_groups],
+            gradients,
+            float(getattr(self, "grad_scale", None) or 1.0),
+        )
+        for number, p in enumerate(engine.parameters):
+            engine.seen[number] = self._mark(p)
+            if gradients[number] is not None:
+                self.state[p] = _View(engine, number)
+        return loss
+
+    def state_dict(self):
+        """With state_dict="reference" a few kilobytes that name store and step, and the store keeps that step, until
+        drop(); with "full" torch's own layout."""
+        engine = self._penstock
+        engine.check_process()
+        packed = super().state_dict()
+        names = ("step", *engine.states) if engine.full else ("step",)
+        packed["state"] = {i: {name: view[name] for name in names} for i, view in packed["state"].items()}
+        if not engine.full and engine.store is not None:
+            step = engine.store.steps()
+            if engine.kept_step != step:
+                engine.store.keep()
+                engine.kept_step = step
+            packed["penstock"] = {"store": engine.store.id, "step": step}
+        return packed
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict):
+        """Takes what state_dict() gave, or torch's own layout. A store that is ahead of the step rolls back to it."""
+        engine = self._penstock
+        engine.check_process()
+        reference, state = state_dict.get("penstock"), state_dict["state"]
+        if reference:
+            self._open(existing=lib.OPEN)
+            self._roll_back(reference)
+        elif state and not all(name in entry for entry in state.values() for name in self._needed_states(entry)):
+            engine.refuse("the state dict has neither moments nor the name of a store")
+        groups = {key: value for key, value in state_dict.items() if key != "penstock"}
+        super().load_state_dict({**groups, "state": {}})  # torch would cast the state to the weights' dtype
+        if not reference and state:
+            self._open(existing=lib.OPEN_OR_CREATE)
+            self._write_state(state)
+        engine.seen.clear()
+        self._show_state()
+
+    def __getstate__(self):
+        raise TypeError(
+            f"penstock.{self._penstock.kind}: owns a store and cannot be copied or pickled; use state_dict()"
+        )
+
+    @property
+    def _step_supports_amp_scaling(self):
+        # GradScaler refuses fp16 gradients otherwise. Lightning then refuses to clip.
+        return any(p.dtype == torch.float16 for group in self.param_groups for p in group["params"])
+
+    # -- besides torch's ------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def resume(self):
+        """Goes on from the store's last step, if there is one: the parameters get its weights. How many steps were
+        done, 0 where there is no store."""
+        engine = self._penstock
+        engine.check_process()
+        if engine.store is None:
+            if not self._is_there():
+                return 0
+            self._open(existing=lib.OPEN)
+        engine.store.restore_weights()
+        engine.seen = {number: self._mark(p) for number, p in enumerate(engine.parameters)}
+        self._show_state()
+        return engine.store.steps()
+
+    def kept(self):
+        """The steps that state_dict() has had kept."""
+        return self._penstock.store.kept() if self._penstock.store else []
+
+    def drop(self, step):
+        """The store need not keep the step any longer."""
+        self._penstock.store.drop(step)
+        self._penstock.kept_step = None
+
+    def close(self):
+        """Makes the last step durable and gives the store back. It is done at exit, too."""
+        if self._penstock.store is not None:
+            self._penstock.store.close()
+            self._penstock.store = None
+
+    # -- within ---------------------------------------------------------------------------------------------------
+
+    def _is_there(self):
+        return any(os.path.exists(os.path.join(folder, "rank0.tiles")) for folder in self._penstock.folders)
+
+    def _open(self, existing=None):
+        engine = self._penstock
+        if engine.store is not None:
+            return
+        if existing is None:
+            existing = {"refuse": lib.OPEN_OR_CREATE, "resume": lib.OPEN_OR_CREATE, "replace": lib.REPLACE}[
+                engine.existing
+            ]
+            refuses = engine.existing == "refuse" and self._is_there()
+        else:
+            refuses = False
+        numbered = [(p, g) for g, group in enumerate(self.param_groups) for p in group["params"] if p.numel() > 0]
+        engine.parameters = [p for p, _ in numbered]
+        store = Store(
+            engine.folders, engine.host_bytes, engine.kind, engine.parameters, [g for _, g in numbered], existing,
+            engine.threads,
+        )  # fmt: skip
+        if refuses and (steps := store.steps()) > 0:
+            store.close()
+            engine.refuse(
+                f"{engine.folders[0]} holds step {steps} of an earlier run; call resume() to go on from it, or pass"
+                ' existing="replace"'
+            )
+        engine.store = store
+
+    def _roll_back(self, reference):
+        engine, store = self._penstock, self._penstock.store
+        kept = store.kept()
+        if reference["store"] != store.id or (reference["step"] != store.steps() and reference["step"] not in kept):
+            engine.refuse(
+                f"the checkpoint names step {reference['step']} of store {reference['store'][:8]}; this is store"
+                f" {store.id[:8]} at step {store.steps()}, kept: {kept}"
+            )
+        if reference["step"] != store.steps():
+            log.info("rolling the store back from step %d to step %d", store.steps(), reference["step"])
+            store.roll_back(reference["step"])
+
+    def _needed_states(self, entry):
+        if self._penstock.kind == "SGD" and entry.get("momentum_buffer") is None:
+            return ()  # torch's, without momentum
+        return self._penstock.states
+
+    def _write_state(self, state):
+        store, numbers = self._penstock.store, {p: number for number, p in enumerate(self._penstock.parameters)}
+        for i, p in enumerate(p for group in self.param_groups for p in group["params"]):
+            if p not in numbers:
+                continue
+            entry = state.get(i, {})
+            for name, role in self._penstock.states.items():
+                value = entry.get(name)
+                store.write(numbers[p], role, torch.zeros_like(p, dtype=torch.float32) if value is None else value)
+            store.set_count(numbers[p], int(entry.get("step", 1 if entry else 0)))
+
+    def _show_state(self):
+        """state[p] of every parameter that has been updated."""
+        engine = self._penstock
+        self.state.clear()
+        for number, p in enumerate(engine.parameters if engine.store else ()):
+            if engine.store.count(number) > 0:
+                self.state[p] = _View(engine, number)
+
+    def _mark(self, p):
+        """Changes when somebody else writes the weights; writes through .data change the fingerprint alone."""
+        bits = 0
+        if self._penstock.fingerprint:
+            bits = int(p.detach().contiguous().view(torch.int32 if p.element_size() == 4 else torch.int16).sum())
+        return p._version, p.data_ptr(), bits
+
+    def _adopt_weights(self):
+        engine = self._penstock
+        if not engine.seen and engine.store.steps() == 0 and not self.state:
+            return  # the store was made of these very weights
+        for number, p in enumerate(engine.parameters):
+            if engine.seen.get(number) != self._mark(p) and (changed := engine.store.adopt(number)):
+                log.debug("parameter %d: %d weights were written by somebody else", number, changed)
+
+    def _rates(self, group):
+        for name in ("maximize", "amsgrad"):
+            if group.get(name):
+                self._penstock.refuse(f"{name}=True is not among what the engine can do")
+        return self._hypers(group)
+
+
+def _adam(group):
+    beta1, beta2 = map(float, group["betas"])
+    return dict(
+        lr=float(group["lr"]), beta1=beta1, beta2=beta2, eps=float(group["eps"]),
+        weight_decay=float(group["weight_decay"]),
+    )  # fmt: skip
+
+
+class AdamW(_Tiered):
+    """torch.optim.AdamW, bit for bit on the CPU, with its state in `store`.
+
+    params, lr, betas, eps, weight_decay: as torch's.
+    store: a folder, or several, one on each drive. Made in the first step, from the weights as they are then.
+    budget: host memory that the engine may take: bytes or "host=4GiB".
+    begin: when updates begin. "step": in step().
+    weights: how edits of the weights by others are noticed. "version": as autograd does; "fingerprint": also those
+        through .data, for one more look at all weights a step.
+    state_dict: what state_dict() gives. "reference": the name of store and step; "full": torch's layout.
+    existing: what becomes of a store that an earlier run has left. "refuse": the first step is refused, unless
+        resume() or load_state_dict() came before it; "resume": its state is taken, and the weights as they are here;
+        "replace": it is lost.
+    threads: that update; 0: one for each processor.
+    """
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **store):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay), **store)
+
+    _hypers = staticmethod(_adam)
+
+
+class Adam(_Tiered):
+    """torch.optim.Adam. The rest as AdamW's."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, **store):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay), **store)
+
+    _hypers = staticmethod(_adam)
+
+
+class Lion(_Tiered):
+    """Lion, as in its paper. The rest as AdamW's."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0, **store):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay), **store)
+
+    @staticmethod
+    def _hypers(group):
+        return _adam({**group, "eps": 1e-8})
+
+
+class Adagrad(_Tiered):
+    """torch.optim.Adagrad with initial_accumulator_value=0. The rest as AdamW's."""
+
+    def __init__(self, params, lr=1e-2, lr_decay=0, weight_decay=0, eps=1e-10, **store):
+        super().__init__(params, dict(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps), **store)
+
+    @staticmethod
+    def _hypers(group):
+        return {name: float(group[name]) for name in ("lr", "lr_decay", "weight_decay", "eps")}
+
+
+class SGD(_Tiered):
+    """torch.optim.SGD. The rest as AdamW's."""
+
+    def __init__(self, params, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False, **store):
+        defaults = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
+        super().__init__(params, defaults, **store)
+
+    @staticmethod
+    def _hypers(group):
+        rates = {name: float(group[name]) for name in ("lr", "momentum", "dampening", "weight_decay")}
+        return {**rates, "nesterov": bool(group["nesterov"])}
