@@ -225,7 +225,8 @@ TEST(PenstockC, GoesOnAfterARefusal) {
     EXPECT_EQ(penstock_message(), message);
   };
   expect_refused(penstock_step(program.engine, nullptr, 0, nullptr), "step: called outside a step");
-  expect_refused(penstock_begin(program.engine, nullptr, 0, 1, 1), "begin: parameter p0 of unit from p0 is in group 0 of 0");
+  expect_refused(penstock_begin(program.engine, nullptr, 0, 1, 1),
+                 "begin: parameter p0 of unit from p0 is in group 0 of 0");
   ASSERT_EQ(program.begin(), 0);
   expect_refused(penstock_gradient(program.engine, 99, 0, PENSTOCK_FP32, values.data()), "gradient: parameter 99 of 8");
   expect_refused(penstock_gradient(program.engine, 0, 0, 7, values.data()),

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # install_test.sh BUILD VERSION: what `cmake --install` leaves can be used by somebody who has only that: through
-# find_package and through pkg-config, in C, with nothing exported but C functions of ours.
+# find_package and through pkg-config, in C and C++, with nothing exported but C functions of ours. The examples train,
+# and go on where they were killed.
 set -euo pipefail
 
 build=$(realpath "$1")
 version=$2
 here=$(cd "$(dirname "$0")" && pwd)
+examples=$(cd "$here/../../tools/examples" && pwd)
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 prefix=$place/usr
@@ -27,25 +29,63 @@ only_our_c_functions() {
   ! nm --dynamic --defined-only --format=posix "$1" | awk '{ print $1 }' | grep -v '^penstock_[a-z0-9_]*$'
 }
 
+# goes_on_after_a_kill STEPS PROGRAM: killed twice, its last step has the loss of a run that nobody killed.
+goes_on_after_a_kill() {
+  local steps=$1 program=$2 step
+  rm -rf "$place/whole" "$place/killed"
+  "$program" "$place/whole" "$steps" > "$place/whole.log"
+  for step in $((steps / 3)) $((steps * 2 / 3)); do
+    "$program" "$place/killed" "$steps" > "$place/killed.log" &
+    local running=$!
+    until grep -q "^step $step " "$place/killed.log"; do
+      kill -0 "$running" 2> /dev/null || grep -q "^step $step " "$place/killed.log" || return 1
+      sleep 0.01
+    done
+    kill -9 "$running" || true
+    wait "$running" 2> /dev/null || true
+  done
+  "$program" "$place/killed" "$steps" > "$place/killed.log"
+  test "$(tail -n 1 "$place/whole.log")" = "$(tail -n 1 "$place/killed.log")" &&
+    test "$(wc -l < "$place/killed.log")" -lt "$steps"
+}
+
+no_torch_in() {
+  ! ldd "$1" | grep -i -E 'torch|c10|python'
+}
+
 claim "it installs" cmake --install "$build" --prefix "$prefix"
 library=$(find "$prefix" -name 'libpenstock.so')
 libraries=$(dirname "$library")
 claim "the library has a versioned name" bash -c "readelf -d '$library' | grep -q 'SONAME.*libpenstock.so.${version%%.*}\]'"
 claim "it exports C functions of ours alone" only_our_c_functions "$library"
+claim "it needs neither torch nor Python" no_torch_in "$library"
 for header in "$prefix"/include/penstock/*.h; do
   echo "#include \"$header\"" > "$place/header.c"
   claim "$(basename "$header") is C" cc -std=c11 -Wall -Wextra -Werror -fsyntax-only "$place/header.c"
 done
 
-claim "find_package finds it" cmake -S "$here/consumer" -B "$place/consumer" -G Ninja -DCMAKE_PREFIX_PATH="$prefix"
-claim "a program links" cmake --build "$place/consumer"
-claim "and runs" test "$("$place/consumer/consumer")" = "$version"
+for header in "$prefix"/include/penstock/*.h "$prefix"/include/penstock/*.hpp; do
+  echo "#include \"$header\"" > "$place/header.cpp"
+  claim "$(basename "$header") is C++" c++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only "$place/header.cpp"
+done
+
+claim "find_package finds it" cmake -S "$here/consumer" -B "$place/consumer" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" \
+  -DEXAMPLES="$examples"
+claim "programs link" cmake --build "$place/consumer"
+claim "and run" test "$("$place/consumer/consumer")" = "$version"
+claim "mlp.cpp goes on after kill -9" goes_on_after_a_kill 8 "$place/consumer/mlp"
 
 if command -v pkg-config > /dev/null; then
   export PKG_CONFIG_PATH=$libraries/pkgconfig
   # shellcheck disable=SC2046
   claim "pkg-config finds it" cc "$here/consumer/consumer.c" -o "$place/other" $(pkg-config --cflags --libs penstock)
   claim "and that program runs" test "$(LD_LIBRARY_PATH=$libraries "$place/other")" = "$version"
+  # shellcheck disable=SC2046
+  claim "embed.c builds with it" cc -std=c11 -Wall -Wextra -Werror -O2 "$examples/embed.c" -o "$place/embed" \
+    $(pkg-config --cflags --libs penstock) -lm
+  export LD_LIBRARY_PATH=$libraries
+  claim "embed.c goes on after kill -9" goes_on_after_a_kill 600 "$place/embed"
+  unset LD_LIBRARY_PATH
 else
   echo "pkg-config is not installed: not tried"
 fi

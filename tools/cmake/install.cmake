@@ -6,7 +6,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(public_headers)
-foreach(header runtime/engine/penstock.h runtime/engine/penstock_version.h cpu_optim/penstock_optim.h)
+foreach(header runtime/engine/penstock.h runtime/engine/penstock.hpp runtime/engine/penstock_version.h
+        cpu_optim/penstock_optim.h)
   if(EXISTS ${PROJECT_SOURCE_DIR}/${header})
     list(APPEND public_headers ${header})
   endif()
@@ -40,6 +41,12 @@ add_custom_command(OUTPUT ${documents}/made
   COMMAND ${CMAKE_COMMAND} -E touch ${documents}/made
   DEPENDS penstock COMMENT "Man pages and shell completion" VERBATIM)
 add_custom_target(penstock_documents ALL DEPENDS ${documents}/made)
+
+# `pip install runtime/python` takes the library alone, under the name by which it is loaded.
+if(SKBUILD)
+  install(PROGRAMS $<TARGET_FILE:penstock_shared> DESTINATION penstock RENAME libpenstock.so.${PROJECT_VERSION_MAJOR}
+          COMPONENT python)
+endif()
 
 install(TARGETS penstock_shared EXPORT penstock LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS penstock RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
