@@ -132,6 +132,8 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
       for (PlanRun::Ticket other : in_flight_) {
         if (other.step == ticket.step && other.move == plan_.of_tile[move.tile].update)
           fail(text("step ", ticket.step, ": tile ", move.tile, " is read again under its update"));
+        if (other.step == ticket.step && other.move == plan_.of_tile[move.tile].read)
+          fail(text("step ", ticket.step, ": tile ", move.tile, " is read again while it is read"));
       }
       now.reading_from = tile.current;
       ++tile.slots[tile.current].readers;
@@ -155,7 +157,7 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
       break;
     case MoveKind::return_gradient:
     case MoveKind::return_gradient_again:
-      if (!now.gradient_on_nvme || tile.spills > 0) {
+      if (!now.gradient_on_nvme || tile.spills + tile.returns > 0) {
         fail(text("tile ", move.tile, ": a gradient returns that was not spilled"));
       }
       ++tile.returns;

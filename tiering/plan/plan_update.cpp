@@ -102,11 +102,12 @@ void UpdateMoves::redo_tile(TileId tile) {
   const Tile& shape = plan_.tiles[tile];
   Plan::TileMoves& moves = plan_.of_tile[tile];
   if (plan_.placements[tile].state == Tier::nvme) {
+    // After the first read too: the verdict may come while that is under way, for an update that never begins.
     moves.reread = add_move(MoveKind::reread_state, Lane::nvme_read, tile, shape.slot_bytes(),
-                            {plan_.verdict, moves.update, moves.write}, Pool::window);
+                            {plan_.verdict, moves.read, moves.update, moves.write}, Pool::window);
     if (moves.spill != kNoMove) {
       moves.return_again = add_move(MoveKind::return_gradient_again, Lane::nvme_read, tile, shape.gradient_bytes,
-                                    {plan_.verdict, moves.spill}, Pool::returned);
+                                    {plan_.verdict, moves.spill, moves.return_gradient}, Pool::returned);
     }
     moves.update_again =
         add_move(MoveKind::update_again, Lane::update, tile, update_bytes(shape), {moves.reread, moves.return_again});
