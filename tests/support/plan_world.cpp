@@ -209,6 +209,18 @@ void PlanWorld::end_move(PlanRun::Ticket ticket) {
   }
 }
 
+bool PlanWorld::waits_on_stream(PlanRun::Ticket ticket) const {
+  std::vector<MoveId> before = plan_.moves[ticket.move].after;
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (ordered_.contains({ticket.step, before[i]})) return true;
+    const Move& move = plan_.moves[before[i]];
+    if (move.kind == MoveKind::release && is_on_stream(plan_, move)) {
+      before.insert(before.end(), move.after.begin(), move.after.end());
+    }
+  }
+  return false;
+}
+
 void PlanWorld::check_pools() {
   for (size_t pool = 0; pool < kPools; ++pool) {
     if (run_.pool_free(static_cast<Pool>(pool)) > plan_.pool_pieces[pool]) {
@@ -221,6 +233,7 @@ void PlanWorld::check_room(Lane lane) {
   uint64_t moves = 0, taken = 0;
   for (PlanRun::Ticket ticket : in_flight_) {
     const Move& move = plan_.moves[ticket.move];
+    if (ordered_.contains({ticket.step, ticket.move})) continue;
     moves += move.lane == lane;
     taken += move.lane == lane ? room_of(move) : 0;
   }
@@ -274,6 +287,11 @@ std::string PlanWorld::run() {
         in_flight_.push_back(*ticket);
         check_room(lane);
         const Move& move = plan_.moves[ticket->move];
+        if (options_.streams && is_on_stream(plan_, move)) {
+          ahead_ += waits_on_stream(*ticket);
+          ordered_.insert({ticket->step, ticket->move});
+          run_.ordered(*ticket);
+        }
         if (move.kind == MoveKind::update) {
           speculated_[ticket->step][move.tile] = run_.was_speculative(ticket->step, move.tile);
         }
@@ -283,10 +301,19 @@ std::string PlanWorld::run() {
     if (!in_flight_.empty() && random_() % 2 == 0) {
       size_t which = random_() % in_flight_.size();
       PlanRun::Ticket ticket = in_flight_[which];
-      in_flight_.erase(in_flight_.begin() + static_cast<long>(which));
-      end_move(ticket);
-      run_.ended(ticket);
-      progress = true;
+      // What is on one stream ends in its order.
+      const bool is_first =
+          std::none_of(in_flight_.begin(), in_flight_.begin() + static_cast<long>(which), [&](PlanRun::Ticket other) {
+            return ordered_.contains({other.step, other.move}) &&
+                   plan_.moves[other.move].lane == plan_.moves[ticket.move].lane;
+          });
+      if (is_first && !waits_on_stream(ticket)) {
+        in_flight_.erase(in_flight_.begin() + static_cast<long>(which));
+        ordered_.erase({ticket.step, ticket.move});
+        end_move(ticket);
+        run_.ended(ticket);
+        progress = true;
+      }
     }
     if (gradients_under_way && random_() % 2 == 0) {
       if (auto tile = next_gradient(gradient_step)) {

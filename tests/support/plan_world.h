@@ -21,6 +21,7 @@ struct WorldOptions {
   uint32_t slots = 2;
   bool some_absent = false;          // some tiles get no gradient in some steps
   bool fewer_micro_batches = false;  // than planned, in some steps
+  bool streams = false;              // moves on streams are followed before they end
   enum class Gradients { as_planned, backwards, shuffled } gradients = Gradients::as_planned;
 };
 
@@ -35,6 +36,8 @@ class PlanWorld {
     auto found = issued_.find(kind);
     return found == issued_.end() ? 0 : found->second;
   }
+  // Issued on a stream while one before it, on which it waits there, had not ended.
+  uint64_t moves_ahead() const { return ahead_; }
 
  private:
   // A tile's history as one number: what a plain loop would have in its place.
@@ -77,6 +80,8 @@ class PlanWorld {
   void check_weights_of_compute(PlanRun::Ticket ticket);
   void fill_place(PlanRun::Ticket ticket);
   void released(PlanRun::Ticket taker);
+  // Of the moves under way, those that a move is behind on streams: of its own step, through releases.
+  bool waits_on_stream(PlanRun::Ticket ticket) const;
   void check_pools();
   void check_room(Lane lane);
   static History after(History before, uint64_t step, Verdict factor);
@@ -88,6 +93,8 @@ class PlanWorld {
   std::vector<TileWorld> tiles_;
   std::vector<uint32_t> coming_;  // tiles that await their gradient, the next one last
   std::vector<PlanRun::Ticket> in_flight_;
+  std::set<std::pair<uint64_t, MoveId>> ordered_;  // of them, on their streams
+  uint64_t ahead_ = 0;
   std::map<MoveKind, uint64_t> issued_;
   std::map<uint64_t, std::vector<bool>> speculated_;
   std::map<uint64_t, std::vector<History>> expected_;  // of every tile after each step that has its verdict

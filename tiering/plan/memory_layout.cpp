@@ -6,16 +6,22 @@
 namespace penstock {
 
 const char* name_of(Area area) {
-  static constexpr const char* kNames[kAreas] = {"host_units", "device_units", "activations", "offloaded_activations",
-                                                 "none"};
+  static constexpr const char* kNames[kAreas] = {
+      "host_units", "device_units", "device_gradients", "lowered_gradients", "activations", "offloaded_activations",
+      "none"};
   return kNames[static_cast<size_t>(area)];
 }
 
 void lay_out(std::vector<BudgetLine>& lines) {
-  uint64_t end = 0, padding = 0;
+  uint64_t end = 0, device_end = 0, padding = 0;
   Region before = Region::none;
   for (BudgetLine& line : lines) {
     if (line.region == Region::none) continue;
+    if (line.tier == Tier::device) {
+      line.offset_bytes = device_end;
+      device_end += line.bytes;
+      continue;
+    }
     if (line.region != before) {
       uint64_t region_bytes = 0;
       for (const BudgetLine& other : lines) region_bytes += other.region == line.region ? other.bytes : 0;
@@ -42,18 +48,27 @@ MemoryRun run_of(const std::vector<BudgetLine>& lines, Region region) {
   return run;
 }
 
-uint64_t arena_bytes(const std::vector<BudgetLine>& lines) {
-  uint64_t end = 1;
+uint64_t arena_bytes(const std::vector<BudgetLine>& lines, Tier tier) {
+  uint64_t end = tier == Tier::host ? 1 : 0;
   for (const BudgetLine& line : lines) {
-    if (line.region != Region::none) end = std::max(end, line.offset_bytes + line.bytes);
+    if (line.region != Region::none && line.tier == tier) end = std::max(end, line.offset_bytes + line.bytes);
   }
-  return round_up(end, kHugePageBytes);
+  return tier == Tier::host ? round_up(end, kHugePageBytes) : end;
 }
 
 uint64_t needed_bytes(const std::vector<BudgetLine>& lines, Tier tier) {
   uint64_t sum = 0;
   for (const BudgetLine& line : lines) sum += line.tier == tier ? line.bytes : 0;
   return sum;
+}
+
+DeviceSumBytes device_sum_bytes(const Workload& workload, uint32_t unit, uint32_t group) {
+  const uint64_t elements = workload.units[unit].elements * std::max(1u, workload.ranks);
+  const uint64_t rounded = elements * bytes_of(workload.form.gradient);
+  DeviceSumBytes bytes{.sum = round_up(elements * sizeof(float), kSegmentAlignmentBytes)};
+  const bool completes = group >= workload.micro_batches && uses_of(workload, unit).size() == 1;
+  if (completes && rounded < elements * sizeof(float)) bytes.rounded = round_up(rounded, kSegmentAlignmentBytes);
+  return bytes;
 }
 
 SumLayout lay_out_sums(const Workload& workload, uint32_t group) {

@@ -14,25 +14,30 @@ namespace penstock {
 // Memory in which the plan gives every move its place.
 enum class Area : uint8_t {
   host_units,             // weights on their way from the drives, and used there where the CPU computes
-  device_units,           //
+  device_units,           // the same on a device, where that computes
+  device_gradients,       // of the units of one use, added up in fp32 on the device
+  lowered_gradients,      // such a sum in host memory, until it is taken in
   activations,            // kept where they were computed; the trainer's own memory, which the plan only counts
   offloaded_activations,  // in host memory
   none
 };
-constexpr size_t kAreas = 5;
+constexpr size_t kAreas = 7;
 const char* name_of(Area area);
 
-// A run of the host arena.
+// A run of the host arena, or of the device's.
 enum class Region : uint8_t {
   windows,
   gradients,  // backlog, leaving and retained are places alike
   returned,
   sums,
   units,
+  lowered_gradients,
   offloaded_activations,
   resting_weights,
   resting_states,
-  none  // not of the arena: another tier's, or memory that the program or the trainer has
+  device_units,
+  device_gradients,
+  none  // of no arena: on the drives, or memory that the program or the trainer has
 };
 
 struct BudgetLine {
@@ -40,7 +45,7 @@ struct BudgetLine {
   std::string name;
   uint64_t bytes = 0;
   Region region = Region::none;
-  uint64_t offset_bytes = 0;  // in the arena
+  uint64_t offset_bytes = 0;  // in its tier's arena
 
   bool operator==(const BudgetLine&) const = default;
 };
@@ -53,11 +58,12 @@ struct MemoryRun {
 // Regions of this size and more begin at a multiple of it, so that none shares a huge page with another.
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
 
-// Gives every line of the arena its offset, regions in the order of their first lines, and adds a line for what the
-// rounding to pages takes, if that is anything. REQUIRES: lines of one region are neighbours.
+// Gives every line of an arena its offset, regions in the order of their first lines, and adds a line for what the
+// rounding to pages takes in host memory, if that is anything. REQUIRES: lines of one region are neighbours.
 void lay_out(std::vector<BudgetLine>& lines);
 MemoryRun run_of(const std::vector<BudgetLine>& lines, Region region);
-uint64_t arena_bytes(const std::vector<BudgetLine>& lines);
+// Of the host's arena, or of the device's; 0: the plan uses no device.
+uint64_t arena_bytes(const std::vector<BudgetLine>& lines, Tier tier = Tier::host);
 uint64_t needed_bytes(const std::vector<BudgetLine>& lines, Tier tier);
 
 // Where gradients are added up in fp32: each use's of a unit apart, since the sum over micro-batches of each use comes
@@ -68,6 +74,14 @@ struct SumLayout {
   std::vector<std::vector<uint64_t>> offset_bytes;
   uint64_t bytes = 0;
 };
+// What a unit's gradient of one use takes on a device that adds it up: the sum in fp32, and what it is rounded to where
+// it is then complete, because all micro-batches pass through the unit's one use before the next is used.
+struct DeviceSumBytes {
+  uint64_t sum = 0;
+  uint64_t rounded = 0;
+};
+DeviceSumBytes device_sum_bytes(const Workload& workload, uint32_t unit, uint32_t group);
+
 // `group`: how many micro-batches pass through a unit before the next is used.
 SumLayout lay_out_sums(const Workload& workload, uint32_t group);
 

@@ -54,6 +54,25 @@ uint64_t room_of(const Move& move) {
   return on_drives ? move.bytes : 1;
 }
 
+bool is_on_stream(const Plan& plan, const Move& move) {
+  if (!plan.on_device) return false;
+  switch (move.kind) {
+    case MoveKind::lift_weight:
+    case MoveKind::forward:
+    case MoveKind::backward:
+    case MoveKind::offload_activation:
+    case MoveKind::return_activation:
+    case MoveKind::lower_gradient:
+      return true;
+    case MoveKind::release: {
+      const Area area = plan.moves[move.gives_back].area;
+      return area == Area::device_units || area == Area::device_gradients || area == Area::activations;
+    }
+    default:
+      return false;
+  }
+}
+
 uint64_t Plan::needed_bytes(Tier tier) const { return penstock::needed_bytes(budget_lines, tier); }
 
 namespace {
@@ -256,7 +275,10 @@ Status validate_memory(const Plan& plan, const std::vector<MoveId>& releases) {
   PENSTOCK_TRY(validate_area(plan, Area::host_units, run_of(plan.budget_lines, Region::units).bytes, releases));
   PENSTOCK_TRY(validate_area(plan, Area::offloaded_activations,
                              run_of(plan.budget_lines, Region::offloaded_activations).bytes, releases));
-  PENSTOCK_TRY(validate_area(plan, Area::device_units, line("units under way"), releases));
+  auto region = [&](Region of) { return run_of(plan.budget_lines, of).bytes; };
+  PENSTOCK_TRY(validate_area(plan, Area::device_units, region(Region::device_units), releases));
+  PENSTOCK_TRY(validate_area(plan, Area::device_gradients, region(Region::device_gradients), releases));
+  PENSTOCK_TRY(validate_area(plan, Area::lowered_gradients, region(Region::lowered_gradients), releases));
   return validate_area(plan, Area::activations, line("activations"), releases);
 }
 

@@ -7,11 +7,15 @@
 // Memory. Units and activations under way lie where the plan says: a move that fills such a place waits for the moves
 // after which what was there before is not needed any more. Windows and places for gradients are equal pieces, because
 // gradients may come in another order than planned; a piece is taken when a move is issued. Both go back by `release`.
+//
+// Streams. Where a device computes, its moves may follow one another before they have ended, ordered by events: see
+// is_on_stream().
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,6 +108,14 @@ struct Compute {
   uint32_t micro_batch = 0;
   MoveId move = kNoMove;
   std::vector<Weights> weights = {};  // in the order of the use's units
+  // On a device: where in Area::device_gradients a backward pass adds up the gradient of each trainable unit.
+  struct Sum {
+    uint32_t unit = 0;
+    uint64_t offset_bytes = 0;
+    // Where the device rounds it before it is lowered: it is the unit's whole gradient then.
+    std::optional<uint64_t> rounded_offset_bytes = {};
+  };
+  std::vector<Sum> sums = {};
 };
 
 struct Plan {
@@ -119,6 +131,7 @@ struct Plan {
   std::vector<BudgetLine> budget_lines;  // what the plan takes of each tier, and where
   SumLayout sums;                        // of gradients that have several contributions
   bool clipping = false;
+  bool on_device = false;  // computes there, with memory of its own; else in place, in host memory
   Durability durability;
   uint32_t micro_batches = 1;
   uint32_t micro_batch_group = 1;
@@ -152,6 +165,12 @@ const char* name_of(Pool pool);
 
 // What a move takes of its lane's room.
 uint64_t room_of(const Move& move);
+
+// Whether the move is ordered by events: it may be issued when those before it are on their streams, and need not have
+// ended. Releases of a device's memory are, and what copies or computes there.
+bool is_on_stream(const Plan& plan, const Move& move);
+// Whether all micro-batches pass through a unit before the next is used.
+inline bool is_vertical(const Plan& plan) { return plan.micro_batch_group >= plan.micro_batches; }
 
 // One line a move: `17 read_state nvme_read tile 3 10485760 B after 12 14`.
 std::string to_text(const Plan& plan);

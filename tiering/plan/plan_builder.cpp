@@ -103,14 +103,14 @@ Plan build_plan(const Workload& workload, const MachineProfile& machine, TileMap
   const std::vector<TileId> order = update_order(workload, plan.tiles);
   size_lanes(plan, sizes);
 
-  const bool has_device = machine.devices > 0 && machine.host_to_device_gbps > 0;
+  plan.on_device = workload.pass == Pass::training && machine.devices > 0 && machine.host_to_device_gbps > 0;
   UpdateMoves update(plan, order);
   if (workload.pass == Pass::update_only) {
     for (TileId tile : order) update.add_tile(tile, {}, kNoMove);
     update.finish();
     return plan;
   }
-  PassMoves pass(workload, sizes, has_device, plan, update);
+  PassMoves pass(workload, sizes, plan, update);
   pass.add_all();
   update.finish();
   pass.tie_to_step_before();

@@ -24,8 +24,9 @@ struct PlanSizes {
   uint64_t kept_bytes = 0;    // activations that stay where they were made
   uint64_t moving_bytes = 0;  // those there on their way to or from host memory
   uint64_t offloaded_bytes = 0;
+  uint64_t device_gradients_bytes = 0;
+  uint64_t lowered_bytes = 0;
   // Not given places by the plan, but there while units are computed.
-  uint64_t gradient_device_bytes = 0;
   uint64_t computing_bytes = 0;
 };
 

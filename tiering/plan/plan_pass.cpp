@@ -7,14 +7,16 @@
 
 namespace penstock {
 
-PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, bool has_device, Plan& plan, UpdateMoves& update)
+PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& plan, UpdateMoves& update)
     : workload_(workload),
       sizes_(sizes),
-      has_device_(has_device),
+      has_device_(plan.on_device),
       plan_(plan),
       update_(update),
       host_units_(Area::host_units, 0, sizes.host_units_bytes),
       device_units_(Area::device_units, 0, sizes.device_units_bytes),
+      device_gradients_(Area::device_gradients, 0, sizes.device_gradients_bytes),
+      lowered_(Area::lowered_gradients, 0, sizes.lowered_bytes),
       keeping_(Area::activations, 0, sizes.kept_bytes),
       moving_(Area::activations, sizes.kept_bytes, sizes.moving_bytes),
       offloaded_(Area::offloaded_activations, 0, sizes.offloaded_bytes),
@@ -98,7 +100,10 @@ void PassMoves::add_all() {
     forward(first, end);
     backward(first, end);
   }
-  for (AreaCutter* area : {&host_units_, &device_units_, &keeping_, &moving_, &offloaded_}) area->close_cycle(plan_);
+  for (AreaCutter* area :
+       {&host_units_, &device_units_, &device_gradients_, &lowered_, &keeping_, &moving_, &offloaded_}) {
+    area->close_cycle(plan_);
+  }
 }
 
 void PassMoves::add_compute(Direction direction, Move move, const std::vector<Held>& weights) {
@@ -159,11 +164,11 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
     const std::vector<Held> weights = fetch(use, end - 1);
     const std::vector<uint32_t>& units = workload_.uses[use].units;
     for (uint32_t mb = first; mb < end; ++mb) {
-      backward_use(use, mb, weights);
       // The sum over micro-batches is in their order, so a device hands over either each one's or the sum of all.
-      for (uint32_t unit : units) {
-        if (!is_vertical || mb + 1 == end) hand_over(unit, use, mb, is_vertical && first + 1 < end);
-      }
+      backward_use(use, mb, weights, !is_vertical || mb == first);
+      if (is_vertical && mb + 1 < end) continue;
+      for (uint32_t unit : units) hand_over(unit, use, mb);
+      if (adds_up_ != kNoMove) give_back(device_gradients_, adds_up_, std::exchange(lowered_now_, {}));
     }
     for (size_t i = 0; i < units.size(); ++i) {
       const Held& held = weights[i];
@@ -175,7 +180,7 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
   }
 }
 
-void PassMoves::backward_use(uint32_t use, uint32_t mb, const std::vector<Held>& weights) {
+void PassMoves::backward_use(uint32_t use, uint32_t mb, const std::vector<Held>& weights, bool begins_sum) {
   const Use& shape = workload_.uses[use];
   const Held& activation = kept_[use][mb];
   MoveId here = activation.device;
@@ -189,38 +194,63 @@ void PassMoves::backward_use(uint32_t use, uint32_t mb, const std::vector<Held>&
     moving_.cut(plan_, back, back.bytes);
     here = add(plan_, std::move(back));
   }
-  add_compute(Direction::backward,
-              {.kind = MoveKind::backward,
-               .lane = Lane::compute,
-               .use = use,
-               .micro_batch = mb,
-               .seconds = shape.backward_s + (recomputed(use) ? shape.forward_s : 0),
-               .after = {here}},
-              weights);
+  Move move{.kind = MoveKind::backward,
+            .lane = Lane::compute,
+            .use = use,
+            .micro_batch = mb,
+            .seconds = shape.backward_s + (recomputed(use) ? shape.forward_s : 0),
+            .after = {here}};
+  std::vector<Compute::Sum> laid_out;
+  const uint64_t sums = has_device_ ? lay_out_sums(use, 0, laid_out) : 0;
+  if (sums > 0 && begins_sum) device_gradients_.cut(plan_, move, sums);
+  add_compute(Direction::backward, std::move(move), weights);
+  if (begins_sum) adds_up_ = sums > 0 ? last_compute_ : kNoMove;
+  if (adds_up_ != kNoMove) lay_out_sums(use, plan_.moves[adds_up_].place_offset_bytes, plan_.computes.back().sums);
   if (here != kNoMove) give_back(activation.host != kNoMove ? moving_ : keeping_, here, {last_compute_});
   if (activation.host != kNoMove) give_back(offloaded_, activation.host, {here});
 }
 
-void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb, bool several) {
+uint64_t PassMoves::lay_out_sums(uint32_t use, uint64_t at, std::vector<Compute::Sum>& sums) const {
+  for (uint32_t unit : workload_.uses[use].units) {
+    if (!workload_.units[unit].trainable) continue;
+    const DeviceSumBytes bytes = device_sum_bytes(workload_, unit, sizes_.micro_batch_group);
+    Compute::Sum& sum = sums.emplace_back(Compute::Sum{unit, at});
+    if (bytes.rounded > 0) sum.rounded_offset_bytes = at + bytes.sum;
+    at += bytes.sum + bytes.rounded;
+  }
+  return at;
+}
+
+void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb) {
   if (!workload_.units[unit].trainable) return;
-  // Sums of several uses are added up before they are rounded.
-  const bool as_sum = several && uses_of(workload_, unit).size() > 1;
+  // Not rounded by a device if the host has others to add to it.
+  const bool as_sum = has_device_ && device_sum_bytes(workload_, unit, sizes_.micro_batch_group).rounded == 0;
   const uint64_t bytes = workload_.units[unit].elements * (as_sum ? sizeof(float) : bytes_of(workload_.form.gradient));
   MoveId here = last_compute_;
-  auto move = [&](MoveKind kind, Lane lane, uint64_t moved) {
-    here =
-        add(plan_,
-            {.kind = kind, .lane = lane, .unit = unit, .use = use, .micro_batch = mb, .bytes = moved, .after = {here}});
+  auto move_of = [&](MoveKind kind, Lane lane, uint64_t moved) {
+    return Move{
+        .kind = kind, .lane = lane, .unit = unit, .use = use, .micro_batch = mb, .bytes = moved, .after = {here}};
   };
-  if (workload_.ranks > 1) move(MoveKind::reduce, Lane::collective, bytes * (workload_.ranks - 1));
-  if (has_device_) move(MoveKind::lower_gradient, Lane::device_to_host, bytes);
+  if (workload_.ranks > 1) {
+    here = add(plan_, move_of(MoveKind::reduce, Lane::collective, bytes * (workload_.ranks - 1)));
+  }
+  if (has_device_) {
+    Move lower = move_of(MoveKind::lower_gradient, Lane::device_to_host, bytes);
+    lowered_.cut(plan_, lower, round_up(bytes, kSegmentAlignmentBytes));
+    here = add(plan_, std::move(lower));
+    lowered_now_.push_back(here);
+    give_back(lowered_, here, {});
+  }
   handed_over_[unit].push_back(here);
 }
 
 void PassMoves::complete(uint32_t unit, const Held& held, std::vector<MoveId>& until) {
   if (!workload_.units[unit].trainable) return;
+  // Weights that rest in host memory are not changed before the host knows that they have been lifted.
+  std::vector<MoveId> until_complete = handed_over_[unit];
+  if (held.device != kNoMove) until_complete.push_back(held.device);
   for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
-    update_.add_tile(tile, handed_over_[unit], held.host);
+    update_.add_tile(tile, until_complete, held.host);
     if (held.host != kNoMove) until.push_back(plan_.of_tile[tile].update);
   }
 }

@@ -16,7 +16,7 @@ namespace penstock {
 class PassMoves {
  public:
   // All that is named outlives it.
-  PassMoves(const Workload& workload, const PlanSizes& sizes, bool has_device, Plan& plan, UpdateMoves& update);
+  PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& plan, UpdateMoves& update);
 
   void add_all();
   // A unit's weights are current when its update has landed where the weights rest, and when a skipped step has brought
@@ -33,7 +33,8 @@ class PassMoves {
   void forward(uint32_t first, uint32_t end);
   void backward(uint32_t first, uint32_t end);
   void forward_use(uint32_t use, uint32_t micro_batch, const std::vector<Held>& weights);
-  void backward_use(uint32_t use, uint32_t micro_batch, const std::vector<Held>& weights);
+  // `begins_sum`: of the gradients that a device adds up before they are lowered.
+  void backward_use(uint32_t use, uint32_t micro_batch, const std::vector<Held>& weights, bool begins_sum);
 
   // Brings the weights of a use's units to where they are used, for micro-batches up to `last`.
   std::vector<Held> fetch(uint32_t use, uint32_t last);
@@ -44,8 +45,10 @@ class PassMoves {
   bool rests_on_nvme(uint32_t unit) const;
   uint32_t ranks() const { return workload_.ranks > 1 ? workload_.ranks : 1; }
   bool recomputed(uint32_t use) const { return recomputes(sizes_.activations[use]); }
+  // Lays out where a device adds up the gradients of a use's units, from `at` on; the end of it.
+  uint64_t lay_out_sums(uint32_t use, uint64_t at, std::vector<Compute::Sum>& sums) const;
   // Of a unit, after the compute move that made it: its gradient, or that of one micro-batch, goes to the host.
-  void hand_over(uint32_t unit, uint32_t use, uint32_t micro_batch, bool several);
+  void hand_over(uint32_t unit, uint32_t use, uint32_t micro_batch);
   // The unit's gradient after its last use, and the updates of its tiles. Adds to `until` what must end before the
   // copy of the weights goes.
   void complete(uint32_t unit, const Held& held, std::vector<MoveId>& until);
@@ -56,11 +59,13 @@ class PassMoves {
   const bool has_device_;
   Plan& plan_;
   UpdateMoves& update_;
-  AreaCutter host_units_, device_units_, keeping_, moving_, offloaded_;
+  AreaCutter host_units_, device_units_, device_gradients_, lowered_, keeping_, moving_, offloaded_;
   // Of each use that has activations: where its first micro-batch's are kept, here or in host memory.
   std::vector<uint64_t> activation_offset_bytes_;
   std::vector<std::vector<Held>> kept_;           // activations, by use and micro-batch
   MoveId last_compute_ = kNoMove;                 // computes follow one another
+  MoveId adds_up_ = kNoMove;                      // the backward that took the place of gradients now added up
+  std::vector<MoveId> lowered_now_;               // out of that place
   std::vector<std::vector<MoveId>> handed_over_;  // by unit
   std::vector<MoveId> current_;                   // by unit: its weights_current
 };

@@ -19,6 +19,7 @@ PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
   for (MoveId id = 0; id < plan.moves.size(); ++id) {
     for (MoveId other : plan.moves[id].after) followers_[other].push_back(id);
     for (MoveId other : plan.moves[id].after_previous) followers_next_[other].push_back(id);
+    on_stream_.push_back(is_on_stream(plan, plan.moves[id]));
   }
 }
 
@@ -46,8 +47,10 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
   CHECK(can_begin(), "step ", number, " begins too early");
   const Step* previous = steps_.empty() ? nullptr : &steps_.back();
   CHECK(previous == nullptr || previous->number + 1 == number, "step ", number, " does not follow ", previous->number);
-  auto outstanding = [&](MoveId id) {
-    return previous != nullptr && previous->state[id] != State::ended && previous->state[id] != State::skipped;
+  auto outstanding = [&](MoveId follower, MoveId id) {
+    if (previous == nullptr) return false;
+    const State state = previous->state[id];
+    return state != State::ended && state != State::skipped && !(state == State::ordered && on_stream_[follower]);
   };
 
   Step fresh(number, StepSpeculation(plan_, choices.speculate, choices.may_be_discarded));
@@ -57,9 +60,8 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
   fresh.tiles.resize(plan_.tiles.size());
   for (MoveId id = 0; id < plan_.moves.size(); ++id) {
     const Move& move = plan_.moves[id];
-    fresh.waits[id] =
-        static_cast<uint32_t>(move.after.size()) +
-        static_cast<uint32_t>(std::count_if(move.after_previous.begin(), move.after_previous.end(), outstanding));
+    fresh.waits[id] = static_cast<uint32_t>(move.after.size());
+    for (MoveId other : move.after_previous) fresh.waits[id] += outstanding(id, other);
     if (move.takes != Pool::none && move.kind != MoveKind::gradient) fresh.takers[index(move.takes)].insert(id);
     fresh.gradients_missing += move.kind == MoveKind::gradient;
   }
@@ -284,27 +286,48 @@ void PlanRun::issue(Step& step, MoveId id) {
 
 void PlanRun::ended(Ticket ticket) {
   Step& step = require(ticket.step);
-  CHECK(step.state[ticket.move] == State::in_flight, "move ", ticket.move, " of step ", ticket.step,
+  const bool was_ordered = step.state[ticket.move] == State::ordered;
+  CHECK(was_ordered || step.state[ticket.move] == State::in_flight, "move ", ticket.move, " of step ", ticket.step,
         " is not in flight");
   const Move& move = plan_.moves[ticket.move];
-  room_taken_[index(move.lane)] -= room_of(move);
+  if (!was_ordered) room_taken_[index(move.lane)] -= room_of(move);
   finish(step, ticket.move, State::ended);
   close_finished_steps();
 }
 
-void PlanRun::finish(Step& step, MoveId id, State how) {
-  step.state[id] = how;
-  --step.unfinished;
+void PlanRun::ordered(Ticket ticket) {
+  Step& step = require(ticket.step);
+  CHECK(step.state[ticket.move] == State::in_flight && on_stream_[ticket.move], "move ", ticket.move, " of step ",
+        ticket.step, " is not on its way to a stream");
+  const Move& move = plan_.moves[ticket.move];
+  room_taken_[index(move.lane)] -= room_of(move);
+  step.state[ticket.move] = State::ordered;
+  tell_followers(step, ticket.move, Followers::on_streams);
+}
+
+void PlanRun::tell_followers(Step& step, MoveId id, Followers which) {
+  auto is_told = [&](MoveId follower) {
+    return which == Followers::all || on_stream_[follower] == (which == Followers::on_streams);
+  };
   for (MoveId follower : followers_[id]) {
+    if (!is_told(follower)) continue;
     if (--step.waits[follower] == 0 && step.state[follower] == State::waiting) waits_over(step, follower);
   }
-  if (Step* next_step = find(step.number + 1)) {
-    for (MoveId follower : followers_next_[id]) {
-      if (--next_step->waits[follower] == 0 && next_step->state[follower] == State::waiting) {
-        waits_over(*next_step, follower);
-      }
+  Step* next_step = find(step.number + 1);
+  if (next_step == nullptr) return;
+  for (MoveId follower : followers_next_[id]) {
+    if (!is_told(follower)) continue;
+    if (--next_step->waits[follower] == 0 && next_step->state[follower] == State::waiting) {
+      waits_over(*next_step, follower);
     }
   }
+}
+
+void PlanRun::finish(Step& step, MoveId id, State how) {
+  const bool was_ordered = step.state[id] == State::ordered;
+  step.state[id] = how;
+  --step.unfinished;
+  tell_followers(step, id, was_ordered ? Followers::others : Followers::all);
   // What a gate looks at besides the verdict.
   const Move& move = plan_.moves[id];
   if (move.tile == kNone) return;
@@ -460,6 +483,11 @@ bool PlanRun::is_over(Ticket ticket) const {
   return state == State::ended || state == State::skipped;
 }
 
+bool PlanRun::is_skipped(Ticket ticket) const {
+  const Step* step = find(ticket.step);
+  return step != nullptr && step->state[ticket.move] == State::skipped;
+}
+
 bool PlanRun::was_speculative(uint64_t number, TileId tile) const {
   const Step* step = find(number);
   return step != nullptr && step->speculation.was_speculative(tile);
@@ -481,6 +509,7 @@ std::string PlanRun::stall_text() const {
                                             "waits for the verdict or its gradient",
                                             "waits for its lane or for memory",
                                             "is in flight",
+                                            "is on its stream",
                                             "",
                                             ""};
   std::string out;

@@ -51,6 +51,9 @@ class PlanRun {
   std::optional<Ticket> next(Lane lane);
   // A move that was issued has ended.
   void ended(Ticket ticket);
+  // A move that was issued is on its stream, and an event says when it will have ended: what follows it on streams may
+  // be issued, behind that event. ended() is still to come. REQUIRES: is_on_stream() of the move.
+  void ordered(Ticket ticket);
 
   // Told from outside: a tile's gradient. A place for it is taken first (false: none is free, wait), then it is
   // complete. next_gradient is the earliest tile whose gradient may come by the plan.
@@ -74,6 +77,8 @@ class PlanRun {
   bool gradients_complete(uint64_t step) const;
   // Whether the move has ended or was skipped; true for steps that are closed.
   bool is_over(Ticket ticket) const;
+  // Whether it was skipped, so that it orders nothing; false for steps that are closed.
+  bool is_skipped(Ticket ticket) const;
   // Whether the tile's first update was issued before the verdict.
   bool was_speculative(uint64_t step, TileId tile) const;
   // Whether a write of the tile that begins now must be one that a verdict can take back. REQUIRES: is_open(step).
@@ -89,7 +94,8 @@ class PlanRun {
 
  private:
   // parked: its waits are over, but its gate is closed until the verdict, a gradient or a decision.
-  enum class State : uint8_t { waiting, parked, ready, in_flight, ended, skipped };
+  // ordered: on its stream, and not known to have ended; its lane has room for others.
+  enum class State : uint8_t { waiting, parked, ready, in_flight, ordered, ended, skipped };
 
   struct TileState {
     bool gradient_held = false;  // its bytes are in host memory, in the place taken for it
@@ -132,6 +138,9 @@ class PlanRun {
   void reconsider_all_parked(Step& step);
   void issue(Step& step, MoveId id);
   void finish(Step& step, MoveId id, State how);
+  // Those that follow on streams wait no longer for a move that is ordered.
+  enum class Followers : uint8_t { all, on_streams, others };
+  void tell_followers(Step& step, MoveId id, Followers which);
   void skip(Step& step, MoveId id);
   void skip_if_any(Step& step, MoveId id);
   void leave_out_micro_batches(Step& step, uint32_t given);
@@ -145,6 +154,7 @@ class PlanRun {
   const Plan& plan_;
   const OnRelease on_release_;
   std::vector<std::vector<MoveId>> followers_, followers_next_;
+  std::vector<bool> on_stream_;  // by move
   std::deque<Step> steps_;
   std::array<uint64_t, kPools> pool_free_{};
   std::array<uint64_t, kLanes> room_taken_{};

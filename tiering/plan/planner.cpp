@@ -74,8 +74,8 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
     take(Tier::host, name, bytes, region);
   };
   const Tier computes = ground.has_device() ? Tier::device : Tier::host;
-  take(Tier::device, "units under way", sizes.device_units_bytes);
-  take(Tier::device, "gradients under way", sizes.gradient_device_bytes);
+  take(Tier::device, "units under way", sizes.device_units_bytes, Region::device_units);
+  take(Tier::device, "gradients under way", sizes.device_gradients_bytes, Region::device_gradients);
   take(computes, "activations", sizes.kept_bytes + sizes.moving_bytes);
   take(computes, "unit being computed", sizes.computing_bytes);
 
@@ -96,6 +96,7 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   host("returned gradients", sizes.returned_tiles * tiles.gradient_bytes_max(), Region::returned);
   host("accumulated gradients", sizes.sums.bytes, Region::sums);
   host("units under way", sizes.host_units_bytes, Region::units);
+  host("lowered gradients", sizes.lowered_bytes, Region::lowered_gradients);
   host("offloaded activations", sizes.offloaded_bytes, Region::offloaded_activations);
   host("resting weights", weights, Region::resting_weights);
   host("resting state", states, Region::resting_states);
@@ -144,11 +145,20 @@ void size_units(const Ground& ground, PlanSizes& sizes) {
   if (!ground.has_device()) return;
   const uint64_t ranks = std::max(1u, workload.ranks);
   sizes.device_units_bytes = most_in_a_row(bytes, is_short ? 1 : 2) * ranks;
-  uint64_t trained = 0;
-  for (const Unit& unit : workload.units) trained = std::max(trained, unit.trainable ? unit.elements : 0);
-  // A whole unit's gradient: one on its way to the host, and what the next is added up in.
-  const uint64_t sum = workload.micro_batches > 1 ? sizeof(float) : 0;
-  sizes.gradient_device_bytes = trained * ranks * (bytes_of(workload.form.gradient) + sum);
+  // Added up for one use while those of the one before are lowered, and taken in while the next are.
+  std::vector<uint64_t> sums;
+  uint64_t lowered = 0;
+  for (const Use& use : workload.uses) {
+    sums.push_back(0);
+    for (uint32_t unit : use.units) {
+      if (!workload.units[unit].trainable) continue;
+      const DeviceSumBytes sum = device_sum_bytes(workload, unit, sizes.micro_batch_group);
+      sums.back() += sum.sum + sum.rounded;
+      lowered = std::max(lowered, sum.rounded > 0 ? sum.rounded : sum.sum);
+    }
+  }
+  sizes.device_gradients_bytes = most_in_a_row(sums, is_short ? 1 : 2);
+  sizes.lowered_bytes = lowered * (is_short ? 1 : 2);
 }
 
 void size_activations(const Ground& ground, const PlanChoices& choices, PlanSizes& sizes) {

@@ -252,20 +252,24 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
     EXPECT_EQ(line_of(plan, Tier::host, "accumulated gradients"), plan.sums.bytes);
     EXPECT_GE(line_of(plan, Tier::host, "units under way"), area(Area::host_units));
     EXPECT_GE(line_of(plan, Tier::host, "offloaded activations"), area(Area::offloaded_activations));
+    EXPECT_GE(line_of(plan, Tier::host, "lowered gradients"), area(Area::lowered_gradients));
     EXPECT_GE(line_of(plan, Tier::device, "units under way"), area(Area::device_units));
+    EXPECT_GE(line_of(plan, Tier::device, "gradients under way"), area(Area::device_gradients));
     const Tier computes = request.machine.devices > 0 ? Tier::device : Tier::host;
     EXPECT_GE(line_of(plan, computes, "activations"), area(Area::activations));
     EXPECT_EQ(line_of(plan, Tier::nvme, "slots"), slots);
     EXPECT_EQ(line_of(plan, Tier::nvme, "spilled gradients"), spilled);
-    // Every byte of the arena is in one line, and no two lines share one.
-    uint64_t end = 0;
-    for (const BudgetLine& line : plan.budget_lines) {
-      if (line.region == Region::none) continue;
-      EXPECT_GE(line.offset_bytes, end);
-      end = line.offset_bytes + line.bytes;
+    // Every byte of an arena is in one line, and no two lines share one.
+    for (Tier tier : {Tier::host, Tier::device}) {
+      uint64_t end = 0;
+      for (const BudgetLine& line : plan.budget_lines) {
+        if (line.region == Region::none || line.tier != tier) continue;
+        EXPECT_GE(line.offset_bytes, end);
+        end = line.offset_bytes + line.bytes;
+      }
+      EXPECT_LE(end, arena_bytes(plan.budget_lines, tier));
+      EXPECT_LE(arena_bytes(plan.budget_lines, tier), plan.needed_bytes(tier));
     }
-    EXPECT_LE(end, arena_bytes(plan.budget_lines));
-    EXPECT_LE(arena_bytes(plan.budget_lines), plan.needed_bytes(Tier::host));
   });
 }
 

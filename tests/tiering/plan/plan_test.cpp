@@ -22,7 +22,7 @@ TEST_F(RandomPlans, KeepTheirRulesAndTheirBudgets) {
 }
 
 TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
-  uint64_t redone = 0, deferred = 0, read_twice = 0;
+  uint64_t redone = 0, deferred = 0, read_twice = 0, ran_ahead = 0;
   for_each_plan(test::fewer(8000), [&](const PlanRequest& request, const Plan& plan, std::mt19937_64& random) {
     test::WorldOptions options;
     options.seed = random();
@@ -30,6 +30,7 @@ TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
     options.some_absent = random() % 2 == 0;
     options.fewer_micro_batches = random() % 2 == 0;
     options.gradients = static_cast<test::WorldOptions::Gradients>(random() % 3);
+    options.streams = random() % 2 == 0;
     for (uint64_t step = 0; step < options.steps; ++step) {
       options.verdicts.push_back(static_cast<Verdict>(random() % 3));
       options.speculate.push_back(random() % 3 != 0);
@@ -44,7 +45,9 @@ TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
     }
     redone += world.moves_issued(MoveKind::update_again);
     deferred += world.moves_issued(MoveKind::return_gradient);
+    ran_ahead += world.moves_ahead();
   });
+  EXPECT_GT(ran_ahead, test::fewer(500));
   EXPECT_GT(redone, test::fewer(500));
   EXPECT_GT(deferred, test::fewer(500));
   EXPECT_GT(read_twice, 0u);
@@ -164,7 +167,7 @@ TEST(Planner, InGroupsEachMicroBatchesGradientLeavesTheDevice) {
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   uint64_t lowered = 0;
   for (const Move& move : plan->moves) lowered += move.kind == MoveKind::lower_gradient ? move.bytes : 0;
-  EXPECT_EQ(lowered, 4 * 2 * (request.workload.elements() + request.workload.units.front().elements));
+  EXPECT_EQ(lowered, 4 * 4 * (request.workload.elements() + request.workload.units.front().elements));
 }
 
 TEST(Planner, OfATiedModelOnlyTheTiedSumsLastAllOfBackward) {
