@@ -113,7 +113,7 @@ Copy StreamedDevice::copy(std::span<const CopyRun> runs, Lease source, Lease tar
   Result<Event> done = backend_->record(queue.copies);
   if (!done.ok()) return end_now(std::move(pending), done.status());
   pending.done = *done;
-  Status told = wake_up_at(*done, queue);
+  Status told = wake_up_at(*done, queue.signals);
   if (pending.refused.ok()) pending.refused = told;
   Copy result{Transfer(pending.state), *done};
   queue.pending.push_back(std::move(pending));
@@ -129,9 +129,17 @@ Copy StreamedDevice::end_now(Pending pending, const Status& unrecorded) {
   return {Transfer(pending.state), Event()};
 }
 
-Status StreamedDevice::wake_up_at(const Event& done, const CopyQueue& queue) {
-  Status told = backend_->make_wait(queue.signals, done);
-  if (told.ok()) told = backend_->call(signal, &completion_fd_, queue.signals);
+Status StreamedDevice::wake_at(const Event& event) {
+  if (!marks_) {
+    PENSTOCK_TRY_ASSIGN(marks, backend_->make_stream());
+    marks_ = marks;
+  }
+  return wake_up_at(event, *marks_);
+}
+
+Status StreamedDevice::wake_up_at(const Event& done, Stream signals) {
+  Status told = backend_->make_wait(signals, done);
+  if (told.ok()) told = backend_->call(signal, &completion_fd_, signals);
   if (!told.ok()) signal(&completion_fd_);  // nobody else will: have poll() look, wait() looks anyway
   return told;
 }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ class StreamedDevice : public Device {
   Status make_wait(Stream stream, const Event& event) override { return backend_->make_wait(stream, event); }
   Result<bool> reached(const Event& event) override { return backend_->reached(event); }
   Status enter_thread() override { return backend_->enter_thread(); }
+  Status wake_at(const Event& event) override;
   size_t poll() override;
   size_t wait(std::chrono::nanoseconds timeout) override;
   int completion_fd() const override { return completion_fd_; }
@@ -65,7 +67,7 @@ class StreamedDevice : public Device {
                std::span<const Event> after);
   Status issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending, CopyQueue& queue,
                       Direction direction);
-  Status wake_up_at(const Event& done, const CopyQueue& queue);
+  Status wake_up_at(const Event& done, Stream signals);
   Copy end_now(Pending pending, const Status& unrecorded);
   size_t end_ready(CopyQueue& queue);
   bool idle() const { return to_device_.pending.empty() && to_host_.pending.empty(); }
@@ -74,6 +76,7 @@ class StreamedDevice : public Device {
   std::span<std::byte> memory_;
   int completion_fd_ = -1;
   Stream kernel_stream_;
+  std::optional<Stream> marks_;  // carries the wake-ups that were asked for
   CopyQueue to_device_, to_host_;
   std::vector<std::span<std::byte>> registered_;
   std::string registration_text_ = "no host memory registered";

@@ -123,6 +123,8 @@ class Device : public TransferDriver {
   // What is put on `stream` from now on starts after `event`.
   virtual Status make_wait(Stream stream, const Event& event) = 0;
   virtual Result<bool> reached(const Event& event) = 0;
+  // Makes completion_fd() readable once `event` has been reached. Several are told in the order of the calls.
+  virtual Status wake_at(const Event& event) = 0;
 
   // Makes this the calling thread's device, for libraries that ask the thread for it. Any thread may call it.
   virtual Status enter_thread() = 0;

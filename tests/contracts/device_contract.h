@@ -244,6 +244,21 @@ TEST_P(DeviceContract, WakesAThreadThatWaitsOnItsDescriptor) {
   EXPECT_EQ(device->poll(), 0u);
 }
 
+TEST_P(DeviceContract, WakesAThreadThatWaitsForAnEvent) {
+  std::unique_ptr<Device> device = open(8 * kMiB);
+  for (uint8_t round = 0; round < 20; ++round) {
+    const Stream stream = device->kernel_stream();
+    ASSERT_TRUE(device->launch(kernel::Fill{device->memory().data(), 8 * kMiB, round}, stream).ok());
+    Event filled = device->record(stream).value();
+    ASSERT_TRUE(device->wake_at(filled).ok());
+    while (!device->reached(filled).value()) {
+      pollfd readable{device->completion_fd(), POLLIN, 0};
+      ASSERT_EQ(poll(&readable, 1, 10'000), 1) << "no wake-up in 10 s";
+      device->poll();
+    }
+  }
+}
+
 TEST_P(DeviceContract, EndsEachCopyOnceAndLetsItsEndBeginAnother) {
   std::unique_ptr<Device> device = open(kPiece);
   std::vector<std::byte> in = random_bytes(kPiece, 6);
