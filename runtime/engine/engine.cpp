@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "runtime/engine/engine_waits.h"
 #include "runtime/engine/root_state.h"
@@ -58,6 +59,11 @@ Status Engine::start() {
   plan_ = std::make_unique<Plan>(core_->plan());
   intake_ = std::make_unique<GradientIntake>(options_.request.workload, plan_->sums, core_->memory().sums(),
                                              core_->workers());
+  if (DeviceMemory* device = core_->device()) {
+    device_sums_ = std::make_unique<DeviceSums>(options_.request.workload, *plan_, *device);
+    lowered_intake_ = std::move(intake_);
+    intake_ = std::make_unique<GradientIntake>(options_.request.workload, *device_sums_, core_->workers());
+  }
   for (const Unit& unit : options_.request.workload.units) {
     squares_.emplace_back(ceil_div(unit.elements, kBlockElements));
     skipped_.push_back({.whole = false, .parameters = std::vector<bool>(unit.parameters.size())});
@@ -134,6 +140,8 @@ Status Engine::begin(const StepBegin& begin) {
   next_compute_ = 0;
   skip_left_out_computes();
   intake_->begin(begin.micro_batches);
+  // What a device has added up over all micro-batches is one contribution.
+  if (lowered_intake_) lowered_intake_->begin(is_vertical(*plan_) ? 1 : begin.micro_batches);
   Status status = wait_for([](EngineCore& core) { return core.executor().can_begin(); },
                            [&](EngineCore& core) {
                              setup.round = core.executor().next_round();
@@ -221,14 +229,17 @@ Result<StepReport> Engine::step(std::string trainer_state) {
     return Status(Code::kUsage,
                   text("step: expected ", words_of(pass_of(plan_->computes[next_compute_])), " before it"));
   }
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
+    if (!workload.units[unit].trainable || intake_->complete(unit)) continue;
+    PENSTOCK_TRY(thread_->ask([this] { return core_->executor().status(); }));
+    return Status(Code::kUsage, text("step: unit ", workload.units[unit].name, " has no complete gradient"),
+                  "hand over every micro-batch, or declare the gradient absent");
+  }
+  PENSTOCK_TRY(wait_taking_in([](EngineCore& core) { return core.executor().gradients_complete(); },
+                              [](EngineCore&) { return Status(); }));
   double squares = 0;
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
     if (!workload.units[unit].trainable) continue;
-    if (!intake_->complete(unit)) {
-      PENSTOCK_TRY(thread_->ask([this] { return core_->executor().status(); }));
-      return Status(Code::kUsage, text("step: unit ", workload.units[unit].name, " has no complete gradient"),
-                    "hand over every micro-batch, or declare the gradient absent");
-    }
     for (double block : squares_[unit]) squares += block;
   }
   report_.gradient_norm = std::sqrt(squares) / begin_.loss_scale;
@@ -253,7 +264,7 @@ Result<StepReport> Engine::step(std::string trainer_state) {
     return fits;
   }
   Moved moved;
-  PENSTOCK_TRY(wait_for([](EngineCore& core) { return core.executor().gradients_complete(); },
+  PENSTOCK_TRY(wait_for([](EngineCore&) { return true; },
                         [&](EngineCore& core) {
                           core.executor().give_verdict(report_.verdict, report_.clip_factor, std::move(payload));
                           moved = core.moved();
@@ -279,7 +290,12 @@ Status Engine::discard() {
 
 Status Engine::discard_step() {
   now_ = Now::between_steps;
-  has_acquired_ = false;
+  // What the trainer has put on its stream still reads what it was given.
+  Event done;
+  if (std::exchange(has_acquired_, false) && core_->device() != nullptr) {
+    PENSTOCK_TRY_ASSIGN(event, core_->device()->device().record(pass_stream_));
+    done = event;
+  }
   const bool one_slot = !survives_crashes();
   if (!plan_->clipping && (one_slot || plan_->durability.kind != Durability::Kind::step)) {
     return thread_->ask([this, one_slot] {
@@ -292,8 +308,8 @@ Status Engine::discard_step() {
     });
   }
   PENSTOCK_TRY(wait_for([](EngineCore&) { return true; },
-                        [](EngineCore& core) {
-                          core.executor().abandon();
+                        [&](EngineCore& core) {
+                          core.executor().abandon(done);
                           return Status();
                         }));
   // With clipping nothing that rests in host memory was updated yet, but for weights whose update was speculative.

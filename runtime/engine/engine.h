@@ -14,6 +14,10 @@
 // Updates run while later gradients still come. The result does not depend on when they run, on budgets, tile sizes,
 // drives, threads or placement: not by a bit.
 //
+// Where the plan computes on a device, weights and gradients are in its memory, and a stream says when: acquire() makes
+// the stream wait for what it gives, release() and gradient() are ordered behind what the trainer has put there. The
+// host does not wait for the stream.
+//
 // Called from any thread, by one at a time; a call waits for the one before it. Behind it one decision thread owns
 // store, drives and plan. A call at the wrong time, or with the wrong sizes, is refused and changes nothing. After a
 // failure every verb returns that failure; the store holds the last committed step, and opening it again goes on from
@@ -31,6 +35,8 @@
 #include "aio/make_engine.h"
 #include "aio/store/tile_store.h"
 #include "runtime/engine/decision_thread.h"
+#include "runtime/engine/device_memory.h"
+#include "runtime/engine/device_sums.h"
 #include "runtime/engine/gradient_intake.h"
 #include "runtime/engine/moved.h"
 #include "runtime/engine/root_state.h"
@@ -53,6 +59,7 @@ using MakeDrives = std::function<Result<Drives>()>;
 struct EngineOptions {
   PlanRequest request;          // what is trained, budgets, durability, rates, choices
   MakeDrives drives;            // direct_drives(), or a test's
+  MakeDevice device = {};       // where the plan computes on one: with memory of its own
   uint64_t seed = 0;            // of stochastic rounding
   uint32_t update_threads = 0;  // 0: as many as there are processors
   std::string config_hash;      // a store written under another one is refused; empty: not compared
@@ -112,7 +119,7 @@ struct GradientPart {
   uint64_t first_element = 0;
 };
 
-// A unit's weights, element by element from the unit's first.
+// A unit's weights, element by element from the unit's first; in the device's memory where the plan computes there.
 struct UnitWeights {
   uint32_t unit = 0;
   uint64_t elements = 0;
@@ -160,11 +167,15 @@ class Engine {
   // The passes of the step that has begun, in the plan's order. Empty where only updates are planned.
   std::vector<ComputePass> passes() const;
   // In the order of passes(), one at a time. What is given stays in its place, and nobody writes it, until release().
-  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass);
+  // `stream`: where a device computes the pass; nothing put there before release() is late.
+  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass, Stream stream = {});
   Status release(const ComputePass& pass);
-  // `values`: of `part`, element by element. Micro-batches of a use come in ascending order, the
-  // parts of one in any. Elements outside of all parameters may be left out of parts and count as zero.
-  Status gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values);
+  // `values`: of `part`, element by element. Micro-batches of a use come in ascending order, the parts of one in any.
+  // Elements outside of all parameters may be left out of parts and count as zero. On a device they are in its memory,
+  // complete when `stream` comes to here, and read there: what is put on the stream from now on may overwrite them.
+  // None: the stream of the pass.
+  Status gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
+                  std::optional<Stream> stream = {});
   Status gradient(uint32_t unit, uint32_t micro_batch, Dtype dtype, std::span<const std::byte> values) {
     return gradient(GradientPart{.unit = unit, .micro_batch = micro_batch}, dtype, values);
   }
@@ -231,6 +242,12 @@ class Engine {
   Status hand_over(uint32_t unit, const FillGradient& fill);
   Status expect_backward(const GradientPart& part) const;
   Status hand_over_completed();
+  // Once `ready` holds, `then`; until then gradients are taken in as the device lowers them.
+  template <typename Function>
+  Status wait_taking_in(std::function<bool(EngineCore&)> ready, Function then);
+  Status take_in(const LoweredSum& lowered);
+  // Fails the step with what the device has refused.
+  Status device_refused(const Status& status);
   Status discard_step();
   Status settle_steps();
   void skip_left_out_computes();
@@ -241,7 +258,10 @@ class Engine {
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<EngineCore> core_;  // called by the decision thread only, once start() has returned
   std::unique_ptr<DecisionThread> thread_;
-  std::unique_ptr<GradientIntake> intake_;
+  std::unique_ptr<GradientIntake> intake_;  // of what the trainer gives
+  // Where a device computes: what adds up there, and the intake of what it has lowered.
+  std::unique_ptr<DeviceSums> device_sums_;
+  std::unique_ptr<GradientIntake> lowered_intake_;
   SpeculationPolicy speculation_;
   std::string restored_, store_id_;
   double predicted_s_ = 0;
@@ -255,6 +275,7 @@ class Engine {
   size_t next_compute_ = 0;  // of the plan's
   bool has_acquired_ = false;
   uint32_t held_use_ = 0;  // in forward passes
+  Stream pass_stream_;     // of the pass that was acquired last
   std::vector<uint32_t>
       completed_;  // units whose gradient is complete, and goes to the update with the end of the pass
   StepBegin begin_;

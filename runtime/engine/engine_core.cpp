@@ -12,15 +12,18 @@ namespace penstock::engine {
 namespace {
 
 // What the executor does not carry out is refused before a step waits for it.
-Status refuse_device_moves(const Plan& plan) {
+Status refuse_moves(const Plan& plan, bool has_device) {
+  if (plan.on_device && !has_device) {
+    return Status(Code::kUsage, "engine: the plan computes on a device, and the engine was given none",
+                  "give one, or plan for a machine with 0 devices");
+  }
   for (const Move& move : plan.moves) {
-    const bool is_carried_out =
-        move.lane != Lane::host_to_device && move.lane != Lane::device_to_host && move.lane != Lane::collective;
+    const bool is_carried_out = move.lane != Lane::collective && move.kind != MoveKind::offload_activation;
     if (is_carried_out) continue;
-    return Status(
-        Code::kUsage,
-        text("engine: the plan has a move of kind ", name_of(move.kind), "; steps run on the CPU of one rank only"),
-        "plan for a machine with 0 devices, and for 1 rank");
+    return Status(Code::kUsage,
+                  text("engine: the plan has a move of kind ", name_of(move.kind), "; steps run on ",
+                       "one rank, and keep activations where they are made"),
+                  "plan for 1 rank, and with activations that are kept or recomputed");
   }
   return Status();
 }
@@ -47,6 +50,10 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   PENSTOCK_TRY_ASSIGN(memory, HostMemory::make(*core->plan_));
   core->memory_ = std::move(memory);
   core->drives_.io->register_memory(core->memory_->bytes());
+  if (core->plan_->on_device) {
+    PENSTOCK_TRY_ASSIGN(device, DeviceMemory::open(options.device, *core->plan_, *core->memory_));
+    core->device_ = std::move(device);
+  }
   PENSTOCK_TRY_ASSIGN(
       spill, SpillFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
                               *core->plan_, core->store_->shape().rank));
@@ -58,9 +65,9 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   PENSTOCK_TRY(core->load_resting(Resting::all));
   core->passed_ = Moved();
   core->executor_ = std::make_unique<Executor>(
-      Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, *core->store_, *core->spill_,
-                      *core->drives_.io, *core->workers_, mailbox, io_descriptor, core->options_.on_durable,
-                      core->options_.on_updated});
+      Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, core->device_.get(),
+                      *core->store_, *core->spill_, *core->drives_.io, *core->workers_, mailbox, io_descriptor,
+                      core->options_.on_durable, core->options_.on_updated});
   return core;
 }
 
@@ -94,7 +101,7 @@ Status EngineCore::make_plan() {
   PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
   predicted_step_s_ = chosen.step_s();
   plan_ = std::make_unique<Plan>(std::move(chosen.plan));
-  PENSTOCK_TRY(refuse_device_moves(*plan_));
+  PENSTOCK_TRY(refuse_moves(*plan_, options_.device != nullptr));
   return validate(*plan_);
 }
 
@@ -104,9 +111,10 @@ std::string EngineCore::description() const {
     lines += text("  ", name_of(line.tier), "  ", line.name, "  ", bytes_text(line.bytes), "\n");
   }
   for (const std::string& note : store_->open_report().notes) lines += text("  store   ", note, "\n");
-  return text(lines, "  memory  ", memory_->description(), "\n  I/O     ", drives_.io->description(), "\n  tiles   ",
-              plan_->tiles.size(), " of ", plan_->tiles.tile_elements(), " parameters, ", store_->layout().slots(),
-              " slots each\n  durable ", text_of(plan_->durability),
+  return text(lines, "  memory  ", memory_->description(), device_ ? "\n  device  " + device_->description() : "",
+              "\n  I/O     ", drives_.io->description(), "\n  tiles   ", plan_->tiles.size(), " of ",
+              plan_->tiles.tile_elements(), " parameters, ", store_->layout().slots(), " slots each\n  durable ",
+              text_of(plan_->durability),
               store_->layout().slots() == 1 ? ", but a crash loses the store: it has one slot a tile" : "",
               "\n  update  ", workers_->threads(), " threads, ", cpu_optim::name_of(cpu_optim::best_isa()), "\n");
 }

@@ -18,6 +18,7 @@ class EngineCore {
   aio::TileStore& store() { return *store_; }
   Executor& executor() { return *executor_; }
   HostMemory& memory() { return *memory_; }
+  DeviceMemory* device() { return device_.get(); }  // none: it computes in place
   cpu_optim::UpdateWorkers& workers() { return *workers_; }
   // 0 if the machine profile has no drive rates to predict from.
   double predicted_step_s() const { return predicted_step_s_; }
@@ -67,6 +68,7 @@ class EngineCore {
   std::unique_ptr<aio::TileStore> store_;
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<HostMemory> memory_;
+  std::unique_ptr<DeviceMemory> device_;
   std::unique_ptr<SpillFiles> spill_;
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
   std::unique_ptr<Executor> executor_;

@@ -52,7 +52,7 @@ Status Engine::expect_pass(const ComputePass& pass, const char* verb) const {
                 "follow Engine::passes(), or plan with the micro-batch group that the trainer has");
 }
 
-Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
+Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass, Stream stream) {
   std::lock_guard lock(verbs_);
   if (now_ == Now::in_forward) return acquire_in_forward(pass);
   PENSTOCK_TRY(expect(Now::in_step, "acquire"));
@@ -61,14 +61,19 @@ Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass) {
   report_.trainer_s += seconds_since(left_);
   const Compute& compute = plan_->computes[next_compute_];
   std::vector<UnitWeights> weights;
-  PENSTOCK_TRY(wait_for([&](EngineCore& core) { return core.executor().is_granted(compute.move); },
-                        [&](EngineCore& core) {
-                          const auto views = core.executor().weights_of(compute);
-                          for (size_t i = 0; i < views.size(); ++i) {
-                            weights.push_back(weights_of(compute.weights[i].unit, views[i]));
-                          }
-                          return Status();
-                        }));
+  std::vector<Event> before;
+  PENSTOCK_TRY(wait_taking_in([&](EngineCore& core) { return core.executor().is_granted(compute.move); },
+                              [&](EngineCore& core) {
+                                const auto views = core.executor().weights_of(compute);
+                                for (size_t i = 0; i < views.size(); ++i) {
+                                  weights.push_back(weights_of(compute.weights[i].unit, views[i]));
+                                }
+                                before = core.executor().events_before(compute.move);
+                                return Status();
+                              }));
+  for (const Event& event : before) PENSTOCK_TRY(device_refused(core_->device()->device().make_wait(stream, event)));
+  pass_stream_ = stream;
+  if (device_sums_) device_sums_->begin_pass(compute, stream);
   has_acquired_ = true;
   left_ = Clock::now();
   return weights;
@@ -80,13 +85,25 @@ Status Engine::release(const ComputePass& pass) {
   PENSTOCK_TRY(expect(Now::in_step, "release"));
   PENSTOCK_TRY(expect_pass(pass, "release"));
   if (!has_acquired_) return Status(Code::kUsage, "release: the pass was not acquired");
+  const bool is_backward = pass.direction == Direction::backward;
+  Event done;
+  if (device_sums_) {
+    if (is_backward) {
+      (void)intake_->end_pass(pass.use, pass.micro_batch);
+      if (pass.micro_batch + 1 == begin_.micro_batches) device_sums_->round();
+      PENSTOCK_TRY(device_refused(device_sums_->status()));
+    }
+    const Result<Event> event = core_->device()->device().record(pass_stream_);
+    PENSTOCK_TRY(device_refused(event.status()));
+    done = *event;
+  }
   has_acquired_ = false;
-  thread_->mailbox().post([this, move = plan_->computes[next_compute_].move] {
-    if (core_->executor().is_granted(move)) core_->executor().end_compute(move);
+  thread_->mailbox().post([this, done, move = plan_->computes[next_compute_].move] {
+    if (core_->executor().is_granted(move)) core_->executor().end_compute(move, done);
   });
   ++next_compute_;
   skip_left_out_computes();
-  if (pass.direction == Direction::forward) return Status();
+  if (!is_backward || device_sums_) return Status();
   return as_intake([&] {
     const std::vector<uint32_t> complete = intake_->end_pass(pass.use, pass.micro_batch);
     completed_.insert(completed_.end(), complete.begin(), complete.end());
@@ -100,9 +117,20 @@ UnitWeights Engine::weights_of(uint32_t unit, std::span<std::byte> bytes) const 
   return {unit, elements, bytes.first(elements * bytes_of(workload.form.weight))};
 }
 
+Status Engine::device_refused(const Status& status) {
+  if (status.ok()) return status;
+  thread_->ask([&] {
+    core_->executor().fail(status);
+    return true;
+  });
+  now_ = Now::between_steps;
+  return status;
+}
+
 // -- gradients --------------------------------------------------------------------------------------------------------
 
-Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values) {
+Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
+                        std::optional<Stream> stream) {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::in_step, "gradient"));
   const std::vector<uint32_t> uses = part.unit < options_.request.workload.units.size()
@@ -113,6 +141,7 @@ Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const s
                   "say of which use the gradient is");
   }
   if (options_.request.workload.pass == Pass::training) PENSTOCK_TRY(expect_backward(part));
+  if (device_sums_) device_sums_->take_from(stream.value_or(pass_stream_));
   return as_intake([&] {
     const GradientIntake::Values given{dtype, values};
     PENSTOCK_TRY_ASSIGN(
@@ -125,6 +154,7 @@ Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const s
       intake_->finished(part.unit);
       return Status();
     }
+    if (device_sums_) return device_refused(device_sums_->status());
     if (taken == GradientIntake::Taken::completes) completed_.push_back(part.unit);
     // Within a pass the plan does not expect it yet.
     return has_acquired_ ? Status() : hand_over_completed();
@@ -145,13 +175,33 @@ Status Engine::expect_backward(const GradientPart& part) const {
 }
 
 Status Engine::hand_over_completed() {
+  GradientIntake& intake = lowered_intake_ ? *lowered_intake_ : *intake_;
   for (uint32_t unit : std::exchange(completed_, {})) {
     PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-      intake_->finish(unit, {}, tile.first_element, tile.elements, place, squares);
+      intake.finish(unit, {}, tile.first_element, tile.elements, place, squares);
     }));
-    intake_->finished(unit);
+    intake.finished(unit);
   }
   return Status();
+}
+
+Status Engine::take_in(const LoweredSum& lowered) {
+  const Move& move = plan_->moves[lowered.ticket.move];
+  const uint64_t elements = options_.request.workload.units[move.unit].elements;
+  const Dtype dtype =
+      lowered.values.size() == elements * sizeof(float) ? Dtype::fp32 : options_.request.workload.form.gradient;
+  // Of a unit that was declared absent, nobody wants it.
+  const bool is_wanted = !lowered_intake_->complete(move.unit);
+  const uint32_t left_out = plan_->micro_batches - begin_.micro_batches;
+  const uint32_t micro_batch = is_vertical(*plan_) ? 0 : move.micro_batch - left_out;
+  if (is_wanted) {
+    const Result<GradientIntake::Taken> taken =
+        lowered_intake_->take({move.unit, move.use, micro_batch, 0}, {dtype, lowered.values});
+    CHECK(taken.ok(), "what the device has lowered: ", taken.status().message());
+    if (*taken == GradientIntake::Taken::completes) completed_.push_back(move.unit);
+  }
+  thread_->mailbox().post([this, ticket = lowered.ticket] { core_->executor().end_lowering(ticket); });
+  return hand_over_completed();
 }
 
 // Places are asked for together, as far as they are free: each question is two switches of threads.
@@ -244,6 +294,7 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   if (!shape.trainable) return refuse(shape.name + " is frozen");
   if (std::string why = intake_->why_not_absent(unit); !why.empty()) return refuse(shape.name + why);
   intake_->give_up(unit);
+  if (lowered_intake_) lowered_intake_->give_up(unit);
   if (absent == Absent::zero) {
     return as_intake([&] {
       return hand_over(unit, [](const Tile& tile, std::byte* place, std::span<double> squares) {

@@ -43,6 +43,22 @@ Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
   return status;
 }
 
+template <typename Function>
+Status Engine::wait_taking_in(std::function<bool(EngineCore&)> ready, Function then) {
+  while (true) {
+    std::optional<LoweredSum> lowered;
+    PENSTOCK_TRY(wait_for([&](EngineCore& core) { return ready(core) || core.executor().has_lowered(); },
+                          [&](EngineCore& core) {
+                            if (ready(core)) return then(core);
+                            lowered = core.executor().take_lowered();
+                            return Status();
+                          }));
+    if (!lowered) return Status();
+    left_ = Clock::now();  // what has passed is booked
+    PENSTOCK_TRY(as_intake([&] { return take_in(*lowered); }));
+  }
+}
+
 // What does not wait for a lane is booked as intake.
 template <typename Function>
 Status Engine::as_intake(Function work) {

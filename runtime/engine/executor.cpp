@@ -19,16 +19,17 @@ Executor::Executor(Parts parts)
       run_(parts.plan, [this](Ticket taker) { released(taker); }),
       accounted_(std::chrono::steady_clock::now()) {
   for (const Compute& compute : parts.plan.computes) computes_[compute.move] = &compute;
+  note_sources_of_lowering();
 }
 
 Executor::~Executor() {
   // Leases and files must outlive the requests that hold them. What the trainer has, it has given up.
-  in_flight_ -= granted_.size();
+  in_flight_ -= granted_.size() + lowered_.size() + lowered_taken_;
   while (in_flight_ > 0) turn(std::chrono::milliseconds(100));
 }
 
 void Executor::turn(std::chrono::milliseconds timeout) {
-  size_t events = parts_.mailbox.run_all() + parts_.io.poll();
+  size_t events = parts_.mailbox.run_all() + parts_.io.poll() + poll_device();
   issue();
   for (Ticket ticket : std::exchange(held_back_, {})) begin_write(ticket, parts_.plan.moves[ticket.move]);
   // Hands over what was issued. What has ended by now, and who was answered, may let more be issued: no sleep before.
@@ -37,14 +38,15 @@ void Executor::turn(std::chrono::milliseconds timeout) {
   account();
 }
 
-// Messages always wake; the drives only when they are about to need more.
+// Messages and the device always wake; the drives only when they are about to need more.
 void Executor::sleep(std::chrono::milliseconds timeout) {
-  std::array<pollfd, 2> sources{pollfd{parts_.mailbox.descriptor(), POLLIN, 0},
+  const int device = parts_.device != nullptr ? parts_.device->device().completion_fd() : -1;  // poll() passes over it
+  std::array<pollfd, 3> sources{pollfd{parts_.mailbox.descriptor(), POLLIN, 0}, pollfd{device, POLLIN, 0},
                                 pollfd{parts_.io_descriptor, POLLIN, 0}};
   const std::chrono::nanoseconds away = parts_.io.poll_pause();
   if (away >= kAwayLeast) {
     const timespec until{0, away.count()};
-    ::ppoll(sources.data(), 1, &until, nullptr);
+    ::ppoll(sources.data(), sources.size() - 1, &until, nullptr);
   } else {
     ::poll(sources.data(), sources.size(), static_cast<int>(timeout.count()));
   }
@@ -115,10 +117,12 @@ void Executor::give_verdict(Verdict verdict, double clip_factor, RootPayload pay
   run_.give_verdict(round(), verdict);
 }
 
-void Executor::abandon() {
+void Executor::abandon(const Event& done) {
   parts_.store.discard();
+  rounds_.rbegin()->second.abandoned = true;
   run_.abandon(round());
-  while (!granted_.empty()) end_compute(granted_.begin()->first.second);
+  while (!granted_.empty()) end_compute(granted_.begin()->first.second, done);
+  for (const LoweredSum& lowered : std::exchange(lowered_, {})) ended(lowered.ticket, Status());
 }
 
 // -- moves ------------------------------------------------------------------------------------------------------------
@@ -145,9 +149,13 @@ void Executor::begin_move(Ticket ticket) {
   switch (move.kind) {
     case MoveKind::fetch_weight:
       return begin_fetch(ticket, move);
+    case MoveKind::lift_weight:
+      return begin_lift(ticket, move);
     case MoveKind::forward:
     case MoveKind::backward:
       return begin_compute(ticket);
+    case MoveKind::lower_gradient:
+      return begin_lower(ticket, move);
     case MoveKind::read_state:
     case MoveKind::reread_state:
       return begin_read(ticket, move);

@@ -6,6 +6,9 @@
 // speculative and the gradients struck, once more. Of a unit's weights: begin_fetch, then the computes that use them,
 // each granted to the trainer and ended by it. Every one of them carries leases on the bytes that it touches.
 //
+// Where a device computes, weights are lifted there and gradients lowered (executor_device.cpp). Such a move is put on
+// its stream behind the events of those before it, and those that follow it on streams need not wait for its end.
+//
 // The first failure is kept in status(): no further move begins, what is under way ends, every wait is answered with
 // it. What the store then holds is SlotTable's promise.
 //
@@ -13,15 +16,18 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "aio/store/tile_store.h"
 #include "cpu_optim/update_workers.h"
+#include "runtime/engine/device_memory.h"
 #include "runtime/engine/host_memory.h"
 #include "runtime/engine/mailbox.h"
 #include "runtime/engine/moved.h"
@@ -47,6 +53,7 @@ class Executor {
     const Plan& plan;
     const StateForm& form;
     HostMemory& memory;
+    DeviceMemory* device;  // none: it computes in place
     aio::TileStore& store;
     SpillFiles& spill;
     IoEngine& io;
@@ -70,11 +77,20 @@ class Executor {
   // Calls `then` once `ready` holds, or with the failure.
   void when(std::function<bool()> ready, std::function<void(Status)> then);
 
-  // A compute move that may begin: its weights are where they are used. It is the trainer's until end_compute().
+  // A compute move that may begin: its weights are where they are used, or on a device will be with the events of its
+  // grant. It is the trainer's until end_compute().
   bool is_granted(MoveId compute) const { return granted_.contains({round(), compute}); }
   // By the use's units.
   std::vector<std::span<std::byte>> weights_of(const Compute& compute) const;
-  void end_compute(MoveId compute);
+  // What the trainer's stream must wait for before it touches them, or any place that the plan gave the pass.
+  const std::vector<Event>& events_before(MoveId compute) const { return granted_.at({round(), compute}).before; }
+  // `done`: when the trainer's stream will have ended it; an empty one has been reached.
+  void end_compute(MoveId compute, const Event& done);
+
+  // Sums of gradients that the device has lowered, in the order of their ends. Whoever takes one ends it.
+  bool has_lowered() const { return !lowered_.empty(); }
+  std::optional<LoweredSum> take_lowered();
+  void end_lowering(PlanRun::Ticket ticket);
 
   // Where the tile's gradient goes; nothing while there is no place. It comes back with gradient_complete().
   std::optional<Lease> try_take_gradient(TileId tile);
@@ -89,7 +105,8 @@ class Executor {
 
   // The norm is known: `clip_factor` of a strike. `payload` goes into the step's root.
   void give_verdict(Verdict verdict, double clip_factor, RootPayload payload);
-  void abandon();
+  // `done`: when the trainer's stream will have ended what it was granted.
+  void abandon(const Event& done);
   // What rests in host memory is what the store has.
   void forget_unwritten() { unwritten_.clear(); }
   // The first failure stays.
@@ -124,12 +141,14 @@ class Executor {
     std::optional<Verdict> verdict;
     std::vector<UnitNumbers> struck;  // setup.numbers with the clip factor, after a strike
     RootPayload payload;              // as it was when the step ended
+    bool abandoned = false;
 
     const UnitNumbers& numbers(uint32_t unit) const { return struck.empty() ? setup.numbers[unit] : struck[unit]; }
   };
-  // A compute move that the trainer has: leases on its weights.
+  // A compute move that the trainer has: leases on its weights, or on a device the events that these wait for.
   struct Grant {
     std::vector<Lease> weights;
+    std::vector<Event> before;
   };
   struct Waiter {
     std::function<bool()> ready;
@@ -164,6 +183,19 @@ class Executor {
   void begin_fetch(Ticket ticket, const Move& move);
   void begin_compute(Ticket ticket);
 
+  // executor_device.cpp: moves on streams.
+  void begin_lift(Ticket ticket, const Move& move);
+  void begin_lower(Ticket ticket, const Move& move);
+  void lowering_arrived(Ticket ticket, Lease arrived);
+  // Copies whole places, behind what the move is behind. `then` gets the target's lease.
+  void put_copy(Ticket ticket, Lease source, Lease target, std::function<void(Ticket, Lease)> then);
+  // Those of the moves before it that are on their streams, seen through releases and moves that were skipped.
+  std::vector<Event> events_before(Ticket ticket) const;
+  void collect_events(MoveKey of, std::set<MoveKey>& seen, std::vector<Event>& events) const;
+  void note_sources_of_lowering();
+  size_t poll_device();
+  void stream_ended(Ticket ticket, const Status& status);
+
   uint64_t round() const { return rounds_.rbegin()->first; }
   uint64_t deadline(Ticket ticket) const { return ticket.step * parts_.plan.moves.size() + ticket.move; }
 
@@ -185,6 +217,11 @@ class Executor {
   std::map<MoveKey, Lease> placed_;  // units in the places that the plan gave them, until their release
   std::map<MoveKey, Grant> granted_;
   std::map<MoveId, const Compute*> computes_;
+  std::map<MoveId, uint64_t> lowered_from_;  // by move: where in Area::device_gradients
+  std::map<MoveKey, Event> on_stream_;       // moves that have not ended, and when they will have
+  std::vector<Ticket> marked_;               // of them, the computes: their ends are looked for
+  std::deque<LoweredSum> lowered_;
+  size_t lowered_taken_ = 0;
   std::list<Waiter> waiters_;
   std::vector<Ticket> held_back_;  // writes that the store does not let begin yet
   std::map<MoveKey, Lane> under_way_;

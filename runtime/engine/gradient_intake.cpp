@@ -19,6 +19,14 @@ GradientIntake::GradientIntake(const Workload& workload, const SumLayout& layout
   }
 }
 
+GradientIntake::GradientIntake(const Workload& workload, Adder& adder, cpu_optim::UpdateWorkers& workers)
+    : workload_(workload), workers_(workers), adder_(&adder), units_(workload.units.size()) {
+  for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+    units_[unit].uses = uses_of(workload, unit);
+    units_[unit].of_use.resize(units_[unit].uses.size());
+  }
+}
+
 void GradientIntake::begin(uint32_t micro_batches) {
   micro_batches_ = micro_batches;
   summing_.clear();
@@ -67,7 +75,7 @@ Status GradientIntake::check(const Part& part, const Values& values, uint64_t co
       return refuse(text("parameter ", parameter.name, " was declared absent"));
     }
   }
-  if (count != unit.elements && use.sum == nullptr) {
+  if (count != unit.elements && use.sum == nullptr && adder_ == nullptr) {
     return refuse(text(count, " elements, ", unit.elements, " expected: parts are added up, and no sum is planned"));
   }
   return Status();
@@ -105,7 +113,7 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
     return Taken::completes_with;
   }
   const auto [place, is_free] = summing_.insert({use.sum, part.unit});
-  if (!is_free && place->second != part.unit) {
+  if (adder_ == nullptr && !is_free && place->second != part.unit) {
     return Status(Code::kDoesNotFit,
                   text("gradient: unit ", part.unit,
                        ": no memory to add up in: what is planned for it is still used for "
@@ -164,20 +172,24 @@ std::vector<uint32_t> GradientIntake::end_pass(uint32_t use, uint32_t micro_batc
     const auto number = std::find(unit.uses.begin(), unit.uses.end(), use) - unit.uses.begin();
     UseState& of_use = unit.of_use[static_cast<size_t>(number)];
     if (of_use.next_micro_batch != micro_batch) continue;  // has all
-    if (micro_batch == 0 && of_use.given.empty()) {
-      std::fill_n(of_use.sum, workload_.units[index].elements, 0.0f);
-    }
+    if (starts_sum(micro_batch) && of_use.given.empty()) zero(index, of_use);
     if (end_micro_batch(unit, of_use)) complete.push_back(index);
   }
   return complete;
 }
 
+void GradientIntake::zero(uint32_t unit, UseState& use) {
+  if (adder_ != nullptr) return adder_->zero(unit);
+  std::fill_n(use.sum, workload_.units[unit].elements, 0.0f);
+}
+
 void GradientIntake::add(const Part& part, const Values& values, UseState& use, uint64_t count) {
   const uint64_t size = bytes_of(values.dtype);
   // What no parameter names is never handed over in parts, and counts as zero.
-  if (part.micro_batch == 0 && use.given.empty() && count != workload_.units[part.unit].elements) {
-    std::fill_n(use.sum, workload_.units[part.unit].elements, 0.0f);
+  if (starts_sum(part.micro_batch) && use.given.empty() && count != workload_.units[part.unit].elements) {
+    zero(part.unit, use);
   }
+  if (adder_ != nullptr) return adder_->add(part, values, count);
   workers_.for_pieces(count, kBlockElements, [&](uint64_t begin, uint64_t end) {
     const std::byte* source = values.bytes.data() + begin * size;
     float* target = use.sum + part.first_element + begin;

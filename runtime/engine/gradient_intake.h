@@ -24,9 +24,12 @@ namespace penstock::engine {
 
 class GradientIntake {
  public:
+  class Adder;
   // All that is named outlives it; `sums` is the memory that `layout` is of.
   GradientIntake(const Workload& workload, const SumLayout& layout, std::span<std::byte> sums,
                  cpu_optim::UpdateWorkers& workers);
+  // Adds up by `adder`, on a device; nothing is finished here then.
+  GradientIntake(const Workload& workload, Adder& adder, cpu_optim::UpdateWorkers& workers);
 
   void begin(uint32_t micro_batches);
 
@@ -39,6 +42,17 @@ class GradientIntake {
   struct Values {
     Dtype dtype = Dtype::fp32;
     std::span<const std::byte> bytes;
+  };
+
+  // Where contributions are added up, if not in host memory.
+  class Adder {
+   public:
+    virtual ~Adder() = default;
+    // Whether the sum begins with this micro-batch: what was in its place is of another.
+    virtual bool starts_sum(uint32_t micro_batch) const = 0;
+    // Of the use that is computed.
+    virtual void zero(uint32_t unit) = 0;
+    virtual void add(const Part& part, const Values& values, uint64_t count) = 0;
   };
 
   // Takes the next contribution to a unit, or a part of it. Refuses what comes twice, micro-batches of a use out of
@@ -87,6 +101,10 @@ class GradientIntake {
   };
 
   Status check(const Part& part, const Values& values, uint64_t count) const;
+  bool starts_sum(uint32_t micro_batch) const {
+    return adder_ != nullptr ? adder_->starts_sum(micro_batch) : micro_batch == 0;
+  }
+  void zero(uint32_t unit, UseState& use);
   void add(const Part& part, const Values& values, UseState& use, uint64_t count);
   bool has_all_values(uint32_t unit, const UseState& use) const;
   // Whether this ends the unit's gradient.
@@ -95,6 +113,7 @@ class GradientIntake {
   const Workload& workload_;
   const cpu_optim::GradientKernels kernels_;
   cpu_optim::UpdateWorkers& workers_;
+  Adder* const adder_ = nullptr;
   std::vector<UnitState> units_;
   std::map<const float*, uint32_t> summing_;  // the unit that is added up in a place
   uint32_t micro_batches_ = 1;

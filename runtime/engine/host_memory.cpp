@@ -28,6 +28,7 @@ void HostMemory::cut() {
   gradients_ = pool(Region::gradients, plan_.tiles.gradient_bytes_max());
   returned_ = pool(Region::returned, plan_.tiles.gradient_bytes_max());
   units_ = area(Region::units, "units under way");
+  lowered_ = area(Region::lowered_gradients, "lowered gradients");
   weights_ = area(Region::resting_weights, "resting weights");
   states_ = area(Region::resting_states, "resting states");
   sums_ = run(Region::sums);

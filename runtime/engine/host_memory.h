@@ -25,6 +25,8 @@ class HostMemory {
   BufferPool& returned() { return *returned_; }
   // Places in it are those of moves that fill Area::host_units.
   BufferArea& units() { return *units_; }
+  // Places in it are those of moves that fill Area::lowered_gradients.
+  BufferArea& lowered() { return *lowered_; }
   // The trainer's side adds gradients up there; see SumLayout.
   std::span<std::byte> sums() const { return sums_; }
 
@@ -39,6 +41,10 @@ class HostMemory {
   Lease share_unit(uint32_t unit);
 
   std::span<std::byte> bytes() const { return arena_->bytes(); }
+  // What a device copies from and to.
+  std::vector<std::span<std::byte>> copied() const {
+    return {units_->memory(), lowered_->memory(), weights_->memory()};
+  }
   std::string description() const { return arena_->description(); }
 
  private:
@@ -51,7 +57,7 @@ class HostMemory {
   const Plan& plan_;
   std::unique_ptr<aio::HostArena> arena_;
   std::unique_ptr<BufferPool> windows_, gradients_, returned_;
-  std::unique_ptr<BufferArea> units_, weights_, states_;
+  std::unique_ptr<BufferArea> units_, lowered_, weights_, states_;
   std::span<std::byte> sums_;
   std::vector<uint64_t> weight_offsets_, state_offsets_;  // by tile
 };

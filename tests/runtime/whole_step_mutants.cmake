@@ -37,3 +37,33 @@ penstock_mutant(whole_step skip_leaves_a_changed_weight TakeBackTheWeights tieri
 penstock_mutant(whole_step postponed_update_forgotten LeaveTheBits tiering/plan/step_speculation.cpp
   "return fate.postponed || (fate.speculated"
   "return (fate.speculated")
+
+# On a device.
+
+penstock_mutant(whole_step acquired_before_its_copy OnADevice runtime/engine/engine_pass.cpp
+  "for (const Event& event : before) PENSTOCK_TRY("
+  "for (const Event& event : std::vector<Event>()) PENSTOCK_TRY(")
+
+penstock_mutant(whole_step released_before_its_last_reader OnADevice runtime/engine/executor_device.cpp
+  "const bool orders_nothing = move.kind == MoveKind::release || "
+  "const bool orders_nothing = ")
+
+penstock_mutant(whole_step copied_behind_nothing OnADevice runtime/engine/executor_device.cpp
+  "std::move(target), events_before(ticket));"
+  "std::move(target), {});")
+
+penstock_mutant(whole_step left_out_passes_order_nothing OnADevice runtime/engine/executor_device.cpp
+  " || run_.is_skipped({step, id});"
+  ";")
+
+penstock_mutant(whole_step sum_overwritten_while_it_is_lowered OnADevice tiering/plan/plan_pass.cpp
+  "std::exchange(lowered_now_, {}))"
+  "{})")
+
+penstock_mutant(whole_step gradient_taken_before_it_is_made OnADevice runtime/engine/device_sums.cpp
+  "order(source_, stream_);"
+  "")
+
+penstock_mutant(whole_step device_sum_never_begins_anew OnADevice runtime/engine/device_sums.cpp
+  "return micro_batch == 0 || !is_vertical(plan_);"
+  "return micro_batch == 0;")

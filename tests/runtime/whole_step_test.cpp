@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "tests/support/capricious_device.h"
 #include "tests/support/training_world.h"
 
 namespace penstock::engine {
@@ -11,10 +12,12 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
+enum class Where { in_place, on_device };
+
 // Draws one model, budget and course of training.
 class Course {
  public:
-  explicit Course(uint64_t seed)
+  explicit Course(uint64_t seed, Where where = Where::in_place)
       : random_(seed), world_(seed, 1 + static_cast<uint32_t>(up_to(1)), {70'000, 65'536, 131'073, 40'000, 20'000}) {
     PlanRequest& request = world_.options.request;
     request.workload.micro_batches = 1 + static_cast<uint32_t>(up_to(3));
@@ -37,6 +40,7 @@ class Course {
     world_.settings.loss_scale = up_to(1) ? 1 : 1024;
     manner_.by_parameter = up_to(1);
     manner_.leaves_zeros = up_to(1);
+    if (where == Where::on_device) compute_on_device(seed);
   }
 
   void run(uint64_t steps) {
@@ -50,7 +54,9 @@ class Course {
       const bool skips = world_.options.request.workload.clipping.skips_overflow && up_to(4) == 0;
       // Some are known to overflow with the first gradients, some only with the last, when much has been updated.
       world_.overflowing_unit.reset();
-      const bool late = skips && up_to(1);
+      const bool may_be_late =
+          world_.options.request.workload.units[0].parameters.size() != 1;  // that has none in use 0
+      const bool late = skips && may_be_late && up_to(1);
       if (late) world_.overflowing_unit = 0;
       const float usual = up_to(1) ? 1e-3f : 2.0f;
       const float size = (skips && !late ? kNan : usual) * static_cast<float>(world_.settings.loss_scale);
@@ -71,7 +77,8 @@ class Course {
   std::string words() const {
     const PlanRequest& request = world_.options.request;
     const PlanChoices& choices = request.choices;
-    return text(request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
+    return text(streams_[0] ? "on a device, " : "", streams_[1] ? "gradients from another stream, " : "",
+                request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
                 " units, ", request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
                 ", weights ", static_cast<int>(choices.weights), ", state in host ",
                 choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
@@ -86,6 +93,18 @@ class Course {
  private:
   uint64_t up_to(uint64_t n) { return random_() % (n + 1); }
 
+  void compute_on_device(uint64_t seed) {
+    MachineProfile& machine = world_.options.request.machine;
+    machine.devices = 1;
+    machine.host_to_device_gbps = machine.device_to_host_gbps = 25;
+    world_.options.request.budgets.device_bytes = 64 * kMiB;
+    world_.options.device = [seed](uint64_t arena_bytes) { return test::open_capricious_device(seed, arena_bytes); };
+    world_.computing = work_stream(streams_[0] = std::make_unique<test::CapriciousStream>(seed));
+    if (up_to(1)) world_.giving = work_stream(streams_[1] = std::make_unique<test::CapriciousStream>(seed + 1));
+  }
+  static WorkStream work_stream(const std::unique_ptr<test::CapriciousStream>& stream) {
+    return {stream->handle(), [on = stream.get()](std::function<void()> work) { on->put(std::move(work)); }};
+  }
   void open() {
     Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -124,15 +143,17 @@ class Course {
   TrainingWorld world_;
   TrainingWorld::Manner manner_;
   std::unique_ptr<Engine> engine_;
+  // End first: what is on them reads the engine's memory.
+  std::array<std::unique_ptr<test::CapriciousStream>, 2> streams_;
 };
 
-TEST(WholeSteps, LeaveTheBitsOfAPlainLoop) {
+void leave_the_bits_of_a_plain_loop(Where where) {
   int struck = 0, skipped = 0, discarded = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
-    Course course(seed);
+    Course course(seed, where);
     SCOPED_TRACE(text("seed ", seed, ": ", course.words()));
     course.run(5);
-    if (HasFatalFailure() || HasNonfatalFailure()) return;
+    if (testing::Test::HasFailure()) return;
     struck += course.struck;
     skipped += course.skipped;
     discarded += course.discarded;
@@ -140,6 +161,58 @@ TEST(WholeSteps, LeaveTheBitsOfAPlainLoop) {
   EXPECT_GT(struck, 20);
   EXPECT_GT(skipped, 5);
   EXPECT_GT(discarded, 5);
+}
+
+TEST(WholeSteps, LeaveTheBitsOfAPlainLoop) { leave_the_bits_of_a_plain_loop(Where::in_place); }
+
+TEST(WholeSteps, LeaveTheBitsOfAPlainLoopOnADevice) { leave_the_bits_of_a_plain_loop(Where::on_device); }
+
+// Copies wait until the test lets them go.
+class GatedBackend final : public gpu::HostBackend {
+ public:
+  using HostBackend::HostBackend;
+
+  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, gpu::Direction direction,
+              Stream stream) override {
+    PENSTOCK_TRY(call([](void* gate) { static_cast<std::atomic<bool>*>(gate)->wait(false); }, &open, stream));
+    return HostBackend::copy(target, source, bytes, direction, stream);
+  }
+
+  std::atomic<bool> open = false;
+};
+
+TEST(WholeSteps, LetTheTrainerRunAheadOfTheDevice) {
+  TrainingWorld world(7, 1, {5000, 6000});
+  world.set_uses({{0}, {1}});
+  PlanRequest& request = world.options.request;
+  request.machine.devices = 1;
+  request.machine.host_to_device_gbps = request.machine.device_to_host_gbps = 25;
+  request.budgets.device_bytes = kMiB;
+  GatedBackend* backend = nullptr;
+  world.options.device = [&](uint64_t arena_bytes) {
+    auto made = std::make_unique<GatedBackend>(gpu::HostDeviceOptions{.arena_bytes = arena_bytes});
+    backend = made.get();
+    return gpu::StreamedDevice::open(std::move(made), arena_bytes);
+  };
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  test::CapriciousStream stream(1);
+  world.computing = {stream.handle(), [&](std::function<void()> work) { stream.put(std::move(work)); }};
+  // Nothing has been copied when the trainer gives the first gradient: it has put three passes on its stream.
+  TrainingWorld::Manner manner;
+  int passes = 0;
+  manner.before_pass = [&](const ComputePass&) {
+    if (++passes < 4) return Status();
+    EXPECT_FALSE(backend->open.exchange(true));
+    backend->open.notify_all();
+    return Status();
+  };
+  const Result<StepReport> report = world.train(**engine, 1, 1, manner);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  world.plain_train(1, 1, 1);
+  EXPECT_EQ(passes, 4);
+  EXPECT_EQ(world.words_different(**engine), 0u);
 }
 
 // Its last gradients overflow when the others have been updated.
@@ -164,7 +237,7 @@ TEST(WholeSteps, TakeBackTheWeightsInHostMemoryThatASkippedStepHadChanged) {
   EXPECT_EQ(world.words_different(**engine), 0u);
 }
 
-TEST(WholeSteps, AreRefusedOnADeviceBeforeAnyBegins) {
+TEST(WholeSteps, AreRefusedWhereTheDeviceOfThePlanIsMissingBeforeAnyBegins) {
   TrainingWorld world(5, 1, {5000, 6000});
   world.set_uses({{0}, {1}});
   ASSERT_TRUE(world.create().ok());
@@ -174,8 +247,7 @@ TEST(WholeSteps, AreRefusedOnADeviceBeforeAnyBegins) {
   world.options.request.budgets.device_bytes = kGiB;
   const Status refused = Engine::open(world.options).status();
   EXPECT_EQ(refused.code(), Code::kUsage);
-  EXPECT_EQ(refused.message(),
-            "engine: the plan has a move of kind lift_weight; steps run on the CPU of one rank only");
+  EXPECT_EQ(refused.message(), "engine: the plan computes on a device, and the engine was given none");
 }
 
 class TrainingVerbs : public testing::Test {

@@ -4,10 +4,20 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
 
 #include "tests/support/engine_world.h"
 
 namespace penstock::engine {
+
+// A stream of a device, and what puts work on it; or the calling thread, which works at once.
+struct WorkStream {
+  Stream stream;
+  std::function<void(std::function<void()>)> put = [](const std::function<void()>& work) { work(); };
+};
 
 class TrainingWorld : public EngineWorld {
  public:
@@ -39,37 +49,61 @@ class TrainingWorld : public EngineWorld {
     std::function<Status(const ComputePass&)> before_pass = [](const ComputePass&) { return Status(); };
   };
 
+  // Passes are computed on the first; gradients are handed over from the second, where there is one.
+  WorkStream computing;
+  std::optional<WorkStream> giving;
+
   // Whose gradients are infinite, where there is one.
   std::optional<uint32_t> overflowing_unit;
 
-  // One step by the engine, of `count` micro-batches. `size` scales the loss.
+  // One step by the engine, of `count` micro-batches. `size` scales the loss. Where a device computes, all that touches
+  // its memory is put on a stream, and the caller runs ahead of it.
   Result<StepReport> train(Engine& engine, uint32_t count, float size, const Manner& manner) {
     const uint64_t number = engine.steps_done() + 1;
     PENSTOCK_TRY(engine.begin({.groups = groups, .micro_batches = count, .loss_scale = settings.loss_scale}));
-    std::vector<std::vector<Hidden>> inputs(uses().size(), std::vector<Hidden>(count));
-    std::vector<Hidden> flowing(count);
+    struct Flow {
+      std::vector<std::vector<Hidden>> inputs;
+      std::vector<Hidden> flowing;
+    };
+    auto flow = std::make_shared<Flow>();
+    flow->inputs.assign(uses().size(), std::vector<Hidden>(count));
+    flow->flowing.resize(count);
     for (const ComputePass& pass : engine.passes()) {
       PENSTOCK_TRY(manner.before_pass(pass));
-      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(pass));
-      Hidden& here = flowing[pass.micro_batch];
-      const bool is_forward = pass.direction == Direction::forward;
-      if (is_forward && pass.use == 0) here = sample(number, pass.micro_batch);
+      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(pass, computing.stream));
       std::vector<const uint16_t*> views;
       for (const UnitWeights& unit : weights) views.push_back(reinterpret_cast<const uint16_t*>(unit.bytes.data()));
-      if (is_forward) {
-        inputs[pass.use][pass.micro_batch] = here;
-        here = forward(pass.use, here, views);
-        const bool is_last = pass.use + 1 == uses().size();
-        if (is_last) here = loss_gradient(here, number, pass.micro_batch, size);
+      if (pass.direction == Direction::forward) {
+        computing.put([this, flow, pass, views, number, size] {
+          Hidden& here = flow->flowing[pass.micro_batch];
+          if (pass.use == 0) here = sample(number, pass.micro_batch);
+          flow->inputs[pass.use][pass.micro_batch] = here;
+          here = forward(pass.use, here, views);
+          const bool is_last = pass.use + 1 == uses().size();
+          if (is_last) here = loss_gradient(here, number, pass.micro_batch, size);
+        });
         PENSTOCK_TRY(engine.release(pass));
         continue;
       }
-      const Hidden output = forward(pass.use, inputs[pass.use][pass.micro_batch], views);
-      std::vector<std::vector<float>> gradients = backward(pass.use, output, here);
-      for (size_t i = 0; i < gradients.size(); ++i) {
-        const uint32_t unit = uses()[pass.use].units[i];
-        if (trainable(unit)) PENSTOCK_TRY(give(engine, pass, unit, gradients[i], manner));
+      auto gradients = std::make_shared<std::vector<std::vector<float>>>();
+      for (uint32_t unit : uses()[pass.use].units) gradients->emplace_back(elements(unit));
+      computing.put([this, flow, pass, views, gradients] {
+        const Hidden output = forward(pass.use, flow->inputs[pass.use][pass.micro_batch], views);
+        std::vector<std::vector<float>> made = backward(pass.use, output, flow->flowing[pass.micro_batch]);
+        for (size_t i = 0; i < made.size(); ++i) std::copy(made[i].begin(), made[i].end(), (*gradients)[i].begin());
+      });
+      if (giving) {
+        auto made = std::make_shared<std::promise<void>>();
+        giving->put([made] { made->get_future().wait(); });
+        computing.put([made] { made->set_value(); });
       }
+      for (size_t i = 0; i < gradients->size(); ++i) {
+        const uint32_t unit = uses()[pass.use].units[i];
+        if (trainable(unit)) PENSTOCK_TRY(give(engine, pass, unit, (*gradients)[i], manner));
+      }
+      (giving ? *giving : computing).put([gradients] {  // a trainer may use that memory again
+        for (std::vector<float>& of_unit : *gradients) std::fill(of_unit.begin(), of_unit.end(), 7e7f);
+      });
       PENSTOCK_TRY(engine.release(pass));
     }
     return engine.step({});
@@ -225,7 +259,7 @@ class TrainingWorld : public EngineWorld {
     auto give_run = [&](uint64_t first, uint64_t count) {
       const std::span<const float> run(values.data() + first, count);
       return engine.gradient({.unit = unit, .micro_batch = pass.micro_batch, .use = pass.use, .first_element = first},
-                             Dtype::fp32, std::as_bytes(run));
+                             Dtype::fp32, std::as_bytes(run), giving ? std::optional(giving->stream) : std::nullopt);
     };
     const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
     if (!manner.by_parameter || parameters.empty()) return give_run(0, values.size());

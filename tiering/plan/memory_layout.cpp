@@ -65,9 +65,9 @@ uint64_t needed_bytes(const std::vector<BudgetLine>& lines, Tier tier) {
 DeviceSumBytes device_sum_bytes(const Workload& workload, uint32_t unit, uint32_t group) {
   const uint64_t elements = workload.units[unit].elements * std::max(1u, workload.ranks);
   const uint64_t rounded = elements * bytes_of(workload.form.gradient);
-  DeviceSumBytes bytes{.sum = round_up(elements * sizeof(float), kSegmentAlignmentBytes)};
+  DeviceSumBytes bytes{.sum = round_up(elements * sizeof(float), kAlignmentBytes)};
   const bool completes = group >= workload.micro_batches && uses_of(workload, unit).size() == 1;
-  if (completes && rounded < elements * sizeof(float)) bytes.rounded = round_up(rounded, kSegmentAlignmentBytes);
+  if (completes && rounded < elements * sizeof(float)) bytes.rounded = round_up(rounded, kAlignmentBytes);
   return bytes;
 }
 

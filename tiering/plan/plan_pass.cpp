@@ -236,7 +236,7 @@ void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb) {
   }
   if (has_device_) {
     Move lower = move_of(MoveKind::lower_gradient, Lane::device_to_host, bytes);
-    lowered_.cut(plan_, lower, round_up(bytes, kSegmentAlignmentBytes));
+    lowered_.cut(plan_, lower, round_up(bytes, kAlignmentBytes));
     here = add(plan_, std::move(lower));
     lowered_now_.push_back(here);
     give_back(lowered_, here, {});
