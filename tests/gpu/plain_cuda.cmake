@@ -20,3 +20,15 @@ set_target_properties(tests_gpu_plain_cuda PROPERTIES ENABLE_EXPORTS ON)
 penstock_compile_soon(tests_gpu_plain_cuda)
 gtest_discover_tests(tests_gpu_plain_cuda TEST_PREFIX "PlainMemory." TEST_FILTER "CudaOnPlainMemory*:CudaDevice*"
                      DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT DEVICE_ELEMENTS=20000)
+
+# Whole steps of the engine over it. The device's own sources come before those of the library.
+add_executable(tests_engine_plain_cuda
+  ${device_sources} gpu/cuda/cuda_backend.cpp tests/gpu/cuda/plain_runtime.cpp
+  tests/gpu/cuda/whole_step_on_cuda_test.cpp)
+target_include_directories(tests_engine_plain_cuda PRIVATE ${PROJECT_SOURCE_DIR})
+target_include_directories(tests_engine_plain_cuda SYSTEM PRIVATE ${PENSTOCK_CUDA_INCLUDE})
+target_link_libraries(tests_engine_plain_cuda PRIVATE penstock_test_support GTest::gtest GTest::gtest_main)
+set_target_properties(tests_engine_plain_cuda PROPERTIES ENABLE_EXPORTS ON)
+penstock_compile_soon(tests_engine_plain_cuda)
+gtest_discover_tests(tests_engine_plain_cuda TEST_PREFIX "PlainMemory." DISCOVERY_TIMEOUT 120
+                     PROPERTIES TIMEOUT 600)

@@ -1,0 +1,173 @@
+// Courses of whole training steps: a model, budgets, and what happens in each step, drawn by a seed; in place or on a
+// device. They leave the bits of a plain loop.
+#pragma once
+
+#include <random>
+
+#include "tests/support/training_world.h"
+
+namespace penstock::engine {
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// A trainer's stream; ends when what is on it has.
+class TrainerStream {
+ public:
+  virtual ~TrainerStream() = default;
+  virtual WorkStream work() = 0;
+};
+
+// Where the courses compute, if not in place.
+struct CourseDevice {
+  std::function<Result<std::unique_ptr<Device>>(uint64_t seed, uint64_t arena_bytes)> open;
+  std::function<std::unique_ptr<TrainerStream>(uint64_t seed)> make_stream;
+};
+
+// Draws one model, budget and course of training.
+class Course {
+ public:
+  explicit Course(uint64_t seed, const CourseDevice* device = nullptr)
+      : random_(seed), world_(seed, 1 + static_cast<uint32_t>(up_to(1)), {70'000, 65'536, 131'073, 40'000, 20'000}) {
+    PlanRequest& request = world_.options.request;
+    request.workload.micro_batches = 1 + static_cast<uint32_t>(up_to(3));
+    std::vector<std::vector<uint32_t>> uses = {{0}, {1}, {2}, {3}, {4}};
+    for (uint64_t again = up_to(2); again > 0; --again) uses.insert(uses.begin() + 2, std::vector<uint32_t>{1});
+    if (up_to(1)) uses.back().push_back(0);  // tied
+    world_.set_uses(uses);
+    if (up_to(2) == 0) request.workload.units[3].trainable = false;
+    request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(request.workload.micro_batches - 1));
+    request.choices.activations = up_to(1) ? ActivationChoice::keep : ActivationChoice::recompute;
+    request.choices.weights = static_cast<WeightRest>(up_to(2));
+    if (up_to(1)) request.choices.host_state_share = static_cast<double>(up_to(2)) / 2;
+    if (up_to(1)) request.choices.retained_host_share = static_cast<double>(up_to(2)) / 2;
+    if (up_to(1)) request.choices.window_tiles = 3 + static_cast<uint32_t>(up_to(3));
+    request.durability = Durability{static_cast<Durability::Kind>(up_to(2)), 2};
+    Clipping& clipping = request.workload.clipping;
+    const double norms[] = {0, 1e-4, 1e3};
+    clipping.norm = world_.settings.clip = norms[up_to(2)];
+    clipping.skips_overflow = world_.settings.skip_overflow = up_to(1);
+    world_.settings.loss_scale = up_to(1) ? 1 : 1024;
+    manner_.by_parameter = up_to(1);
+    manner_.leaves_zeros = up_to(1);
+    if (device != nullptr) compute_on(*device, seed);
+  }
+
+  void run(uint64_t steps) {
+    ASSERT_TRUE(world_.create().ok());
+    open();
+    if (testing::Test::HasFatalFailure()) return;
+    const uint32_t planned = world_.options.request.workload.micro_batches;
+    for (uint64_t step = 1; step <= steps; ++step) {
+      world_.overflowing_unit.reset();
+      if (up_to(3) == 0) discard_within(1 + static_cast<uint32_t>(up_to(planned - 1)));
+      const bool skips = world_.options.request.workload.clipping.skips_overflow && up_to(4) == 0;
+      // Some are known to overflow with the first gradients, some only with the last, when much has been updated.
+      world_.overflowing_unit.reset();
+      const bool may_be_late =
+          world_.options.request.workload.units[0].parameters.size() != 1;  // that has none in use 0
+      const bool late = skips && may_be_late && up_to(1);
+      if (late) world_.overflowing_unit = 0;
+      const float usual = up_to(1) ? 1e-3f : 2.0f;
+      const float size = (skips && !late ? kNan : usual) * static_cast<float>(world_.settings.loss_scale);
+      const uint32_t count = 1 + static_cast<uint32_t>(up_to(planned - 1));
+      Result<StepReport> report = world_.train(*engine_, count, size, manner_);
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      world_.plain_train(engine_->steps_done(), count, size);
+      struck += report->verdict == Verdict::strike;
+      skipped += report->verdict == Verdict::skip;
+      ASSERT_EQ(report->verdict == Verdict::skip, skips);
+      if (up_to(1)) evaluate();
+      if (up_to(3) == 0) reopen();
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_EQ(world_.words_different(*engine_), 0u);
+  }
+
+  std::string words() const {
+    const PlanRequest& request = world_.options.request;
+    const PlanChoices& choices = request.choices;
+    return text(!streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
+                request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
+                " units, ", request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
+                ", weights ", static_cast<int>(choices.weights), ", state in host ",
+                choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
+                ", durable ", text_of(*request.durability), ", clip ", request.workload.clipping.norm,
+                request.workload.clipping.skips_overflow ? ", skipping" : "",
+                manner_.by_parameter ? ", gradients by parameter" : "", manner_.leaves_zeros ? ", zeros left out" : "",
+                request.workload.units[3].trainable ? "" : ", a frozen unit");
+  }
+
+  int struck = 0, skipped = 0, discarded = 0;
+
+ private:
+  uint64_t up_to(uint64_t n) { return random_() % (n + 1); }
+
+  void compute_on(const CourseDevice& device, uint64_t seed) {
+    MachineProfile& machine = world_.options.request.machine;
+    machine.devices = 1;
+    machine.host_to_device_gbps = machine.device_to_host_gbps = 25;
+    world_.options.request.budgets.device_bytes = 64 * kMiB;
+    world_.options.device = [open = device.open, seed](uint64_t arena_bytes) { return open(seed, arena_bytes); };
+    streams_.push_back(device.make_stream(seed));
+    if (up_to(1)) streams_.push_back(device.make_stream(seed + 1));
+    world_.computing = streams_.front()->work();
+    if (streams_.size() > 1) world_.giving = streams_.back()->work();
+  }
+  void open() {
+    Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    engine_ = std::move(*engine);
+  }
+  void evaluate() {
+    const Result<TrainingWorld::Answers> answers = world_.evaluate(*engine_);
+    ASSERT_TRUE(answers.ok()) << answers.status().message();
+    ASSERT_EQ(*answers, world_.plain_evaluate());
+  }
+  void reopen() {
+    ASSERT_TRUE(engine_->settle().ok());
+    engine_.reset();
+    open();
+  }
+  // The trainer fails somewhere in the step.
+  void discard_within(uint32_t count) {
+    if (engine_->plan().durability.kind != Durability::Kind::step && !engine_->plan().clipping) return;
+    TrainingWorld::Manner failing = manner_;
+    uint64_t passes = up_to(12);
+    failing.before_pass = [&](const ComputePass&) {
+      return passes-- == 0 ? Status(Code::kEnvironment, "out of data") : Status();
+    };
+    const Result<StepReport> report = world_.train(*engine_, count, 1, failing);
+    if (report.ok()) {
+      world_.plain_train(engine_->steps_done(), count, 1);
+      return;
+    }
+    ASSERT_EQ(report.status().message(), "out of data");
+    const Status discarded_well = engine_->discard();
+    ASSERT_TRUE(discarded_well.ok()) << discarded_well.message();
+    ++discarded;
+  }
+
+  std::mt19937_64 random_;
+  TrainingWorld world_;
+  TrainingWorld::Manner manner_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<TrainerStream>> streams_;  // end first: what is on them reads the engine's memory
+};
+
+inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr) {
+  int struck = 0, skipped = 0, discarded = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Course course(seed, device);
+    SCOPED_TRACE(text("seed ", seed, ": ", course.words()));
+    course.run(5);
+    if (testing::Test::HasFailure()) return;
+    struck += course.struck;
+    skipped += course.skipped;
+    discarded += course.discarded;
+  }
+  EXPECT_GT(struck, 20);
+  EXPECT_GT(skipped, 5);
+  EXPECT_GT(discarded, 5);
+}
+
+}  // namespace penstock::engine
