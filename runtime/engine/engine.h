@@ -63,6 +63,7 @@ struct EngineOptions {
   uint64_t seed = 0;            // of stochastic rounding
   uint32_t update_threads = 0;  // 0: as many as there are processors
   std::string config_hash;      // a store written under another one is refused; empty: not compared
+  std::string initial_state;    // of create(): what restored_state() is before the first step
   // Where opening must read a whole store because a root of it is in doubt. Decision thread.
   aio::ScrubProgress verifying;
   // Called when a root is durable: from now on a crash leaves this step or a later one. On the decision thread, so it
@@ -152,7 +153,7 @@ class Engine {
   const std::string& store_id() const { return store_id_; }
   // With one slot a tile, a crash within a step loses the store.
   bool survives_crashes() const { return slots_ > 1; }
-  // What the trainer gave with the step that the store was opened at; empty before the first.
+  // What the trainer gave with the step that the store was opened at; before the first, with create().
   const std::string& restored_state() const { return restored_; }
   const Plan& plan() const { return *plan_; }
   // 0 if the machine profile has no drive rates to predict from.

@@ -76,6 +76,7 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   create.existing = existing;
   create.state_capacity = state_capacity_of(workload);
   create.payload.config_hash = options.config_hash;
+  create.payload.trainer_state = options.initial_state;
   create.checksum = cpu_optim::checksum_function();
   create.memory = arena->bytes();
   create.rates = request.machine.step_rates(drives.folders.size());

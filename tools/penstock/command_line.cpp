@@ -17,6 +17,7 @@ std::vector<std::string> words_of(const std::string& name) {
 
 const char* group_summary(const std::string& group) {
   if (group == "nvme") return "Measure drives as training uses them";
+  if (group == "config") return "Look at training files";
   if (group == "checkpoint") return "Look after the state on the drives";
   return "";
 }

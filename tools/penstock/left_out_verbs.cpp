@@ -17,6 +17,8 @@ Verb left_out(const std::string& name) {
 
 }  // namespace
 
+Verb config_check_verb() { return left_out("config check"); }
+Verb config_keys_verb() { return left_out("config keys"); }
 Verb train_verb() { return left_out("train"); }
 Verb update_verb() { return left_out("update"); }
 Verb verify_verb() { return left_out("verify"); }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "tools/penstock/quantity.h"
 #include "tools/system/words.h"
@@ -33,19 +34,6 @@ Result<double> parse_share(std::string_view written) {
   return share;
 }
 
-Result<std::optional<Durability>> parse_durability(std::string_view written) {
-  using Kind = Durability::Kind;
-  constexpr std::string_view kEvery = "every:";
-  if (written == "auto") return std::optional<Durability>();
-  if (written == "step") return std::optional<Durability>({Kind::step, 1});
-  if (written == "exit") return std::optional<Durability>({Kind::exit, 1});
-  if (written.starts_with(kEvery)) {
-    PENSTOCK_TRY_ASSIGN(steps, parse_count(written.substr(kEvery.size())));
-    if (steps > 0 && steps <= UINT32_MAX) return std::optional<Durability>({Kind::every, static_cast<uint32_t>(steps)});
-  }
-  return Status(Code::kUsage, penstock::text("'", written, "': is not known"), "step, every:N, exit or auto");
-}
-
 // Parses each of the words between commas.
 template <typename T>
 auto list_of(Result<T> (*parse)(std::string_view)) {
@@ -66,6 +54,26 @@ std::string shown(const std::vector<T>& values, Show show) {
   std::vector<std::string> words;
   for (const T& value : values) words.push_back(show(value));
   return joined(words, ",");
+}
+
+Result<double> parse_number(std::string_view written) {
+  double value = -1;
+  const auto [rest, error] = std::from_chars(written.data(), written.data() + written.size(), value);
+  if (error != std::errc() || rest != written.data() + written.size() || !(value >= 0 && std::isfinite(value))) {
+    return Status(Code::kUsage, penstock::text("number: '", written, "': is not a number of at least 0"),
+                  "write 0.1 or 3e-4");
+  }
+  return value;
+}
+
+Result<std::string> as_written(const std::string& written) { return written; }
+
+auto one_of(const std::vector<std::string>& choices) {
+  return [choices](const std::string& written) -> Result<std::string> {
+    if (std::find(choices.begin(), choices.end(), written) != choices.end()) return written;
+    return Status(Code::kUsage, penstock::text("choice: '", written, "': is not known"),
+                  "one of " + joined(choices, ", "));
+  };
 }
 
 std::string share_text(double share) { return penstock::text(share); }
@@ -131,14 +139,7 @@ void Options::share_list(const std::string& name, std::vector<double>& into, con
 
 void Options::choice(const std::string& name, std::string& into, const std::vector<std::string>& choices,
                      const std::string& help) {
-  auto one_of = [choices](const std::string& written) -> Result<std::string> {
-    for (const std::string& choice : choices) {
-      if (choice == written) return written;
-    }
-    return Status(Code::kUsage, penstock::text("choice: '", written, "': is not known"),
-                  "one of " + joined(choices, ", "));
-  };
-  add_parsed(app_, name, into, help, one_of)->type_name(joined(choices, "|"))->default_str(into);
+  add_parsed(app_, name, into, help, one_of(choices))->type_name(joined(choices, "|"))->default_str(into);
 }
 
 void Options::durability(const std::string& name, std::optional<Durability>& into) {
@@ -148,6 +149,45 @@ void Options::durability(const std::string& name, std::optional<Durability>& int
   add_parsed(app_, name, into, help, parse_durability)->type_name("WHEN")->default_str(into ? text_of(*into) : "auto");
 }
 
+void Options::number(const std::string& name, std::optional<double>& into, const std::string& help) {
+  add_parsed(app_, name, into, help, parse_number)->type_name("N");
+}
+
+void Options::text(const std::string& name, std::optional<std::string>& into, const std::string& value_name,
+                   const std::string& help) {
+  add_parsed(app_, name, into, help, as_written)->type_name(value_name);
+}
+
+void Options::file(const std::string& name, std::optional<std::string>& into, const std::string& help) {
+  add_parsed(app_, name, into, help, as_written)->type_name("FILE");
+}
+
+void Options::path(const std::string& name, std::optional<std::string>& into, const std::string& help) {
+  add_parsed(app_, name, into, help, as_written)->type_name("PATH");
+}
+
+void Options::count(const std::string& name, std::optional<uint64_t>& into, const std::string& help) {
+  add_parsed(app_, name, into, help, parse_count)->type_name("N");
+}
+
+void Options::choice(const std::string& name, std::optional<std::string>& into, const std::vector<std::string>& choices,
+                     const std::string& help) {
+  add_parsed(app_, name, into, help, one_of(choices))->type_name(joined(choices, "|"));
+}
+
 void Options::anything() { app_.allow_extras(); }
+
+Result<std::optional<Durability>> parse_durability(std::string_view written) {
+  using Kind = Durability::Kind;
+  constexpr std::string_view kEvery = "every:";
+  if (written == "auto") return std::optional<Durability>();
+  if (written == "step") return std::optional<Durability>({Kind::step, 1});
+  if (written == "exit") return std::optional<Durability>({Kind::exit, 1});
+  if (written.starts_with(kEvery)) {
+    PENSTOCK_TRY_ASSIGN(steps, parse_count(written.substr(kEvery.size())));
+    if (steps > 0 && steps <= UINT32_MAX) return std::optional<Durability>({Kind::every, static_cast<uint32_t>(steps)});
+  }
+  return Status(Code::kUsage, penstock::text("'", written, "': is not known"), "step, every:N, exit or auto");
+}
 
 }  // namespace penstock::tools

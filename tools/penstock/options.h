@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tiering/plan/durability.h"
@@ -42,12 +43,26 @@ class Options {
               const std::string& help);
   // When a step is durable; none is automatic.
   void durability(const std::string& name, std::optional<Durability>& into);
+  // A number of at least 0.
+  void number(const std::string& name, std::optional<double>& into, const std::string& help);
+  // The same kinds where it matters whether a flag was given at all. They have no default to show.
+  void text(const std::string& name, std::optional<std::string>& into, const std::string& value_name,
+            const std::string& help);
+  void file(const std::string& name, std::optional<std::string>& into, const std::string& help);
+  void count(const std::string& name, std::optional<uint64_t>& into, const std::string& help);
+  void choice(const std::string& name, std::optional<std::string>& into, const std::vector<std::string>& choices,
+              const std::string& help);
+  // A path that may be left out.
+  void path(const std::string& name, std::optional<std::string>& into, const std::string& help);
   // Words that nothing declares are no mistake.
   void anything();
 
  private:
   CLI::App& app_;
 };
+
+// "step", "every:3", "exit" or "auto", which is none.
+Result<std::optional<Durability>> parse_durability(std::string_view written);
 
 // A flag's or argument's value is refused. CLI11 reports by exceptions; this one goes no further than parse().
 struct RefusedValue {

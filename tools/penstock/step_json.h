@@ -1,6 +1,8 @@
 // What verbs that run steps say of each in JSON, alike.
 #pragma once
 
+#include <optional>
+
 #include "runtime/engine/engine.h"
 #include "tools/penstock/verb.h"
 
@@ -17,5 +19,16 @@ inline Json stalls_json(const engine::StepReport& report) {
   }
   return stalls;
 }
+
+// Seconds a step that the drives alone would need for what `steps` steps moved; none where their rates are not known,
+// or nothing was moved.
+inline std::optional<double> drive_floor_s(const MachineProfile& machine, const engine::Moved& moved, double steps) {
+  const auto read = static_cast<double>(moved.read_bytes), written = static_cast<double>(moved.written_bytes);
+  const MixCurve drives = machine.striped();
+  if (drives.empty() || read + written == 0) return std::nullopt;
+  return (read + written) / (drives.gbps(read / (read + written)) * 1e9) / steps;
+}
+
+inline Json json_or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 }  // namespace penstock::tools

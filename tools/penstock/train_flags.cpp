@@ -1,10 +1,69 @@
 #include "tools/penstock/train_flags.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
-#include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
+namespace {
+
+using Overrides = std::vector<trainer::ConfigOverride>;
+
+template <typename Value>
+void add(const char* key, const std::optional<Value>& given, Overrides& into) {
+  if (given) into.push_back({key, Json(*given).dump(-1, ' ', false, Json::error_handler_t::replace)});
+}
+
+Status add_budget(const std::string& budget, Overrides& into) {
+  for (const std::string& part : split(budget, ',')) {
+    const size_t equals = part.find('=');
+    const std::string tier = part.substr(0, equals);
+    if (equals == std::string::npos || (tier != "host" && tier != "nvme" && tier != "device")) {
+      return Status(Code::kUsage, text("--budget: '", part, "': is not device=, host= or nvme= and a size"),
+                    "--budget host=24GiB,nvme=400GiB");
+    }
+    PENSTOCK_TRY(parse_bytes(std::string_view(part).substr(equals + 1)).status().within("--budget"));
+    into.push_back({"penstock." + tier + "_budget", Json(part.substr(equals + 1)).dump()});
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<Overrides> overrides_of(const TrainFlags& flags) {
+  Overrides overrides;
+  add("penstock.run", flags.run, overrides);
+  add("model", flags.model, overrides);
+  add("data", flags.data, overrides);
+  if (flags.from_scratch) overrides.push_back({"from_scratch", "true"});
+  if (flags.stores) {
+    overrides.push_back({"penstock.stores", Json(split(*flags.stores, ',')).dump()});
+  }
+  if (flags.budget) PENSTOCK_TRY(add_budget(*flags.budget, overrides));
+  add("penstock.machine", flags.machine, overrides);
+  add("penstock.durability", flags.durability, overrides);
+  add("penstock.activations", flags.activations, overrides);
+  add("penstock.micro_batch_group", flags.group, overrides);
+  add("penstock.threads", flags.threads, overrides);
+  add("penstock.io_engine", flags.io_engine, overrides);
+  add("max_steps", flags.steps, overrides);
+  add("sequence_length", flags.sequence, overrides);
+  add("train_micro_batch_size_per_gpu", flags.sequences, overrides);
+  add("gradient_accumulation_steps", flags.micro_batches, overrides);
+  // What a file says of their product is not so any more.
+  if (flags.sequences || flags.micro_batches) overrides.push_back({"train_batch_size", "\"auto\""});
+  add("optimizer.params.lr", flags.learning_rate, overrides);
+  add("optimizer.params.weight_decay", flags.weight_decay, overrides);
+  add("gradient_clipping", flags.clip, overrides);
+  add("scheduler.type", flags.schedule, overrides);
+  add("scheduler.params.warmup_steps", flags.warm_up, overrides);
+  add("scheduler.params.warmup_num_steps", flags.warm_up, overrides);
+  add("seed", flags.seed, overrides);
+  add("eval_every", flags.eval_every, overrides);
+  return overrides;
+}
 
 Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> train) {
   auto flags = std::make_shared<TrainFlags>();
@@ -12,43 +71,58 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
       "train",
       "Train a model whose state rests in a store",
       "Weights, masters and moments rest in host memory and on drives as the budget allows, and move while forward\n"
-      "and backward run on the CPU. Without --model it trains a small GPT, without --data on a text that ships with\n"
-      "Penstock, byte by byte. The run's folder gets log.jsonl, one object a step. A run that was stopped or killed\n"
-      "goes on from its last committed step when it is started again.",
+      "and backward run on the CPU. CONFIG is JSON with comments; a file of DeepSpeed's is such a file, and `penstock\n"
+      "config check` says what becomes of each of its keys. Flags change what CONFIG says. Without CONFIG a run on a\n"
+      "store that is there goes on as the run before did, and a new store gets a small GPT, trained on a text that\n"
+      "ships with Penstock, byte by byte. The run's folder gets config.json, the config as it is followed, and\n"
+      "log.jsonl, one object a step. A run that was stopped or killed goes on from its last committed step when it is\n"
+      "started again.",
       {{"penstock train --store /mnt/nvme0/gpt --run ./gpt", "A small GPT on the shipped text"},
-       {"penstock train --model ./Qwen3-0.6B/config.json --data book.txt --store /mnt/nvme0/qwen --budget host=4GiB",
-        "A model of that shape from scratch"}},
+       {"penstock train --model ./Qwen3-0.6B --data book.bin --store /mnt/nvme0/qwen --budget host=4GiB",
+        "Train a model of Hugging Face's further"},
+       {"penstock train ds_config.json --model ./Qwen3-0.6B/config.json --data book.bin --store /mnt/nvme0/qwen",
+        "A model of that shape from scratch, as a DeepSpeed file says"}},
       [flags, train = std::move(train)](Options& options) -> Action {
-        options.text("--run", flags->run, "FOLDER", "Gets log.jsonl; made where missing. None: no log");
-        options.file("--model", flags->model,
-                     "config.json of a GPT-2, Llama, Mistral or Qwen model, trained from scratch");
+        options.path("CONFIG", flags->config, "JSON with comments, a file of DeepSpeed's for one");
+        options.text("--run", flags->run, "FOLDER",
+                     "Gets log.jsonl and config.json; made where missing. None: neither");
+        options.text("--model", flags->model, "PATH",
+                     "A model's folder as Hugging Face has it, or a config.json, which is trained from scratch");
+        options.flag("--from-scratch", flags->from_scratch, "Of the model's folder, use config.json alone");
         options.file(
             "--data", flags->data,
             "Tokens: nanoGPT's or llm.c's .bin, Megatron's .bin beside its .idx, or a .txt whose bytes are tokens");
         options.text("--store", flags->stores, "PATH[,PATH]",
                      "Folders of the store, one on each drive; made where missing");
-        options.text("--budget", flags->budget, "host=SIZE", "Host memory for everything, the program included");
+        options.text("--budget", flags->budget, "host=SIZE[,nvme=SIZE]",
+                     "Host memory for everything, the program included, and room on the drives");
         options.file(
             "--machine", flags->machine,
             "Profile that `penstock nvme probe` left, of the store's drives; else they are measured for some seconds");
-        options.durability("--durability", flags->durability);
-        options.count("--steps", flags->steps, "Train until this step");
+        options.text("--durability", flags->durability, "WHEN",
+                     "From when a step survives a crash: step, every:N, exit, or auto: every step, but what rests in "
+                     "host memory only as often as costs at most 3 %");
+        options.count("--steps", flags->steps, "Train until this step; 100 of the small GPT");
         options.count("--seq", flags->sequence, "Tokens of a sequence");
         options.count("--sequences", flags->sequences, "Sequences of a micro-batch");
         options.count("--micro-batches", flags->micro_batches, "Micro-batches of a step");
         options.count("--group", flags->group,
                       "Micro-batches that pass through a unit before the next is fetched; 0: the planner chooses");
-        options.choice("--activations", flags->activations, {"recompute", "keep"},
+        options.choice("--activations", flags->activations, {"auto", "recompute", "keep"},
                        "Compute forward again in backward, or keep what it made");
-        options.rate("--lr", flags->learning_rate, "Learning rate of AdamW");
-        options.rate("--weight-decay", flags->weight_decay, "Of matrices; norms and biases have none");
-        options.rate("--clip", flags->clip, "Norm of all gradients together, at most; 0: not clipped");
+        options.number("--lr", flags->learning_rate, "Learning rate of the optimizer");
+        options.number("--weight-decay", flags->weight_decay, "Of matrices; norms and biases have none");
+        options.number("--clip", flags->clip, "Norm of all gradients together, at most; 0: not clipped");
         options.choice("--schedule", flags->schedule, {"constant", "linear", "cosine"},
-                       "Of the learning rate after the warm-up: down to a tenth at --steps, or as it is");
+                       "Of the learning rate after the warm-up");
         options.count("--warm-up", flags->warm_up, "Steps in which the learning rate rises");
         options.count("--seed", flags->seed, "Seed of weights, dropout and the order of samples");
+        options.count("--eval-every", flags->eval_every, "Steps after which the held-out share is evaluated; 0: never");
         options.count("--threads", flags->threads, "Threads that update; 0: one for each processor");
-        engine_option(options, flags->engine);
+        options.choice("--engine", flags->io_engine, {"auto", "io_uring", "libaio", "threads"},
+                       "How I/O is submitted; auto: the best that works here");
+        options.flag("--dry-run", flags->dry_run,
+                     "Say what would be done: the config, the plan, its memory and its time; change nothing");
         options.flag("--force", flags->force, "Replace a store that is there");
         return [flags, train](Session& session) { return train(session, *flags); };
       }};

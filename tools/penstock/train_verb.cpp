@@ -1,42 +1,11 @@
-// `penstock train` is carried out by a program of its own beside the command, because the command starts where LibTorch
-// is not installed.
-#include <unistd.h>
-
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-
 #include "tools/penstock/command.h"
 #include "tools/penstock/train_flags.h"
 
 namespace penstock::tools {
-namespace {
 
-Result<Answer> start_trainer(Session& session, const TrainFlags&) {
-  std::error_code unknown;
-  const std::filesystem::path command = std::filesystem::read_symlink("/proc/self/exe", unknown);
-  const std::filesystem::path trainer = command.parent_path() / "penstock-trainer";
-  if (!std::filesystem::exists(trainer, unknown)) {
-    return Status(Code::kEnvironment, text("train: ", trainer.string(), ": this build has no trainer"),
-                  "`tools/setup` installs PyTorch, whose C++ library it needs; then build again");
-  }
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string line{std::istreambuf_iterator<char>(file), {}};
-  std::vector<std::string> words;
-  for (size_t at = 0; at < line.size(); at += words.back().size() + 1) words.emplace_back(line.c_str() + at);
-  if (words.empty()) return Status(Code::kEnvironment, "train: /proc/self/cmdline: empty", "mount /proc");
-  words.front() = trainer.string();
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  session.progress.clear();
-  execv(trainer.c_str(), arguments.data());
-  return errno_status(text("train: start ", trainer.string()), errno, "`ldd` on it says which library is missing");
+Verb train_verb() {
+  return train_verb_with(
+      [](Session& session, const TrainFlags&) -> Result<Answer> { return start_trainer(session, "train"); });
 }
-
-}  // namespace
-
-Verb train_verb() { return train_verb_with(start_trainer); }
 
 }  // namespace penstock::tools

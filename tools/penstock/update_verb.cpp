@@ -43,9 +43,9 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   const engine::Moved by_drives = run->engine().moved();
   const auto read = static_cast<double>(by_drives.read_bytes), written = static_cast<double>(by_drives.written_bytes);
   const double moved = read + written;
-  const MixCurve drives = run->options().request.machine.striped();
-  const bool measured = !drives.empty();
-  const double drive_floor_s = measured && moved > 0 ? moved / (drives.gbps(read / moved) * 1e9) / steps : 0;
+  const MachineProfile& machine = run->options().request.machine;
+  const bool measured = !machine.striped().empty();
+  const double floor_s = drive_floor_s(machine, by_drives, steps).value_or(0);
   const Plan& plan = run->engine().plan();
 
   Answer answer;
@@ -56,7 +56,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
       {"remarks", run->engine().remarks()},
       {"step_s", seconds / steps},
       {"predicted_s", predicted_json(run->engine().predicted_step_s())},
-      {"floor_s", measured ? Json(drive_floor_s) : Json()},
+      {"floor_s", measured ? Json(floor_s) : Json()},
       {"bytes_per_parameter", {{"read", read / steps / parameters}, {"written", written / steps / parameters}}},
       {"planned_bytes_per_parameter",
        {{"read", static_cast<double>(plan.read_bytes()) / parameters},
@@ -79,8 +79,8 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   }
   const std::string against =
       measured ? text("predicted ", fixed(run->engine().predicted_step_s(), 2), " s; the drives alone need ",
-                      fixed(drive_floor_s, 2), " s for its ", fixed(moved / steps / 1e9, 2), " GB (",
-                      fixed(100 * drive_floor_s / (seconds / steps), 0), " % of the floor's speed)")
+                      fixed(floor_s, 2), " s for its ", fixed(moved / steps / 1e9, 2), " GB (",
+                      fixed(100 * floor_s / (seconds / steps), 0), " % of the floor's speed)")
                : text("not predicted: the drives were not measured; it moves ", fixed(moved / steps / 1e9, 2), " GB");
   answer.text =
       text("budget\n", description, "\nsteps ", first + 1, " to ", run->engine().steps_done(), "\n", table.str(), "\n",

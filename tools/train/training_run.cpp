@@ -4,6 +4,7 @@
 #include <chrono>
 #include <fstream>
 
+#include "runtime/trainer/files/model_folder.h"
 #include "runtime/trainer/initial_values.h"
 #include "tools/update/update_run.h"
 
@@ -13,7 +14,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using trainer::Passage;
 
-constexpr uint64_t kDecaying = 0, kNotDecaying = 1;  // groups
 // What threads and rings take besides what is planned, and what LibTorch's allocator leaves unused between tensors.
 constexpr uint64_t kOverheadBytes = 32 * kMiB;
 
@@ -67,44 +67,30 @@ class ZeroWeights final : public trainer::EngineVerbs {
   Clock::time_point began_;
 };
 
-trainer::ComputeChoices choices_of(const TrainingSettings& settings) { return {.seed = settings.seed}; }
+trainer::ComputeChoices choices_of(const TrainingSettings& settings) {
+  return {.seed = settings.config.seed,
+          .head_tokens = static_cast<int64_t>(settings.config.head_tokens),
+          .head_rows = static_cast<int64_t>(settings.config.head_rows)};
+}
 
 std::vector<ActivationChoice> activations_of(const TrainingSettings& settings) {
-  return std::vector<ActivationChoice>(settings.model.uses.size(), settings.activations);
+  return std::vector<ActivationChoice>(settings.model.uses.size(), settings.activations());
 }
 
 }  // namespace
 
 std::vector<trainer::MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step) {
   std::vector<trainer::MicroBatch> batches;
-  for (uint64_t mb = 0; mb < settings.micro_batches; ++mb) {
-    const uint64_t number = (step - 1) * settings.micro_batches + mb;
-    batches.push_back(settings.samples.batch(number * settings.sequences, settings.sequences));
+  const uint64_t accumulation = settings.config.accumulation, sequences = settings.config.micro_batch;
+  for (uint64_t mb = 0; mb < accumulation; ++mb) {
+    const uint64_t number = (step - 1) * accumulation + mb;
+    batches.push_back(settings.samples.batch(number * sequences, sequences));
   }
   return batches;
 }
 
-std::vector<Hyper> groups_of(const TrainingSettings& settings, uint64_t step) {
-  const double lr = trainer::rate_of(settings.schedule, settings.learning_rate, step).lr;
-  const Hyper decaying{.lr = lr, .beta2 = 0.95, .weight_decay = settings.weight_decay};
-  const Hyper not_decaying{.lr = lr, .beta2 = 0.95};
-  return {decaying, not_decaying};
-}
-
 Status measure_step(TrainingSettings& settings) {
   Workload& workload = settings.engine.request.workload;
-  workload.units = trainer::units_of(settings.model);
-  workload.uses = trainer::uses_of(settings.model);
-  workload.pass = Pass::training;
-  workload.micro_batches = static_cast<uint32_t>(settings.micro_batches);
-  for (size_t unit = 0; unit < workload.units.size(); ++unit) {
-    for (size_t i = 0; i < workload.units[unit].parameters.size(); ++i) {
-      const bool is_matrix = settings.model.units[unit].parameters[i].shape.size() > 1;
-      workload.units[unit].parameters[i].group = is_matrix ? kDecaying : kNotDecaying;
-    }
-  }
-  settings.engine.request.choices.activations = settings.activations;
-
   ZeroWeights zeros(settings.model, workload.uses);
   trainer::TrainStep step(settings.model, zeros, choices_of(settings), activations_of(settings));
   const std::vector<trainer::MicroBatch> batches = batches_of(settings, 1);
@@ -116,15 +102,24 @@ Status measure_step(TrainingSettings& settings) {
   for (int pass = 0; pass < 2; ++pass) PENSTOCK_TRY(step.run(1, batches, order).status());
   for (Use& use : workload.uses) {
     // Recomputation was part of what was timed.
-    if (recomputes(settings.activations)) use.backward_s = std::max(0.0, use.backward_s - use.forward_s);
+    if (recomputes(settings.activations())) use.backward_s = std::max(0.0, use.backward_s - use.forward_s);
   }
   settings.engine.request.process_bytes = resident_bytes_peak() - zeros.size_bytes() + kOverheadBytes;
   return Status();
 }
 
 Status TrainingRun::create(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick) {
+  std::unique_ptr<trainer::ModelFolder> folder;
+  if (!settings.model_folder.empty()) {
+    PENSTOCK_TRY_ASSIGN(opened, trainer::ModelFolder::open(settings.model_folder, settings.model));
+    folder = std::move(opened);
+  }
   auto initial = [&](uint32_t unit, uint64_t first, std::span<float> values) {
-    trainer::fill_initial_values(settings.model, settings.seed, unit, first, values);
+    if (folder != nullptr) {
+      PENSTOCK_TRY(folder->read(unit, first, values));
+    } else {
+      trainer::fill_initial_values(settings.model, settings.config.seed, unit, first, values);
+    }
     return tick(static_cast<double>(unit) / static_cast<double>(settings.model.units.size()));
   };
   return engine::Engine::create(settings.engine, initial, existing);
@@ -143,15 +138,16 @@ TrainingRun::TrainingRun(const TrainingSettings& settings, std::unique_ptr<engin
 
 Result<TrainingRun::Step> TrainingRun::step() {
   const uint64_t number = engine_->steps_done() + 1;
-  const std::vector<Hyper> groups = groups_of(settings_, number);
-  PENSTOCK_TRY(engine_->begin({.groups = groups, .micro_batches = static_cast<uint32_t>(settings_.micro_batches)}));
+  const std::vector<Hyper> groups = trainer::hypers_of(settings_.config, settings_.groups, number);
+  PENSTOCK_TRY(
+      engine_->begin({.groups = groups, .micro_batches = static_cast<uint32_t>(settings_.config.accumulation)}));
   const std::vector<trainer::MicroBatch> batches = batches_of(settings_, number);
   Result<trainer::StepLoss> loss = step_.run(number, batches, link_.order());
   if (!loss.ok()) {
     (void)engine_->discard();  // what it says, the engine's status says too
     return loss.status();
   }
-  PENSTOCK_TRY_ASSIGN(report, engine_->step());
+  PENSTOCK_TRY_ASSIGN(report, engine_->step(encode(settings_.state_after(number))));
   return Step{report, loss->mean(), groups.front().lr};
 }
 

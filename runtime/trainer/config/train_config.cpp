@@ -22,6 +22,7 @@ struct Rule {
 };
 
 constexpr double kMost = std::numeric_limits<double>::max();
+constexpr uint32_t kThreadsMax = 1024;
 
 // Values by kind.
 
@@ -182,11 +183,39 @@ const Rule kRules[] = {
     {"seed", honoured, "", PENSTOCK_WHOLE(seed, 0)},
     {"max_steps", honoured, "", PENSTOCK_WHOLE(max_steps, 0)},
     {"epochs", honoured, "", PENSTOCK_NUMBER(epochs, 0, 1e9)},
-    {"tf32", honoured, "", PENSTOCK_FLAG(tf32)},
-    {"deterministic", honoured, "", PENSTOCK_FLAG(deterministic)},
+    {"tf32", honoured, "of a GPU's products; the CPU has none", PENSTOCK_FLAG(tf32)},
+    {"deterministic", honoured, "of a GPU's kernels; those of the CPU always are", PENSTOCK_FLAG(deterministic)},
+    {"precision", honoured, "bf16, fp16 or fp32, as bf16.enabled and fp16.enabled say it",
+     [](const json& value, TrainConfig& config) {
+       return choice<Dtype>(value, {{"bf16", Dtype::bf16}, {"fp16", Dtype::fp16}, {"fp32", Dtype::fp32}},
+                            config.precision);
+     }},
+    {"skip_overflow", honoured, "a step whose gradients are not finite changes nothing",
+     [](const json& value, TrainConfig& config) { return flag(value, config.skip_overflow.emplace()); }},
     {"parameters", honoured, "learning rate, decay and freezing by name", read_rules},
     {"head_tokens", honoured, "", PENSTOCK_WHOLE(head_tokens, 0)},
     {"head_rows", honoured, "", PENSTOCK_WHOLE(head_rows, 0)},
+    {"penstock.run", honoured, "folder of log.jsonl and config.json", PENSTOCK_WORDS(run)},
+    {"penstock.weights", honoured, "",
+     [](const json& value, TrainConfig& config) {
+       return choice<std::string>(value, {{"auto", "auto"}, {"host", "host"}, {"nvme", "nvme"}}, config.weights);
+     }},
+    {"penstock.host_state_share", honoured, "",
+     [](const json& value, TrainConfig& config) { return number(value, 0, 1, config.host_state_share.emplace()); }},
+    {"penstock.threads", honoured, "that update; 0: one for each processor",
+     [](const json& value, TrainConfig& config) {
+       const std::string wrong = whole(value, 0, config.threads);
+       return wrong.empty() && config.threads > kThreadsMax
+                  ? text("is ", config.threads, ", at most ", kThreadsMax, " expected")
+                  : wrong;
+     }},
+    {"penstock.io_engine", honoured, "",
+     [](const json& value, TrainConfig& config) {
+       return choice<std::string>(
+           value, {{"auto", "auto"}, {"io_uring", "io_uring"}, {"libaio", "libaio"}, {"threads", "threads"}},
+           config.io_engine);
+     }},
+    {"penstock.machine", honoured, "a profile of `penstock nvme probe`", PENSTOCK_WORDS(machine)},
     {"penstock.device_budget", honoured, "", PENSTOCK_WORDS(device_budget)},
     {"penstock.host_budget", honoured, "", PENSTOCK_WORDS(host_budget)},
     {"penstock.nvme_budget", honoured, "", PENSTOCK_WORDS(nvme_budget)},
@@ -229,7 +258,9 @@ const Rule kRules[] = {
     {"optimizer.params.lr", honoured, "", PENSTOCK_NUMBER(hyper.lr, 0, 1e9)},
     {"optimizer.params.betas", honoured, "", read_betas},
     {"optimizer.params.eps", honoured, "", PENSTOCK_NUMBER(hyper.eps, 0, 1)},
-    {"optimizer.params.weight_decay", honoured, "", PENSTOCK_NUMBER(hyper.weight_decay, 0, 1e9)},
+    {"optimizer.params.weight_decay", honoured,
+     "of matrices; norms and biases have none, unless a rule of `parameters` says so",
+     PENSTOCK_NUMBER(hyper.weight_decay, 0, 1e9)},
     {"optimizer.params.momentum", honoured, "", PENSTOCK_NUMBER(hyper.momentum, 0, 1)},
     {"optimizer.params.dampening", honoured, "", PENSTOCK_NUMBER(hyper.dampening, 0, 1)},
     {"optimizer.params.nesterov", honoured, "", PENSTOCK_FLAG(hyper.nesterov)},
@@ -299,10 +330,11 @@ const Rule kRules[] = {
     {"fp16.min_loss_scale", honoured, "", PENSTOCK_NUMBER(loss_scaling.least, 0, kMost)},
     {"fp16.auto_cast", no_effect, "inputs are tokens"},
     {"fp16.fp16_master_weights_and_grads", refused, "masters are fp32; use penstock.moments to save memory"},
-    {"bf16.enabled", honoured, "",
+    {"bf16.enabled", honoured, "false without fp16: all is fp32",
      [](const json& value, TrainConfig& config) { return precision(value, config, Dtype::bf16); }},
     {"bf16.immediate_grad_update", no_effect, "gradients are always consumed as they come"},
-    {"bf16.check_grad_overflow", no_effect, "the norm is always checked"},
+    {"bf16.check_grad_overflow", honoured, "the same as skip_overflow",
+     [](const json& value, TrainConfig& config) { return flag(value, config.skip_overflow.emplace()); }},
     {"bf16.bf16_master_weights_and_grads", refused, "masters are fp32; use penstock.moments to save memory"},
     {"bf16.bf16_optimizer_states", honoured, "the same as penstock.moments bf16",
      [](const json& value, TrainConfig& config) {
@@ -366,9 +398,7 @@ const Rule kRules[] = {
 };
 
 // Where "auto" means that we choose; elsewhere it is a value like another.
-bool is_auto(const std::string& key, const json& value) {
-  return value == "auto" && key != "penstock.durability" && key != "penstock.activations" && key != "model";
-}
+bool is_auto(const std::string& key, const json& value) { return value == "auto" && key != "model"; }
 
 // What a refused key may say without asking for anything.
 bool asks_for_nothing(const json& value) {
@@ -469,7 +499,51 @@ Status CheckedConfig::status() const {
   return Status();
 }
 
-Result<CheckedConfig> check_config(const std::string& json_with_comments) {
+namespace {
+
+bool is_on(const json& file, const char* section) {
+  const auto found = file.find(section);
+  if (found == file.end() || !found->is_object()) return false;
+  const auto enabled = found->find("enabled");
+  return enabled != found->end() && *enabled == true;
+}
+
+bool is_off(const json& file, const char* section) {
+  const auto found = file.find(section);
+  if (found == file.end() || !found->is_object()) return false;
+  const auto enabled = found->find("enabled");
+  return enabled != found->end() && *enabled == false;
+}
+
+// Sections that are not there are made; a value where a section should be stays, and is refused as such.
+void put(json& file, const std::string& key, const json& value) {
+  json* at = &file;
+  for (size_t begin = 0;;) {
+    const size_t end = key.find('.', begin);
+    json& below = (*at)[key.substr(begin, end - begin)];
+    if (end == std::string::npos) {
+      below = value;
+      return;
+    }
+    if (below.is_null()) below = json::object();
+    if (!below.is_object()) return;
+    at = &below;
+    begin = end + 1;
+  }
+}
+
+void check_precision(const json& file, CheckedConfig& checked) {
+  if (file.contains("precision")) return;
+  if (is_on(file, "fp16") && is_on(file, "bf16")) {
+    checked.keys.push_back({"fp16.enabled", Verdict::refused, "bf16.enabled is true, too: one of them expected"});
+  }
+  if (is_off(file, "bf16") && !is_on(file, "fp16")) checked.config.precision = Dtype::fp32;
+}
+
+}  // namespace
+
+Result<CheckedConfig> check_config(const std::string& json_with_comments,
+                                   const std::vector<ConfigOverride>& overrides) {
   json file;
   try {
     file = json::parse(json_with_comments, nullptr, /*allow_exceptions=*/true, /*ignore_comments=*/true);
@@ -480,17 +554,31 @@ Result<CheckedConfig> check_config(const std::string& json_with_comments) {
     return Status(Code::kUsage, "config: not JSON: " + why);
   }
   if (!file.is_object()) return Status(Code::kUsage, "config: not a JSON object");
+  for (const ConfigOverride& given : overrides) put(file, given.key, json::parse(given.value));
   CheckedConfig checked;
   for (const auto& [name, value] : file.items()) check_key(name, value, false, checked);
+  check_precision(file, checked);
   return checked;
 }
 
-Result<TrainConfig> parse_config(const std::string& json_with_comments) {
-  PENSTOCK_TRY_ASSIGN(checked, check_config(json_with_comments));
+Result<TrainConfig> parse_config(const std::string& json_with_comments, const std::vector<ConfigOverride>& overrides) {
+  PENSTOCK_TRY_ASSIGN(checked, check_config(json_with_comments, overrides));
   PENSTOCK_TRY(checked.status());
   PENSTOCK_TRY(validate(checked.config.optimizer, checked.config.hyper).within("config: optimizer.params"));
-  PENSTOCK_TRY(validate(checked.config.schedule).within("config"));
-  return checked.config;
+  // Where the number of steps follows from the data, the schedule's end is not known yet; all else of it is judged
+  // here.
+  constexpr uint64_t kStepsMost = uint64_t{1} << 53;
+  TrainConfig resolved = checked.config;
+  if (resolved.max_steps == 0) resolved.max_steps = kStepsMost;
+  PENSTOCK_TRY(resolve_schedule(resolved));
+  return checked.config.max_steps > 0 ? resolved : checked.config;
+}
+
+Status resolve_schedule(TrainConfig& config) {
+  Schedule& schedule = config.schedule;
+  if (schedule.total_steps == 0) schedule.total_steps = config.max_steps;
+  if (schedule.total_num_steps == 0) schedule.total_num_steps = config.max_steps;
+  return validate(schedule).within("config");
 }
 
 Status resolve_batches(TrainConfig& config, uint32_t ranks) {

@@ -59,6 +59,9 @@ struct TrainConfig {
   bool deterministic = true;
   LossScaling loss_scaling;
   double gradient_clipping = 1;  // 0: none
+  // A step whose gradients are not finite changes nothing. Empty: with fp16, and where gradients wait for the clip
+  // anyway.
+  std::optional<bool> skip_overflow = {};
   OptimizerKind optimizer = OptimizerKind::adamw;
   MomentForm moments = MomentForm::fp32;
   Hyper hyper;
@@ -67,12 +70,18 @@ struct TrainConfig {
   uint64_t head_tokens = 0, head_rows = 0;  // how much of the two largest matrices is in memory at once; 0: all
 
   // Section "penstock". Sizes as written, "24GiB"; empty: all there is.
+  std::string run;  // folder of log and config; empty: none
   std::string device_budget, host_budget, nvme_budget;
   std::vector<std::string> stores;  // one folder a drive
   std::string durability = "auto";
   std::string space = "double";
   std::string activations = "auto";  // keep, recompute, offload or recompute_offload
   uint64_t micro_batch_group = 0;    // that pass through a unit before the next is fetched; 0: the planner's choice
+  std::string weights = "auto";      // where they rest: host or nvme
+  std::optional<double> host_state_share = {};  // of the state, that rests in host memory; empty: the planner's choice
+  uint32_t threads = 0;                         // that update; 0: one for each processor
+  std::string io_engine = "auto";
+  std::string machine;  // a profile's path; empty: drives are measured at start
 };
 
 enum class Verdict : uint8_t { honoured, no_effect, refused, unknown };
@@ -92,10 +101,22 @@ struct CheckedConfig {
   Status status() const;
 };
 
+// A key that counts instead of the file's, as a flag gives it.
+struct ConfigOverride {
+  std::string key;    // "optimizer.params.lr"
+  std::string value;  // JSON
+};
+
 // Refuses only what is not JSON; see status().
-Result<CheckedConfig> check_config(const std::string& json_with_comments);
+Result<CheckedConfig> check_config(const std::string& json_with_comments,
+                                   const std::vector<ConfigOverride>& overrides = {});
 // The config, if every key of it can be followed.
-Result<TrainConfig> parse_config(const std::string& json_with_comments);
+Result<TrainConfig> parse_config(const std::string& json_with_comments,
+                                 const std::vector<ConfigOverride>& overrides = {});
+
+// A schedule that ends, and says not when, ends with the run. Refuses a schedule without meaning.
+// REQUIRES: max_steps is known.
+Status resolve_schedule(TrainConfig& config);
 
 // Fills in what follows of the batch triangle, and micro_batch 1 where nothing is said. Refuses what does not agree.
 Status resolve_batches(TrainConfig& config, uint32_t ranks);

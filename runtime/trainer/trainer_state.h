@@ -1,0 +1,26 @@
+// TrainerState is what a run keeps in each of its roots, beside the tiles: all that another run on the same store needs
+// to go on, to export it or to ask nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tiering/status.h"
+
+namespace penstock::trainer {
+
+struct TrainerState {
+  std::string config;        // effective_json()
+  std::string model_json;    // config.json of the model
+  std::string model_folder;  // where weights and tokenizer came from; empty: it began from scratch
+  uint64_t samples = 0;      // drawn so far
+  std::string loss_scale;    // LossScaler's, JSON; empty: none
+
+  bool operator==(const TrainerState&) const = default;
+};
+
+std::string encode(const TrainerState& state);
+// Refuses what encode() did not write.
+Result<TrainerState> parse_trainer_state(const std::string& bytes);
+
+}  // namespace penstock::trainer

@@ -1,0 +1,34 @@
+// What trains is a program of its own beside the command, because the command starts where LibTorch is not installed.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tools/penstock/train_flags.h"
+
+namespace penstock::tools {
+
+Status start_trainer(Session& session, const std::string& verb) {
+  std::error_code unknown;
+  const std::filesystem::path command = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  const std::filesystem::path trainer = command.parent_path() / "penstock-trainer";
+  if (!std::filesystem::exists(trainer, unknown)) {
+    return Status(Code::kEnvironment, text(verb, ": ", trainer.string(), ": this build has no trainer"),
+                  "`tools/setup` installs PyTorch, whose C++ library it needs; then build again");
+  }
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> words;
+  for (size_t at = 0; at < line.size(); at += words.back().size() + 1) words.emplace_back(line.c_str() + at);
+  if (words.empty()) return Status(Code::kEnvironment, text(verb, ": /proc/self/cmdline: empty"), "mount /proc");
+  words.front() = trainer.string();
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  session.progress.clear();
+  execv(trainer.c_str(), arguments.data());
+  return errno_status(text(verb, ": start ", trainer.string()), errno, "`ldd` on it says which library is missing");
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,262 @@
+#include "tools/train/training_settings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "aio/available_memory.h"
+#include "aio/direct_folder.h"
+#include "aio/make_engine.h"
+#include "cpu_optim/checksum.h"
+#include "runtime/trainer/config/effective_config.h"
+#include "runtime/trainer/engine_link.h"
+#include "runtime/trainer/files/file_io.h"
+#include "runtime/trainer/files/model_folder.h"
+#include "tools/penstock/quantity.h"
+#include "tools/system/words.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr uint64_t kConfigMostBytes = 1'000'000;
+// What of a root's 64 KiB is left to the model's config.json, beside ours.
+constexpr uint64_t kModelJsonMostBytes = 32'000;
+constexpr const char* kSmallGpt =
+    R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 8,
+        "vocab_size": 257, "n_positions": 1024, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0,
+        "tie_word_embeddings": true})";
+constexpr const char* kBuiltIn = R"({
+  "sequence_length": 128, "max_steps": 100, "seed": 1,
+  "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4,
+  "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1}},
+  "scheduler": {"type": "constant", "params": {"warmup_steps": 10, "end_ratio": 0.1}},
+  "penstock": {"host_budget": "1GiB"}
+})";
+
+struct ModelSource {
+  std::string json;
+  std::string folder;  // with weights
+};
+
+Result<ModelSource> model_source(const trainer::TrainConfig& config,
+                                 const std::optional<trainer::TrainerState>& stored) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path path = config.model;
+  // The store has what it was made of, wherever that is now.
+  if (stored && (config.model.empty() || !fs::exists(path, error))) {
+    return ModelSource{stored->model_json, stored->model_folder};
+  }
+  if (config.model.empty()) return ModelSource{kSmallGpt, ""};
+  if (!fs::exists(path, error)) {
+    return errno_status("model: " + config.model, ENOENT,
+                        "a folder with config.json and safetensors, or a config.json");
+  }
+  if (!fs::is_directory(path, error)) {
+    PENSTOCK_TRY_ASSIGN(json, trainer::read_small_file(config.model, kConfigMostBytes));
+    return ModelSource{json, ""};
+  }
+  PENSTOCK_TRY_ASSIGN(json, trainer::read_config_file(config.model));
+  return ModelSource{json, config.from_scratch ? "" : fs::canonical(path, error).string()};
+}
+
+trainer::TokenWidth width_of(uint32_t token_bytes) {
+  switch (token_bytes) {
+    case 1:
+      return trainer::TokenWidth::bytes_1;
+    case 2:
+      return trainer::TokenWidth::bytes_2;
+    case 4:
+      return trainer::TokenWidth::bytes_4;
+    default:
+      return trainer::TokenWidth::automatic;
+  }
+}
+
+Result<trainer::Samples> samples_of(const trainer::TrainConfig& config, uint32_t vocabulary) {
+  std::vector<trainer::DataFile> files = config.data;
+  if (files.empty()) files.push_back({shipped_text()});
+  std::vector<trainer::DataSet> sets;
+  for (const trainer::DataFile& data : files) {
+    PENSTOCK_TRY_ASSIGN(file, trainer::TokenFile::open(data.path, width_of(config.token_bytes)));
+    PENSTOCK_TRY(file->check(vocabulary));
+    sets.push_back({std::move(file), data.weight});
+  }
+  return trainer::Samples::make(
+      std::move(sets),
+      {.length = config.sequence_length, .seed = config.seed, .held_out_share = config.held_out_share});
+}
+
+Result<uint64_t> bytes_of_key(const char* key, const std::string& written, uint64_t otherwise) {
+  if (written.empty()) return otherwise;
+  Result<uint64_t> bytes = parse_bytes(written);
+  if (!bytes.ok()) return bytes.status().within(text("config: penstock.", key));
+  return bytes;
+}
+
+Status fill_in_placement(const trainer::TrainConfig& config, PlanRequest& request) {
+  PENSTOCK_TRY_ASSIGN(host_bytes, bytes_of_key("host_budget", config.host_budget, aio::AvailableMemory::now().bytes));
+  PENSTOCK_TRY_ASSIGN(nvme_bytes, bytes_of_key("nvme_budget", config.nvme_budget, request.budgets.nvme_bytes));
+  if (!config.device_budget.empty()) {
+    return Status(Code::kUsage,
+                  text("config: penstock.device_budget: ", config.device_budget,
+                       ": training runs on the CPU, which has no memory of its own"),
+                  "leave it out; penstock.host_budget is all");
+  }
+  if (config.activations == "offload" || config.activations == "recompute_offload") {
+    return Status(Code::kUsage,
+                  text("config: penstock.activations: ", config.activations,
+                       ": where the CPU computes, activations are in host memory already"),
+                  "keep or recompute");
+  }
+  request.budgets.host_bytes = host_bytes;
+  request.budgets.nvme_bytes = nvme_bytes;
+  Result<std::optional<Durability>> durability = parse_durability(config.durability);
+  if (!durability.ok()) return durability.status().within("config: penstock.durability");
+  request.durability = *durability;
+  if (config.space == "single") request.slots = 1;
+  request.choices.weights = config.weights == "host"   ? WeightRest::host
+                            : config.weights == "nvme" ? WeightRest::nvme
+                                                       : WeightRest::automatic;
+  request.choices.host_state_share = config.host_state_share;
+  if (config.micro_batch_group > 0) {
+    request.choices.micro_batch_group = static_cast<uint32_t>(std::min(config.micro_batch_group, config.accumulation));
+  }
+  return Status();
+}
+
+StateForm form_of(const trainer::TrainConfig& config) {
+  return {.optimizer = config.optimizer,
+          .master = config.precision == Dtype::bf16   ? MasterForm::split
+                    : config.precision == Dtype::fp16 ? MasterForm::full
+                                                      : MasterForm::same,
+          .moments = config.moments,
+          .weight = config.precision,
+          .gradient = config.precision};
+}
+
+void fill_in_workload(TrainingSettings& settings) {
+  PlanRequest& request = settings.engine.request;
+  Workload& workload = request.workload;
+  workload.form = form_of(settings.config);
+  workload.units = trainer::units_of(settings.model);
+  workload.uses = trainer::uses_of(settings.model);
+  workload.pass = Pass::training;
+  workload.micro_batches = static_cast<uint32_t>(settings.config.accumulation);
+  for (size_t unit = 0; unit < workload.units.size(); ++unit) {
+    for (size_t i = 0; i < workload.units[unit].parameters.size(); ++i)
+      workload.units[unit].parameters[i].group = settings.groups.of[unit][i];
+  }
+  const double clip = settings.config.gradient_clipping;
+  const bool waits = settings.config.precision == Dtype::fp16 || clip > 0;
+  workload.clipping = {.norm = clip, .skips_overflow = settings.config.skip_overflow.value_or(waits)};
+  request.choices.activations = settings.activations();
+}
+
+Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samples) {
+  constexpr uint64_t kMicroBatchesMost = 65536;  // of a plan
+  PENSTOCK_TRY(trainer::resolve_batches(config, 1));
+  if (config.accumulation > kMicroBatchesMost) {
+    return Status(Code::kUsage,
+                  text("config: gradient_accumulation_steps: ", config.accumulation, " micro-batches a step, at most ",
+                       kMicroBatchesMost, " expected"),
+                  "larger micro-batches");
+  }
+  if (config.max_steps == 0) {
+    const double samples_of_run = config.epochs * static_cast<double>(samples.epoch_samples());
+    config.max_steps =
+        std::max<uint64_t>(1, static_cast<uint64_t>(samples_of_run / static_cast<double>(config.train_batch)));
+  }
+  return trainer::resolve_schedule(config);
+}
+
+}  // namespace
+
+std::string shipped_text() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path installed = program.parent_path().parent_path() / "share/penstock/paradise-lost.txt";
+  return fs::exists(installed, error) ? installed.string() : PENSTOCK_SHIPPED_TEXT;
+}
+
+trainer::TrainerState TrainingSettings::state_after(uint64_t steps) const {
+  return {.config = trainer::effective_json(config),
+          .model_json = model_json,
+          .model_folder = model_folder,
+          .samples = steps * config.train_batch,
+          .loss_scale = {}};
+}
+
+Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders) {
+  if (folders.empty() || !has_store(folders)) return std::optional<trainer::TrainerState>();
+  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  aio::OpenOptions options;
+  options.purpose = aio::OpenOptions::Purpose::inspect;
+  options.checksum = cpu_optim::checksum_function();
+  const auto drives = aio::direct_folders(folders, aio::Access::read_only);
+  PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives, options));
+  PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store->payload().trainer_state));
+  return std::optional(std::move(state));
+}
+
+Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optional<trainer::TrainerState>& stored) {
+  PENSTOCK_TRY_ASSIGN(overrides, overrides_of(flags));
+  std::string words = stored ? stored->config : kBuiltIn;
+  if (flags.config) {
+    PENSTOCK_TRY_ASSIGN(file, trainer::read_small_file(*flags.config, kConfigMostBytes));
+    words = std::move(file);
+  }
+  Result<trainer::TrainConfig> config = trainer::parse_config(words, overrides);
+  if (!config.ok() && flags.config) return config.status().within(*flags.config);
+  return config;
+}
+
+Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
+                                     const std::optional<trainer::TrainerState>& stored) {
+  trainer::TrainConfig config = given;
+  PENSTOCK_TRY_ASSIGN(source, model_source(config, stored));
+  if (source.json.size() > kModelJsonMostBytes) {
+    return Status(Code::kUsage,
+                  text("model: config.json: ", source.json.size(), " B, at most ", kModelJsonMostBytes,
+                       " B expected, which every root keeps"),
+                  "leave out what does not shape the model, such as tables of labels");
+  }
+  PENSTOCK_TRY_ASSIGN(shape, trainer::parse_model_config(source.json));
+  PENSTOCK_TRY_ASSIGN(samples, samples_of(config, shape.vocab));
+  PENSTOCK_TRY(fill_in_counts(config, samples));
+  trainer::Model model = trainer::make_model(shape, config.precision);
+  PENSTOCK_TRY_ASSIGN(groups, trainer::group_parameters(config, model));
+  TrainingSettings settings{.config = config,
+                            .model_json = source.json,
+                            .model_folder = source.folder,
+                            .model = std::move(model),
+                            .groups = std::move(groups),
+                            .samples = std::move(samples),
+                            .engine = {}};
+  PENSTOCK_TRY(fill_in_placement(config, settings.engine.request));
+  fill_in_workload(settings);
+  PENSTOCK_TRY_ASSIGN(io, aio::parse_engine_choice(config.io_engine));
+  settings.engine.drives = engine::direct_drives(config.stores, io);
+  settings.engine.update_threads = config.threads;
+  settings.engine.seed = config.seed;
+  settings.engine.config_hash = trainer::config_identity(config);
+  settings.engine.initial_state = encode(settings.state_after(0));
+  return settings;
+}
+
+std::vector<std::string> changes_since(const TrainingSettings& settings, const trainer::TrainerState& stored) {
+  return trainer::changed_keys(stored.config, trainer::effective_json(settings.config));
+}
+
+Status write_run_config(const TrainingSettings& settings) {
+  const std::string& folder = settings.config.run;
+  if (folder.empty()) return Status();
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  return trainer::write_small_file(folder + "/config.json", trainer::effective_json(settings.config) + "\n");
+}
+
+}  // namespace penstock::tools
