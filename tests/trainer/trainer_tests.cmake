@@ -19,3 +19,17 @@ if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
            COMMAND ${torch_python} ${PROJECT_SOURCE_DIR}/tests/trainer/transformers_test.py $<TARGET_FILE:model_probe>)
   set_tests_properties(Trainer.ComputesWhatTransformersComputes PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
 endif()
+
+# The command, as a user runs it.
+if(PENSTOCK_HAS_LIBTORCH)
+  find_package(Python3 QUIET COMPONENTS Interpreter)
+  set(train_python ${Python3_EXECUTABLE})
+  if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+    set(train_python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  endif()
+  foreach(subject Configs)
+    add_test(NAME Train.AsAUserRunsIt.${subject}
+             COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_test.py $<TARGET_FILE:penstock> ${subject})
+    set_tests_properties(Train.AsAUserRunsIt.${subject} PROPERTIES TIMEOUT 900)
+  endforeach()
+endif()
