@@ -62,7 +62,7 @@ struct EngineOptions {
   MakeDevice device = {};       // where the plan computes on one: with memory of its own
   uint64_t seed = 0;            // of stochastic rounding
   uint32_t update_threads = 0;  // 0: as many as there are processors
-  std::string config_hash;      // a store written under another one is refused; empty: not compared
+  std::string config_hash;      // a store written under another one is refused; one of the two empty: not compared
   std::string initial_state;    // of create(): what restored_state() is before the first step
   // Where opening must read a whole store because a root of it is in doubt. Decision thread.
   aio::ScrubProgress verifying;
@@ -151,6 +151,8 @@ class Engine {
   uint64_t steps_done() const { return steps_done_; }
   // 32 digits that no other store has.
   const std::string& store_id() const { return store_id_; }
+  // Of them, those that were not skipped.
+  uint64_t updates_done() const { return state_.updates; }
   // With one slot a tile, a crash within a step loses the store.
   bool survives_crashes() const { return slots_ > 1; }
   // What the trainer gave with the step that the store was opened at; before the first, with create().

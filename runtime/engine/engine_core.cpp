@@ -77,10 +77,10 @@ Status EngineCore::open_store() {
   open.verifying = options_.verifying;
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*drives_.io, drives_.folders, open));
   store_ = std::move(store);
-  if (!options_.config_hash.empty() && store_->payload().config_hash != options_.config_hash) {
+  const std::string& written_under = store_->payload().config_hash;
+  if (!options_.config_hash.empty() && !written_under.empty() && written_under != options_.config_hash) {
     return Status(Code::kUsage,
-                  text("store: written under configuration ", store_->payload().config_hash, ", this one is ",
-                       options_.config_hash),
+                  text("store: written under configuration ", written_under, ", this one is ", options_.config_hash),
                   "resume with the configuration that the store was made with");
   }
   return Status();

@@ -11,7 +11,8 @@ namespace {
 // Adds parameters to a unit, one behind the other.
 class UnitMaker {
  public:
-  UnitMaker(ModelUnit& unit, const ModelConfig& config) : unit_(unit), config_(config) {}
+  UnitMaker(ModelUnit& unit, const ModelConfig& config, uint64_t alignment_elements)
+      : unit_(unit), config_(config), alignment_elements_(alignment_elements) {}
 
   void add(WeightRole role, std::string name, std::vector<uint64_t> shape, Initial initial, double deviation = 0) {
     ModelParameter parameter{.name = std::move(name),
@@ -22,7 +23,7 @@ class UnitMaker {
                              .first_element = unit_.elements};
     parameter.elements = 1;
     for (uint64_t size : parameter.shape) parameter.elements *= size;
-    unit_.elements += round_up(parameter.elements, kParameterAlignmentElements);
+    unit_.elements += round_up(parameter.elements, alignment_elements_);
     unit_.parameters.push_back(std::move(parameter));
   }
 
@@ -39,6 +40,7 @@ class UnitMaker {
  private:
   ModelUnit& unit_;
   const ModelConfig& config_;
+  const uint64_t alignment_elements_;
 };
 
 void add_gpt2_block(UnitMaker& unit, const ModelConfig& config, const std::string& prefix) {
@@ -101,13 +103,15 @@ uint64_t Model::parameters() const {
   return sum;
 }
 
-Model make_model(const ModelConfig& config, Dtype dtype) {
+Model make_model(const ModelConfig& config, Dtype dtype, uint64_t alignment_elements) {
+  CHECK(alignment_elements > 0 && alignment_elements % kParameterAlignmentElements == 0, alignment_elements,
+        " elements are no place for parameters to begin at");
   const bool gpt2 = config.block == BlockKind::gpt2;
   const std::string prefix = gpt2 ? "transformer." : "model.";
   Model model{.config = config, .dtype = dtype, .units = {}, .uses = {}};
   auto unit_of = [&](const std::string& name) {
     model.units.push_back({.name = name, .parameters = {}});
-    return UnitMaker(model.units.back(), config);
+    return UnitMaker(model.units.back(), config, alignment_elements);
   };
 
   UnitMaker embedding = unit_of("embedding");

@@ -86,7 +86,9 @@ struct Model {
   uint64_t parameters() const;
 };
 
+// Parameters begin at multiples of `alignment_elements`, a multiple of kParameterAlignmentElements. Int8 moments want
+// theirs in blocks of kMomentBlockElements with a scale each, which no two groups of parameters may share.
 // REQUIRES: the config came from parse_model_config() or says as much as it would.
-Model make_model(const ModelConfig& config, Dtype dtype);
+Model make_model(const ModelConfig& config, Dtype dtype, uint64_t alignment_elements = kParameterAlignmentElements);
 
 }  // namespace penstock::trainer

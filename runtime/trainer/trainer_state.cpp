@@ -17,7 +17,10 @@ std::string encode(const TrainerState& state) {
                      {"model_json", state.model_json},
                      {"model_folder", state.model_folder},
                      {"samples", state.samples},
-                     {"loss_scale", state.loss_scale}};
+                     {"updates", state.updates},
+                     {"loss_scale", state.scale.scale},
+                     {"hysteresis", state.scale.hysteresis},
+                     {"last_overflow", state.scale.last_overflow}};
   return file.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -30,17 +33,24 @@ Result<TrainerState> parse_trainer_state(const std::string& bytes) {
   const json file = json::parse(bytes, nullptr, false);
   if (!file.is_object() || file.value("schema", json()) != kSchema) return refused(text(kSchema, " expected"));
   TrainerState state;
-  for (auto [key, into] : {std::pair{"config", &state.config},
-                           {"model_json", &state.model_json},
-                           {"model_folder", &state.model_folder},
-                           {"loss_scale", &state.loss_scale}}) {
+  for (auto [key, into] :
+       {std::pair{"config", &state.config}, {"model_json", &state.model_json}, {"model_folder", &state.model_folder}}) {
     const auto found = file.find(key);
     if (found == file.end() || !found->is_string()) return refused(text("'", key, "' is not a string"));
     *into = found->get<std::string>();
   }
-  const auto samples = file.find("samples");
-  if (samples == file.end() || !samples->is_number_unsigned()) return refused("'samples' is not a count");
-  state.samples = samples->get<uint64_t>();
+  for (auto [key, into] : {std::pair{"samples", &state.samples},
+                           {"updates", &state.updates},
+                           {"hysteresis", &state.scale.hysteresis},
+                           {"last_overflow", &state.scale.last_overflow}}) {
+    const auto found = file.find(key);
+    if (found == file.end() || !found->is_number_unsigned()) return refused(text("'", key, "' is not a count"));
+    *into = found->get<uint64_t>();
+  }
+  const auto scale = file.find("loss_scale");
+  if (scale == file.end() || !scale->is_number() || !(scale->get<double>() > 0))
+    return refused("'loss_scale' is not a number above 0");
+  state.scale.scale = scale->get<double>();
   return state;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/trainer/loss_scaler.h"
 #include "tiering/status.h"
 
 namespace penstock::trainer {
@@ -14,7 +15,8 @@ struct TrainerState {
   std::string model_json;    // config.json of the model
   std::string model_folder;  // where weights and tokenizer came from; empty: it began from scratch
   uint64_t samples = 0;      // drawn so far
-  std::string loss_scale;    // LossScaler's, JSON; empty: none
+  uint64_t updates = 0;      // steps before this one that were not skipped
+  LossScaleState scale;      // of this step; whether it overflowed is known to who reads it, not to who wrote it
 
   bool operator==(const TrainerState&) const = default;
 };

@@ -50,7 +50,7 @@ Status probe(const std::string& path, Dtype dtype, const std::string& export_to,
     for (const auto& target : row) batch.targets.push_back(target);
   TrainStep step(model, weights, {}, std::vector(model.uses.size(), ActivationChoice::recompute));
   const MicroBatch batches[] = {batch};
-  PENSTOCK_TRY_ASSIGN(loss, step.evaluate(batches, evaluation_order(model, 1)));
+  PENSTOCK_TRY_ASSIGN(loss, step.evaluate(batches));
   PENSTOCK_TRY_ASSIGN(logits, compute_logits(model, weights, batch));
   std::cout << nlohmann::json{{"loss", loss.mean()}, {"logits", logits}, {"unused", folder->unused()}} << "\n";
 

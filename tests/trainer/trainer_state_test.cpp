@@ -13,7 +13,8 @@ const TrainerState kState = {.config = "{\"seed\": 7}\n",
                              .model_json = "{\"architectures\": [\"GPT2LMHeadModel\"]}",
                              .model_folder = "/models/x",
                              .samples = 123456789012345,
-                             .loss_scale = "{}"};
+                             .updates = 17,
+                             .scale = {.scale = 0.125, .hysteresis = 3, .last_overflow = 12}};
 
 TEST(TrainerState, IsReadAsItWasWritten) {
   const auto read = parse_trainer_state(encode(kState));

@@ -1,6 +1,7 @@
 // penstock-trainer: the part of the command that stands on LibTorch. `penstock train` starts it.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 
 #include "aio/make_engine.h"
@@ -75,20 +76,44 @@ class Log {
   std::ofstream file_;
 };
 
-Json json_of(const TrainingRun::Step& step, double tokens) {
+// What was held out, after a step.
+struct Evaluation {
+  double loss = 0;
+  uint64_t tokens = 0;
+  double seconds = 0;
+
+  double perplexity() const { return std::exp(loss); }
+};
+
+Result<Evaluation> evaluate(TrainingRun& run) {
+  const auto begin = std::chrono::steady_clock::now();
+  PENSTOCK_TRY_ASSIGN(loss, run.evaluate());
+  return Evaluation{loss.mean(), loss.supervised,
+                    std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+}
+
+Json json_of(const TrainingRun::Step& step, const std::optional<Evaluation>& evaluation, double tokens) {
   const engine::StepReport& report = step.report;
-  return {{"step", report.step},
-          {"loss", step.loss},
-          {"lr", step.learning_rate},
-          {"grad_norm", report.gradient_norm},
-          {"step_s", report.wall_s},
-          {"predicted_s", predicted_json(report.predicted_s)},
-          {"tokens_per_s", tokens / report.wall_s},
-          {"nvme_read_bytes", report.read_bytes},
-          {"nvme_written_bytes", report.written_bytes},
-          {"stall_s", stalls_json(report)},
-          {"rss_bytes", resident_bytes()},
-          {"skipped", report.verdict == Verdict::skip}};
+  Json line = {{"step", report.step},
+               {"loss", step.loss},
+               {"lr", step.learning_rate},
+               {"grad_norm", report.gradient_norm},
+               {"step_s", report.wall_s},
+               {"predicted_s", predicted_json(report.predicted_s)},
+               {"tokens_per_s", tokens / report.wall_s},
+               {"nvme_read_bytes", report.read_bytes},
+               {"nvme_written_bytes", report.written_bytes},
+               {"stall_s", stalls_json(report)},
+               {"rss_bytes", resident_bytes()},
+               {"skipped", report.verdict == Verdict::skip},
+               {"loss_scale", step.loss_scale}};
+  if (evaluation) {
+    line["eval_loss"] = evaluation->loss;
+    line["eval_perplexity"] = evaluation->perplexity();
+    line["eval_tokens"] = evaluation->tokens;
+    line["eval_s"] = evaluation->seconds;
+  }
+  return line;
 }
 
 // What `--dry-run` says.
@@ -128,9 +153,9 @@ Result<Answer> forecast(const TrainingSettings& settings) {
 Result<std::unique_ptr<TrainingRun>> open_run(Session& session, const TrainFlags& flags, const Prepared& prepared) {
   const TrainingSettings& settings = prepared.settings;
   if (!prepared.stored) {
-    PENSTOCK_TRY(TrainingRun::create(
-        settings, flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
-        ticking(session, "make the store")));
+    PENSTOCK_TRY(make_store(settings,
+                            flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
+                            ticking(session, "make the store")));
   }
   PENSTOCK_TRY_ASSIGN(run, TrainingRun::open(settings));
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
@@ -147,6 +172,7 @@ struct Course {
   uint64_t first = 0;  // steps before it
   double loss_first = 0, loss_last = 0;
   double seconds = 0;
+  std::optional<Evaluation> evaluation = {};  // the last
 };
 
 Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const Course& course) {
@@ -172,6 +198,8 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
                  {"peak_rss_bytes", resident_bytes_peak()},
                  {"budget_bytes", settings.engine.request.budgets.host_bytes},
                  {"parameters", settings.model.parameters()},
+                 {"eval_loss", course.evaluation ? Json(course.evaluation->loss) : Json()},
+                 {"eval_perplexity", course.evaluation ? Json(course.evaluation->perplexity()) : Json()},
                  {"store", joined(settings.config.stores, ",")},
                  {"config", Json::parse(trainer::effective_json(settings.config))}};
   if (!did_something) {
@@ -182,7 +210,11 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
                      ": loss ", fixed(course.loss_first, 3), " to ", fixed(course.loss_last, 3), "\n", fixed(step_s, 2),
                      " s a step, ", predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted",
                      "; ", fixed(tokens_per_s, 0), " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2),
-                     " B written a parameter and step\npeak memory ", bytes_text(resident_bytes_peak()), " of ",
+                     " B written a parameter and step\n",
+                     course.evaluation ? text("held out: loss ", fixed(course.evaluation->loss, 3), ", perplexity ",
+                                              fixed(course.evaluation->perplexity(), 2), "\n")
+                                       : "",
+                     "peak memory ", bytes_text(resident_bytes_peak()), " of ",
                      bytes_text(settings.engine.request.budgets.host_bytes), "\n");
   return answer;
 }
@@ -214,7 +246,15 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
     PENSTOCK_TRY_ASSIGN(step, run->step());
     if (step.report.step == course.first + 1) course.loss_first = step.loss;
     course.loss_last = step.loss;
-    log.add(json_of(step, tokens));
+    const uint64_t every = settings.config.eval_every;
+    std::optional<Evaluation> evaluation;
+    if (every > 0 && (step.report.step % every == 0 || step.report.step == until)) {
+      PENSTOCK_TRY_ASSIGN(found, evaluate(*run));
+      evaluation = course.evaluation = found;
+      session.progress.note(text("step ", step.report.step, ": held out: loss ", fixed(found.loss, 4), ", perplexity ",
+                                 fixed(found.perplexity(), 2), " of ", found.tokens, " tokens"));
+    }
+    log.add(json_of(step, evaluation, tokens));
     if (step.report.step % settings.config.steps_per_print == 0) {
       session.progress.update(static_cast<double>(step.report.step) / static_cast<double>(until),
                               text("step ", step.report.step, ", loss ", fixed(step.loss, 3), ", ",

@@ -4,8 +4,6 @@
 #include <chrono>
 #include <fstream>
 
-#include "runtime/trainer/files/model_folder.h"
-#include "runtime/trainer/initial_values.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {
@@ -105,50 +103,92 @@ Status measure_step(TrainingSettings& settings) {
     if (recomputes(settings.activations())) use.backward_s = std::max(0.0, use.backward_s - use.forward_s);
   }
   settings.engine.request.process_bytes = resident_bytes_peak() - zeros.size_bytes() + kOverheadBytes;
-  return Status();
-}
-
-Status TrainingRun::create(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick) {
-  std::unique_ptr<trainer::ModelFolder> folder;
-  if (!settings.model_folder.empty()) {
-    PENSTOCK_TRY_ASSIGN(opened, trainer::ModelFolder::open(settings.model_folder, settings.model));
-    folder = std::move(opened);
+  if (settings.config.eval_every > 0) {
+    // What forward made of the micro-batches that are evaluated together, beyond those of a step.
+    const uint64_t together = evaluation_group(settings);
+    const uint64_t more = together - std::min(together, settings.config.accumulation);
+    settings.engine.request.process_bytes += more * settings.config.micro_batch * settings.config.sequence_length *
+                                             settings.model.config.hidden * bytes_of(settings.model.dtype);
   }
-  auto initial = [&](uint32_t unit, uint64_t first, std::span<float> values) {
-    if (folder != nullptr) {
-      PENSTOCK_TRY(folder->read(unit, first, values));
-    } else {
-      trainer::fill_initial_values(settings.model, settings.config.seed, unit, first, values);
-    }
-    return tick(static_cast<double>(unit) / static_cast<double>(settings.model.units.size()));
-  };
-  return engine::Engine::create(settings.engine, initial, existing);
+  return Status();
 }
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::open(const TrainingSettings& settings) {
   PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(settings.engine));
-  return std::unique_ptr<TrainingRun>(new TrainingRun(settings, std::move(engine)));
+  std::unique_ptr<TrainingRun> run(new TrainingRun(settings, std::move(engine)));
+  PENSTOCK_TRY(run->restore());
+  return run;
+}
+
+Status TrainingRun::restore() {
+  if (engine_->steps_done() == 0) return Status();
+  PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(engine_->restored_state()));
+  scaler_.restore(state.scale);
+  // Of its last step the root has the state before it; the engine counts the updates, so it knows how that ended.
+  return scaler_.learn(engine_->steps_done(), engine_->updates_done() == state.updates);
 }
 
 TrainingRun::TrainingRun(const TrainingSettings& settings, std::unique_ptr<engine::Engine> engine)
     : settings_(settings),
       engine_(std::move(engine)),
       link_(*engine_),
+      scaler_(settings.config.loss_scaling, settings.config.precision),
       step_(settings.model, link_, choices_of(settings), activations_of(settings)) {}
 
 Result<TrainingRun::Step> TrainingRun::step() {
   const uint64_t number = engine_->steps_done() + 1;
   const std::vector<Hyper> groups = trainer::hypers_of(settings_.config, settings_.groups, number);
-  PENSTOCK_TRY(
-      engine_->begin({.groups = groups, .micro_batches = static_cast<uint32_t>(settings_.config.accumulation)}));
+  trainer::TrainerState state = settings_.initial_state();
+  state.samples = number * settings_.config.train_batch;
+  state.updates = engine_->updates_done();
+  state.scale = scaler_.state();
+  const double scale = scaler_.scale();
+  PENSTOCK_TRY(engine_->begin(
+      {.groups = groups, .micro_batches = static_cast<uint32_t>(settings_.config.accumulation), .loss_scale = scale}));
   const std::vector<trainer::MicroBatch> batches = batches_of(settings_, number);
-  Result<trainer::StepLoss> loss = step_.run(number, batches, link_.order());
+  Result<trainer::StepLoss> loss = step_.run(number, batches, link_.order(), scale);
   if (!loss.ok()) {
     (void)engine_->discard();  // what it says, the engine's status says too
     return loss.status();
   }
-  PENSTOCK_TRY_ASSIGN(report, engine_->step(encode(settings_.state_after(number))));
-  return Step{report, loss->mean(), groups.front().lr};
+  PENSTOCK_TRY_ASSIGN(report, engine_->step(encode(state)));
+  PENSTOCK_TRY(scaler_.learn(number, report.verdict == Verdict::skip));
+  return Step{report, loss->mean(), groups.front().lr, scale};
+}
+
+uint64_t evaluation_group(const TrainingSettings& settings) {
+  constexpr uint64_t kHiddenMostBytes = 64 * kMiB;
+  const uint64_t tokens = settings.config.micro_batch * settings.config.sequence_length;
+  const uint64_t bytes = tokens * settings.model.config.hidden * bytes_of(settings.model.dtype);
+  return std::clamp<uint64_t>(kHiddenMostBytes / bytes, 1, evaluated_micro_batches(settings));
+}
+
+uint64_t evaluated_micro_batches(const TrainingSettings& settings) {
+  const uint64_t all = ceil_div(settings.samples.held_out_samples(), settings.config.micro_batch);
+  return settings.config.eval_batches == 0 ? all : std::min(all, settings.config.eval_batches);
+}
+
+Result<trainer::StepLoss> TrainingRun::evaluate() {
+  const uint64_t sequences = settings_.config.micro_batch, held_out = settings_.samples.held_out_samples();
+  const uint64_t all = evaluated_micro_batches(settings_), group = evaluation_group(settings_);
+  trainer::StepLoss loss;
+  PENSTOCK_TRY(engine_->begin_forward());
+  for (uint64_t first = 0; first < all; first += group) {
+    std::vector<trainer::MicroBatch> batches;
+    for (uint64_t mb = first; mb < std::min(all, first + group); ++mb) {
+      const uint64_t sample = mb * sequences;
+      batches.push_back(settings_.samples.held_out_batch(sample, std::min(sequences, held_out - sample)));
+    }
+    Result<trainer::StepLoss> part = step_.evaluate(batches);
+    if (!part.ok()) {
+      (void)engine_->end_forward();
+      return part.status();
+    }
+    loss.sum += part->sum;
+    loss.supervised += part->supervised;
+  }
+  PENSTOCK_TRY(engine_->end_forward());
+  return loss;
 }
 
 }  // namespace penstock::tools

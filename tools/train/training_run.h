@@ -16,10 +16,6 @@ Status measure_step(TrainingSettings& settings);
 
 class TrainingRun {
  public:
-  using Tick = std::function<Status(double share)>;
-
-  // Weights come from the model's folder, or begin from scratch.
-  static Status create(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick);
   // `settings` outlive it.
   static Result<std::unique_ptr<TrainingRun>> open(const TrainingSettings& settings);
 
@@ -27,21 +23,31 @@ class TrainingRun {
     engine::StepReport report;
     double loss = 0;
     double learning_rate = 0;
+    double loss_scale = 1;
   };
   Result<Step> step();
+
+  // The loss of what is held out, between steps; changes nothing. REQUIRES: something is.
+  Result<trainer::StepLoss> evaluate();
 
   engine::Engine& engine() { return *engine_; }
 
  private:
   TrainingRun(const TrainingSettings& settings, std::unique_ptr<engine::Engine> engine);
+  Status restore();
 
   const TrainingSettings& settings_;
   std::unique_ptr<engine::Engine> engine_;
   trainer::EngineLink link_;
+  trainer::LossScaler scaler_;
   trainer::TrainStep step_;
 };
 
 // The micro-batches of a step: a function of seed and step alone.
 std::vector<trainer::MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step);
+
+// Micro-batches of one evaluation, and how many of them pass through a unit before the next is fetched.
+uint64_t evaluated_micro_batches(const TrainingSettings& settings);
+uint64_t evaluation_group(const TrainingSettings& settings);
 
 }  // namespace penstock::tools

@@ -14,6 +14,7 @@
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/files/model_folder.h"
+#include "runtime/trainer/initial_values.h"
 #include "tools/penstock/quantity.h"
 #include "tools/system/words.h"
 
@@ -150,7 +151,7 @@ void fill_in_workload(TrainingSettings& settings) {
       workload.units[unit].parameters[i].group = settings.groups.of[unit][i];
   }
   const double clip = settings.config.gradient_clipping;
-  const bool waits = settings.config.precision == Dtype::fp16 || clip > 0;
+  const bool waits = settings.config.precision == Dtype::fp16 || clip > 0;  // gradients, for the norm
   workload.clipping = {.norm = clip, .skips_overflow = settings.config.skip_overflow.value_or(waits)};
   request.choices.activations = settings.activations();
 }
@@ -163,6 +164,12 @@ Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samp
                   text("config: gradient_accumulation_steps: ", config.accumulation, " micro-batches a step, at most ",
                        kMicroBatchesMost, " expected"),
                   "larger micro-batches");
+  }
+  if (config.eval_every > 0 && samples.held_out_samples() == 0) {
+    return Status(Code::kUsage,
+                  text("config: eval_every: ", config.eval_every, ": held_out_share is ", config.held_out_share,
+                       ", so that nothing is held out"),
+                  "\"held_out_share\": 0.01");
   }
   if (config.max_steps == 0) {
     const double samples_of_run = config.epochs * static_cast<double>(samples.epoch_samples());
@@ -182,12 +189,34 @@ std::string shipped_text() {
   return fs::exists(installed, error) ? installed.string() : PENSTOCK_SHIPPED_TEXT;
 }
 
-trainer::TrainerState TrainingSettings::state_after(uint64_t steps) const {
+trainer::TrainerState TrainingSettings::initial_state() const {
   return {.config = trainer::effective_json(config),
           .model_json = model_json,
           .model_folder = model_folder,
-          .samples = steps * config.train_batch,
-          .loss_scale = {}};
+          .scale = trainer::LossScaler(config.loss_scaling, config.precision).state()};
+}
+
+Result<trainer::Model> model_of(const trainer::TrainConfig& config, const std::string& model_json) {
+  PENSTOCK_TRY_ASSIGN(shape, trainer::parse_model_config(model_json));
+  return trainer::make_model(shape, config.precision,
+                             config.moments == MomentForm::int8 ? kMomentBlockElements : kParameterAlignmentElements);
+}
+
+Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick) {
+  std::unique_ptr<trainer::ModelFolder> folder;
+  if (!settings.model_folder.empty()) {
+    PENSTOCK_TRY_ASSIGN(opened, trainer::ModelFolder::open(settings.model_folder, settings.model));
+    folder = std::move(opened);
+  }
+  auto initial = [&](uint32_t unit, uint64_t first, std::span<float> values) {
+    if (folder != nullptr) {
+      PENSTOCK_TRY(folder->read(unit, first, values));
+    } else {
+      trainer::fill_initial_values(settings.model, settings.config.seed, unit, first, values);
+    }
+    return tick(static_cast<double>(unit) / static_cast<double>(settings.model.units.size()));
+  };
+  return engine::Engine::create(settings.engine, initial, existing);
 }
 
 Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders) {
@@ -224,10 +253,9 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
                        " B expected, which every root keeps"),
                   "leave out what does not shape the model, such as tables of labels");
   }
-  PENSTOCK_TRY_ASSIGN(shape, trainer::parse_model_config(source.json));
-  PENSTOCK_TRY_ASSIGN(samples, samples_of(config, shape.vocab));
+  PENSTOCK_TRY_ASSIGN(model, model_of(config, source.json));
+  PENSTOCK_TRY_ASSIGN(samples, samples_of(config, model.config.vocab));
   PENSTOCK_TRY(fill_in_counts(config, samples));
-  trainer::Model model = trainer::make_model(shape, config.precision);
   PENSTOCK_TRY_ASSIGN(groups, trainer::group_parameters(config, model));
   TrainingSettings settings{.config = config,
                             .model_json = source.json,
@@ -243,7 +271,7 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
   settings.engine.update_threads = config.threads;
   settings.engine.seed = config.seed;
   settings.engine.config_hash = trainer::config_identity(config);
-  settings.engine.initial_state = encode(settings.state_after(0));
+  settings.engine.initial_state = encode(settings.initial_state());
   return settings;
 }
 

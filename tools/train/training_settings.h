@@ -30,8 +30,8 @@ struct TrainingSettings {
   ActivationChoice activations() const {
     return config.activations == "keep" ? ActivationChoice::keep : ActivationChoice::recompute;
   }
-  // What the root of a step keeps.
-  trainer::TrainerState state_after(uint64_t steps) const;
+  // What a root keeps of the run at its beginning; later ones have counts and the loss scale too.
+  trainer::TrainerState initial_state() const;
 };
 
 // What a root of the store in these folders keeps of the run; none where there is no store.
@@ -47,6 +47,12 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& config,
 
 // What the run does otherwise than the one before it did, one line a key.
 std::vector<std::string> changes_since(const TrainingSettings& settings, const trainer::TrainerState& stored);
+
+// The model that a run trained: what its store's units are made of.
+Result<trainer::Model> model_of(const trainer::TrainConfig& config, const std::string& model_json);
+
+// Makes the store: weights come from the model's folder, or begin from scratch.
+Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick);
 
 // The text that ships with Penstock.
 std::string shipped_text();

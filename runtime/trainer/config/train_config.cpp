@@ -323,11 +323,18 @@ const Rule kRules[] = {
     {"fp16.enabled", honoured, "",
      [](const json& value, TrainConfig& config) { return precision(value, config, Dtype::fp16); }},
     {"fp16.loss_scale", honoured, "", PENSTOCK_NUMBER(loss_scaling.scale, 0, kMost)},
-    {"fp16.initial_scale_power", honoured, "", PENSTOCK_WHOLE(loss_scaling.initial_scale_power, 0)},
+    {"fp16.initial_scale_power", honoured, "",
+     [](const json& value, TrainConfig& config) {
+       constexpr uint32_t kPowerMax = 100;
+       const std::string wrong = whole(value, 0, config.loss_scaling.initial_scale_power);
+       return wrong.empty() && config.loss_scaling.initial_scale_power > kPowerMax
+                  ? text("is ", value.dump(), ", at most ", kPowerMax, " expected")
+                  : wrong;
+     }},
     {"fp16.loss_scale_window", honoured, "", PENSTOCK_WHOLE(loss_scaling.window, 1)},
     {"fp16.hysteresis", honoured, "", PENSTOCK_WHOLE(loss_scaling.hysteresis, 1)},
     {"fp16.consecutive_hysteresis", honoured, "", PENSTOCK_FLAG(loss_scaling.consecutive_hysteresis)},
-    {"fp16.min_loss_scale", honoured, "", PENSTOCK_NUMBER(loss_scaling.least, 0, kMost)},
+    {"fp16.min_loss_scale", honoured, "", PENSTOCK_NUMBER(loss_scaling.least, 1e-30, kMost)},
     {"fp16.auto_cast", no_effect, "inputs are tokens"},
     {"fp16.fp16_master_weights_and_grads", refused, "masters are fp32; use penstock.moments to save memory"},
     {"bf16.enabled", honoured, "false without fp16: all is fp32",
@@ -540,6 +547,12 @@ void check_precision(const json& file, CheckedConfig& checked) {
   if (is_off(file, "bf16") && !is_on(file, "fp16")) checked.config.precision = Dtype::fp32;
 }
 
+void check_overflow(CheckedConfig& checked) {
+  if (checked.config.precision == Dtype::fp16 && checked.config.skip_overflow == false) {
+    checked.keys.push_back({"skip_overflow", Verdict::refused, "fp16 finds its loss scale by steps that are skipped"});
+  }
+}
+
 }  // namespace
 
 Result<CheckedConfig> check_config(const std::string& json_with_comments,
@@ -558,6 +571,7 @@ Result<CheckedConfig> check_config(const std::string& json_with_comments,
   CheckedConfig checked;
   for (const auto& [name, value] : file.items()) check_key(name, value, false, checked);
   check_precision(file, checked);
+  check_overflow(checked);
   return checked;
 }
 

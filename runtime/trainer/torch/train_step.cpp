@@ -111,28 +111,51 @@ Result<StepLoss> TrainStep::run(uint64_t step, std::span<const MicroBatch> batch
   return pass_all(way, order);
 }
 
-Result<StepLoss> TrainStep::evaluate(std::span<const MicroBatch> batches, std::span<const Passage> order) {
+Result<StepLoss> TrainStep::evaluate(std::span<const MicroBatch> batches) {
   PENSTOCK_TRY(check(batches));
   UnderWay way;
   way.batches = batches;
-  return pass_all(way, order);
+  begin(way);
+  for (uint32_t use = 0; use < model_.uses.size(); ++use) {
+    const Passage held{Direction::forward, use, 0};
+    PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(held));
+    Status status;
+    for (uint32_t micro_batch = 0; status.ok() && micro_batch < batches.size(); ++micro_batch) {
+      status = without_exceptions(nullptr, [&] {
+        return pass_forward(way, {Direction::forward, use, micro_batch}, weights);
+      });
+    }
+    const Status released = engine_.release(held);
+    PENSTOCK_TRY(status.within(model_.uses[use].name));
+    PENSTOCK_TRY(released);
+  }
+  return loss_of(way);
 }
 
-Result<StepLoss> TrainStep::pass_all(UnderWay& way, std::span<const Passage> order) {
+void TrainStep::begin(UnderWay& way) const {
   const size_t count = way.batches.size();
   way.hidden.resize(count), way.gradients.resize(count), way.losses.resize(count);
   for (const MicroBatch& batch : way.batches) way.tokens.push_back(token_tensor(batch));
+}
+
+StepLoss TrainStep::loss_of(const UnderWay& way) const {
+  StepLoss loss;
+  for (size_t i = 0; i < way.batches.size(); ++i) {
+    loss.sum += way.losses[i];  // in this order, whatever that of the passages was
+    loss.supervised += way.batches[i].supervised();
+  }
+  return loss;
+}
+
+Result<StepLoss> TrainStep::pass_all(UnderWay& way, std::span<const Passage> order) {
+  begin(way);
+  const size_t count = way.batches.size();
   for (const Passage& passage : order) {
     CHECK(passage.use < model_.uses.size() && passage.micro_batch < count, "a passage of use ", passage.use,
           " and micro-batch ", passage.micro_batch, " of ", model_.uses.size(), " and ", count);
     PENSTOCK_TRY(pass(way, passage).within(model_.uses[passage.use].name));
   }
-  StepLoss loss;
-  for (size_t i = 0; i < count; ++i) {
-    loss.sum += way.losses[i];  // in this order, whatever that of the passages was
-    loss.supervised += way.batches[i].supervised();
-  }
-  return loss;
+  return loss_of(way);
 }
 
 Status TrainStep::pass(UnderWay& way, const Passage& passage) {
@@ -279,23 +302,16 @@ std::vector<Passage> step_order(const Model& model, uint32_t micro_batches, uint
   return order;
 }
 
-std::vector<Passage> evaluation_order(const Model& model, uint32_t micro_batches) {
-  std::vector<Passage> order;
-  for (uint32_t use = 0; use < model.uses.size(); ++use)
-    for (uint32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch)
-      order.push_back({Direction::forward, use, micro_batch});
-  return order;
-}
-
 Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engine, const MicroBatch& batch) {
   return without_exceptions(nullptr, [&]() -> Result<std::vector<float>> {
     const at::Tensor tokens = token_tensor(batch);
     const Positions positions = make_positions(model.config, batch.length);
     const DropoutKeys keys;
     at::Tensor hidden;
-    for (const Passage& passage : evaluation_order(model, 1)) {
+    for (uint32_t number = 0; number < model.uses.size(); ++number) {
+      const Passage passage{Direction::forward, number, 0};
       PENSTOCK_TRY_ASSIGN(weights, engine.acquire(passage));
-      const ModelUse& use = model.uses[passage.use];
+      const ModelUse& use = model.uses[number];
       const WeightTensors views = views_of(model, weights);
       if (use.kind == UseKind::embedding)
         hidden = embedding_forward(model.config, views, tokens, keys);

@@ -50,12 +50,14 @@ class TrainStep {
   // downwards. The gradients are those of loss_scale x the step's mean loss; a frozen parameter has none.
   Result<StepLoss> run(uint64_t step, std::span<const MicroBatch> batches, std::span<const Passage> order,
                        double loss_scale = 1);
-  // Forward alone, without dropout.
-  Result<StepLoss> evaluate(std::span<const MicroBatch> batches, std::span<const Passage> order);
+  // Forward alone, without dropout. All micro-batches pass through a use while it is held: weights come once.
+  Result<StepLoss> evaluate(std::span<const MicroBatch> batches);
 
  private:
   struct UnderWay;  // of the step
 
+  void begin(UnderWay& way) const;
+  StepLoss loss_of(const UnderWay& way) const;
   Status pass(UnderWay& way, const Passage& passage);
   Status pass_forward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
   Status pass_backward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
@@ -73,7 +75,6 @@ class TrainStep {
 // A usual order: groups of `group` micro-batches, each forward through all uses before the next group; within it, all
 // of a group pass through a use before the next use.
 std::vector<Passage> step_order(const Model& model, uint32_t micro_batches, uint32_t group);
-std::vector<Passage> evaluation_order(const Model& model, uint32_t micro_batches);
 
 // The logits of a micro-batch, [tokens, vocab] as fp32: what other implementations are compared with.
 Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engine, const MicroBatch& batch);

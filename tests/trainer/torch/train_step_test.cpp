@@ -209,7 +209,7 @@ TEST_P(WholeStep, EvaluationIsTheLossWithoutDropoutAndGivesNoGradient) {
   Model without = model;
   without.config.embedding_dropout = without.config.attention_dropout = without.config.residual_dropout = 0;
   const std::vector choices(model.uses.size(), ActivationChoice::recompute);
-  const auto evaluated = TrainStep(model, weights, {}, choices).evaluate(batches, evaluation_order(model, 2));
+  const auto evaluated = TrainStep(model, weights, {}, choices).evaluate(batches);
   EXPECT_TRUE(weights.gradients_.empty());
   const auto trained = TrainStep(without, weights, {}, choices).run(1, batches, step_order(model, 2, 1));
   ASSERT_TRUE(evaluated.ok() && trained.ok());
