@@ -20,6 +20,7 @@ class InspectedStores {
   static Result<std::unique_ptr<InspectedStores>> open(const std::vector<std::string>& paths);
 
   const std::vector<std::unique_ptr<aio::TileStore>>& ranks() const { return ranks_; }
+  IoEngine& engine() { return *engine_; }
   // For scrubbing.
   std::span<std::byte> memory() const { return memory_; }
   // Of all of them together.

@@ -23,6 +23,8 @@ Verb train_verb() { return left_out("train"); }
 Verb update_verb() { return left_out("update"); }
 Verb verify_verb() { return left_out("verify"); }
 Verb checkpoint_ls_verb() { return left_out("checkpoint ls"); }
+Verb checkpoint_export_verb() { return left_out("checkpoint export"); }
+Verb checkpoint_import_verb() { return left_out("checkpoint import"); }
 Verb checkpoint_scrub_verb() { return left_out("checkpoint scrub"); }
 
 }  // namespace penstock::tools

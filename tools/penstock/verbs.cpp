@@ -15,6 +15,8 @@
   VERB(verify)               \
   VERB(checkpoint_ls)        \
   VERB(checkpoint_scrub)     \
+  VERB(checkpoint_export)    \
+  VERB(checkpoint_import)    \
   VERB(completion)           \
   VERB(manual)
 

@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/engine/store_pass.h"
+#include "runtime/trainer/files/model_folder.h"
+#include "tiering/arithmetic/convert.h"
+#include "tools/penstock/checkpoint_common.h"
+#include "tools/penstock/command.h"
+#include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
+#include "tools/system/interrupt.h"
+#include "tools/train/training_settings.h"
+
+namespace penstock::tools {
+namespace {
+
+struct ExportFlags {
+  std::vector<std::string> paths;  // of the store, then the folder to make
+  std::string dtype = "auto";
+  uint64_t shard_bytes = 5'000'000'000;
+};
+
+trainer::FileDtype file_dtype(const std::string& name, Dtype trained) {
+  if (name == "fp32") return trainer::FileDtype::f32;
+  if (name == "bf16") return trainer::FileDtype::bf16;
+  if (name == "fp16") return trainer::FileDtype::f16;
+  return trained == Dtype::fp32   ? trainer::FileDtype::f32
+         : trained == Dtype::bf16 ? trainer::FileDtype::bf16
+                                  : trainer::FileDtype::f16;
+}
+
+bool is_of(trainer::FileDtype file, Dtype trained) { return file == file_dtype("auto", trained); }
+
+// The store was made for this model: it says so itself.
+Status expect_model(const StoreShape& shape, const trainer::Model& model) {
+  bool same = shape.ranks == 1 && shape.units.size() == model.units.size();
+  for (size_t i = 0; same && i < model.units.size(); ++i) {
+    const std::vector<Parameter>& there = shape.units[i].parameters;
+    const std::vector<trainer::ModelParameter>& here = model.units[i].parameters;
+    same = std::equal(there.begin(), there.end(), here.begin(), here.end(), [](const auto& a, const auto& b) {
+      return a.name == b.name && a.first_element == b.first_element && a.elements == b.elements;
+    });
+  }
+  if (same) return Status();
+  return Status(Code::kCorrupt, "store: its parameters are not those of the model that its root names",
+                "`penstock checkpoint scrub` says whether it is damaged");
+}
+
+// Values of a tile's plane as fp32.
+class TileValues {
+ public:
+  TileValues(const TileLayout& layout, const std::byte* bytes) : layout_(layout), bytes_(bytes) {}
+
+  void weights(std::span<float> into) const {
+    const TileLayout::Place& place = *layout_.find(Role::weight);
+    const std::byte* at = bytes_ + place.offset_bytes;
+    for (size_t i = 0; i < into.size(); ++i) {
+      switch (place.plane.dtype) {
+        case Dtype::fp32:
+          into[i] = word<float>(at, i);
+          break;
+        case Dtype::bf16:
+          into[i] = arithmetic::float_of_bf16(word<uint16_t>(at, i));
+          break;
+        default:
+          into[i] = arithmetic::float_of_fp16(word<uint16_t>(at, i));
+      }
+    }
+  }
+
+  // Frozen weights, and fp32 ones, are their own masters.
+  void masters(std::span<float> into) const {
+    const TileLayout::Place* low = layout_.find(Role::master_low);
+    const TileLayout::Place* full = layout_.find(Role::master);
+    if (full != nullptr) {
+      for (size_t i = 0; i < into.size(); ++i) into[i] = word<float>(bytes_ + full->offset_bytes, i);
+    } else if (low != nullptr) {
+      const TileLayout::Place& high = *layout_.find(Role::weight);
+      for (size_t i = 0; i < into.size(); ++i) {
+        into[i] = arithmetic::join(
+            {word<uint16_t>(bytes_ + high.offset_bytes, i), word<uint16_t>(bytes_ + low->offset_bytes, i)});
+      }
+    } else {
+      weights(into);
+    }
+  }
+
+ private:
+  template <typename Word>
+  static Word word(const std::byte* at, size_t index) {
+    Word value;
+    std::memcpy(&value, at + index * sizeof(Word), sizeof(Word));
+    return value;
+  }
+
+  const TileLayout layout_;
+  const std::byte* bytes_;
+};
+
+// What of a tile has its weight, and with `masters` its master as well: the planes that lie first.
+aio::TileStore::Range range_of(const TileLayout& layout, bool masters) {
+  uint64_t end = 0;
+  for (const TileLayout::Place& place : layout.places) {
+    const Role role = place.plane.role;
+    const bool wanted = role == Role::weight || (masters && (role == Role::master || role == Role::master_low));
+    if (wanted) end = place.offset_bytes + round_up(place.length_bytes, kSegmentAlignmentBytes);
+  }
+  return {0, end};
+}
+
+Result<Answer> export_store(Session& session, const ExportFlags& flags) {
+  if (flags.paths.size() < 2) {
+    return Status(Code::kUsage, "checkpoint export: the folders of a store, then the folder to make: one path is given",
+                  "penstock checkpoint export /mnt/nvme0/run ./exported");
+  }
+  const std::string into = flags.paths.back();
+  PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open({flags.paths.begin(), flags.paths.end() - 1}));
+  aio::TileStore& store = *stores->ranks().front();
+  PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store.payload().trainer_state));
+  PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
+  PENSTOCK_TRY_ASSIGN(model, model_of(config, state.model_json));
+  PENSTOCK_TRY(expect_model(store.shape(), model));
+
+  trainer::ModelFolderWriter::Options options;
+  options.dtype = file_dtype(flags.dtype, config.precision);
+  options.shard_bytes = flags.shard_bytes;
+  std::error_code error;
+  if (std::filesystem::is_directory(state.model_folder, error)) {
+    options.carry_from = state.model_folder;
+  } else if (!state.model_folder.empty()) {
+    session.progress.note(text("the tokenizer's files do not come along: ", state.model_folder, " is not there"));
+  }
+  PENSTOCK_TRY_ASSIGN(writer, trainer::ModelFolderWriter::create(into, state.model_json, model, options));
+
+  const bool masters = !is_of(options.dtype, config.precision);
+  const StoreShape& shape = store.shape();
+  uint64_t tile_bytes = kSegmentAlignmentBytes;
+  std::vector<engine::StorePass::Visit> visits;
+  for (uint32_t tile = 0; tile < shape.tiles.size(); ++tile) {
+    const TileLayout layout = shape.layout(tile);
+    tile_bytes = std::max(tile_bytes, layout.size_bytes);
+    visits.push_back({tile, range_of(layout, masters)});
+  }
+  // Some are read while one is written.
+  constexpr uint64_t kWindows = 4;
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kWindows * tile_bytes));
+  PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles to export", kWindows * tile_bytes));
+  BufferPool windows(Tier::host, memory, tile_bytes);
+  std::vector<float> values;
+  const Tick tick = ticking(session, "export");
+  engine::StorePass pass(stores->engine(), store, windows);
+  const auto write_tile = [&](uint32_t number, std::byte* bytes) {
+    const StoreShape::Tile& tile = shape.tiles[number];
+    values.resize(tile.elements);
+    const TileValues tile_values(shape.layout(number), bytes);
+    if (masters) {
+      tile_values.masters(values);
+    } else {
+      tile_values.weights(values);
+    }
+    PENSTOCK_TRY(tick(static_cast<double>(number) / static_cast<double>(shape.tiles.size())));
+    return writer->write(tile.unit, tile.first_element, values);
+  };
+  PENSTOCK_TRY(pass.run(visits, write_tile, engine::StorePass::Then::forget));
+  PENSTOCK_TRY(writer->finish());
+
+  Answer answer;
+  answer.json = {{"step", store.payload().step},
+                 {"parameters", model.parameters()},
+                 {"dtype", trainer::name_of(options.dtype)},
+                 {"architecture", model.config.architecture},
+                 {"read_bytes", pass.moved().read_bytes},
+                 {"tokenizer_from", options.carry_from.empty() ? Json() : Json(options.carry_from)},
+                 {"path", into}};
+  answer.text = text("step ", store.payload().step, ": ", model.parameters(), " parameters as ",
+                     trainer::name_of(options.dtype), " in ", into, "\n");
+  return answer;
+}
+
+}  // namespace
+
+Verb checkpoint_export_verb() {
+  auto flags = std::make_shared<ExportFlags>();
+  return {"checkpoint export",
+          "Write a store's newest step as safetensors",
+          "Makes a folder as Hugging Face has it: config.json, model.safetensors or shards with an index, and the "
+          "tokenizer's\n"
+          "and generation's files of the folder that the run began with. Weights pass tile by tile: no more than a few "
+          "tiles\n"
+          "are in memory. The numbers are those that forward computes with, or fp32 masters with --dtype fp32.",
+          {{"penstock checkpoint export /mnt/nvme0/run ./exported", "As transformers loads it"},
+           {"penstock checkpoint export /mnt/nvme0/run,/mnt/nvme1/run ./exported --dtype fp32", "The masters"}},
+          [flags](Options& options) -> Action {
+            options.paths("PATH", flags->paths, 1,
+                          "The folders of the store, one on each drive, in any order; then the folder to make");
+            options.choice("--dtype", flags->dtype, {"auto", "bf16", "fp16", "fp32"},
+                           "Of the files; auto: what forward computes with");
+            options.bytes("--shard", flags->shard_bytes, "Bytes of one file, at most");
+            return [flags](Session& session) { return export_store(session, *flags); };
+          }};
+}
+
+}  // namespace penstock::tools
