@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/engine/store_pass.h"
+#include "runtime/engine/store_sweep.h"
 #include "runtime/trainer/files/model_folder.h"
 #include "tiering/arithmetic/convert.h"
 #include "tools/penstock/checkpoint_common.h"
@@ -103,7 +103,7 @@ aio::TileStore::Range range_of(const TileLayout& layout, bool masters) {
   for (const TileLayout::Place& place : layout.places) {
     const Role role = place.plane.role;
     const bool wanted = role == Role::weight || (masters && (role == Role::master || role == Role::master_low));
-    if (wanted) end = place.offset_bytes + round_up(place.length_bytes, kSegmentAlignmentBytes);
+    if (wanted) end = place.offset_bytes + round_up(place.length_bytes, kAlignmentBytes);
   }
   return {0, end};
 }
@@ -134,8 +134,8 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
 
   const bool masters = !is_of(options.dtype, config.precision);
   const StoreShape& shape = store.shape();
-  uint64_t tile_bytes = kSegmentAlignmentBytes;
-  std::vector<engine::StorePass::Visit> visits;
+  uint64_t tile_bytes = kAlignmentBytes;
+  std::vector<engine::StoreSweep::Visit> visits;
   for (uint32_t tile = 0; tile < shape.tiles.size(); ++tile) {
     const TileLayout layout = shape.layout(tile);
     tile_bytes = std::max(tile_bytes, layout.size_bytes);
@@ -148,7 +148,7 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   BufferPool windows(Tier::host, memory, tile_bytes);
   std::vector<float> values;
   const Tick tick = ticking(session, "export");
-  engine::StorePass pass(stores->engine(), store, windows);
+  engine::StoreSweep pass(stores->engine(), store, windows);
   const auto write_tile = [&](uint32_t number, std::byte* bytes) {
     const StoreShape::Tile& tile = shape.tiles[number];
     values.resize(tile.elements);
@@ -161,7 +161,7 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
     PENSTOCK_TRY(tick(static_cast<double>(number) / static_cast<double>(shape.tiles.size())));
     return writer->write(tile.unit, tile.first_element, values);
   };
-  PENSTOCK_TRY(pass.run(visits, write_tile, engine::StorePass::Then::forget));
+  PENSTOCK_TRY(pass.run(visits, write_tile, engine::StoreSweep::Then::forget));
   PENSTOCK_TRY(writer->finish());
 
   Answer answer;
