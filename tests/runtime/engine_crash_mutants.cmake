@@ -14,7 +14,7 @@ penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EverySte
   ".kind = MoveKind::commit, .after = {plan_.verdict}")
 
 penstock_mutant(engine_crash speculative_write_published EveryEventIsACut*/EveryStep runtime/engine/executor_tiles.cpp
-  "speculative ? Update::unconfirmed : Update::final"
+  "revocable ? Update::unconfirmed : Update::final"
   "Update::final")
 
 penstock_mutant(engine_crash struck_update_confirmed EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
