@@ -225,7 +225,9 @@ class Engine {
   ComputePass pass_of(const Compute& compute) const;
   std::string words_of(const ComputePass& pass) const;
   Status expect_forward(const ComputePass& pass, const char* verb) const;
-  Result<std::vector<UnitWeights>> acquire_in_forward(const ComputePass& pass);
+  // The pass that is held: where what the trainer has put on its stream will have read the weights.
+  Result<Event> end_of_reading();
+  Result<std::vector<UnitWeights>> acquire_in_forward(const ComputePass& pass, Stream stream);
   Status release_in_forward(const ComputePass& pass);
   UnitWeights weights_of(uint32_t unit, std::span<std::byte> bytes) const;
   Status check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const;

@@ -27,7 +27,7 @@ class EngineCore {
   Moved moved() const { return executor_->moved() + passed_ + (forward_ ? forward_->moved() : Moved()); }
 
   // Weights for passes between steps. REQUIRES: the executor is idle, and stays so until end_forward().
-  void begin_forward() { forward_.emplace(*plan_, *memory_, *store_, *drives_.io); }
+  void begin_forward() { forward_.emplace(*plan_, *memory_, device(), *store_, *drives_.io); }
   ForwardWeights& forward() { return *forward_; }
   void end_forward();
 

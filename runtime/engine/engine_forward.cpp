@@ -25,9 +25,10 @@ Status Engine::begin_forward() {
 Status Engine::end_forward() {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::in_forward, "end_forward"));
+  PENSTOCK_TRY_ASSIGN(done, end_of_reading());
   now_ = Now::between_steps;
-  has_acquired_ = false;
-  return thread_->ask([this] {
+  return thread_->ask([this, &done] {
+    if (done) core_->forward().release(done);
     core_->end_forward();
     return core_->executor().status();
   });
@@ -40,7 +41,7 @@ Status Engine::expect_forward(const ComputePass& pass, const char* verb) const {
   return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": between steps there are forward passes only"));
 }
 
-Result<std::vector<UnitWeights>> Engine::acquire_in_forward(const ComputePass& pass) {
+Result<std::vector<UnitWeights>> Engine::acquire_in_forward(const ComputePass& pass, Stream stream) {
   PENSTOCK_TRY(expect_forward(pass, "acquire"));
   if (has_acquired_) return Status(Code::kUsage, "acquire: the pass before has not been released");
   std::vector<UnitWeights> weights;
@@ -57,6 +58,7 @@ Result<std::vector<UnitWeights>> Engine::acquire_in_forward(const ComputePass& p
       }));
   has_acquired_ = true;
   held_use_ = pass.use;
+  pass_stream_ = stream;
   return weights;
 }
 
@@ -66,9 +68,14 @@ Status Engine::release_in_forward(const ComputePass& pass) {
   if (pass.use != held_use_) {
     return Status(Code::kUsage, text("release: ", words_of(pass), ": use ", held_use_, " is acquired"));
   }
-  has_acquired_ = false;
-  thread_->mailbox().post([this] { core_->forward().release(); });
+  PENSTOCK_TRY_ASSIGN(done, end_of_reading());
+  thread_->mailbox().post([this, done] { core_->forward().release(done); });
   return Status();
+}
+
+Result<Event> Engine::end_of_reading() {
+  const bool held = std::exchange(has_acquired_, false);
+  return held && core_->device() != nullptr ? core_->device()->device().record(pass_stream_) : Event();
 }
 
 }  // namespace penstock::engine

@@ -54,7 +54,7 @@ Status Engine::expect_pass(const ComputePass& pass, const char* verb) const {
 
 Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass, Stream stream) {
   std::lock_guard lock(verbs_);
-  if (now_ == Now::in_forward) return acquire_in_forward(pass);
+  if (now_ == Now::in_forward) return acquire_in_forward(pass, stream);
   PENSTOCK_TRY(expect(Now::in_step, "acquire"));
   PENSTOCK_TRY(expect_pass(pass, "acquire"));
   if (has_acquired_) return Status(Code::kUsage, "acquire: the pass before has not been released");

@@ -1,31 +1,58 @@
 #include "runtime/engine/forward_weights.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace penstock::engine {
+namespace {
 
-ForwardWeights::ForwardWeights(const Plan& plan, HostMemory& memory, aio::TileStore& store, IoEngine& io)
-    : plan_(plan), memory_(memory), store_(store), io_(io), uses_(plan.activations.size()) {
+constexpr std::chrono::milliseconds kPollPause{1};
+
+MemoryRun place_of(const Move& move) { return {move.place_offset_bytes, move.place_bytes}; }
+
+}  // namespace
+
+ForwardWeights::ForwardWeights(const Plan& plan, HostMemory& memory, DeviceMemory* device, aio::TileStore& store,
+                               IoEngine& io)
+    : plan_(plan), memory_(memory), device_(device), store_(store), io_(io), uses_(plan.activations.size()) {
   for (const Compute& compute : plan.computes) {
     UsePlaces& use = uses_[compute.use];
-    if (!use.units.empty()) continue;  // where its first pass finds them
+    if (!use.empty()) continue;  // where its first pass finds them
     for (const Compute::Weights& weights : compute.weights) {
-      use.units.push_back(weights.unit);
-      if (weights.brought_by == kNoMove) continue;
-      const Move& brought = plan.moves[weights.brought_by];
-      use.places.push_back({weights.unit, brought.place_offset_bytes, brought.place_bytes});
+      UnitPlaces places;
+      places.unit = weights.unit;
+      for (MoveId id = weights.brought_by; id != kNoMove;) {
+        const Move& brought = plan.moves[id];
+        id = kNoMove;
+        if (brought.kind == MoveKind::fetch_weight) places.host = place_of(brought);
+        if (brought.kind != MoveKind::lift_weight) continue;
+        places.device = place_of(brought);
+        const auto fetch = std::ranges::find_if(
+            brought.after, [&](MoveId before) { return plan.moves[before].kind == MoveKind::fetch_weight; });
+        if (fetch != brought.after.end()) id = *fetch;
+      }
+      use.push_back(places);
     }
   }
 }
 
 ForwardWeights::~ForwardWeights() {
-  auto is_under_way = [](const auto& use_and_fetch) { return use_and_fetch.second.left > 0; };
-  io_.wait_until([&] { return std::ranges::none_of(fetched_, is_under_way); });
+  while (is_under_way()) {
+    const size_t ended = io_.poll() + (device_ != nullptr ? device_->device().poll() : 0);
+    if (ended == 0) io_.wait(kPollPause);
+  }
+  for (const auto& [use, event] : read_until_) {
+    for (Result<bool> reached = false; reached.ok() && !*reached; reached = device_->device().reached(event)) {
+      std::this_thread::sleep_for(kPollPause);
+    }
+  }
 }
 
 void ForwardWeights::want(uint32_t use) {
-  if (!fetched_.contains(use) && make_room(use)) fetch(use);
+  if (fetched_.contains(use) || !make_room(use)) return;
+  fetched_[use].left = uses_[use].size();
+  for (const UnitPlaces& places : uses_[use]) bring(use, places);
 }
 
 bool ForwardWeights::is_settled(uint32_t use) const {
@@ -40,28 +67,34 @@ Result<std::vector<std::span<std::byte>>> ForwardWeights::hold(uint32_t use) {
   }
   held_ = use;
   std::vector<std::span<std::byte>> views;
-  auto place = uses_[use].places.begin();
-  for (uint32_t unit : uses_[use].units) {
-    const bool was_brought = place != uses_[use].places.end() && place->unit == unit;
-    leases_.push_back(was_brought ? memory_.units().share(place->offset_bytes, place->length_bytes)
-                                  : memory_.share_unit(unit));
-    if (was_brought) ++place;
+  for (const UnitPlaces& places : uses_[use]) {
+    if (places.device) {
+      views.push_back(device_->at(Area::device_units, places.device->offset_bytes, places.device->bytes));
+      continue;
+    }
+    leases_.push_back(places.host ? memory_.units().share(places.host->offset_bytes, places.host->bytes)
+                                  : memory_.share_unit(places.unit));
     views.push_back(leases_.back().bytes());
   }
   want(static_cast<uint32_t>((use + 1) % uses_.size()));
   return views;
 }
 
-void ForwardWeights::release() {
+void ForwardWeights::release(Event done) {
   leases_.clear();
+  if (held_ && done) read_until_[*held_] = std::move(done);
   held_.reset();
 }
 
+bool ForwardWeights::overlap(const std::optional<MemoryRun>& one, const std::optional<MemoryRun>& other) {
+  return one && other && one->offset_bytes < other->offset_bytes + other->bytes &&
+         other->offset_bytes < one->offset_bytes + one->bytes;
+}
+
 bool ForwardWeights::overlap(const UsePlaces& one, const UsePlaces& other) {
-  return std::ranges::any_of(one.places, [&](const Place& a) {
-    return std::ranges::any_of(other.places, [&](const Place& b) {
-      return a.offset_bytes < b.offset_bytes + b.length_bytes && b.offset_bytes < a.offset_bytes + a.length_bytes;
-    });
+  return std::ranges::any_of(one, [&](const UnitPlaces& a) {
+    return std::ranges::any_of(
+        other, [&](const UnitPlaces& b) { return overlap(a.host, b.host) || overlap(a.device, b.device); });
   });
 }
 
@@ -74,17 +107,38 @@ bool ForwardWeights::make_room(uint32_t use) {
   return true;
 }
 
-void ForwardWeights::fetch(uint32_t use) {
-  fetched_[use].left = uses_[use].places.size();
-  for (const Place& place : uses_[use].places) {
-    const uint64_t asked = read_unit({plan_.tiles, store_, io_}, place.unit, memory_.units(), place.offset_bytes,
-                                     ++deadline_, [this, use](const Status& status) {
-                                       Fetched& of = fetched_.at(use);
-                                       if (of.status.ok()) of.status = status;
-                                       --of.left;
-                                     });
-    moved_.read_bytes += asked;
+void ForwardWeights::bring(uint32_t use, const UnitPlaces& places) {
+  auto arrived = [this, use, places](const Status& status) {
+    if (status.ok() && places.device) return lift(use, places);
+    end_one(use, status);
+  };
+  if (!places.host) return arrived(Status());
+  moved_.read_bytes += read_unit({plan_.tiles, store_, io_}, places.unit, memory_.units(), places.host->offset_bytes,
+                                 ++deadline_, arrived);
+}
+
+void ForwardWeights::lift(uint32_t use, const UnitPlaces& places) {
+  Lease weights = places.host ? memory_.units().share(places.host->offset_bytes, places.host->bytes)
+                              : memory_.share_unit(places.unit);
+  const std::span<std::byte> target =
+      device_->at(Area::device_units, places.device->offset_bytes, places.device->bytes);
+  const CopyRun whole{0, 0, std::min<uint64_t>(weights.size_bytes(), target.size())};
+  std::vector<Event> readers;
+  for (const auto& [other, event] : read_until_) {
+    if (overlap(uses_[other], uses_[use])) readers.push_back(event);
   }
+  Copy copy = device_->device().copy({&whole, 1}, std::move(weights), Lease::over(Tier::device, target), readers);
+  std::move(copy.transfer).then([this, use](const Result<Lease>& result) { end_one(use, result.status()); });
+}
+
+void ForwardWeights::end_one(uint32_t use, const Status& status) {
+  Fetched& fetched = fetched_.at(use);
+  if (fetched.status.ok()) fetched.status = status;
+  --fetched.left;
+}
+
+bool ForwardWeights::is_under_way() const {
+  return std::ranges::any_of(fetched_, [](const auto& fetched) { return fetched.second.left > 0; });
 }
 
 }  // namespace penstock::engine

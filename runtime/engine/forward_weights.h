@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/engine/device_memory.h"
 #include "runtime/engine/host_memory.h"
 #include "runtime/engine/moved.h"
 #include "runtime/engine/weight_fetch.h"
@@ -18,8 +19,9 @@ namespace penstock::engine {
 
 class ForwardWeights {
  public:
-  ForwardWeights(const Plan& plan, HostMemory& memory, aio::TileStore& store, IoEngine& io);
-  // Waits for what is under way.
+  // `device`: where the plan computes, if that has memory of its own.
+  ForwardWeights(const Plan& plan, HostMemory& memory, DeviceMemory* device, aio::TileStore& store, IoEngine& io);
+  // Waits for what is under way, and for the events that release() was given.
   ~ForwardWeights();
 
   // Begins to fetch the use's weights, unless they are there, or under way, or have no room yet.
@@ -29,37 +31,43 @@ class ForwardWeights {
   // By the use's units. It stays in its place until release(). REQUIRES: is_settled(use), and no other use is held. A
   // failure is that of its fetch, and the next want() tries again.
   Result<std::vector<std::span<std::byte>>> hold(uint32_t use);
-  void release();
+  // A device reads them until `done`.
+  void release(Event done);
 
   Moved moved() const { return moved_; }
 
  private:
-  struct Place {
+  // Neither: its weights rest in host memory and are used there.
+  struct UnitPlaces {
     uint32_t unit = 0;
-    uint64_t offset_bytes = 0, length_bytes = 0;
+    std::optional<MemoryRun> host;    // weights that come from the drives
+    std::optional<MemoryRun> device;  // where they are used
   };
-  struct UsePlaces {
-    std::vector<uint32_t> units;
-    std::vector<Place> places;  // of those that do not rest in host memory
-  };
+  using UsePlaces = std::vector<UnitPlaces>;
   struct Fetched {
-    size_t left = 0;
+    size_t left = 0;  // units
     Status status;
   };
 
+  static bool overlap(const std::optional<MemoryRun>& one, const std::optional<MemoryRun>& other);
   static bool overlap(const UsePlaces& one, const UsePlaces& other);
   // Whether its places are free; gives up those of uses that are neither held nor under way.
   bool make_room(uint32_t use);
-  void fetch(uint32_t use);
+  void bring(uint32_t use, const UnitPlaces& places);
+  void lift(uint32_t use, const UnitPlaces& places);
+  void end_one(uint32_t use, const Status& status);
+  bool is_under_way() const;
 
   const Plan& plan_;
   HostMemory& memory_;
+  DeviceMemory* const device_;
   aio::TileStore& store_;
   IoEngine& io_;
   std::vector<UsePlaces> uses_;
   std::map<uint32_t, Fetched> fetched_;  // under way, or there
   std::optional<uint32_t> held_;
-  std::vector<Lease> leases_;  // of the use that is held
+  std::vector<Lease> leases_;             // of the use that is held
+  std::map<uint32_t, Event> read_until_;  // by use: the device may still read its places
   uint64_t deadline_ = 0;
   Moved moved_;
 };

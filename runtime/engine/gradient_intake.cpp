@@ -7,11 +7,8 @@ namespace penstock::engine {
 
 GradientIntake::GradientIntake(const Workload& workload, const SumLayout& layout, std::span<std::byte> sums,
                                cpu_optim::UpdateWorkers& workers)
-    : workload_(workload), workers_(workers), units_(workload.units.size()) {
+    : GradientIntake(workload, nullptr, workers) {
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
-    units_[unit].uses = uses_of(workload, unit);
-    units_[unit].of_use.resize(units_[unit].uses.size());
-    units_[unit].parameters.resize(workload.units[unit].parameters.size());
     const std::vector<uint64_t>& places = layout.offset_bytes[unit];
     for (size_t use = 0; use < places.size(); ++use) {
       units_[unit].of_use[use].sum = reinterpret_cast<float*>(sums.data() + places[use]);
@@ -19,11 +16,12 @@ GradientIntake::GradientIntake(const Workload& workload, const SumLayout& layout
   }
 }
 
-GradientIntake::GradientIntake(const Workload& workload, Adder& adder, cpu_optim::UpdateWorkers& workers)
-    : workload_(workload), workers_(workers), adder_(&adder), units_(workload.units.size()) {
+GradientIntake::GradientIntake(const Workload& workload, Adder* adder, cpu_optim::UpdateWorkers& workers)
+    : workload_(workload), workers_(workers), adder_(adder), units_(workload.units.size()) {
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     units_[unit].uses = uses_of(workload, unit);
     units_[unit].of_use.resize(units_[unit].uses.size());
+    units_[unit].parameters.resize(workload.units[unit].parameters.size());
   }
 }
 

@@ -29,7 +29,8 @@ class GradientIntake {
   GradientIntake(const Workload& workload, const SumLayout& layout, std::span<std::byte> sums,
                  cpu_optim::UpdateWorkers& workers);
   // Adds up by `adder`, on a device; nothing is finished here then.
-  GradientIntake(const Workload& workload, Adder& adder, cpu_optim::UpdateWorkers& workers);
+  GradientIntake(const Workload& workload, Adder& adder, cpu_optim::UpdateWorkers& workers)
+      : GradientIntake(workload, &adder, workers) {}
 
   void begin(uint32_t micro_batches);
 
@@ -85,6 +86,8 @@ class GradientIntake {
   bool complete(uint32_t unit) const { return units_[unit].done; }
 
  private:
+  GradientIntake(const Workload& workload, Adder* adder, cpu_optim::UpdateWorkers& workers);
+
   struct UseState {
     float* sum = nullptr;
     uint32_t next_micro_batch = 0;

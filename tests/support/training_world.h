@@ -112,19 +112,21 @@ class TrainingWorld : public EngineWorld {
   // What the model makes of a sample between steps: `samples` of them pass through each use while it is held.
   static constexpr uint32_t kSamples = 3;
   using Answers = std::array<Hidden, kSamples>;
-  Result<Answers> evaluate(Engine& engine) const {
-    Answers flowing = questions();
+  Result<Answers> evaluate(Engine& engine) {
+    auto flowing = std::make_shared<Answers>(questions());
     PENSTOCK_TRY(engine.begin_forward());
     for (uint32_t use = 0; use < uses().size(); ++use) {
       const ComputePass pass{Direction::forward, use, 0};
-      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(pass));
+      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(pass, computing.stream));
       std::vector<const uint16_t*> views;
       for (const UnitWeights& unit : weights) views.push_back(reinterpret_cast<const uint16_t*>(unit.bytes.data()));
-      for (Hidden& here : flowing) here = forward(use, here, views);
+      computing.put([this, flowing, use, views] {
+        for (Hidden& here : *flowing) here = forward(use, here, views);
+      });
       PENSTOCK_TRY(engine.release(pass));
     }
     PENSTOCK_TRY(engine.end_forward());
-    return flowing;
+    return *flowing;
   }
   Answers plain_evaluate() {
     const std::vector<std::vector<uint16_t>> weights = plain_weights();
