@@ -97,10 +97,14 @@ class PlainLoops(Case):
     """What users do in their loops leaves the bits that it leaves with torch.optim.AdamW(fused=True)."""
 
     def same(self, scenario):
+        """The two optimizers, by `begin`."""
         theirs, _ = scenario(self.fused)
-        ours, optimizer = scenario(self.tiered)
-        self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"seed {SEED}")
-        return ours, optimizer
+        optimizers = []
+        for begin in ("step", "backward"):
+            ours, optimizer = scenario(lambda params, **more: self.tiered(params, begin=begin, **more))
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"begin {begin}, seed {SEED}")
+            optimizers.append(optimizer)
+        return optimizers
 
     def test_loops(self):
         scenarios = {
@@ -121,9 +125,73 @@ class PlainLoops(Case):
             "load_state_dict midway": dict(before=lambda s, m, o: s == 3 and m.load_state_dict(net().state_dict())),
             "p.clamp_": dict(post=each(torch.no_grad()(lambda p: p.clamp_(-0.2, 0.2)))),
         }
+        published = {}
         for name, manner in scenarios.items():
             with self.subTest(name):
-                self.same(lambda make: loop(make, **manner))
+                early = self.same(lambda make: loop(make, **manner))[1]._penstock.early
+                published[name] = early.published
+                self.assertLessEqual(early.redone, 2 * early.STRIKES)
+        # The first step learns how many contributions make a gradient.
+        self.assertEqual(published["accumulation"], 5)
+        self.assertEqual(published["never zeroed"], 5)
+        self.assertEqual(published["clip_grad_norm_"], 0)
+        self.assertGreater(published["absent"], 0)
+
+    def test_an_exception_in_backward_then_model_zero_grad(self):
+        class Fails(torch.autograd.Function):
+            calls = 0
+            forward = staticmethod(lambda ctx, x: x.clone())
+
+            @staticmethod
+            def backward(ctx, gradient):
+                Fails.calls += 1
+                if Fails.calls == 5:
+                    raise ArithmeticError("in backward")
+                return gradient
+
+        def scenario(make):
+            def backward(l, m):
+                try:
+                    l.backward()
+                except ArithmeticError:
+                    m.zero_grad()
+
+            Fails.calls = 0
+            return loop(make, k=2, backward=backward, loss=lambda m, x: F.mse_loss(m[2:](Fails.apply(m[:2](x))), x))
+
+        self.same(scenario)
+
+    def test_tied_and_reused_and_checkpointed(self):
+        from torch.utils.checkpoint import checkpoint
+
+        for reentrant in (None, False, True):
+            def scenario(make):
+                model = net()
+                model[2].weight = nn.Parameter(torch.randn(48, 48) / 48)
+                model[3] = nn.Linear(48, 48)
+                model[3].weight = model[2].weight
+
+                def layers(x):
+                    return torch.tanh(model[3](model[2](x)))
+
+                def again(x):
+                    return layers(x) if reentrant is None else checkpoint(layers, x, use_reentrant=reentrant)
+
+                return loop(make, k=2, model=model, loss=lambda m, x: F.mse_loss(m[4](again(again(m[0](x)))), x))
+
+            with self.subTest(reentrant=reentrant):
+                self.same(scenario)
+
+    def test_what_is_looked_at_in_the_middle_of_a_step(self):
+        def scenario(make):
+            def pre(s, m, o):
+                if isinstance(o, penstock.AdamW) and s in (2, 4):
+                    o.state_dict() if s == 2 else o.state[m[0].weight]["exp_avg"]
+
+            return loop(make, pre=pre)
+
+        early = self.same(scenario)[1]._penstock.early
+        self.assertEqual((early.published, early.redone), (3, 2))
 
     def test_fifty_steps_with_groups_and_a_scheduler(self):
         def scenario(make):
@@ -197,8 +265,10 @@ class PlainLoops(Case):
     def test_data_edits_are_seen_by_the_fingerprint(self):
         manner = dict(post=each(lambda p: p.data.clamp_(-0.2, 0.2)))
         theirs, _ = loop(self.fused, **manner)
-        ours, _ = loop(lambda params, **more: self.tiered(params, weights="fingerprint", **more), **manner)
-        self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
+        for begin in ("step", "backward"):
+            more = dict(weights="fingerprint", begin=begin)
+            ours, _ = loop(lambda params, lr: self.tiered(params, lr=lr, **more), **manner)
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
 
     def test_layouts_that_the_engine_does_not_write_itself(self):
         def scenario(make):
@@ -381,8 +451,8 @@ class Refusals(Case):
         self.refused("add groups before the first step", optimizer.add_param_group,
                      dict(params=[nn.Parameter(torch.ones(3))]))
         self.refused("float32, bfloat16 or float16 expected", self.tiered, [nn.Parameter(torch.ones(3).double())])
-        self.refused('begin=\'backward\': "step" is what this version can do',
-                     lambda: self.tiered(net().parameters(), begin="backward"))
+        self.refused("begin='forward': one of 'step', 'backward' expected",
+                     lambda: self.tiered(net().parameters(), begin="forward"))
         self.refused("budget 'lots'", lambda: self.tiered(net().parameters(), budget="lots"))
         sparse = nn.Embedding(16, 16, sparse=True)
         sparse(torch.tensor([1])).sum().backward()

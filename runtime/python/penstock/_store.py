@@ -50,6 +50,7 @@ class Store:
         self.pid = os.getpid()
         self._engine = c.c_void_p()
         self._tensors = list(tensors)
+        self._publishes = True
         self._staging = {}  # where the engine's weights go if it cannot write the tensor itself
         keep_alive = [on_host(tensor) for tensor in self._tensors]
         parameters = (lib.Parameter * len(keep_alive))()
@@ -87,41 +88,69 @@ class Store:
 
     # -- a step ---------------------------------------------------------------------------------------------------
 
-    def step(self, rates, gradients, loss_scale=1.0):
-        """One optimizer step: `gradients` by parameter, None where there is none. The tensors have the new weights."""
-        self._set_targets()
-        groups = (lib.Rates * len(rates))(*(lib.Rates(**group) for group in rates))
+    def begin(self, rates, loss_scale, publishes=True):
+        """`publishes`: the engine writes the new weights into the tensors as updates end; otherwise step() does it."""
+        for number in range(len(self._tensors)):
+            self._set_target(number, publishes)
+        groups = (lib.Rates * len(rates))(*(lib.Rates(**dict(group)) for group in rates))
         call("penstock_begin", self._engine, groups, len(rates), 1, loss_scale)
+        self._publishes = publishes
+
+    def gradient(self, number, gradient):
+        values = on_host(gradient)
+        call("penstock_gradient", self._engine, number, 0, DTYPES[values.dtype], values.data_ptr())
+
+    def step(self, gradients, given=()):
+        """The rest of the step that has begun: `gradients` by parameter, None where there is none; those `given` are
+        there already. Afterwards the tensors have the new weights."""
         report = lib.Report()
         try:
             for number, gradient in enumerate(gradients):
                 if gradient is None:
                     call("penstock_absent", self._engine, number)
-                else:
-                    values = on_host(gradient)
-                    call("penstock_gradient", self._engine, number, 0, DTYPES[values.dtype], values.data_ptr())
+                elif number not in given:
+                    self.gradient(number, gradient)
             call("penstock_step", self._engine, None, 0, c.byref(report))
         except BaseException:
             lib._library.penstock_discard(self._engine)  # refused where the step has failed for good
             raise
-        updated = [self._tensors[number] for number, gradient in enumerate(gradients) if gradient is not None]
-        for number, staging in self._staging.items():
-            if gradients[number] is not None:
-                self._tensors[number].detach().copy_(staging)
-        torch.autograd.graph.increment_version(updated)
+        updated = [number for number, gradient in enumerate(gradients) if gradient is not None]
+        for number in updated:
+            if not self._publishes:
+                self._read_weights(number)
+            elif number in self._staging:
+                self._tensors[number].detach().copy_(self._staging[number])
+        torch.autograd.graph.increment_version([self._tensors[number] for number in updated])
         return report
 
-    def _set_targets(self):
-        for number, tensor in enumerate(self._tensors):
-            direct = tensor.device.type == "cpu" and tensor.is_contiguous()
-            if direct:
-                self._staging.pop(number, None)
-                target = tensor
-            else:
-                target = self._staging.get(number)
-                if target is None:
-                    target = self._staging[number] = torch.empty(tensor.shape, dtype=tensor.dtype)
-            call("penstock_set_weights_into", self._engine, number, DTYPES[tensor.dtype], target.data_ptr())
+    def discard(self):
+        call("penstock_discard", self._engine)
+
+    def _read_weights(self, number):
+        tensor = self._tensors[number].detach()
+        if self._is_direct(tensor):
+            dtype, count = DTYPES[tensor.dtype], tensor.numel()
+            call("penstock_read", self._engine, number, lib.WEIGHT, 0, count, dtype, tensor.data_ptr())
+        else:
+            tensor.copy_(self.read(number, lib.WEIGHT, tensor.dtype))
+
+    @staticmethod
+    def _is_direct(tensor):
+        return tensor.device.type == "cpu" and tensor.is_contiguous()
+
+    def _set_target(self, number, publishes):
+        tensor = self._tensors[number]
+        if not publishes:
+            call("penstock_set_weights_into", self._engine, number, DTYPES[tensor.dtype], None)
+            return
+        if self._is_direct(tensor):
+            self._staging.pop(number, None)
+            target = tensor
+        else:
+            target = self._staging.get(number)
+            if target is None:
+                target = self._staging[number] = torch.empty(tensor.shape, dtype=tensor.dtype)
+        call("penstock_set_weights_into", self._engine, number, DTYPES[tensor.dtype], target.data_ptr())
 
     # -- between steps --------------------------------------------------------------------------------------------
 
@@ -142,9 +171,9 @@ class Store:
 
     def restore_weights(self):
         """The tensors get the store's weights."""
-        for number, tensor in enumerate(self._tensors):
-            with torch.no_grad():
-                tensor.copy_(self.read(number, lib.WEIGHT, tensor.dtype))
+        for number in range(len(self._tensors)):
+            self._read_weights(number)
+        torch.autograd.graph.increment_version(self._tensors)
 
     def count(self, number):
         count = c.c_uint64()

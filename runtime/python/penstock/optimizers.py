@@ -12,6 +12,7 @@ import os
 import torch
 
 from . import _library as lib
+from ._early import EarlyStart
 from ._library import PenstockError
 from ._store import DTYPES, Store, bytes_of, log
 
@@ -34,6 +35,8 @@ class _View(dict):
     def __missing__(self, name):
         if name not in self._engine.states:
             raise KeyError(name)
+        if self._engine.early and self._engine.early.under_way:
+            self._engine.early.give_up()
         return self._engine.store.read(self._number, self._engine.states[name])
 
 
@@ -45,6 +48,8 @@ class _Engine:
         self.threads, self.pid, self.states = threads, os.getpid(), _STATES[kind]
         self.store = None
         self.parameters = []  # in the store's order
+        self.numbers = {}  # of them
+        self.early = None  # an EarlyStart
         self.seen = {}  # by number: what the tensor was like after the last step
         self.kept_step = None
 
@@ -64,9 +69,8 @@ class _Tiered(torch.optim.Optimizer):
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _STATES)
         folders = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else [os.fspath(one) for one in store]
         self._penstock = engine = _Engine(kind, folders, bytes_of(budget), existing, threads)
-        if begin != "step":
-            engine.refuse(f'begin={begin!r}: "step" is what this version can do')
         for name, value, known in (
+            ("begin", begin, ("step", "backward")),
             ("weights", weights, ("version", "fingerprint")),
             ("state_dict", state_dict, ("reference", "full")),
             ("existing", existing, ("refuse", "resume", "replace")),
@@ -74,6 +78,13 @@ class _Tiered(torch.optim.Optimizer):
             if value not in known:
                 engine.refuse(f"{name}={value!r}: one of {', '.join(map(repr, known))} expected")
         engine.fingerprint, engine.full = weights == "fingerprint", state_dict == "full"
+        if begin == "backward":
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                if torch.distributed.get_world_size() > 1:
+                    engine.refuse(
+                        'begin="backward" would take gradients before the ranks have averaged them; use begin="step"'
+                    )
+            engine.early = EarlyStart(self)
         super().__init__(params, defaults)
 
     # -- torch's verbs --------------------------------------------------------------------------------------------
@@ -88,6 +99,8 @@ class _Tiered(torch.optim.Optimizer):
         for p in self.param_groups[-1]["params"]:
             if p.dtype not in DTYPES:
                 engine.refuse(f"a parameter of {p.dtype}; float32, bfloat16 or float16 expected")
+            if engine.early:
+                engine.early.watch(p)
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -97,23 +110,31 @@ class _Tiered(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if float(getattr(self, "found_inf", None) or 0):  # GradScaler's, with fp16 weights
-            return loss
         parameters = [p for group in self.param_groups for p in group["params"]]
-        if all(p.grad is None for p in parameters):
+        found_inf = float(getattr(self, "found_inf", None) or 0)  # GradScaler's, with fp16 weights
+        if found_inf or all(p.grad is None for p in parameters):
+            if engine.early:
+                engine.early.skipped()
             return loss
         if any(p.grad is not None and p.grad.is_sparse for p in parameters):
             engine.refuse("a gradient is sparse; dense ones expected")
         self._open()
-        self._adopt_weights()
         gradients = [p.grad for p in engine.parameters]
-        engine.store.step(
-            [self._rates(group) for group in self.param_groups],
-            gradients,
-            float(getattr(self, "grad_scale", None) or 1.0),
-        )
+        early = engine.early
+        published = early is not None and early.agrees(self, gradients)
+        if not published:
+            self._give_up_early()
+            self._adopt_weights()
+            engine.store.begin(*self._settings())
+        try:
+            engine.store.step(gradients, early.given if published else ())
+        finally:
+            if early:
+                early.ended(published)
         for number, p in enumerate(engine.parameters):
             engine.seen[number] = self._mark(p)
+            if early:
+                early.watch(p)  # it may have been unfrozen since
             if gradients[number] is not None:
                 self.state[p] = _View(engine, number)
         return loss
@@ -123,6 +144,7 @@ class _Tiered(torch.optim.Optimizer):
         drop(); with "full" torch's own layout."""
         engine = self._penstock
         engine.check_process()
+        self._give_up_early()
         packed = super().state_dict()
         names = ("step", *engine.states) if engine.full else ("step",)
         packed["state"] = {i: {name: view[name] for name in names} for i, view in packed["state"].items()}
@@ -139,6 +161,7 @@ class _Tiered(torch.optim.Optimizer):
         """Takes what state_dict() gave, or torch's own layout. A store that is ahead of the step rolls back to it."""
         engine = self._penstock
         engine.check_process()
+        self._give_up_early()
         reference, state = state_dict.get("penstock"), state_dict["state"]
         if reference:
             self._open(existing=lib.OPEN)
@@ -171,6 +194,7 @@ class _Tiered(torch.optim.Optimizer):
         done, 0 where there is no store."""
         engine = self._penstock
         engine.check_process()
+        self._give_up_early()
         if engine.store is None:
             if not self._is_there():
                 return 0
@@ -197,6 +221,15 @@ class _Tiered(torch.optim.Optimizer):
 
     # -- within ---------------------------------------------------------------------------------------------------
 
+    def _settings(self):
+        """What an update is made with: rates by group, as they can be compared, and the scale of the gradients."""
+        rates = [tuple(sorted(self._rates(group).items())) for group in self.param_groups]
+        return rates, float(getattr(self, "grad_scale", None) or 1.0)
+
+    def _give_up_early(self):
+        if self._penstock.early:
+            self._penstock.early.give_up()
+
     def _is_there(self):
         return any(os.path.exists(os.path.join(folder, "rank0.tiles")) for folder in self._penstock.folders)
 
@@ -213,6 +246,7 @@ class _Tiered(torch.optim.Optimizer):
             refuses = False
         numbered = [(p, g) for g, group in enumerate(self.param_groups) for p in group["params"] if p.numel() > 0]
         engine.parameters = [p for p, _ in numbered]
+        engine.numbers = {p: number for number, p in enumerate(engine.parameters)}
         store = Store(
             engine.folders, engine.host_bytes, engine.kind, engine.parameters, [g for _, g in numbered], existing,
             engine.threads,
@@ -243,7 +277,7 @@ class _Tiered(torch.optim.Optimizer):
         return self._penstock.states
 
     def _write_state(self, state):
-        store, numbers = self._penstock.store, {p: number for number, p in enumerate(self._penstock.parameters)}
+        store, numbers = self._penstock.store, self._penstock.numbers
         for i, p in enumerate(p for group in self.param_groups for p in group["params"]):
             if p not in numbers:
                 continue
@@ -273,8 +307,10 @@ class _Tiered(torch.optim.Optimizer):
         if not engine.seen and engine.store.steps() == 0 and not self.state:
             return  # the store was made of these very weights
         for number, p in enumerate(engine.parameters):
-            if engine.seen.get(number) != self._mark(p) and (changed := engine.store.adopt(number)):
+            mark = self._mark(p)
+            if engine.seen.get(number) != mark and (changed := engine.store.adopt(number)):
                 log.debug("parameter %d: %d weights were written by somebody else", number, changed)
+            engine.seen[number] = mark
 
     def _rates(self, group):
         for name in ("maximize", "amsgrad"):
@@ -297,7 +333,9 @@ class AdamW(_Tiered):
     params, lr, betas, eps, weight_decay: as torch's.
     store: a folder, or several, one on each drive. Made in the first step, from the weights as they are then.
     budget: host memory that the engine may take: bytes or "host=4GiB".
-    begin: when updates begin. "step": in step().
+    begin: when updates begin. "step": in step(). "backward": as soon as backward has finished a gradient, beside the rest
+        of backward; step() publishes them, or does the step anew where gradients, rates or weights were changed since.
+        clip_grad_norm_ changes all of them, so it leaves nothing of the overlap.
     weights: how edits of the weights by others are noticed. "version": as autograd does; "fingerprint": also those
         through .data, for one more look at all weights a step.
     state_dict: what state_dict() gives. "reference": the name of store and step; "full": torch's layout.
