@@ -5,6 +5,7 @@ Usage: frameworks_test.py [CASE...], with PENSTOCK_LIBRARY and PYTHONPATH set. E
 """
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -58,7 +59,8 @@ class Trainers(Case):
                           dict(lr_scheduler_type="cosine", warmup_steps=3)):
             with self.subTest(**arguments):
                 theirs, _, trainer = self.trained(self.fused, **arguments)
-                ours, _, tiered = self.trained(self.tiered, **arguments)
+                begin = "backward" if "bf16" in arguments or "lr_scheduler_type" in arguments else "step"
+                ours, _, tiered = self.trained(lambda params, lr: self.tiered(params, lr=lr, begin=begin), **arguments)
                 self.assert_same(theirs, ours)
                 norms = [[row["grad_norm"] for row in of.state.log_history if "grad_norm" in row]
                          for of in (trainer, tiered)]
@@ -85,8 +87,29 @@ class Trainers(Case):
                 self.assert_same(theirs, model)
 
 
+    def test_the_example_goes_on_from_its_last_checkpoint(self):
+        example = Path(__file__).parents[2] / "tools" / "examples" / "hf_trainer.py"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+        def run(**more):
+            arguments = [sys.executable, example, self.folder / "example"]
+            return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                    env=environment, **more)
+
+        with run() as program:
+            for line in program.stdout:
+                if "'epoch': '0.95" in line:  # at the checkpoint of step 20, or behind it
+                    program.kill()
+                    break
+        with run() as program:
+            text = program.communicate()[0]
+        self.assertEqual(program.returncode, 0, text)
+        self.assertIn("'epoch': '1.4", text)
+        self.assertNotIn("'epoch': '0.47", text, "step 10 was made again")
+
+
 class Accelerators(Case):
-    def loop(self, make, clip=True, save_at=None, precision=None):
+    def prepared(self, make, clip=True, save_at=None, precision=None):
         accelerate.state.AcceleratorState._reset_state(True)
         accelerate.state.GradientState._reset_state()
         accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4, mixed_precision=precision)
@@ -111,8 +134,10 @@ class Accelerators(Case):
     def test_the_same_weights(self):
         for manner in (dict(clip=False), dict(clip=True), dict(save_at=0), dict(precision="bf16")):
             with self.subTest(**manner):
-                theirs, ours = self.loop(self.fused, **manner), self.loop(self.tiered, **manner)
-                self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"seed {SEED}")
+                theirs = self.prepared(self.fused, **manner)
+                for begin in ("step", "backward"):
+                    ours = self.prepared(lambda params, lr: self.tiered(params, lr=lr, begin=begin), **manner)
+                    self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"seed {SEED}")
 
 
 if __name__ == "__main__":

@@ -293,6 +293,25 @@ class PlainLoops(Case):
             loss.backward()
 
 
+class ClipNorm(Case):
+    def test_clips_as_clip_grad_norm_does(self):
+        norms = []
+
+        def pre(s, m, o):
+            norms.append(float(nn.utils.clip_grad_norm_(m.parameters(), 0.5)))
+
+        theirs, _ = loop(self.fused, pre=pre, steps=12)
+        self.assertTrue(min(norms) < 0.5 < max(norms), norms)
+        for begin in ("step", "backward"):
+            ours = []
+            model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, clip_norm=0.5, begin=begin), steps=12,
+                                    post=lambda s, m, o: ours.append(o.gradient_norm))
+            torch.testing.assert_close(ours, norms, rtol=1e-5, atol=0)  # torch adds the squares up in fp32
+            for p, q in zip(theirs.parameters(), model.parameters(), strict=True):
+                torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+        self.assertEqual(optimizer._penstock.early.published, 11)
+
+
 class OtherOptimizers(Case):
     def test_the_bits_of_torch(self):
         for ours, theirs, more in (
@@ -589,6 +608,36 @@ class Kills(Case):
         arguments = [sys.executable, "-c", program, self.folder / "store", "9", self.folder / "weights"]
         done = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parent)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+
+class Examples(Case):
+    def test_torch_loop_goes_on_after_a_kill(self):
+        example = Path(__file__).parents[2] / "tools" / "examples" / "torch_loop.py"
+
+        def run(folder, kill_at=None):
+            lines = []
+            arguments = [sys.executable, example, self.folder / folder, "12"]
+            with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as program:
+                for line in program.stdout:
+                    lines.append(line)
+                    if kill_at and line.startswith(f"step {kill_at} "):
+                        program.kill()
+                        break
+            return lines
+
+        whole = run("whole")
+        self.assertEqual(len(whole), 12)
+        run("killed", kill_at=4)
+        rest = run("killed")
+        self.assertLess(len(rest), 12)
+        self.assertEqual(whole[-len(rest):], rest)
+
+    def test_what_docstrings_show(self):
+        import doctest
+
+        from penstock import _store
+
+        self.assertEqual(tuple(doctest.testmod(_store)), (0, 1))
 
 
 if __name__ == "__main__":

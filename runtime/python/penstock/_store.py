@@ -46,7 +46,8 @@ def on_host(tensor):
 class Store:
     """`tensors`: the parameters, whose values a new store begins with. `groups`: the number of each one's group."""
 
-    def __init__(self, folders, host_bytes, optimizer, tensors, groups, existing=lib.OPEN_OR_CREATE, threads=0):
+    def __init__(self, folders, host_bytes, optimizer, tensors, groups, existing=lib.OPEN_OR_CREATE, threads=0,
+                 clip_norm=0.0):  # fmt: skip
         self.pid = os.getpid()
         self._engine = c.c_void_p()
         self._tensors = list(tensors)
@@ -73,6 +74,7 @@ class Store:
             host_bytes=host_bytes,
             optimizer=lib.OPTIMIZERS[optimizer],
             existing=existing,
+            clip_norm=clip_norm,
             log=_listener,
         )
         call("penstock_open", c.byref(options), parameters, len(keep_alive), c.byref(self._engine))

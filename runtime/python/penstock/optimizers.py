@@ -43,7 +43,8 @@ class _View(dict):
 class _Engine:
     """What the optimizer knows besides torch's own: one object that is never replaced, for wrappers copy attributes."""
 
-    def __init__(self, kind, folders, host_bytes, existing, threads):
+    def __init__(self, kind, folders, host_bytes, existing, threads, clip_norm):
+        self.clip_norm, self.report = clip_norm, None
         self.kind, self.folders, self.host_bytes, self.existing = kind, folders, host_bytes, existing
         self.threads, self.pid, self.states = threads, os.getpid(), _STATES[kind]
         self.store = None
@@ -64,11 +65,11 @@ class _Engine:
 class _Tiered(torch.optim.Optimizer):
     def __init__(
         self, params, defaults, *, store, budget, begin="step", weights="version", state_dict="reference",
-        existing="refuse", threads=0,
+        existing="refuse", threads=0, clip_norm=0.0,
     ):  # fmt: skip
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _STATES)
         folders = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else [os.fspath(one) for one in store]
-        self._penstock = engine = _Engine(kind, folders, bytes_of(budget), existing, threads)
+        self._penstock = engine = _Engine(kind, folders, bytes_of(budget), existing, threads, clip_norm)
         for name, value, known in (
             ("begin", begin, ("step", "backward")),
             ("weights", weights, ("version", "fingerprint")),
@@ -127,7 +128,7 @@ class _Tiered(torch.optim.Optimizer):
             self._adopt_weights()
             engine.store.begin(*self._settings())
         try:
-            engine.store.step(gradients, early.given if published else ())
+            engine.report = engine.store.step(gradients, early.given if published else ())
         finally:
             if early:
                 early.ended(published)
@@ -204,6 +205,11 @@ class _Tiered(torch.optim.Optimizer):
         self._show_state()
         return engine.store.steps()
 
+    @property
+    def gradient_norm(self):
+        """Of all gradients of the last step together, before clip_norm; None before the first step."""
+        return self._penstock.report and self._penstock.report.gradient_norm
+
     def kept(self):
         """The steps that state_dict() has had kept."""
         return self._penstock.store.kept() if self._penstock.store else []
@@ -249,7 +255,7 @@ class _Tiered(torch.optim.Optimizer):
         engine.numbers = {p: number for number, p in enumerate(engine.parameters)}
         store = Store(
             engine.folders, engine.host_bytes, engine.kind, engine.parameters, [g for _, g in numbered], existing,
-            engine.threads,
+            engine.threads, engine.clip_norm,
         )  # fmt: skip
         if refuses and (steps := store.steps()) > 0:
             store.close()
@@ -335,7 +341,7 @@ class AdamW(_Tiered):
     budget: host memory that the engine may take: bytes or "host=4GiB".
     begin: when updates begin. "step": in step(). "backward": as soon as backward has finished a gradient, beside the rest
         of backward; step() publishes them, or does the step anew where gradients, rates or weights were changed since.
-        clip_grad_norm_ changes all of them, so it leaves nothing of the overlap.
+        clip_grad_norm_ changes all of them, so it leaves nothing of the overlap: use clip_norm instead.
     weights: how edits of the weights by others are noticed. "version": as autograd does; "fingerprint": also those
         through .data, for one more look at all weights a step.
     state_dict: what state_dict() gives. "reference": the name of store and step; "full": torch's layout.
@@ -343,6 +349,8 @@ class AdamW(_Tiered):
         resume() or load_state_dict() came before it; "resume": its state is taken, and the weights as they are here;
         "replace": it is lost.
     threads: that update; 0: one for each processor.
+    clip_norm: step() clips the gradients of all parameters together to this norm, as clip_grad_norm_ would; .grad stays
+        as it is. 0: it does not.
     """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **store):
