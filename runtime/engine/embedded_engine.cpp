@@ -1,6 +1,7 @@
 #include "runtime/engine/embedded_engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 
@@ -130,9 +131,11 @@ Status EmbeddedEngine::check(const char* verb, uint32_t parameter) const {
 }
 
 Status EmbeddedEngine::begin(const std::vector<Hyper>& groups, uint32_t micro_batches, double loss_scale) {
+  const auto now = std::chrono::steady_clock::now();
   PENSTOCK_TRY(engine_->begin({.groups = groups, .micro_batches = micro_batches, .loss_scale = loss_scale}));
   std::fill(got_.begin(), got_.end(), Got::nothing);
   in_step_ = true;
+  began_ = now;
   return Status();
 }
 
@@ -167,7 +170,13 @@ Result<StepReport> EmbeddedEngine::step(std::string trainer_state) {
   in_step_ = false;
   // In whole steps the tail of the updates runs under the next forward.
   if (!options_.settings.whole_steps || publishes()) PENSTOCK_TRY(engine_->finish());
+  // With what the engine's own report leaves to the next one: the last updates, and their writes.
+  const Moved moved = engine_->moved(), since = moved - reported_;
+  reported_ = moved;
+  report.read_bytes = since.read_bytes;
+  report.written_bytes = since.written_bytes;
   if (publishes() && !engine_options_.on_updated && report.verdict != Verdict::skip) PENSTOCK_TRY(publish_read());
+  report.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   return report;
 }
 
@@ -325,6 +334,7 @@ Status EmbeddedEngine::roll_back(uint64_t step) {
   engine_.reset();
   const Status restored = kept_.restore(step);
   // What is there is opened in either case.
+  reported_ = Moved();
   PENSTOCK_TRY_ASSIGN(engine, Engine::open(engine_options_));
   engine_ = std::move(engine);
   return restored;

@@ -2,6 +2,7 @@
 // offers, in C++. The rules are those of penstock.h; who may call, and when, too.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -53,6 +54,8 @@ class EmbeddedEngine {
   Result<uint64_t> count(uint32_t parameter);
   Status set_count(uint32_t parameter, uint64_t count);
   Status settle() { return engine_->settle(); }
+  Status begin_writes() { return engine_->begin_writes(); }
+  Status end_writes() { return engine_->end_writes(); }
   Status set_weights_into(uint32_t parameter, Dtype dtype, std::byte* weights);
 
   Result<uint64_t> keep();
@@ -91,6 +94,8 @@ class EmbeddedEngine {
   // What each parameter has got in the step that has begun. Update threads read an entry once its gradient is complete.
   std::vector<Got> got_;
   bool in_step_ = false;
+  std::chrono::steady_clock::time_point began_;
+  Moved reported_;  // up to the last report
   std::optional<ComputePass> acquired_;
   const std::byte* unit_weights_ = nullptr;
 };

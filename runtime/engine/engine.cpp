@@ -105,6 +105,7 @@ Status Engine::expect(Now now, const char* verb) {
 Status Engine::begin(const StepBegin& begin) {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::between_steps, "begin"));
+  if (in_writes_) return Status(Code::kUsage, "begin: writes have begun", "end them with end_writes() first");
   const Workload& workload = options_.request.workload;
   if (begin.micro_batches == 0 || begin.micro_batches > workload.micro_batches) {
     return Status(Code::kUsage,
@@ -393,18 +394,39 @@ Status Engine::write_update_count(ParameterId id, uint64_t count) {
   PENSTOCK_TRY(expect(Now::between_steps, "update count"));
   PENSTOCK_TRY(check_parameter("update count", id));
   if (count > kUpdateCountMax) return Status(Code::kUsage, text("update count: ", count, ", at most 2^52 expected"));
+  if (!in_writes_) PENSTOCK_TRY(settle_steps());
+  state_.counts[id.unit].parameters[id.parameter] = count;
+  has_written_ = true;
+  return in_writes_ ? Status() : commit_writes();
+}
+
+// With the counts as they are now.
+Status Engine::commit_writes() {
+  return wait_for([](EngineCore& core) { return core.executor().idle(); },
+                  [&](EngineCore& core) {
+                    RootPayload payload = core.store().payload();
+                    if (payload.step > 0 || state_ != engine_state(options_.request.workload)) {
+                      payload.engine_state = encode(state_);
+                    }
+                    return fail_if_half_done(core, core.commit(std::move(payload)));
+                  });
+}
+
+Status Engine::begin_writes() {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect(Now::between_steps, "begin writes"));
+  if (in_writes_) return Status(Code::kUsage, "begin writes: writes have begun already");
   PENSTOCK_TRY(settle_steps());
-  EngineState changed = state_;
-  changed.counts[id.unit].parameters[id.parameter] = count;
-  const Status written = wait_for([](EngineCore& core) { return core.executor().idle(); },
-                                  [&](EngineCore& core) {
-                                    RootPayload payload = core.store().payload();
-                                    payload.engine_state = encode(changed);
-                                    PENSTOCK_TRY(payload.validate(state_capacity_).within("update count"));
-                                    return fail_if_half_done(core, core.commit(std::move(payload)));
-                                  });
-  if (written.ok()) state_ = std::move(changed);
-  return written;
+  in_writes_ = true;
+  has_written_ = false;
+  return Status();
+}
+
+Status Engine::end_writes() {
+  std::lock_guard lock(verbs_);
+  if (!in_writes_) return Status(Code::kUsage, "end writes: no writes have begun");
+  in_writes_ = false;
+  return has_written_ ? commit_writes() : Status();
 }
 
 Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
@@ -422,10 +444,13 @@ Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const s
   if (!options_.request.workload.units[unit].trainable) {
     return Status(Code::kUsage, text("write: unit ", options_.request.workload.units[unit].name, " is frozen"));
   }
-  PENSTOCK_TRY(settle_steps());
+  if (!in_writes_) PENSTOCK_TRY(settle_steps());
+  has_written_ = true;
   return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
-                    return fail_if_half_done(core, core.write_plane(unit, role, first, values, core.store().payload()));
+                    PENSTOCK_TRY(fail_if_half_done(core, core.write_plane(unit, role, first, values)));
+                    if (in_writes_) return Status();
+                    return fail_if_half_done(core, core.commit(core.store().payload()));
                   });
 }
 

@@ -210,7 +210,10 @@ class Engine {
   // Sets it, as for state that another optimizer has left; durable as with write().
   Status write_update_count(ParameterId parameter, uint64_t count);
   // Outside a step. Values [first, ...) of a unit's plane, in its dtype: one an element, or one scale a block of 256.
-  // What was written is durable when write() returns, together with every step so far, all of it or nothing.
+  // What was written is durable when write() returns, together with every step so far, all of it or nothing. Many
+  // writes, and update counts, become durable together between begin_writes() and end_writes(), where no step begins.
+  Status begin_writes();
+  Status end_writes();
   Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
   Status write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values);
 
@@ -253,6 +256,7 @@ class Engine {
   Status take_in(const LoweredSum& lowered);
   // Fails the step with what the device has refused.
   Status device_refused(const Status& status);
+  Status commit_writes();
   Status discard_step();
   Status settle_steps();
   void skip_left_out_computes();
@@ -277,7 +281,9 @@ class Engine {
 
   std::mutex verbs_;  // held by the verb that runs; guards all below
   Now now_ = Now::between_steps;
-  size_t next_compute_ = 0;  // of the plan's
+  bool in_writes_ = false;
+  bool has_written_ = false;  // since begin_writes()
+  size_t next_compute_ = 0;   // of the plan's
   bool has_acquired_ = false;
   uint32_t held_use_ = 0;  // in forward passes
   Stream pass_stream_;     // of the pass that was acquired last

@@ -202,8 +202,7 @@ Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::spa
   });
 }
 
-Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values,
-                               RootPayload payload) {
+Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values) {
   PENSTOCK_TRY_ASSIGN(runs, runs_of("write", unit, role, first, values.size()));
   std::vector<StoreSweep::Visit> visits;
   for (const PlaneRun& run : runs) {
@@ -211,14 +210,13 @@ Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::sp
     visits.push_back({run.tile, is_here ? aio::TileStore::Range{} : store_->whole(run.tile)});
   }
   auto run = runs.begin();
-  PENSTOCK_TRY(pass(visits, StoreSweep::Then::write, [&](uint32_t tile, std::byte* bytes) {
+  return pass(visits, StoreSweep::Then::write, [&](uint32_t tile, std::byte* bytes) {
     gather_resting(tile, bytes);
     std::memcpy(bytes + run->tile_offset_bytes, values.data() + run->values_offset_bytes, run->length_bytes);
     scatter_resting(tile, bytes);
     ++run;
     return Status();
-  }));
-  return commit(std::move(payload));
+  });
 }
 
 void EngineCore::end_forward() {

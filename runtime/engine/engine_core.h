@@ -40,7 +40,8 @@ class EngineCore {
   Status commit_resting(RootPayload payload);
   // One plane's elements.
   Status read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
-  Status write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values, RootPayload payload);
+  // Durable with the next commit().
+  Status write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values);
   // Makes the payload durable with the tiles as they are.
   Status commit(RootPayload payload);
 

@@ -352,6 +352,14 @@ int penstock_write(penstock_engine* engine, uint32_t parameter, int role, uint64
   });
 }
 
+int penstock_begin_writes(penstock_engine* engine) {
+  return verb(engine, [](EmbeddedEngine& inner) { return inner.begin_writes(); });
+}
+
+int penstock_end_writes(penstock_engine* engine) {
+  return verb(engine, [](EmbeddedEngine& inner) { return inner.end_writes(); });
+}
+
 int penstock_adopt(penstock_engine* engine, uint32_t parameter, int dtype, const void* weights, uint64_t* changed) {
   return verb(engine, [&](EmbeddedEngine& inner) -> Status {
     PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));

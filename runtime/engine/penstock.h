@@ -207,6 +207,10 @@ PENSTOCK_API int penstock_read(struct penstock_engine* engine, uint32_t paramete
                                uint64_t count, int dtype, void* values);
 PENSTOCK_API int penstock_write(struct penstock_engine* engine, uint32_t parameter, int role, uint64_t first,
                                 uint64_t count, int dtype, const void* values);
+/* What is written, adopted and counted between the two becomes durable together, when penstock_end_writes() returns. An
+ * engine that is closed in between has written nothing. No step begins in between. */
+PENSTOCK_API int penstock_begin_writes(struct penstock_engine* engine);
+PENSTOCK_API int penstock_end_writes(struct penstock_engine* engine);
 /* Somebody else may have written the weights, all of them: masters that still round to their weight stay, the others
  * become it. *changed (may be NULL): how many. */
 PENSTOCK_API int penstock_adopt(struct penstock_engine* engine, uint32_t parameter, int dtype, const void* weights,

@@ -315,6 +315,39 @@ TEST(PenstockC, AdoptsWeightsThatSomebodyElseWroteAndKeepsOtherMasters) {
   EXPECT_EQ(program.words_different(), 0u);
 }
 
+TEST(PenstockC, WritesManyTogetherOrNothing) {
+  Program program(8);
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  const std::vector<float> halves(140'000, 0.5f);
+  for (const bool ends : {false, true}) {
+    ASSERT_EQ(penstock_begin_writes(program.engine), 0) << penstock_message();
+    for (const uint32_t parameter : {0u, 4u, 6u}) {
+      const uint64_t elements = program.parameters[parameter].elements;
+      for (int twice = 0; twice < 2; ++twice) {
+        ASSERT_EQ(
+            penstock_write(program.engine, parameter, PENSTOCK_VARIANCE, 0, elements, PENSTOCK_FP32, halves.data()), 0)
+            << penstock_message();
+      }
+      ASSERT_EQ(penstock_set_count(program.engine, parameter, 30), 0) << penstock_message();
+    }
+    EXPECT_EQ(program.begin(), PENSTOCK_USAGE);
+    EXPECT_STREQ(penstock_message(), "begin: writes have begun");
+    if (ends) {
+      ASSERT_EQ(penstock_end_writes(program.engine), 0) << penstock_message();
+      for (const uint32_t parameter : {0u, 4u, 6u}) {
+        std::fill(program.models[parameter].v.begin(), program.models[parameter].v.end(), 0.5f);
+        program.models[parameter].parts[0].count = 30;
+      }
+    }
+    ASSERT_EQ(program.reopen(), 0) << penstock_message();
+    EXPECT_EQ(program.words_different(), 0u) << (ends ? "written" : "given up");
+  }
+  EXPECT_EQ(penstock_end_writes(program.engine), PENSTOCK_USAGE);
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  EXPECT_EQ(program.words_different(), 0u);
+}
+
 // y = w * x, one unit a layer, with the weights in the tiers.
 TEST(PenstockC, LendsTheWeightsOfWholeSteps) {
   Folder folder;

@@ -73,6 +73,7 @@ class Report(c.Structure):
 UNIT_AUTO = 0xFFFFFFFF
 FP32, BF16, FP16 = range(3)
 OPTIMIZERS = {"AdamW": 0, "Adam": 1, "Adagrad": 2, "Lion": 3, "SGD": 4}
+EACH_STEP, EVERY, AT_EXIT = range(3)
 OPEN_OR_CREATE, OPEN, CREATE, REPLACE = range(4)
 WEIGHT, MOMENTUM, VARIANCE = range(3)
 
@@ -87,6 +88,8 @@ _SIGNATURES = {
     "penstock_discard": [_ENGINE],
     "penstock_read": [_ENGINE, c.c_uint32, c.c_int, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p],
     "penstock_write": [_ENGINE, c.c_uint32, c.c_int, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p],
+    "penstock_begin_writes": [_ENGINE],
+    "penstock_end_writes": [_ENGINE],
     "penstock_adopt": [_ENGINE, c.c_uint32, c.c_int, c.c_void_p, c.POINTER(c.c_uint64)],
     "penstock_count": [_ENGINE, c.c_uint32, c.POINTER(c.c_uint64)],
     "penstock_set_count": [_ENGINE, c.c_uint32, c.c_uint64],

@@ -1,5 +1,6 @@
 """Store: one engine, opened over parameters, by their numbers. Knows tensors' addresses, and nothing of optimizers."""
 
+import contextlib
 import ctypes as c
 import logging
 import os
@@ -47,7 +48,7 @@ class Store:
     """`tensors`: the parameters, whose values a new store begins with. `groups`: the number of each one's group."""
 
     def __init__(self, folders, host_bytes, optimizer, tensors, groups, existing=lib.OPEN_OR_CREATE, threads=0,
-                 clip_norm=0.0):  # fmt: skip
+                 clip_norm=0.0, durability="step"):  # fmt: skip
         self.pid = os.getpid()
         self._engine = c.c_void_p()
         self._tensors = list(tensors)
@@ -74,6 +75,8 @@ class Store:
             host_bytes=host_bytes,
             optimizer=lib.OPTIMIZERS[optimizer],
             existing=existing,
+            durability={"step": lib.EACH_STEP, "exit": lib.AT_EXIT}.get(durability, lib.EVERY),
+            durable_every=durability if isinstance(durability, int) else 0,
             clip_norm=clip_norm,
             log=_listener,
         )
@@ -155,6 +158,22 @@ class Store:
         call("penstock_set_weights_into", self._engine, number, DTYPES[tensor.dtype], target.data_ptr())
 
     # -- between steps --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def writes(self):
+        """What is written within becomes durable together. After an exception the store is closed, and has nothing of
+        it."""
+        call("penstock_begin_writes", self._engine)
+        try:
+            yield
+            call("penstock_end_writes", self._engine)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_open(self):
+        return bool(self._engine)
 
     def adopt(self, number):
         """Takes the tensor's values where they are not those that its master rounds to. How many that were."""

@@ -43,8 +43,8 @@ class _View(dict):
 class _Engine:
     """What the optimizer knows besides torch's own: one object that is never replaced, for wrappers copy attributes."""
 
-    def __init__(self, kind, folders, host_bytes, existing, threads, clip_norm):
-        self.clip_norm, self.report = clip_norm, None
+    def __init__(self, kind, folders, host_bytes, existing, threads, clip_norm, durability):
+        self.clip_norm, self.durability, self.report = clip_norm, durability, None
         self.kind, self.folders, self.host_bytes, self.existing = kind, folders, host_bytes, existing
         self.threads, self.pid, self.states = threads, os.getpid(), _STATES[kind]
         self.store = None
@@ -65,11 +65,13 @@ class _Engine:
 class _Tiered(torch.optim.Optimizer):
     def __init__(
         self, params, defaults, *, store, budget, begin="step", weights="version", state_dict="reference",
-        existing="refuse", threads=0, clip_norm=0.0,
+        existing="refuse", threads=0, clip_norm=0.0, durability="step",
     ):  # fmt: skip
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _STATES)
         folders = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else [os.fspath(one) for one in store]
-        self._penstock = engine = _Engine(kind, folders, bytes_of(budget), existing, threads, clip_norm)
+        self._penstock = engine = _Engine(
+            kind, folders, bytes_of(budget), existing, threads, clip_norm, durability
+        )
         for name, value, known in (
             ("begin", begin, ("step", "backward")),
             ("weights", weights, ("version", "fingerprint")),
@@ -79,7 +81,11 @@ class _Tiered(torch.optim.Optimizer):
             if value not in known:
                 engine.refuse(f"{name}={value!r}: one of {', '.join(map(repr, known))} expected")
         engine.fingerprint, engine.full = weights == "fingerprint", state_dict == "full"
+        if durability not in ("step", "exit") and not (isinstance(durability, int) and durability > 0):
+            engine.refuse(f"durability={durability!r}: 'step', 'exit' or a number of steps expected")
         if begin == "backward":
+            if durability != "step" and clip_norm == 0:
+                engine.refuse('begin="backward" takes updates back, which needs durability="step" or a clip_norm')
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 if torch.distributed.get_world_size() > 1:
                     engine.refuse(
@@ -241,7 +247,7 @@ class _Tiered(torch.optim.Optimizer):
 
     def _open(self, existing=None):
         engine = self._penstock
-        if engine.store is not None:
+        if engine.store is not None and engine.store.is_open:
             return
         if existing is None:
             existing = {"refuse": lib.OPEN_OR_CREATE, "resume": lib.OPEN_OR_CREATE, "replace": lib.REPLACE}[
@@ -255,7 +261,7 @@ class _Tiered(torch.optim.Optimizer):
         engine.numbers = {p: number for number, p in enumerate(engine.parameters)}
         store = Store(
             engine.folders, engine.host_bytes, engine.kind, engine.parameters, [g for _, g in numbered], existing,
-            engine.threads, engine.clip_norm,
+            engine.threads, engine.clip_norm, engine.durability,
         )  # fmt: skip
         if refuses and (steps := store.steps()) > 0:
             store.close()
@@ -284,14 +290,15 @@ class _Tiered(torch.optim.Optimizer):
 
     def _write_state(self, state):
         store, numbers = self._penstock.store, self._penstock.numbers
-        for i, p in enumerate(p for group in self.param_groups for p in group["params"]):
-            if p not in numbers:
-                continue
-            entry = state.get(i, {})
-            for name, role in self._penstock.states.items():
-                value = entry.get(name)
-                store.write(numbers[p], role, torch.zeros_like(p, dtype=torch.float32) if value is None else value)
-            store.set_count(numbers[p], int(entry.get("step", 1 if entry else 0)))
+        with store.writes():
+            for i, p in enumerate(p for group in self.param_groups for p in group["params"]):
+                if p not in numbers:
+                    continue
+                entry = state.get(i, {})
+                for name, role in self._penstock.states.items():
+                    value = entry.get(name)
+                    store.write(numbers[p], role, torch.zeros_like(p, dtype=torch.float32) if value is None else value)
+                store.set_count(numbers[p], int(entry.get("step", 1 if entry else 0)))
 
     def _show_state(self):
         """state[p] of every parameter that has been updated."""
@@ -312,11 +319,14 @@ class _Tiered(torch.optim.Optimizer):
         engine = self._penstock
         if not engine.seen and engine.store.steps() == 0 and not self.state:
             return  # the store was made of these very weights
-        for number, p in enumerate(engine.parameters):
-            mark = self._mark(p)
-            if engine.seen.get(number) != mark and (changed := engine.store.adopt(number)):
-                log.debug("parameter %d: %d weights were written by somebody else", number, changed)
-            engine.seen[number] = mark
+        marks = {number: self._mark(p) for number, p in enumerate(engine.parameters)}
+        edited = [number for number, mark in marks.items() if engine.seen.get(number) != mark]
+        if edited:
+            with engine.store.writes():
+                for number in edited:
+                    if changed := engine.store.adopt(number):
+                        log.debug("parameter %d: %d weights were written by somebody else", number, changed)
+        engine.seen = marks
 
     def _rates(self, group):
         for name in ("maximize", "amsgrad"):
@@ -351,6 +361,8 @@ class AdamW(_Tiered):
     threads: that update; 0: one for each processor.
     clip_norm: step() clips the gradients of all parameters together to this norm, as clip_grad_norm_ would; .grad stays
         as it is. 0: it does not.
+    durability: from when on a step survives a crash. "step": each at once; N: every N-th; "exit": the last, with
+        close(), state_dict() or the interpreter's exit. What rests in host memory is written to the drives only then.
     """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **store):
