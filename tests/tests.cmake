@@ -1,6 +1,7 @@
 include(tests/aio/store/crash_mutants.cmake)
 include(tests/runtime/engine_crash_mutants.cmake)
 include(tests/runtime/whole_step_mutants.cmake)
+include(tests/runtime/update_counts_mutants.cmake)
 
 # Processes for tests to kill.
 foreach(worker aio/store/store runtime/engine)

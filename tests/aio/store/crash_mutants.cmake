@@ -6,7 +6,7 @@ if(PENSTOCK_SANITIZE)
 endif()
 
 # The suite over the store alone, the one over the engine, and that of whole training steps.
-foreach(suite aio/store/crash runtime/engine_crash runtime/whole_step)
+foreach(suite aio/store/crash runtime/engine_crash runtime/whole_step runtime/update_counts)
   get_filename_component(name ${suite} NAME)
   add_library(${name}_test_object OBJECT ${PROJECT_SOURCE_DIR}/tests/${suite}_test.cpp)
   target_include_directories(${name}_test_object PRIVATE ${PROJECT_SOURCE_DIR})
@@ -48,6 +48,9 @@ function(penstock_mutant suite name tests file)
     set(test_name WholeStepMutant.${name})
     # A lease may refuse the bytes before a word is wrong.
     set(caught "FAILED TEST" "are asked for while")
+  elseif(suite STREQUAL "update_counts")
+    set(test_name UpdateCountsMutant.${name})
+    set(caught "FAILED TEST")
   endif()
   # A failed CHECK ends the program by a signal, which ctest would take for a failure whatever was printed.
   add_test(NAME ${test_name} COMMAND sh -c "\"$0\" \"$@\" || true" $<TARGET_FILE:${program}> --gtest_fail_fast
