@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <sstream>
 
 #include "tools/machine/shipped_machines.h"
+#include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_report.h"
 #include "tools/plan/gantt.h"
 #include "tools/plan/known_models.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -58,13 +61,13 @@ ForecastRequest all_on_drives(const char* machine) {
 TEST(Forecast, RefusesStepsThatNoPlanHolds) {
   ForecastRequest request = request_for("llama-2-7b", "h100-4gen4");
   request.tokens = uint64_t{1} << 40;
-  EXPECT_NE(forecast(request).status().message().find("more activations than can be counted"), std::string::npos);
+  EXPECT_NE(forecast(request).status().message().find("more than 2^60 B of activations"), std::string::npos);
   request.shape.layers = 1;
   request.shape.hidden = request.shape.ffn = 16;
   request.sequence = 1;
   const Status too_many = forecast(request).status();
   EXPECT_EQ(too_many.code(), Code::kUsage);
-  EXPECT_NE(too_many.message().find("more than a plan holds"), std::string::npos) << too_many.message();
+  EXPECT_NE(too_many.message().find("--micro-batches: "), std::string::npos) << too_many.message();
 }
 
 TEST(Forecast, IsNearTheFloorWhereTheDrivesBoundIt) {
@@ -194,8 +197,83 @@ TEST(Forecast, AsksForTheMemoryOfTheWholeNode) {
   request.budgets.host_bytes = 8 * kGiB;
   const Forecast result = forecast_of(request);
   ASSERT_FALSE(result.fits);
-  const uint64_t missing = 8 * result.needed_bytes(Tier::host) - 8 * kGiB;
-  EXPECT_TRUE(result.remedy.starts_with(bytes_text(missing) + " more for --budget host=")) << result.remedy;
+  const uint64_t enough_mib = ceil_div(8 * result.needed_bytes(Tier::host), kMiB);
+  EXPECT_TRUE(result.remedy.starts_with(text("--budget host=", enough_mib, "MiB"))) << result.remedy;
+}
+
+// Follows every way out that the remedy offers, one at a time.
+void follow(const ForecastRequest& request, const std::string& remedy) {
+  for (std::string rest = remedy; !rest.empty();) {
+    const size_t end = std::min(rest.find("; or "), rest.size());
+    const std::string way = rest.substr(0, end);
+    rest = rest.substr(std::min(rest.size(), end + 5));
+    SCOPED_TRACE(way);
+    ForecastRequest changed = request;
+    std::istringstream words(way);
+    std::string flag, value;
+    words >> flag >> value;
+    if (flag == "--budget") {
+      for (const std::string& one : split(value, ',')) {
+        const size_t equals = one.find('=');
+        const std::string tier = one.substr(0, equals);
+        const Result<uint64_t> bytes = parse_bytes(one.substr(equals + 1));
+        ASSERT_TRUE(bytes.ok());
+        (tier == "host"     ? changed.budgets.host_bytes
+         : tier == "device" ? changed.budgets.device_bytes
+                            : changed.budgets.nvme_bytes) = *bytes;
+      }
+    } else if (flag == "--tokens") {
+      changed.tokens = *parse_count(value);
+    } else if (flag == "--seq") {
+      changed.sequence = *parse_count(value);
+    } else if (flag == "--micro-batches") {
+      changed.micro_batches = static_cast<uint32_t>(*parse_count(value));
+    } else if (flag == "--moments") {
+      changed.form.moments = value == "bf16" ? MomentForm::bf16 : MomentForm::int8;
+    } else if (flag == "--activations") {
+      ASSERT_EQ(value, "auto");
+      changed.choices.activations = std::nullopt;
+    } else {
+      EXPECT_TRUE(way.starts_with("a machine with ")) << "not known to this test";
+      continue;
+    }
+    EXPECT_TRUE(forecast_of(changed).fits);
+  }
+}
+
+TEST(Forecast, AdvisesOnlyWhatSuffices) {
+  std::string offered;
+  auto refused = [&](const ForecastRequest& request) {
+    const Forecast result = forecast_of(request);
+    ASSERT_FALSE(result.fits);
+    offered += result.remedy + "\n";
+    follow(request, result.remedy);
+  };
+  ForecastRequest request = request_for("llama-2-7b", "rtx4090-2gen4");
+  request.shape.layers = 4;
+  request.budgets.host_bytes = kGiB;
+  refused(request);
+  request.budgets.host_bytes = 0;
+  request.budgets.nvme_bytes = 24 * kGiB;
+  refused(request);
+  request.budgets = {6 * kGiB, 20 * kGiB, 0};
+  request.choices.activations = ActivationChoice::keep;
+  refused(request);
+  request.choices.activations = ActivationChoice::recompute_offload;
+  request.sequence = request.tokens = 131'072;
+  refused(request);
+  EXPECT_EQ(offered.find("recompute-offload"), std::string::npos) << "it was asked for, or tried by itself";
+  for (const char* way : {"--budget host=", "--moments ", "--activations auto", "--seq "}) {
+    EXPECT_NE(offered.find(way), std::string::npos) << way << " in\n" << offered;
+  }
+}
+
+TEST(Forecast, TellsNeededFromAvailableWhereTheyAreNearlyEqual) {
+  ForecastRequest request = request_for("llama-2-7b", "rtx4090-2gen4");
+  request.budgets.host_bytes = kGiB;
+  request.budgets.host_bytes = forecast_of(request).needed_bytes(Tier::host) - 4 * kKiB;
+  const Status verdict = forecast_verdict(forecast_of(request));
+  EXPECT_NE(verdict.message().find(", 4.00 KiB more than its budget of "), std::string::npos) << verdict.message();
 }
 
 TEST(Forecast, NotesWhatItDoesNotKnow) {

@@ -18,33 +18,37 @@ constexpr uint64_t kTokensMost = uint64_t{1} << 40;
 constexpr double kActivationBytesMost = 0x1p60;
 // Each micro-batch passes each unit, in moves of its own.
 constexpr uint64_t kPassesMost = uint64_t{1} << 21;
+constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
+constexpr uint64_t kMicroBatchesOffered = 1024, kSequenceOfferedLeast = 256;
 
 Status check_request(const ForecastRequest& request) {
   if (request.machine.drives.empty()) {
-    return Status(Code::kUsage, text("machine ", request.machine.name, ": no drive is known"),
-                  "`penstock nvme probe PATH`, or --machine with a shipped name");
+    return Status(Code::kUsage, text("machine ", request.machine.name, ": its profile has no drive"),
+                  "measure one with `penstock nvme probe PATH`, or name a shipped machine with --machine");
   }
   if (request.tokens > kTokensMost) {
-    return Status(Code::kUsage, text("tokens: ", request.tokens, " of a step: too many"),
-                  text("at most ", kTokensMost));
+    return Status(Code::kUsage, text("--tokens: ", request.tokens, " a step: at most ", kTokensMost, " expected"),
+                  "fewer --tokens");
   }
   const uint64_t positions = request.shape.positions;
   if (request.sequence == 0 || (positions > 0 && request.sequence > positions)) {
-    return Status(Code::kUsage, text("sequence: ", request.sequence, " tokens: not what ", request.shape.name, " can"),
-                  positions > 0 ? text("--seq up to ", positions) : "--seq above 0");
+    return Status(Code::kUsage,
+                  text("--seq: ", request.sequence, ": ", request.shape.name, " takes 1 to ",
+                       positions > 0 ? text(positions, " tokens") : "any number of tokens"),
+                  positions > 0 ? text("--seq ", positions) : "--seq 2048");
   }
   // Of each device, micro-batches of whole sequences.
   const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * std::max(1u, request.machine.devices);
   if (request.tokens / request.sequence < least) {
     return Status(Code::kUsage,
-                  text("tokens: ", request.tokens, " of a step in sequences of ", request.sequence, ": less than one ",
-                       least > 1 ? text("for each of ", least, " micro-batches") : "sequence"),
+                  text("--tokens: ", request.tokens, " a step: at least ", least * request.sequence,
+                       " expected, one sequence of ", request.sequence, " for each micro-batch of each device"),
                   "more --tokens, a shorter --seq or fewer --micro-batches");
   }
   const double bytes_per_token = static_cast<double>(request.shape.layers) *
                                  static_cast<double>(request.shape.block_activation_bytes() + 8 * request.shape.hidden);
   if (bytes_per_token * static_cast<double>(request.tokens) > kActivationBytesMost) {
-    return Status(Code::kUsage, text("tokens: ", request.tokens, " of a step: more activations than can be counted"),
+    return Status(Code::kUsage, text("--tokens: ", request.tokens, " a step: more than 2^60 B of activations"),
                   "fewer --tokens");
   }
   return Status();
@@ -54,8 +58,9 @@ Status check_passes(const ForecastRequest& request) {
   const uint64_t units = request.shape.layers + 2;
   if (units * request.micro_batches <= kPassesMost) return Status();
   return Status(Code::kUsage,
-                text("micro-batches: ", request.micro_batches, " through ", units, " units: more than a plan holds"),
-                text("at most ", kPassesMost / units, " --micro-batches, or fewer --tokens"));
+                text("--micro-batches: ", request.micro_batches, ": at most ", kPassesMost / units, " expected for ",
+                     units, " units"),
+                text("--micro-batches ", kPassesMost / units, ", or fewer --tokens"));
 }
 
 void fill_in(ForecastRequest& request, uint32_t ranks) {
@@ -93,6 +98,89 @@ PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
   return rank;
 }
 
+// Whether the smallest plan of this request, in which nothing is filled in yet, fits its budgets.
+bool would_fit(ForecastRequest asked) {
+  const uint32_t ranks = std::max(1u, asked.machine.devices);
+  if (!check_request(asked).ok()) return false;
+  fill_in(asked, ranks);
+  if (!check_passes(asked).ok()) return false;
+  const PlanRequest rank = request_of_rank(asked, ranks);
+  const Result<std::vector<BudgetLine>> least = least_plan(rank);
+  return least.ok() && std::ranges::all_of(kTiers, [&](Tier tier) {
+           return needed_bytes(*least, tier) <= budget_of(rank.budgets, tier);
+         });
+}
+
+// A --budget that suffices, or the machine that has as much.
+std::string larger_budgets(const ForecastRequest& asked, const Forecast& forecast) {
+  std::string budgets, machine;
+  uint64_t drives = 0;  // 0: unknown
+  for (const DriveRates& drive : asked.machine.drives) drives += drive.capacity_bytes;
+  auto add = [](std::string& list, const std::string& part) { list += (list.empty() ? "" : ",") + part; };
+  for (Tier tier : kTiers) {
+    const uint64_t given = budget_of(asked.budgets, tier);
+    if (forecast.needed_bytes(tier) <= forecast.budget_bytes(tier)) {
+      if (given > 0) add(budgets, text(name_of(tier), "=", bytes_flag_text(given)));
+      continue;
+    }
+    const uint64_t sharing = tier == Tier::device ? 1 : forecast.ranks;
+    const uint64_t enough = round_up(forecast.needed_bytes(tier) * sharing, kMiB);
+    const MachineProfile& has = asked.machine;
+    const uint64_t there = tier == Tier::device ? has.device_bytes : tier == Tier::host ? has.host_bytes : drives;
+    if (there > 0 && enough > there) {
+      add(machine, text(" ", bytes_text(enough), " of ", name_of(tier), tier == Tier::nvme ? " space" : " memory"));
+    } else {
+      add(budgets, text(name_of(tier), "=", enough / kMiB, "MiB"));
+    }
+  }
+  return machine.empty() ? "--budget " + budgets : "a machine with" + machine;
+}
+
+// Every way out that suffices by itself.
+std::string remedy_for(const ForecastRequest& asked, const Forecast& forecast) {
+  std::string remedy = larger_budgets(asked, forecast);
+  auto offer = [&](const ForecastRequest& changed, const std::string& flag) {
+    if (!would_fit(changed)) return false;
+    remedy += "; or " + flag;
+    return true;
+  };
+  auto is_short = [&](Tier tier) { return forecast.needed_bytes(tier) > forecast.budget_bytes(tier); };
+  // Moments are not on the device in the smallest plan, and activations not on drives.
+  if (asked.form.moments == MomentForm::fp32 && !is_short(Tier::device)) {
+    ForecastRequest changed = asked;
+    changed.form.moments = MomentForm::int8;
+    if (would_fit(changed)) {
+      changed.form.moments = MomentForm::bf16;
+      if (!offer(changed, "--moments bf16")) remedy += "; or --moments int8";
+    }
+  }
+  if (asked.pass != Pass::training || is_short(Tier::nvme)) return remedy;
+  if (asked.choices.activations) {
+    ForecastRequest changed = asked;
+    changed.choices.activations = std::nullopt;
+    offer(changed, "--activations auto");
+  }
+  const uint64_t sequences = asked.tokens / asked.sequence / forecast.ranks;
+  if (forecast.request.micro_batches < sequences) {
+    ForecastRequest changed = asked;
+    changed.micro_batches = static_cast<uint32_t>(std::min<uint64_t>(sequences, kMicroBatchesOffered));
+    offer(changed, text("--micro-batches ", changed.micro_batches));
+  }
+  // The smallest is tried first, so that a hopeless case ends soon; then halves from above.
+  auto offer_less = [&](const char* flag, uint64_t ForecastRequest::*field, uint64_t least) {
+    ForecastRequest changed = asked;
+    changed.*field = least;
+    if (least >= asked.*field || !would_fit(changed)) return;
+    for (changed.*field = asked.*field / 2; changed.*field > least; changed.*field /= 2) {
+      if (offer(changed, text(flag, " ", changed.*field))) return;
+    }
+    remedy += text("; or ", flag, " ", least);
+  };
+  offer_less("--tokens", &ForecastRequest::tokens, asked.sequence * forecast.ranks);
+  offer_less("--seq", &ForecastRequest::sequence, kSequenceOfferedLeast);
+  return remedy;
+}
+
 StepTimes times_of(const Simulation& simulation) {
   const auto steps = static_cast<double>(simulation.steps.size());
   StepTimes times{simulation.step_s, simulation.busy_s, simulation.drives_busy_s / steps};
@@ -111,7 +199,8 @@ void mix(StepTimes& average, const StepTimes& usual, const StepTimes& other, dou
 
 class Forecaster {
  public:
-  explicit Forecaster(Forecast& forecast) : forecast_(forecast) {}
+  // `asked` is the request before anything was filled in.
+  Forecaster(const ForecastRequest& asked, Forecast& forecast) : asked_(asked), forecast_(forecast) {}
 
   Status run() {
     PENSTOCK_TRY(search());
@@ -132,8 +221,8 @@ class Forecaster {
     if (found.ok()) keep(std::move(*found));
     if (found.ok() || found.status().code() != Code::kDoesNotFit) return found.status();
     PENSTOCK_TRY_ASSIGN(least, least_plan(forecast_.rank_request));
-    forecast_.needed = std::move(least.lines);
-    forecast_.remedy = std::move(least.remedy);
+    forecast_.needed = std::move(least);
+    forecast_.remedy = remedy_for(asked_, forecast_);
     return Status();
   }
 
@@ -219,14 +308,15 @@ class Forecaster {
     forecast_.compute_bound_tokens = static_cast<double>(forecast_.request.tokens) * times;
   }
 
+  const ForecastRequest& asked_;
   Forecast& forecast_;
   double redone_read_bytes_ = 0, redone_written_bytes_ = 0;  // of a step that strikes
 };
 
 const char* where_rate_is_given(const std::string& rate) {
-  if (rate == "compute") return "--flops gives one";
-  if (rate == "updates") return "--host-gbps gives one, `penstock nvme probe` measures it";
-  return rate == "collectives" ? "its collective_gbps gives one" : "its device_to_host_gbps gives one";
+  if (rate == "compute") return "--flops sets it";
+  if (rate == "updates") return "--host-gbps sets it, `penstock nvme probe` measures it";
+  return rate == "collectives" ? "collective_gbps in the profile" : "device_to_host_gbps in the profile";
 }
 
 void take_notes(Forecast& forecast) {
@@ -234,14 +324,15 @@ void take_notes(Forecast& forecast) {
   auto note = [&](std::string line) { forecast.notes.push_back(std::move(line)); };
   if (request.machine.uses_burst_rates()) {
     note(
-        "burst rates are used: no sustained rate was measured, and long writes may be slower than this says "
-        "(`penstock nvme bench --steady` measures them)");
+        "no sustained rate of the drives was measured, so burst rates are used; long writes may be slower than this "
+        "(`penstock nvme bench --steady` measures sustained rates)");
   }
   for (const std::string& rate : forecast.unknown_rates()) {
-    note(text("the time of ", rate, " is not counted: the machine's profile has no rate of it (",
+    note(text("the time of ", rate, " is not counted, since the machine's profile has no rate for it (",
               where_rate_is_given(rate), ")"));
   }
-  if (!forecast.drive_life_days()) note("drive life is unknown: the profile has no endurance of its drives");
+  if (!forecast.drive_life_days())
+    note("drive life is unknown: the profile does not say what its drives endure (endurance_bytes)");
   if (forecast.ranks > 1) {
     note(text("memory and lanes are those of one of ", forecast.ranks, " ranks, with its share of drives and host"));
   }
@@ -287,26 +378,19 @@ std::optional<double> Forecast::drive_life_days() const {
   return endurance / written_bytes_per_step * times.step_s / 86400;
 }
 
-uint64_t Forecast::needed_bytes(Tier tier) const {
-  uint64_t sum = 0;
-  for (const BudgetLine& line : needed) sum += line.tier == tier ? line.bytes : 0;
-  return sum;
-}
-
-uint64_t Forecast::budget_bytes(Tier tier) const {
-  const Budgets& budgets = rank_request.budgets;
-  return tier == Tier::device ? budgets.device_bytes : tier == Tier::host ? budgets.host_bytes : budgets.nvme_bytes;
-}
+uint64_t Forecast::needed_bytes(Tier tier) const { return penstock::needed_bytes(needed, tier); }
+uint64_t Forecast::budget_bytes(Tier tier) const { return budget_of(rank_request.budgets, tier); }
 
 Result<Forecast> forecast(ForecastRequest request) {
   PENSTOCK_TRY(check_request(request));
+  const ForecastRequest asked = request;
   Forecast result;
   result.ranks = std::max(1u, request.machine.devices);
   fill_in(request, result.ranks);
   PENSTOCK_TRY(check_passes(request));
   result.request = std::move(request);
   result.rank_request = request_of_rank(result.request, result.ranks);
-  PENSTOCK_TRY(Forecaster(result).run());
+  PENSTOCK_TRY(Forecaster(asked, result).run());
   if (result.fits) take_notes(result);
   return result;
 }

@@ -209,10 +209,10 @@ Status forecast_verdict(const Forecast& forecast) {
   for (Tier tier : kTiers) {
     const uint64_t needed = forecast.needed_bytes(tier), budget = forecast.budget_bytes(tier);
     if (needed <= budget) continue;
-    missing += text(missing.empty() ? "" : ", ", penstock::name_of(tier), " needs ", bytes_text(needed), " of ",
-                    bytes_text(budget));
+    missing += text(missing.empty() ? "" : "; ", penstock::name_of(tier), " needs ", bytes_text(needed), ", ",
+                    bytes_text(needed - budget), " more than its budget of ", bytes_text(budget));
   }
-  if (forecast.ranks > 1) missing += ", each rank";
+  if (forecast.ranks > 1) missing += " (of each rank)";
   return Status(Code::kDoesNotFit, text("plan: ", forecast.request.shape.name, ": does not fit: ", missing),
                 forecast.remedy);
 }

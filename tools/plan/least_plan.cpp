@@ -11,13 +11,8 @@ constexpr uint32_t kWindowTiles = 3;
 constexpr uint64_t kUnbounded = std::numeric_limits<uint64_t>::max();
 constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
 
-uint64_t budget_of(const Budgets& budgets, Tier tier) {
-  return tier == Tier::device ? budgets.device_bytes : tier == Tier::host ? budgets.host_bytes : budgets.nvme_bytes;
-}
-
 uint64_t short_of(const std::vector<BudgetLine>& lines, const Budgets& budgets, Tier tier) {
-  uint64_t needed = 0;
-  for (const BudgetLine& line : lines) needed += line.tier == tier ? line.bytes : 0;
+  const uint64_t needed = needed_bytes(lines, tier);
   return needed - std::min(needed, budget_of(budgets, tier));
 }
 
@@ -51,24 +46,13 @@ std::vector<PlanChoices> smallest_choices(const PlanRequest& request) {
   return all;
 }
 
-std::string remedy_for(const PlanRequest& request, const std::vector<BudgetLine>& lines) {
-  std::string remedy;
-  auto add = [&](const std::string& way) { remedy += (remedy.empty() ? "" : "; ") + way; };
-  for (Tier tier : kTiers) {
-    const uint64_t missing = short_of(lines, request.budgets, tier);
-    if (missing == 0) continue;
-    const uint64_t sharing = tier == Tier::device ? 1 : std::max(1u, request.workload.ranks);
-    add(text(bytes_text(missing * sharing), " more for --budget ", name_of(tier), "="));
-    if (tier == Tier::device) add("more and smaller --micro-batches, or --activations recompute-offload");
-    if (tier == Tier::nvme && request.workload.form.moments != MomentForm::int8) add("--moments bf16 or int8");
-    if (tier == Tier::host && request.workload.pass == Pass::training) add("fewer --tokens");
-  }
-  return remedy;
-}
-
 }  // namespace
 
-Result<LeastPlan> least_plan(const PlanRequest& request) {
+uint64_t budget_of(const Budgets& budgets, Tier tier) {
+  return tier == Tier::device ? budgets.device_bytes : tier == Tier::host ? budgets.host_bytes : budgets.nvme_bytes;
+}
+
+Result<std::vector<BudgetLine>> least_plan(const PlanRequest& request) {
   PlanRequest unbounded = request;
   unbounded.budgets = {kUnbounded, kUnbounded, kUnbounded};
   std::optional<std::vector<BudgetLine>> best;
@@ -81,8 +65,7 @@ Result<LeastPlan> least_plan(const PlanRequest& request) {
     fewest = missing;
     best = std::move(lines);
   }
-  std::string remedy = remedy_for(request, *best);
-  return LeastPlan{std::move(*best), std::move(remedy)};
+  return std::move(*best);
 }
 
 }  // namespace penstock::tools
