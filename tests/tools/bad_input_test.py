@@ -28,7 +28,7 @@ NOBODY = 65534
 LONELY = 54329  # who has no process but the test's
 MUCH = "host=4GiB"
 TRIED = []
-NOTES = ("making a store of 1000000 parameters",)  # of what goes before a refusal
+NOTES = ("creating a store of 1000000 parameters",)  # of what goes before a refusal
 HAVE_FIO = shutil.which("fio") is not None
 
 
@@ -387,6 +387,20 @@ class BadInputOfStores(Refusals):
         # The store alone would be made with so much.
         self.update(DOES_NOT_FIT, "a budget less than the program's own", "--budget", "host=12MiB")
 
+    def test_the_advised_budget_suffices(self):
+        """Also where the store fits into the first budget and the steps do not."""
+        usual = ("update", "--params", "4M", "--store", self.folder / "store", "--steps", "1")
+        for given in ("1KiB", "20480KiB", "24MiB"):
+            refused = run(*usual, "--force", "--budget", f"host={given}")
+            if refused.returncode == 0:
+                continue
+            self.assertEqual(refused.returncode, DOES_NOT_FIT, refused.stderr)
+            advised = re.search(r"\ntry: --budget (host=\d+MiB)\n", refused.stderr)
+            self.assertTrue(advised, refused.stderr)
+            TRIED.append((f"the budget advised for {given}", "update", 0, [advised[1]]))
+            followed = run(*usual, "--force", "--budget", advised[1])
+            self.assertEqual(followed.returncode, 0, followed.stderr)
+
     def test_more_to_verify_than_memory_holds(self):
         self.refused(DOES_NOT_FIT, "a plain loop of 14 TB", "verify", "--params", "1000B", "--store", self.folder / "new",
                      "--budget", MUCH)
@@ -464,24 +478,46 @@ class BadInputOfStores(Refusals):
         os.close(writer)
         self.assertEqual((ran.returncode, ran.stderr), (0, b""))
 
-    def test_an_interrupted_run_is_committed(self):
-        store = self.folder / "store"
-        process = subprocess.Popen([PENSTOCK, "update", "--params", "1M", "--store", store, "--budget", MUCH, "--steps",
-                                    "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    def interrupted_update(self, *flags):
+        """Exit code, stderr, stdout before the interrupt and stdout at the end."""
+        out = self.folder / "out"
+        with open(out, "w", encoding="utf-8") as file:
+            process = subprocess.Popen([PENSTOCK, "update", "--params", "1M", "--store", self.folder / "store", "--budget",
+                                        MUCH, "--steps", "1000000", *flags], stdout=file, stderr=subprocess.PIPE, text=True)
         lines = []
+        before = None
         for line in process.stderr:
             lines.append(line)
-            if "% step" in line:
+            if "% step" in line and before is None:
+                before = out.read_text(encoding="utf-8")
                 process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(), INTERRUPTED, lines)
+        code = process.wait()
         process.stderr.close()
-        TRIED.append(("SIGINT", "update", process.returncode, lines[-2:]))
-        said = re.fullmatch(r"penstock: interrupted: on request: step (\d+) is committed\n", lines[-2])
+        TRIED.append(("SIGINT", "update", code, lines[-2:]))
+        return code, lines, before, out.read_text(encoding="utf-8")
+
+    def test_an_interrupted_run_is_committed(self):
+        store = self.folder / "store"
+        code, lines, before, after = self.interrupted_update()
+        self.assertEqual(code, INTERRUPTED, lines)
+        said = re.fullmatch(r"penstock: interrupted: step (\d+) is committed\n", lines[-2])
         self.assertTrue(said, lines)
-        self.assertEqual(lines[-1], "try: run it again to go on from there\n")
+        self.assertEqual(lines[-1], "try: the same command continues from there\n")
         found = json.loads(run("checkpoint", "ls", store, "--json").stdout)
         self.assertEqual(found["step"], int(said[1]))
         self.assertEqual([path.name for path in store.iterdir()], ["rank0.tiles"])
+        # Every row comes as its step ends, not only at the end of the run.
+        rows = re.compile(r"^ +(\d+) +confirmed ", re.MULTILINE)
+        self.assertEqual(rows.findall(before)[:1], ["1"], before)
+        self.assertEqual(rows.findall(after), [str(step + 1) for step in range(found["step"])])
+        self.assertIn(" s a step", after)
+
+        code, lines, before, after = self.interrupted_update("--json")
+        answer = json.loads(after)
+        self.assertEqual((code, before, answer["error"]["code"]), (INTERRUPTED, "", INTERRUPTED), lines)
+        first = found["step"] + 1
+        self.assertGreaterEqual(answer["steps"], first)
+        self.assertEqual([step["step"] for step in answer["log"]], list(range(first, answer["steps"] + 1)))
 
     def test_an_interrupted_creation_leaves_nothing(self):
         process = subprocess.Popen([PENSTOCK, "update", "--params", "60M", "--store", self.folder / "store", "--budget",
@@ -489,7 +525,7 @@ class BadInputOfStores(Refusals):
         lines = []
         for line in process.stderr:
             lines.append(line)
-            if line.startswith("making a store"):
+            if line.startswith("creating a store"):
                 process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(), INTERRUPTED, lines)
         self.assertEqual(process.stdout.read(), "")

@@ -20,12 +20,13 @@ void add_error(Json& object, const Status& status) {
       {"code", static_cast<int>(status.code())}, {"message", status.message()}, {"try", status.remedy()}};
 }
 
-// Results that nobody got are not done. A reader who had seen enough is no failure.
+// Results that could not be written are a failure. A reader who closed the pipe has seen enough: that is none.
 Status print_results(const std::string& results) {
   errno = 0;
   if (std::fputs(results.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return Status();
   if (errno == EPIPE) return Status();
-  return errno_status("print results: stdout", errno, "give them a place, and run it again");
+  return errno_status("print results: stdout", errno,
+                      "redirect stdout to a file system with free space, and run it again");
 }
 
 Status print_json(const std::string& verb, const Json& fields, const Status& verdict) {
@@ -61,11 +62,18 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   if (parsed.ok()) {
     Progress progress(Progress::where_of_stderr());
     Session session{progress};
+    if (!json) {
+      session.print = [&](const std::string& part) {
+        progress.clear();
+        const Status status = print_results(part);
+        if (printed.ok()) printed = status;
+      };
+    }
     Result<Answer> answer = parsed->action(session);
     progress.clear();
     verdict = answer.ok() ? answer->verdict : answer.status();
     if (answer.ok()) fields = std::move(answer->json);
-    if (answer.ok() && !json) printed = print_results(answer->text);
+    if (answer.ok() && !json) session.print(answer->text);
   }
   if (json) printed = print_json(parsed.ok() ? parsed->verb->name : line.verb_named(arguments), fields, verdict);
   if (verdict.ok()) verdict = printed;

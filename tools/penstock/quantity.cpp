@@ -63,13 +63,13 @@ struct Quantity {
 Result<Quantity> parse(const Kind& kind, std::string_view written) {
   double number = 0;
   const auto [rest, error] = std::from_chars(written.data(), written.data() + written.size(), number, kind.format);
-  if (error != std::errc() || !std::isfinite(number)) return refusal(kind, written, "is not a number with a unit");
-  if (std::signbit(number)) return refusal(kind, written, "is negative");
+  if (error != std::errc() || !std::isfinite(number)) return refusal(kind, written, "a number with a unit expected");
+  if (std::signbit(number)) return refusal(kind, written, "at least 0 expected");
   const std::string_view unit = written.substr(static_cast<size_t>(rest - written.data()));
   for (const Unit& known : kind.units) {
     if (unit == known.name) return Quantity{number, known.factor};
   }
-  return refusal(kind, written, "its unit is not known");
+  return refusal(kind, written, "unknown unit");
 }
 
 // 2.2GiB is the nearest byte; 2.2 bytes are a mistake. Doubles are exact to 2^53: 8 PiB, more than anything that is
@@ -77,9 +77,10 @@ Result<Quantity> parse(const Kind& kind, std::string_view written) {
 Result<uint64_t> parse_whole(const Kind& kind, std::string_view written) {
   PENSTOCK_TRY_ASSIGN(quantity, parse(kind, written));
   const double nearest = std::round(quantity.value());
-  if (nearest >= 0x1p53) return refusal(kind, written, "is too large");
+  if (nearest >= 0x1p53) return refusal(kind, written, "too large");
   const bool vanishes = nearest == 0 && quantity.number > 0;
-  if (vanishes || (quantity.factor == 1 && nearest != quantity.number)) return refusal(kind, written, "is not whole");
+  if (vanishes || (quantity.factor == 1 && nearest != quantity.number))
+    return refusal(kind, written, "a whole number expected");
   return static_cast<uint64_t>(nearest);
 }
 
@@ -88,16 +89,18 @@ Result<uint64_t> parse_whole(const Kind& kind, std::string_view written) {
 Result<uint64_t> parse_bytes(std::string_view written) { return parse_whole(kBytes, written); }
 Result<double> parse_seconds(std::string_view written) {
   PENSTOCK_TRY_ASSIGN(quantity, parse(kTime, written));
-  if (quantity.value() > kSecondsMost) return refusal(kTime, written, "is too large");
+  if (quantity.value() > kSecondsMost) return refusal(kTime, written, "too large");
   return quantity.value();
 }
 Result<uint64_t> parse_count(std::string_view written) { return parse_whole(kCount, written); }
 Result<double> parse_rate(std::string_view written) {
   PENSTOCK_TRY_ASSIGN(quantity, parse(kRate, written));
-  if (quantity.value() < kRateLeast) return refusal(kRate, written, "is nothing");
-  if (quantity.value() > kRateMost) return refusal(kRate, written, "is too large");
+  if (quantity.value() < kRateLeast) return refusal(kRate, written, "a number above 0 expected");
+  if (quantity.value() > kRateMost) return refusal(kRate, written, "too large");
   return quantity.value();
 }
+
+std::string counted(uint64_t count, const std::string& noun) { return text(count, " ", noun, count == 1 ? "" : "s"); }
 
 std::string fixed(double value, int digits) {
   // The largest double has 309 digits before its point.

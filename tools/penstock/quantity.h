@@ -27,6 +27,9 @@ std::string seconds_text(double seconds);
 // "4KiB", "1MiB", "1536": the shortest that parse_bytes() reads back.
 std::string bytes_flag_text(uint64_t bytes);
 
+// "1 note", "2 notes", "0 notes".
+std::string counted(uint64_t count, const std::string& noun);
+
 // `value` with `digits` places after the point.
 std::string fixed(double value, int digits);
 

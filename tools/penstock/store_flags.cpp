@@ -15,9 +15,7 @@ namespace penstock::tools {
 
 Result<uint64_t> host_budget(const std::string& budget) {
   if (!budget.starts_with("host=") || budget.find(',') != std::string::npos) {
-    return Status(Code::kUsage,
-                  text("--budget: '", budget, "': is not host= and a size, which is all that is given here"),
-                  "--budget host=256MiB");
+    return Status(Code::kUsage, text("--budget: '", budget, "': host=SIZE expected"), "--budget host=256MiB");
   }
   Result<uint64_t> bytes = parse_bytes(std::string_view(budget).substr(5));
   if (!bytes.ok()) return bytes.status().within("--budget");
@@ -29,12 +27,12 @@ MadeFolders::~MadeFolders() {
 }
 
 Status MadeFolders::make(const std::string& folder) {
-  if (folder.empty()) return Status(Code::kUsage, "--store: '': names no folder", "--store /mnt/nvme0/model");
+  if (folder.empty()) return Status(Code::kUsage, "--store: '': a folder expected", "--store /mnt/nvme0/model");
   if (mkdir(folder.c_str(), 0700) == 0) {
     folders_.push_back(folder);
   } else if (errno != EEXIST) {
     return errno_status(text("--store: ", folder), errno,
-                        "a folder that is there, or a new one in a folder that you may write to");
+                        "an existing folder, or a new one in a folder that you may write to");
   }
   return Status();
 }

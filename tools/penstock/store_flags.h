@@ -14,7 +14,7 @@ namespace penstock::tools {
 // "host=24GiB" as bytes.
 Result<uint64_t> host_budget(const std::string& budget);
 
-// Folders of a store, made where they are missing. A run that comes to nothing leaves none of those behind.
+// Folders of a store, created if missing. Those that were created and are still empty are removed at the end.
 class MadeFolders {
  public:
   ~MadeFolders();
@@ -24,12 +24,12 @@ class MadeFolders {
   std::vector<std::string> folders_;
 };
 
-// The profile at `path`, or where that is empty what the drives give when they are measured for a moment. Drives too
-// full to be measured are a note, and a profile that knows none.
+// The profile at `path`; if that is empty, a short measurement of the drives. Drives too full for scratch files are
+// noted, and the profile then has no drives.
 Result<MachineProfile> machine_of(Session& session, const std::string& path, const std::vector<std::string>& folders,
                                   const MeasureOptions& options);
 
-// Also where it is not known: whoever opens it will be told why.
+// Also true if that cannot be found out: opening the store then says why.
 bool has_store(const std::vector<std::string>& folders);
 
 }  // namespace penstock::tools

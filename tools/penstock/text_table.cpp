@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 namespace penstock::tools {
 
@@ -25,6 +26,18 @@ std::string TextTable::str() const {
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   return out;
+}
+
+RunningTable::RunningTable(std::vector<std::string> heads, size_t width_least)
+    : heads_(std::move(heads)), width_least_(width_least) {}
+
+std::string RunningTable::row(const std::vector<std::string>& cells) const {
+  std::string line;
+  for (size_t column = 0; column < cells.size(); ++column) {
+    const size_t width = std::max(width_least_, heads_[column].size());
+    line += "  " + std::string(width - std::min(width, cells[column].size()), ' ') + cells[column];
+  }
+  return line + "\n";
 }
 
 }  // namespace penstock::tools

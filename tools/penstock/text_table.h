@@ -18,4 +18,18 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
+// The same for rows that are printed as they come: a column is as wide as its head, and at least `width_least`.
+class RunningTable {
+ public:
+  explicit RunningTable(std::vector<std::string> heads, size_t width_least = 8);
+
+  std::string heads() const { return row(heads_); }
+  // One line. A cell wider than its column moves the rest of its line to the right.
+  std::string row(const std::vector<std::string>& cells) const;
+
+ private:
+  const std::vector<std::string> heads_;
+  const size_t width_least_;
+};
+
 }  // namespace penstock::tools

@@ -1,8 +1,12 @@
 #include "tools/penstock/update_common.h"
 
+#include <functional>
+
 #include "aio/make_engine.h"
 #include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
 #include "tools/penstock/store_flags.h"
+#include "tools/plan/least_plan.h"
 #include "tools/system/interrupt.h"
 #include "tools/system/words.h"
 
@@ -16,21 +20,38 @@ constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
 
 void update_options(Options& options, UpdateFlags& flags) {
   options.count("--params", flags.parameters, "Parameters of the model");
-  options.count("--steps", flags.steps, "Run until this step");
-  options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; made where missing");
-  options.text("--budget", flags.budget, "host=SIZE", "Host memory for everything, the program included");
+  options.count("--steps", flags.steps, "Last step to run");
+  options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; created if missing");
+  options.text("--budget", flags.budget, "host=SIZE", "Host memory for everything, including the program");
   options.file(
       "--machine", flags.machine,
-      "Profile that `penstock nvme probe` left, of the store's drives; else they are measured for some seconds");
+      "Profile of the store's drives, written by `penstock nvme probe`; default: measure them for some seconds");
   options.durability("--durability", flags.durability);
-  options.choice("--space", flags.space, {"double", "single"},
-                 "Slots a tile in a new store; single takes half the space, and a crash loses the store");
+  options.choice(
+      "--space", flags.space, {"double", "single"},
+      "Slots for each tile of a new store; single halves the space, but a crash during a step loses the store");
   options.share("--strike-share", flags.strike_share, "Share of the steps whose gradients are clipped");
-  options.count("--tile", flags.tile_elements, "Parameters a tile, a multiple of 65536; 0: the planner chooses");
-  options.count("--threads", flags.threads, "Threads that update; 0: one for each processor");
+  options.count("--tile", flags.tile_elements, "Parameters in a tile, a multiple of 65536; 0: the planner chooses");
+  options.count("--threads", flags.threads, "Update threads; 0: one for each processor");
   options.count("--seed", flags.seed, "Seed of weights and gradients");
   engine_option(options, flags.engine);
-  options.flag("--force", flags.force, "Replace a store that is there");
+  options.flag("--force", flags.force, "Replace an existing store");
+}
+
+// The engine refuses the first thing that has no room. This asks for all of it at once, so that the advice suffices.
+Status with_whole_need(const Status& refused, const UpdateRun& run) {
+  if (refused.code() != Code::kDoesNotFit) return refused;
+  const PlanRequest& request = run.options().request;
+  const Result<std::vector<BudgetLine>> least = least_plan(request);
+  if (!least.ok()) return refused;
+  const uint64_t needed = needed_bytes(*least, Tier::host);
+  if (needed <= request.budgets.host_bytes) return refused;
+  // The program itself grows by some KiB while it creates the store.
+  const uint64_t enough_mib = ceil_div(needed, kMiB) + 1;
+  return Status(Code::kDoesNotFit,
+                text("--budget: ", run.model().parameters(), " parameters need at least ", enough_mib,
+                     " MiB of host memory, host=", bytes_flag_text(request.budgets.host_bytes), " given"),
+                text("--budget host=", enough_mib, "MiB"));
 }
 
 Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags) {
@@ -43,15 +64,17 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   settings.config_hash =
       text("--seed ", flags.seed, " --strike-share ", flags.strike_share, ", norms and biases without decay");
   if (flags.threads > kThreadsMax) {
-    return Status(Code::kUsage, text("--threads: ", flags.threads), text("give at most ", kThreadsMax));
+    return Status(Code::kUsage, text("--threads: ", flags.threads, ": at most ", kThreadsMax, " expected"),
+                  "leave --threads out: one for each processor");
   }
   settings.threads = static_cast<uint32_t>(flags.threads);
   if (settings.folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
   if (flags.parameters == 0 || flags.parameters > 1'000'000'000'000) {
-    return Status(Code::kUsage, text("--params: ", flags.parameters), "give between 1 and 1000B");
+    return Status(Code::kUsage, text("--params: ", flags.parameters, ": 1 to 1000B expected"), "--params 250M");
   }
   if (flags.tile_elements % kBlockElements != 0) {
-    return Status(Code::kUsage, text("--tile: ", flags.tile_elements), "a tile has a multiple of 65536 parameters");
+    return Status(Code::kUsage, text("--tile: ", flags.tile_elements, ": a multiple of 65536 expected"),
+                  "leave --tile out: the planner chooses");
   }
   if (flags.tile_elements > 0) settings.choices.tile_elements = flags.tile_elements;
   PENSTOCK_TRY_ASSIGN(host_bytes, host_budget(flags.budget));
@@ -72,40 +95,41 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
 
   auto run = std::make_unique<UpdateRun>(settings);
   if (flags.force || !has_store(settings.folders)) {
-    session.progress.note(text("making a store of ", flags.parameters, " parameters"));
-    PENSTOCK_TRY(run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
-                             ticking(session, "make the store")));
+    session.progress.note(text("creating a store of ", counted(flags.parameters, "parameter")));
+    const Status created =
+        run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
+                    ticking(session, "create the store"));
+    if (!created.ok()) return with_whole_need(created, *run);
   }
-  PENSTOCK_TRY(run->open(ticking(session, "a root is in doubt: read every block")));
+  const Status opened = run->open(ticking(session, "a root record is damaged: verifying every block"));
+  if (!opened.ok()) return with_whole_need(opened, *run);
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (run->engine().steps_done() > 0) {
     session.progress.note(text("resuming after step ", run->engine().steps_done()));
   }
   if (!run->engine().survives_crashes())
-    session.progress.note("one slot a tile: a crash within a step loses the store");
+    session.progress.note("one slot a tile: a crash during a step loses the store");
   const Durability& durability = run->engine().plan().durability;
   if (!flags.durability && durability.kind != Durability::Kind::step) {
-    session.progress.note(text("durable after every ", durability.steps,
-                               " steps: writing through what rests in host memory costs at most 3 % so"));
+    session.progress.note(text("durable every ", durability.steps,
+                               " steps, so that writing out what rests in host memory takes at most 3 % of the time"));
   }
   return run;
 }
 
-Result<std::vector<engine::StepReport>> run_steps(Session& session, UpdateRun& run, uint64_t until) {
-  std::vector<engine::StepReport> reports;
+Status run_steps(Session& session, UpdateRun& run, uint64_t until,
+                 const std::function<void(const engine::StepReport&)>& each) {
   while (run.engine().steps_done() < until) {
     if (!check_interrupted().ok()) {
       PENSTOCK_TRY(run.engine().settle());
-      return Status(Code::kInterrupted,
-                    text("interrupted: on request: step ", run.engine().steps_done(), " is committed"),
-                    "run it again to go on from there");
+      return Status(Code::kInterrupted, text("interrupted: step ", run.engine().steps_done(), " is committed"),
+                    "the same command continues from there");
     }
     PENSTOCK_TRY_ASSIGN(report, run.step());
-    reports.push_back(report);
+    if (each) each(report);
     session.progress.update(static_cast<double>(report.step) / static_cast<double>(until), text("step ", report.step));
   }
-  PENSTOCK_TRY(run.engine().settle());
-  return reports;
+  return run.engine().settle();
 }
 
 }  // namespace penstock::tools

@@ -26,10 +26,12 @@ struct UpdateFlags {
 };
 
 void update_options(Options& options, UpdateFlags& flags);
-// Measures the drives for a moment unless a profile has them or they are too full, so that steps can be predicted, and
-// makes the store if it is not there.
+// Opens the store, and creates it if there is none. Steps are predicted from a profile, or from a short measurement of
+// the drives; they are not predicted where the drives are too full for that.
 Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags);
-// Runs up to flags.steps; a line of progress for each.
-Result<std::vector<engine::StepReport>> run_steps(Session& session, UpdateRun& run, uint64_t until);
+// Runs until step `until` is done; `each` hears of every step as it ends. Interrupted by the user, it commits the last
+// step and says so in the status.
+Status run_steps(Session& session, UpdateRun& run, uint64_t until,
+                 const std::function<void(const engine::StepReport&)>& each = {});
 
 }  // namespace penstock::tools

@@ -30,22 +30,39 @@ Json json_of(const engine::StepReport& report) {
           {"skipped", report.verdict == Verdict::skip}};
 }
 
+std::vector<std::string> cells_of(const engine::StepReport& report, double parameters, bool measured) {
+  return {text(report.step),
+          name_of(report.verdict),
+          fixed(report.gradient_norm, 3),
+          fixed(report.wall_s, 3),
+          measured ? fixed(report.predicted_s, 3) : "-",
+          fixed(static_cast<double>(report.read_bytes) / parameters, 2),
+          fixed(static_cast<double>(report.written_bytes) / parameters, 2)};
+}
+
 Result<Answer> update(Session& session, const UpdateFlags& flags) {
   PENSTOCK_TRY_ASSIGN(run, open_update_run(session, flags));
   const std::string description = run->engine().description();
   const auto begin = std::chrono::steady_clock::now();
   const uint64_t first = run->engine().steps_done();
-  PENSTOCK_TRY_ASSIGN(reports, run_steps(session, *run, flags.steps));
+  const bool measured = !run->options().request.machine.striped().empty();
+  const double parameters = static_cast<double>(flags.parameters);
+  const RunningTable table({"step", "gradients", "norm", "seconds", "predicted", "read B/param", "written B/param"});
+  session.print("budget\n" + description + "\n");
+  std::vector<engine::StepReport> reports;
+  const Status verdict = run_steps(session, *run, flags.steps, [&](const engine::StepReport& report) {
+    if (reports.empty()) session.print(text("steps ", first + 1, " to ", flags.steps, "\n", table.heads()));
+    session.print(table.row(cells_of(report, parameters, measured)));
+    reports.push_back(report);
+  });
+  if (reports.empty() && !verdict.ok()) return verdict;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const double steps = std::max<double>(1, static_cast<double>(reports.size()));
-  const double parameters = static_cast<double>(flags.parameters);
 
   const engine::Moved by_drives = run->engine().moved();
   const auto read = static_cast<double>(by_drives.read_bytes), written = static_cast<double>(by_drives.written_bytes);
   const double moved = read + written;
-  const MachineProfile& machine = run->options().request.machine;
-  const bool measured = !machine.striped().empty();
-  const double floor_s = drive_floor_s(machine, by_drives, steps).value_or(0);
+  const double floor_s = drive_floor_s(run->options().request.machine, by_drives, steps).value_or(0);
   const Plan& plan = run->engine().plan();
 
   Answer answer;
@@ -64,28 +81,21 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
       {"rss_bytes", resident_bytes_peak()},
       {"budget_bytes", run->options().request.budgets.host_bytes}};
   Json log = Json::array();
-  TextTable table({"step", "gradients", "norm", "seconds", "predicted", "read B/param", "written B/param"});
-  for (const engine::StepReport& report : reports) {
-    log.push_back(json_of(report));
-    table.add({text(report.step), name_of(report.verdict), fixed(report.gradient_norm, 3), fixed(report.wall_s, 2),
-               measured ? fixed(report.predicted_s, 2) : "-",
-               fixed(static_cast<double>(report.read_bytes) / parameters, 2),
-               fixed(static_cast<double>(report.written_bytes) / parameters, 2)});
-  }
+  for (const engine::StepReport& report : reports) log.push_back(json_of(report));
   answer.json["log"] = log;
+  answer.verdict = verdict;
   if (reports.empty()) {
-    answer.text = text("budget\n", description, "\nnothing to do: the store is at step ", first, " already\n");
+    answer.text = text("nothing to do: the store is at step ", first, " already\n");
     return answer;
   }
   const std::string against =
-      measured ? text("predicted ", fixed(run->engine().predicted_step_s(), 2), " s; the drives alone need ",
-                      fixed(floor_s, 2), " s for its ", fixed(moved / steps / 1e9, 2), " GB (",
-                      fixed(100 * floor_s / (seconds / steps), 0), " % of the floor's speed)")
+      measured ? text("predicted ", fixed(run->engine().predicted_step_s(), 3), " s; the drives alone would take ",
+                      fixed(floor_s, 3), " s for its ", fixed(moved / steps / 1e9, 2), " GB, ",
+                      fixed(100 * floor_s / (seconds / steps), 0), " % of the step")
                : text("not predicted: the drives were not measured; it moves ", fixed(moved / steps / 1e9, 2), " GB");
-  answer.text =
-      text("budget\n", description, "\nsteps ", first + 1, " to ", run->engine().steps_done(), "\n", table.str(), "\n",
-           fixed(seconds / steps, 2), " s a step, the last one's tail included; ", against, "\npeak memory ",
-           bytes_text(resident_bytes_peak()), " of ", bytes_text(run->options().request.budgets.host_bytes), "\n");
+  answer.text = text("\n", fixed(seconds / steps, 3), " s a step, with the writes that end after the last one; ",
+                     against, "\npeak memory ", bytes_text(resident_bytes_peak()), " of ",
+                     bytes_text(run->options().request.budgets.host_bytes), "\n");
   return answer;
 }
 
@@ -95,9 +105,9 @@ Verb update_verb() {
   auto flags = std::make_shared<UpdateFlags>();
   return {"update",
           "Optimizer steps over a synthetic model whose state rests on drives",
-          "What training does with the state of a model, without the model: gradients that are made up, every byte\n"
-          "of weights, masters and moments moved, updated and committed as in training. A killed run goes on from its\n"
-          "last committed step when it is started again.",
+          "Moves, updates and commits every byte of weights, masters and moments as training does, with made-up\n"
+          "gradients instead of a model. Prints one line as each step ends. Started again after an interrupt or a\n"
+          "crash, it continues from its last committed step.",
           {{"penstock update --params 250M --store /mnt/nvme0/demo --budget host=256MiB", "Six steps"},
            {"penstock update --params 1B --store /mnt/nvme0/demo,/mnt/nvme1/demo --budget host=4GiB --steps 20",
             "Over two drives, with what memory holds kept in memory"},

@@ -25,6 +25,9 @@ struct Answer {
 // What a running verb may use of the command around it.
 struct Session {
   Progress& progress;
+  // Puts a part of the answer's text on stdout at once, for verbs that run for long. Answer::text then has the rest.
+  // Does nothing with --json.
+  std::function<void(const std::string&)> print = [](const std::string&) {};
 };
 
 using Action = std::function<Result<Answer>(Session&)>;

@@ -28,7 +28,7 @@ Result<Answer> verify(Session& session, const UpdateFlags& flags) {
     return Status(Code::kUsage, text("--steps: the store is at step ", run->engine().steps_done(), " already"),
                   text("--steps ", run->engine().steps_done(), " or more, or --force to begin again"));
   }
-  PENSTOCK_TRY(run_steps(session, *run, flags.steps).status());
+  PENSTOCK_TRY(run_steps(session, *run, flags.steps));
   PlainRun plain(*run);
   const Tick tick = ticking(session, "plain loop");
   while (plain.steps_done() < flags.steps) {
