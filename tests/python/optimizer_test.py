@@ -449,10 +449,55 @@ class StateDicts(Case):
         with self.assertRaises(KeyError):
             ours.state[model[0].weight]["nothing"]
 
+    def test_torch_distributed_checkpoint(self):
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+        whole, _ = loop(self.fused, steps=6)
+        for layout in ("full", "reference"):
+            with self.subTest(layout):
+                store = self.folder / layout
+                model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, store=store, state_dict=layout), 3)
+                state = get_optimizer_state_dict(model, optimizer)
+                optimizer.close()
+                other = store if layout == "reference" else self.folder / "another"
+                optimizer = self.tiered(model.parameters(), lr=0.5, store=other, state_dict=layout)
+                optimizer.resume()  # else torch takes a step of its own before it loads, which the store refuses
+                set_optimizer_state_dict(model, optimizer, state)
+                for s in range(3, 6):
+                    mse(model, X[s]).backward()
+                    optimizer.step(), optimizer.zero_grad()
+                self.assertEqual(words_different(whole.parameters(), model.parameters()), 0)
+
     def test_a_fresh_one_goes_round(self):
         optimizer = self.tiered(net().parameters())
         optimizer.load_state_dict(optimizer.state_dict())  # as Accelerate does
         self.assertFalse((self.folder / "1").exists())
+
+
+class Durability(Case):
+    def test_a_step_is_lost_where_it_was_allowed_to_be(self):
+        program = WORKER.replace('budget="host=64MiB"', 'budget="host=64MiB", durability=4').replace(
+            'print("done"', 'import os, signal; os.kill(os.getpid(), signal.SIGKILL); print("done"')
+        arguments = [sys.executable, "-c", program, self.folder / "store", "6", self.folder / "weights"]
+        first = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parent)
+        second = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parent)
+        self.assertEqual(first.stdout.split("\n")[0], "step 0", first.stderr)
+        self.assertEqual(second.stdout.split("\n")[0], "step 4", second.stderr)
+
+    def test_close_makes_the_last_step_durable(self):
+        store = self.folder / "store"
+        model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, store=store, durability="exit"), steps=3)
+        weights = copy.deepcopy(list(model.parameters()))
+        optimizer.close()
+        optimizer = self.tiered((model := net()).parameters(), store=store)
+        self.assertEqual(optimizer.resume(), 3)
+        self.assertEqual(words_different(weights, model.parameters()), 0)
+
+    def test_updates_that_may_be_taken_back_need_it(self):
+        self.refused('begin="backward" takes updates back, which needs durability="step" or a clip_norm',
+                     lambda: self.tiered(net().parameters(), begin="backward", durability="exit"))
+        self.refused("durability=0: 'step', 'exit' or a number of steps expected",
+                     lambda: self.tiered(net().parameters(), durability=0))
 
 
 class Refusals(Case):
@@ -555,6 +600,42 @@ class Sizes(Case):
                 optimizer.step(), optimizer.zero_grad()
         for model in (a, b):
             self.assertEqual(words_different(theirs.parameters(), model.parameters()), 0)
+
+
+def rank(number, folder, kind):
+    """One rank of two: its weights after four steps, or the refusal of begin="backward"."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/{kind}.init", rank=number, world_size=2)
+    model = net()
+    parallel = nn.parallel.DistributedDataParallel(model)
+    store = dict(store=f"{folder}/{kind}{number}", budget=BUDGET)
+    if kind == "torch":
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    else:
+        optimizer = penstock.AdamW(model.parameters(), lr=1e-2, **store)
+        try:
+            penstock.AdamW(model.parameters(), begin="backward", **store)
+        except penstock.PenstockError as error:
+            Path(f"{folder}/refusal{number}").write_text(str(error))
+    for step in range(4):
+        mse(parallel, X[2 * step + number]).backward()
+        optimizer.step(), optimizer.zero_grad()
+    torch.save([p.detach() for p in model.parameters()], f"{folder}/{kind}{number}.weights")
+    torch.distributed.destroy_process_group()
+
+
+class Ranks(Case):
+    def test_each_with_a_store_of_its_own_has_the_same_weights(self):
+        """All ranks do the same updates, so none has to be told the weights."""
+        for kind in ("torch", "penstock"):
+            torch.multiprocessing.spawn(rank, (str(self.folder), kind), nprocs=2)
+        whole = torch.load(self.folder / "torch0.weights", weights_only=True)
+        for number in range(2):
+            weights = torch.load(self.folder / f"penstock{number}.weights", weights_only=True)
+            self.assertEqual(words_different(whole, weights), 0)
+            self.assertEqual((self.folder / f"refusal{number}").read_text(),
+                             'penstock.AdamW: begin="backward" would take gradients before the ranks have averaged them;'
+                             ' use begin="step"')
 
 
 WORKER = """

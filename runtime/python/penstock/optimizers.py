@@ -161,6 +161,8 @@ class _Tiered(torch.optim.Optimizer):
                 engine.store.keep()
                 engine.kept_step = step
             packed["penstock"] = {"store": engine.store.id, "step": step}
+            # torch.distributed.checkpoint keeps state and groups alone.
+            packed["param_groups"][0]["penstock"] = dict(packed["penstock"])
         return packed
 
     @torch.no_grad()
@@ -169,17 +171,20 @@ class _Tiered(torch.optim.Optimizer):
         engine = self._penstock
         engine.check_process()
         self._give_up_early()
-        reference, state = state_dict.get("penstock"), state_dict["state"]
+        groups, state = state_dict["param_groups"], state_dict["state"]
+        reference = state_dict.get("penstock") or groups[0].get("penstock")
         if reference:
             self._open(existing=lib.OPEN)
             self._roll_back(reference)
         elif state and not all(name in entry for entry in state.values() for name in self._needed_states(entry)):
             engine.refuse("the state dict has neither moments nor the name of a store")
-        groups = {key: value for key, value in state_dict.items() if key != "penstock"}
-        super().load_state_dict({**groups, "state": {}})  # torch would cast the state to the weights' dtype
+        ours = [{key: value for key, value in group.items() if key != "penstock"} for group in groups]
+        # torch would cast the state to the weights' dtype.
+        super().load_state_dict({"param_groups": ours, "state": {}})
         if not reference and state:
             self._open(existing=lib.OPEN_OR_CREATE)
-            self._write_state(state)
+            # Parameters are known by their places in the groups, whatever they are called there.
+            self._write_state([state.get(name, {}) for group in groups for name in group["params"]])
         engine.seen.clear()
         self._show_state()
 
@@ -288,13 +293,13 @@ class _Tiered(torch.optim.Optimizer):
             return ()  # torch's, without momentum
         return self._penstock.states
 
-    def _write_state(self, state):
+    def _write_state(self, entries):
         store, numbers = self._penstock.store, self._penstock.numbers
         with store.writes():
-            for i, p in enumerate(p for group in self.param_groups for p in group["params"]):
+            parameters = (p for group in self.param_groups for p in group["params"])
+            for p, entry in zip(parameters, entries, strict=True):
                 if p not in numbers:
                     continue
-                entry = state.get(i, {})
                 for name, role in self._penstock.states.items():
                     value = entry.get(name)
                     store.write(numbers[p], role, torch.zeros_like(p, dtype=torch.float32) if value is None else value)
