@@ -15,8 +15,8 @@ Finding cores_finding(const SystemFiles& files) {
   const std::string found = text(model, ", ", cores, " usable cores");
   const auto limit = cgroup_cpu_limit_cores(files);
   if (!limit || *limit >= cores) return {"processor", Level::good, found, "", ""};
-  return {"processor", Level::note, text(found, ", the cgroup allows the time of ", *limit),
-          "more threads than that are stopped in the middle of an update", text("docker run --cpus=", cores, " ...")};
+  return {"processor", Level::note, text(found, ", but the cgroup limits CPU time to ", *limit),
+          "threads beyond the limit are stopped in the middle of an update", text("docker run --cpus=", cores, " ...")};
 }
 
 Finding vector_finding(const SystemFiles& files) {
@@ -29,7 +29,7 @@ Finding vector_finding(const SystemFiles& files) {
             "the widest kernels are used", ""};
   }
   if (has("avx2") && has("fma")) return {"vector units", Level::good, "AVX2 and FMA", "256-bit kernels are used", ""};
-  return {"vector units", Level::note, "SSE2 only", "updates run in 128-bit kernels, with the same numbers",
+  return {"vector units", Level::note, "SSE2 only", "updates use 128-bit kernels, which give the same numbers",
           "if this is a virtual machine, pass the host's processor through: qemu -cpu host"};
 #else
   (void)files;
@@ -40,9 +40,9 @@ Finding vector_finding(const SystemFiles& files) {
 Finding governor_finding(const SystemFiles& files) {
   const auto governor = files.read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
   if (!governor || *governor == "performance") {
-    return {"clock", Level::good, governor ? "governor performance" : "not ruled by this system", "", ""};
+    return {"clock", Level::good, governor ? "governor performance" : "this system does not control it", "", ""};
   }
-  return {"clock", Level::note, "governor " + *governor, "clocks may lag behind short bursts of updates",
+  return {"clock", Level::note, "governor " + *governor, "the clock may not rise in time for short bursts of updates",
           "sudo cpupower frequency-set -g performance"};
 }
 

@@ -40,7 +40,7 @@ Result<std::string> store_folder_of(const std::string& path) {
 Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector<std::string>& paths) {
   std::vector<std::string> folders;
   for (const std::string& path : split_at_commas(paths)) {
-    if (path.empty()) return Status(Code::kUsage, "PATH: '': names no folder", "give the folders of a store");
+    if (path.empty()) return Status(Code::kUsage, "PATH: '': a folder expected", "give the folders of a store");
     PENSTOCK_TRY_ASSIGN(folder, store_folder_of(path));
     folders.push_back(folder);
   }

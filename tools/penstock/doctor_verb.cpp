@@ -2,6 +2,7 @@
 
 #include "tools/doctor/checks.h"
 #include "tools/penstock/command.h"
+#include "tools/penstock/quantity.h"
 
 namespace penstock::tools {
 namespace {
@@ -23,7 +24,7 @@ Json json_of(const Finding& finding) {
           {"fix", finding.fix}};
 }
 
-// A folder that cannot hold training state was asked about, so it decides how the command ends.
+// Only the folders decide the exit code: the user asked about them.
 Status verdict_on(const Findings& drives) {
   for (const Finding& finding : drives) {
     if (finding.level == Level::problem) return Status(Code::kEnvironment, finding.found, finding.fix);
@@ -63,7 +64,8 @@ Answer answer_of(const Findings& findings) {
     notes += finding.level == Level::note;
     problems += finding.level == Level::problem;
   }
-  answer.text += text(findings.size(), " checks, ", notes, " notes, ", problems, " failures\n");
+  answer.text +=
+      text(counted(findings.size(), "check"), ", ", counted(notes, "note"), ", ", counted(problems, "failure"), "\n");
   answer.json["notes"] = notes;
   answer.json["problems"] = problems;
   return answer;
@@ -74,12 +76,12 @@ Answer answer_of(const Findings& findings) {
 Verb doctor_verb() {
   auto paths = std::make_shared<std::vector<std::string>>();
   return {"doctor",
-          "Say what this machine has, what follows, and how to fix it",
-          "Looks at the kernel's rings, memory limits, huge pages, drives, the CUDA driver, the processor and the\n"
-          "software that some verbs use. Changes nothing. A drive that cannot hold training state ends it with 4.",
-          {{"penstock doctor /mnt/nvme0 /mnt/nvme1", "Look at two drives besides the machine"}},
+          "Check this machine for training, and say how to fix what is missing",
+          "Checks io_uring and libaio, memory limits, huge pages, drives, the CUDA driver, the processor and the\n"
+          "software that some verbs use. Changes nothing. Exit code 4: a drive cannot hold training state.",
+          {{"penstock doctor /mnt/nvme0 /mnt/nvme1", "Check the machine and two drives"}},
           [paths](Options& options) -> Action {
-            options.paths("PATH", *paths, 0, "Folders on the drives to look at; else the current one");
+            options.paths("PATH", *paths, 0, "Folders on the drives to check; default: the current one");
             return [paths](Session&) -> Result<Answer> {
               if (paths->empty()) paths->push_back(".");
               PENSTOCK_TRY_ASSIGN(drives, examine_drives(*paths));

@@ -86,7 +86,7 @@ constexpr const char* kExitStatus =
     ".TP\n4\nenvironment: permission, read\\-only, tmpfs, no direct I/O, no device, locked\n"
     ".TP\n5\ncorrupt store or data\n"
     ".TP\n6\na comparison failed\n"
-    ".TP\n130\ninterrupted; scratch files are removed\n";
+    ".TP\n130\ninterrupted; unfinished files are removed\n";
 
 }  // namespace
 

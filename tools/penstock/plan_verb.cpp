@@ -33,13 +33,13 @@ Result<ModelShape> choose_model(const Flags& flags) {
   if (!flags.parameters.empty()) {
     Result<uint64_t> parameters = parse_count(flags.parameters);
     if (!parameters.ok()) return parameters.status().within("--params");
-    if (*parameters == 0) return Status(Code::kUsage, "--params: '0': is no model", "such as 7e9 or 7B");
+    if (*parameters == 0) return Status(Code::kUsage, "--params: 0: at least 1 expected", "--params 7B");
     wish.parameters = *parameters;
   }
   if (flags.model.empty()) return wish.empty() ? known_models().front() : solve_shape(wish);
   if (!wish.empty()) {
-    return Status(Code::kUsage, text("model: ", flags.model, ": has its own sizes"),
-                  "either --model, or --params and the flags beside it");
+    return Status(Code::kUsage, text("--model: ", flags.model, " already sets every size"),
+                  "either --model alone, or --params, --layers and the other sizes");
   }
   return load_model(flags.model);
 }
@@ -64,14 +64,16 @@ Result<Budgets> parse_budgets(std::string_view written) {
                            : tier == "nvme" ? &budgets.nvme_bytes
                                             : nullptr;
     if (into == nullptr || equals == std::string_view::npos) {
-      return Status(Code::kUsage, text("--budget: '", one, "': is not a tier and a size"),
+      return Status(Code::kUsage, text("--budget: '", one, "': TIER=SIZE expected, TIER device, host or nvme"),
                     "--budget device=8GiB,host=24GiB,nvme=400GiB");
     }
     const Result<uint64_t> bytes = parse_bytes(one.substr(equals + 1));
     if (!bytes.ok()) return bytes.status().within("--budget");
-    if (*bytes == 0) return Status(Code::kUsage, text("--budget: '", one, "': is nothing"), "a size above 0");
+    if (*bytes == 0)
+      return Status(Code::kUsage, text("--budget: '", one, "': a size above 0 expected"),
+                    text("leave ", tier, "= out for nine tenths of what there is"));
     if (*into != 0)
-      return Status(Code::kUsage, text("--budget: '", one, "': is the second of its tier"), "one of each");
+      return Status(Code::kUsage, text("--budget: '", one, "': ", tier, "= given twice"), text("one size for ", tier));
     *into = *bytes;
   }
   return budgets;
@@ -101,14 +103,16 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(shape, choose_model(flags));
   PENSTOCK_TRY_ASSIGN(machine, machine_of(flags));
   PENSTOCK_TRY_ASSIGN(budgets, parse_budgets(flags.budget));
-  if (flags.micro_batches > 1'000'000) return Status(Code::kUsage, "--micro-batches: too many", "at most 1000000");
+  if (flags.micro_batches > 1'000'000)
+    return Status(Code::kUsage, text("--micro-batches: ", flags.micro_batches, ": at most 1000000 expected"),
+                  "--micro-batches 16");
   request.shape = shape;
   request.machine = machine;
   request.budgets = budgets;
   request.durability = flags.durability;
   request.form.optimizer = optimizer_of(flags.optimizer);
   request.form.moments = moments_of(flags.moments);
-  // What the norm may be makes no difference to a forecast.
+  // The norm itself makes no difference to a forecast.
   if (flags.clip == "on") request.clipping = {.norm = 1, .strike_share = flags.strike_share};
   request.pass = flags.update_only ? Pass::update_only : Pass::training;
   request.sequence = flags.sequence;
@@ -145,38 +149,42 @@ Result<Answer> plan(Session&, const Flags& flags) {
 void model_options(Options& options, Flags& flags) {
   std::string names;
   for (const ModelShape& shape : known_models()) names += (names.empty() ? "" : ", ") + shape.name;
-  options.text("--model", flags.model, "NAME|FILE", "A config.json of Hugging Face, or one of " + names);
-  options.text("--params", flags.parameters, "N", "Parameters, such as 7e9; sizes that are not given are derived");
-  options.count("--layers", flags.wish.layers, "Blocks");
-  options.count("--hidden", flags.wish.hidden, "Width");
+  options.text("--model", flags.model, "NAME|FILE", "A Hugging Face config.json, or one of " + names);
+  options.text("--params", flags.parameters, "N",
+               "Number of parameters, such as 7e9; sizes that are not given follow from it");
+  options.count("--layers", flags.wish.layers, "Number of blocks");
+  options.count("--hidden", flags.wish.hidden, "Model width (hidden size)");
   options.count("--heads", flags.wish.heads, "Attention heads");
-  options.count("--kv-heads", flags.wish.kv_heads, "Heads for keys and values");
-  options.count("--ffn", flags.wish.ffn, "Width of the feed-forward part");
-  options.count("--vocab", flags.wish.vocab, "Words");
+  options.count("--kv-heads", flags.wish.kv_heads, "Heads for keys and values (grouped-query attention)");
+  options.count("--ffn", flags.wish.ffn, "Width of the feed-forward layer");
+  options.count("--vocab", flags.wish.vocab, "Vocabulary size");
 }
 
 void machine_options(Options& options, Flags& flags) {
   options.text("--machine", flags.machine, "NAME|FILE",
-               "A file that `penstock nvme probe --profile FILE` wrote, or one of " + shipped_machine_names() +
-                   "; else what `penstock nvme probe` left of this machine in ~/.config/penstock/profile.json");
-  options.text("--budget", flags.budget, "TIER=SIZE,...",
-               "device=8GiB,host=24GiB,nvme=400GiB: of each device, and of the whole node; else most of what it has");
-  options.rate("--flops", flags.flops, "Floating-point operations a second that one device achieves");
-  options.rate("--host-gbps", flags.host_gbps, "Memory traffic of the CPU's updates, 10^9 B/s");
+               "Profile written by `penstock nvme probe --profile FILE`, or one of " + shipped_machine_names() +
+                   "; default: this machine's, ~/.config/penstock/profile.json");
+  options.text(
+      "--budget", flags.budget, "TIER=SIZE,...",
+      "Such as device=8GiB,host=24GiB,nvme=400GiB: device for each device, the others for the node; default: nine "
+      "tenths of what it has");
+  options.rate("--flops", flags.flops, "Floating-point operations per second that one device achieves");
+  options.rate("--host-gbps", flags.host_gbps, "Memory bandwidth of updates on the CPU, GB/s");
 }
 
 void step_options(Options& options, Flags& flags) {
-  options.count("--tokens", flags.tokens, "Tokens of a step, over all devices; 0: usual");
-  options.count("--seq", flags.sequence, "Tokens of a sequence; 0: 2048, or as many as the model has positions for");
-  options.count("--micro-batches", flags.micro_batches, "Of each device; 0: of about 8192 tokens each");
-  options.choice("--optimizer", flags.optimizer, {"adamw", "adam", "adagrad", "lion", "sgd"}, "What updates");
-  options.choice("--moments", flags.moments, {"fp32", "bf16", "int8"}, "How moments rest");
+  options.count("--tokens", flags.tokens, "Tokens per step over all devices; 0: 65536 per device, 8192 on a CPU");
+  options.count("--seq", flags.sequence, "Tokens per sequence; 0: 2048, or the model's positions if fewer");
+  options.count("--micro-batches", flags.micro_batches,
+                "Micro-batches per step and device; 0: as many as make about 8192 tokens each");
+  options.choice("--optimizer", flags.optimizer, {"adamw", "adam", "adagrad", "lion", "sgd"}, "Optimizer");
+  options.choice("--moments", flags.moments, {"fp32", "bf16", "int8"}, "How moments are stored");
   options.choice("--activations", flags.activations, {"keep", "recompute", "offload", "recompute-offload", "auto"},
-                 "What backward needs of forward; auto: the fastest that fits");
-  options.choice("--clip", flags.clip, {"on", "off"}, "Gradients are clipped to a norm");
-  options.share("--strike-share", flags.strike_share, "Expected share of steps that clip");
+                 "How backward gets the activations of forward; auto: the fastest way that fits");
+  options.choice("--clip", flags.clip, {"on", "off"}, "Clip gradients to a norm");
+  options.share("--strike-share", flags.strike_share, "Expected share of steps whose gradients are clipped");
   options.durability("--durability", flags.durability);
-  options.flag("--update-only", flags.update_only, "Only the optimizer's part of a step");
+  options.flag("--update-only", flags.update_only, "Plan the optimizer's part of a step alone");
 }
 
 }  // namespace
@@ -185,20 +193,26 @@ Verb plan_verb() {
   auto flags = std::make_shared<Flags>();
   return {
       "plan",
-      "Tell whether a model fits, how long a step takes and what bounds it",
-      "Makes the plan that training would run and lets it run in virtual time, at the rates of a machine: this one, a\n"
-      "shipped one, or any with a profile. Without a model it plans the built-in small GPT. Exit code 3: does not "
-      "fit;\n"
-      "the table then shows what the smallest plan needs.",
+      "Predict whether a model fits, how long a step takes and what limits it",
+      "Makes the plan that training would run and runs it in virtual time, at the measured rates of this machine or\n"
+      "those of another. Without a model it plans the built-in small GPT. Exit code 3: it does not fit, and the table\n"
+      "shows what the smallest plan needs.\n\n"
+      "Words in the memory table: a unit is a block, the embedding or the head; units under way are in use or\n"
+      "moving. A tile is a run of parameters that is read, updated and written together; the tile window is host\n"
+      "memory for tiles under way. Retained gradients are kept until clipping is decided; returned gradients were\n"
+      "kept on drives and are read again; accumulated gradients are sums over micro-batches; the gradient backlog\n"
+      "waits for its update. Each tile has two or three slots on its drive, so that a step never overwrites the last.",
       {{"penstock plan --params 7e9 --layers 32 --machine rtx4090-2gen4", "A 7B model on a desktop"},
-       {"penstock plan --model config.json --budget host=64GiB --gantt step.svg", "A model of Hugging Face, drawn"},
-       {"penstock plan --model llama-3-70b --machine 8h200-8gen5 --tokens 512k --json", "A node, for a program"}},
+       {"penstock plan --model config.json --budget host=64GiB --gantt step.svg",
+        "A Hugging Face model, with a drawing of the step"},
+       {"penstock plan --model llama-3-70b --machine 8h200-8gen5 --tokens 512k --json",
+        "A node with eight GPUs, as JSON"}},
       [flags](Options& options) -> Action {
         model_options(options, *flags);
         machine_options(options, *flags);
         step_options(options, *flags);
-        options.file("--gantt", flags->gantt, "Draw the lanes over time into this SVG file");
-        options.flag("--force", flags->force, "Replace the drawing if it exists");
+        options.file("--gantt", flags->gantt, "Draw the lanes over time as an SVG file");
+        options.flag("--force", flags->force, "Overwrite the drawing if it exists");
         return [flags](Session& session) { return plan(session, *flags); };
       }};
 }

@@ -54,8 +54,8 @@ bool interrupted() { return signals_seen.load(std::memory_order_relaxed) > 0; }
 
 Status check_interrupted() {
   if (!interrupted()) return {};
-  return Status(Code::kInterrupted, "interrupted: on request: scratch files are removed",
-                "run it again to start afresh");
+  return Status(Code::kInterrupted, "interrupted: unfinished files are removed",
+                "the same command starts again from the beginning");
 }
 
 RemovedAtExit::RemovedAtExit(std::string path) : path_(std::move(path)) {
