@@ -223,6 +223,28 @@ class BadInputOfDrives(Refusals):
             time.sleep(0.01)
         return process
 
+    @unittest.skipUnless(HAVE_FIO, "fio is not installed")
+    def test_an_emitted_fio_job_runs(self):
+        if "io_uring: available" not in run("doctor").stdout:
+            raise unittest.SkipTest("fio needs io_uring")
+        folders = [self.folder / "a", self.folder / "b"]
+        for folder in folders:
+            folder.mkdir()
+        job = self.folder / "job.fio"
+        emitted = run("nvme", "bench", *folders, "--size", "16MiB", "--duration", "100ms", "--read-share", "0.5",
+                      "--emit-fio", job)
+        self.assertEqual(emitted.returncode, 0, emitted.stderr)
+        ran = subprocess.run(["fio", job], capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        for folder in folders:
+            self.assertEqual([(path.name, path.stat().st_size) for path in folder.iterdir()],
+                             [("penstock-fio.0", 16 << 20)])
+
+    def test_a_manual_page_in_no_folder(self):
+        refused = run("manual", "--into", self.folder / "absent")
+        self.assertEqual(refused.returncode, USAGE, refused.stderr)
+        self.assertNotIn("--force", refused.stderr)
+
     def test_interrupts_remove_scratch_files(self):
         for wish in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process = self.start("--duration", "60s")

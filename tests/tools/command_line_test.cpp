@@ -103,7 +103,9 @@ TEST(Manual, HasEveryFlagAndNoStrayRequests) {
   const std::string page = manual_page(verbs[2], verbs);
   EXPECT_EQ(manual_name(verbs[2]), "penstock-nvme-bench.1");
   for (const char* part : {".TH PENSTOCK\\-NVME\\-BENCH 1", "\\-\\-block", "[default: 1MiB]", "\\-\\-read\\-share",
-                           "auto|io_uring", "\n\\&.dot", "EXIT STATUS"}) {
+                           "auto|io_uring", "\n\\&.dot", "EXIT STATUS",
+                           // The value stands beside its flag, not behind the explanation.
+                           ".BI \"\\-\\-block \" SIZE \"\"\n"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part << " is not in\n" << page;
   }
 }
@@ -114,6 +116,22 @@ TEST(Completion, KnowsTheSameWordsInEveryShell) {
   for (const std::string& script : {bash_completion(verbs), zsh_completion(verbs), fish_completion(verbs)}) {
     for (const char* word : {"nvme bench", "probe", "read-share", "io_uring"}) {
       EXPECT_NE(script.find(word), std::string::npos) << word << " is not in\n" << script;
+    }
+  }
+}
+
+TEST(Completion, OffersNoPlaceholders) {
+  const CommandLine line(all_verbs());
+  const auto verbs = syntax_of(line.root());
+  for (const std::string& script : {bash_completion(verbs), zsh_completion(verbs), fish_completion(verbs)}) {
+    for (const char* placeholder : {"NAME", "FILE", "PATH", "SIZE"}) {
+      EXPECT_EQ(script.find(text("'", placeholder)), std::string::npos) << placeholder;
+    }
+  }
+  for (const SyntaxVerb& verb : verbs) {
+    for (const SyntaxOption& option : verb.options) {
+      const bool may_be_file = option.name == "--model" || option.name == "--machine";
+      EXPECT_TRUE(option.takes_path || !may_be_file) << verb.name << ' ' << option.name;
     }
   }
 }

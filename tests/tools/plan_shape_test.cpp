@@ -117,6 +117,16 @@ TEST(ModelConfig, SaysWhereItCountsTheTextPartAlone) {
   EXPECT_EQ(shape->name, "llava (its text part)");
 }
 
+TEST(ModelConfig, SaysThatQuantizationIsIgnored) {
+  const std::string sizes = R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 300)";
+  const Result<ModelShape> shape =
+      parse_model_config(sizes + R"(, "quantization_config": {"quant_method": "gptq", "bits": 4}})");
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  EXPECT_NE(shape->note.find("quantization (gptq) is ignored"), std::string::npos) << shape->note;
+  EXPECT_EQ(parse_model_config(sizes + "}")->note, "");
+}
+
 // Of most a count as of LLaMA would be wrong, of some by half.
 TEST(ModelConfig, RefusesModelsThatItDoesNotKnowAndSaysWhatElse) {
   for (const char* type : {"bert", "t5", "mamba", "deepseek_v3", "mllama_text_model"}) {
@@ -124,7 +134,7 @@ TEST(ModelConfig, RefusesModelsThatItDoesNotKnowAndSaysWhatElse) {
         text(R"({"model_type": ")", type, R"(", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,)",
              R"("intermediate_size": 128, "vocab_size": 300})"));
     ASSERT_FALSE(shape.ok()) << type;
-    EXPECT_EQ(shape.status().message(), text("model config: model_type: '", type, "': is not known"));
+    EXPECT_EQ(shape.status().message(), text("model config: model_type: '", type, "': unsupported"));
     EXPECT_NE(shape.status().remedy().find("--layers"), std::string::npos);
     EXPECT_NE(shape.status().remedy().find("qwen3_moe"), std::string::npos);
   }
@@ -135,10 +145,10 @@ TEST(ModelConfig, RefusesNonsenseAndNamesTheKey) {
       const auto& [json, part] : std::vector<std::pair<std::string, std::string>>{
           {"", "not a JSON object"},
           {"[1]", "not a JSON object"},
-          {R"({"model_type": "llama"})", "num_hidden_layers: is missing"},
-          {R"({"num_hidden_layers": "many"})", "num_hidden_layers: is not a size"},
-          {R"({"num_hidden_layers": -3})", "num_hidden_layers: is not a size"},
-          {R"({"num_hidden_layers": 1e30})", "num_hidden_layers: is not a size"},
+          {R"({"model_type": "llama"})", "num_hidden_layers: missing"},
+          {R"({"num_hidden_layers": "many"})", "num_hidden_layers: string: a whole number up to 16777216 expected"},
+          {R"({"num_hidden_layers": -3})", "num_hidden_layers: -3: a whole number up to 16777216 expected"},
+          {R"({"num_hidden_layers": 1e30})", "num_hidden_layers: 1e+30: a whole number"},
           {R"({"num_hidden_layers": 2, "hidden_size": 0, "num_attention_heads": 1, "intermediate_size": 4,
                "vocab_size": 7})",
            "is 0"},
@@ -148,22 +158,25 @@ TEST(ModelConfig, RefusesNonsenseAndNamesTheKey) {
           {R"({"model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1,
                "intermediate_size": 4, "vocab_size": 7, "num_experts": 4, "num_experts_per_tok": 2,
                "decoder_sparse_step": 2})",
-           "decoder_sparse_step: not every block"},
+           "decoder_sparse_step: only 1 is supported"},
           {R"({"model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
                "ffn_dim": 4096, "max_position_embeddings": 2048, "vocab_size": 50272, "word_embed_proj_dim": 512})",
-           "word_embed_proj_dim: is not the width"},
+           "word_embed_proj_dim: only the value"},
           {R"({"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064}})",
-           "num_hidden_layers: is missing"},
+           "num_hidden_layers: missing"},
+          {R"({"num_hidden_layers": 2, "hidden_size": 4096, "num_attention_heads": 33, "intermediate_size": 4,
+               "vocab_size": 7})",
+           "4096 is not a multiple of the 33"},
           // 2^24 layers would be gigabytes of units, the other two products that wrap around.
           {R"({"num_hidden_layers": 16777216, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 4,
                "vocab_size": 7})",
            "16777216 layers"},
           {R"({"num_hidden_layers": 2, "hidden_size": 16777216, "num_attention_heads": 1, "intermediate_size": 16777216,
                "num_experts": 16777216, "vocab_size": 7})",
-           "more parameters than can be planned"},
+           "more parameters than the"},
           {R"({"num_hidden_layers": 2, "hidden_size": 16777216, "num_attention_heads": 16777216, "head_dim": 16777216,
                "intermediate_size": 4, "vocab_size": 7})",
-           "more parameters than can be planned"},
+           "more parameters than the"},
       }) {
     const Result<ModelShape> shape = parse_model_config(json);
     ASSERT_FALSE(shape.ok()) << json;

@@ -14,6 +14,8 @@ namespace penstock::tools {
 namespace {
 
 constexpr double kGbpsMost = 1e6;
+constexpr const char* kRunItAlone =
+    "run fio by itself to see what it refuses: penstock nvme bench PATH --emit-fio job.fio && fio job.fio";
 
 std::string direction(const Job& job) {
   const std::string random = job.pattern == Pattern::random ? "rand" : "";
@@ -55,11 +57,18 @@ std::vector<std::string> fio_settings(const Job& job, const std::vector<std::str
   return settings;
 }
 
-std::string fio_job_file(const Job& job, const std::vector<std::string>& files, uint64_t size_bytes) {
-  std::string out = "; " + name_of(job) + ". 2 MiB pages: sysctl -w vm.nr_hugepages=" +
-                    text(ceil_div(job.block_bytes * job.depth * files.size(), 2 * kMiB) + 8) + "\n[penstock]\n";
-  for (const std::string& setting : fio_settings(job, files, FioWay())) out += setting + "\n";
-  return out + text("size=", size_bytes * files.size(), "\n");
+std::string fio_job_file(const Job& job, const std::vector<FioFile>& files) {
+  // Ours lie in transparent 2 MiB pages, which fio cannot use; explicit ones have to be reserved first.
+  std::string out = text("; ", name_of(job), "\n; With 2 MiB pages, as root: sysctl -w vm.nr_hugepages=",
+                         ceil_div(job.block_bytes * job.depth * files.size(), 2 * kMiB) + 8 * files.size(),
+                         "; then add iomem=mmaphuge and hugepage-size=2m.\n[global]\ngroup_reporting=1\n");
+  for (const std::string& setting : fio_settings(job, {""}, {.pages = FioPages::small})) {
+    if (!setting.starts_with("filename=")) out += setting + "\n";
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    out += text("[drive", i, "]\nfilename=", files[i].path, "\nsize=", files[i].size_bytes, "\n");
+  }
+  return out;
 }
 
 namespace {
@@ -73,27 +82,29 @@ double number_in(const nlohmann::json& object, const char* key) {
 }  // namespace
 
 Result<FioResult> parse_fio_output(const std::string& printed) {
-  auto refusal = [](const char* why) { return Status(Code::kEnvironment, text("run program: fio: ", why)); };
+  auto refusal = [](const char* why) {
+    return Status(Code::kEnvironment, text("run program: fio: ", why), kRunItAlone);
+  };
   const size_t begin = printed.find('{');  // notes may stand before it
-  if (begin == std::string::npos) return refusal("printed no JSON");
+  if (begin == std::string::npos) return refusal("it printed no JSON");
   const auto json = nlohmann::json::parse(printed.substr(begin), nullptr, false);
   const auto jobs = json.find("jobs");
-  if (jobs == json.end() || !jobs->is_array() || jobs->empty()) return refusal("printed no results");
+  if (jobs == json.end() || !jobs->is_array() || jobs->empty()) return refusal("it printed no results");
   const auto& job = jobs->front();
   if (number_in(job, "error") != 0) return refusal("its job ended with an error");
 
   double bytes = 0, runtime_s = 0;
   for (const char* way : {"read", "write"}) {
     const auto found = job.find(way);
-    if (found == job.end()) return refusal("printed no results");
+    if (found == job.end()) return refusal("it printed no results");
     bytes += number_in(*found, "io_bytes");
     runtime_s = std::max(runtime_s, number_in(*found, "runtime") / 1e3);
   }
-  if (bytes <= 0 || runtime_s <= 0) return refusal("moved nothing");
+  if (bytes <= 0 || runtime_s <= 0) return refusal("it moved no bytes");
   const double cpu_s = (number_in(job, "usr_cpu") + number_in(job, "sys_cpu")) / 100 * runtime_s;
   const FioResult result{bytes / runtime_s / 1e9, cpu_s / (bytes / 1e9)};
   const bool makes_sense = result.gbps < kGbpsMost && result.cpu_s_per_gb >= 0 && std::isfinite(result.cpu_s_per_gb);
-  return makes_sense ? Result<FioResult>(result) : refusal("printed figures that make no sense");
+  return makes_sense ? Result<FioResult>(result) : refusal("it printed impossible rates");
 }
 
 Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files, FioWay way) {
@@ -101,7 +112,7 @@ Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files,
   for (const std::string& setting : fio_settings(job, files, way)) words.push_back("--" + setting);
   const Result<std::string> printed = run_program(words);
   PENSTOCK_TRY(check_interrupted());  // a signal from a terminal reaches fio as well
-  if (!printed.ok()) return printed.status();
+  if (!printed.ok()) return Status(printed.status().code(), printed.status().message(), kRunItAlone);
   return parse_fio_output(*printed);
 }
 

@@ -1,4 +1,4 @@
-// fio, run on the same file in the same way as a Job: what ours is compared with, and what --emit-fio writes down.
+// fio, run on the same file in the same way as a Job: for comparison with our engine, and for --emit-fio.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace penstock::tools {
 
-// What fio's buffers lie in.
+// The pages of fio's buffers.
 enum class FioPages { huge, small };
-// How many requests end before fio, which waits, wakes: one, or a quarter of those under way, as our engine does.
+// How many completions fio waits for: one, or a quarter of the requests under way, as our engine does.
 enum class FioWakes { for_each, for_several };
 
 struct FioWay {
@@ -22,8 +22,14 @@ struct FioWay {
 // fio's settings for the job on existing files: io_uring with fixed buffers and registered files.
 std::vector<std::string> fio_settings(const Job& job, const std::vector<std::string>& files, FioWay way);
 
-// The job file that does the same with new files of `size_bytes` each, which fio makes and writes first.
-std::string fio_job_file(const Job& job, const std::vector<std::string>& files, uint64_t size_bytes);
+struct FioFile {
+  std::string path;
+  uint64_t size_bytes = 0;
+};
+
+// The job file that does the same on new files, one for each drive and each with the job's depth. fio creates and
+// writes them first. Runs on any machine: its buffers lie in small pages.
+std::string fio_job_file(const Job& job, const std::vector<FioFile>& files);
 
 struct FioResult {
   double gbps = 0;
@@ -33,10 +39,10 @@ struct FioResult {
 // REQUIRES: the files exist, are written and are larger than a block.
 Result<FioResult> run_fio(const Job& job, const std::vector<std::string>& files, FioWay way);
 
-// Its figures out of what `fio --output-format=json` printed.
+// The figures in the output of `fio --output-format=json`.
 Result<FioResult> parse_fio_output(const std::string& printed);
 
-// "fio-3.33", or a refusal that says how to install it.
+// Such as "fio-3.33"; the error says how to install it.
 Result<std::string> fio_version();
 
 }  // namespace penstock::tools

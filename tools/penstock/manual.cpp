@@ -46,8 +46,9 @@ std::string synopsis(const SyntaxVerb& verb) {
 std::string options_section(const SyntaxVerb& verb) {
   std::string section;
   for (const SyntaxOption& option : verb.options) {
-    section += text(".TP\n.B ", roff(option.name), "\n", roff(option.help));
-    if (!option.choices.empty()) section += ": " + roff(option.value_name);
+    section += text(".TP\n.BI \"", roff(option.name));
+    if (option.takes_value && !option.argument) section += " \" " + roff(option.value_name) + " \"";
+    section += text("\"\n", roff(option.help));
     if (!option.default_text.empty()) section += roff(" [default: " + option.default_text + "]");
     section += "\n";
   }

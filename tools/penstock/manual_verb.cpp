@@ -13,7 +13,11 @@ namespace {
 
 Status write_page(const std::string& path, const std::string& page, bool force) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0644);
-  if (file < 0) return errno_status("create manual page: " + path, errno, "another --into, or --force to overwrite");
+  if (file < 0) {
+    return errno_status("create manual page: " + path, errno,
+                        errno == EEXIST ? "another --into, or --force to overwrite"
+                                        : "--into a folder that exists and may be written to");
+  }
   const ssize_t written = write(file, page.data(), page.size());
   const int error = errno;
   close(file);
@@ -31,10 +35,10 @@ Verb manual_verb() {
   auto flags = std::make_shared<Flags>();
   return {"manual",
           "Print the manual page, or write one page for each verb",
-          "Without --into, prints the command's page in roff; `penstock manual | man -l -` shows it.",
+          "Without --into, it prints the command's page in roff; `penstock manual | man -l -` shows it.",
           {{"penstock manual --into ~/.local/share/man/man1", "Install the pages for yourself"}},
           [flags](Options& options) -> Action {
-            options.file("--into", flags->into, "Existing folder to write one page for each verb into");
+            options.text("--into", flags->into, "PATH", "Existing folder to write one page for each verb into");
             options.flag("--force", flags->force, "Overwrite pages that exist");
             return [flags](Session&) -> Result<Answer> {
               const CommandLine line(all_verbs());

@@ -28,7 +28,7 @@ struct Flags {
   bool force = false;
 };
 
-// More than so many results are shown as a table alone.
+// With more results than this, only the table is printed.
 constexpr size_t kShownInDetail = 3;
 constexpr uint64_t kWantedBytes = 4 * kGiB;
 
@@ -119,7 +119,7 @@ Result<Answer> run_jobs(Session& session, const Flags& flags, const std::vector<
   return answer;
 }
 
-// Leaves the curve in the profile if the drive is there.
+// Saves the curve in the profile if that has the drive; says whether it has.
 Result<bool> remember(const std::string& profile_flag, const std::string& folder, const Steady& steady) {
   std::string path = profile_flag;
   if (path.empty()) {
@@ -157,13 +157,13 @@ Result<Answer> run_steady(Session& session, const Flags& flags, Rig& rig) {
               {"in_profile", remembered}};
     if (steady.fell_after_bytes) json["fell_after_bytes"] = *steady.fell_after_bytes;
     answer.json["steady"].push_back(json);
-    answer.text += text(
-        path, ": writes began at ", fixed(steady.burst_gbps, 2), " GB/s, ",
-        steady.fell_after_bytes ? "fell after " + bytes_text(*steady.fell_after_bytes) + " and stay at "
-                                : "did not fall within " + bytes_text(steady.written_bytes) + ", last ",
-        fixed(steady.sustained_gbps, 2), " GB/s\n", rate_text(steady.rate),
-        remembered ? "  the sustained rates are in the profile\n"
-                   : "  the drive is not in the profile, so nothing was kept there; penstock nvme probe puts it in\n");
+    answer.text +=
+        text(path, ": writes started at ", fixed(steady.burst_gbps, 2), " GB/s, ",
+             steady.fell_after_bytes ? "fell after " + bytes_text(*steady.fell_after_bytes) + " and stayed at "
+                                     : "did not fall within " + bytes_text(steady.written_bytes) + ", and ended at ",
+             fixed(steady.sustained_gbps, 2), " GB/s\n", rate_text(steady.rate),
+             remembered ? "  the sustained rates were saved in the profile\n"
+                        : "  nothing was saved: the drive is not in the profile (`penstock nvme probe` adds it)\n");
   }
   return answer;
 }
@@ -173,19 +173,13 @@ Result<Answer> bench(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(jobs, jobs_of(flags));
   PENSTOCK_TRY(check_duration(flags.seconds));
   if (flags.steady && flags.write_budget_bytes < kGiB) {
-    return Status(Code::kUsage,
-                  text("find the plateau: --write-budget: ", bytes_text(flags.write_budget_bytes), ", at least 1 GiB"),
-                  "state how much may be written, for wear: --write-budget 200GiB");
+    return Status(
+        Code::kUsage,
+        text("--write-budget: ", bytes_text(flags.write_budget_bytes), ": at least 1 GiB expected with --steady"),
+        "--write-budget 200GiB: how much may be written, since writing wears the drive");
   }
   for (const std::string& path : flags.paths) {
     if (auto drive = examine_folder(path); !drive.ok()) return drive.status();
-  }
-  if (!flags.emit_fio.empty()) {
-    std::vector<std::string> files;
-    for (const std::string& path : flags.paths) files.push_back(path + "/penstock-fio.0");
-    PENSTOCK_TRY(write_new_file(
-        flags.emit_fio, fio_job_file(jobs.front(), files, flags.size_bytes > 0 ? flags.size_bytes : kWantedBytes),
-        flags.force));
   }
   const uint64_t wanted = std::max(kWantedBytes, flags.write_budget_bytes / 4);
   PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags.paths,
@@ -194,6 +188,13 @@ Result<Answer> bench(Session& session, const Flags& flags) {
                                       .memory_bytes = memory_for(jobs),
                                       .engine = engine},
                                      ticking(session, "write scratch files")));
+  if (!flags.emit_fio.empty()) {
+    std::vector<FioFile> files;  // as large as ours, which have found their space
+    for (size_t i = 0; i < rig->folders(); ++i) {
+      files.push_back({rig->folder(i).path() + "/penstock-fio.0", rig->usable_bytes(i)});
+    }
+    PENSTOCK_TRY(write_new_file(flags.emit_fio, fio_job_file(jobs.front(), files), flags.force));
+  }
   Result<Answer> answer = flags.steady ? run_steady(session, flags, *rig) : run_jobs(session, flags, jobs, *rig);
   if (!answer.ok()) return answer;
   answer->json["remarks"] = remarks(*rig);
@@ -207,26 +208,26 @@ Verb nvme_bench_verb() {
   auto flags = std::make_shared<Flags>();
   return {
       "nvme bench",
-      "Measure chosen ways of using drives",
+      "Measure drives with chosen patterns, block sizes and depths",
       "Runs a job for every combination of read share, block size and depth, with incompressible data, on all folders\n"
-      "at once, and shows rate, latency and CPU time.\n\n"
-      "--steady writes past the drive's fast cache instead, at most --write-budget, until the rate stays where it\n"
-      "fell to, and leaves the sustained rates in the machine's profile.",
+      "at once. Prints bandwidth, latency and CPU time.\n\n"
+      "With --steady it fills the drive's fast cache instead: it writes up to --write-budget until the rate no longer\n"
+      "falls, and saves the sustained rates in the machine's profile.",
       {{"penstock nvme bench . --pattern random --block 4KiB --depth 1,32 --read-share 1", "Small random reads"},
        {"penstock nvme bench /mnt/nvme0 --steady --write-budget 200GiB", "What the drive sustains"}},
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1, "Folders, one on each drive");
-        options.choice("--pattern", flags->pattern, {"sequential", "random"}, "Where requests go");
-        options.share_list("--read-share", flags->read_shares, "Share of the bytes that are read");
+        options.choice("--pattern", flags->pattern, {"sequential", "random"}, "Order of the offsets");
+        options.share_list("--read-share", flags->read_shares, "Share of bytes read; the rest is written");
         options.bytes_list("--block", flags->blocks, "Block sizes");
         options.count_list("--depth", flags->depths, "Requests under way on each drive");
         engine_option(options, flags->engine);
         options.seconds("--duration", flags->seconds, "Time of each job");
         options.bytes("--size", flags->size_bytes, "Size of each scratch file; 0: up to 4GiB, as space allows");
-        options.flag("--steady", flags->steady, "Find what the drives sustain");
+        options.flag("--steady", flags->steady, "Measure the rates that the drives sustain");
         options.bytes("--write-budget", flags->write_budget_bytes, "The most that --steady writes to each drive");
-        options.file("--profile", flags->profile, "Where the profile is, instead of ~/.config/penstock/profile.json");
-        options.file("--emit-fio", flags->emit_fio, "Write the first job as an equivalent fio job file");
+        options.file("--profile", flags->profile, "Profile to update; default: ~/.config/penstock/profile.json");
+        options.file("--emit-fio", flags->emit_fio, "Write the first job as a fio job file that runs by itself");
         options.flag("--force", flags->force, "Overwrite the file of --emit-fio");
         return [flags](Session& session) { return bench(session, *flags); };
       }};

@@ -1,6 +1,8 @@
 #include "tools/penstock/syntax.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 
 #include "tools/system/words.h"
 
@@ -15,9 +17,12 @@ SyntaxOption option_of(const CLI::Option& option) {
   plain.value_name = plain.takes_value ? option.get_type_name() : "";
   plain.default_text = option.get_default_str();
   plain.help = option.get_description();
-  if (plain.value_name.find('|') != std::string::npos) plain.choices = split(plain.value_name, '|');
+  // "NAME|FILE" are placeholders for what the user writes, "keep|recompute" the words themselves.
+  const bool placeholders = std::ranges::none_of(plain.value_name, [](unsigned char c) { return std::islower(c); });
+  const bool several = plain.value_name.find('|') != std::string::npos;
+  if (several && !placeholders) plain.choices = split(plain.value_name, '|');
   plain.required = option.get_required();
-  plain.takes_path = plain.value_name == "PATH" || plain.value_name == "FILE";
+  plain.takes_path = plain.value_name == "PATH" || plain.value_name == "FILE" || plain.value_name.ends_with("|FILE");
   plain.repeats = option.get_items_expected_max() > 1;
   return plain;
 }

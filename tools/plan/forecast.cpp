@@ -322,6 +322,7 @@ const char* where_rate_is_given(const std::string& rate) {
 void take_notes(Forecast& forecast) {
   const ForecastRequest& request = forecast.request;
   auto note = [&](std::string line) { forecast.notes.push_back(std::move(line)); };
+  if (!request.shape.note.empty()) note(request.shape.note);
   if (request.machine.uses_burst_rates()) {
     note(
         "no sustained rate of the drives was measured, so burst rates are used; long writes may be slower than this "

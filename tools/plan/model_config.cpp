@@ -10,9 +10,9 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kSizeMost = uint64_t{1} << 24;
-constexpr const char* kRemedy = "give a config.json of Hugging Face, or --params and --layers";
+constexpr const char* kRemedy = "give a Hugging Face config.json, or --params and --layers";
 
-// Reads sizes by key; the first that is missing or nonsense is remembered.
+// Reads sizes by key, and remembers the first that is missing or invalid.
 class Config {
  public:
   explicit Config(json config) : config_(std::move(config)) {}
@@ -28,7 +28,7 @@ class Config {
     const auto found = config_.find(key);
     return found != config_.end() && found->is_string() ? found->get<std::string>() : otherwise;
   }
-  void refuse(const char* key, const char* why) {
+  void refuse(const char* key, const std::string& why) {
     if (status_.ok()) status_ = Status(Code::kUsage, text("model config: ", key, ": ", why), kRemedy);
   }
   const Status& status() const { return status_; }
@@ -37,11 +37,12 @@ class Config {
   uint64_t read(const char* key, std::optional<uint64_t> otherwise) {
     const auto found = config_.find(key);
     if (found == config_.end() || found->is_null()) {
-      if (!otherwise) refuse(key, "is missing");
+      if (!otherwise) refuse(key, "missing");
       return otherwise.value_or(1);
     }
     if (found->is_number_unsigned() && found->get<uint64_t>() <= kSizeMost) return found->get<uint64_t>();
-    refuse(key, "is not a size");
+    const std::string written = found->is_number() ? found->dump() : std::string(found->type_name());
+    refuse(key, text(written, ": a whole number up to ", kSizeMost, " expected"));
     return 1;
   }
 
@@ -56,7 +57,7 @@ void add_experts(ModelShape& shape, Config& config) {
   shape.shared_ffn = config.size_or("shared_expert_intermediate_size", 0);
   shape.shared_gate = shape.shared_ffn > 0;
   if (config.size_or("decoder_sparse_step", 1) != 1)
-    config.refuse("decoder_sparse_step", "not every block has experts");
+    config.refuse("decoder_sparse_step", "only 1 is supported (experts in every block)");
 }
 
 ModelShape llama(Config& config) {
@@ -149,7 +150,7 @@ ModelShape phi(Config& config) {
   shape.kv_heads = config.size_or("num_key_value_heads", shape.heads);
   shape.norms = 1;
   shape.head_bias = true;
-  if (config.flag_or("qk_layernorm", false)) config.refuse("qk_layernorm", "is not known");
+  if (config.flag_or("qk_layernorm", false)) config.refuse("qk_layernorm", "unsupported");
   return shape;
 }
 
@@ -159,7 +160,7 @@ ModelShape opt(Config& config) {
   shape.positions = config.size("max_position_embeddings") + 2;  // the first two are padding
   shape.qkv_bias = shape.out_bias = true;
   if (config.size_or("word_embed_proj_dim", shape.hidden) != shape.hidden) {
-    config.refuse("word_embed_proj_dim", "is not the width");
+    config.refuse("word_embed_proj_dim", "only the value of hidden_size is supported");
   }
   return shape;
 }
@@ -237,8 +238,9 @@ Result<const Family*> family_of(const std::string& type) {
     known += (known.empty() ? "" : ", ") + std::string(family.model_type);
   }
   return Status(
-      Code::kUsage, text("model config: model_type: '", type, "': is not known"),
-      "for a model like LLaMA, --layers --hidden --heads --kv-heads --ffn --vocab instead of --model; known: " + known);
+      Code::kUsage, text("model config: model_type: '", type, "': unsupported"),
+      "for a model like LLaMA, --layers --hidden --heads --kv-heads --ffn --vocab instead of --model; supported: " +
+          known);
 }
 
 Status check(const ModelShape& shape) {
@@ -253,7 +255,7 @@ Status check(const ModelShape& shape) {
 Result<ModelShape> parse_model_config(const std::string& content) {
   const json parsed = json::parse(content, nullptr, false);
   if (!parsed.is_object()) return Status(Code::kUsage, "model config: not a JSON object", kRemedy);
-  // Of a model that sees or hears besides, the text part.
+  // Models that also see or hear have their text part in an object of its own.
   const auto nested = parsed.find("text_config");
   const bool is_part = nested != parsed.end() && nested->is_object();
   const Config whole(parsed);
@@ -269,7 +271,22 @@ Result<ModelShape> parse_model_config(const std::string& content) {
   shape.name = whole.word_or("_name_or_path", "");
   if (shape.name.empty()) shape.name = whole.word_or("model_type", "model");
   if (is_part || parsed.contains("vision_config")) shape.name += " (its text part)";
-  if (shape.head_size == 0 && shape.heads > 0) shape.head_size = shape.hidden / shape.heads;
+  if (shape.head_size == 0 && shape.heads > 0) {
+    shape.head_size = shape.hidden / shape.heads;
+    if (shape.hidden % shape.heads != 0) {
+      return Status(Code::kUsage,
+                    text("model config: hidden_size ", shape.hidden, " is not a multiple of the ", shape.heads,
+                         " attention heads"),
+                    "set head_dim if the heads have a size of their own");
+    }
+  }
+  if (const auto quantization = parsed.find("quantization_config");
+      quantization != parsed.end() && !quantization->is_null()) {
+    const std::string method =
+        quantization->is_object() ? Config(*quantization).word_or("quant_method", "unknown") : "unknown";
+    shape.note =
+        text("the model's quantization (", method, ") is ignored: every weight is counted in bf16 and trained");
+  }
   PENSTOCK_TRY(check(shape));
   PENSTOCK_TRY(shape.validate());
   return shape;

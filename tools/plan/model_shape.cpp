@@ -7,7 +7,8 @@ namespace penstock::tools {
 
 Status ModelShape::validate() const {
   if (layers > kLayersMost) {
-    return Status(Code::kUsage, text("model shape: ", layers, " layers: too many"), text("at most ", kLayersMost));
+    return Status(Code::kUsage, text("model shape: ", layers, " layers: at most ", kLayersMost, " expected"),
+                  "fewer layers");
   }
   // In doubles, which do not wrap around. Factors that are nothing count as one, so that every size is bounded.
   auto product = [](std::initializer_list<uint64_t> sizes) {
@@ -20,8 +21,8 @@ Status ModelShape::validate() const {
   const double all = product({hidden, vocab}) + product({hidden, positions}) + static_cast<double>(layers) * block;
   const double most = static_cast<double>(kParametersMost);
   if (all <= 2 * most && parameters() <= kParametersMost) return Status();
-  return Status(Code::kUsage, "model shape: its sizes make more parameters than can be planned",
-                text("at most ", kParametersMost, " parameters"));
+  return Status(Code::kUsage, text("model shape: more parameters than the ", kParametersMost, " that can be planned"),
+                "smaller sizes");
 }
 
 uint64_t ModelShape::attention_matrices() const {
