@@ -42,7 +42,7 @@ struct Use {
   std::vector<uint32_t> units;
   double forward_s = 0;
   double backward_s = 0;          // without recomputation
-  uint64_t activation_bytes = 0;  // what backward needs of forward, if it is kept
+  uint64_t activation_bytes = 0;  // what backward needs of forward, if it is kept; each piece rounded up to 256 B
   uint64_t boundary_bytes = 0;    // what recomputation needs instead: the input
 };
 

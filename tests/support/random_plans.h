@@ -66,6 +66,8 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   if (up_to(2) == 0) request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(3));
   request.choices.activations = static_cast<ActivationChoice>(up_to(3));
   if (up_to(2) == 0) request.choices.keep_share = static_cast<double>(up_to(4)) / 4;
+  if (up_to(2) == 0) request.choices.offload_host_share = static_cast<double>(up_to(4)) / 4;
+  request.stores_activations = up_to(1);
   if (work.pass == Pass::update_only) work.uses.clear();
   return request;
 }

@@ -6,9 +6,9 @@
 namespace penstock {
 
 const char* name_of(Area area) {
-  static constexpr const char* kNames[kAreas] = {
-      "host_units", "device_units", "device_gradients", "lowered_gradients", "activations", "offloaded_activations",
-      "none"};
+  static constexpr const char* kNames[kAreas] = {"host_units",          "device_units", "device_gradients",
+                                                 "lowered_gradients",   "activations",  "offloaded_activations",
+                                                 "spilled_activations", "none"};
   return kNames[static_cast<size_t>(area)];
 }
 
@@ -60,6 +60,10 @@ uint64_t needed_bytes(const std::vector<BudgetLine>& lines, Tier tier) {
   uint64_t sum = 0;
   for (const BudgetLine& line : lines) sum += line.tier == tier ? line.bytes : 0;
   return sum;
+}
+
+uint64_t activation_place_bytes(const Use& use, ActivationChoice choice) {
+  return round_up(recomputes(choice) ? use.boundary_bytes : use.activation_bytes, kSegmentAlignmentBytes);
 }
 
 DeviceSumBytes device_sum_bytes(const Workload& workload, uint32_t unit, uint32_t group) {

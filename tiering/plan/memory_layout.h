@@ -17,11 +17,12 @@ enum class Area : uint8_t {
   device_units,           // the same on a device, where that computes
   device_gradients,       // of the units of one use, added up in fp32 on the device
   lowered_gradients,      // such a sum in host memory, until it is taken in
-  activations,            // kept where they were computed; the trainer's own memory, which the plan only counts
-  offloaded_activations,  // in host memory
+  activations,            // where they are computed: kept there, or on their way from there and back
+  offloaded_activations,  // in host memory, of a device: waiting there, or on their way to the drives and back
+  spilled_activations,    // on the drives
   none
 };
-constexpr size_t kAreas = 7;
+constexpr size_t kAreas = 8;
 const char* name_of(Area area);
 
 // A run of the host arena, or of the device's.
@@ -32,11 +33,13 @@ enum class Region : uint8_t {
   sums,
   units,
   lowered_gradients,
+  activations,
   offloaded_activations,
   resting_weights,
   resting_states,
   device_units,
   device_gradients,
+  device_activations,
   none  // of no arena: on the drives, or memory that the program or the trainer has
 };
 
@@ -74,6 +77,9 @@ struct SumLayout {
   std::vector<std::vector<uint64_t>> offset_bytes;
   uint64_t bytes = 0;
 };
+// What the plan has room for, of one use and micro-batch: what backward needs of forward.
+uint64_t activation_place_bytes(const Use& use, ActivationChoice choice);
+
 // What a unit's gradient of one use takes on a device that adds it up: the sum in fp32, and what it is rounded to where
 // it is then complete, because all micro-batches pass through the unit's one use before the next is used.
 struct DeviceSumBytes {

@@ -24,6 +24,8 @@ const char* name_of(MoveKind kind) {
                                            "gather",
                                            "forward",
                                            "offload_activation",
+                                           "spill_activation",
+                                           "fetch_activation",
                                            "return_activation",
                                            "backward",
                                            "lower_gradient",
@@ -134,6 +136,7 @@ std::string to_text(const Plan& plan) {
       out << " fills " << name_of(move.area) << " from " << move.place_offset_bytes << ' ' << move.place_bytes << " B";
     }
     if (move.gives_back != kNoMove) out << " of " << move.gives_back;
+    if (move.source != kNoMove) out << " from " << move.source;
     if (!move.after.empty()) out << " after";
     for (MoveId other : move.after) out << ' ' << other;
     if (!move.after_previous.empty()) out << " after previous";
@@ -267,9 +270,9 @@ Status validate_memory(const Plan& plan, const std::vector<MoveId>& releases) {
       return Status(Code::kUsage, text("plan: ", need.name, " take ", need.bytes, " B, and have ", there));
     }
   }
-  auto line = [&](const char* name) {
+  auto line = [&](Tier tier, const char* name) {
     uint64_t bytes = 0;
-    for (const BudgetLine& of : plan.budget_lines) bytes += of.name == name && of.region == Region::none ? of.bytes : 0;
+    for (const BudgetLine& of : plan.budget_lines) bytes += of.tier == tier && of.name == name ? of.bytes : 0;
     return bytes;
   };
   PENSTOCK_TRY(validate_area(plan, Area::host_units, run_of(plan.budget_lines, Region::units).bytes, releases));
@@ -279,7 +282,9 @@ Status validate_memory(const Plan& plan, const std::vector<MoveId>& releases) {
   PENSTOCK_TRY(validate_area(plan, Area::device_units, region(Region::device_units), releases));
   PENSTOCK_TRY(validate_area(plan, Area::device_gradients, region(Region::device_gradients), releases));
   PENSTOCK_TRY(validate_area(plan, Area::lowered_gradients, region(Region::lowered_gradients), releases));
-  return validate_area(plan, Area::activations, line("activations"), releases);
+  PENSTOCK_TRY(validate_area(plan, Area::spilled_activations, line(Tier::nvme, "spilled activations"), releases));
+  return validate_area(plan, Area::activations, line(plan.on_device ? Tier::device : Tier::host, "activations"),
+                       releases);
 }
 
 }  // namespace

@@ -39,6 +39,8 @@ enum class MoveKind : uint8_t {
   gather,              // from all ranks
   forward,             // compute: granted to the trainer, who ends it
   offload_activation,  // device -> host
+  spill_activation,    // host -> nvme
+  fetch_activation,    // nvme -> host
   return_activation,   // host -> device
   backward,            // compute, recomputation included
   lower_gradient,      // device -> host
@@ -83,6 +85,7 @@ struct Move {
   uint64_t place_offset_bytes = 0, place_bytes = 0;
   double seconds = 0;           // of a compute move
   MoveId gives_back = kNoMove;  // of a release: the move that took the memory
+  MoveId source = kNoMove;      // of what is copied from a place: the move that filled it
   std::vector<MoveId> after = {};
   std::vector<MoveId> after_previous = {};  // of the step before
 };
@@ -108,6 +111,7 @@ struct Compute {
   uint32_t micro_batch = 0;
   MoveId move = kNoMove;
   std::vector<Weights> weights = {};  // in the order of the use's units
+  MoveId activation = kNoMove;        // the move in whose place forward leaves, and backward finds, what is kept
   // On a device: where in Area::device_gradients a backward pass adds up the gradient of each trainable unit.
   struct Sum {
     uint32_t unit = 0;
@@ -136,6 +140,7 @@ struct Plan {
   uint32_t micro_batches = 1;
   uint32_t micro_batch_group = 1;
   std::vector<ActivationChoice> activations;  // by use
+  bool stores_activations = false;            // in the engine's memory; else they are the trainer's, and only counted
 
   uint64_t needed_bytes(Tier tier) const;
   // Whether some tile's state does, so that a durable step writes more than another.

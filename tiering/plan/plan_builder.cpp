@@ -97,6 +97,7 @@ Plan build_plan(const Workload& workload, const MachineProfile& machine, TileMap
   plan.micro_batches = workload.micro_batches;
   plan.micro_batch_group = sizes.micro_batch_group;
   plan.activations = sizes.activations;
+  plan.stores_activations = sizes.stores_activations;
   plan.sums = sizes.sums;
   plan.of_tile.resize(plan.tiles.size());
   plan.placements = place_tiles(workload, plan.tiles, sizes);

@@ -19,11 +19,15 @@ struct PlanSizes {
   // A training pass.
   uint32_t micro_batch_group = 1;
   std::vector<ActivationChoice> activations;  // by use
+  bool stores_activations = false;
   uint64_t host_units_bytes = 0;
   uint64_t device_units_bytes = 0;
   uint64_t kept_bytes = 0;    // activations that stay where they were made
-  uint64_t moving_bytes = 0;  // those there on their way to or from host memory
+  uint64_t moving_bytes = 0;  // those there on their way to or from where they are offloaded to
   uint64_t offloaded_bytes = 0;
+  uint64_t passing_bytes = 0;  // those of a device that pass through host memory on their way to the drives and back
+  uint64_t spilled_bytes = 0;
+  std::vector<bool> spills_activations;  // by use, of those that are offloaded: to the drives
   uint64_t device_gradients_bytes = 0;
   uint64_t lowered_bytes = 0;
   // Not given places by the plan, but there while units are computed.

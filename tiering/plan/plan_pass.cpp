@@ -20,12 +20,14 @@ PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& pla
       keeping_(Area::activations, 0, sizes.kept_bytes),
       moving_(Area::activations, sizes.kept_bytes, sizes.moving_bytes),
       offloaded_(Area::offloaded_activations, 0, sizes.offloaded_bytes),
-      kept_(workload.uses.size(), std::vector<Held>(workload.micro_batches)),
+      passing_(Area::offloaded_activations, sizes.offloaded_bytes, sizes.passing_bytes),
+      spilled_(Area::spilled_activations, 0, sizes.spilled_bytes),
+      kept_(workload.uses.size(), std::vector<Kept>(workload.micro_batches)),
       handed_over_(workload.units.size()),
       current_(workload.units.size(), kNoMove) {
-  uint64_t kept = 0, offloaded = 0;
+  uint64_t kept = 0, offloaded = 0, spilled = 0;
   for (uint32_t use = 0; use < workload.uses.size(); ++use) {
-    uint64_t& at = offloads(sizes.activations[use]) ? offloaded : kept;
+    uint64_t& at = !offloads(sizes.activations[use]) ? kept : sizes.spills_activations[use] ? spilled : offloaded;
     activation_offset_bytes_.push_back(at);
     at += activation_bytes(use) * sizes.micro_batch_group;
   }
@@ -36,7 +38,7 @@ void PassMoves::give_back(AreaCutter& area, MoveId taker, std::vector<MoveId> af
 }
 
 uint64_t PassMoves::activation_bytes(uint32_t use) const {
-  return recomputed(use) ? workload_.uses[use].boundary_bytes : workload_.uses[use].activation_bytes;
+  return activation_place_bytes(workload_.uses[use], sizes_.activations[use]);
 }
 
 // -- weights ----------------------------------------------------------------------------------------------------------
@@ -82,6 +84,7 @@ PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last
   }
   if (has_device_) {
     Move move = move_of(MoveKind::lift_weight, Lane::host_to_device, bytes, held.ready);
+    move.source = held.host;
     device_units_.cut(plan_, move, bytes * ranks());
     held.device = held.ready = add(plan_, std::move(move));
   }
@@ -100,8 +103,8 @@ void PassMoves::add_all() {
     forward(first, end);
     backward(first, end);
   }
-  for (AreaCutter* area :
-       {&host_units_, &device_units_, &device_gradients_, &lowered_, &keeping_, &moving_, &offloaded_}) {
+  for (AreaCutter* area : {&host_units_, &device_units_, &device_gradients_, &lowered_, &keeping_, &moving_,
+                           &offloaded_, &passing_, &spilled_}) {
     area->close_cycle(plan_);
   }
 }
@@ -137,24 +140,61 @@ void PassMoves::forward_use(uint32_t use, uint32_t mb, const std::vector<Held>& 
             .seconds = workload_.uses[use].forward_s};
   const uint64_t kept = activation_bytes(use);
   const bool leaves = offloads(sizes_.activations[use]);
-  const uint64_t place = activation_offset_bytes_[use] + mb % sizes_.micro_batch_group * kept;
-  if (kept > 0 && !leaves) keeping_.reserve_at(place, kept);
+  if (kept > 0 && !leaves) keeping_.reserve_at(activation_place(use, mb), kept);
   if (kept > 0) (leaves ? moving_ : keeping_).cut(plan_, move, kept);
   add_compute(Direction::forward, std::move(move), weights);
   if (kept == 0) return;
-  Held& activation = kept_[use][mb];
-  activation.device = last_compute_;
-  if (!leaves) return;
-  Move offload{.kind = MoveKind::offload_activation,
-               .lane = Lane::device_to_host,
-               .use = use,
-               .micro_batch = mb,
-               .bytes = kept,
-               .after = {last_compute_}};
-  offloaded_.reserve_at(place, kept);
-  offloaded_.cut(plan_, offload, kept);
-  activation.host = add(plan_, std::move(offload));
-  give_back(moving_, activation.device, {activation.host});
+  plan_.computes.back().activation = kept_[use][mb].made = last_compute_;
+  if (leaves) offload(use, mb);
+}
+
+void PassMoves::offload(uint32_t use, uint32_t mb) {
+  Kept& kept = kept_[use][mb];
+  const bool spills = sizes_.spills_activations[use];
+  const uint64_t bytes = activation_bytes(use);
+  MoveId here = kept.made;
+  auto move_of = [&](MoveKind kind, Lane lane) {
+    return Move{
+        .kind = kind, .lane = lane, .use = use, .micro_batch = mb, .bytes = bytes, .source = here, .after = {here}};
+  };
+  if (has_device_) {
+    Move move = move_of(MoveKind::offload_activation, Lane::device_to_host);
+    AreaCutter& area = spills ? passing_ : offloaded_;
+    if (!spills) area.reserve_at(activation_place(use, mb), bytes);
+    area.cut(plan_, move, bytes);
+    kept.offloaded = here = add(plan_, std::move(move));
+    give_back(moving_, kept.made, {kept.offloaded});
+  }
+  if (!spills) return;
+  Move move = move_of(MoveKind::spill_activation, Lane::nvme_write);
+  spilled_.reserve_at(activation_place(use, mb), bytes);
+  spilled_.cut(plan_, move, bytes);
+  kept.spilled = add(plan_, std::move(move));
+  give_back(has_device_ ? passing_ : moving_, here, {kept.spilled});
+}
+
+MoveId PassMoves::bring_back(uint32_t use, uint32_t mb) {
+  const Kept& kept = kept_[use][mb];
+  const uint64_t bytes = activation_bytes(use);
+  MoveId here = kept.spilled != kNoMove ? kept.spilled : kept.offloaded;
+  auto move_of = [&](MoveKind kind, Lane lane) {
+    return Move{
+        .kind = kind, .lane = lane, .use = use, .micro_batch = mb, .bytes = bytes, .source = here, .after = {here}};
+  };
+  if (kept.spilled != kNoMove) {
+    Move move = move_of(MoveKind::fetch_activation, Lane::nvme_read);
+    (has_device_ ? passing_ : moving_).cut(plan_, move, bytes);
+    here = add(plan_, std::move(move));
+    give_back(spilled_, kept.spilled, {here});
+  }
+  if (has_device_) {
+    const MoveId in_host = here;
+    Move move = move_of(MoveKind::return_activation, Lane::host_to_device);
+    moving_.cut(plan_, move, bytes);
+    here = add(plan_, std::move(move));
+    give_back(kept.spilled != kNoMove ? passing_ : offloaded_, in_host, {here});
+  }
+  return here;
 }
 
 void PassMoves::backward(uint32_t first, uint32_t end) {
@@ -182,18 +222,8 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
 
 void PassMoves::backward_use(uint32_t use, uint32_t mb, const std::vector<Held>& weights, bool begins_sum) {
   const Use& shape = workload_.uses[use];
-  const Held& activation = kept_[use][mb];
-  MoveId here = activation.device;
-  if (activation.host != kNoMove) {
-    Move back{.kind = MoveKind::return_activation,
-              .lane = Lane::host_to_device,
-              .use = use,
-              .micro_batch = mb,
-              .bytes = activation_bytes(use),
-              .after = {activation.host}};
-    moving_.cut(plan_, back, back.bytes);
-    here = add(plan_, std::move(back));
-  }
+  const bool left = offloads(sizes_.activations[use]) && kept_[use][mb].made != kNoMove;
+  const MoveId here = left ? bring_back(use, mb) : kept_[use][mb].made;
   Move move{.kind = MoveKind::backward,
             .lane = Lane::compute,
             .use = use,
@@ -206,8 +236,8 @@ void PassMoves::backward_use(uint32_t use, uint32_t mb, const std::vector<Held>&
   add_compute(Direction::backward, std::move(move), weights);
   if (begins_sum) adds_up_ = sums > 0 ? last_compute_ : kNoMove;
   if (adds_up_ != kNoMove) lay_out_sums(use, plan_.moves[adds_up_].place_offset_bytes, plan_.computes.back().sums);
-  if (here != kNoMove) give_back(activation.host != kNoMove ? moving_ : keeping_, here, {last_compute_});
-  if (activation.host != kNoMove) give_back(offloaded_, activation.host, {here});
+  plan_.computes.back().activation = here;
+  if (here != kNoMove) give_back(left ? moving_ : keeping_, here, {last_compute_});
 }
 
 uint64_t PassMoves::lay_out_sums(uint32_t use, uint64_t at, std::vector<Compute::Sum>& sums) const {

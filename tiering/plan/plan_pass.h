@@ -28,6 +28,10 @@ class PassMoves {
   struct Held {
     MoveId host = kNoMove, device = kNoMove, ready = kNoMove;
   };
+  // Of an activation: its places where it is computed, in host memory and on the drives.
+  struct Kept {
+    MoveId made = kNoMove, offloaded = kNoMove, spilled = kNoMove;
+  };
 
   // Of the micro-batches [first, end).
   void forward(uint32_t first, uint32_t end);
@@ -41,6 +45,14 @@ class PassMoves {
   Held fetch_unit(uint32_t unit, uint32_t use, uint32_t last);
   void add_compute(Direction direction, Move move, const std::vector<Held>& weights);
   uint64_t activation_bytes(uint32_t use) const;
+  // Where a use's activations of one micro-batch are kept, of those that are kept as it does.
+  uint64_t activation_place(uint32_t use, uint32_t micro_batch) const {
+    return activation_offset_bytes_[use] + micro_batch % sizes_.micro_batch_group * activation_bytes(use);
+  }
+  // After the forward that made it: it leaves, to where the plan keeps it.
+  void offload(uint32_t use, uint32_t micro_batch);
+  // The move after which it is back.
+  MoveId bring_back(uint32_t use, uint32_t micro_batch);
   uint64_t weight_bytes(uint32_t unit) const;
   bool rests_on_nvme(uint32_t unit) const;
   uint32_t ranks() const { return workload_.ranks > 1 ? workload_.ranks : 1; }
@@ -59,10 +71,10 @@ class PassMoves {
   const bool has_device_;
   Plan& plan_;
   UpdateMoves& update_;
-  AreaCutter host_units_, device_units_, device_gradients_, lowered_, keeping_, moving_, offloaded_;
-  // Of each use that has activations: where its first micro-batch's are kept, here or in host memory.
+  AreaCutter host_units_, device_units_, device_gradients_, lowered_, keeping_, moving_, offloaded_, passing_, spilled_;
+  // Of each use that has activations: where its first micro-batch's are kept, here, in host memory or on the drives.
   std::vector<uint64_t> activation_offset_bytes_;
-  std::vector<std::vector<Held>> kept_;           // activations, by use and micro-batch
+  std::vector<std::vector<Kept>> kept_;           // activations, by use and micro-batch
   MoveId last_compute_ = kNoMove;                 // computes follow one another
   MoveId adds_up_ = kNoMove;                      // the backward that took the place of gradients now added up
   std::vector<MoveId> lowered_now_;               // out of that place

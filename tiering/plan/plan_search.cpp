@@ -16,7 +16,7 @@ std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
   if (request.workload.pass == Pass::update_only) return {recompute};
   if (request.choices.activations) return {*request.choices.activations};
   // Without a device there is nowhere to offload to.
-  if (request.machine.devices == 0) return {keep, recompute};
+  if (request.machine.devices == 0 || !request.stores_activations) return {keep, recompute};
   return {keep, recompute, recompute_offload, offload};
 }
 

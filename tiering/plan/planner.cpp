@@ -76,7 +76,10 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   const Tier computes = ground.has_device() ? Tier::device : Tier::host;
   take(Tier::device, "units under way", sizes.device_units_bytes, Region::device_units);
   take(Tier::device, "gradients under way", sizes.device_gradients_bytes, Region::device_gradients);
-  take(computes, "activations", sizes.kept_bytes + sizes.moving_bytes);
+  const Region activations = !sizes.stores_activations  ? Region::none
+                             : computes == Tier::device ? Region::device_activations
+                                                        : Region::activations;
+  if (computes == Tier::device) take(computes, "activations", sizes.kept_bytes + sizes.moving_bytes, activations);
   take(computes, "unit being computed", sizes.computing_bytes);
 
   uint64_t weights = 0, states = 0, slots = 0, spilled = 0;
@@ -97,11 +100,13 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   host("accumulated gradients", sizes.sums.bytes, Region::sums);
   host("units under way", sizes.host_units_bytes, Region::units);
   host("lowered gradients", sizes.lowered_bytes, Region::lowered_gradients);
-  host("offloaded activations", sizes.offloaded_bytes, Region::offloaded_activations);
+  if (computes == Tier::host) host("activations", sizes.kept_bytes + sizes.moving_bytes, activations);
+  host("offloaded activations", sizes.offloaded_bytes + sizes.passing_bytes, Region::offloaded_activations);
   host("resting weights", weights, Region::resting_weights);
   host("resting state", states, Region::resting_states);
   take(Tier::nvme, "slots", slots);
   take(Tier::nvme, "spilled gradients", spilled);
+  take(Tier::nvme, "spilled activations", sizes.spilled_bytes);
   lay_out(lines);
   return lines;
 }
@@ -161,26 +166,40 @@ void size_units(const Ground& ground, PlanSizes& sizes) {
   sizes.lowered_bytes = lowered * (is_short ? 1 : 2);
 }
 
-void size_activations(const Ground& ground, const PlanChoices& choices, PlanSizes& sizes) {
+// `in_host`: of a device's uses that offload, how many to host memory.
+void size_activations(const Ground& ground, const PlanChoices& choices, uint32_t in_host, PlanSizes& sizes) {
   const std::vector<Use>& uses = ground.request.workload.uses;
   const ActivationChoice choice = choices.activations.value_or(ActivationChoice::recompute);
+  sizes.stores_activations = ground.request.stores_activations;
   sizes.activations.assign(uses.size(), choice);
-  // Of those that would be computed again, some may keep all that they have made.
-  const uint32_t keep = recomputes(choice) ? share_of(choices.keep_share, uses.size()) : 0;
-  uint64_t placed = 0, offloaded = 0, most_offloaded = 0, whole = 0, boundary = 0;
+  sizes.spills_activations.assign(uses.size(), false);
+  // Of those that would be computed again or leave, some may keep all that they have made.
+  const uint32_t keep = choice == ActivationChoice::keep ? 0 : share_of(choices.keep_share, uses.size());
+  uint64_t placed = 0, offloaded = 0, spilled = 0, most_leaving = 0, most_spilled = 0, whole = 0, boundary = 0;
   for (size_t use = 0; use < uses.size(); ++use) {
     if ((use + 1) * keep / uses.size() > use * keep / uses.size()) sizes.activations[use] = ActivationChoice::keep;
     const ActivationChoice of_use = sizes.activations[use];
-    const uint64_t bytes = recomputes(of_use) ? uses[use].boundary_bytes : uses[use].activation_bytes;
-    (offloads(of_use) ? offloaded : placed) += bytes;
-    if (offloads(of_use)) most_offloaded = std::max(most_offloaded, bytes);
+    const uint64_t bytes = activation_place_bytes(uses[use], of_use);
+    if (!offloads(of_use)) {
+      placed += bytes;
+    } else if (ground.has_device() && in_host > 0) {
+      --in_host;
+      offloaded += bytes;
+    } else {
+      sizes.spills_activations[use] = true;
+      spilled += bytes;
+      most_spilled = std::max(most_spilled, bytes);
+    }
+    if (offloads(of_use)) most_leaving = std::max(most_leaving, bytes);
     if (recomputes(of_use)) whole = std::max(whole, uses[use].activation_bytes);
     boundary = std::max(boundary, uses[use].boundary_bytes);
   }
   const uint64_t group = sizes.micro_batch_group;
   sizes.offloaded_bytes = offloaded * group;
+  sizes.spilled_bytes = spilled * group;
   sizes.kept_bytes = placed * group;
-  sizes.moving_bytes = std::min(offloaded * group, most_offloaded * kActivationsUnderWay);
+  sizes.moving_bytes = std::min((offloaded + spilled) * group, most_leaving * kActivationsUnderWay);
+  sizes.passing_bytes = ground.has_device() ? std::min(spilled * group, most_spilled * kActivationsUnderWay) : 0;
   // Between two uses lie every micro-batch's hidden state and its gradient; recomputation makes one use's whole.
   sizes.computing_bytes = 2 * boundary * group + whole;
 }
@@ -277,7 +296,17 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   if (ground.spills(sizes)) sizes.returned_tiles = sizes.backlog_tiles;
   if (ground.trains()) {
     size_units(ground, sizes);
-    size_activations(ground, choices, sizes);
+    const auto uses = static_cast<uint32_t>(workload.uses.size());
+    const uint32_t in_host = choices.offload_host_share ? share_of(choices.offload_host_share, uses) : uses;
+    size_activations(ground, choices, in_host, sizes);
+    if (!choices.offload_host_share && sizes.offloaded_bytes > 0) {
+      // Where host memory is full, the rest goes to the drives.
+      const uint32_t fitting = most_that_fits(0, uses, [&](uint32_t tried) {
+        size_activations(ground, choices, tried, sizes);
+        return host_bytes(ground, sizes) <= request.budgets.host_bytes;
+      });
+      size_activations(ground, choices, fitting, sizes);
+    }
   }
   fill_host(ground, choices, sizes);
   std::vector<BudgetLine> lines = lines_of(ground, sizes);

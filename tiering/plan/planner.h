@@ -25,8 +25,9 @@ struct PlanChoices {
   std::optional<double> retained_host_share;  // share of the tiles whose gradient waits in host memory; the rest: nvme
   std::optional<uint32_t> micro_batch_group;
   std::optional<ActivationChoice> activations;
-  std::optional<double>
-      keep_share;  // share of the uses that keep their activations where the others are computed again
+  // Share of the uses that keep their activations where the others are computed again or offloaded.
+  std::optional<double> keep_share;
+  std::optional<double> offload_host_share;  // of a device's uses that offload: to host memory; the rest to nvme
 };
 
 struct PlanRequest {
@@ -35,6 +36,9 @@ struct PlanRequest {
   Budgets budgets;
   std::optional<Durability> durability = Durability{};  // empty: choose_plan() says (plan_search.h)
   PlanChoices choices;
+  // Whether the trainer hands activations to the engine (put and get), which keeps them in its own memory. Else they
+  // stay in the trainer's, which the plan only counts, and cannot be offloaded.
+  bool stores_activations = true;
   // Taken from the host budget before anything else: the program and its libraries.
   uint64_t process_bytes = 0;
   // Slots per tile on the drives; 0: two, or three where durability is relaxed and updates are speculative.

@@ -72,6 +72,8 @@ class TrainingPlan {
     check_first_uses();
   }
 
+  int offloaded = 0, spilled = 0;  // activations: to host memory, and to the drives
+
  private:
   // The units' weights are there and stay, and so is what the use before has made of the micro-batch.
   void check_use(MoveId id) {
@@ -120,16 +122,24 @@ class TrainingPlan {
     const Move& move = plan_.moves[id];
     const MoveId made = before_.of_use(MoveKind::forward, move.use, move.micro_batch, id).back();
     if (plan_.moves[made].area == Area::none) return;
-    if (!offloads(plan_.activations[move.use])) {
-      EXPECT_TRUE(before_(id, release_of(plan_, made)));
-      return;
+    // Each copy is made of the one before, which stays until then; the last stays for backward.
+    std::vector<MoveId> copies = {made};
+    for (MoveKind kind : {MoveKind::offload_activation, MoveKind::spill_activation, MoveKind::fetch_activation,
+                          MoveKind::return_activation}) {
+      const auto found = before_.of_use(kind, move.use, move.micro_batch, id);
+      copies.insert(copies.end(), found.begin(), found.end());
     }
-    const auto away = before_.of_use(MoveKind::offload_activation, move.use, move.micro_batch, id);
-    const auto back = before_.of_use(MoveKind::return_activation, move.use, move.micro_batch, id);
-    ASSERT_TRUE(away.size() == 1 && back.size() == 1);
-    EXPECT_TRUE(before_(made, away[0]) && before_(away[0], release_of(plan_, made)));
-    EXPECT_TRUE(before_(away[0], back[0]) && before_(back[0], release_of(plan_, away[0])));
-    EXPECT_TRUE(before_(id, release_of(plan_, back[0])));
+    const bool leaves = offloads(plan_.activations[move.use]);
+    const bool is_spilled = leaves && plan_.moves[copies[has_device_ ? 2 : 1]].kind == MoveKind::spill_activation;
+    EXPECT_TRUE(!leaves || has_device_ || is_spilled);
+    EXPECT_EQ(copies.size(), 1u + (leaves && has_device_ ? 2 : 0) + (is_spilled ? 2 : 0));
+    for (size_t i = 1; i < copies.size(); ++i) {
+      EXPECT_EQ(plan_.moves[copies[i]].source, copies[i - 1]);
+      EXPECT_TRUE(before_(copies[i - 1], copies[i]));
+      EXPECT_TRUE(before_(copies[i], release_of(plan_, copies[i - 1])));
+    }
+    EXPECT_TRUE(before_(id, release_of(plan_, copies.back())));
+    (is_spilled ? spilled : offloaded) += leaves;
   }
 
   // Every micro-batch's share of every use has been handed over.
@@ -200,13 +210,18 @@ class TrainingPlan {
 };
 
 TEST_F(RandomPlans, UseNothingBeforeItIsThereNorAfterItHasLeft) {
-  int trained = 0;
+  int trained = 0, offloaded = 0, spilled = 0;
   for_each_plan(600, [&](const PlanRequest& request, const Plan& plan, std::mt19937_64&) {
     if (request.workload.pass != Pass::training) return;
-    TrainingPlan(request, plan).check();
+    TrainingPlan training(request, plan);
+    training.check();
     ++trained;
+    offloaded += training.offloaded;
+    spilled += training.spilled;
   });
   EXPECT_GT(trained, 100);
+  EXPECT_GT(offloaded, 100);
+  EXPECT_GT(spilled, 100);
 }
 
 uint64_t line_of(const Plan& plan, Tier tier, const std::string& name) {
@@ -257,6 +272,7 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
     EXPECT_GE(line_of(plan, Tier::device, "gradients under way"), area(Area::device_gradients));
     const Tier computes = request.machine.devices > 0 ? Tier::device : Tier::host;
     EXPECT_GE(line_of(plan, computes, "activations"), area(Area::activations));
+    EXPECT_GE(line_of(plan, Tier::nvme, "spilled activations"), area(Area::spilled_activations));
     EXPECT_EQ(line_of(plan, Tier::nvme, "slots"), slots);
     EXPECT_EQ(line_of(plan, Tier::nvme, "spilled gradients"), spilled);
     // Every byte of an arena is in one line, and no two lines share one.
