@@ -13,8 +13,11 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::open(const MakeDevice& make,
 }
 
 std::span<std::byte> DeviceMemory::at(Area area, uint64_t offset_bytes, uint64_t bytes) const {
-  CHECK(area == Area::device_units || area == Area::device_gradients, name_of(area), " is not of the device's arena");
-  const Region region = area == Area::device_units ? Region::device_units : Region::device_gradients;
+  const bool is_there = area == Area::device_units || area == Area::device_gradients || area == Area::activations;
+  CHECK(is_there, name_of(area), " is not of the device's arena");
+  const Region region = area == Area::device_units       ? Region::device_units
+                        : area == Area::device_gradients ? Region::device_gradients
+                                                         : Region::device_activations;
   const MemoryRun run = run_of(plan_.budget_lines, region);
   CHECK(offset_bytes <= run.bytes && bytes <= run.bytes - offset_bytes, bytes, " B from ", offset_bytes, " of ",
         name_of(area), ", which has ", run.bytes);

@@ -1,4 +1,5 @@
-// DeviceMemory is a device and its arena, cut as the plan lays it out: units under way, and sums of gradients.
+// DeviceMemory is a device and its arena, cut as the plan lays it out: units under way, sums of gradients, and
+// activations.
 //
 // Nobody leases places there: whoever fills or reads one is ordered by the events of those before it.
 #pragma once

@@ -137,6 +137,7 @@ Status Engine::begin(const StepBegin& begin) {
   setup.choices.micro_batches = begin.micro_batches;
   begin_ = begin;
   completed_.clear();
+  put_.clear();
   has_acquired_ = false;
   next_compute_ = 0;
   skip_left_out_computes();

@@ -4,6 +4,7 @@
 //   acquire(use, mb)       forward or backward: the weights of a use's units, where they are computed with. Waits only
 //                          if the plan was late.
 //   release(use, mb)       they may leave.
+//   put, get               activations that backward needs, where the plan keeps them.
 //   gradient(...)          of a use and micro-batch, whole or in parts: added up, rounded once, and handed to the
 //                          update when complete.
 //   step()                 learns the norm, confirms or redoes speculative updates; returns before the last writes do.
@@ -27,6 +28,7 @@
 #include <array>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -173,6 +175,12 @@ class Engine {
   // `stream`: where a device computes the pass; nothing put there before release() is late.
   Result<std::vector<UnitWeights>> acquire(const ComputePass& pass, Stream stream = {});
   Status release(const ComputePass& pass);
+  // Between acquire() and release() of a forward pass: room for `bytes` that its backward pass needs, where it
+  // computes, to be filled before release(). Begins at a multiple of 256 B. Refused where the plan has no room for it.
+  Result<std::span<std::byte>> put(const ComputePass& pass, uint64_t bytes);
+  // Between acquire() and release() of the backward pass: what the forward pass of the same use and micro-batch has put
+  // there, by the order of its calls of put(); to read.
+  Result<std::span<std::byte>> get(const ComputePass& pass, size_t number);
   // `values`: of `part`, element by element. Micro-batches of a use come in ascending order, the parts of one in any.
   // Elements outside of all parameters may be left out of parts and count as zero. On a device they are in its memory,
   // complete when `stream` comes to here, and read there: what is put on the stream from now on may overwrite them.
@@ -225,6 +233,7 @@ class Engine {
   // Where it is not so, an earlier failure is why, and the answer; or the caller's order of verbs is wrong.
   Status expect(Now now, const char* verb);
   Status expect_pass(const ComputePass& pass, const char* verb) const;
+  Status expect_held(const ComputePass& pass, Direction direction, const char* verb) const;
   ComputePass pass_of(const Compute& compute) const;
   std::string words_of(const ComputePass& pass) const;
   Status expect_forward(const ComputePass& pass, const char* verb) const;
@@ -287,6 +296,12 @@ class Engine {
   bool has_acquired_ = false;
   uint32_t held_use_ = 0;  // in forward passes
   Stream pass_stream_;     // of the pass that was acquired last
+  std::span<std::byte> pass_activation_;
+  // By use and micro-batch: what was put, in the place of that activation.
+  struct Run {
+    uint64_t offset_bytes = 0, bytes = 0;
+  };
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<Run>> put_;
   std::vector<uint32_t>
       completed_;  // units whose gradient is complete, and goes to the update with the end of the pass
   StepBegin begin_;

@@ -18,12 +18,16 @@ Status refuse_moves(const Plan& plan, bool has_device) {
                   "give one, or plan for a machine with 0 devices");
   }
   for (const Move& move : plan.moves) {
-    const bool is_carried_out = move.lane != Lane::collective && move.kind != MoveKind::offload_activation;
-    if (is_carried_out) continue;
-    return Status(Code::kUsage,
-                  text("engine: the plan has a move of kind ", name_of(move.kind), "; steps run on ",
-                       "one rank, and keep activations where they are made"),
-                  "plan for 1 rank, and with activations that are kept or recomputed");
+    if (move.lane == Lane::collective) {
+      return Status(Code::kUsage,
+                    text("engine: the plan has a move of kind ", name_of(move.kind), "; steps run on one rank only"),
+                    "plan for 1 rank");
+    }
+    const bool leaves = move.kind == MoveKind::offload_activation || move.kind == MoveKind::spill_activation;
+    if (leaves && !plan.stores_activations) {
+      return Status(Code::kUsage, "engine: the plan offloads activations, and the trainer keeps them in its own memory",
+                    "plan with activations that are kept or recomputed, or hand them over with put()");
+    }
   }
   return Status();
 }
@@ -58,6 +62,11 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
       spill, SpillFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
                               *core->plan_, core->store_->shape().rank));
   core->spill_ = std::move(spill);
+  PENSTOCK_TRY_ASSIGN(
+      activations,
+      ActivationFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
+                            *core->plan_, core->store_->shape().rank));
+  core->activations_ = std::move(activations);
   const cpu_optim::UpdateWorkersOptions workers{.threads = options.update_threads, .cpus = {}};
   PENSTOCK_TRY_ASSIGN(made, cpu_optim::UpdateWorkers::make(workers));
   core->workers_ = std::move(made);
@@ -66,8 +75,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   core->passed_ = Moved();
   core->executor_ = std::make_unique<Executor>(
       Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, core->device_.get(),
-                      *core->store_, *core->spill_, *core->drives_.io, *core->workers_, mailbox, io_descriptor,
-                      core->options_.on_durable, core->options_.on_updated});
+                      *core->store_, *core->spill_, *core->activations_, *core->drives_.io, *core->workers_, mailbox,
+                      io_descriptor, core->options_.on_durable, core->options_.on_updated});
   return core;
 }
 

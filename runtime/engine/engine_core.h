@@ -71,6 +71,7 @@ class EngineCore {
   std::unique_ptr<HostMemory> memory_;
   std::unique_ptr<DeviceMemory> device_;
   std::unique_ptr<SpillFiles> spill_;
+  std::unique_ptr<ActivationFiles> activations_;
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
   std::unique_ptr<Executor> executor_;
   std::optional<ForwardWeights> forward_;

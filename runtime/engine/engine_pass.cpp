@@ -9,6 +9,7 @@ namespace penstock::engine {
 namespace {
 
 constexpr uint32_t kPlacesAtOnce = 4;
+constexpr uint64_t kPutAlignmentBytes = 256;
 
 const char* name_of(Direction direction) { return direction == Direction::forward ? "forward" : "backward"; }
 
@@ -69,6 +70,7 @@ Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass, Stream
                                   weights.push_back(weights_of(compute.weights[i].unit, views[i]));
                                 }
                                 before = core.executor().events_before(compute.move);
+                                pass_activation_ = core.executor().activation_of(compute);
                                 return Status();
                               }));
   for (const Event& event : before) PENSTOCK_TRY(device_refused(core_->device()->device().make_wait(stream, event)));
@@ -115,6 +117,41 @@ UnitWeights Engine::weights_of(uint32_t unit, std::span<std::byte> bytes) const 
   const Workload& workload = options_.request.workload;
   const uint64_t elements = workload.units[unit].elements;
   return {unit, elements, bytes.first(elements * bytes_of(workload.form.weight))};
+}
+
+Status Engine::expect_held(const ComputePass& pass, Direction direction, const char* verb) const {
+  if (has_acquired_ && pass.direction == direction && pass == pass_of(plan_->computes[next_compute_])) return Status();
+  return Status(Code::kUsage,
+                text(verb, ": ", words_of(pass), " is not acquired, or not a ", name_of(direction), " pass"),
+                text("call it between acquire() and release() of a ", name_of(direction), " pass"));
+}
+
+Result<std::span<std::byte>> Engine::put(const ComputePass& pass, uint64_t bytes) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect(Now::in_step, "put"));
+  PENSTOCK_TRY(expect_held(pass, Direction::forward, "put"));
+  std::vector<Run>& runs = put_[{pass.use, pass.micro_batch}];
+  const uint64_t begin = runs.empty() ? 0 : round_up(runs.back().offset_bytes + runs.back().bytes, kPutAlignmentBytes);
+  const uint64_t room = pass_activation_.size();
+  if (begin > room || bytes > room - begin) {
+    return Status(Code::kDoesNotFit,
+                  text("put: ", words_of(pass), ": ", bytes, " B behind ", begin, " B: the plan keeps ", room, " B"),
+                  plan_->stores_activations ? "give the use's activation_bytes, or boundary_bytes if it is recomputed"
+                                            : "plan with stores_activations");
+  }
+  runs.push_back({begin, bytes});
+  return pass_activation_.subspan(begin, bytes);
+}
+
+Result<std::span<std::byte>> Engine::get(const ComputePass& pass, size_t number) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect(Now::in_step, "get"));
+  PENSTOCK_TRY(expect_held(pass, Direction::backward, "get"));
+  const std::vector<Run>& runs = put_[{pass.use, pass.micro_batch}];
+  if (number >= runs.size()) {
+    return Status(Code::kUsage, text("get: ", words_of(pass), ": number ", number, ": ", runs.size(), " were put"));
+  }
+  return pass_activation_.subspan(runs[number].offset_bytes, runs[number].bytes);
 }
 
 Status Engine::device_refused(const Status& status) {

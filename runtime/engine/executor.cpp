@@ -154,6 +154,14 @@ void Executor::begin_move(Ticket ticket) {
     case MoveKind::forward:
     case MoveKind::backward:
       return begin_compute(ticket);
+    case MoveKind::offload_activation:
+      return begin_offload(ticket, move);
+    case MoveKind::spill_activation:
+      return begin_spill_activation(ticket, move);
+    case MoveKind::fetch_activation:
+      return begin_fetch_activation(ticket, move);
+    case MoveKind::return_activation:
+      return begin_return_activation(ticket, move);
     case MoveKind::lower_gradient:
       return begin_lower(ticket, move);
     case MoveKind::read_state:

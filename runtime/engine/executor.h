@@ -27,6 +27,7 @@
 
 #include "aio/store/tile_store.h"
 #include "cpu_optim/update_workers.h"
+#include "runtime/engine/activation_files.h"
 #include "runtime/engine/device_memory.h"
 #include "runtime/engine/host_memory.h"
 #include "runtime/engine/mailbox.h"
@@ -56,6 +57,7 @@ class Executor {
     DeviceMemory* device;  // none: it computes in place
     aio::TileStore& store;
     SpillFiles& spill;
+    ActivationFiles& activations;
     IoEngine& io;
     cpu_optim::UpdateWorkers& workers;
     Mailbox& mailbox;
@@ -82,6 +84,8 @@ class Executor {
   bool is_granted(MoveId compute) const { return granted_.contains({round(), compute}); }
   // By the use's units.
   std::vector<std::span<std::byte>> weights_of(const Compute& compute) const;
+  // Where the pass leaves or finds what backward needs of forward; empty where the trainer keeps that itself.
+  std::span<std::byte> activation_of(const Compute& compute) const;
   // What the trainer's stream must wait for before it touches them, or any place that the plan gave the pass.
   const std::vector<Event>& events_before(MoveId compute) const { return granted_.at({round(), compute}).before; }
   // `done`: when the trainer's stream will have ended it; an empty one has been reached.
@@ -148,6 +152,7 @@ class Executor {
   // A compute move that the trainer has: leases on its weights, or on a device the events that these wait for.
   struct Grant {
     std::vector<Lease> weights;
+    Lease activation;
     std::vector<Event> before;
   };
   struct Waiter {
@@ -179,12 +184,20 @@ class Executor {
   // Only the weight comes back after a skip.
   bool is_restored(Ticket ticket) const;
 
-  // executor_pass.cpp: weights and computing.
+  // executor_pass.cpp: weights, activations and computing.
   void begin_fetch(Ticket ticket, const Move& move);
   void begin_compute(Ticket ticket);
+  void begin_spill_activation(Ticket ticket, const Move& move);
+  void begin_fetch_activation(Ticket ticket, const Move& move);
+  // The place of a move that fills an area of host memory, to write or to read there.
+  Lease lend_place(const Move& move) { return area_of(move.area).lend(move.place_offset_bytes, move.place_bytes); }
+  Lease share_place(const Move& move) { return area_of(move.area).share(move.place_offset_bytes, move.place_bytes); }
+  BufferArea& area_of(Area area);
 
   // executor_device.cpp: moves on streams.
   void begin_lift(Ticket ticket, const Move& move);
+  void begin_offload(Ticket ticket, const Move& move);
+  void begin_return_activation(Ticket ticket, const Move& move);
   void begin_lower(Ticket ticket, const Move& move);
   void lowering_arrived(Ticket ticket, Lease arrived);
   // Copies whole places, behind what the move is behind. `then` gets the target's lease.

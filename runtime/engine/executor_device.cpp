@@ -20,14 +20,32 @@ void Executor::put_copy(Ticket ticket, Lease source, Lease target, std::function
 
 void Executor::begin_lift(Ticket ticket, const Move& move) {
   Lease weights;
-  for (MoveId before : move.after) {
-    const Move& fetch = parts_.plan.moves[before];
-    if (fetch.kind != MoveKind::fetch_weight) continue;
-    weights = parts_.memory.units().share(fetch.place_offset_bytes, fetch.place_bytes);
+  if (move.source == kNoMove) {
+    weights = parts_.memory.share_unit(move.unit);
+  } else {
+    weights = share_place(parts_.plan.moves[move.source]);
   }
-  if (!weights) weights = parts_.memory.share_unit(move.unit);
   put_copy(ticket, std::move(weights), Lease::over(Tier::device, parts_.device->place_of(move)),
            [this](Ticket lifted, Lease) { ended(lifted, Status()); });
+}
+
+// What returns may be on its stream before what leaves has ended: the place is leased until its release, to be written
+// and then to be read, and the copies are ordered by their events.
+void Executor::begin_offload(Ticket ticket, const Move& move) {
+  Lease& place = placed_[{ticket.step, ticket.move}] = lend_place(move);
+  put_copy(ticket, Lease::over(Tier::device, parts_.device->place_of(parts_.plan.moves[move.source])),
+           Lease::over(Tier::host, place.bytes()), [this](Ticket offloaded, Lease) {
+             Lease& written = placed_.at({offloaded.step, offloaded.move});
+             written = Lease();
+             written = share_place(parts_.plan.moves[offloaded.move]);
+             ended(offloaded, Status());
+           });
+}
+
+void Executor::begin_return_activation(Ticket ticket, const Move& move) {
+  const Lease& place = placed_.at({ticket.step, move.source});
+  put_copy(ticket, Lease::over(Tier::host, place.bytes()), Lease::over(Tier::device, parts_.device->place_of(move)),
+           [this](Ticket returned, Lease) { ended(returned, Status()); });
 }
 
 // -- gradients --------------------------------------------------------------------------------------------------------
@@ -47,8 +65,7 @@ void Executor::note_sources_of_lowering() {
 
 void Executor::begin_lower(Ticket ticket, const Move& move) {
   const auto sum = parts_.device->at(Area::device_gradients, lowered_from_.at(ticket.move), move.bytes);
-  put_copy(ticket, Lease::over(Tier::device, sum),
-           parts_.memory.lowered().lend(move.place_offset_bytes, move.place_bytes),
+  put_copy(ticket, Lease::over(Tier::device, sum), lend_place(move),
            [this](Ticket lowered, Lease arrived) { lowering_arrived(lowered, std::move(arrived)); });
 }
 

@@ -1,4 +1,5 @@
-// The moves of a training pass: weights arrive where they are used, and computing is granted to the trainer.
+// The moves of a training pass: weights arrive where they are used, computing is granted to the trainer, and what
+// backward needs of forward leaves for the drives and comes back.
 #include <utility>
 
 #include "runtime/engine/executor.h"
@@ -7,16 +8,27 @@
 namespace penstock::engine {
 
 void Executor::begin_fetch(Ticket ticket, const Move& move) {
-  moved_.read_bytes += read_unit(
-      {parts_.plan.tiles, parts_.store, parts_.io}, move.unit, parts_.memory.units(), move.place_offset_bytes,
-      deadline(ticket), [this, ticket](const Status& status) {
-        const Move& of = parts_.plan.moves[ticket.move];
-        // From now on it is only read, until the plan releases it.
-        if (status.ok()) {
-          placed_[{ticket.step, ticket.move}] = parts_.memory.units().share(of.place_offset_bytes, of.place_bytes);
-        }
-        ended(ticket, status);
-      });
+  moved_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, move.unit, parts_.memory.units(),
+                                 move.place_offset_bytes, deadline(ticket), [this, ticket](const Status& status) {
+                                   // From now on it is only read, until the plan releases it.
+                                   if (status.ok())
+                                     placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
+                                   ended(ticket, status);
+                                 });
+}
+
+BufferArea& Executor::area_of(Area area) {
+  switch (area) {
+    case Area::host_units:
+      return parts_.memory.units();
+    case Area::lowered_gradients:
+      return parts_.memory.lowered();
+    case Area::offloaded_activations:
+      return parts_.memory.offloaded();
+    default:
+      CHECK(area == Area::activations && parts_.device == nullptr, name_of(area), " is not in host memory");
+      return parts_.memory.activations();
+  }
 }
 
 void Executor::begin_compute(Ticket ticket) {
@@ -29,10 +41,45 @@ void Executor::begin_compute(Ticket ticket) {
     if (weights.brought_by == kNoMove) {
       grant.weights.push_back(parts_.memory.share_unit(weights.unit));
     } else {
-      const Move& brought = parts_.plan.moves[weights.brought_by];
-      grant.weights.push_back(parts_.memory.units().share(brought.place_offset_bytes, brought.place_bytes));
+      grant.weights.push_back(share_place(parts_.plan.moves[weights.brought_by]));
     }
   }
+  const Compute& compute = *computes_.at(ticket.move);
+  if (compute.activation == kNoMove || !parts_.plan.stores_activations) return;
+  const Move& place = parts_.plan.moves[compute.activation];
+  grant.activation = compute.direction == Direction::forward ? lend_place(place) : share_place(place);
+}
+
+std::span<std::byte> Executor::activation_of(const Compute& compute) const {
+  if (compute.activation == kNoMove || !parts_.plan.stores_activations) return {};
+  if (parts_.device != nullptr) return parts_.device->place_of(parts_.plan.moves[compute.activation]);
+  return granted_.at({round(), compute.move}).activation.bytes();
+}
+
+// -- activations on the drives ----------------------------------------------------------------------------------------
+
+void Executor::begin_spill_activation(Ticket ticket, const Move& move) {
+  moved_.written_bytes += move.bytes;
+  const std::vector<Extent> extents = parts_.activations.extents(move.place_offset_bytes, move.place_bytes);
+  parts_.io.write(extents, share_place(parts_.plan.moves[move.source]), deadline(ticket))
+      .then([this, ticket](Result<Lease> result) {
+        Status status = result.status();
+        { const Lease written = result.ok() ? std::move(*result) : Lease(); }
+        ended(ticket, status);
+      });
+}
+
+void Executor::begin_fetch_activation(Ticket ticket, const Move& move) {
+  moved_.read_bytes += move.bytes;
+  const Move& spilled = parts_.plan.moves[move.source];
+  const std::vector<Extent> extents = parts_.activations.extents(spilled.place_offset_bytes, spilled.place_bytes);
+  parts_.io.read(extents, lend_place(move), deadline(ticket)).then([this, ticket](Result<Lease> result) {
+    Status status = result.status();
+    { const Lease arrived = result.ok() ? std::move(*result) : Lease(); }
+    // From now on it is only read, until the plan releases it.
+    if (status.ok()) placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
+    ended(ticket, status);
+  });
 }
 
 std::vector<std::span<std::byte>> Executor::weights_of(const Compute& compute) const {

@@ -29,6 +29,8 @@ void HostMemory::cut() {
   returned_ = pool(Region::returned, plan_.tiles.gradient_bytes_max());
   units_ = area(Region::units, "units under way");
   lowered_ = area(Region::lowered_gradients, "lowered gradients");
+  activations_ = area(Region::activations, "activations");
+  offloaded_ = area(Region::offloaded_activations, "offloaded activations");
   weights_ = area(Region::resting_weights, "resting weights");
   states_ = area(Region::resting_states, "resting states");
   sums_ = run(Region::sums);

@@ -27,6 +27,9 @@ class HostMemory {
   BufferArea& units() { return *units_; }
   // Places in it are those of moves that fill Area::lowered_gradients.
   BufferArea& lowered() { return *lowered_; }
+  // Those of moves that fill Area::activations, where it is computed in place, and Area::offloaded_activations.
+  BufferArea& activations() { return *activations_; }
+  BufferArea& offloaded() { return *offloaded_; }
   // The trainer's side adds gradients up there; see SumLayout.
   std::span<std::byte> sums() const { return sums_; }
 
@@ -43,7 +46,7 @@ class HostMemory {
   std::span<std::byte> bytes() const { return arena_->bytes(); }
   // What a device copies from and to.
   std::vector<std::span<std::byte>> copied() const {
-    return {units_->memory(), lowered_->memory(), weights_->memory()};
+    return {units_->memory(), lowered_->memory(), offloaded_->memory(), weights_->memory()};
   }
   std::string description() const { return arena_->description(); }
 
@@ -57,7 +60,7 @@ class HostMemory {
   const Plan& plan_;
   std::unique_ptr<aio::HostArena> arena_;
   std::unique_ptr<BufferPool> windows_, gradients_, returned_;
-  std::unique_ptr<BufferArea> units_, lowered_, weights_, states_;
+  std::unique_ptr<BufferArea> units_, lowered_, activations_, offloaded_, weights_, states_;
   std::span<std::byte> sums_;
   std::vector<uint64_t> weight_offsets_, state_offsets_;  // by tile
 };

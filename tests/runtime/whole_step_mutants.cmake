@@ -67,3 +67,17 @@ penstock_mutant(whole_step gradient_taken_before_it_is_made OnADevice runtime/en
 penstock_mutant(whole_step device_sum_never_begins_anew OnADevice runtime/engine/device_sums.cpp
   "return micro_batch == 0 || !is_vertical(plan_);"
   "return micro_batch == 0;")
+
+penstock_mutant(whole_step activation_overwritten_before_it_is_offloaded OnADevice tiering/plan/plan_pass.cpp
+  "give_back(moving_, kept.made, {kept.offloaded});"
+  "give_back(moving_, kept.made, {});")
+
+penstock_mutant(whole_step activation_overwritten_before_it_is_spilled LeaveTheBits tiering/plan/plan_pass.cpp
+  "give_back(has_device_ ? passing_ : moving_, here, {kept.spilled});"
+  "give_back(has_device_ ? passing_ : moving_, here, {});")
+
+penstock_mutant(whole_step backward_before_its_activation LeaveTheBits tiering/plan/plan_pass.cpp
+  ".after = {here}};
+  std::vector<Compute::Sum> laid_out;"
+  ".after = {}};
+  std::vector<Compute::Sum> laid_out;")

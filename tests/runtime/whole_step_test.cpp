@@ -151,6 +151,17 @@ TEST_F(TrainingVerbs, RefuseAWrongOrderAndGoOn) {
   EXPECT_EQ(refusal(engine_->acquire({forward, 0, 0}).status()), "acquire: the pass before has not been released");
   EXPECT_EQ(refusal(engine_->release({forward, 0, 1})),
             "release: forward of use use0, micro-batch 1: expected forward of use use0, micro-batch 0");
+  const auto put = [&](const ComputePass& pass, uint64_t bytes) { return refusal(engine_->put(pass, bytes).status()); };
+  EXPECT_EQ(put({forward, 0, 1}, 1), "put: forward of use use0, micro-batch 1 is not acquired, or not a forward pass");
+  EXPECT_EQ(put({backward, 0, 0}, 1),
+            "put: backward of use use0, micro-batch 0 is not acquired, or not a forward pass");
+  EXPECT_EQ(refusal(engine_->get({forward, 0, 0}, 0).status()),
+            "get: forward of use use0, micro-batch 0 is not acquired, or not a backward pass");
+  ASSERT_TRUE(engine_->put({forward, 0, 0}, 100).ok());
+  const Status too_much = engine_->put({forward, 0, 0}, 40000).status();
+  EXPECT_EQ(too_much.code(), Code::kDoesNotFit);
+  EXPECT_EQ(too_much.message(),
+            "put: forward of use use0, micro-batch 0: 40000 B behind 256 B: the plan keeps 12288 B");
   const std::vector<float> ones(5000, 1.0f);
   EXPECT_EQ(refusal(engine_->gradient(0, 0, Dtype::fp32, std::as_bytes(std::span(ones)))),
             "gradient: unit 0, micro-batch 0: its backward pass is not acquired");

@@ -3,7 +3,9 @@
 // with the elements of all of the use's units.
 #pragma once
 
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <memory>
@@ -23,6 +25,7 @@ class TrainingWorld : public EngineWorld {
  public:
   static constexpr size_t kWidth = 48;
   using Hidden = std::array<float, kWidth>;
+  static constexpr uint64_t kInputBytes = 256;  // of a Hidden that is put
 
   using EngineWorld::EngineWorld;
 
@@ -36,8 +39,8 @@ class TrainingWorld : public EngineWorld {
                                .units = units,
                                .forward_s = 1e-4,
                                .backward_s = 2e-4,
-                               .activation_bytes = sizeof(Hidden),
-                               .boundary_bytes = sizeof(Hidden)});
+                               .activation_bytes = kInputBytes + 9000 + 3001 * workload.uses.size(),
+                               .boundary_bytes = kInputBytes + 700});
     }
   }
 
@@ -45,9 +48,13 @@ class TrainingWorld : public EngineWorld {
   struct Manner {
     bool by_parameter = false;  // gradients of units that have parameters are, last first
     bool leaves_zeros = false;  // of them, those whose gradient is zero are not given
+    bool puts = false;          // what backward needs is with the engine, else with the trainer
     // Called before every pass; a refusal ends the step.
     std::function<Status(const ComputePass&)> before_pass = [](const ComputePass&) { return Status(); };
   };
+
+  // Bytes that get() gave, and that are not what was put there.
+  std::atomic<uint64_t> activation_bytes_different = 0;
 
   // Passes are computed on the first; gradients are handed over from the second, where there is one.
   WorkStream computing;
@@ -73,11 +80,26 @@ class TrainingWorld : public EngineWorld {
       PENSTOCK_TRY_ASSIGN(weights, engine.acquire(pass, computing.stream));
       std::vector<const uint16_t*> views;
       for (const UnitWeights& unit : weights) views.push_back(reinterpret_cast<const uint16_t*>(unit.bytes.data()));
+      // The input, and what else a larger model would have made.
+      std::vector<std::span<std::byte>> kept;
+      const Use& use = uses()[pass.use];
+      const bool again = recomputes(engine.plan().activations[pass.use]);
+      const uint64_t lengths[] = {sizeof(Hidden), (again ? use.boundary_bytes : use.activation_bytes) - kInputBytes};
+      for (size_t i = 0; manner.puts && i < 2; ++i) {
+        PENSTOCK_TRY_ASSIGN(bytes,
+                            pass.direction == Direction::forward ? engine.put(pass, lengths[i]) : engine.get(pass, i));
+        kept.push_back(bytes);
+      }
       if (pass.direction == Direction::forward) {
-        computing.put([this, flow, pass, views, number, size] {
+        computing.put([this, flow, pass, views, number, size, kept] {
           Hidden& here = flow->flowing[pass.micro_batch];
           if (pass.use == 0) here = sample(number, pass.micro_batch);
-          flow->inputs[pass.use][pass.micro_batch] = here;
+          if (kept.empty()) {
+            flow->inputs[pass.use][pass.micro_batch] = here;
+          } else {
+            std::memcpy(kept[0].data(), &here, sizeof here);
+            for (size_t i = 0; i < kept[1].size(); ++i) kept[1][i] = activation_byte(number, pass, i);
+          }
           here = forward(pass.use, here, views);
           const bool is_last = pass.use + 1 == uses().size();
           if (is_last) here = loss_gradient(here, number, pass.micro_batch, size);
@@ -87,8 +109,15 @@ class TrainingWorld : public EngineWorld {
       }
       auto gradients = std::make_shared<std::vector<std::vector<float>>>();
       for (uint32_t unit : uses()[pass.use].units) gradients->emplace_back(elements(unit));
-      computing.put([this, flow, pass, views, gradients] {
-        const Hidden output = forward(pass.use, flow->inputs[pass.use][pass.micro_batch], views);
+      computing.put([this, flow, pass, views, number, gradients, kept] {
+        Hidden& input = flow->inputs[pass.use][pass.micro_batch];
+        if (!kept.empty()) {
+          std::memcpy(&input, kept[0].data(), sizeof input);
+          for (size_t i = 0; i < kept[1].size(); ++i) {
+            activation_bytes_different += kept[1][i] != activation_byte(number, pass, i);
+          }
+        }
+        const Hidden output = forward(pass.use, input, views);
         std::vector<std::vector<float>> made = backward(pass.use, output, flow->flowing[pass.micro_batch]);
         for (size_t i = 0; i < made.size(); ++i) std::copy(made[i].begin(), made[i].end(), (*gradients)[i].begin());
       });
@@ -211,6 +240,10 @@ class TrainingWorld : public EngineWorld {
   // As of a tied unit: one of its uses has a gradient of what the other has not.
   static bool has_no_gradient(uint32_t use, size_t parameter) { return (use + parameter) % 5 == 0; }
 
+  static std::byte activation_byte(uint64_t step, const ComputePass& pass, size_t i) {
+    return static_cast<std::byte>((step * 7919 + pass.use * 104729 + pass.micro_batch * 1299709 + i) * 2654435761u >>
+                                  13);
+  }
   static Hidden sample(uint64_t step, uint32_t mb) {
     Hidden x;
     for (size_t j = 0; j < kWidth; ++j) x[j] = std::sin(static_cast<float>(step * 31 + mb * 7 + j));

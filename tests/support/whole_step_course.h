@@ -36,7 +36,10 @@ class Course {
     world_.set_uses(uses);
     if (up_to(2) == 0) request.workload.units[3].trainable = false;
     request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(request.workload.micro_batches - 1));
-    request.choices.activations = up_to(1) ? ActivationChoice::keep : ActivationChoice::recompute;
+    manner_.puts = request.stores_activations = up_to(3) != 0;
+    request.choices.activations = static_cast<ActivationChoice>(up_to(manner_.puts ? 3 : 1));
+    if (up_to(3) == 0) request.choices.keep_share = static_cast<double>(up_to(2)) / 2;
+    if (up_to(3) != 0) request.choices.offload_host_share = static_cast<double>(up_to(2)) / 2;
     request.choices.weights = static_cast<WeightRest>(up_to(2));
     if (up_to(1)) request.choices.host_state_share = static_cast<double>(up_to(2)) / 2;
     if (up_to(1)) request.choices.retained_host_share = static_cast<double>(up_to(2)) / 2;
@@ -57,6 +60,10 @@ class Course {
     open();
     if (testing::Test::HasFatalFailure()) return;
     const uint32_t planned = world_.options.request.workload.micro_batches;
+    for (const Move& move : engine_->plan().moves) {
+      offloaded += move.kind == MoveKind::offload_activation;
+      spilled += move.kind == MoveKind::spill_activation;
+    }
     for (uint64_t step = 1; step <= steps; ++step) {
       world_.overflowing_unit.reset();
       if (up_to(3) == 0) discard_within(1 + static_cast<uint32_t>(up_to(planned - 1)));
@@ -81,23 +88,27 @@ class Course {
       if (testing::Test::HasFatalFailure()) return;
     }
     EXPECT_EQ(world_.words_different(*engine_), 0u);
+    EXPECT_EQ(world_.activation_bytes_different, 0u);
   }
 
   std::string words() const {
     const PlanRequest& request = world_.options.request;
     const PlanChoices& choices = request.choices;
-    return text(!streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
-                request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
-                " units, ", request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
-                ", weights ", static_cast<int>(choices.weights), ", state in host ",
-                choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
-                ", durable ", text_of(*request.durability), ", clip ", request.workload.clipping.norm,
-                request.workload.clipping.skips_overflow ? ", skipping" : "",
-                manner_.by_parameter ? ", gradients by parameter" : "", manner_.leaves_zeros ? ", zeros left out" : "",
-                request.workload.units[3].trainable ? "" : ", a frozen unit");
+    return text(
+        !streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
+        request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(), " units, ",
+        request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group, ", weights ",
+        static_cast<int>(choices.weights), ", state in host ", choices.host_state_share.value_or(-1), ", retained ",
+        choices.retained_host_share.value_or(-1), ", durable ", text_of(*request.durability), ", clip ",
+        request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
+        manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations), " but for ",
+        choices.keep_share.value_or(0), ", offloaded to host ", choices.offload_host_share.value_or(-1),
+        manner_.by_parameter ? ", gradients by parameter" : "", manner_.leaves_zeros ? ", zeros left out" : "",
+        request.workload.units[3].trainable ? "" : ", a frozen unit");
   }
 
   int struck = 0, skipped = 0, discarded = 0;
+  int offloaded = 0, spilled = 0;  // activations, by the plan
 
  private:
   uint64_t up_to(uint64_t n) { return random_() % (n + 1); }
@@ -155,7 +166,7 @@ class Course {
 };
 
 inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr) {
-  int struck = 0, skipped = 0, discarded = 0;
+  int struck = 0, skipped = 0, discarded = 0, offloaded = 0, spilled = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     Course course(seed, device);
     SCOPED_TRACE(text("seed ", seed, ": ", course.words()));
@@ -164,10 +175,14 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
     struck += course.struck;
     skipped += course.skipped;
     discarded += course.discarded;
+    offloaded += course.offloaded;
+    spilled += course.spilled;
   }
   EXPECT_GT(struck, 20);
   EXPECT_GT(skipped, 5);
   EXPECT_GT(discarded, 5);
+  EXPECT_GT(offloaded, device != nullptr ? 50 : -1);
+  EXPECT_GT(spilled, 50);
 }
 
 }  // namespace penstock::engine

@@ -63,7 +63,7 @@ uint64_t needed_bytes(const std::vector<BudgetLine>& lines, Tier tier) {
 }
 
 uint64_t activation_place_bytes(const Use& use, ActivationChoice choice) {
-  return round_up(recomputes(choice) ? use.boundary_bytes : use.activation_bytes, kSegmentAlignmentBytes);
+  return round_up(recomputes(choice) ? use.boundary_bytes : use.activation_bytes, kAlignmentBytes);
 }
 
 DeviceSumBytes device_sum_bytes(const Workload& workload, uint32_t unit, uint32_t group) {
