@@ -69,10 +69,10 @@ void Executor::begin_lower(Ticket ticket, const Move& move) {
            [this](Ticket lowered, Lease arrived) { lowering_arrived(lowered, std::move(arrived)); });
 }
 
-// The trainer's side takes it in; of a step that was given up nobody does.
+// The trainer's side takes it in; of a step that has failed or was given up nobody does.
 void Executor::lowering_arrived(Ticket ticket, Lease arrived) {
   const Move& move = parts_.plan.moves[ticket.move];
-  if (rounds_.at(ticket.step).abandoned) return ended(ticket, Status());
+  if (!status_.ok() || rounds_.at(ticket.step).abandoned) return ended(ticket, Status());
   lowered_.push_back({ticket, arrived.bytes().first(move.bytes)});
   placed_[{ticket.step, ticket.move}] = std::move(arrived);
 }

@@ -31,6 +31,8 @@ constexpr Paint kPaints[] = {
     {MoveKind::gather, "#72b7b2", nullptr},
     {MoveKind::lift_weight, "#72b7b2", nullptr},
     {MoveKind::return_activation, "#eeca3b", nullptr},
+    {MoveKind::spill_activation, "#eeca3b", nullptr},
+    {MoveKind::fetch_activation, "#eeca3b", nullptr},
     {MoveKind::reduce, "#b279a2", nullptr},
     {MoveKind::spill_gradient, "#b279a2", nullptr},
     {MoveKind::return_gradient, "#b279a2", nullptr},

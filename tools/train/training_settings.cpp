@@ -154,6 +154,7 @@ void fill_in_workload(TrainingSettings& settings) {
   const bool waits = settings.config.precision == Dtype::fp16 || clip > 0;  // gradients, for the norm
   workload.clipping = {.norm = clip, .skips_overflow = settings.config.skip_overflow.value_or(waits)};
   request.choices.activations = settings.activations();
+  request.stores_activations = false;  // autograd holds them
 }
 
 Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samples) {

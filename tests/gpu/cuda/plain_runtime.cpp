@@ -94,6 +94,11 @@ void set_up(PlainMachine machine) {
   r.contexts.clear();
 }
 
+void refuse_after(const std::string& call, int good_calls) {
+  std::lock_guard lock(runtime().mutex);
+  runtime().machine.good_calls[call] = good_calls;
+}
+
 std::set<int> contexts() {
   std::lock_guard lock(runtime().mutex);
   return runtime().contexts;

@@ -31,6 +31,8 @@ struct PlainMachine {
 };
 
 void set_up(PlainMachine machine);
+// From now on the call answers well so many times. Also while a device is open.
+void refuse_after(const std::string& call, int good_calls);
 
 // Devices that somebody has made current, as the driver would have made a context there.
 std::set<int> contexts();

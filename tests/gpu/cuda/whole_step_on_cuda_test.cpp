@@ -37,5 +37,43 @@ TEST(WholeStepsOnCuda, LeaveTheBitsOfAPlainLoop) {
   EXPECT_EQ(test::left_over(), "");
 }
 
+// Whatever the device refuses, and whenever: a verb says so, the engine ends, and what it had is given back.
+TEST(WholeStepsOnCuda, EndWithWhatTheDeviceRefuses) {
+  for (const char* call : {"launch", "cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventQuery"}) {
+    for (int good : {0, 1, 3, 7, 12}) {
+      SCOPED_TRACE(text(call, " after ", good));
+      test::set_up({});
+      {
+        TrainingWorld world(3, 1, {5000, 6000, 7000});
+        world.set_uses({{0}, {1}, {2}});
+        PlanRequest& request = world.options.request;
+        request.machine.devices = 1;
+        request.machine.host_to_device_gbps = request.machine.device_to_host_gbps = 25;
+        request.budgets.device_bytes = kMiB;
+        request.workload.micro_batches = 2;
+        request.choices.activations = ActivationChoice::offload;
+        world.options.device = [&](uint64_t arena_bytes) {
+          return gpu::open_cuda_device({.index = 0, .arena_bytes = arena_bytes});
+        };
+        ASSERT_TRUE(world.create().ok());
+        CudaStream stream;
+        world.computing = stream.work();
+        Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+        ASSERT_TRUE(engine.ok()) << engine.status().message();
+        test::refuse_after(call, good);
+        Status refused;
+        for (int step = 0; step < 3 && refused.ok(); ++step) {
+          refused = world.train(**engine, 2, 1, {.puts = true}).status();
+        }
+        EXPECT_NE(refused.message().find("cudaErrorUnknown"), std::string::npos) << refused.message();
+        // Every verb answers so from now on.
+        EXPECT_EQ((*engine)->begin({.groups = world.groups}).message(), refused.message());
+        test::set_up({});
+      }
+      EXPECT_EQ(test::left_over(), "");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace penstock::engine

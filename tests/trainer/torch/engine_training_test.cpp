@@ -141,6 +141,7 @@ engine::EngineOptions options_of(const Model& model, const Way& way,
   request.workload.micro_batches = kMicroBatches;
   request.workload.clipping.norm = way.clip;
   request.choices.activations = way.activations;
+  request.stores_activations = false;
   request.choices.micro_batch_group = way.group;
   request.choices.weights = way.weights;
   request.choices.host_state_share = way.host_state_share;
