@@ -2,7 +2,7 @@
 if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/trainer/torch/*.cpp)
   target_sources(tests_trainer PRIVATE ${sources})
-  target_link_libraries(tests_trainer PRIVATE penstock_trainer)
+  target_link_libraries(tests_trainer PRIVATE penstock_train)
 endif()
 
 # Against transformers itself, where .venv has it.
@@ -27,7 +27,7 @@ if(PENSTOCK_HAS_LIBTORCH)
   if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
     set(train_python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   endif()
-  foreach(subject Configs Evaluation HuggingFace)
+  foreach(subject Configs Evaluation HuggingFace Verify)
     add_test(NAME Train.AsAUserRunsIt.${subject}
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.AsAUserRunsIt.${subject} PROPERTIES TIMEOUT 900)

@@ -65,6 +65,48 @@ Result<Overrides> overrides_of(const TrainFlags& flags) {
   return overrides;
 }
 
+void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
+  options.path("CONFIG", flags.config, "JSON with comments, a file of DeepSpeed's for one");
+  options.text("--run", flags.run, "FOLDER", "Gets log.jsonl and config.json; made where missing. None: neither");
+  options.text("--model", flags.model, "PATH",
+               "A model's folder as Hugging Face has it, or a config.json, which is trained from scratch");
+  options.flag("--from-scratch", flags.from_scratch, "Of the model's folder, use config.json alone");
+  options.file("--data", flags.data,
+               "Tokens: nanoGPT's or llm.c's .bin, Megatron's .bin beside its .idx, or a .txt whose bytes are tokens");
+  options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; made where missing");
+  options.text("--budget", flags.budget, "host=SIZE[,nvme=SIZE]",
+               "Host memory for everything, the program included, and room on the drives");
+  options.file(
+      "--machine", flags.machine,
+      "Profile that `penstock nvme probe` left, of the store's drives; else they are measured for some seconds");
+  options.text("--durability", flags.durability, "WHEN",
+               "From when a step survives a crash: step, every:N, exit, or auto: every step, but what rests in "
+               "host memory only as often as costs at most 3 %");
+  options.count("--steps", flags.steps, "Train until this step; 100 of the small GPT");
+  options.count("--seq", flags.sequence, "Tokens of a sequence");
+  options.count("--sequences", flags.sequences, "Sequences of a micro-batch");
+  options.count("--micro-batches", flags.micro_batches, "Micro-batches of a step");
+  options.count("--group", flags.group,
+                "Micro-batches that pass through a unit before the next is fetched; 0: the planner chooses");
+  options.choice("--activations", flags.activations, {"auto", "recompute", "keep"},
+                 "Compute forward again in backward, or keep what it made");
+  options.number("--lr", flags.learning_rate, "Learning rate of the optimizer");
+  options.number("--weight-decay", flags.weight_decay, "Of matrices; norms and biases have none");
+  options.number("--clip", flags.clip, "Norm of all gradients together, at most; 0: not clipped");
+  options.choice("--schedule", flags.schedule, {"constant", "linear", "cosine"},
+                 "Of the learning rate after the warm-up");
+  options.count("--warm-up", flags.warm_up, "Steps in which the learning rate rises");
+  options.count("--seed", flags.seed, "Seed of weights, dropout and the order of samples");
+  options.count("--eval-every", flags.eval_every, "Steps after which the held-out share is evaluated; 0: never");
+  options.count("--threads", flags.threads, "Threads that update; 0: one for each processor");
+  options.choice("--engine", flags.io_engine, {"auto", "io_uring", "libaio", "threads"},
+                 "How I/O is submitted; auto: the best that works here");
+  if (which == TrainOptions::of_steps) return;
+  options.flag("--dry-run", flags.dry_run,
+               "Say what would be done: the config, the plan, its memory and its time; change nothing");
+  options.flag("--force", flags.force, "Replace a store that is there");
+}
+
 Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> train) {
   auto flags = std::make_shared<TrainFlags>();
   return {
@@ -83,47 +125,7 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
        {"penstock train ds_config.json --model ./Qwen3-0.6B/config.json --data book.bin --store /mnt/nvme0/qwen",
         "A model of that shape from scratch, as a DeepSpeed file says"}},
       [flags, train = std::move(train)](Options& options) -> Action {
-        options.path("CONFIG", flags->config, "JSON with comments, a file of DeepSpeed's for one");
-        options.text("--run", flags->run, "FOLDER",
-                     "Gets log.jsonl and config.json; made where missing. None: neither");
-        options.text("--model", flags->model, "PATH",
-                     "A model's folder as Hugging Face has it, or a config.json, which is trained from scratch");
-        options.flag("--from-scratch", flags->from_scratch, "Of the model's folder, use config.json alone");
-        options.file(
-            "--data", flags->data,
-            "Tokens: nanoGPT's or llm.c's .bin, Megatron's .bin beside its .idx, or a .txt whose bytes are tokens");
-        options.text("--store", flags->stores, "PATH[,PATH]",
-                     "Folders of the store, one on each drive; made where missing");
-        options.text("--budget", flags->budget, "host=SIZE[,nvme=SIZE]",
-                     "Host memory for everything, the program included, and room on the drives");
-        options.file(
-            "--machine", flags->machine,
-            "Profile that `penstock nvme probe` left, of the store's drives; else they are measured for some seconds");
-        options.text("--durability", flags->durability, "WHEN",
-                     "From when a step survives a crash: step, every:N, exit, or auto: every step, but what rests in "
-                     "host memory only as often as costs at most 3 %");
-        options.count("--steps", flags->steps, "Train until this step; 100 of the small GPT");
-        options.count("--seq", flags->sequence, "Tokens of a sequence");
-        options.count("--sequences", flags->sequences, "Sequences of a micro-batch");
-        options.count("--micro-batches", flags->micro_batches, "Micro-batches of a step");
-        options.count("--group", flags->group,
-                      "Micro-batches that pass through a unit before the next is fetched; 0: the planner chooses");
-        options.choice("--activations", flags->activations, {"auto", "recompute", "keep"},
-                       "Compute forward again in backward, or keep what it made");
-        options.number("--lr", flags->learning_rate, "Learning rate of the optimizer");
-        options.number("--weight-decay", flags->weight_decay, "Of matrices; norms and biases have none");
-        options.number("--clip", flags->clip, "Norm of all gradients together, at most; 0: not clipped");
-        options.choice("--schedule", flags->schedule, {"constant", "linear", "cosine"},
-                       "Of the learning rate after the warm-up");
-        options.count("--warm-up", flags->warm_up, "Steps in which the learning rate rises");
-        options.count("--seed", flags->seed, "Seed of weights, dropout and the order of samples");
-        options.count("--eval-every", flags->eval_every, "Steps after which the held-out share is evaluated; 0: never");
-        options.count("--threads", flags->threads, "Threads that update; 0: one for each processor");
-        options.choice("--engine", flags->io_engine, {"auto", "io_uring", "libaio", "threads"},
-                       "How I/O is submitted; auto: the best that works here");
-        options.flag("--dry-run", flags->dry_run,
-                     "Say what would be done: the config, the plan, its memory and its time; change nothing");
-        options.flag("--force", flags->force, "Replace a store that is there");
+        train_options(options, *flags, TrainOptions::all);
         return [flags, train](Session& session) { return train(session, *flags); };
       }};
 }

@@ -25,6 +25,10 @@ struct TrainFlags {
 // What the flags change. Refuses a budget that is none.
 Result<std::vector<trainer::ConfigOverride>> overrides_of(const TrainFlags& flags);
 
+// Declares the flags; a verb may leave out those that are of `train` alone.
+enum class TrainOptions { all, of_steps };
+void train_options(Options& options, TrainFlags& flags, TrainOptions which);
+
 // The verb, whose work is `train`.
 Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> train);
 

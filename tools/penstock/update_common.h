@@ -5,6 +5,7 @@
 
 #include "tools/penstock/options.h"
 #include "tools/penstock/verb.h"
+#include "tools/update/plain_run.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {
@@ -29,6 +30,8 @@ void update_options(Options& options, UpdateFlags& flags);
 // Opens the store, and creates it if there is none. Steps are predicted from a profile, or from a short measurement of
 // the drives; they are not predicted where the drives are too full for that.
 Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags);
+// What `verify` answers.
+Answer answer_to_comparison(const Comparison& comparison, uint64_t steps);
 // Runs until step `until` is done; `each` hears of every step as it ends. Interrupted by the user, it commits the last
 // step and says so in the status.
 Status run_steps(Session& session, UpdateRun& run, uint64_t until,

@@ -3,6 +3,7 @@
 #include "aio/available_memory.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
+#include "tools/penstock/train_flags.h"
 #include "tools/penstock/update_common.h"
 #include "tools/update/plain_run.h"
 
@@ -37,20 +38,25 @@ Result<Answer> verify(Session& session, const UpdateFlags& flags) {
   }
   PENSTOCK_TRY_ASSIGN(comparison, plain.compare(run->engine()));
 
+  return answer_to_comparison(comparison, flags.steps);
+}
+
+}  // namespace
+
+Answer answer_to_comparison(const Comparison& comparison, uint64_t steps) {
   Answer answer;
-  answer.json = {{"steps", flags.steps},
+  answer.json = {{"steps", steps},
                  {"tensors", comparison.tensors},
                  {"words_compared", comparison.words_compared},
                  {"words_different", comparison.words_different},
                  {"first_difference", nullptr}};
-  answer.text =
-      text(flags.steps, " steps tiered against ", flags.steps, " plain steps in memory: ", comparison.words_different,
-           " of ", comparison.words_compared, " words differ\n");
+  answer.text = text(steps, " steps tiered against ", steps, " plain steps in memory: ", comparison.words_different,
+                     " of ", comparison.words_compared, " words differ\n");
   if (comparison.first) {
     const Comparison::Difference& first = *comparison.first;
     answer.json["first_difference"] = {{"tensor", first.tensor},
                                        {"index", first.index},
-                                       {"step", flags.steps},
+                                       {"step", steps},
                                        {"tiered", first.tiered},
                                        {"plain", first.plain}};
     answer.verdict = Status(Code::kComparison,
@@ -61,21 +67,41 @@ Result<Answer> verify(Session& session, const UpdateFlags& flags) {
   return answer;
 }
 
+namespace {
+
+struct VerifyFlags {
+  UpdateFlags update;
+  std::optional<std::string> config, model, data;  // of a training run, which another program takes
+
+  bool of_training() const { return config || model || data; }
+};
+
 }  // namespace
 
 Verb verify_verb() {
-  auto flags = std::make_shared<UpdateFlags>();
-  return {"verify",
-          "Compare tiered steps with plain ones, bit for bit",
-          "Runs the steps of `penstock update` (or goes on with what is there), runs the same steps in memory with a\n"
-          "plain loop that shares no code with the engine, and compares every bit of weights, masters and moments.\n"
-          "The plain loop takes 14 bytes of memory a parameter. Exit code 6 if a word differs.",
-          {{"penstock verify --params 250M --store /mnt/nvme0/demo --budget host=256MiB --steps 6",
-            "Six steps, resumed if some are done already"}},
-          [flags](Options& options) -> Action {
-            update_options(options, *flags);
-            return [flags](Session& session) { return verify(session, *flags); };
-          }};
+  auto flags = std::make_shared<VerifyFlags>();
+  return {
+      "verify",
+      "Compare tiered steps with plain ones, bit for bit",
+      "With CONFIG, --model or --data: the first steps of that training run, on a new store beside the run's own,\n"
+      "against the same steps of a plain loop in memory: no tiers, no plan, no drives, and the scalar optimizer. "
+      "Every\n"
+      "bit of weights, masters and moments is compared. The flags are those of `penstock train`.\n"
+      "Without them: the steps of `penstock update` (or on with what is there), against a plain loop that takes 14\n"
+      "bytes of memory a parameter. Exit code 6 if a word differs.",
+      {{"penstock verify --params 250M --store /mnt/nvme0/demo --budget host=256MiB --steps 6",
+        "Six steps, resumed if some are done already"},
+       {"penstock verify ds_config.json --store /mnt/nvme0/qwen --steps 3", "The run that this file describes"}},
+      [flags](Options& options) -> Action {
+        options.path("CONFIG", flags->config, "A training run's config");
+        options.text("--model", flags->model, "PATH", "A model to train, as `penstock train` takes it");
+        options.file("--data", flags->data, "What to train it on");
+        update_options(options, flags->update);
+        return [flags](Session& session) -> Result<Answer> {
+          if (flags->of_training()) return start_trainer(session, "verify");
+          return verify(session, flags->update);
+        };
+      }};
 }
 
 }  // namespace penstock::tools

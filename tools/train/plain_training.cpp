@@ -1,0 +1,282 @@
+#include "tools/train/plain_training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu_optim/tile_update.h"
+#include "runtime/trainer/files/model_folder.h"
+#include "runtime/trainer/initial_values.h"
+#include "tiering/arithmetic/convert.h"
+#include "tools/train/training_run.h"
+
+namespace penstock::tools {
+namespace {
+
+using trainer::Passage;
+
+template <typename Word>
+Word word(const std::byte* bytes, uint64_t index) {
+  Word value;
+  std::memcpy(&value, bytes + index * sizeof(Word), sizeof(Word));
+  return value;
+}
+
+template <typename Word>
+void put_word(std::byte* bytes, uint64_t index, Word value) {
+  std::memcpy(bytes + index * sizeof(Word), &value, sizeof(Word));
+}
+
+float value_of(const std::byte* bytes, uint64_t index, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::fp32:
+      return word<float>(bytes, index);
+    case Dtype::bf16:
+      return arithmetic::float_of_bf16(word<uint16_t>(bytes, index));
+    default:
+      return arithmetic::float_of_fp16(word<uint16_t>(bytes, index));
+  }
+}
+
+void put_value(std::byte* bytes, uint64_t index, Dtype dtype, float value) {
+  switch (dtype) {
+    case Dtype::fp32:
+      return put_word(bytes, index, value);
+    case Dtype::bf16:
+      return put_word(bytes, index, arithmetic::bf16_of_float(value));
+    default:
+      return put_word(bytes, index, arithmetic::fp16_of_float(value));
+  }
+}
+
+// Sums of squares as DESIGN has them: blocks of 64 Ki elements in order, each of 32 running sums joined as a tree.
+double square_sum(const std::byte* gradient, uint64_t elements, Dtype dtype) {
+  double total = 0;
+  for (uint64_t block = 0; block < elements; block += 65536) {
+    double lane[32] = {};
+    for (uint64_t i = block; i < std::min(elements, block + 65536); ++i) {
+      const double x = value_of(gradient, i, dtype);
+      lane[(i - block) % 32] += x * x;
+    }
+    for (int width = 16; width >= 1; width /= 2) {
+      for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    }
+    total += lane[0];
+  }
+  return total;
+}
+
+trainer::ComputeChoices choices_of(const TrainingSettings& settings) {
+  return {.seed = settings.config.seed,
+          .head_tokens = static_cast<int64_t>(settings.config.head_tokens),
+          .head_rows = static_cast<int64_t>(settings.config.head_rows)};
+}
+
+std::string tensor_name(const trainer::ModelParameter& parameter, Role role) {
+  return role == Role::weight ? parameter.name : text(parameter.name, ' ', name_of(role));
+}
+
+// The parameter that element `index` of the unit is in, or the one whose padding it is.
+const trainer::ModelParameter& parameter_at(const trainer::ModelUnit& unit, uint64_t index) {
+  size_t number = 0;
+  while (number + 1 < unit.parameters.size() && unit.parameters[number + 1].first_element <= index) ++number;
+  return unit.parameters[number];
+}
+
+// Stochastic rounding draws for each unit apart.
+uint64_t rounding_seed(uint64_t seed, uint32_t unit) { return (seed ^ unit) * 0x9e3779b97f4a7c15u + unit; }
+
+uint32_t word_at(const std::byte* bytes, uint64_t index, Dtype dtype) {
+  switch (bytes_of(dtype)) {
+    case 4:
+      return word<uint32_t>(bytes, index);
+    case 2:
+      return word<uint16_t>(bytes, index);
+    default:
+      return word<uint8_t>(bytes, index);
+  }
+}
+
+}  // namespace
+
+PlainTraining::PlainTraining(const TrainingSettings& settings)
+    : settings_(settings),
+      form_(settings.engine.request.workload.form),
+      step_(settings.model, *this, choices_of(settings),
+            std::vector<ActivationChoice>(settings.model.uses.size(), ActivationChoice::recompute)),
+      scaler_(settings.config.loss_scaling, settings.config.precision) {}
+
+Result<std::unique_ptr<PlainTraining>> PlainTraining::make(const TrainingSettings& settings) {
+  std::unique_ptr<PlainTraining> plain(new PlainTraining(settings));
+  std::unique_ptr<trainer::ModelFolder> folder;
+  if (!settings.model_folder.empty()) {
+    PENSTOCK_TRY_ASSIGN(opened, trainer::ModelFolder::open(settings.model_folder, settings.model));
+    folder = std::move(opened);
+  }
+  for (uint32_t unit = 0; unit < settings.model.units.size(); ++unit) {
+    std::vector<float> masters(settings.model.units[unit].elements);
+    if (folder != nullptr) {
+      PENSTOCK_TRY(folder->read(unit, 0, masters));
+    } else {
+      trainer::fill_initial_values(settings.model, settings.config.seed, unit, 0, masters);
+    }
+    PENSTOCK_TRY(plain->fill(unit, masters));
+  }
+  return plain;
+}
+
+uint64_t PlainTraining::bytes_needed(const TrainingSettings& settings) {
+  uint64_t bytes = 0;
+  const StateForm& form = settings.engine.request.workload.form;
+  for (const trainer::ModelUnit& unit : settings.model.units) {
+    bytes += unit.elements * bytes_of(form.weight);
+    // States, the gradient, and its sum of one use.
+    if (unit.trainable()) bytes += TileLayout(form, unit.elements).size_bytes + unit.elements * 8;
+  }
+  return bytes;
+}
+
+Status PlainTraining::fill(uint32_t unit, std::span<const float> masters) {
+  PlainUnit& plain = units_.emplace_back();
+  plain.weights = Buffer::on_heap(round_up(masters.size() * bytes_of(form_.weight), kAlignmentBytes));
+  std::fill(plain.weights.bytes().begin(), plain.weights.bytes().end(), std::byte{0});
+  const bool is_split = form_.master == MasterForm::split;
+  for (uint64_t i = 0; i < masters.size(); ++i) {
+    if (is_split)
+      put_word(plain.weights.data(), i, arithmetic::split_of(masters[i]).high);
+    else
+      put_value(plain.weights.data(), i, form_.weight, masters[i]);
+  }
+  if (!settings_.model.units[unit].trainable()) return Status();
+  const TileLayout layout(form_, masters.size());
+  plain.states = Buffer::on_heap(layout.size_bytes);
+  std::fill(plain.states.bytes().begin(), plain.states.bytes().end(), std::byte{0});
+  if (const TileLayout::Place* low = layout.find(Role::master_low)) {
+    for (uint64_t i = 0; i < masters.size(); ++i)
+      put_word(plain.states.data() + low->offset_bytes, i, arithmetic::split_of(masters[i]).low);
+  }
+  if (const TileLayout::Place* full = layout.find(Role::master)) {
+    for (uint64_t i = 0; i < masters.size(); ++i) put_word(plain.states.data() + full->offset_bytes, i, masters[i]);
+  }
+  plain.gradient.resize(masters.size() * bytes_of(form_.gradient));
+  return Status();
+}
+
+Result<std::span<const trainer::UnitWeights>> PlainTraining::acquire(const Passage& passage) {
+  lent_.clear();
+  for (uint32_t unit : settings_.model.uses[passage.use].units)
+    lent_.push_back({unit, units_[unit].weights.data(), settings_.model.units[unit].elements});
+  return std::span<const trainer::UnitWeights>(lent_);
+}
+
+Status PlainTraining::gradient(const Passage& passage, uint32_t unit, uint64_t first, Dtype dtype,
+                               std::span<const std::byte> values) {
+  auto [found, is_new] = sums_.try_emplace({unit, passage.use}, settings_.model.units[unit].elements, 0.0f);
+  float* sum = found->second.data() + first;
+  for (uint64_t i = 0; i < values.size() / bytes_of(dtype); ++i) {
+    const float x = value_of(values.data(), i, dtype);
+    sum[i] = passage.micro_batch == 0 ? x : sum[i] + x;
+  }
+  return Status();
+}
+
+Status PlainTraining::put(uint32_t, uint32_t, uint32_t, std::span<const std::byte>) {
+  return Status(Code::kUsage, "the plain loop keeps no activations elsewhere");
+}
+Status PlainTraining::get(uint32_t, uint32_t, uint32_t, std::span<std::byte>) {
+  return Status(Code::kUsage, "the plain loop keeps no activations elsewhere");
+}
+
+double PlainTraining::finish_gradients() {
+  double squares = 0;
+  for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+    if (!settings_.model.units[unit].trainable()) continue;
+    const uint64_t elements = settings_.model.units[unit].elements;
+    std::vector<float> total(elements, 0.0f);
+    bool first = true;
+    for (const auto& [unit_and_use, sum] : sums_) {
+      if (unit_and_use.first != unit) continue;
+      for (uint64_t i = 0; i < elements; ++i) total[i] = first ? sum[i] : total[i] + sum[i];
+      first = false;
+    }
+    std::byte* gradient = units_[unit].gradient.data();
+    for (uint64_t i = 0; i < elements; ++i) put_value(gradient, i, form_.gradient, total[i]);
+    squares += square_sum(gradient, elements, form_.gradient);
+  }
+  sums_.clear();
+  return squares;
+}
+
+void PlainTraining::update(uint32_t unit, const std::vector<Hyper>& groups, double gradient_scale) {
+  const trainer::ModelUnit& shape = settings_.model.units[unit];
+  std::vector<NumbersRun> runs;
+  for (size_t i = 0; i < shape.parameters.size(); ++i) {
+    const bool last = i + 1 == shape.parameters.size();
+    StepNumbers numbers;
+    numbers.gradient_scale = static_cast<float>(gradient_scale);
+    numbers.seed = rounding_seed(settings_.engine.seed, unit);
+    numbers.step = updates_ + 1;
+    numbers.coefficients = make_coefficients(form_.optimizer, groups[settings_.groups.of[unit][i]], numbers.step);
+    runs.push_back({numbers, last ? shape.elements : shape.parameters[i + 1].first_element});
+  }
+  PlainUnit& plain = units_[unit];
+  const TileLayout layout(form_, shape.elements);
+  const auto tile = cpu_optim::TileView::in_place(layout, plain.states.data(), plain.weights.data(),
+                                                  plain.gradient.data(), shape.elements, 0);
+  cpu_optim::TileUpdater(form_, cpu_optim::Isa::scalar).update(tile, runs);
+}
+
+Result<double> PlainTraining::step() {
+  const uint64_t number = steps_ + 1;
+  const std::vector<trainer::MicroBatch> batches = batches_of(settings_, number);
+  const auto order = trainer::step_order(settings_.model, static_cast<uint32_t>(batches.size()), 1);
+  const double scale = scaler_.scale();
+  PENSTOCK_TRY_ASSIGN(loss, step_.run(number, batches, order, scale));
+  const double squares = finish_gradients();
+  const Clipping& clipping = settings_.engine.request.workload.clipping;
+  const bool skipped = clipping.skips_overflow && !std::isfinite(squares);
+  if (!skipped) {
+    const double norm = std::sqrt(squares) / scale;
+    const double factor = clipping.norm > 0 ? std::fmin(1.0, clipping.norm / (norm + 1e-6)) : 1.0;
+    const std::vector<Hyper> groups = trainer::hypers_of(settings_.config, settings_.groups, number);
+    for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+      if (settings_.model.units[unit].trainable()) update(unit, groups, 1 / scale * factor);
+    }
+    ++updates_;
+  }
+  PENSTOCK_TRY(scaler_.learn(number, skipped));
+  steps_ = number;
+  return loss.mean();
+}
+
+Result<Comparison> PlainTraining::compare(engine::Engine& engine) const {
+  Comparison comparison;
+  for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+    const trainer::ModelUnit& shape = settings_.model.units[unit];
+    const TileLayout layout(form_, shape.elements);
+    auto compare_plane = [&](const Plane& plane, const std::byte* expected) {
+      const uint64_t values = plane.values(shape.elements);
+      std::vector<std::byte> tiered(values * bytes_of(plane.dtype));
+      PENSTOCK_TRY(engine.read(unit, plane.role, 0, tiered));
+      comparison.tensors += shape.parameters.size();
+      comparison.words_compared += values;
+      for (uint64_t i = 0; i < values; ++i) {
+        const uint32_t there = word_at(tiered.data(), i, plane.dtype), here = word_at(expected, i, plane.dtype);
+        if (there == here) continue;
+        ++comparison.words_different;
+        const bool is_scale = values != shape.elements;
+        const trainer::ModelParameter& parameter = parameter_at(shape, is_scale ? i * kMomentBlockElements : i);
+        const uint64_t first = is_scale ? parameter.first_element / kMomentBlockElements : parameter.first_element;
+        if (!comparison.first) comparison.first = {tensor_name(parameter, plane.role), i - first, there, here};
+      }
+      return Status();
+    };
+    PENSTOCK_TRY(compare_plane({Role::weight, form_.weight}, units_[unit].weights.data()));
+    if (!shape.trainable()) continue;
+    for (const TileLayout::Place& place : layout.places)
+      PENSTOCK_TRY(compare_plane(place.plane, units_[unit].states.data() + place.offset_bytes));
+  }
+  return comparison;
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,63 @@
+// PlainTraining runs the steps of a training run without the engine: weights, masters and moments in plain memory, each
+// unit updated whole by the scalar optimizer. No arena, tiles, plan, drives or threads. What `penstock verify` holds
+// the tiers against.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/trainer/torch/train_step.h"
+#include "tiering/buffer.h"
+#include "tools/train/training_settings.h"
+#include "tools/update/plain_run.h"
+
+namespace penstock::tools {
+
+class PlainTraining final : private trainer::EngineVerbs {
+ public:
+  // At the beginning of the run: the weights of the model's folder, or those from scratch. `settings` outlive it.
+  static Result<std::unique_ptr<PlainTraining>> make(const TrainingSettings& settings);
+  // Beside what LibTorch takes for a step.
+  static uint64_t bytes_needed(const TrainingSettings& settings);
+
+  // The step's mean loss.
+  Result<double> step();
+  uint64_t steps_done() const { return steps_; }
+
+  // Every word of weights and states, unit after unit.
+  Result<Comparison> compare(engine::Engine& engine) const;
+
+ private:
+  struct PlainUnit {
+    Buffer weights;
+    Buffer states;                      // resting planes, as one tile has them
+    std::vector<std::byte> gradient{};  // complete, in the form's dtype
+  };
+
+  explicit PlainTraining(const TrainingSettings& settings);
+  Status fill(uint32_t unit, std::span<const float> masters);
+  // Sums by use in order, rounded once; the square of their norm.
+  double finish_gradients();
+  void update(uint32_t unit, const std::vector<Hyper>& groups, double gradient_scale);
+
+  Result<std::span<const trainer::UnitWeights>> acquire(const trainer::Passage& passage) override;
+  Status release(const trainer::Passage&) override { return Status(); }
+  Status gradient(const trainer::Passage& passage, uint32_t unit, uint64_t first, Dtype dtype,
+                  std::span<const std::byte> values) override;
+  Status absent(uint32_t, uint64_t) override { return Status(); }  // nothing given is zero, as the engine has it
+  Status put(uint32_t, uint32_t, uint32_t, std::span<const std::byte>) override;
+  Status get(uint32_t, uint32_t, uint32_t, std::span<std::byte>) override;
+
+  const TrainingSettings& settings_;
+  const StateForm form_;
+  std::vector<PlainUnit> units_;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums_;  // by unit and use
+  std::vector<trainer::UnitWeights> lent_;
+  trainer::TrainStep step_;
+  trainer::LossScaler scaler_;
+  uint64_t steps_ = 0, updates_ = 0;
+};
+
+}  // namespace penstock::tools
