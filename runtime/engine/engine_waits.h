@@ -16,6 +16,12 @@ inline double seconds_since(Clock::time_point then) {
   return std::chrono::duration<double>(Clock::now() - then).count();
 }
 
+// What a verb has left half done must neither be trained on nor become durable with a later step.
+inline Status fail_if_half_done(EngineCore& core, const Status& status) {
+  if (!status.ok()) core.executor().fail(status);
+  return status;
+}
+
 // Runs `then` on the decision thread once `ready` holds, and books the time as stalls of the lanes waited for.
 template <typename Function>
 Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {

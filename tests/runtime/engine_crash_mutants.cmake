@@ -33,7 +33,7 @@ penstock_mutant(engine_crash slot_reused_early EveryEventIsACut*/EverySecondStep
   "if (slot == names.durable || slot == names.sealed || names.pins[slot] > 0) return false;"
   "")
 
-penstock_mutant(engine_crash settled_before_it_is EveryEventIsACut*/EveryStep runtime/engine/engine.cpp
+penstock_mutant(engine_crash settled_before_it_is EveryEventIsACut*/EveryStep runtime/engine/engine_state.cpp
   "return wait_for([](EngineCore& core) { return core.executor().idle(); },
                   [&](EngineCore& core) {
                     PENSTOCK_TRY(core.executor().status());"
