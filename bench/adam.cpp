@@ -1,13 +1,14 @@
-// How near is one pass of the optimizer to what the memory allows?
+// How close does one pass of the optimizer come to the speed of memory?
 //
-// On paper: a core here takes in some 17 GB/s of lines and writes them back meanwhile, 32 GB/s of bytes named. AdamW
-// over fp32 planes with a bf16 gradient in and a bf16 weight out names 28 B (12 read and written, 2 + 2): 0.87 ns. Its
-// two divisions and one root per 16 elements take 33 cycles, 0.59 ns a parameter, so they hide. A split master names 26
-// B. bf16 moments name 18 B and byte moments 14 B of that: 0.56 and 0.43 ns, near or below what their arithmetic takes.
+// On paper: a core here reads about 17 GB/s of cache lines and writes them back at the same time, 32 GB/s counted both
+// ways. AdamW over fp32 planes, with a bf16 gradient in and a bf16 weight out, moves 28 B a parameter (12 read and
+// written, 2 + 2): 0.87 ns. Its two divisions and one square root for 16 elements take 33 cycles, 0.59 ns a parameter,
+// so they hide. A split master moves 26 B. bf16 moments move 18 B and byte moments 14 B: 0.56 and 0.43 ns, close to or
+// below their arithmetic.
 //
-// Each case runs beside its limit: the fastest of several read-modify-write loops over the same streams
-// (memory_limit.h). `rel` lines compare cases with one another, `checksums` lines say what checksums inside the pass
-// cost.
+// Each case runs next to its limit: the fastest of several read-modify-write loops over the same streams
+// (memory_limit.h). `rel` lines compare cases with one another; `checksums` lines show the cost of checksums inside the
+// pass.
 //
 //   build/bench/adam [--threads N] [--elements-millions N] [--only CASE] [--quick] [--json]
 #include <chrono>

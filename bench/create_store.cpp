@@ -1,11 +1,11 @@
-// Is a store made as fast as the drive writes, in memory that does not grow with the model?
+// Is a store created as fast as the drive writes, in memory that does not grow with the model?
 //
 // On paper: every byte is filled, checksummed (60 GB/s a core) and written once; a flush, some table pages and a root
-// follow. With 16 chunks of 1 MiB the drive never waits, so the ratio is 1 but for preallocating the second slots. The
-// store is as new to the drive as a plain file of the same bytes, written once by a loop that does nothing else; where
-// something was written before, a drive may be faster (a virtual one need not find room for the bytes) or slower (one
-// of flash has to move others). Both are measured, and their own ratio. Memory is the chunks and 40 B of checksums for
-// each block of 65536 elements: 16 MiB and 1 MB for 1.3e9 parameters.
+// record follow. With 16 chunks of 1 MiB the drive never waits, so the ratio is 1 apart from preallocating the second
+// slots. The plain file of the same bytes, written once by a loop that does nothing else, is as new to the drive as the
+// store. Where something was written before, a drive may be faster (a virtual one need not find room) or slower (flash
+// has to move old data). Both are measured, and their ratio. Memory: the chunks, and 40 B of checksums for each block
+// of 65536 elements, so 16 MiB and 1 MB for 1.3e9 parameters.
 //
 //   build/bench/create_store [FOLDER] [--params N] [--quick] [--json]      space: 24 B for each parameter
 #include <cstring>

@@ -1,11 +1,12 @@
-// Does a Device copy as fast as the plainest loop could, both ways at once too, and do its kernels run at memory speed?
+// Does a Device copy as fast as the simplest loop, also in both directions at once, and do its kernels run at memory
+// speed?
 //
-// On paper: a copy of 16 MiB takes 0.3 ms at 55 GB/s (PCIe 5 x16), and issuing it some 10 us of the host, which
-// overlap: 100 % of the plain loop. Kernels move 2 to 28 B an element and compute little: what a copy within the device
-// reaches, less the tail of the last wave. On a host device the copy is memcpy on another thread: 100 % again; the
-// kernels are the reference loops and have no goal.
+// On paper: a copy of 16 MiB takes 0.3 ms at 55 GB/s (PCIe 5 x16), and the host needs some 10 us to issue it, which
+// overlaps: 100 % of the plain loop. Kernels move 2 to 28 B an element and compute little, so they reach the speed of a
+// copy within the device, less the tail of the last wave. On a host device the copy is memcpy on another thread: 100 %
+// again. Its kernels are the reference loops and have no goal.
 //
-//   build/bench/device [--quick] [--json]      CUDA where there is a GPU, else the host device, and says which
+//   build/bench/device [--quick] [--json]      CUDA if there is a GPU, else the host device; it prints which
 #include <sys/mman.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Figure: one line that a benchmark prints: what was measured, against what, and the figure asked for.
+// Figure: one line of a benchmark's output: what was measured, relative to what, and the goal.
 #pragma once
 
 #include <algorithm>

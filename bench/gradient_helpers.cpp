@@ -1,11 +1,11 @@
 // Do the gradient helpers and checksums run at the speed of memory?
 //
-// On paper: reading comes in at some 17 GB/s a core, so a norm over bf16 takes 0.115 ns an element; accumulating bf16
-// into fp32 names 10 B of which 6 come in: 0.32 ns. A cast reads 2 and writes 4 B. Checksums of bytes in the first
-// cache cost 6 vector operations per 64 B, two at a time: 3 cycles, 64 GB/s at 3 GHz.
+// On paper: a core reads some 17 GB/s, so a norm over bf16 takes 0.115 ns an element. Accumulating bf16 into fp32 moves
+// 10 B, 6 of them reads: 0.32 ns. A cast reads 2 B and writes 4. Checksums of bytes in the first-level cache cost 6
+// vector operations per 64 B, two at a time: 3 cycles, 64 GB/s at 3 GHz.
 //
-// The limit of each is the fastest of several loops over the same streams (memory_limit.h); that of a cast is its own
-// bytes copied.
+// The limit of each is the fastest of several loops over the same streams (memory_limit.h); for a cast, a copy of its
+// own bytes.
 //
 //   build/bench/gradient_helpers [--threads N] [--quick] [--json]
 #include <chrono>

@@ -1,4 +1,4 @@
-// What the memory allows: the fastest of several loops that move the same bytes as a kernel and compute next to
+// The limit that memory sets: the fastest of several loops that move the same bytes as a kernel and compute next to
 // nothing.
 #pragma once
 

@@ -1,13 +1,13 @@
 // How long do the parts take that a step calls thousands or millions of times?
 //
-// On paper: a block of 64 Ki elements lies in the second-level cache, so a kernel shows its arithmetic here and not the
-// memory: AdamW's two divisions and one root take 0.59 ns a parameter with AVX-512 (bench/adam has the same pass over
-// memory). The checksum takes six vector operations for each stripe of 64 B: 40 GB/s and more. PlanRun must cost little
-// beside a tile's transfer of milliseconds: below 1 us a move.
+// On paper: a block of 64 Ki elements fits the second-level cache, so a kernel shows its arithmetic here and not the
+// memory: AdamW's two divisions and one square root take 0.59 ns a parameter with AVX-512 (bench/adam has the same pass
+// over memory). The checksum takes six vector operations for each stripe of 64 B: 40 GB/s and more. PlanRun must cost
+// little next to a tile's transfer of milliseconds: below 1 us a move.
 //
 //   build/bench/micro [--benchmark_filter=REGEX] [--benchmark_format=json] [--quick] [--json]
 //
-// --quick and --json are this project's words for a short run and for JSON; every other flag is Google Benchmark's.
+// --quick and --json work as in every benchmark here; all other flags are Google Benchmark's.
 #include <benchmark/benchmark.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The plainest way to copy, to measure a Device against: a loop over one buffer pair, nothing kept, nothing ordered.
+// The simplest way to copy, for comparison with a Device: a loop over one pair of buffers, without any bookkeeping.
 #pragma once
 
 #include <cstring>

@@ -1,8 +1,8 @@
-// Does a step take as long as the simulator said it would?
+// Does a step take as long as the simulator predicted?
 //
-// On paper: the simulator lets virtual time pass over the very plan that is executed, so what it can get wrong is the
-// rates: they are measured on the same drives before each configuration, and follow the machine's drift by what the
-// drives give for the store's own bytes just before and just after the steps, with nothing computed.
+// On paper: the simulator runs the very plan that is executed in virtual time, so only its rates can be wrong. They are
+// measured on the same drives before each configuration, and corrected for drift by the rate of the store's own bytes
+// just before and just after the steps, with nothing computed.
 //
 //   build/bench/predict FOLDER[,FOLDER...] [--configurations 20] [--throttled FOLDER] [--quick] [--json]
 #include <algorithm>

@@ -1,5 +1,5 @@
-// What the benchmarks of file I/O share: a written scratch file in a folder, an engine and memory for it, and the rate
-// at which a stream of transfers runs.
+// Shared by the benchmarks of file I/O: a written scratch file in a folder, an engine and memory for it, and the rate
+// of a stream of transfers.
 #pragma once
 
 #include <sys/resource.h>

@@ -1,8 +1,9 @@
 // Do drives of unequal speed together reach the sum of their rates?
 //
-// On paper: every row of the stripe gives each drive what it moves in the same time, so the sum. But rows under way
-// must outlast the moments in which a drive does nothing: a throttled loop drive pauses for milliseconds, and 16 rows,
-// 14 ms of work for a fast one and one of a tenth, lose 6 to 7 %, 32 rows 5 and 64 rows 2 to 3 %.
+// On paper: every row of the stripe gives each drive as much as it moves in the same time, so yes. But the rows under
+// way must outlast the moments in which a drive does nothing. A throttled loop drive pauses for milliseconds: with 16
+// rows under way, 14 ms of work, a fast drive and one of a tenth of its speed lose 6 to 7 %, with 32 rows 5 % and with
+// 64 rows 2 to 3 %.
 //
 //   build/bench/stripe FOLDER FOLDER... [--quick] [--json]      such as the disk and a drive of tools/test-drives
 #include <filesystem>

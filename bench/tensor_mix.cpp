@@ -1,8 +1,8 @@
 // Do thousands of tensors of all sizes move at the rate of one large file?
 //
-// On paper: the state of a transformer of 1.3 B parameters (24 layers, 2048 wide) is 99.9 % in matrices of 16 to 64
-// MiB, but two of three of its segments are vectors of 8 to 32 KiB. At 1 MiB a request and a depth of 32 the vectors
-// cost the drive their requests, about 5 % more of them, so 0.95 of the large-file rate or better.
+// On paper: the state of a transformer of 1.3B parameters (24 layers, 2048 wide) is 99.9 % matrices of 16 to 64 MiB,
+// but two thirds of its segments are vectors of 8 to 32 KiB. With requests of 1 MiB and a depth of 32 the vectors add
+// about 5 % to the number of requests, so 0.95 of the large file's rate or better.
 //
 //   build/bench/tensor_mix [FOLDER] [--quick] [--json]
 #include "bench/figure.h"

@@ -1,12 +1,11 @@
-// How fast is a unit's weight read, by where the weights of its tiles lie: each beside its own states, or together?
+// How fast are a unit's weights read, depending on where they lie: each beside its tile's states, or all together?
 //
-// On paper: a tile of 131072 parameters has a weight of 256 KiB in a slot of 1.5 MiB. Beside the states a unit's
-// weights are so many requests of 256 KiB at strides of 1.5 MiB; together they are one run, asked for in requests as
-// large as the drive likes best. The same bytes, so the ratio is what the drive makes of smaller and scattered
-// requests. What it costs is one more request for every tile that is written.
+// On paper: a tile of 131072 parameters has a weight of 256 KiB in a slot of 1.5 MiB. Beside the states, a unit's
+// weights are requests of 256 KiB at strides of 1.5 MiB. Together they are one run, read in requests of the size that
+// suits the drive best. The bytes are the same, so the ratio shows what smaller, scattered requests cost. The price is
+// one more request for every tile that is written.
 //
-//   build/bench/unit_weights [FOLDER] [--params N] [--block SIZE] [--quick] [--json]      space: 48 B for each
-//   parameter
+//   build/bench/unit_weights [FOLDER] [--params N] [--block SIZE] [--quick] [--json]      space: 48 B a parameter
 #include <filesystem>
 
 #include "aio/direct_folder.h"

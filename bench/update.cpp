@@ -1,10 +1,10 @@
-// Does an optimizer step whose state rests on NVMe run at the byte floor?
+// Does an optimizer step with its state on NVMe run at the byte floor?
 //
-// On paper: a parameter's lo16, m and v are read (10 B), and with hi16 written back (12 B). The drive moves that
-// mixture at a rate which is measured between the steps on the store's own bytes, with nothing computed; the floor is
-// bytes by rate. Where the CPU is slower than the drive, its update rate is the floor. Said besides: what the drive
-// gives at the same moment on a small scratch file, and to a plain loop that reads, updates and writes the same tiles,
-// which is less where the drive's bytes pass through the same processors.
+// On paper: a parameter's lo16, m and v are read (10 B), and written back with hi16 (12 B). The floor is those bytes at
+// the drive's rate for that mixture, which is measured between the steps on the store's own bytes with nothing
+// computed; if the CPU is slower than the drive, its update rate is the floor. Also printed: the drive's rate at the
+// same moment on a small scratch file, and the rate of a plain loop that reads, updates and writes the same tiles,
+// which is lower where I/O and updates share processors.
 //
 //   build/bench/update FOLDER[,FOLDER...] [--params 250M,1B] [--rounds 5] [--clip never,tenth,always]
 //                      [--retained 1,0.5,0] [--budget 4GiB] [--durability exit] [--quick] [--json]

@@ -1,4 +1,4 @@
-// What the kernel has counted for a block device since boot.
+// The kernel's counters of a block device since boot.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Flags: what a benchmark's line takes, declared as the command's verbs declare theirs (tools/penstock/options.h).
-// Every benchmark has --quick, --json and --help besides, and takes no other word.
+// Flags of a benchmark, declared as the command's verbs declare theirs (tools/penstock/options.h). Every benchmark also
+// has --quick, --json and --help; any other argument is refused.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// What the simulator must know of steps that a synthetic run is about to take.
+// What the simulator has to know about the next steps of a synthetic run.
 #pragma once
 
 #include "tiering/plan/simulator.h"

@@ -1,6 +1,6 @@
-// What drives and update workers give together: windows are read, updated in place and written, over and over, as a
-// loop does it that has neither steps nor plan nor trainer. What the drives' bytes and the updates take from one
-// another on shared processors and memory, they take here too.
+// The rate of drives and update workers together in the simplest loop: windows are read, updated in place and written,
+// over and over, without steps, plan or trainer. I/O and updates compete for processors and memory here as they do in a
+// step.
 #pragma once
 
 #include <string>

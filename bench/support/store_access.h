@@ -1,4 +1,4 @@
-// A store opened for a measurement that moves its tiles. Nothing is committed, so the store's state stays as it is.
+// A store opened for a measurement that moves its tiles. Nothing is committed, so the store's state does not change.
 #pragma once
 
 #include <chrono>

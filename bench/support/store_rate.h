@@ -1,6 +1,6 @@
-// What the drives give for the very bytes of an update, where they lie: states read from their current slots, whole
-// tiles written to free ones, nothing computed and nothing committed. A scratch file would lie elsewhere, be smaller,
-// and be faster wherever something between here and the flash caches.
+// The drives' rate for the very bytes of an update, in place: states are read from their current slots and whole tiles
+// written to free ones; nothing is computed or committed. A scratch file would be smaller and lie elsewhere, and so be
+// faster wherever a cache lies between here and the flash.
 #pragma once
 
 #include <string>

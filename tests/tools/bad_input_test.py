@@ -331,7 +331,7 @@ class BadInputOfStores(Refusals):
             usual = ("--params", "1M", "--store", mount / "store", "--budget", MUCH, "--strike-share", "0.5")
             made = run("update", *usual, "--steps", "2", "--json")
             self.assertEqual(made.returncode, 0, made.stderr)
-            self.assertRegex(made.stderr, "steps are not predicted: make scratch file: .* 16.00 MiB to spare, [0-9.]+ MiB are free")
+            self.assertRegex(made.stderr, "steps are not predicted: create scratch file: .* 16.00 MiB to spare, [0-9.]+ MiB are free")
             answer = json.loads(made.stdout)
             self.assertEqual([answer["predicted_s"], answer["floor_s"], answer["log"][0]["predicted_s"]], [None] * 3)
             with open(mount / "filler", "wb") as filler:

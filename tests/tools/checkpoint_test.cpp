@@ -115,7 +115,7 @@ TEST(CheckpointScrub, TellsWhatCouldNotBeReadFromWhatIsCorrupt) {
   EXPECT_NE(refused.json["bad"][0]["error"].get<std::string>().find("EIO"), std::string::npos);
   const Answer both = answer_to_scrub({.blocks = 7, .bad = {unread, corrupt}}, {});
   EXPECT_EQ(both.verdict.code(), Code::kComparison);
-  EXPECT_EQ(both.verdict.message(), "scrub: 1 of 7 blocks are not what was written, and 1 could not be read");
+  EXPECT_EQ(both.verdict.message(), "scrub: 1 of 7 blocks do not match their checksums, and 1 could not be read");
   EXPECT_EQ(both.json["bad"][1]["what"], "corrupt");
   EXPECT_FALSE(both.json["bad"][1].contains("error"));
 }
@@ -125,7 +125,7 @@ TEST(CheckpointScrub, CountsBadCopiesAndNotNotes) {
   EXPECT_TRUE(answer_to_scrub({.blocks = 7}, {.notes = {"step 4 is lost"}}).verdict.ok());
   const Answer bad = answer_to_scrub({.blocks = 7}, {.notes = {"a root"}, .bad_copies = 1});
   EXPECT_EQ(bad.verdict.code(), Code::kComparison);
-  EXPECT_NE(bad.verdict.message().find("1 copies"), std::string::npos);
+  EXPECT_NE(bad.verdict.message().find("1 copy of"), std::string::npos);
 }
 
 TEST_F(Checkpoint, BadInputGetsItsExitCodeAndAWayOut) {

@@ -228,7 +228,7 @@ TEST_F(OnADrive, FileThatIsFarTooLongForAProfileIsNotRead) {
   fs::resize_file(path, uint64_t{1} << 40);
   const auto profile = load_or_begin_profile(path);
   ASSERT_FALSE(profile.ok());
-  EXPECT_NE(profile.status().message().find("1099511627776 B are no machine profile"), std::string::npos)
+  EXPECT_NE(profile.status().message().find("not a machine profile: 1099511627776 B"), std::string::npos)
       << profile.status().message();
 }
 

@@ -76,21 +76,21 @@ TEST_F(ProfiledMachine, KnowsADriveByItsDeviceWhereTheProbedFolderIsGone) {
 
 TEST_F(ProfiledMachine, IsRefusedWhereTheDriveIsAnotherOne) {
   knows(here_.path(), "nvme77n1", 2);
-  expect_refusal("measured nvme77n1 at " + here_.path() + ", which is " +
-                 (device_.device.empty() ? "no device" : device_.device) + " now");
+  expect_refusal("has nvme77n1 at " + here_.path() + ", where " +
+                 (device_.device.empty() ? "no device" : device_.device) + " is now");
 }
 
 TEST_F(ProfiledMachine, IsRefusedWhereADriveIsNotKnown) {
   const std::string device = device_.device.empty() ? "no device" : device_.device;
-  expect_refusal("does not know the drive of " + here_.path() + " (" + device + ")");
+  expect_refusal("lacks the drive of " + here_.path() + " (" + device + ")");
   knows("/gone", "nvme77n1", 2);
-  expect_refusal("does not know the drive of " + here_.path() + " (" + device + ")");
+  expect_refusal("lacks the drive of " + here_.path() + " (" + device + ")");
 }
 
 TEST_F(ProfiledMachine, IsRefusedWithoutTheRateOfUpdates) {
   knows(here_.path(), device_.device, 2);
   profile_.host_gbps = 0;
-  expect_refusal("has no host_gbps, the rate of updates");
+  expect_refusal("lacks host_gbps, the rate of updates");
 }
 
 TEST_F(ProfiledMachine, IsRefusedWhereThereIsNoProfile) {

@@ -58,7 +58,7 @@ struct Driver {
 constexpr int kCapabilityMajor = 75, kCapabilityMinor = 76;  // CUdevice_attribute
 constexpr int kOldestDriver = 12040;
 constexpr const char* kHostDevice =
-    "the host device runs the same engine, so that everything but GPU speed can be tried";
+    "without one, the CPU runs the same engine: everything but the speed of a GPU can be tried";
 
 Finding device_finding(const Driver& driver, int index) {
   int device = 0, major = 0, minor = 0;

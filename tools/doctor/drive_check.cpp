@@ -17,7 +17,7 @@ Finding place_finding(const std::string& path, const aio::DriveInfo& drive) {
            drive.device.empty() ? "no device" : drive.device, drive.beneath.empty() ? "" : " (" + drive.beneath + ")",
            ", ", bytes_text(drive.free_bytes), " of ", bytes_text(drive.total_bytes), " free");
   if (drive.free_bytes >= kLittleSpace) return {path, Level::good, found, "", ""};
-  return {path, Level::note, found, "training state takes 24 bytes for each parameter that rests on drives",
+  return {path, Level::note, found, "each parameter kept on drives takes 24 bytes there",
           "free some space, or use a folder on a larger drive"};
 }
 
@@ -39,7 +39,7 @@ bool is_virtual(const aio::DriveInfo& drive) {
 Finding hardware_finding(const std::string& path, const aio::DriveInfo& drive) {
   const std::string subject = path + ", drive";
   const std::string found = text(drive.model.empty() ? drive.device : drive.model,
-                                 drive.pcie_link.empty() ? ", no PCIe link seen" : ", link " + drive.pcie_link,
+                                 drive.pcie_link.empty() ? ", no PCIe link found" : ", link " + drive.pcie_link,
                                  ", scheduler ", drive.scheduler.empty() ? "unknown" : drive.scheduler,
                                  ", requests up to ", bytes_text(drive.request_bytes_max));
   if (drive.rotational && !is_virtual(drive)) {
@@ -48,7 +48,7 @@ Finding hardware_finding(const std::string& path, const aio::DriveInfo& drive) {
   }
   if (drive.temperature_celsius && *drive.temperature_celsius > kHotCelsius) {
     return {subject, Level::note, text(found, ", ", *drive.temperature_celsius, " degrees Celsius"),
-            "drives slow down when they are hot", "cool it"};
+            "drives slow down when they are hot", "improve its cooling"};
   }
   return {subject, Level::good, found, "", ""};
 }

@@ -56,7 +56,7 @@ Finding libaio_finding(const SystemFiles& files) {
   if (made == 0) syscall(__NR_io_destroy, context);
   const uint64_t most = files.read_number("/proc/sys/fs/aio-max-nr").value_or(0);
   const uint64_t used = files.read_number("/proc/sys/fs/aio-nr").value_or(0);
-  const std::string places = text(used, " of ", most, " request places of the system in use");
+  const std::string places = text(used, " of ", most, " of the system's request slots in use");
   if (error == 0) return {"libaio", Level::good, places, "can stand in for io_uring", ""};
   return {"libaio", Level::note, text("not available: ", errno_name(error), ", ", places),
           "without io_uring the engine falls back to a thread pool",
@@ -67,7 +67,7 @@ Finding seccomp_finding(const SystemFiles& files) {
   const std::string mode = files.value_of("/proc/self/status", "Seccomp:").value_or("unknown");
   if (mode == "2") {
     return {"seccomp", Level::note, "a filter is active",
-            "some system calls may be refused; the lines around tell which", ""};
+            "it may refuse some system calls; the other checks show which", ""};
   }
   return {"seccomp", Level::good, mode == "0" ? "no filter" : "mode " + mode, "", ""};
 }

@@ -26,12 +26,12 @@ Finding torch_finding() {
   const Result<std::string> version = run_program({python, "-c", kAskForTorch});
   const std::string where = text(" in ", python);
   if (!version.ok()) {
-    return {"torch", Level::note, text("none", where), "drives, plans and updates need none; models will",
+    return {"torch", Level::note, text("none", where), "drives, plans and updates need none; penstock train does",
             "tools/setup"};
   }
   const std::string found = trimmed(*version) + where;
   if (at_least_2_7(*version)) return {"torch", Level::good, found, "", ""};
-  return {"torch", Level::note, found, "2.7 or newer is needed for models", "pip install 'torch>=2.7'"};
+  return {"torch", Level::note, found, "penstock train needs 2.7 or newer", "pip install 'torch>=2.7'"};
 }
 
 }  // namespace

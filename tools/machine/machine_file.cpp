@@ -32,7 +32,7 @@ Result<MixCurve> parse_curve(const json& curve, const std::string& where) {
     }
   }
   if (points.empty() || points.size() != curve.size()) {
-    return Status(Code::kUsage, text("machine profile: ", where, ": expected [[read_share, gbps], ...]"), kRemedy);
+    return Status(Code::kUsage, text("machine profile: ", where, ": [[read_share, gbps], ...] expected"), kRemedy);
   }
   return MixCurve(std::move(points));
 }
@@ -47,7 +47,7 @@ Result<MemoryCurve> parse_memory_curve(const json& curve) {
     points.push_back({point[0].get<uint64_t>(), share});
   }
   if (points.size() != curve.size() || curve.is_object() || curve.size() > kPointsMost) {
-    return Status(Code::kUsage, "machine profile: drives[].rate_by_memory: expected [[bytes, share], ...]", kRemedy);
+    return Status(Code::kUsage, "machine profile: drives[].rate_by_memory: [[bytes, share], ...] expected", kRemedy);
   }
   return MemoryCurve(std::move(points));
 }
@@ -70,7 +70,7 @@ class Fields {
     if (status_.ok()) {
       status_ =
           Status(Code::kUsage,
-                 text("machine profile: ", where_, key, ": ", number, " is not from ", least, " to ", most), kRemedy);
+                 text("machine profile: ", where_, key, ": ", number, ": ", least, " to ", most, " expected"), kRemedy);
     }
     return otherwise;
   }
@@ -137,7 +137,8 @@ Result<MachineProfile> parse_machine_profile(const std::string& json_text) {
   const json& drives = member(parsed, "drives");
   if (!drives.is_array()) return profile;
   if (drives.size() > kDrivesMost) {
-    return Status(Code::kUsage, text("machine profile: ", drives.size(), " drives: more than ", kDrivesMost), kRemedy);
+    return Status(Code::kUsage, text("machine profile: ", drives.size(), " drives: at most ", kDrivesMost, " expected"),
+                  kRemedy);
   }
   for (const json& entry : drives) {
     PENSTOCK_TRY_ASSIGN(drive, parse_drive(entry));

@@ -1,4 +1,4 @@
-// The file of a machine's measured rates: `penstock nvme probe` writes it, whoever makes plans reads it.
+// The file of a machine's measured rates, written by `penstock nvme probe` and read by everything that makes plans.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The machines that can be planned for by name.
+// The machines that `penstock plan` knows by name.
 #pragma once
 
 #include <vector>

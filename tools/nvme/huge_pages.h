@@ -1,4 +1,4 @@
-// HugePageReserve sees to it that enough explicit 2 MiB pages are free, and gives back afterwards what it reserved.
+// HugePageReserve makes sure that enough explicit 2 MiB pages are free, and releases afterwards what it reserved.
 #pragma once
 
 #include <cstdint>

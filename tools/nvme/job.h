@@ -1,5 +1,5 @@
-// A Job is one way of using drives, held for a while: which way, how large, how many at once. run_job() is the one loop
-// that measures: every verb of `penstock nvme` is made of it.
+// A Job is one access pattern, held for some time: direction, block size, depth. run_job() is the one measuring loop
+// that every verb of `penstock nvme` uses.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// LatencyHistogram counts how long requests took, in buckets that are each 1/16 of a power of two wide: percentiles
-// come out within 6 % at any scale, and adding one costs a few instructions.
+// LatencyHistogram counts request latencies in buckets that are each 1/16 of a power of two wide: percentiles are
+// within 6 % at any scale, and adding one takes a few instructions.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// In a build with PENSTOCK_STEPS=OFF: the rate of passes over memory in place, which the update nearly reaches.
+// For a build with PENSTOCK_STEPS=OFF: the rate of passes over memory in place, which updates nearly reach.
 #include <algorithm>
 #include <chrono>
 #include <span>

@@ -1,5 +1,5 @@
-// Probe finds out, within a time budget, what a drive does: latency, the best block and depth, the rate by share of
-// reads, the cost of a flush.
+// Probe measures a drive within a time budget: latency, the best block size and depth, bandwidth by share of reads, the
+// cost of a flush.
 #pragma once
 
 #include <optional>

@@ -18,7 +18,7 @@ namespace {
 
 constexpr off_t kFileBytesMost = off_t{16} << 20;
 constexpr const char* kSchema = "\"penstock.machine/";
-constexpr const char* kElsewhere = "--profile FILE for a place elsewhere";
+constexpr const char* kElsewhere = "--profile FILE for another path";
 
 MachineProfile this_machine() {
   const SystemFiles files;
@@ -48,7 +48,7 @@ Result<std::string> default_profile_path() {
   if (config != nullptr && *config == '/') return std::string(config) + "/penstock/profile.json";
   const char* const home = std::getenv("HOME");
   if (home != nullptr && *home == '/') return std::string(home) + "/.config/penstock/profile.json";
-  return Status(Code::kUsage, "find profile: neither XDG_CONFIG_HOME nor HOME: names a folder", "--profile FILE");
+  return Status(Code::kUsage, "find profile: neither XDG_CONFIG_HOME nor HOME is an absolute path", "--profile FILE");
 }
 
 Result<MachineProfile> load_or_begin_profile(const std::string& path) {
@@ -57,15 +57,17 @@ Result<MachineProfile> load_or_begin_profile(const std::string& path) {
     if (errno == ENOENT) return this_machine();
     return errno_status("read profile: " + path, errno, kElsewhere);
   }
-  if (!S_ISREG(found.st_mode)) return Status(Code::kUsage, "read profile: " + path + ": is not a file", kElsewhere);
+  if (!S_ISREG(found.st_mode)) return Status(Code::kUsage, "read profile: " + path + ": a file expected", kElsewhere);
   if (found.st_size > kFileBytesMost) {
-    return Status(Code::kUsage, text("read profile: ", path, ": ", found.st_size, " B are no machine profile"),
+    return Status(Code::kUsage,
+                  text("read profile: ", path, ": not a machine profile: ", found.st_size, " B, at most ",
+                       kFileBytesMost, " B expected"),
                   kElsewhere);
   }
   const auto content = SystemFiles().read(path);
   if (!content) return Status(Code::kEnvironment, "read profile: " + path + ": cannot be read", kElsewhere);
   if (content->find(kSchema) == std::string::npos) {
-    return Status(Code::kUsage, "read profile: " + path + ": exists and is not a machine profile", kElsewhere);
+    return Status(Code::kUsage, "read profile: " + path + ": not a machine profile", kElsewhere);
   }
   Result<MachineProfile> profile = parse_machine_profile(*content);
   if (!profile.ok()) return profile.status().within(path);

@@ -1,4 +1,4 @@
-// The machine profile on disk: where `penstock nvme` leaves what it measured and the planner finds it.
+// The machine profile on disk: `penstock nvme` saves its measurements there, and the planner reads them.
 #pragma once
 
 #include <string>

@@ -79,10 +79,10 @@ Result<aio::MadeEngine> Rig::engine_for(const Job& job) {
 Result<JobResult> Rig::run_on_files(const Job& job, std::span<const File* const> files, const Tick& tick) {
   for (const File* file : files) {
     if (file->size_bytes() >= job.block_bytes) continue;
-    return Status(
-        Code::kUsage,
-        text("run job: ", name_of(job), ": ", bytes_text(file->size_bytes()), " of scratch file hold no such block"),
-        "--size 4GiB, or a smaller --block");
+    return Status(Code::kUsage,
+                  text("run job: ", name_of(job), ": the block is larger than the scratch file, ",
+                       bytes_text(file->size_bytes())),
+                  "--size 4GiB, or a smaller --block");
   }
   PENSTOCK_TRY_ASSIGN(made, engine_for(job));
   made.engine->register_memory(arena_->bytes());

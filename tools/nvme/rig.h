@@ -1,5 +1,5 @@
-// Rig is what a measurement stands on: the scratch files of some folders, written once, and memory in 2 MiB pages
-// filled with incompressible data. It runs jobs, each on an engine of its own set up for the job's block and depth.
+// Rig holds what a measurement needs: a written scratch file in each folder, and memory in 2 MiB pages filled with
+// incompressible data. It runs each job on an engine set up for the job's block size and depth.
 #pragma once
 
 #include <memory>

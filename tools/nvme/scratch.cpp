@@ -20,9 +20,9 @@ constexpr uint64_t kSmallestUnasked = 64 * kMiB;
 constexpr uint64_t kSpare = 16 * kMiB;
 
 const char* kind_of(mode_t mode) {
-  if (S_ISBLK(mode)) return "is a block device, which measuring would overwrite";
-  if (S_ISREG(mode)) return "is a file";
-  return "is not a folder";
+  if (S_ISBLK(mode)) return "a folder expected, not a block device, which would be overwritten";
+  if (S_ISREG(mode)) return "a folder expected, not a file";
+  return "a folder expected";
 }
 
 }  // namespace
@@ -41,15 +41,15 @@ Status refuse_twins(const std::string& what, const std::vector<std::string>& fol
 Result<aio::DriveInfo> examine_folder(const std::string& path) {
   const std::string what = "measure folder: " + path;
   struct stat found = {};
-  if (stat(path.c_str(), &found) != 0) return errno_status(what, errno, "the path of a folder on the drive to measure");
+  if (stat(path.c_str(), &found) != 0) return errno_status(what, errno, "an existing folder on the drive to measure");
   if (!S_ISDIR(found.st_mode)) {
     return Status(Code::kUsage, what + ": " + kind_of(found.st_mode),
-                  S_ISBLK(found.st_mode) ? "a folder on a file system that is mounted from it" : "the folder it is in");
+                  S_ISBLK(found.st_mode) ? "a folder on a file system mounted from it" : "its folder");
   }
   PENSTOCK_TRY_ASSIGN(drive, aio::describe_drive(path));
   if (drive.in_memory()) {
-    return Status(Code::kEnvironment, text(what, ": is ", drive.file_system, ", which lies in memory"),
-                  "a folder on a drive; `df -T` tells which file systems are");
+    return Status(Code::kEnvironment, text(what, ": on ", drive.file_system, ", which is memory, not a drive"),
+                  "a folder on a drive; `df -T` lists the file systems");
   }
   if (access(path.c_str(), W_OK | X_OK) != 0) {
     return errno_status(what, errno,
@@ -95,18 +95,18 @@ Status ScratchFolder::make_file(uint64_t size_bytes, uint64_t wanted_bytes) {
   if (size_bytes == 0) {
     size_bytes = std::max(kSmallestUnasked, std::min(wanted_bytes, usable / 2));
   } else if (size_bytes < kUnitBytes) {
-    return Status(
-        Code::kUsage,
-        text("make scratch file: ", path_, ": of ", bytes_text(size_bytes), ", at least ", bytes_text(kUnitBytes)),
-        "--size 4GiB, or leave it out");
+    return Status(Code::kUsage,
+                  text("create scratch file: ", path_, ": ", bytes_text(size_bytes), ", at least ",
+                       bytes_text(kUnitBytes), " expected"),
+                  "--size 4GiB, or leave --size out");
   }
   size_bytes = round_down(size_bytes, kUnitBytes);
   if (size_bytes > usable) {
     return Status(Code::kDoesNotFit,
-                  text("make scratch file: ", path_, ": needs ", bytes_text(size_bytes), " and ", bytes_text(kSpare),
+                  text("create scratch file: ", path_, ": needs ", bytes_text(size_bytes), " and ", bytes_text(kSpare),
                        " to spare, ", bytes_text(drive.free_bytes), " are free"),
                   usable >= kSmallestUnasked ? "--size " + bytes_flag_text(round_down(usable / 2, kMiB))
-                                             : "free some space, or a folder on another drive");
+                                             : "free some space, or use a folder on another drive");
   }
   const std::string name = text(path_, "/", kPrefix, getpid());
   removed_ = std::make_unique<RemovedAtExit>(name);

@@ -1,5 +1,5 @@
-// ScratchFolder is a folder that this process measures, alone: it holds the folder's lock, removes what a killed run
-// has left there, and makes scratch files that vanish with it.
+// ScratchFolder is a folder that only this process measures: it holds the folder's lock, removes what a killed run left
+// there, and makes scratch files that it removes at its end.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Steady finds what a drive sustains: it writes past the drive's fast cache until the rate stays where it fell to, then
-// measures how reads and writes mix there.
+// Steady measures a drive's sustained rates: it writes until the drive's fast cache is full and the rate no longer
+// falls, then measures mixtures of reads and writes.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// How fast the processor updates: the one rate of a machine's profile that no drive tells.
+// How fast the processor updates: the one rate of a machine's profile that does not come from a drive.
 #pragma once
 
 #include "tiering/state_layout.h"

@@ -24,10 +24,10 @@ Result<std::string> store_folder_of(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
     return error ? errno_status(path, error.value(), "a folder that you may read, or run it as its owner")
-                 : errno_status(path, ENOENT, "give the folders of a store");
+                 : errno_status(path, ENOENT, "the folders of a store");
   }
   if (!std::filesystem::is_directory(path, error)) {
-    return errno_status(path, ENOTDIR, "give the folder that holds the store's files");
+    return errno_status(path, ENOTDIR, "the folder that holds the store's files");
   }
   const std::string inside = path + "/store";
   const bool is_run = !std::filesystem::exists(path + "/" + aio::store_file_name(0), error) &&
@@ -40,7 +40,7 @@ Result<std::string> store_folder_of(const std::string& path) {
 Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector<std::string>& paths) {
   std::vector<std::string> folders;
   for (const std::string& path : split_at_commas(paths)) {
-    if (path.empty()) return Status(Code::kUsage, "PATH: '': a folder expected", "give the folders of a store");
+    if (path.empty()) return Status(Code::kUsage, "PATH: '': a folder expected", "the folders of a store");
     PENSTOCK_TRY_ASSIGN(folder, store_folder_of(path));
     folders.push_back(folder);
   }

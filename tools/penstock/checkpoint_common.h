@@ -1,4 +1,4 @@
-// What the verbs of `penstock checkpoint` share: finding the stores at the paths given, and opening them to look.
+// Shared by the verbs of `penstock checkpoint`: finds the stores at the given paths and opens them without writing.
 #pragma once
 
 #include <memory>

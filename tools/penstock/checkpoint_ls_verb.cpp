@@ -52,16 +52,17 @@ Result<Answer> list(const std::vector<std::string>& paths) {
 
 Verb checkpoint_ls_verb() {
   auto paths = std::make_shared<std::vector<std::string>>();
-  return {"checkpoint ls",
-          "Say what a store holds",
-          "The store is the checkpoint: its newest durable step is listed, without changing anything. A store that a\n"
-          "run has open is refused until the run ends.",
-          {{"penstock checkpoint ls /mnt/nvme0/run,/mnt/nvme1/run", "A store on two drives"}},
-          [paths](Options& options) -> Action {
-            options.paths("PATH", *paths, 1,
-                          "The folders of the store, one on each drive, in any order; commas may join them");
-            return [paths](Session&) { return list(*paths); };
-          }};
+  return {
+      "checkpoint ls",
+      "Show what a store holds",
+      "The store is the checkpoint. Lists its newest durable step and changes nothing. A store that a run has open\n"
+      "is refused until the run ends.",
+      {{"penstock checkpoint ls /mnt/nvme0/run,/mnt/nvme1/run", "A store on two drives"}},
+      [paths](Options& options) -> Action {
+        options.paths("PATH", *paths, 1,
+                      "The folders of the store, one on each drive, in any order; commas may join them");
+        return [paths](Session&) { return list(*paths); };
+      }};
 }
 
 }  // namespace penstock::tools

@@ -10,21 +10,21 @@ Status verdict_of(const aio::ScrubReport& report, uint32_t bad_copies) {
   const uint64_t unread = report.unread(), corrupt = report.bad.size() - unread;
   if (corrupt > 0) {
     return Status(Code::kComparison,
-                  text("scrub: ", corrupt, " of ", report.blocks, " blocks are not what was written",
+                  text("scrub: ", corrupt, " of ", report.blocks, " blocks do not match their checksums",
                        unread > 0 ? text(", and ", unread, " could not be read") : ""),
-                  "put back a copy of the store's files, or make a new store with --force; the drive may be failing");
+                  "restore a copy of the store's files, or start a new store with --force; the drive may be failing");
   }
   if (unread > 0) {
     return Status(Code::kEnvironment,
                   text("scrub: ", unread, " of ", report.blocks,
                        " blocks could not be read, the first: ", report.bad.front().unread.message()),
-                  "look into the kernel's log (dmesg) and at the drive, then scrub again");
+                  "check the kernel's log (dmesg) and the drive, then scrub again");
   }
   if (bad_copies > 0) {
     return Status(Code::kComparison,
-                  text("scrub: every block is good, but ", bad_copies,
-                       " copies of headers, descriptions, pages or roots are not"),
-                  "the next run that opens the store restores them; the drive may be failing");
+                  text("scrub: every block is good, but ", bad_copies, bad_copies == 1 ? " copy" : " copies",
+                       " of headers, descriptions, table pages or roots ", bad_copies == 1 ? "is" : "are", " damaged"),
+                  "the next run on this store repairs them; the drive may be failing");
   }
   return Status();
 }
@@ -63,7 +63,7 @@ Answer answer_to_scrub(const aio::ScrubReport& report, const aio::OpenReport& op
     if (!corrupt) answer.json["bad"].back()["error"] = block.unread.message();
     table.add({block.file, text(block.offset_bytes), block.tensor, corrupt ? "corrupt" : "unread"});
   }
-  answer.text = report.bad.empty() ? text(report.blocks, " blocks, all as they were written\n") : table.str();
+  answer.text = report.bad.empty() ? text(report.blocks, " blocks, all match their checksums\n") : table.str();
   for (const std::string& note : opened.notes) answer.text += note + "\n";
   answer.verdict = verdict_of(report, opened.bad_copies);
   return answer;
@@ -71,17 +71,17 @@ Answer answer_to_scrub(const aio::ScrubReport& report, const aio::OpenReport& op
 
 Verb checkpoint_scrub_verb() {
   auto paths = std::make_shared<std::vector<std::string>>();
-  return {"checkpoint scrub",
-          "Verify every block of a store",
-          "Reads everything that the newest step consists of and compares each block of 65536 elements with its\n"
-          "checksum. Names file, offset and tensor of each that differs (corrupt) or that the drive refuses to read\n"
-          "(unread). Changes nothing.",
-          {{"penstock checkpoint scrub /mnt/nvme0/run", "Verify a store on one drive"}},
-          [paths](Options& options) -> Action {
-            options.paths("PATH", *paths, 1,
-                          "The folders of the store, one on each drive, in any order; commas may join them");
-            return [paths](Session& session) { return scrub(session, *paths); };
-          }};
+  return {
+      "checkpoint scrub",
+      "Verify every block of a store",
+      "Reads the whole newest step and compares each block of 65536 elements with its checksum. Lists file, offset\n"
+      "and tensor of each block that differs (corrupt) or that the drive cannot read (unread). Changes nothing.",
+      {{"penstock checkpoint scrub /mnt/nvme0/run", "Verify a store on one drive"}},
+      [paths](Options& options) -> Action {
+        options.paths("PATH", *paths, 1,
+                      "The folders of the store, one on each drive, in any order; commas may join them");
+        return [paths](Session& session) { return scrub(session, *paths); };
+      }};
 }
 
 }  // namespace penstock::tools

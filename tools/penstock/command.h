@@ -1,4 +1,4 @@
-// The command: parses, runs one verb, prints its answer or its refusal, and knows the exit code.
+// The command: parses its line, runs one verb, prints the answer or the error, and returns the exit code.
 #pragma once
 
 #include <string>

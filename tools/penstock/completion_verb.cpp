@@ -9,7 +9,7 @@ namespace penstock::tools {
 Verb completion_verb() {
   auto shell = std::make_shared<std::string>("bash");
   return {"completion",
-          "Print the script that completes this command in a shell",
+          "Print the completion script for a shell",
           "",
           {{"source <(penstock completion --shell bash)", "Complete in this shell"}},
           [shell](Options& options) -> Action {

@@ -1,4 +1,5 @@
-// In a build with PENSTOCK_STEPS=OFF: verbs that are known by name, take any line, and say how to get them.
+// For a build with PENSTOCK_STEPS=OFF: stand-ins for the missing verbs, which accept any arguments and say how to get
+// them.
 #include "tools/penstock/command.h"
 
 namespace penstock::tools {
@@ -9,7 +10,7 @@ Verb left_out(const std::string& name) {
       name, "Left out of this build", "Compiled only with PENSTOCK_STEPS=ON.", {}, [name](Options& options) -> Action {
         options.anything();
         return [name](Session&) -> Result<Answer> {
-          return Status(Code::kEnvironment, name + ": this penstock: was built without what runs steps",
+          return Status(Code::kEnvironment, name + ": not in this build of penstock, which cannot run steps",
                         "cmake -S . -B build -DPENSTOCK_STEPS=ON && cmake --build build");
         };
       }};

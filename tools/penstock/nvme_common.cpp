@@ -32,13 +32,13 @@ std::vector<std::string> remarks(const Rig& rig) {
     if (!folder.file().note().empty()) lines.push_back(folder.path() + ": " + folder.file().note());
     for (size_t j = 0; j < i; ++j) {
       if (rig.folder(j).drive().id == folder.drive().id) {
-        lines.push_back(text(rig.folder(j).path(), " and ", folder.path(), " lie on one drive (", folder.drive().device,
-                             ") and share its bandwidth"));
+        lines.push_back(text(rig.folder(j).path(), " and ", folder.path(), " are on the same drive (",
+                             folder.drive().device, ") and share its bandwidth"));
       }
     }
   }
   if (rig.memory().pages() == aio::PageKind::small) {
-    lines.push_back("buffers lie in 4 KiB pages, which may halve the rates; penstock doctor tells how to change it");
+    lines.push_back("buffers are in 4 KiB pages, which may halve the rates; penstock doctor says how to change that");
   }
   return lines;
 }
@@ -54,13 +54,13 @@ std::string microseconds(double value) { return fixed(value, value < 100 ? 1 : 0
 Status check_job_size(uint64_t block_bytes, uint64_t depth) {
   if (block_bytes == 0 || block_bytes > kBlockMost || block_bytes % kAlignmentBytes != 0) {
     return Status(Code::kUsage,
-                  text("block size: ", bytes_flag_text(block_bytes), ": is no multiple of 4KiB up to 1GiB"),
+                  text("block size: ", bytes_flag_text(block_bytes), ": a multiple of 4KiB up to 1GiB expected"),
                   "--block 1MiB");
   }
   if (depth == 0 || depth > kDepthMost || block_bytes * depth > kUnderWayMost) {
     return Status(Code::kUsage,
-                  text("depth: ", depth, ": with blocks of ", bytes_flag_text(block_bytes), " goes from 1 to ",
-                       std::min(kDepthMost, kUnderWayMost / block_bytes)),
+                  text("depth: ", depth, ": 1 to ", std::min(kDepthMost, kUnderWayMost / block_bytes),
+                       " expected with blocks of ", bytes_flag_text(block_bytes)),
                   "--depth 16");
   }
   return {};
@@ -68,7 +68,7 @@ Status check_job_size(uint64_t block_bytes, uint64_t depth) {
 
 Status check_duration(double seconds) {
   if (seconds > 0) return {};
-  return Status(Code::kUsage, "duration: 0 s: measures nothing", "leave --duration out, or --duration 10s");
+  return Status(Code::kUsage, "duration: 0 s: more than 0 expected", "leave --duration out, or --duration 10s");
 }
 
 void engine_option(Options& options, std::string& into) {
@@ -86,7 +86,7 @@ Status write_new_file(const std::string& path, const std::string& content, bool 
   close(file);
   if (written == static_cast<ssize_t>(content.size())) return {};
   if (!is_device) unlink(path.c_str());
-  return errno_status("write file: " + path, written < 0 ? error : ENOSPC, "a path with space");
+  return errno_status("write file: " + path, written < 0 ? error : ENOSPC, "a path on a file system with free space");
 }
 
 }  // namespace penstock::tools

@@ -1,4 +1,4 @@
-// What the verbs of `penstock nvme` share: progress, paths, and how results are shown.
+// Shared by the verbs of `penstock nvme`: progress, paths and formatting.
 #pragma once
 
 #include <string>

@@ -69,7 +69,7 @@ Status verdict_of(const std::vector<Comparison>& comparisons, double goal) {
     if (comparison.ratio_median() >= goal) continue;
     return Status(Code::kComparison,
                   text("compare with fio: ", name_of(comparison.job), ": median ratio ",
-                       fixed(comparison.ratio_median(), 3), ", ", fixed(goal, 2), " asked for"),
+                       fixed(comparison.ratio_median(), 3), ", at least ", fixed(goal, 2), " expected"),
                   "run it again on an idle machine, with --pairs 9");
   }
   return {};
@@ -114,7 +114,7 @@ Result<Answer> compare(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(engine, aio::parse_engine_choice(flags.engine));
   const uint64_t deepest = flags.depth > 0 ? flags.depth : std::ranges::max(kDepths);
   PENSTOCK_TRY(check_job_size(flags.block_bytes, deepest));
-  if (flags.pairs == 0) return Status(Code::kUsage, "compare with fio: --pairs: 0", "--pairs 5");
+  if (flags.pairs == 0) return Status(Code::kUsage, "--pairs: 0: at least 1 expected", "--pairs 5");
 
   // Both take their buffers from it: ours for the whole run, fio's while it runs.
   const uint64_t buffers = flags.block_bytes * deepest * flags.paths.size();
@@ -151,7 +151,7 @@ Result<Answer> compare(Session& session, const Flags& flags) {
                      " pages; ", flags.pairs, " pairs of ", seconds_text(flags.seconds), " in turns\n");
   if (pages == FioPages::small) {
     answer.text +=
-        text("no explicit huge pages could be had for fio, so this flatters ours; as root: sysctl -w vm.nr_hugepages=",
+        text("fio had no explicit huge pages, which flatters our engine; as root: sysctl -w vm.nr_hugepages=",
              ceil_div(2 * buffers + 64 * kMiB, 2 * kMiB), "\n");
   }
   answer.text += table_of(comparisons);
@@ -165,21 +165,21 @@ Verb nvme_compare_verb() {
   auto flags = std::make_shared<Flags>();
   return {
       "nvme compare",
-      "Run our engine and fio's best job in turns on the same file",
-      "Reads, writes and half of both, each as pairs of runs, ours and fio's, interleaved so that a drive that drifts\n"
-      "drifts for both. fio gets io_uring, fixed buffers, registered files and 2 MiB pages, and of depths and of "
-      "waking\n"
-      "for each request or for a quarter of those under way what suits it best. Our CPU time is that of all our\n"
-      "threads, fio's is what it reports of its job. Ends with 6 if a median ratio is below the goal.",
+      "Compare our I/O engine with fio's best job on the same file",
+      "Reads, writes and half of each, in pairs of runs, ours and fio's in turns, so that a drifting drive drifts for\n"
+      "both. fio gets io_uring, fixed buffers, registered files and 2 MiB pages, the depth that suits it best, and "
+      "the\n"
+      "better of waking for each completion or for a quarter of those under way. CPU time is that of all our threads,\n"
+      "and what fio reports for its job. Exit code 6: a median ratio is below the goal.",
       {{"penstock nvme compare /mnt/nvme0", "Compare on one drive"}},
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1, "Folders, one on each drive");
         options.bytes("--size", flags->size_bytes, "Size of each scratch file; 0: up to 4GiB, as space allows");
         options.bytes("--block", flags->block_bytes, "Block size");
-        options.count("--depth", flags->depth, "Requests under way on each drive; 0: what suits fio best");
+        options.count("--depth", flags->depth, "Requests under way on each drive; 0: the depth that suits fio best");
         options.count("--pairs", flags->pairs, "Pairs of runs for each job");
         options.seconds("--duration", flags->seconds, "Time of each run");
-        options.share("--goal", flags->goal, "Least median ratio of our rate to fio's");
+        options.share("--goal", flags->goal, "Smallest median ratio of our rate to fio's that passes");
         engine_option(options, flags->engine);
         return [flags](Session& session) { return compare(session, *flags); };
       }};

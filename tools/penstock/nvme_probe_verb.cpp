@@ -97,7 +97,8 @@ std::string drive_text(const DriveProbe& probe, const DriveRates& rates) {
     grid.add({bytes_text(point.block_bytes), text(point.depth), fixed(point.read_gbps, 2), fixed(point.write_gbps, 2),
               best ? "best" : ""});
   }
-  return out + rate.str() + "\nof that rate, with blocks that lie in so much memory: " + memory + "\n\n" + grid.str();
+  return out + rate.str() + "\nshare of that rate if the buffers take this much memory: " + memory + "\n\n" +
+         grid.str();
 }
 
 Result<Answer> probe(Session& session, const Flags& flags) {
@@ -155,21 +156,20 @@ Verb nvme_probe_verb() {
   auto flags = std::make_shared<Flags>();
   return {
       "nvme probe",
-      "Find out in half a minute what drives do, and write the profile",
+      "Measure drives in half a minute, and write the machine's profile",
       "Writes a scratch file in each folder and measures reads, writes and mixtures of both, by block size and depth,\n"
-      "and how fast the processors update. All that goes into the machine's profile. `penstock plan` reads it; one at\n"
-      "another place (--profile FILE) is read by `penstock plan --machine FILE`. `penstock update --machine FILE` "
-      "takes\n"
-      "one instead of measuring.\n"
-      "Bursts are what it sees; sustained rates stay \"unknown\" until `penstock nvme bench --steady` has measured\n"
-      "them.",
+      "and how fast the processors update. The results go into the machine's profile, which `penstock plan` reads;\n"
+      "with --profile FILE they go there, for `penstock plan --machine FILE` and `penstock update --machine FILE`.\n"
+      "It measures burst rates; sustained rates stay \"unknown\" until `penstock nvme bench --steady` measures them.",
       {{"penstock nvme probe /mnt/nvme0 /mnt/nvme1", "Probe two drives"},
-       {"penstock nvme probe /mnt/nvme0 --profile node7.json", "For `penstock plan --machine node7.json`, anywhere"}},
+       {"penstock nvme probe /mnt/nvme0 --profile node7.json",
+        "For `penstock plan --machine node7.json` on any machine"}},
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1, "Folders, one on each drive");
-        options.file("--profile", flags->profile, "Where the profile is, instead of ~/.config/penstock/profile.json");
+        options.file("--profile", flags->profile,
+                     "Profile to write or update; default: ~/.config/penstock/profile.json");
         options.bytes("--size", flags->size_bytes, "Size of each scratch file; 0: up to 2GiB, as space allows");
-        options.seconds("--duration", flags->seconds, "Time to measure, besides 5 s to write the scratch files");
+        options.seconds("--duration", flags->seconds, "Time to measure, plus 5 s to write the scratch files");
         engine_option(options, flags->engine);
         return [flags](Session& session) { return probe(session, *flags); };
       }};

@@ -172,11 +172,13 @@ Result<Answer> tune(Session& session, const Flags& flags) {
                  {"curve", json_of(curve)},
                  {"engines", engine_json},
                  {"remarks", remarks(*rig)}};
-  answer.text =
-      text("A training step with everything on NVMe reads 14 bytes and writes 12 for each parameter: that mixture.\n\n",
-           curve_text(curve), "\n", engine_table.str(), "\nbest: blocks of ", bytes_text(best.block_bytes), ", ",
-           best.depth, " under way on each drive, ", fixed(best.gbps, 2), " GB/s: ", fixed(ns_per_parameter, 2),
-           " ns a parameter and step, ", fixed(ns_per_parameter * 7, 1), " s a step for 7B parameters\n");
+  answer.text = text(
+      "Measured with the mixture of a training step that keeps everything on NVMe: 14 bytes read and 12 written for "
+      "each "
+      "parameter.\n\n",
+      curve_text(curve), "\n", engine_table.str(), "\nbest: blocks of ", bytes_text(best.block_bytes), ", ", best.depth,
+      " under way on each drive, ", fixed(best.gbps, 2), " GB/s: ", fixed(ns_per_parameter, 2),
+      " ns a parameter and step, ", fixed(ns_per_parameter * 7, 1), " s a step for 7B parameters\n");
   for (const std::string& line : remarks(*rig)) answer.text += line + "\n";
   return answer;
 }
@@ -187,14 +189,15 @@ Verb nvme_tune_verb() {
   auto flags = std::make_shared<Flags>();
   return {
       "nvme tune",
-      "Find the block size, depth and engine that suit the drives",
-      "Measures the mixture of a training step over block sizes and depths in random order, then the engines at the\n"
-      "best of them. Takes under a minute. Of shapes that are equally fast, the one with fewest bytes under way wins.",
+      "Find the best block size, depth and engine for the drives",
+      "Measures a training step's mixture of reads and writes over block sizes and depths in random order, then the\n"
+      "engines at the best of them. Takes under a minute. Among equally fast shapes it picks the one with the fewest\n"
+      "bytes under way.",
       {{"penstock nvme tune /mnt/nvme0", "Tune for one drive"}},
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1, "Folders, one on each drive, measured together");
         options.bytes("--size", flags->size_bytes, "Size of each scratch file; 0: up to 4GiB, as space allows");
-        options.seconds("--duration", flags->seconds, "Time to measure, besides 5 s to write the scratch files");
+        options.seconds("--duration", flags->seconds, "Time to measure, plus 5 s to write the scratch files");
         return [flags](Session& session) { return tune(session, *flags); };
       }};
 }

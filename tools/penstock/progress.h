@@ -1,5 +1,5 @@
-// Progress tells a waiting person, on stderr, how far a verb has come: a bar on a terminal, anywhere else one plain
-// line at most every 5 s. Notes are lines of their own.
+// Progress shows on stderr how far a verb has come: a bar on a terminal, otherwise one plain line at most every 5 s.
+// Notes are lines of their own.
 #pragma once
 
 #include <chrono>

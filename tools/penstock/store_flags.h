@@ -1,4 +1,4 @@
-// What verbs that run steps on a store share: its folders, the host budget, the rates of its drives.
+// Shared by the verbs that run steps on a store: its folders, the host budget, the rates of its drives.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What the command accepts, as plain data read back from its parser: the source of man pages and shell completion, so
-// that neither can say anything else than --help.
+// What the command accepts, read back from its parser as plain data. Man pages and shell completion are made from it,
+// so they always agree with --help.
 #pragma once
 
 #include <string>

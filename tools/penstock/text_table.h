@@ -1,4 +1,4 @@
-// TextTable lines up what a person reads: columns as wide as their widest cell, numbers to the right.
+// TextTable aligns columns for people: each as wide as its widest cell, numbers flush right.
 #pragma once
 
 #include <string>

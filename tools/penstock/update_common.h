@@ -1,4 +1,4 @@
-// What `penstock update` and `penstock verify` share: their flags, and the run they make of them.
+// Shared by `penstock update` and `penstock verify`: their flags, and the run that follows from them.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What a verb of the command is. Its definition is the one source of its flags, its --help, its man page and its shell
-// completion; what it answers is printed for people or, with --json, as one object.
+// A verb of the command. Its definition is the one source of its flags, --help, man page and shell completion. Its
+// answer is printed as text or, with --json, as one object.
 #pragma once
 
 #include <functional>

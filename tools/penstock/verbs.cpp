@@ -1,4 +1,4 @@
-// The verbs of the command. A new one is a file that defines its function, and one line here.
+// The verbs of the command. A new verb is a file that defines its function, and one line here.
 #include "tools/penstock/command.h"
 
 #define PENSTOCK_VERBS(VERB) \

@@ -15,19 +15,20 @@ Status refuse_what_does_not_fit(uint64_t parameters) {
   const aio::AvailableMemory available = aio::AvailableMemory::now();
   const uint64_t needed_bytes = PlainRun::bytes_needed(parameters);
   if (needed_bytes <= available.bytes) return Status();
-  return Status(
-      Code::kDoesNotFit,
-      text("verify: the plain loop over ", parameters, " parameters needs ", bytes_text(needed_bytes),
-           " of memory beside the budget, ", bytes_text(available.bytes), " are available by ", available.limited_by),
-      "compare a smaller model; `penstock checkpoint scrub` compares a large one with its checksums");
+  return Status(Code::kDoesNotFit,
+                text("verify: the plain loop over ", parameters, " parameters needs ", bytes_text(needed_bytes),
+                     " of memory beside the budget, ", bytes_text(available.bytes), " are available (",
+                     available.limited_by, ")"),
+                "verify a smaller model; `penstock checkpoint scrub` checks a large one against its checksums");
 }
 
 Result<Answer> verify(Session& session, const UpdateFlags& flags) {
   PENSTOCK_TRY(refuse_what_does_not_fit(flags.parameters));
   PENSTOCK_TRY_ASSIGN(run, open_update_run(session, flags));
   if (run->engine().steps_done() > flags.steps) {
-    return Status(Code::kUsage, text("--steps: the store is at step ", run->engine().steps_done(), " already"),
-                  text("--steps ", run->engine().steps_done(), " or more, or --force to begin again"));
+    return Status(Code::kUsage,
+                  text("--steps: ", flags.steps, ": the store is already at step ", run->engine().steps_done()),
+                  text("--steps ", run->engine().steps_done(), " or more, or --force to start again"));
   }
   PENSTOCK_TRY(run_steps(session, *run, flags.steps));
   PlainRun plain(*run);
@@ -80,28 +81,28 @@ struct VerifyFlags {
 
 Verb verify_verb() {
   auto flags = std::make_shared<VerifyFlags>();
-  return {
-      "verify",
-      "Compare tiered steps with plain ones, bit for bit",
-      "With CONFIG, --model or --data: the first steps of that training run, on a new store beside the run's own,\n"
-      "against the same steps of a plain loop in memory: no tiers, no plan, no drives, and the scalar optimizer. "
-      "Every\n"
-      "bit of weights, masters and moments is compared. The flags are those of `penstock train`.\n"
-      "Without them: the steps of `penstock update` (or on with what is there), against a plain loop that takes 14\n"
-      "bytes of memory a parameter. Exit code 6 if a word differs.",
-      {{"penstock verify --params 250M --store /mnt/nvme0/demo --budget host=256MiB --steps 6",
-        "Six steps, resumed if some are done already"},
-       {"penstock verify ds_config.json --store /mnt/nvme0/qwen --steps 3", "The run that this file describes"}},
-      [flags](Options& options) -> Action {
-        options.path("CONFIG", flags->config, "A training run's config");
-        options.text("--model", flags->model, "PATH", "A model to train, as `penstock train` takes it");
-        options.file("--data", flags->data, "What to train it on");
-        update_options(options, flags->update);
-        return [flags](Session& session) -> Result<Answer> {
-          if (flags->of_training()) return start_trainer(session, "verify");
-          return verify(session, flags->update);
-        };
-      }};
+  return {"verify",
+          "Compare tiered steps with plain steps in memory, bit for bit",
+          "With CONFIG, --model or --data: the first steps of that training run, on a new store beside the run's own,\n"
+          "against the same steps of a plain loop in memory: no tiers, no plan, no drives, and the scalar optimizer. "
+          "Every\n"
+          "bit of weights, masters and moments is compared. The flags are those of `penstock train`.\n"
+          "Without them: the steps of `penstock update`, or those of an existing store continued, against a plain loop "
+          "that\n"
+          "takes 14 bytes of memory for each parameter. Exit code 6: a word differs.",
+          {{"penstock verify --params 250M --store /mnt/nvme0/demo --budget host=256MiB --steps 6",
+            "Six steps; those of an existing store count"},
+           {"penstock verify ds_config.json --store /mnt/nvme0/qwen --steps 3", "The run that this file describes"}},
+          [flags](Options& options) -> Action {
+            options.path("CONFIG", flags->config, "A training run's config");
+            options.text("--model", flags->model, "PATH", "A model to train, as `penstock train` takes it");
+            options.file("--data", flags->data, "What to train it on");
+            update_options(options, flags->update);
+            return [flags](Session& session) -> Result<Answer> {
+              if (flags->of_training()) return start_trainer(session, "verify");
+              return verify(session, flags->update);
+            };
+          }};
 }
 
 }  // namespace penstock::tools

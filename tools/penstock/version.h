@@ -1,4 +1,4 @@
-// What the command is and which version of it this is.
+// The command's tagline and version.
 #pragma once
 
 namespace penstock::tools {

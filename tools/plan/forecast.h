@@ -1,5 +1,5 @@
-// Forecast: what a training step of a model would be on a machine, before anything is trained: whether it fits, what it
-// moves, how long it takes and what bounds it.
+// Forecast: what a training step of a model would be like on a machine: whether it fits, the bytes it moves, how long
+// it takes and what limits it.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// A forecast for people and for programs.
+// A forecast as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>

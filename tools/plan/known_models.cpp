@@ -89,8 +89,8 @@ Result<ModelShape> load_model(const std::string& name_or_path) {
   const auto size = std::filesystem::file_size(path, error);
   if (error || size > kFileBytesMost) {
     return Status(Code::kUsage,
-                  text("model: ", name_or_path, error ? ": neither a file nor a known model" : ": is no config.json"),
-                  "a config.json of Hugging Face, or one of" + names);
+                  text("model: ", name_or_path, error ? ": neither a file nor a known model" : ": not a config.json"),
+                  "a Hugging Face config.json, or one of" + names);
   }
   std::ostringstream content;
   content << std::ifstream(path).rdbuf();

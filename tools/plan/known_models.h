@@ -1,4 +1,4 @@
-// Models by name: those that people speak of, and any that a config.json describes.
+// Models by name: well-known ones, and any that a config.json describes.
 #pragma once
 
 #include <string>

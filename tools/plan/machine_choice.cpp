@@ -35,17 +35,20 @@ Result<MachineProfile> choose_machine(const std::string& name_or_path) {
   std::error_code unknown;  // whoever reads it will say why
   const bool exists = std::filesystem::exists(path, unknown) || unknown;
   const std::string remedy =
-      text("`penstock nvme probe PATH` measures this machine, or --machine with one of ", shipped_machine_names());
+      text("measure this machine with `penstock nvme probe PATH`, or give --machine one of ", shipped_machine_names());
   if (!exists) {
     const bool named = !name_or_path.empty();
-    return Status(Code::kUsage,
-                  text("machine: ", path, named ? ": neither a file nor a shipped machine" : ": no profile"), remedy);
+    return Status(
+        Code::kUsage,
+        text("machine: ", path, named ? ": neither a file nor a shipped machine" : ": this machine has no profile yet"),
+        remedy);
   }
   Result<MachineProfile> found = load_or_begin_profile(path);
   if (!found.ok()) return Status(found.status().code(), found.status().message(), remedy);
   MachineProfile machine = std::move(*found);
   count_drives_once(machine);
-  if (machine.drives.empty()) return Status(Code::kUsage, text("machine: ", path, ": no drive is known"), remedy);
+  if (machine.drives.empty())
+    return Status(Code::kUsage, text("machine: ", path, ": the profile has no drives"), remedy);
   return machine;
 }
 

@@ -1,5 +1,5 @@
-// The machine that is planned for: a shipped one by name, a profile in a file, or this one as `penstock nvme probe`
-// left it.
+// The machine to plan for: a shipped one by name, a profile in a file, or this one's profile from `penstock nvme
+// probe`.
 #pragma once
 
 #include <string>

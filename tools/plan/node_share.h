@@ -1,4 +1,4 @@
-// One rank's share of a node: its drives, memory and CPU, divided evenly; its device alone.
+// One rank's share of a node: drives, memory and CPU divided evenly, and one device.
 #pragma once
 
 #include "tiering/plan/planner.h"

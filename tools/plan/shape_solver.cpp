@@ -74,31 +74,32 @@ uint64_t layers_for_width(const ShapeWish& wish) {
 }
 
 Status refuse_nonsense(const ShapeWish& wish) {
-  if (wish.empty()) return Status(Code::kUsage, "model shape: nothing is known of it", "--params 7e9 --layers 32");
+  if (wish.empty()) return Status(Code::kUsage, "model shape: no size given", "--params 7e9 --layers 32");
   for (uint64_t size : {wish.layers, wish.hidden, wish.heads, wish.kv_heads, wish.ffn, wish.vocab}) {
     if (size > kSizeMost)
-      return Status(Code::kUsage, text("model shape: a size of ", size, " is too large"), text("at most ", kSizeMost));
+      return Status(Code::kUsage, text("model shape: size ", size, ": at most ", kSizeMost, " expected"),
+                    "smaller sizes");
   }
   for (uint64_t size : {wish.hidden, wish.heads, wish.kv_heads}) {
     if (size > kWidthMost)
-      return Status(Code::kUsage, text("model shape: a width of ", size, " is too large"),
-                    text("at most ", kWidthMost));
+      return Status(Code::kUsage, text("model shape: width ", size, ": at most ", kWidthMost, " expected"),
+                    "smaller --hidden, --heads and --kv-heads");
   }
   if (wish.layers > ModelShape::kLayersMost || wish.parameters > ModelShape::kParametersMost) {
-    return Status(
-        Code::kUsage, text("model shape: ", wish.parameters, " parameters, ", wish.layers, " layers: too many"),
-        text("at most ", ModelShape::kParametersMost, " parameters and ", ModelShape::kLayersMost, " layers"));
+    return Status(Code::kUsage,
+                  text("model shape: ", wish.parameters, " parameters, ", wish.layers, " layers: at most ",
+                       ModelShape::kParametersMost, " and ", ModelShape::kLayersMost, " expected"),
+                  "smaller --params and --layers");
   }
   if (wish.parameters == 0 && (wish.layers == 0 || wish.hidden == 0)) {
-    return Status(Code::kUsage, "model shape: the number of parameters is unknown",
-                  "--params, or both --layers and --hidden");
+    return Status(Code::kUsage, "model shape: too few sizes given", "--params, or both --layers and --hidden");
   }
   const bool ragged = wish.heads != 0 && wish.hidden % wish.heads != 0;
   if (ragged || (wish.heads != 0 && wish.kv_heads != 0 && wish.heads % wish.kv_heads != 0)) {
     return Status(Code::kUsage,
                   text("model shape: ", wish.hidden, " wide, ", wish.heads, " heads, ", wish.kv_heads,
-                       " for keys and values: does not divide"),
-                  "heads divide the width, key-value heads the heads");
+                       " for keys and values: do not divide evenly"),
+                  "--hidden a multiple of --heads, and --heads of --kv-heads");
   }
   return Status();
 }
@@ -121,7 +122,7 @@ Result<ModelShape> solve_shape(const ShapeWish& wish) {
   if (std::abs(off) <= kOff) return shape;
   return Status(Code::kUsage,
                 text("model shape: ", layers, " layers ", hidden, " wide with an ffn of ", shape.ffn, " and ",
-                     shape.vocab, " words have ", shape.parameters(), " parameters, not ", wish.parameters),
+                     shape.vocab, " words has ", shape.parameters(), " parameters, not ", wish.parameters),
                 "leave out --ffn or --hidden, or give another --vocab");
 }
 

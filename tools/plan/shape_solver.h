@@ -1,4 +1,4 @@
-// From what a user says of a model (`7e9 parameters, 32 layers`) to its whole shape.
+// Completes the shape of a model from what the user gives (`7e9 parameters, 32 layers`).
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// From a model's shape and a step's tokens to the planner's workload: one rank's units and what each computes.
+// Turns a model's shape and a step's tokens into the planner's workload: one rank's units and the compute time of each.
 #pragma once
 
 #include "tiering/unit.h"

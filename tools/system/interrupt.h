@@ -1,6 +1,5 @@
-// The wish of a person, or of the system, that the command stop: SIGINT, SIGTERM or SIGHUP. Verbs ask between pieces of
-// work and end with the refusal. A second signal ends the process at once; so do fatal ones. In each case the files
-// named to remove_at_exit() are removed first.
+// Requests to stop: SIGINT, SIGTERM or SIGHUP. Verbs check between pieces of work and return the error. A second signal
+// ends the process at once, and so does a fatal one. In every case the files named by RemovedAtExit are removed first.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What of this machine the process may use: its memory and processors, as far as cgroups and affinity allow.
+// The memory and processors that this process may use, within cgroups and affinity.
 #pragma once
 
 #include <cstdint>

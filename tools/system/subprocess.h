@@ -1,4 +1,4 @@
-// Runs another program and returns what it printed.
+// Runs another program and returns its output.
 #pragma once
 
 #include <string>

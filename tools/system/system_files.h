@@ -1,4 +1,4 @@
-// SystemFiles reads what the kernel tells in small files under /proc and /sys; tests give it another root.
+// SystemFiles reads the kernel's small files under /proc and /sys; tests give it another root.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Words in one string, and apart again.
+// Joins and splits strings.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The rates that a run is predicted from, measured in a few seconds on the drives and processor it will use.
+// The rates for predicting a run, measured in a few seconds on the drives and processors it will use.
 #pragma once
 
 #include <string>

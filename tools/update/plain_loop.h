@@ -1,5 +1,5 @@
-// The training step that the engine is held against: everything in memory, one element after another, and no code of
-// the engine. AdamW on an fp32 master whose bf16 weight is its upper half, bf16 gradients, clipping, overflow skipping.
+// The reference for the engine: the same training step in memory, one element after another, sharing no code with the
+// engine. AdamW on an fp32 master whose upper half is the bf16 weight, bf16 gradients, clipping, overflow skipping.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// PlainRun runs the steps of an UpdateRun without the engine: everything in memory, by the plain loop. What verify
-// holds the engine against.
+// PlainRun runs the steps of an UpdateRun without the engine, in memory, with the plain loop. `penstock verify`
+// compares the engine with it.
 #pragma once
 
 #include <optional>

@@ -46,19 +46,19 @@ Result<DriveRates> drive_of(const MachineProfile& profile, const std::string& fo
   }
   if (same_device != nullptr) return *same_device;
   if (renamed != nullptr) {
-    return Status(Code::kUsage, text("measured ", or_none(renamed->device), " at ", renamed->path, ", which is ",
-                                     or_none(here.device), " now"));
+    return Status(Code::kUsage, text("has ", or_none(renamed->device), " at ", renamed->path, ", where ",
+                                     or_none(here.device), " is now"));
   }
-  return Status(Code::kUsage, text("does not know the drive of ", folder, " (", or_none(here.device), ")"));
+  return Status(Code::kUsage, text("lacks the drive of ", folder, " (", or_none(here.device), ")"));
 }
 
 }  // namespace
 
 Result<MachineProfile> machine_of_profile(const std::string& profile_path, const std::vector<std::string>& folders) {
-  const std::string or_measure = "leave --machine out: then the drives are measured for some seconds";
+  const std::string or_measure = "leave --machine out, and the drives are measured for some seconds";
   if (access(profile_path.c_str(), F_OK) != 0) {
     return errno_status("read profile: " + profile_path, errno,
-                        "`penstock nvme probe` says where it left one; or " + or_measure);
+                        "measure one with `penstock nvme probe`, which prints its path; or " + or_measure);
   }
   const Result<MachineProfile> profile = load_or_begin_profile(profile_path);
   if (!profile.ok()) return Status(profile.status().code(), profile.status().message(), or_measure);
@@ -72,7 +72,7 @@ Result<MachineProfile> machine_of_profile(const std::string& profile_path, const
   MachineProfile machine;
   machine.name = profile->name;
   machine.host_gbps = profile->host_gbps;
-  if (machine.host_gbps == 0) return refused("has no host_gbps, the rate of updates");
+  if (machine.host_gbps == 0) return refused("lacks host_gbps, the rate of updates");
   for (const std::string& folder : folders) {
     const Result<DriveRates> drive = drive_of(*profile, folder);
     if (!drive.ok()) return refused(drive.status().message());

@@ -1,4 +1,4 @@
-// The rates that a run is predicted from, as `penstock nvme probe` has measured them before.
+// The rates for predicting a run, from a profile of `penstock nvme probe`.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// SyntheticModel stands for a model until there is a trainer: units of equal size, each a norm, a matrix and a bias
-// where it is large enough, initial values and gradients that are functions of a seed alone, cheap to make and the same
+// SyntheticModel stands for a model in updates without a trainer. Its units have equal size, each a matrix and, if
+// large enough, a norm and a bias. Initial values and gradients depend on the seed alone: cheap to compute and the same
 // in every process.
 #pragma once
 

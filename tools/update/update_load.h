@@ -1,5 +1,4 @@
-// Tiles that lie in memory alone and are updated over and over: what updates take of processors and memory, no drive
-// beside them.
+// Tiles in memory that are updated over and over without a drive: what updates alone take of processors and memory.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// UpdateRun is the main job as far as it exists without a trainer: optimizer steps over a synthetic model whose state
-// rests on drives.
+// UpdateRun runs optimizer steps over a synthetic model with its state on drives: training's I/O and updates without
+// compute.
 #pragma once
 
 #include <functional>
