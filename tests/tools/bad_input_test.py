@@ -471,6 +471,8 @@ class BadInputOfStores(Refusals):
         there = {"store": "store", "left": ["store"]}
         self.refused(USAGE, "another model's store", "update", "--params", "2M", "--store", file.parent, "--budget", MUCH,
                      left=["store"])
+        ran = run("update", "--params", "2M", "--store", file.parent, "--budget", MUCH)
+        self.assertIn("penstock: --params: 2000000: the store has 1000000 parameters\ntry: --params 1000000,", ran.stderr)
         for flag, value in (("--seed", 7), ("--strike-share", 0.5)):
             self.update(USAGE, f"a store of another {flag}", flag, value, "--budget", MUCH, **there)
         for what, at in (("both headers damaged", (0, 65536)), ("every root damaged", (4096, 69632))):

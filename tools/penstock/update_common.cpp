@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "aio/make_engine.h"
+#include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/store_flags.h"
@@ -54,6 +55,18 @@ Status with_whole_need(const Status& refused, const UpdateRun& run) {
                 text("--budget host=", enough_mib, "MiB"));
 }
 
+// The engine names the first unit that differs. What the user gave is the number of parameters.
+Status with_stored_size(const Status& refused, const UpdateSettings& settings) {
+  if (refused.code() != Code::kUsage) return refused;
+  const auto stores = InspectedStores::open(settings.folders);
+  if (!stores.ok()) return refused;
+  uint64_t stored = 0;
+  for (const auto& rank : (*stores)->ranks()) stored += rank->shape().parameter_elements();
+  if (stored == settings.parameters) return refused;
+  return Status(Code::kUsage, text("--params: ", settings.parameters, ": the store has ", stored, " parameters"),
+                text("--params ", stored, ", another --store, or --force to replace this one"));
+}
+
 Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags) {
   UpdateSettings settings;
   settings.parameters = flags.parameters;
@@ -102,7 +115,7 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
     if (!created.ok()) return with_whole_need(created, *run);
   }
   const Status opened = run->open(ticking(session, "a root record is damaged: verifying every block"));
-  if (!opened.ok()) return with_whole_need(opened, *run);
+  if (!opened.ok()) return with_stored_size(with_whole_need(opened, *run), settings);
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (run->engine().steps_done() > 0) {
     session.progress.note(text("resuming after step ", run->engine().steps_done()));
