@@ -242,12 +242,12 @@ std::vector<Case> cases() {
 }
 
 int run(int argc, char** argv) {
-  Flags flags("adam", "How near is one pass of the optimizer to what the memory allows?");
+  Flags flags("adam", "How close does one pass of the optimizer come to the speed of memory?");
   Options options;
   uint64_t threads = 1, millions = 128;
-  flags.options().count("--threads", threads, "Workers of the update");
-  flags.options().count("--elements-millions", millions, "2 GiB of planes are 144 and more");
-  flags.options().text("--only", options.only, "NAME", "Cases whose name holds this");
+  flags.options().count("--threads", threads, "Update threads");
+  flags.options().count("--elements-millions", millions, "Millions of elements; 144 or more make 2 GiB of planes");
+  flags.options().text("--only", options.only, "NAME", "Only cases whose name contains this");
   flags.parse(argc, argv);
   options.threads = static_cast<uint32_t>(threads);
   options.json = flags.json();

@@ -135,10 +135,10 @@ class Maker {
 int main(int argc, char** argv) {
   using namespace penstock;
   using namespace penstock::bench;
-  Flags flags("create_store", "Is a store made at the rate at which the drive writes one plain file?");
+  Flags flags("create_store", "Is a store created as fast as the drive writes one plain file?");
   std::string folder = ".";
   uint64_t parameters = 1'300'000'000;
-  flags.folder(folder, "Where the store is made; needs 24 B for each parameter");
+  flags.folder(folder, "Where to create the store; takes 24 B for each parameter");
   flags.options().count("--params", parameters, "Parameters of the model");
   flags.parse(argc, argv);
   if (flags.quick()) parameters = 4'000'000;
@@ -146,9 +146,9 @@ int main(int argc, char** argv) {
   Maker maker(folder, parameters);
   char name[64];
   std::snprintf(name, sizeof(name), "%.3g parameters", static_cast<double>(parameters));
-  Figure rate{"create_store", name, "GB/s", "a plain file, new too", 0.9, {}, {}};
+  Figure rate{"create_store", name, "GB/s", "a new plain file", 0.9, {}, {}};
   Figure in_place{"create_store", name, "GB/s", "the drive, written in place", 0.9, {}, {}};
-  Figure newness{"create_store", "a plain file, new", "GB/s", "the drive, written in place", 0, {}, {}};
+  Figure newness{"create_store", "a new plain file", "GB/s", "the drive, written in place", 0, {}, {}};
   auto rig =
       must(tools::Rig::make({.paths = {folder}, .wanted_bytes = 2 * kGiB, .memory_bytes = 16 * kMiB}, tools::no_tick));
   auto drive_gbps = [&] {
@@ -169,6 +169,6 @@ int main(int argc, char** argv) {
   print(rate, flags.json());
   print(in_place, flags.json());
   print(newness, flags.json());
-  Figure memory{"create_store", "memory", "MB allowed", "MB used at most", 1, {300}, {peak_rss_mb()}};
+  Figure memory{"create_store", "memory", "MB allowed", "MB used at peak", 1, {300}, {peak_rss_mb()}};
   print(memory, flags.json());
 }

@@ -198,7 +198,7 @@ int run(bool quick, bool json) {
   options.cuda.arena_bytes = options.host.arena_bytes = arena_bytes;
   gpu::OpenedDevice opened = must(gpu::open_device(options));
   std::fprintf(stderr, "%s\n", opened.explanation.c_str());
-  if (is_host) std::fprintf(stderr, "SKIPPED: copies and kernels of a GPU; these are the host device's\n");
+  if (is_host) std::fprintf(stderr, "SKIPPED: no GPU; the figures below are those of the host device\n");
   DeviceBench bench(*opened.device, sizes, json);
   bench.copies();
   bench.kernels();
@@ -209,7 +209,7 @@ int run(bool quick, bool json) {
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  penstock::bench::Flags flags("device", "Does a Device copy and compute as fast as the plainest loop could?");
+  penstock::bench::Flags flags("device", "Does a Device copy and compute as fast as the simplest loop?");
   flags.parse(argc, argv);
   return penstock::bench::run(flags.quick(), flags.json());
 }

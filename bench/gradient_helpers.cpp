@@ -87,7 +87,7 @@ void checksum_from_cache(bool json) {
 int run(int argc, char** argv) {
   Flags flags("gradient_helpers", "Do the gradient helpers and checksums run at the speed of memory?");
   uint64_t threads = 1;
-  flags.options().count("--threads", threads, "Workers of the helpers");
+  flags.options().count("--threads", threads, "Helper threads");
   flags.parse(argc, argv);
 
   checksum_from_cache(flags.json());

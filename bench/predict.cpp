@@ -121,10 +121,10 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
 int run(int argc, char** argv) {
   std::vector<std::string> folders = {std::filesystem::current_path().string()}, throttled;
   uint64_t count = 20;
-  bench::Flags flags("predict", "Does a step take as long as the simulator said it would?");
-  flags.folders("FOLDER", folders, "Where the state rests: one on each drive");
-  flags.folders("--throttled", throttled, "The same for every fifth configuration: slower drives");
-  flags.options().count("--configurations", count, "How many are tried");
+  bench::Flags flags("predict", "Does a step take as long as the simulator predicted?");
+  flags.folders("FOLDER", folders, "Folders for the state, one on each drive");
+  flags.folders("--throttled", throttled, "The same on slower drives, for every fifth configuration");
+  flags.options().count("--configurations", count, "Number of configurations");
   flags.parse(argc, argv);
   const bool quick = flags.quick(), json = flags.json();
   if (quick) count = 2;

@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
   using namespace penstock::bench;
   Flags flags("stripe", "Do drives of unequal speed together reach the sum of their rates?");
   std::vector<std::string> folders = {".", "/run/penstock-test-drives/third"};
-  flags.folders("FOLDER", folders, "One on each drive, such as the disk and a drive of tools/test-drives");
+  flags.folders("FOLDER", folders, "Folders, one on each drive, such as the disk and a drive of tools/test-drives");
   flags.parse(argc, argv);
   for (const std::string& folder : folders) {
     if (std::filesystem::is_directory(folder)) continue;

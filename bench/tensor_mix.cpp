@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   using namespace penstock::bench;
   Flags flags("tensor_mix", "Do thousands of tensors of all sizes move at the rate of one large file?");
   std::string folder = ".";
-  flags.folder(folder, "Where the scratch file goes");
+  flags.folder(folder, "Folder for the scratch file");
   flags.parse(argc, argv);
   const bool quick = flags.quick();
   const uint64_t width = quick ? 512 : 2048, layers = quick ? 4 : 24;

@@ -98,10 +98,10 @@ class PlacedStore {
 int main(int argc, char** argv) {
   using namespace penstock;
   using namespace penstock::bench;
-  Flags flags("unit_weights", "How fast is a unit's weight read where its tiles' weights lie together?");
+  Flags flags("unit_weights", "How fast are a unit's weights read if they lie together?");
   std::string folder = ".";
   uint64_t parameters = 400'000'000;
-  flags.folder(folder, "Where two stores are made; needs 48 B for each parameter");
+  flags.folder(folder, "Where to create two stores; takes 48 B for each parameter");
   flags.options().count("--params", parameters, "Parameters of the model");
   uint64_t block_bytes = 1024 * kKiB;
   flags.options().bytes("--block", block_bytes, "Largest request to the drive");

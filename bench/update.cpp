@@ -225,9 +225,9 @@ class Case {
         flags_, name, median(ns_), "ns/param", median(floors_), median(ratios_), 1 / 1.05,
         text("read ", median(reads_), " of ", median(planned_reads_), " B, written ", median(writes_), " of ",
              median(planned_writes_), " B, peak ", bytes_text(peak_bytes), " of ",
-             bytes_text(plan.needed_bytes(Tier::host)), " planned; the drives give ", median(store_gbps_), " GB/s, ",
+             bytes_text(plan.needed_bytes(Tier::host)), " planned; the drives reach ", median(store_gbps_), " GB/s, ",
              median(scratch_gbps_), " on a scratch file, ", median(pipeline_gbps_),
-             " to a plain loop that reads, updates and writes: ", fixed(median(pipeline_ratios_), 3), " of its speed"));
+             " in a plain loop that reads, updates and writes: ", fixed(median(pipeline_ratios_), 3), " of its speed"));
   }
 
   const Flags& flags_;
@@ -267,16 +267,16 @@ int run(int argc, char** argv) {
   Flags flags;
   flags.folders = {std::filesystem::current_path().string()};
   uint64_t rounds = 5, steps = 3;
-  bench::Flags line("update", "Does an optimizer step whose state rests on NVMe run at the byte floor?");
-  line.folders("FOLDER", flags.folders, "Where the state rests: one on each drive");
-  line.options().count_list("--params", flags.parameters, "Parameters of the model, one case for each");
+  bench::Flags line("update", "Does an optimizer step with its state on NVMe run at the byte floor?");
+  line.folders("FOLDER", flags.folders, "Folders for the state, one on each drive");
+  line.options().count_list("--params", flags.parameters, "Parameters of the model; one case for each value");
   line.options().count("--rounds", rounds, "Measurements of each case");
   line.options().count("--steps", steps, "Steps of one measurement");
   line.numbers("--clip", flags.strike_shares, {{"off", -1}, {"never", 0}, {"tenth", 0.1}, {"always", 1}},
                "How often the norm strikes: off, never, tenth, always");
-  line.options().share_list("--retained", flags.retained, "Shares of the gradient that clipping keeps in host memory");
+  line.options().share_list("--retained", flags.retained, "Shares of the retained gradients that are in host memory");
   line.options().durability("--durability", flags.durability);
-  line.options().bytes("--budget", flags.budget_bytes, "Host memory; 0 for what the states' tiles need");
+  line.options().bytes("--budget", flags.budget_bytes, "Host memory; 0: as much as the tiles need");
   line.parse(argc, argv);
   flags.rounds = static_cast<int>(rounds);
   flags.steps = static_cast<int>(steps);

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# For tools/setup: a folder with all that the build needs besides the compiler, CUDA and torch. It holds Debian packages
-# unpacked, and cmake and ninja from pip, so that it can be carried to a host without network. There, PATH=DIR/bin:$PATH is
-# all that is needed: CMakeLists.txt finds the libraries in .bundle or PENSTOCK_BUNDLE.
+# For tools/setup: makes a folder with all that the build needs except the compiler, CUDA and torch, to be carried to a
+# host without network: unpacked Debian packages, and cmake and ninja from pip. There, set PATH=DIR/bin:$PATH:
+# CMakeLists.txt finds the libraries in .bundle or PENSTOCK_BUNDLE.
 
 bundle_limit_mib=40
 # What the libraries need at run time, and the test library.

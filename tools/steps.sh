@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# For the scripts beside it: steps that say what they do, how long it took, and, when they fail, why.
+# For the scripts in this folder: runs steps, and prints what each does, how long it took and, if it fails, why.
 
-# A failed step's output is shown; any step's output is kept here.
+# Every step's output is kept here; that of a failed step is also shown.
 logs=${logs:-$(mktemp -d)}
 steps_passed=0
 steps_failed=()

@@ -18,8 +18,8 @@ namespace {
 
 Flags::Flags(const std::string& bench, const std::string& question)
     : app_(std::make_unique<CLI::App>(question, bench)), options_(*app_) {
-  options_.flag("--quick", quick_, "A small size, in seconds: whether it runs, not how fast");
-  options_.flag("--json", json_, "Print one JSON object a line");
+  options_.flag("--quick", quick_, "A small size that takes seconds and shows that it runs, not how fast");
+  options_.flag("--json", json_, "Print one JSON object per line");
 }
 
 Flags::~Flags() = default;

@@ -76,7 +76,7 @@ Answer answer_of(const Findings& findings) {
 Verb doctor_verb() {
   auto paths = std::make_shared<std::vector<std::string>>();
   return {"doctor",
-          "Check this machine for training, and say how to fix what is missing",
+          "Check this machine, and say how to fix what is missing or slow",
           "Checks io_uring and libaio, memory limits, huge pages, drives, the CUDA driver, the processor and the\n"
           "software that some verbs use. Changes nothing. Exit code 4: a drive cannot hold training state.",
           {{"penstock doctor /mnt/nvme0 /mnt/nvme1", "Check the machine and two drives"}},

@@ -104,7 +104,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
 Verb update_verb() {
   auto flags = std::make_shared<UpdateFlags>();
   return {"update",
-          "Optimizer steps over a synthetic model whose state rests on drives",
+          "Run optimizer steps over a synthetic model with its state on drives",
           "Moves, updates and commits every byte of weights, masters and moments as training does, with made-up\n"
           "gradients instead of a model. Prints one line as each step ends. Started again after an interrupt or a\n"
           "crash, it continues from its last committed step.",

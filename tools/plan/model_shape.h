@@ -27,7 +27,7 @@ struct ModelShape {
   bool embedding_norm = false;
   bool qkv_bias = false, out_bias = false, ffn_bias = false, norm_bias = false, head_bias = false;
   bool qk_norm = false;
-  std::string note;  // what the sizes leave out, for the user; "" for nothing
+  std::string note = {};  // what the sizes leave out, for the user; "" for nothing
 
   // Refuses sizes whose products cannot be counted, and models that are too large to be planned: the largest of today
   // have a tenth of kParametersMost.
