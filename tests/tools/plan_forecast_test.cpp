@@ -254,7 +254,7 @@ TEST(Forecast, AdvisesOnlyWhatSuffices) {
   request.budgets.host_bytes = kGiB;
   refused(request);
   request.budgets.host_bytes = 0;
-  request.budgets.nvme_bytes = 24 * kGiB;
+  request.budgets.nvme_bytes = 20 * kGiB;
   refused(request);
   request.budgets = {6 * kGiB, 20 * kGiB, 0};
   request.choices.activations = ActivationChoice::keep;
