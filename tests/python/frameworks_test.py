@@ -32,12 +32,12 @@ class Trainers(Case):
         torch.manual_seed(SEED)
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
             vocab_size=64, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
-            resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))  # fmt: skip
+            resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
         optimizer = make(model.parameters(), lr=1e-2)
         settings = transformers.TrainingArguments(
             self.folder / "run", use_cpu=True, gradient_accumulation_steps=4, per_device_train_batch_size=4,
             report_to=[], num_train_epochs=2, max_steps=steps, logging_steps=1, disable_tqdm=True,
-            **{"save_strategy": "no", **arguments})  # fmt: skip
+            **{"save_strategy": "no", **arguments})
         data = [dict(input_ids=x, labels=x) for x in DATA]
         trainer = transformers.Trainer(model, settings, train_dataset=data, optimizers=(optimizer, None))
         trainer.remove_callback(transformers.PrinterCallback)

@@ -14,13 +14,13 @@ import penstock
 folder = sys.argv[1]
 torch.manual_seed(0)
 model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=64, n_embd=128, n_layer=2, n_head=2, bos_token_id=0,
-                                   eos_token_id=0))  # fmt: skip
+                                   eos_token_id=0))
 text = torch.tensor(list(b"It was the best of times, it was the worst of times, " * 200))
 data = [dict(input_ids=x, labels=x) for x in text[: len(text) // 64 * 64].view(-1, 64)]
 
 optimizer = penstock.AdamW(model.parameters(), lr=1e-3, store=folder + "/store", budget="host=64MiB")
 arguments = TrainingArguments(folder + "/run", max_steps=30, per_device_train_batch_size=8, save_steps=10,
-                              save_total_limit=1, logging_steps=10, report_to=[], use_cpu=True)  # fmt: skip
+                              save_total_limit=1, logging_steps=10, report_to=[], use_cpu=True)
 trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
 
 os.makedirs(folder + "/run", exist_ok=True)

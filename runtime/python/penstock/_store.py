@@ -48,7 +48,7 @@ class Store:
     """`tensors`: the parameters, whose values a new store begins with. `groups`: the number of each one's group."""
 
     def __init__(self, folders, host_bytes, optimizer, tensors, groups, existing=lib.OPEN_OR_CREATE, threads=0,
-                 clip_norm=0.0, durability="step"):  # fmt: skip
+                 clip_norm=0.0, durability="step"):
         self.pid = os.getpid()
         self._engine = c.c_void_p()
         self._tensors = list(tensors)

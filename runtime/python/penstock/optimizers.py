@@ -66,7 +66,7 @@ class _Tiered(torch.optim.Optimizer):
     def __init__(
         self, params, defaults, *, store, budget, begin="step", weights="version", state_dict="reference",
         existing="refuse", threads=0, clip_norm=0.0, durability="step",
-    ):  # fmt: skip
+    ):
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _STATES)
         folders = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else [os.fspath(one) for one in store]
         self._penstock = engine = _Engine(
@@ -267,7 +267,7 @@ class _Tiered(torch.optim.Optimizer):
         store = Store(
             engine.folders, engine.host_bytes, engine.kind, engine.parameters, [g for _, g in numbered], existing,
             engine.threads, engine.clip_norm, engine.durability,
-        )  # fmt: skip
+        )
         if refuses and (steps := store.steps()) > 0:
             store.close()
             engine.refuse(
@@ -345,7 +345,7 @@ def _adam(group):
     return dict(
         lr=float(group["lr"]), beta1=beta1, beta2=beta2, eps=float(group["eps"]),
         weight_decay=float(group["weight_decay"]),
-    )  # fmt: skip
+    )
 
 
 class AdamW(_Tiered):
@@ -354,8 +354,8 @@ class AdamW(_Tiered):
     params, lr, betas, eps, weight_decay: as torch's.
     store: a folder, or several, one on each drive. Made in the first step, from the weights as they are then.
     budget: host memory that the engine may take: bytes or "host=4GiB".
-    begin: when updates begin. "step": in step(). "backward": as soon as backward has finished a gradient, beside the rest
-        of backward; step() publishes them, or does the step anew where gradients, rates or weights were changed since.
+    begin: when updates begin. "step": in step(). "backward": as soon as backward has finished a gradient, beside the
+        rest of backward; step() publishes them, or does the step anew where gradients, rates or weights have changed.
         clip_grad_norm_ changes all of them, so it leaves nothing of the overlap: use clip_norm instead.
     weights: how edits of the weights by others are noticed. "version": as autograd does; "fingerprint": also those
         through .data, for one more look at all weights a step.
