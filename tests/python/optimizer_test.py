@@ -508,7 +508,7 @@ class Refusals(Case):
         self.refused(f"the checkpoint names step 2 of store {state['penstock']['store'][:8]}; this is store ",
                      other.load_state_dict, state)
         self.refused("the state dict has neither moments nor the name of a store", other.load_state_dict,
-                     {"state": {0: {"momentum_buffer": 0}}, "param_groups": state["param_groups"]})
+                     {"state": {0: {"momentum_buffer": 0}}, "param_groups": copy.deepcopy(other.param_groups)})
         for copying in (copy.deepcopy, lambda o: io.BytesIO(torch.save(o, io.BytesIO()))):
             with self.assertRaisesRegex(TypeError, "owns a store and cannot be copied or pickled; use state_dict()"):
                 copying(optimizer)
