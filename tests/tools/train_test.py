@@ -6,10 +6,13 @@ Usage: train_test.py PENSTOCK [CLASS].
 import json
 import math
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -110,6 +113,52 @@ class Configs(TrainCase):
         # What cannot change midway is refused.
         done = self.run_command("train", "--store", self.path("store"), "--seq", 8, "--steps", 7, code=USAGE)
         self.assertIn("sequence_length 8", done.stderr)
+
+    def test_fp16_finds_its_loss_scale_and_goes_on_with_it_after_a_stop(self):
+        fp16 = dict(precision="fp16", fp16={"initial_scale_power": 24, "hysteresis": 2, "loss_scale_window": 3}, max_steps=14)
+        self.json_of("train", self.config(**fp16))
+        whole = self.log()
+        scales = [step["loss_scale"] for step in whole]
+        self.assertEqual(scales[0], 2.0**24)
+        self.assertTrue(any(step["skipped"] for step in whole))
+        for step, following in zip(whole, whole[1:]):
+            self.assertLessEqual(following["loss_scale"], step["loss_scale"] * (1 if step["skipped"] else 2))
+        self.assertLess(min(scales), 2.0**24)
+        self.assertLess(whole[-1]["loss"], whole[0]["loss"])
+        # Stopped after steps that overflowed, that did not, and before one that does.
+        place = {"stores": [self.path("store2")], "run": self.path("run2")}
+        for until in (1, 3, 6, 9, 14):
+            self.json_of("train", self.config(**fp16, penstock=place), "--steps", until)
+        self.assertEqual([(step["loss"], step["loss_scale"], step["skipped"]) for step in whole],
+                         [(step["loss"], step["loss_scale"], step["skipped"]) for step in self.log("run2")])
+
+    def test_an_interrupt_commits_and_stops_and_kills_lose_nothing(self):
+        self.json_of("train", self.config(max_steps=40))
+        whole = {step["step"]: step["loss"] for step in self.log()}
+        place = {"stores": [self.path("store2")], "run": self.path("run2")}
+        config = self.config(max_steps=40, penstock=place)
+        log = self.folder / "run2" / "log.jsonl"
+        for way in (signal.SIGINT, signal.SIGKILL):
+            run = subprocess.Popen([PENSTOCK, "train", config], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+            seen = len(log.read_text().splitlines()) if log.exists() else 0
+            while run.poll() is None and (not log.exists() or len(log.read_text().splitlines()) < seen + 5):
+                time.sleep(0.01)
+            run.send_signal(way)
+            said = run.communicate(timeout=300)[1]
+            if run.returncode == 0:
+                self.skipTest("the run was through before it could be stopped")
+            if way == signal.SIGINT:
+                self.assertEqual(run.returncode, 130, said)
+                committed = int(re.search(r"step ([0-9]+) is committed", said).group(1))
+                self.assertEqual(self.json_of("checkpoint", "ls", self.path("store2"))["step"], committed)
+        self.json_of("train", config)
+        resumed = {}
+        for line in log.read_text().splitlines():
+            step = json.loads(line)
+            # A step that was lost with its process is taken again, and comes out the same.
+            self.assertEqual(resumed.setdefault(step["step"], step["loss"]), step["loss"])
+        self.assertEqual(resumed, whole)
 
     def test_a_dry_run_says_what_would_be_done_and_leaves_nothing(self):
         answer = self.json_of("train", self.config(), "--dry-run")
