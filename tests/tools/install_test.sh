@@ -91,6 +91,10 @@ else
 fi
 
 claim "the command runs from there" test "$("$prefix/bin/penstock" --version)" = "$version"
+if [[ -e $prefix/bin/penstock-trainer ]]; then
+  claim "what trains finds PyTorch" bash -c "! ldd '$prefix/bin/penstock-trainer' | grep 'not found'"
+  claim "and has its text" test -s "$prefix/share/penstock/paradise-lost.txt"
+fi
 claim "each verb has a man page" test -s "$prefix/share/man/man1/penstock-nvme-probe.1"
 claim "bash completes it" bash -n "$prefix/share/bash-completion/completions/penstock"
 if command -v zsh > /dev/null; then

@@ -50,6 +50,12 @@ endif()
 
 install(TARGETS penstock_shared EXPORT penstock LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS penstock RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+# What trains stands beside the command, and finds PyTorch's library where the build found it.
+if(TARGET penstock-trainer)
+  set_target_properties(penstock-trainer PROPERTIES INSTALL_RPATH ${torch_dir}/lib)
+  install(TARGETS penstock-trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/data/paradise-lost.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/penstock)
+endif()
 install(FILES ${public_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/penstock)
 install(DIRECTORY ${documents}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
 install(FILES ${documents}/penstock DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
