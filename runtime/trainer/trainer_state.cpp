@@ -27,9 +27,12 @@ std::string encode(const TrainerState& state) {
 Result<TrainerState> parse_trainer_state(const std::string& bytes) {
   auto refused = [](const std::string& why) {
     return Status(Code::kCorrupt, "store: the trainer's state: " + why,
-                  "a store that `penstock train` made is expected; `penstock update` makes others");
+                  "`penstock checkpoint scrub` says whether the store is damaged");
   };
-  if (bytes.empty()) return refused("there is none");
+  if (bytes.empty()) {
+    return Status(Code::kUsage, "store: another program than `penstock train` made it: it names no model",
+                  "another folder, or --force, which replaces it");
+  }
   const json file = json::parse(bytes, nullptr, false);
   if (!file.is_object() || file.value("schema", json()) != kSchema) return refused(text(kSchema, " expected"));
   TrainerState state;

@@ -114,6 +114,13 @@ class Configs(TrainCase):
         done = self.run_command("train", "--store", self.path("store"), "--seq", 8, "--steps", 7, code=USAGE)
         self.assertIn("sequence_length 8", done.stderr)
 
+    def test_a_store_that_something_else_made_is_left_alone(self):
+        self.json_of("update", "--params", "1M", "--steps", 1, "--store", self.path("store"), "--budget", "host=1GiB")
+        done = self.run_command("train", self.config(), code=USAGE)
+        self.assertIn("it names no model", done.stderr)
+        self.run_command("checkpoint", "export", self.path("store"), self.path("out"), code=USAGE)
+        self.assertEqual(self.json_of("checkpoint", "ls", self.path("store"))["step"], 1)
+
     def test_fp16_finds_its_loss_scale_and_goes_on_with_it_after_a_stop(self):
         fp16 = dict(precision="fp16", fp16={"initial_scale_power": 24, "hysteresis": 2, "loss_scale_window": 3}, max_steps=14)
         self.json_of("train", self.config(**fp16))

@@ -23,12 +23,16 @@ TEST(TrainerState, IsReadAsItWasWritten) {
 }
 
 TEST(TrainerState, RefusesWhatAnotherProgramKeepsThere) {
-  for (const char* other : {"", "x", "{}", "[]", R"({"schema": "penstock.trainer_state/2"})",
+  for (const char* other : {"x", "{}", "[]", R"({"schema": "penstock.trainer_state/2"})",
                             R"({"schema": "penstock.trainer_state/1", "config": 3})"}) {
     const auto read = parse_trainer_state(other);
     ASSERT_FALSE(read.ok()) << other;
     EXPECT_EQ(read.status().code(), Code::kCorrupt);
   }
+}
+
+TEST(TrainerState, AStoreThatAnotherProgramMadeIsNoDamage) {
+  EXPECT_EQ(parse_trainer_state("").status().code(), Code::kUsage);
 }
 
 TEST(TrainerState, EndsWellOnDamage) {
