@@ -142,6 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
                                        .host_state_share = 0.5,
                                        .durability = {Durability::Kind::every, 2},
                                        .some_absent = true},
+                    EngineCrashSetting{.name = "WholeSteps", .trains = true},
                     EngineCrashSetting{.name = "AtExit", .drives = 2, .durability = {Durability::Kind::exit, 1}}),
     [](const auto& each) { return each.param.name; });
 

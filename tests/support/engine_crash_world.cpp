@@ -14,6 +14,8 @@ float gradient_size(uint64_t step) {
   return kSizes[(step - 1) % std::size(kSizes)];
 }
 
+constexpr uint32_t kMicroBatches = 2;
+
 // Twelve tiles.
 std::vector<uint64_t> twelve_units() {
   std::vector<uint64_t> elements(12, 3000);
@@ -23,7 +25,8 @@ std::vector<uint64_t> twelve_units() {
 
 }  // namespace
 
-EngineCrashWorld::EngineCrashWorld(const EngineCrashSetting& setting) : world_(17, setting.drives, twelve_units()) {
+EngineCrashWorld::EngineCrashWorld(const EngineCrashSetting& setting)
+    : world_(17, setting.drives, twelve_units()), trains_(setting.trains) {
   PlanRequest& request = world_.options.request;
   request.choices.window_tiles = setting.window_tiles;
   request.choices.host_state_share = setting.host_state_share;
@@ -39,11 +42,21 @@ EngineCrashWorld::EngineCrashWorld(const EngineCrashSetting& setting) : world_(1
       return unit < 6 || (step + unit) % 3 == 0 ? Given::gradients : (step + unit) % 3 == 1 ? Given::skip : Given::zero;
     };
   }
+  if (trains_) {
+    world_.set_uses({{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11, 0}});
+    request.workload.micro_batches = request.choices.micro_batch_group.emplace(kMicroBatches);
+    request.choices.activations = ActivationChoice::offload;
+    request.workload.clipping.norm = world_.settings.clip = 1e-3;
+  }
   Status created = world_.create();
   CHECK(created.ok(), created.message());
   plain_.push_back(world_.plain());
   for (uint64_t step = 1; step <= kStepsMax; ++step) {
-    world_.plain_step(step, gradient_size(step));
+    if (trains_) {
+      world_.plain_train(step, kMicroBatches, gradient_size(step));
+    } else {
+      world_.plain_step(step, gradient_size(step));
+    }
     plain_.push_back(world_.plain());
   }
 }
@@ -93,7 +106,7 @@ std::string EngineCrashWorld::live_two_steps_at_once(aio::RecordedDrives& drives
   world_.options.on_durable = nullptr;
   Status status = engine.status();
   for (uint64_t step = 1; step <= 2 && status.ok(); ++step) {
-    status = world_.step(**engine, gradient_size(step)).status();
+    status = run_step(**engine).status();
   }
   const uint64_t too_early = durable;
   let_go = true;
@@ -111,13 +124,21 @@ Status EngineCrashWorld::run(const aio::RecordedDrives& drives, uint64_t steps, 
   world_.options.on_durable = nullptr;
   Status status = engine.status();
   for (uint64_t i = 0; i < steps && status.ok(); ++i) {
-    status = world_.step(**engine, gradient_size((*engine)->steps_done() + 1)).status();
+    status = run_step(**engine).status();
     const bool last = i + 1 == steps;
     if (!status.ok() || !(last || random() % 3 == 0)) continue;
     status = (*engine)->settle();
     if (status.ok()) on_promised((*engine)->steps_done());  // nothing is under way, so nobody else tells
   }
   return status;
+}
+
+Result<StepReport> EngineCrashWorld::run_step(Engine& engine) {
+  const float size = gradient_size(engine.steps_done() + 1);
+  if (!trains_) return world_.step(engine, size);
+  PENSTOCK_TRY_ASSIGN(report, world_.train(engine, kMicroBatches, size, {.puts = true}));
+  if (world_.activation_bytes_different > 0) return Status(Code::kComparison, "activations came back as others");
+  return report;
 }
 
 std::string EngineCrashWorld::compare(Engine& engine, const std::string& when) {
@@ -139,7 +160,7 @@ std::string EngineCrashWorld::check(const aio::RecordedDrives& drives, uint64_t 
   }
   if (std::string wrong = compare(**engine, "opened"); !wrong.empty()) return wrong;
   for (uint64_t i = 0; i < 2; ++i) {
-    Result<StepReport> report = world_.step(**engine, gradient_size((*engine)->steps_done() + 1));
+    Result<StepReport> report = run_step(**engine);
     if (!report.ok()) return "going on: " + report.status().message();
   }
   if (Status settled = (*engine)->settle(); !settled.ok()) return "going on: " + settled.message();

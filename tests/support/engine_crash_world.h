@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/engine_world.h"
 #include "tests/support/recorded_drives.h"
+#include "tests/support/training_world.h"
 
 namespace penstock::engine {
 
@@ -20,6 +20,7 @@ struct EngineCrashSetting {
   double retained_share = 0.5;
   Durability durability = {};
   bool some_absent = false;  // some units get no gradient in some steps
+  bool trains = false;       // whole steps, in place, whose activations go to the drives and come back
 
   friend std::ostream& operator<<(std::ostream& out, const EngineCrashSetting& setting) { return out << setting.name; }
 };
@@ -50,9 +51,11 @@ class EngineCrashWorld {
 
  private:
   Result<std::unique_ptr<Engine>> open(const aio::RecordedDrives& drives, const MakeBackend& make_backend);
+  Result<StepReport> run_step(Engine& engine);
   std::string compare(Engine& engine, const std::string& when);
 
-  EngineWorld world_;
+  TrainingWorld world_;
+  const bool trains_;
   std::vector<PlainModel> plain_;  // by step
 };
 

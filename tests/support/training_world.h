@@ -135,7 +135,7 @@ class TrainingWorld : public EngineWorld {
       });
       PENSTOCK_TRY(engine.release(pass));
     }
-    return engine.step({});
+    return engine.step(trainer_state(number));
   }
 
   // What the model makes of a sample between steps: `samples` of them pass through each use while it is held.
