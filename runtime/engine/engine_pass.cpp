@@ -330,6 +330,8 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   const Unit& shape = units[unit];
   if (!shape.trainable) return refuse(shape.name + " is frozen");
   if (std::string why = intake_->why_not_absent(unit); !why.empty()) return refuse(shape.name + why);
+  // What its passes do not give is zero, and complete with the last of them.
+  if (absent == Absent::zero && options_.request.workload.pass == Pass::training) return Status();
   intake_->give_up(unit);
   if (lowered_intake_) lowered_intake_->give_up(unit);
   if (absent == Absent::zero) {

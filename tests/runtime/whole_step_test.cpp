@@ -175,6 +175,18 @@ TEST_F(TrainingVerbs, RefuseAWrongOrderAndGoOn) {
   EXPECT_EQ(refusal(engine_->acquire({forward, 0, 0}).status()), "acquire: called outside a step");
 }
 
+TEST_F(TrainingVerbs, UpdateWithZerosWhatWasDeclaredSoBeforeItsBackward) {
+  ASSERT_TRUE(begin().ok());
+  for (uint32_t unit : {0u, 1u}) ASSERT_TRUE(engine_->absent_gradient(unit, Absent::zero).ok());
+  for (const ComputePass& pass : engine_->passes()) {
+    ASSERT_TRUE(engine_->acquire(pass).ok());
+    ASSERT_TRUE(engine_->release(pass).ok());
+  }
+  ASSERT_TRUE(engine_->step().ok());
+  world_.plain_train(1, 2, /*size=*/0);
+  EXPECT_EQ(world_.words_different(*engine_), 0u);
+}
+
 TEST_F(TrainingVerbs, PassForwardBetweenStepsInAnyOrderAndRefuseTheRest) {
   using enum Direction;
   auto refusal = [](const auto& result) {
