@@ -12,7 +12,7 @@ fi
 mkdir -p "$build/include"
 ln -sfn "$xsimd/xsimd" "$build/include/xsimd"
 objects=()
-for file in cpu_optim/kernels_scalar cpu_optim/kernels_neon cpu_optim/isa cpu_optim/tile_pass cpu_optim/tile_update \
+for file in cpu_optim/kernels_scalar cpu_optim/kernels_neon cpu_optim/isa cpu_optim/tile_sweep cpu_optim/tile_update \
             cpu_optim/gradient cpu_optim/checksum tiering/hyper tiering/arithmetic/checksum tiering/check tiering/status tiering/tier \
             tiering/state_layout tests/cpu_optim/neon_check; do
   object=$build/${file//\//_}.o

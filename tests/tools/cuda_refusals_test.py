@@ -11,7 +11,7 @@ import sys
 import unittest
 
 PENSTOCK, TESTS_GPU, STAND_IN = sys.argv[1:4]
-HOST_DEVICE = "the host device runs the same engine, so that everything but GPU speed can be tried"
+HOST_DEVICE = "without one, the CPU runs the same engine: everything but the speed of a GPU can be tried"
 
 
 def environment(pretended):

@@ -42,6 +42,8 @@ struct Ground {
   bool clips() const { return request.workload.clipping.on(); }
   bool trains() const { return request.workload.pass == Pass::training; }
   bool has_device() const { return request.machine.devices > 0; }
+  // Plan::on_device, of a training pass: a machine whose profile has no rate to its device computes in place.
+  bool copies_to_device() const { return has_device() && request.machine.host_to_device_gbps > 0; }
   bool spills(const PlanSizes& sizes) const { return clips() && sizes.retained_tiles < count_of(order); }
 };
 
@@ -182,7 +184,7 @@ void size_activations(const Ground& ground, const PlanChoices& choices, uint32_t
     const uint64_t bytes = activation_place_bytes(uses[use], of_use);
     if (!offloads(of_use)) {
       placed += bytes;
-    } else if (ground.has_device() && in_host > 0) {
+    } else if (ground.copies_to_device() && in_host > 0) {
       --in_host;
       offloaded += bytes;
     } else {
@@ -199,7 +201,7 @@ void size_activations(const Ground& ground, const PlanChoices& choices, uint32_t
   sizes.spilled_bytes = spilled * group;
   sizes.kept_bytes = placed * group;
   sizes.moving_bytes = std::min((offloaded + spilled) * group, most_leaving * kActivationsUnderWay);
-  sizes.passing_bytes = ground.has_device() ? std::min(spilled * group, most_spilled * kActivationsUnderWay) : 0;
+  sizes.passing_bytes = ground.copies_to_device() ? std::min(spilled * group, most_spilled * kActivationsUnderWay) : 0;
   // Between two uses lie every micro-batch's hidden state and its gradient; recomputation makes one use's whole.
   sizes.computing_bytes = 2 * boundary * group + whole;
 }

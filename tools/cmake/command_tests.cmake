@@ -26,5 +26,5 @@ foreach(verb "update --params 10M" "verify --steps 6" "checkpoint ls ." "checkpo
   separate_arguments(line UNIX_COMMAND "${verb}")
   add_test(NAME "Command.SaysThatItWasBuiltWithout (${verb})" COMMAND command_without_steps ${line})
   set_tests_properties("Command.SaysThatItWasBuiltWithout (${verb})" PROPERTIES
-                       PASS_REGULAR_EXPRESSION "^penstock: [a-z ]+: this penstock: was built without what runs steps\ntry: cmake ")
+                       PASS_REGULAR_EXPRESSION "^penstock: [a-z ]+: not in this build of penstock, which cannot run steps\ntry: cmake ")
 endforeach()
