@@ -87,6 +87,9 @@ TEST(TrainConfig, NamesTheNearestKeyOfAnUnknownOne) {
       {R"({"host_budget": "1GiB"})", "penstock.host_budget"},
       {R"({"penstock": {"store": "/a"}})", "penstock.stores"},
       {R"({"max_step": 4})", "max_steps"},
+      {R"({"zero_optimization": {"overlap_com": true}})", "zero_optimization.overlap_comm"},
+      {R"({"zero_optimization": {"offload_optimizer": {"pin_memry": true}}})",
+       "zero_optimization.offload_optimizer.pin_memory"},
       {R"({"lr": 1e-3})", "optimizer.params.lr"},
   };
   for (const auto& [file, nearest] : cases) {
