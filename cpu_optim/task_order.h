@@ -43,5 +43,7 @@ struct Handle {
     (*function)(arguments...);
   }
 };
+template <class Function>
+Handle(Function*) -> Handle<Function>;
 
 }  // namespace penstock::cpu_optim::task_order
