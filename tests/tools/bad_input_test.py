@@ -63,6 +63,12 @@ def mounted(image_bytes, *options):
             subprocess.run(["umount", mount], check=True)
 
 
+def need_no_sanitizer(why):
+    with open(PENSTOCK, "rb") as program, mmap.mmap(program.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        if any(image.find(start) >= 0 for start in (b"__asan_init", b"__tsan_init")):
+            raise unittest.SkipTest(f"a sanitizer {why}")
+
+
 def need_root():
     if os.geteuid() != 0:
         raise unittest.SkipTest("needs root")
@@ -357,9 +363,7 @@ class BadInputOfStores(Refusals):
 
     def test_fewer_threads_than_it_takes(self):
         need_root()
-        with open(PENSTOCK, "rb") as program, mmap.mmap(program.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            if any(image.find(start) >= 0 for start in (b"__asan_init", b"__tsan_init")):
-                raise unittest.SkipTest("a sanitizer starts threads of its own")
+        need_no_sanitizer("starts threads of its own")
         with mounted(512 << 20) as mount:  # where another user may go, wherever the build lies
             mount.chmod(0o777)
             self.refuse_fewer_threads_than_it_takes(mount)
@@ -411,6 +415,7 @@ class BadInputOfStores(Refusals):
 
     def test_the_advised_budget_suffices(self):
         """Also where the store fits into the first budget and the steps do not."""
+        need_no_sanitizer("keeps tens of MiB that the program has freed")
         usual = ("update", "--params", "4M", "--store", self.folder / "store", "--steps", "1")
         for given in ("1KiB", "20480KiB", "24MiB"):
             refused = run(*usual, "--force", "--budget", f"host={given}")
