@@ -47,8 +47,9 @@ Status with_whole_need(const Status& refused, const UpdateRun& run) {
   if (!least.ok()) return refused;
   const uint64_t needed = needed_bytes(*least, Tier::host);
   if (needed <= request.budgets.host_bytes) return refused;
-  // The program itself grows by some KiB while it creates the store.
-  const uint64_t enough_mib = ceil_div(needed, kMiB) + 1;
+  // The program itself grows while it creates the store: by some KiB, or by 2 MiB when its threads run at once.
+  constexpr uint64_t kGrowthMib = 4;
+  const uint64_t enough_mib = ceil_div(needed, kMiB) + kGrowthMib;
   return Status(Code::kDoesNotFit,
                 text("--budget: ", run.model().parameters(), " parameters need at least ", enough_mib,
                      " MiB of host memory, host=", bytes_flag_text(request.budgets.host_bytes), " given"),
