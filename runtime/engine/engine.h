@@ -147,7 +147,9 @@ class Engine {
                        aio::CreateOptions::Existing existing = aio::CreateOptions::Existing::refuse);
   // Opens the store at its last committed step.
   static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
-  // Waits for what is under way. A step that was begun and not ended is given up.
+  // Waits for what is under way. A step that was begun and not ended is given up. What the trainer has put on its own
+  // streams after the last release() or gradient(), or around one that was refused, must have ended: the device's
+  // memory goes.
   ~Engine();
 
   uint64_t steps_done() const { return steps_done_; }

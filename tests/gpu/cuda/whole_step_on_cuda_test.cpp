@@ -23,6 +23,7 @@ class CudaStream final : public TrainerStream {
               CHECK(cudaLaunchHostFunc(stream_, call, new std::function<void()>(std::move(work))) == cudaSuccess);
             }};
   }
+  void synchronize() const { CHECK(cudaStreamSynchronize(stream_) == cudaSuccess); }
 
  private:
   cudaStream_t stream_ = nullptr;
@@ -69,6 +70,8 @@ TEST(WholeStepsOnCuda, EndWithWhatTheDeviceRefuses) {
         // Every verb answers so from now on.
         EXPECT_EQ((*engine)->begin({.groups = world.groups}).message(), refused.message());
         test::set_up({});
+        // What it was given still uses the engine's memory, and no event will tell the engine of its end.
+        stream.synchronize();
       }
       EXPECT_EQ(test::left_over(), "");
     }
