@@ -228,7 +228,8 @@ std::vector<Case> cases() {
   all[3].form.moments = MomentForm::bf16;
   all[4].form.moments = MomentForm::int8;
   all[5].form.weight = all[5].form.gradient = Dtype::fp16;
-  for (auto kind : {OptimizerKind::adam, OptimizerKind::adagrad, OptimizerKind::lion, OptimizerKind::sgd}) {
+  for (OptimizerKind kind : kOptimizerKinds) {
+    if (kind == split.optimizer) continue;
     StateForm form = split;
     form.optimizer = kind;
     all.push_back({.name = std::string(name_of(kind)) + " split", .form = form});

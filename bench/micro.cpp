@@ -88,8 +88,7 @@ const char* name_of(MomentForm form) {
 }
 
 void register_updates() {
-  for (auto kind :
-       {OptimizerKind::adamw, OptimizerKind::adam, OptimizerKind::adagrad, OptimizerKind::lion, OptimizerKind::sgd}) {
+  for (OptimizerKind kind : kOptimizerKinds) {
     for (auto master : {MasterForm::split, MasterForm::full, MasterForm::same}) {
       for (auto moments : {MomentForm::fp32, MomentForm::bf16, MomentForm::int8}) {
         StateForm form{kind, master, moments, Dtype::bf16, Dtype::bf16};

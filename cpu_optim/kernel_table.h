@@ -1,6 +1,8 @@
 // Fills a table of kernels from Lanes. Each Isa has one source file that includes this and is compiled for that Isa.
 #pragma once
 
+#include <utility>
+
 #include "cpu_optim/byte_update_kernel.h"
 #include "cpu_optim/gradient_kernel.h"
 #include "cpu_optim/kernels.h"
@@ -38,11 +40,9 @@ consteval Kernels kernel_table(Isa isa, uint32_t instructions) {
   Kernels kernels{};
   kernels.isa = isa;
   kernels.instructions = instructions;
-  fill_optimizer<L, OptimizerKind::adamw>(kernels);
-  fill_optimizer<L, OptimizerKind::adam>(kernels);
-  fill_optimizer<L, OptimizerKind::adagrad>(kernels);
-  fill_optimizer<L, OptimizerKind::lion>(kernels);
-  fill_optimizer<L, OptimizerKind::sgd>(kernels);
+  [&]<size_t... kAt>(std::index_sequence<kAt...>) {
+    (fill_optimizer<L, kOptimizerKinds[kAt]>(kernels), ...);
+  }(std::make_index_sequence<kOptimizerKinds.size()>());
   fill_dtype<L, Dtype::fp32>(kernels);
   fill_dtype<L, Dtype::bf16>(kernels);
   fill_dtype<L, Dtype::fp16>(kernels);

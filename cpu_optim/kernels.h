@@ -16,7 +16,6 @@ namespace penstock::cpu_optim {
 // The loop of every kernel takes so many elements at a time, or a divisor of that.
 constexpr uint64_t kGroupElements = 64;
 
-constexpr size_t kOptimizerKinds = 5;
 constexpr size_t kMasterForms = 3;
 constexpr size_t kMomentForms = 3;
 constexpr size_t kGradientDtypes = 3;  // fp32, bf16, fp16: the first three Dtypes
@@ -48,7 +47,7 @@ using ChecksumKernel = void (*)(ChecksumLanes& lanes, const std::byte* stripes, 
 struct Kernels {
   Isa isa;
   uint32_t instructions;  // of instructions.h: what the source file was compiled for
-  UpdateKernel update[kOptimizerKinds][kMasterForms][kMomentForms];
+  UpdateKernel update[kOptimizerKinds.size()][kMasterForms][kMomentForms];
   SquareSumKernel square_sums[kGradientDtypes];
   AccumulateKernel accumulate[kGradientDtypes];
   CastKernel cast[kGradientDtypes][kGradientDtypes];

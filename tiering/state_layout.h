@@ -29,6 +29,8 @@ enum class Role : uint8_t {
 };
 
 enum class OptimizerKind : uint8_t { adamw, adam, adagrad, lion, sgd };
+inline constexpr std::array kOptimizerKinds{OptimizerKind::adamw, OptimizerKind::adam, OptimizerKind::adagrad,
+                                            OptimizerKind::lion, OptimizerKind::sgd};
 
 // split: bf16 weight is the top half of the fp32 master, the tile keeps the low half. full: an fp32 master beside a
 // 16-bit weight. same: the weight is fp32 and is its own master.

@@ -28,12 +28,6 @@ Result<std::unique_ptr<TileStore>> TileStore::open(IoEngine& engine, DriveFolder
   return std::unique_ptr<TileStore>(new TileStore(engine, std::move(parts), options.checksum));
 }
 
-uint64_t TileStore::host_bytes_needed(const StoreShape& shape, uint32_t slots, StateCapacity state) {
-  const TableGeometry geometry(shape, state);
-  // The durable table and one for each slot; the pages of a commit twice, as encoded and as written.
-  return geometry.all_words() * sizeof(uint64_t) * (1 + slots) + 2 * geometry.pages() * geometry.page_bytes();
-}
-
 TileStore::TileStore(IoEngine& engine, std::unique_ptr<StoreParts> parts, ChecksumFunction checksum)
     : engine_(engine),
       checksum_(checksum),

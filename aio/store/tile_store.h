@@ -123,9 +123,6 @@ class TileStore {
   static std::vector<uint64_t> bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,
                                             const std::vector<double>& rates = {}, StateCapacity state = {});
 
-  // The host memory that an open store takes for its tables and for one commit of all of them.
-  static uint64_t host_bytes_needed(const StoreShape& shape, uint32_t slots, StateCapacity state = {});
-
   // Takes the locks and the newest root that can be believed. Writes nothing unless it succeeds.
   static Result<std::unique_ptr<TileStore>> open(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
 

@@ -143,7 +143,7 @@ Result<EmbeddedOptions> options_of(const penstock_options& given, const penstock
   }
   PENSTOCK_TRY_ASSIGN(all, parameters_of(parameters, parameter_count));
   options.parameters = std::move(all);
-  PENSTOCK_TRY_ASSIGN(optimizer, chosen("optimizer", given.optimizer, penstock::OptimizerKind::sgd));
+  PENSTOCK_TRY_ASSIGN(optimizer, chosen("optimizer", given.optimizer, penstock::kOptimizerKinds.back()));
   PENSTOCK_TRY_ASSIGN(existing, chosen("existing", given.existing, EmbeddedOptions::Existing::replace));
   PENSTOCK_TRY_ASSIGN(durable, chosen("durability", given.durability, penstock::Durability::Kind::exit));
   if (durable == penstock::Durability::Kind::every && given.durable_every == 0) {

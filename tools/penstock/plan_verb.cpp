@@ -79,8 +79,14 @@ Result<Budgets> parse_budgets(std::string_view written) {
   return budgets;
 }
 
+std::vector<std::string> optimizer_names() {
+  std::vector<std::string> names;
+  for (OptimizerKind kind : kOptimizerKinds) names.emplace_back(name_of(kind));
+  return names;
+}
+
 OptimizerKind optimizer_of(const std::string& name) {
-  for (OptimizerKind kind : {OptimizerKind::adam, OptimizerKind::adagrad, OptimizerKind::lion, OptimizerKind::sgd}) {
+  for (OptimizerKind kind : kOptimizerKinds) {
     if (name == name_of(kind)) return kind;
   }
   return OptimizerKind::adamw;
@@ -177,7 +183,7 @@ void step_options(Options& options, Flags& flags) {
   options.count("--seq", flags.sequence, "Tokens per sequence; 0: 2048, or the model's positions if fewer");
   options.count("--micro-batches", flags.micro_batches,
                 "Micro-batches per step and device; 0: as many as make about 8192 tokens each");
-  options.choice("--optimizer", flags.optimizer, {"adamw", "adam", "adagrad", "lion", "sgd"}, "Optimizer");
+  options.choice("--optimizer", flags.optimizer, optimizer_names(), "Optimizer");
   options.choice("--moments", flags.moments, {"fp32", "bf16", "int8"}, "How moments are stored");
   options.choice("--activations", flags.activations, {"keep", "recompute", "offload", "recompute-offload", "auto"},
                  "How backward gets the activations of forward; auto: the fastest way that fits");
