@@ -20,6 +20,7 @@ endforeach()
 set_property(SOURCE tests/tools/update_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS PENSTOCK="$<TARGET_FILE:penstock>")
 add_dependencies(tests_tools penstock)
 
+include(tests/ranks/ranks_tests.cmake)
 include(tests/cpu_optim/formula_mutants.cmake)
 include(tests/cpu_optim/cpu_optim_tests.cmake)
 include(tests/gpu/plain_cuda.cmake)

@@ -1,0 +1,236 @@
+#include "runtime/engine/ranks/host_collective.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <system_error>
+
+namespace penstock::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kSumElements = 4096;  // in fp32 half of a first-level cache
+
+// Of what all ranks must say alike.
+template <typename... Numbers>
+uint64_t digest_of(Numbers... numbers) {
+  const std::array<uint64_t, sizeof...(Numbers)> all{static_cast<uint64_t>(numbers)...};
+  uint64_t digest = 0xcbf2'9ce4'8422'2325;
+  for (uint64_t number : all) {
+    digest = (digest ^ number) * 0x9e37'79b9'7f4a'7c15;
+    digest ^= digest >> 29;
+  }
+  return digest;
+}
+
+enum class Kind : uint64_t { gather = 1, reduce, exchange, barrier };
+
+}  // namespace
+
+Result<std::unique_ptr<HostCollective>> HostCollective::make(const SharedMemory& memory, uint32_t channel,
+                                                             uint32_t rank, std::span<std::byte> area,
+                                                             std::chrono::milliseconds late_at_most) {
+  auto made = std::unique_ptr<HostCollective>(new HostCollective(memory, channel, rank, area, late_at_most));
+  try {
+    made->thread_ = std::thread([collective = made.get()] { collective->run(); });
+  } catch (const std::system_error& error) {
+    return thread_status("ranks: start a thread that moves bytes: 0 of 1", error.code().value());
+  }
+  return made;
+}
+
+HostCollective::~HostCollective() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+HostCollective::Operation HostCollective::make_operation(std::string name, uint64_t digest, Then then) {
+  Operation operation;
+  operation.name = std::move(name);
+  operation.word.digest = digest;
+  operation.then = std::move(then);
+  return operation;
+}
+
+void HostCollective::begin(Operation operation) {
+  std::lock_guard lock(mutex_);
+  waiting_.push_back(std::move(operation));
+  changed_.notify_one();
+}
+
+void HostCollective::run() {
+  while (true) {
+    Operation operation;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      operation = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    operation.then(carry_out(operation));
+  }
+}
+
+Status HostCollective::carry_out(const Operation& operation) {
+  PENSTOCK_TRY(memory_.failure());
+  const uint64_t number = ++number_;
+  ChannelOfRank& mine = of(rank_);
+  mine.words[number % 2] = operation.word;
+  mine.begun.store(number, std::memory_order_release);
+  memory_.ring(channel_);
+  PENSTOCK_TRY(wait_for_all(&ChannelOfRank::begun, number, operation.name));
+  PENSTOCK_TRY(refuse_others(operation));
+  if (operation.work) PENSTOCK_TRY(operation.work(number));
+  mine.done.store(number, std::memory_order_release);
+  if (!operation.others_read) return Status();
+  memory_.ring(channel_);
+  return wait_for_all(&ChannelOfRank::done, number, operation.name);
+}
+
+Status HostCollective::wait_for_all(Counter counter, uint64_t number, const std::string& name) const {
+  const Clock::time_point since = Clock::now();
+  for (uint32_t other = 0; other < ranks();) {
+    const uint32_t heard = memory_.control().bells[channel_].load(std::memory_order_seq_cst);
+    const bool has_left = memory_.control().ranks[other].has_left.load(std::memory_order_acquire) != 0;
+    if ((of(other).*counter).load(std::memory_order_acquire) >= number) {
+      ++other;
+      continue;
+    }
+    PENSTOCK_TRY(memory_.failure());
+    const auto waited = Clock::now() - since;
+    if (has_left) {
+      memory_.fail(Status(Code::kEnvironment, text("rank ", other, " ended in step ", step_of(other), ", while rank ",
+                                                   rank_, " waited for it in step ", step_of(rank_), ": ", name)));
+    } else if (waited > late_at_most_) {
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
+      memory_.fail(Status(Code::kEnvironment,
+                          text("rank ", other, " hangs in step ", step_of(other), ": rank ", rank_, " waited ", seconds,
+                               " s for it: ", name),
+                          "where its passes take so long, let ranks be late for longer"));
+    } else {
+      memory_.listen(channel_, heard);
+    }
+  }
+  return Status();
+}
+
+Status HostCollective::refuse_others(const Operation& operation) const {
+  for (uint32_t other = 0; other < ranks(); ++other) {
+    if (word_of(other, number_).digest == operation.word.digest) continue;
+    memory_.fail(Status(Code::kUsage,
+                        text("rank ", other, " in step ", step_of(other), " begins another operation than rank ", rank_,
+                             " in step ", step_of(rank_), ": ", operation.name, ", number ", number_),
+                        "all ranks call the same verbs in the same order"));
+    return memory_.failure();
+  }
+  return Status();
+}
+
+void HostCollective::gather(std::span<const Shard> shards, Then then) {
+  uint64_t taken = 0;
+  for (const Shard& shard : shards) {
+    CHECK(shard.rank < ranks(), "gather from rank ", shard.rank, " of ", ranks());
+    const uint64_t end = shard.offset_bytes + shard.bytes;
+    CHECK(end <= area_.size() && end <= memory_.area(shard.rank).size(), "gather of ", shard.bytes, " B at ",
+          shard.offset_bytes, ": the memory has ", area_.size(), " B");
+    if (shard.rank != rank_) taken += shard.bytes;
+  }
+  // What groups of ranks gather differs from group to group.
+  Operation operation = make_operation(text("gather of ", taken, " B"), digest_of(Kind::gather), std::move(then));
+  operation.others_read = true;
+  operation.work = [this, all = std::vector<Shard>(shards.begin(), shards.end())](uint64_t) {
+    // Each rank begins behind its own, so that all do not read from one at once.
+    const auto own = std::find_if(all.begin(), all.end(), [this](const Shard& shard) { return shard.rank == rank_; });
+    const size_t first = static_cast<size_t>(own - all.begin());
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Shard& shard = all[(first + i) % all.size()];
+      if (shard.rank == rank_ || shard.bytes == 0) continue;
+      std::memcpy(area_.data() + shard.offset_bytes, memory_.area(shard.rank).data() + shard.offset_bytes, shard.bytes);
+    }
+    return Status();
+  };
+  begin(std::move(operation));
+}
+
+void HostCollective::reduce(const Reduction& reduction, Then then) {
+  CHECK(reduction.parts.size() == ranks(), "reduce: ", reduction.parts.size(), " parts of ", ranks(), " ranks");
+  const Reduction::Part mine = reduction.parts[rank_];
+  CHECK(reduction.target.size() >= (mine.end - mine.begin) * bytes_of(reduction.target_dtype),
+        "reduce: ", reduction.target.size(), " B for ", mine.end - mine.begin, " sums of ",
+        name_of(reduction.target_dtype));
+  uint64_t digest = digest_of(Kind::reduce, reduction.dtype, reduction.target_dtype, reduction.offset_bytes);
+  uint64_t bytes = 0;
+  for (const Reduction::Part& part : reduction.parts) {
+    digest = digest_of(digest, part.begin, part.end);
+    bytes = std::max(bytes, part.end * bytes_of(reduction.dtype));
+  }
+  CHECK(reduction.offset_bytes % sizeof(float) == 0 && reduction.offset_bytes + bytes <= area_.size(), "reduce of ",
+        bytes, " B at ", reduction.offset_bytes, ": the memory has ", area_.size(), " B");
+  Operation operation = make_operation(text("reduction of ", bytes, " B"), digest, std::move(then));
+  operation.others_read = true;
+  operation.work = [this, reduction](uint64_t) { return sum(reduction); };
+  begin(std::move(operation));
+}
+
+// In pieces that stay in the cache: a value is read once, from its rank's memory, and a sum is written once.
+Status HostCollective::sum(const Reduction& reduction) const {
+  const auto [begin, end] = reduction.parts[rank_];
+  const uint64_t source_bytes = bytes_of(reduction.dtype), target_bytes = bytes_of(reduction.target_dtype);
+  std::vector<float> sums(std::min(kSumElements, end - begin));
+  std::byte* const sum_bytes = reinterpret_cast<std::byte*>(sums.data());
+  for (uint64_t at = begin; at < end; at += kSumElements) {
+    const uint64_t count = std::min(kSumElements, end - at);
+    for (uint32_t other = 0; other < ranks(); ++other) {
+      const std::byte* values = memory_.area(other).data() + reduction.offset_bytes + at * source_bytes;
+      if (other == 0) {
+        kernels_.cast(reduction.dtype, values, Dtype::fp32, sum_bytes, count);
+      } else {
+        kernels_.accumulate(reduction.dtype, values, sums.data(), count);
+      }
+    }
+    kernels_.cast(Dtype::fp32, sum_bytes, reduction.target_dtype, reduction.target.data() + (at - begin) * target_bytes,
+                  count);
+  }
+  return Status();
+}
+
+void HostCollective::exchange(std::span<const std::byte> mine, std::span<std::byte> all, Then then) {
+  CHECK(mine.size() <= kExchangeBytesMax && all.size() >= mine.size() * ranks(), "exchange of ", mine.size(),
+        " B into ", all.size(), " B");
+  const uint64_t bytes = mine.size();
+  Operation operation =
+      make_operation(text("exchange of ", bytes, " B"), digest_of(Kind::exchange, bytes), std::move(then));
+  std::copy(mine.begin(), mine.end(), operation.word.given.begin());
+  operation.work = [this, bytes, all](uint64_t number) {
+    for (uint32_t other = 0; other < ranks(); ++other) {
+      std::memcpy(all.data() + other * bytes, word_of(other, number).given.data(), bytes);
+    }
+    return Status();
+  };
+  begin(std::move(operation));
+}
+
+void HostCollective::barrier(const Status& mine, Then then) {
+  Operation operation = make_operation("barrier", digest_of(Kind::barrier), std::move(then));
+  operation.word.code = static_cast<uint32_t>(mine.code());
+  operation.word.bytes = static_cast<uint32_t>(std::min(mine.message().size(), kExchangeBytesMax));
+  std::memcpy(operation.word.given.data(), mine.message().data(), operation.word.bytes);
+  operation.work = [this](uint64_t number) {
+    for (uint32_t other = 0; other < ranks(); ++other) {
+      const Word& word = word_of(other, number);
+      if (word.code == 0) continue;
+      const std::string message(reinterpret_cast<const char*>(word.given.data()), word.bytes);
+      return Status(static_cast<Code>(word.code), text("rank ", other, " in step ", step_of(other), ": ", message));
+    }
+    return Status();
+  };
+  begin(std::move(operation));
+}
+
+}  // namespace penstock::engine

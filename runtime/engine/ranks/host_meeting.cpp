@@ -1,0 +1,249 @@
+// How the ranks of one host find one another.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "runtime/engine/ranks/host_ranks.h"
+
+namespace penstock::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kMagic = 0x314b'4e41'5253'4e50;  // PNSRANK1
+constexpr std::chrono::milliseconds kTriesAgainAfter{20};
+
+// What a rank says when it comes.
+struct Hello {
+  uint64_t magic = kMagic;
+  uint32_t rank = 0;
+  uint32_t ranks = 0;
+  uint64_t memory_bytes = 0;
+};
+// What rank 0 answers with the shared memory, when all have come.
+struct Welcome {
+  uint64_t magic = kMagic;
+  std::array<uint64_t, kRanksMax> memory_bytes{};
+};
+
+// Of the kernel's own name space, so that nothing is left behind: sun_path begins with a zero. Users have names apart.
+struct Address {
+  sockaddr_un socket{};
+  socklen_t length = 0;
+
+  explicit Address(const std::string& meeting) {
+    // A name of any length, in the 107 B that there are.
+    const std::string name = text("penstock.", ::getuid(), ".", std::hash<std::string>()(meeting), ".", meeting);
+    const size_t bytes = std::min(name.size(), sizeof socket.sun_path - 1);
+    socket.sun_family = AF_UNIX;
+    std::memcpy(socket.sun_path + 1, name.data(), bytes);
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&socket); }
+};
+
+class Deadline {
+ public:
+  explicit Deadline(std::chrono::milliseconds after) : at_(Clock::now() + after), after_(after) {}
+  bool is_over() const { return Clock::now() >= at_; }
+  int left_ms() const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(at_ - Clock::now()).count();
+    return static_cast<int>(std::clamp<int64_t>(left, 0, 3600 * 1000));
+  }
+  std::string words() const { return text(static_cast<double>(after_.count()) / 1000, " s"); }
+
+ private:
+  const Clock::time_point at_;
+  const std::chrono::milliseconds after_;
+};
+
+bool readable_within(int descriptor, const Deadline& deadline) {
+  pollfd source{descriptor, POLLIN, 0};
+  int ready;
+  do {
+    ready = ::poll(&source, 1, deadline.left_ms());
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
+// Another user may have taken the name.
+bool is_ours(int descriptor) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  return ::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == ::getuid();
+}
+
+template <typename Message>
+bool send_message(int to, const Message& message, int descriptor = -1) {
+  iovec part{const_cast<Message*>(&message), sizeof message};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
+  }
+  ssize_t sent;
+  do {
+    sent = ::sendmsg(to, &header, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(sizeof message);
+}
+
+// A message of SOCK_SEQPACKET comes whole or not at all.
+template <typename Message>
+bool receive_message(int from, Message& message, int* descriptor = nullptr) {
+  iovec part{&message, sizeof message};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  ssize_t received;
+  do {
+    received = ::recvmsg(from, &header, MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  int got = -1;
+  for (cmsghdr* rights = CMSG_FIRSTHDR(&header); rights != nullptr; rights = CMSG_NXTHDR(&header, rights)) {
+    if (rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS) {
+      std::memcpy(&got, CMSG_DATA(rights), sizeof(int));
+    }
+  }
+  const bool is_whole = received == static_cast<ssize_t>(sizeof message) && message.magic == kMagic;
+  if (descriptor != nullptr && is_whole && got >= 0) {
+    *descriptor = got;
+    return true;
+  }
+  if (got >= 0) ::close(got);
+  return is_whole && descriptor == nullptr;
+}
+
+Result<Connection> make_socket() {
+  const int made = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (made < 0) return errno_status("ranks: a socket to meet at", errno);
+  return Connection(made);
+}
+
+std::string missing(const std::vector<Connection>& connections) {
+  std::string numbers;
+  for (uint32_t other = 1; other < connections.size(); ++other) {
+    if (connections[other].descriptor() < 0) numbers += text(numbers.empty() ? "" : ", ", other);
+  }
+  return numbers;
+}
+
+// Rank 0.
+Result<Meeting> receive_all(const RanksOptions& options, const Address& address, const Deadline& deadline) {
+  const RankPlace& place = options.place;
+  PENSTOCK_TRY_ASSIGN(listening, make_socket());
+  if (::bind(listening.descriptor(), address.get(), address.length) != 0) {
+    return errno_status(text("ranks: meet at ", place.meeting), errno,
+                        "another run of this user meets there: give this one another MASTER_PORT");
+  }
+  if (::listen(listening.descriptor(), static_cast<int>(place.ranks)) != 0) {
+    return errno_status(text("ranks: meet at ", place.meeting), errno);
+  }
+  Meeting meeting;
+  meeting.connections.resize(place.ranks);
+  std::vector<uint64_t> bytes(place.ranks);
+  bytes[0] = options.memory_bytes;
+  for (uint32_t come = 1; come < place.ranks;) {
+    if (!readable_within(listening.descriptor(), deadline)) {
+      return Status(Code::kEnvironment,
+                    text("ranks: ", come, " of ", place.ranks, " came within ", deadline.words(), "; missing: rank ",
+                         missing(meeting.connections)),
+                    "look at what those ranks have printed");
+    }
+    Connection connection(::accept4(listening.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (connection.descriptor() < 0 || !is_ours(connection.descriptor())) continue;
+    Hello hello;
+    if (!readable_within(connection.descriptor(), deadline) || !receive_message(connection.descriptor(), hello))
+      continue;
+    const bool fits = hello.ranks == place.ranks && hello.rank > 0 && hello.rank < place.ranks;
+    if (!fits || meeting.connections[hello.rank].descriptor() >= 0) {
+      return Status(Code::kUsage,
+                    text("ranks: one came as rank ", hello.rank, " of ", hello.ranks,
+                         fits ? ", which is here already" : text(", where there are ", place.ranks)),
+                    "give every process its own RANK, and all the same WORLD_SIZE");
+    }
+    bytes[hello.rank] = hello.memory_bytes;
+    meeting.connections[hello.rank] = std::move(connection);
+    ++come;
+  }
+  PENSTOCK_TRY_ASSIGN(memory, SharedMemory::make(bytes));
+  meeting.memory = std::move(memory);
+  Welcome welcome;
+  std::copy(bytes.begin(), bytes.end(), welcome.memory_bytes.begin());
+  for (uint32_t other = 1; other < place.ranks; ++other) {
+    if (send_message(meeting.connections[other].descriptor(), welcome, meeting.memory->descriptor())) continue;
+    return Status(Code::kEnvironment, text("rank ", other, " died before all ranks had come"));
+  }
+  return meeting;
+}
+
+// The others.
+Result<Meeting> come(const RanksOptions& options, const Address& address, const Deadline& deadline) {
+  const RankPlace& place = options.place;
+  Connection connection;
+  while (true) {
+    PENSTOCK_TRY_ASSIGN(made, make_socket());
+    if (::connect(made.descriptor(), address.get(), address.length) == 0) {
+      connection = std::move(made);
+      break;
+    }
+    const int error = errno;
+    const bool is_early = error == ECONNREFUSED || error == EAGAIN || error == EINTR;
+    if (!is_early) return errno_status(text("ranks: meet rank 0 at ", place.meeting), error);
+    if (deadline.is_over()) {
+      return Status(Code::kEnvironment,
+                    text("ranks: rank 0 did not come to ", place.meeting, " within ", deadline.words()),
+                    "look at what rank 0 has printed");
+    }
+    std::this_thread::sleep_for(kTriesAgainAfter);
+  }
+  if (!is_ours(connection.descriptor())) {
+    return Status(Code::kEnvironment, text("ranks: another user's process waits at ", place.meeting),
+                  "give this run another MASTER_PORT");
+  }
+  const Hello hello{.rank = place.rank, .ranks = place.ranks, .memory_bytes = options.memory_bytes};
+  Welcome welcome;
+  int descriptor = -1;
+  if (!send_message(connection.descriptor(), hello) || !readable_within(connection.descriptor(), deadline) ||
+      !receive_message(connection.descriptor(), welcome, &descriptor)) {
+    return Status(Code::kEnvironment,
+                  deadline.is_over() ? text("ranks: not all came within ", deadline.words())
+                                     : std::string("ranks: rank 0 ended before all had come"),
+                  "look at what rank 0 has printed");
+  }
+  Meeting meeting;
+  const std::vector<uint64_t> bytes(welcome.memory_bytes.begin(), welcome.memory_bytes.begin() + place.ranks);
+  PENSTOCK_TRY_ASSIGN(memory, SharedMemory::attach(descriptor, bytes));
+  meeting.memory = std::move(memory);
+  meeting.connections.resize(place.ranks);
+  meeting.connections[0] = std::move(connection);
+  return meeting;
+}
+
+}  // namespace
+
+Result<Meeting> meet_on_host(const RanksOptions& options) {
+  const Address address(options.place.meeting);
+  const Deadline deadline(options.meets_within);
+  return options.place.rank == 0 ? receive_all(options, address, deadline) : come(options, address, deadline);
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,115 @@
+#include "runtime/engine/ranks/host_ranks.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+namespace penstock::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kLooksEvery{100};
+constexpr uint32_t kPasses = 0, kCommits = 1;
+
+}  // namespace
+
+Connection::~Connection() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Result<std::unique_ptr<Ranks>> HostRanks::make(const RanksOptions& options) {
+  PENSTOCK_TRY_ASSIGN(meeting, meet_on_host(options));
+  auto ranks = std::unique_ptr<HostRanks>(new HostRanks(options, std::move(meeting)));
+  const SharedMemory& memory = *ranks->memory_;
+  for (uint32_t channel : {kPasses, kCommits}) {
+    const std::span<std::byte> area = channel == kPasses ? memory.area(ranks->rank()) : std::span<std::byte>();
+    PENSTOCK_TRY_ASSIGN(collective, HostCollective::make(memory, channel, ranks->rank(), area, options.late_at_most));
+    ranks->collectives_[channel] = std::move(collective);
+  }
+  try {
+    ranks->watcher_ = std::thread([watched = ranks.get()] { watched->watch(); });
+  } catch (const std::system_error& error) {
+    return thread_status("ranks: start the watching thread: 0 of 1", error.code().value());
+  }
+  // Who lacks memory says so before any rank begins to train.
+  const Status mine = memory.populate(ranks->rank());
+  PENSTOCK_TRY(
+      wait_for_end([&](Collective::Then then) { ranks->commits().barrier(mine, std::move(then)); }).within("ranks"));
+  return std::unique_ptr<Ranks>(std::move(ranks));
+}
+
+HostRanks::HostRanks(const RanksOptions& options, Meeting meeting)
+    : options_(options), memory_(std::move(meeting.memory)), connections_(std::move(meeting.connections)) {
+  looked_ = Clock::now();
+  signs_.assign(options.place.ranks, {0, looked_});
+}
+
+HostRanks::~HostRanks() {
+  for (auto& collective : collectives_) collective.reset();
+  memory_->control().ranks[rank()].has_left.store(1, std::memory_order_release);
+  memory_->ring_all();
+  stopping_ = true;
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void HostRanks::at_step(uint64_t step) { memory_->control().ranks[rank()].step.store(step, std::memory_order_relaxed); }
+
+void HostRanks::fail(const Status& why) {
+  memory_->fail(Status(why.code(),
+                       text("rank ", rank(), " failed in step ",
+                            memory_->control().ranks[rank()].step.load(std::memory_order_relaxed), ": ", why.message()),
+                       why.remedy()));
+}
+
+void HostRanks::watch() {
+  std::atomic<uint64_t>& sign = memory_->control().ranks[rank()].sign_of_life;
+  while (!stopping_) {
+    sign.fetch_add(1, std::memory_order_relaxed);
+    look_at_connections();
+    look_for_signs_of_life();
+  }
+}
+
+// Also how the watching thread sleeps.
+void HostRanks::look_at_connections() {
+  std::vector<pollfd> sources;
+  for (const Connection& connection : connections_) sources.push_back({connection.descriptor(), POLLIN, 0});
+  if (::poll(sources.data(), sources.size(), static_cast<int>(kLooksEvery.count())) <= 0) return;
+  for (uint32_t other = 0; other < sources.size(); ++other) {
+    if (sources[other].revents == 0) continue;
+    // Nobody sends anything any more, so what is readable is the end.
+    const ControlOfRank& control = memory_->control().ranks[other];
+    connections_[other] = Connection();
+    if (control.has_left.load(std::memory_order_acquire) != 0) continue;
+    memory_->fail(Status(Code::kEnvironment,
+                         text("rank ", other, " died in step ", control.step.load(std::memory_order_relaxed))));
+  }
+}
+
+void HostRanks::look_for_signs_of_life() {
+  const Clock::time_point now = Clock::now();
+  // Where this rank was stopped itself, or the whole machine, the others' silence says nothing.
+  const bool was_away = now - looked_ > options_.silent_at_most / 4;
+  looked_ = now;
+  for (uint32_t other = 0; other < signs_.size(); ++other) {
+    const ControlOfRank& control = memory_->control().ranks[other];
+    const uint64_t number = control.sign_of_life.load(std::memory_order_relaxed);
+    LastSign& last = signs_[other];
+    const bool has_left = control.has_left.load(std::memory_order_acquire) != 0;
+    if (was_away || has_left || number != last.number) {
+      last = {number, now};
+    } else if (now - last.seen > options_.silent_at_most) {
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - last.seen).count();
+      memory_->fail(Status(Code::kEnvironment,
+                           text("rank ", other, " hangs in step ", control.step.load(std::memory_order_relaxed),
+                                ": no sign of life for ", seconds, " s")));
+    }
+  }
+}
+
+}  // namespace penstock::engine

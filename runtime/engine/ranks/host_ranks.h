@@ -1,0 +1,77 @@
+// HostRanks are the processes of one host, which share memory.
+//
+// They meet at a socket without a name in any file system: rank 0 listens, hands each of the others the shared memory,
+// and keeps the connection, whose end tells that a process has died. A thread of each rank gives signs of life and
+// looks for those of the others, so that one that was stopped is noticed as well.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <thread>
+
+#include "runtime/engine/ranks/host_collective.h"
+#include "runtime/engine/ranks/ranks.h"
+#include "runtime/engine/ranks/shared_memory.h"
+
+namespace penstock::engine {
+
+// A descriptor that is closed with its owner.
+class Connection {
+ public:
+  Connection() = default;
+  explicit Connection(int descriptor) : descriptor_(descriptor) {}
+  Connection(Connection&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Connection& operator=(Connection&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~Connection();
+
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+// What the ranks have once they have met. Rank 0 is connected with all others, each of them with rank 0.
+struct Meeting {
+  std::unique_ptr<SharedMemory> memory;
+  std::vector<Connection> connections;  // by rank
+};
+Result<Meeting> meet_on_host(const RanksOptions& options);
+
+class HostRanks final : public Ranks {
+ public:
+  static Result<std::unique_ptr<Ranks>> make(const RanksOptions& options);
+  ~HostRanks() override;
+
+  uint32_t rank() const override { return options_.place.rank; }
+  uint32_t ranks() const override { return options_.place.ranks; }
+  Collective& passes() override { return *collectives_[0]; }
+  Collective& commits() override { return *collectives_[1]; }
+  void at_step(uint64_t step) override;
+  void fail(const Status& why) override;
+  Status status() const override { return memory_->failure(); }
+
+ private:
+  HostRanks(const RanksOptions& options, Meeting meeting);
+  void watch();
+  void look_at_connections();
+  void look_for_signs_of_life();
+
+  const RanksOptions options_;
+  std::unique_ptr<SharedMemory> memory_;
+  std::vector<Connection> connections_;
+  std::array<std::unique_ptr<HostCollective>, kChannels> collectives_;
+  // The watching thread's alone.
+  struct LastSign {
+    uint64_t number = 0;
+    std::chrono::steady_clock::time_point seen;
+  };
+  std::vector<LastSign> signs_;
+  std::chrono::steady_clock::time_point looked_;
+  std::atomic<bool> stopping_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,55 @@
+// Ranks: the processes that train one model together, seen from one of them.
+//
+// They have two collectives, since what a step's passes move and what makes a step durable come in no common order:
+// each is an order of its own.
+//
+// A rank tells the others of what ends it by fail(), or says nothing and dies; both end all operations of all ranks
+// within a deadline. Destroying it is leaving in good order: an operation that still waits for it ends with a refusal.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "runtime/engine/ranks/rank_place.h"
+#include "tiering/collective.h"
+
+namespace penstock::engine {
+
+struct RanksOptions {
+  RankPlace place;
+  uint64_t memory_bytes = 0;  // of the collective for passes, this rank's
+  // How long the ranks wait for one another at the start.
+  std::chrono::milliseconds meets_within{std::chrono::minutes(5)};
+  // A process that shows no sign of life for so long hangs, or was stopped.
+  std::chrono::milliseconds silent_at_most{std::chrono::seconds(20)};
+  // One that lives but does not come to what the others wait at for so long is taken for one that hangs. What a pass
+  // may take to compute must be less.
+  std::chrono::milliseconds late_at_most{std::chrono::minutes(10)};
+};
+
+class Ranks {
+ public:
+  virtual ~Ranks() = default;
+
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t ranks() const = 0;
+  virtual Collective& passes() = 0;
+  // Without memory: for barriers and exchanges.
+  virtual Collective& commits() = 0;
+
+  // What a refusal names.
+  virtual void at_step(uint64_t step) = 0;
+  // This rank cannot go on. The first that says so is named to all.
+  virtual void fail(const Status& why) = 0;
+  // The failure of any rank.
+  virtual Status status() const = 0;
+};
+
+// Waits until all ranks have come. One rank needs no other process; several share memory of this host.
+Result<std::unique_ptr<Ranks>> meet(const RanksOptions& options);
+
+// Runs one operation and waits for its end: wait_for_end([&](Collective::Then then) { ranks.commits().barrier(status,
+// then); }).
+Status wait_for_end(const std::function<void(Collective::Then)>& begin);
+
+}  // namespace penstock::engine

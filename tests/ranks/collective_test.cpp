@@ -1,0 +1,162 @@
+// Ranks as processes of this host, and one alone: the contract of Collective, and how ranks end one another.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/contracts/collective_contract.h"
+#include "tests/support/rank_processes.h"
+
+namespace penstock::engine {
+namespace {
+
+using test::RankEnd;
+using test::RankProcesses;
+
+std::vector<RankEnd> run_ranks(uint32_t ranks, const std::string& check, const std::vector<uint32_t>& stopped = {}) {
+  RankProcesses processes(ranks, {COLLECTIVE_WORKER, check, "1"});
+  return processes.wait(stopped);
+}
+
+class CollectiveOf : public testing::TestWithParam<std::tuple<uint32_t, std::string>> {};
+
+TEST_P(CollectiveOf, KeepsItsContract) {
+  const auto& [ranks, check] = GetParam();
+  for (const RankEnd& end : run_ranks(ranks, check)) EXPECT_EQ(end.code + end.signal, 0) << end.said << " (seed 1)";
+}
+
+std::vector<std::string> names_of_checks() {
+  std::vector<std::string> names;
+  for (const auto& [name, check] : CollectiveContract::checks()) names.push_back(name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveOf,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 8), testing::ValuesIn(names_of_checks())),
+                         [](const auto& each) { return text(std::get<0>(each.param), "_", std::get<1>(each.param)); });
+
+// What the ranks other than the unlucky one, which is 1, say.
+void expect_ended(const std::vector<RankEnd>& ends, const std::string& sentence, double within_s = 30) {
+  for (uint32_t rank = 0; rank < ends.size(); ++rank) {
+    if (rank == 1) continue;
+    EXPECT_EQ(ends[rank].code, 1) << "rank " << rank;
+    EXPECT_EQ(ends[rank].said.find(sentence), 0u) << "rank " << rank << " said: " << ends[rank].said;
+    EXPECT_EQ(std::count(ends[rank].said.begin(), ends[rank].said.end(), '\n'), 1) << ends[rank].said;
+    EXPECT_LT(ends[rank].after_s, within_s);
+  }
+}
+
+TEST(HostRanks, EndWithTheNameOfOneThatDies) {
+  for (uint32_t ranks : {2, 4}) {
+    const std::vector<RankEnd> ends = run_ranks(ranks, "die");
+    EXPECT_EQ(ends[1].signal, SIGKILL);
+    expect_ended(ends, "rank 1 died in step 5");
+  }
+}
+
+TEST(HostRanks, EndWithTheNameOfOneThatIsStopped) {
+  expect_ended(run_ranks(3, "stop", {1}), "rank 1 hangs in step 5: no sign of life for ");
+}
+
+TEST(HostRanks, EndWithTheNameOfOneThatDoesNotCome) {
+  const std::vector<RankEnd> ends = run_ranks(3, "late");
+  expect_ended(ends, "rank 1 hangs in step 5: rank ");
+  EXPECT_EQ(ends[1].said.find("rank 1 hangs in step 5: rank "), 0u) << ends[1].said;
+}
+
+TEST(HostRanks, EndWithWhatOneFailedOf) {
+  const std::vector<RankEnd> ends = run_ranks(3, "fail");
+  expect_ended(ends, "rank 1 failed in step 5: read 4096 B at 0 of rank1.tiles: EIO");
+  EXPECT_EQ(ends[1].said, ends[0].said);
+}
+
+TEST(HostRanks, EndWhenOneHasLeft) { expect_ended(run_ranks(3, "leave"), "rank 1 ended in step 5, while rank "); }
+
+TEST(HostRanks, EndWhenOneBeginsAnotherOperation) {
+  const std::vector<RankEnd> ends = run_ranks(2, "differ");
+  for (const RankEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.said.find("begins another operation than rank"), std::string::npos) << end.said;
+  }
+}
+
+TEST(HostRanks, NameThoseThatDoNotCome) {
+  const std::vector<RankEnd> ends = run_ranks(3, "lonely");
+  EXPECT_EQ(ends[0].said, "ranks: 2 of 3 came within 0.5 s; missing: rank 1\n");
+  EXPECT_EQ(ends[2].code, 1);
+}
+
+TEST(HostRanks, RefuseTwoOfOneNumber) {
+  const std::vector<RankEnd> ends = run_ranks(3, "same");
+  EXPECT_EQ(ends[0].said, "ranks: one came as rank 1 of 3, which is here already\n");
+}
+
+// Sockets and shared memory have no names in a file system; those in the kernel's own name space end with their owners.
+TEST(HostRanks, LeaveNothingBehind) {
+  run_ranks(4, "die");
+  std::ifstream sockets("/proc/net/unix");
+  const std::string mine = text("@penstock.", ::getuid(), ".");
+  for (std::string line; std::getline(sockets, line);) {
+    const size_t at = line.find(mine);
+    // Other tests' ranks may be meeting at this moment.
+    EXPECT_EQ(at == std::string::npos ? at : line.find(text(":", ::getpid() % 4'000'000), at), std::string::npos)
+        << line;
+  }
+}
+
+Environment given(std::map<std::string, std::string> values) {
+  return [values = std::move(values)](const char* name) {
+    const auto found = values.find(name);
+    return found == values.end() ? std::nullopt : std::optional<std::string>(found->second);
+  };
+}
+
+TEST(RankPlace, IsThatOfTorchrun) {
+  const Result<RankPlace> place = find_rank_place(given({{"RANK", "2"},
+                                                         {"WORLD_SIZE", "4"},
+                                                         {"LOCAL_WORLD_SIZE", "4"},
+                                                         {"MASTER_ADDR", "127.0.0.1"},
+                                                         {"MASTER_PORT", "29500"},
+                                                         {"TORCHELASTIC_RUN_ID", "none"},
+                                                         {"TORCHELASTIC_RESTART_COUNT", "1"}}));
+  ASSERT_TRUE(place.ok()) << place.status().message();
+  EXPECT_EQ(place->rank, 2u);
+  EXPECT_EQ(place->ranks, 4u);
+  EXPECT_EQ(place->meeting, "127.0.0.1:29500:none:1");
+}
+
+TEST(RankPlace, IsThatOfSlurm) {
+  const Result<RankPlace> place = find_rank_place(given({{"SLURM_PROCID", "1"},
+                                                         {"SLURM_NTASKS", "2"},
+                                                         {"SLURM_NNODES", "1"},
+                                                         {"SLURM_JOB_ID", "77"},
+                                                         {"SLURM_STEP_ID", "0"}}));
+  ASSERT_TRUE(place.ok()) << place.status().message();
+  EXPECT_EQ(place->rank, 1u);
+  EXPECT_EQ(place->ranks, 2u);
+  EXPECT_EQ(place->meeting, "slurm:77:0");
+}
+
+TEST(RankPlace, IsOneRankWhereNothingIsSet) {
+  const Result<RankPlace> place = find_rank_place(given({}));
+  ASSERT_TRUE(place.ok());
+  EXPECT_EQ(place->ranks, 1u);
+}
+
+TEST(RankPlace, RefusesWhatHasNoMeaning) {
+  const std::pair<std::map<std::string, std::string>, std::string> cases[] = {
+      {{{"RANK", "0"}}, "ranks: the environment variable WORLD_SIZE is not set"},
+      {{{"RANK", "x"}, {"WORLD_SIZE", "2"}}, "ranks: the environment variable RANK is 'x', a whole number expected"},
+      {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "ranks: rank 2 of 2, less than 2 expected"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "0"}}, "ranks: 0 ranks, 1 to 64 expected"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "ranks: the environment variable MASTER_PORT is not set"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}},
+       "ranks: 2 of 4 ranks are on this host; all are expected"},
+  };
+  for (const auto& [values, message] : cases) {
+    EXPECT_EQ(find_rank_place(given(values)).status().message(), message);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::engine

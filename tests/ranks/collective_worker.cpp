@@ -1,0 +1,67 @@
+// collective_worker CHECK SEED: one rank of a run that tries its collectives. Says what is wrong and ends with 1; or,
+// of checks in which something ends the ranks, says why they ended.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/contracts/collective_contract.h"
+
+namespace penstock::engine {
+namespace {
+
+constexpr uint32_t kUnlucky = 1;  // what happens to a rank happens to it
+
+Status barrier(Ranks& ranks) {
+  return wait_for_end([&](Collective::Then then) { ranks.passes().barrier(Status(), std::move(then)); });
+}
+
+// Rounds of work, of which the unlucky rank does not see the end of the fifth.
+Status end_ranks(Ranks& ranks, const std::string& how) {
+  std::memset(ranks.passes().memory().data(), 1, ranks.passes().memory().size());
+  for (uint64_t step = 1;; ++step) {
+    ranks.at_step(step);
+    if (step == 5 && ranks.rank() == kUnlucky) {
+      if (how == "die") ::raise(SIGKILL);
+      if (how == "stop") ::raise(SIGSTOP);
+      if (how == "leave") return Status();
+      if (how == "fail") ranks.fail(Status(Code::kEnvironment, "read 4096 B at 0 of rank1.tiles: EIO"));
+      if (how == "late") {
+        while (ranks.status().ok()) ::usleep(1000);
+      }
+      if (how == "differ") PENSTOCK_TRY(barrier(ranks));
+    }
+    std::vector<Collective::Shard> shards;
+    for (uint32_t rank = 0; rank < ranks.ranks(); ++rank) shards.push_back({rank, rank * 1000, 1000});
+    PENSTOCK_TRY(wait_for_end([&](Collective::Then then) { ranks.passes().gather(shards, std::move(then)); }));
+  }
+}
+
+Status run(const std::string& check, uint64_t seed) {
+  PENSTOCK_TRY_ASSIGN(place, find_rank_place());
+  RanksOptions options{.place = place, .memory_bytes = CollectiveContract::kMemoryBytes};
+  if (check == "stop") options.silent_at_most = std::chrono::seconds(3);
+  if (check == "late") options.late_at_most = std::chrono::seconds(1);
+  if (check == "lonely") options.meets_within = std::chrono::milliseconds(500);
+  if (check == "lonely" && place.rank == kUnlucky) return Status();
+  if (check == "same" && place.rank > 0) options.place.rank = kUnlucky;
+  PENSTOCK_TRY_ASSIGN(ranks, meet(options));
+  const auto& checks = CollectiveContract::checks();
+  if (checks.contains(check)) {
+    CollectiveContract contract(*ranks, seed);
+    PENSTOCK_TRY((contract.*checks.at(check))());
+    return barrier(*ranks);  // an early end must not look like a failure
+  }
+  return end_ranks(*ranks, check);
+}
+
+}  // namespace
+}  // namespace penstock::engine
+
+int main(int count, char** arguments) {
+  if (count != 3) return 2;
+  const penstock::Status status = penstock::engine::run(arguments[1], std::strtoull(arguments[2], nullptr, 10));
+  if (!status.ok()) std::printf("%s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
+}

@@ -1,0 +1,10 @@
+# Ranks for tests to start.
+foreach(worker collective)
+  string(TOUPPER ${worker}_WORKER variable)
+  add_executable(${worker}_worker tests/ranks/${worker}_worker.cpp)
+  target_include_directories(${worker}_worker PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${worker}_worker PRIVATE penstock_test_support)
+  penstock_compile_soon(${worker}_worker)
+  set_property(SOURCE tests/ranks/${worker}_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS ${variable}="$<TARGET_FILE:${worker}_worker>")
+  add_dependencies(tests_ranks ${worker}_worker)
+endforeach()
