@@ -76,7 +76,7 @@ class Creation {
         shape_(shape),
         layout_(layout),
         options_(options),
-        store_(random_store_id()),
+        store_(options.id ? *options.id : random_store_id()),
         table_(layout.shared_table()),
         pool_(Tier::host, options.memory, kChunkBytes),
         windowed_(engine, pool_) {

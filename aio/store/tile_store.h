@@ -55,7 +55,8 @@ struct CreateOptions {
   WeightPlacement weights = kDefaultWeightPlacement;
   // The room for the state beside the tiles, for as long as the store lives.
   StateCapacity state_capacity;
-  RootPayload payload;  // of the state before the first step
+  RootPayload payload;             // of the state before the first step
+  std::optional<StoreId> id = {};  // that of the run, where several ranks have a store each; none: one is drawn
   ChecksumFunction checksum = penstock::checksum;
   // Memory for tiles under way, cut into windows of kChunkBytes: at least one, kChunksUnderWay for full speed.
   std::span<std::byte> memory;
@@ -84,6 +85,8 @@ struct OpenOptions {
   // What the caller expects to find; another shape is refused. Null: whatever is there.
   const StoreShape* expected_shape = nullptr;
   ChecksumFunction checksum = penstock::checksum;
+  // The newest step to take: what several ranks' stores all have. A root of a later one is given up for good.
+  std::optional<uint64_t> newest_step = {};
   // Called while every block is verified because a root is in doubt.
   ScrubProgress verifying = {};
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/engine/engine_waits.h"
+#include "runtime/engine/rank_side.h"
 #include "runtime/engine/root_state.h"
 
 namespace penstock::engine {
@@ -237,6 +238,10 @@ Result<StepReport> Engine::step(std::string trainer_state) {
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
     if (!workload.units[unit].trainable) continue;
     for (double block : squares_[unit]) squares += block;
+  }
+  if (options_.ranks != nullptr) {
+    PENSTOCK_TRY_ASSIGN(of_all, options_.ranks->sum_of_squares(squares_));
+    squares = of_all;
   }
   report_.gradient_norm = std::sqrt(squares) / begin_.loss_scale;
   const Clipping& clipping = workload.clipping;

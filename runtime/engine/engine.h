@@ -50,6 +50,8 @@
 
 namespace penstock::engine {
 
+class RankSide;
+
 // The drives of a run: one I/O engine and the store's folders. Made on the decision thread.
 struct Drives {
   std::unique_ptr<IoEngine> io;
@@ -75,6 +77,10 @@ struct EngineOptions {
   // weight dtype, which stay where they are until it returns. On update threads, several at a time. Refused with
   // clipping, which may take updates back.
   std::function<void(uint32_t unit, uint64_t first, std::span<const std::byte> weights)> on_updated;
+  // Where the request is of one rank's shards: the other ranks, and what makes their stores one. See ranks/.
+  RankSide* ranks = nullptr;
+  std::optional<StoreId> store_id = {};      // of create()
+  std::optional<uint64_t> newest_step = {};  // of open(): at most this one
 };
 
 // The fp32 master of a unit's elements [first, first + values.size()): where training begins. A refusal is create()'s.

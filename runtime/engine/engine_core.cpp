@@ -5,6 +5,7 @@
 
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
+#include "runtime/engine/rank_side.h"
 #include "tiering/plan/plan_search.h"
 
 namespace penstock::engine {
@@ -70,6 +71,10 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   const cpu_optim::UpdateWorkersOptions workers{.threads = options.update_threads, .cpus = {}};
   PENSTOCK_TRY_ASSIGN(made, cpu_optim::UpdateWorkers::make(workers));
   core->workers_ = std::move(made);
+  if (RankSide* ranks = options.ranks) {
+    core->store_->set_barriers(
+        ranks->barriers([&mailbox, ranks] { mailbox.post([ranks] { ranks->poll(std::chrono::milliseconds(0)); }); }));
+  }
   PENSTOCK_TRY_ASSIGN(io_descriptor, core->drives_.io->completion_fd());
   PENSTOCK_TRY(core->load_resting(Resting::all));
   core->passed_ = Moved();
@@ -84,6 +89,8 @@ Status EngineCore::open_store() {
   aio::OpenOptions open;
   open.checksum = cpu_optim::checksum_function();
   open.verifying = options_.verifying;
+  open.newest_step = options_.newest_step;
+  if (options_.ranks != nullptr) open.rank = options_.ranks->rank();
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*drives_.io, drives_.folders, open));
   store_ = std::move(store);
   const std::string& written_under = store_->payload().config_hash;
@@ -103,6 +110,10 @@ Status EngineCore::make_plan() {
   request.choices.tile_elements = round_up(tile_elements, kBlockElements);
   request.slots = store_->layout().slots();
   StoreShape expected = StoreShape::of(request.workload, TileMap(request.workload, *request.choices.tile_elements));
+  if (options_.ranks != nullptr) {
+    expected.rank = options_.ranks->rank();
+    expected.ranks = options_.ranks->ranks();
+  }
   if (std::string difference = expected.first_difference(store_->shape()); !difference.empty()) {
     return Status(Code::kUsage, text("store: holds another model: ", difference),
                   "'here' is the model, 'there' the store: give the model that it was made for");
@@ -243,7 +254,10 @@ Status EngineCore::pass(std::span<const StoreSweep::Visit> visits, StoreSweep::T
 Status EngineCore::commit(RootPayload payload) {
   std::optional<Status> verdict;
   store_->commit(std::move(payload), [&](Status status) { verdict = status; });
-  while (!verdict) drives_.io->wait(std::chrono::milliseconds(100));
+  while (!verdict) {
+    const size_t ended = drives_.io->wait(std::chrono::milliseconds(options_.ranks != nullptr ? 1 : 100));
+    if (ended == 0 && options_.ranks != nullptr) options_.ranks->poll(std::chrono::milliseconds(1));
+  }
   if (verdict->ok() && options_.on_durable) options_.on_durable(store_->payload().step);
   return *verdict;
 }

@@ -4,6 +4,7 @@
 #include "aio/host_arena.h"
 #include "cpu_optim/checksum.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/rank_side.h"
 #include "runtime/engine/root_state.h"
 #include "tiering/arithmetic/convert.h"
 #include "tiering/plan/plan_search.h"
@@ -67,6 +68,10 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   const Workload& workload = request.workload;
   PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
   StoreShape shape = StoreShape::of(workload, chosen.plan.tiles);
+  if (options.ranks != nullptr) {
+    shape.rank = options.ranks->rank();
+    shape.ranks = options.ranks->ranks();
+  }
   PENSTOCK_TRY_ASSIGN(drives, options.drives());
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(aio::kChunksUnderWay * aio::kChunkBytes));
   drives.io->register_memory(arena->bytes());
@@ -74,6 +79,7 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   aio::CreateOptions create;
   create.slots = chosen.slots;
   create.existing = existing;
+  create.id = options.store_id;
   create.state_capacity = state_capacity_of(workload);
   create.payload.config_hash = options.config_hash;
   create.payload.trainer_state = options.initial_state;

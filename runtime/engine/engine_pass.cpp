@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/engine/engine_waits.h"
+#include "runtime/engine/rank_side.h"
 
 namespace penstock::engine {
 namespace {
@@ -215,7 +216,11 @@ Status Engine::hand_over_completed() {
   GradientIntake& intake = lowered_intake_ ? *lowered_intake_ : *intake_;
   for (uint32_t unit : std::exchange(completed_, {})) {
     PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-      intake.finish(unit, {}, tile.first_element, tile.elements, place, squares);
+      if (options_.ranks != nullptr) {
+        options_.ranks->take_gradient(unit, tile.first_element, tile.elements, place, squares);
+      } else {
+        intake.finish(unit, {}, tile.first_element, tile.elements, place, squares);
+      }
     }));
     intake.finished(unit);
   }
@@ -362,8 +367,9 @@ Status Engine::absent_gradient(ParameterId id, Absent absent) {
     PENSTOCK_TRY_ASSIGN(completes, intake_->give_up(id.unit, id.parameter));
     Skipped& skipped = skipped_[id.unit];
     skipped.parameters[id.parameter] = absent == Absent::skip;
-    // Without any of its parameters nothing is left of it to update.
-    skipped.whole = std::find(skipped.parameters.begin(), skipped.parameters.end(), false) == skipped.parameters.end();
+    // Without any of its parameters nothing is left of it to update; but a shard may have what others' parameters pad.
+    skipped.whole = options_.ranks == nullptr &&
+                    std::find(skipped.parameters.begin(), skipped.parameters.end(), false) == skipped.parameters.end();
     if (completes) completed_.push_back(id.unit);
     return has_acquired_ ? Status() : hand_over_completed();
   });

@@ -1,5 +1,5 @@
 # Ranks for tests to start.
-foreach(worker collective)
+foreach(worker collective ranked)
   string(TOUPPER ${worker}_WORKER variable)
   add_executable(${worker}_worker tests/ranks/${worker}_worker.cpp)
   target_include_directories(${worker}_worker PRIVATE ${PROJECT_SOURCE_DIR})

@@ -10,6 +10,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "tests/support/engine_world.h"
 
@@ -46,9 +47,10 @@ class TrainingWorld : public EngineWorld {
 
   // What a trainer may do as it likes, without a bit of difference.
   struct Manner {
-    bool by_parameter = false;  // gradients of units that have parameters are, last first
-    bool leaves_zeros = false;  // of them, those whose gradient is zero are not given
-    bool puts = false;          // what backward needs is with the engine, else with the trainer
+    bool by_parameter = false;        // gradients of units that have parameters are, last first
+    bool leaves_zeros = false;        // of them, those whose gradient is zero are not given
+    std::set<uint32_t> without = {};  // units whose gradient is not given
+    bool puts = false;                // what backward needs is with the engine, else with the trainer
     // Called before every pass; a refusal ends the step.
     std::function<Status(const ComputePass&)> before_pass = [](const ComputePass&) { return Status(); };
   };
@@ -63,9 +65,13 @@ class TrainingWorld : public EngineWorld {
   // Whose gradients are infinite, where there is one.
   std::optional<uint32_t> overflowing_unit;
 
+  // Which of the step's samples micro-batch 0 is: each rank has others.
+  uint32_t first_sample = 0;
+
   // One step by the engine, of `count` micro-batches. `size` scales the loss. Where a device computes, all that touches
   // its memory is put on a stream, and the caller runs ahead of it.
-  Result<StepReport> train(Engine& engine, uint32_t count, float size, const Manner& manner) {
+  template <typename AnyEngine>
+  Result<StepReport> train(AnyEngine& engine, uint32_t count, float size, const Manner& manner) {
     const uint64_t number = engine.steps_done() + 1;
     PENSTOCK_TRY(engine.begin({.groups = groups, .micro_batches = count, .loss_scale = settings.loss_scale}));
     struct Flow {
@@ -93,7 +99,7 @@ class TrainingWorld : public EngineWorld {
       if (pass.direction == Direction::forward) {
         computing.put([this, flow, pass, views, number, size, kept] {
           Hidden& here = flow->flowing[pass.micro_batch];
-          if (pass.use == 0) here = sample(number, pass.micro_batch);
+          if (pass.use == 0) here = sample(number, first_sample + pass.micro_batch);
           if (kept.empty()) {
             flow->inputs[pass.use][pass.micro_batch] = here;
           } else {
@@ -102,7 +108,7 @@ class TrainingWorld : public EngineWorld {
           }
           here = forward(pass.use, here, views);
           const bool is_last = pass.use + 1 == uses().size();
-          if (is_last) here = loss_gradient(here, number, pass.micro_batch, size);
+          if (is_last) here = loss_gradient(here, number, first_sample + pass.micro_batch, size);
         });
         PENSTOCK_TRY(engine.release(pass));
         continue;
@@ -128,7 +134,8 @@ class TrainingWorld : public EngineWorld {
       }
       for (size_t i = 0; i < gradients->size(); ++i) {
         const uint32_t unit = uses()[pass.use].units[i];
-        if (trainable(unit)) PENSTOCK_TRY(give(engine, pass, unit, (*gradients)[i], manner));
+        if (trainable(unit) && !manner.without.contains(unit))
+          PENSTOCK_TRY(give(engine, pass, unit, (*gradients)[i], manner));
       }
       (giving ? *giving : computing).put([gradients] {  // a trainer may use that memory again
         for (std::vector<float>& of_unit : *gradients) std::fill(of_unit.begin(), of_unit.end(), 7e7f);
@@ -141,7 +148,8 @@ class TrainingWorld : public EngineWorld {
   // What the model makes of a sample between steps: `samples` of them pass through each use while it is held.
   static constexpr uint32_t kSamples = 3;
   using Answers = std::array<Hidden, kSamples>;
-  Result<Answers> evaluate(Engine& engine) {
+  template <typename AnyEngine>
+  Result<Answers> evaluate(AnyEngine& engine) {
     auto flowing = std::make_shared<Answers>(questions());
     PENSTOCK_TRY(engine.begin_forward());
     for (uint32_t use = 0; use < uses().size(); ++use) {
@@ -167,15 +175,20 @@ class TrainingWorld : public EngineWorld {
   }
 
   void plain_train(uint64_t number, uint32_t count, float size) {
-    std::vector<plain::Unit>& units = plain().units;
+    plain_update(plain_gradients(number, count, size), {});
+  }
+
+  // By unit, in bf16: what the samples from first_sample on give.
+  std::vector<std::vector<uint16_t>> plain_gradients(uint64_t number, uint32_t count, float size) {
+    const std::vector<plain::Unit>& units = plain().units;
     const std::vector<std::vector<uint16_t>> weights = plain_weights();
     auto views = [&](uint32_t use) { return views_of(use, weights); };
     std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums;  // by unit and use
     for (uint32_t mb = 0; mb < count; ++mb) {
       std::vector<Hidden> outputs;
-      Hidden here = sample(number, mb);
+      Hidden here = sample(number, first_sample + mb);
       for (uint32_t use = 0; use < uses().size(); ++use) outputs.push_back(here = forward(use, here, views(use)));
-      here = loss_gradient(here, number, mb, size);
+      here = loss_gradient(here, number, first_sample + mb, size);
       for (uint32_t use = static_cast<uint32_t>(uses().size()); use-- > 0;) {
         const std::vector<std::vector<float>> gradients = backward(use, outputs[use], here);
         for (size_t i = 0; i < gradients.size(); ++i) {
@@ -197,22 +210,36 @@ class TrainingWorld : public EngineWorld {
         for (size_t e = 0; e < total.size(); ++e) total[e] += sum[e];
       }
     }
-    std::vector<std::pair<uint32_t, plain::Unit>> frozen;
+    std::vector<std::vector<uint16_t>> gradients;
+    for (const std::vector<float>& total : totals) {
+      std::vector<uint16_t>& gradient = gradients.emplace_back();
+      for (float value : total) gradient.push_back(bf16_of(value));
+    }
+    return gradients;
+  }
+
+  // `untouched`: units without a gradient, as frozen ones are.
+  void plain_update(const std::vector<std::vector<uint16_t>>& gradients, const std::set<uint32_t>& untouched) {
+    std::vector<plain::Unit>& units = plain().units;
+    std::vector<std::pair<uint32_t, plain::Unit>> kept;
     for (uint32_t unit = 0; unit < units.size(); ++unit) {
-      if (!trainable(unit)) {
-        std::fill(units[unit].g.begin(), units[unit].g.end(), uint16_t{0});
-        frozen.emplace_back(unit, units[unit]);
+      const bool has = trainable(unit) && !untouched.contains(unit);
+      if (has) {
+        units[unit].g = gradients[unit];
         continue;
       }
-      for (size_t e = 0; e < totals[unit].size(); ++e) {
-        const uint32_t b = plain::bits(totals[unit][e]);
-        units[unit].g[e] =
-            std::isnan(totals[unit][e]) ? 0x7fc0 : static_cast<uint16_t>((b + 0x7fff + (b >> 16 & 1)) >> 16);
-      }
+      std::fill(units[unit].g.begin(), units[unit].g.end(), uint16_t{0});
+      kept.emplace_back(unit, units[unit]);
     }
     plain::step(units, settings, plain().updates);
-    for (auto& [unit, as_it_was] : frozen) units[unit] = std::move(as_it_was);
+    for (auto& [unit, as_it_was] : kept) units[unit] = std::move(as_it_was);
   }
+
+  static uint16_t bf16_of(float value) {
+    const uint32_t bits = plain::bits(value);
+    return std::isnan(value) ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
+  static float float_of(uint16_t half) { return plain::real(uint32_t{half} << 16); }
 
  private:
   const std::vector<Use>& uses() const { return options.request.workload.uses; }
@@ -289,7 +316,8 @@ class TrainingWorld : public EngineWorld {
     for (float& x : d) x *= 0.5f;
     return gradients;
   }
-  Status give(Engine& engine, const ComputePass& pass, uint32_t unit, const std::vector<float>& values,
+  template <typename AnyEngine>
+  Status give(AnyEngine& engine, const ComputePass& pass, uint32_t unit, const std::vector<float>& values,
               const Manner& manner) const {
     auto give_run = [&](uint64_t first, uint64_t count) {
       const std::span<const float> run(values.data() + first, count);

@@ -1,0 +1,58 @@
+#include "runtime/engine/ranks/rank_agreement.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace penstock::engine {
+
+Status agree_on(Ranks& ranks, const Status& mine) {
+  return wait_for_end([&](Collective::Then then) { ranks.passes().barrier(mine, std::move(then)); });
+}
+
+Status exchange_bytes(Ranks& ranks, std::span<const std::byte> mine, std::span<std::byte> all) {
+  return wait_for_end([&](Collective::Then then) { ranks.passes().exchange(mine, all, std::move(then)); });
+}
+
+Status expect_same(Ranks& ranks, const std::string& what, std::span<const uint64_t> mine) {
+  std::vector<uint64_t> all(mine.size() * ranks.ranks());
+  PENSTOCK_TRY(exchange_bytes(ranks, std::as_bytes(mine), std::as_writable_bytes(std::span(all))));
+  for (uint32_t rank = 1; rank < ranks.ranks(); ++rank) {
+    if (std::equal(all.begin(), all.begin() + static_cast<ptrdiff_t>(mine.size()),
+                   all.begin() + static_cast<ptrdiff_t>(rank * mine.size()))) {
+      continue;
+    }
+    return Status(Code::kUsage, text("rank ", rank, ": ", what, " differs from that of rank 0"),
+                  "give all ranks the same configuration");
+  }
+  return Status();
+}
+
+Status expect_one_run(Ranks& ranks, const std::string& store_id) {
+  std::string all(store_id.size() * ranks.ranks(), ' ');
+  PENSTOCK_TRY(exchange_bytes(ranks, std::as_bytes(std::span(store_id)), std::as_writable_bytes(std::span(all))));
+  for (uint32_t rank = 1; rank < ranks.ranks(); ++rank) {
+    const std::string other = all.substr(rank * store_id.size(), store_id.size()),
+                      first = all.substr(0, store_id.size());
+    if (other == first) continue;
+    return Status(Code::kUsage,
+                  text("rank ", rank, ": its store belongs to run ", other, ", that of rank 0 to run ", first),
+                  "give each rank the folders that it was created with");
+  }
+  return Status();
+}
+
+Status all_of_all(Ranks& ranks, std::vector<bool>& each) {
+  constexpr size_t kAtOnce = kExchangeBytesMax;
+  for (size_t first = 0; first < each.size(); first += kAtOnce) {
+    const size_t count = std::min(kAtOnce, each.size() - first);
+    std::vector<std::byte> mine(count), all(count * ranks.ranks());
+    for (size_t i = 0; i < count; ++i) mine[i] = each[first + i] ? std::byte{1} : std::byte{0};
+    PENSTOCK_TRY(exchange_bytes(ranks, mine, all));
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i] == std::byte{0}) each[first + i % count] = false;
+    }
+  }
+  return Status();
+}
+
+}  // namespace penstock::engine

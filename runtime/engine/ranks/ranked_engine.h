@@ -1,0 +1,144 @@
+// RankedEngine is one rank's part of an engine that several processes drive together, by the verbs of Engine. Each has
+// a store of its own with its shards, and the same trainer beside it, with other samples.
+//
+//   acquire(...)   gathers the weights of a use's units from the ranks of this one's group
+//   release(...)   of a unit's last backward pass: its gradients are added up over all ranks, each rank's piece there
+//   step()         takes the norm over all ranks' blocks, so that all have one verdict
+//
+// A gradient's sum over ranks is made of each rank's sum over its uses and micro-batches, rounded to the gradient dtype
+// for the way, then in fp32 in the order of ranks, and rounded once. Which ranks keep what (ShardMap, and whether
+// gathered weights are kept within a step) changes bytes, never bits.
+//
+// All ranks call the same verbs in the same order, with the same hyper-parameters and numbers of micro-batches; but for
+// gradients and absences, which are each rank's own. What no rank has a gradient of is absent; what some rank has one
+// of is updated. A root is written when all ranks have flushed, and a slot used again when all have their roots. What
+// refuses a verb, other than a wrong call, ends all ranks.
+#pragma once
+
+#include "runtime/engine/engine.h"
+#include "runtime/engine/rank_side.h"
+#include "runtime/engine/ranks/rank_commits.h"
+#include "runtime/engine/ranks/ranks.h"
+#include "runtime/engine/ranks/shard_map.h"
+
+namespace penstock::engine {
+
+struct RankedOptions {
+  // Of the whole model; budgets, machine and drives are this rank's.
+  EngineOptions engine;
+  // How many ranks, neighbours, have all of the model together; divides the number of ranks. 0: all. 1: every rank has
+  // all of it, and the gradients alone are shared (stage 0).
+  uint32_t group_ranks = 0;
+  // Whether what was gathered is kept until the step ends (stages 1 and 2), or gathered for every pass (stage 3).
+  bool keeps_weights = false;
+};
+
+// What a rank's engine takes besides its plan: lines of its budget.
+struct RankMemory {
+  uint64_t gathered_bytes = 0;  // weights
+  uint64_t given_bytes = 0;     // a gradient on its way to those who add it up
+  uint64_t added_bytes = 0;     // what this rank has added up
+  uint64_t squares_bytes = 0;   // of all blocks
+  uint64_t sums_bytes = 0;      // of this rank's micro-batches and uses, in fp32; in no other rank's reach
+
+  // What the ranks' collective for passes must have.
+  uint64_t shared_bytes() const { return gathered_bytes + given_bytes + added_bytes + squares_bytes; }
+};
+
+class RankedEngine final : private RankSide {
+ public:
+  static RankMemory memory_of(const RankedOptions& options, uint32_t ranks);
+
+  // All ranks together. `initial` as of Engine::create(), by the model's units.
+  static Status create(const RankedOptions& options, Ranks& ranks, const InitialValues& initial,
+                       aio::CreateOptions::Existing existing = aio::CreateOptions::Existing::refuse);
+  // At the newest step that all ranks' stores have. `ranks` outlives it.
+  static Result<std::unique_ptr<RankedEngine>> open(const RankedOptions& options, Ranks& ranks);
+  ~RankedEngine() override;
+
+  uint64_t steps_done() const { return here_->steps_done(); }
+  const Plan& plan() const { return here_->plan(); }
+  const std::string& restored_state() const { return here_->restored_state(); }
+  const std::string& store_id() const { return here_->store_id(); }
+  std::string description() const;
+  std::vector<std::string> remarks() const { return here_->remarks(); }
+  const ShardMap& shards() const { return map_; }
+
+  Status begin(const StepBegin& begin);
+  std::vector<ComputePass> passes() const { return here_->passes(); }
+  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass, Stream stream = {});
+  Status release(const ComputePass& pass);
+  Result<std::span<std::byte>> put(const ComputePass& pass, uint64_t bytes) { return here_->put(pass, bytes); }
+  Result<std::span<std::byte>> get(const ComputePass& pass, size_t number) { return here_->get(pass, number); }
+  // Without a stream: ranks compute in place.
+  Status gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
+                  std::optional<Stream> stream = {});
+  // On this rank: it is absent where all ranks say so.
+  Status absent_gradient(uint32_t unit, Absent absent);
+  Status absent_gradient(ParameterId parameter, Absent absent);
+  Result<StepReport> step(std::string trainer_state = {});
+  Status discard();
+  Status begin_forward();
+  Status end_forward() { return passed_on(here_->end_forward()); }
+  Status finish() { return passed_on(here_->finish()); }
+  Status settle() { return passed_on(here_->settle()); }
+
+  // Of this rank's shard of the unit, from its first element on; see shards().
+  Status read_shard(uint32_t unit, Role role, std::span<std::byte> values);
+  // Of this rank's drives.
+  Moved moved() const { return here_->moved(); }
+
+ private:
+  RankedEngine(const RankedOptions& options, Ranks& ranks);
+
+  // RankSide
+  uint32_t rank() const override { return ranks_.rank(); }
+  uint32_t ranks() const override { return ranks_.ranks(); }
+  void take_gradient(uint32_t unit, uint64_t first, uint64_t count, std::byte* target,
+                     std::span<double> squares) override;
+  Result<double> sum_of_squares(const std::vector<std::vector<double>>& blocks) override;
+  aio::CommitBarriers barriers(std::function<void()> wake) override { return commits_.barriers(std::move(wake)); }
+  void poll(std::chrono::milliseconds at_most) override { commits_.poll(at_most); }
+
+  Result<EngineOptions> options_here();
+  Status agree_on_plan();
+  Status open_at_common_step();
+  void lay_out();
+
+  // Tells the others of what is no wrong call.
+  Status passed_on(const Status& status);
+  Status run(const std::function<void(Collective::Then)>& operation);
+  Status finish_unit(uint32_t unit);
+  Status add_up(uint32_t unit);
+
+  const Workload& model() const { return options_.engine.request.workload; }
+  std::byte* memory(uint64_t offset_bytes) const { return ranks_.passes().memory().data() + offset_bytes; }
+
+  RankedOptions options_;
+  Ranks& ranks_;
+  const ShardMap map_;
+  const RankWorkload shards_;
+  const RankMemory taken_;
+  const cpu_optim::GradientKernels kernels_;
+  RankCommits commits_;
+  // By unit: where in the collective's memory its gathered weights begin, and what this rank's shard has been added up
+  // to.
+  std::vector<uint64_t> gathered_at_, added_at_;
+  uint64_t given_at_ = 0, squares_at_ = 0;
+  std::vector<uint64_t> first_block_;  // by unit, of all
+  std::unique_ptr<Engine> here_;       // of this rank's shards
+  std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
+  Buffer sums_;
+  std::unique_ptr<GradientIntake> intake_;  // of what this rank's trainer gives
+
+  // Of the step that has begun.
+  bool in_step_ = false, has_asked_all_ = false;
+  bool is_held_ = false;  // a pass
+  size_t next_pass_ = 0;
+  std::vector<ComputePass> passes_;
+  std::vector<size_t> last_pass_;         // by unit: in which its gradient becomes complete
+  std::vector<bool> is_gathered_;         // by unit: still there from a pass before
+  std::vector<std::vector<bool>> skips_;  // by unit and parameter, then the unit as a whole: said to be absent here
+};
+
+}  // namespace penstock::engine

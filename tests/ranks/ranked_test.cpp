@@ -1,0 +1,55 @@
+// Several ranks train one model: the bits are those of a plain loop of as many ranks, whoever keeps what.
+#include <gtest/gtest.h>
+
+#include "tests/support/instrumented.h"
+#include "tests/support/rank_processes.h"
+
+namespace penstock::engine {
+namespace {
+
+using test::RankEnd;
+using test::RankProcesses;
+
+struct Stage {
+  const char* name;
+  uint32_t ranks, group_ranks;
+  const char* gathers;  // for each pass, or once a step
+};
+
+class Stages : public testing::TestWithParam<Stage> {};
+
+TEST_P(Stages, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {
+  const Stage& stage = GetParam();
+  int struck = 0, skipped = 0, discarded = 0, absent = 0;
+  const uint64_t courses = test::kStride == 1 ? 4 : 1;
+  for (uint64_t seed = 1; seed <= courses; ++seed) {
+    RankProcesses processes(stage.ranks, {RANKED_WORKER, text(seed), "5", text(stage.group_ranks), stage.gathers});
+    for (const RankEnd& end : processes.wait()) {
+      ASSERT_EQ(end.code + end.signal, 0) << "seed " << seed << ": " << end.said;
+      int of[4];
+      ASSERT_EQ(
+          std::sscanf(end.said.c_str(), "struck %d skipped %d discarded %d absent %d", of, of + 1, of + 2, of + 3), 4)
+          << end.said;
+      struck += of[0];
+      skipped += of[1];
+      discarded += of[2];
+      absent += of[3];
+    }
+  }
+  if (courses == 1) return;
+  EXPECT_GT(struck, 0);
+  EXPECT_GT(skipped, 0);
+  EXPECT_GT(discarded, 0);
+  EXPECT_GT(absent, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Stages,
+                         testing::Values(Stage{"one", 1, 1, "each"}, Stage{"two_stage_0", 2, 1, "each"},
+                                         Stage{"two_stage_2", 2, 2, "once"}, Stage{"two_stage_3", 2, 2, "each"},
+                                         Stage{"three_stage_0", 3, 1, "each"}, Stage{"three_stage_3", 3, 3, "each"},
+                                         Stage{"four_stage_3", 4, 4, "each"}, Stage{"four_hybrid", 4, 2, "each"},
+                                         Stage{"eight_stage_3", 8, 8, "each"}, Stage{"eight_hybrid", 8, 4, "once"}),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+}  // namespace
+}  // namespace penstock::engine

@@ -1,0 +1,253 @@
+// RankedCourse: whole training steps of several ranks, drawn by a seed, as one of them runs it. All draw the same model
+// and steps; each draws budgets, placements and delays of its own. Every rank has a plain loop of all of them beside
+// it.
+#pragma once
+
+#include <random>
+#include <thread>
+
+#include "runtime/engine/ranks/ranked_engine.h"
+#include "tests/support/training_world.h"
+
+namespace penstock::engine {
+
+class RankedCourse {
+ public:
+  RankedCourse(uint64_t seed, const RankPlace& place, uint32_t group_ranks, bool keeps_weights)
+      : place_(place),
+        common_(seed),
+        own_(seed * 7919 + place.rank),
+        // Of more and of fewer blocks than there are ranks, and of one.
+        world_(seed, 1 + static_cast<uint32_t>(common(1)), {70'000, 65'536, 400'001, 40'000, 20'000}) {
+    PlanRequest& request = world_.options.request;
+    request.workload.micro_batches = 1 + static_cast<uint32_t>(common(3));
+    std::vector<std::vector<uint32_t>> uses = {{0}, {1}, {2}, {3}, {4}};
+    for (uint64_t again = common(2); again > 0; --again) uses.insert(uses.begin() + 2, std::vector<uint32_t>{1});
+    if (common(1)) uses.back().push_back(0);  // tied
+    world_.set_uses(uses);
+    if (common(2) == 0) request.workload.units[3].trainable = false;
+    manner_.puts = request.stores_activations = common(1);
+    Clipping& clipping = request.workload.clipping;
+    const double norms[] = {0, 1e-4, 1e3};
+    clipping.norm = world_.settings.clip = norms[common(2)];
+    clipping.skips_overflow = world_.settings.skip_overflow = common(1);
+    world_.settings.loss_scale = common(1) ? 1 : 1024;
+    manner_.by_parameter = common(1);
+    // Each rank's own. What must be alike they are to agree on.
+    request.choices.micro_batch_group = 1 + static_cast<uint32_t>(own(request.workload.micro_batches - 1));
+    request.choices.activations = static_cast<ActivationChoice>(own(1));
+    request.choices.weights = static_cast<WeightRest>(own(2));
+    if (own(1)) request.choices.host_state_share = static_cast<double>(own(2)) / 2;
+    if (own(1)) request.choices.retained_host_share = static_cast<double>(own(2)) / 2;
+    if (own(1)) request.choices.window_tiles = 3 + static_cast<uint32_t>(own(3));
+    request.durability = Durability{static_cast<Durability::Kind>(own(2)), 2};
+    manner_.leaves_zeros = own(1);
+    world_.options.update_threads = 1 + static_cast<uint32_t>(own(1));
+    manner_.before_pass = [this](const ComputePass&) { return before_pass(); };
+    for (const plain::Unit& unit : world_.plain().units) first_values_.push_back(unit.p);
+    options_ = {.engine = world_.options, .group_ranks = group_ranks, .keeps_weights = keeps_weights};
+  }
+
+  // Of the collective for passes.
+  uint64_t memory_bytes() const { return RankedEngine::memory_of(options_, place_.ranks).shared_bytes(); }
+  RankedOptions& options() { return options_; }
+
+  Status run(Ranks& ranks, uint64_t steps) {
+    PENSTOCK_TRY(create(ranks));
+    PENSTOCK_TRY_ASSIGN(engine, RankedEngine::open(options_, ranks));
+    while (engine->steps_done() < steps) {
+      PENSTOCK_TRY(step(*engine));
+      if (common(1)) PENSTOCK_TRY(evaluate(*engine));
+      if (common(3) == 0) {
+        PENSTOCK_TRY(engine->settle());
+        engine.reset();
+        PENSTOCK_TRY_ASSIGN(again, RankedEngine::open(options_, ranks));
+        engine = std::move(again);
+      }
+    }
+    PENSTOCK_TRY(engine->settle());
+    return compare(*engine);
+  }
+
+  Status create(Ranks& ranks) {
+    return RankedEngine::create(options_, ranks, [this](uint32_t unit, uint64_t first, std::span<float> values) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = first_values_[unit][first + i];
+      }
+      return Status();
+    });
+  }
+
+  // The next of the course; in the plain loop too.
+  Status step(RankedEngine& engine) {
+    const uint32_t planned = world_.options.request.workload.micro_batches;
+    const uint32_t count = 1 + static_cast<uint32_t>(common(planned - 1));
+    if (common(4) == 0) PENSTOCK_TRY(discard_within(engine, count));
+    const Clipping& clipping = world_.options.request.workload.clipping;
+    // One rank's gradients overflow: early ones, or the last.
+    const bool skips = clipping.skips_overflow && common(3) == 0;
+    const auto overflowing = static_cast<uint32_t>(common(place_.ranks - 1));
+    draw_absences();
+    const bool has_last = !absent_units_[overflowing] || absent_units_[overflowing]->first != 0;
+    const bool late = skips && has_last && world_.options.request.workload.units[0].parameters.size() != 1 && common(1);
+    const float usual = (common(1) ? 1e-3f : 2.0f) * static_cast<float>(world_.settings.loss_scale);
+    auto size_on = [&](uint32_t rank) { return skips && !late && rank == overflowing ? kNan : usual; };
+    auto prepare = [&](uint32_t rank) {
+      world_.first_sample = rank * count;
+      world_.overflowing_unit.reset();
+      if (late && rank == overflowing) world_.overflowing_unit = 0;
+    };
+    // Gradients first: the plain loop's weights are those before the step.
+    std::vector<std::vector<std::vector<uint16_t>>> given;
+    for (uint32_t rank = 0; rank < place_.ranks; ++rank) {
+      prepare(rank);
+      given.push_back(world_.plain_gradients(engine.steps_done() + 1, count, size_on(rank)));
+    }
+    prepare(place_.rank);
+    at_first_pass_ = [this, &engine] { return tell_absences(engine); };
+    PENSTOCK_TRY_ASSIGN(report, world_.train(engine, count, size_on(place_.rank), manner_));
+    plain_update(std::move(given));
+    if (skips != (report.verdict == Verdict::skip)) {
+      return Status(Code::kComparison,
+                    text("step ", report.step, ": the verdict is ", static_cast<int>(report.verdict)));
+    }
+    struck += report.verdict == Verdict::strike;
+    skipped += skips;
+    return Status();
+  }
+
+  // Words of this rank's shards that differ from the plain loop's.
+  uint64_t words_different(RankedEngine& engine) {
+    uint64_t different = 0;
+    for (uint32_t unit = 0; unit < world_.plain().units.size(); ++unit) {
+      const plain::Unit& expected = world_.plain().units[unit];
+      const ElementRun shard = engine.shards().shard(unit, place_.rank);
+      std::vector<uint16_t> high(shard.elements()), low(shard.elements());
+      std::vector<float> m(shard.elements()), v(shard.elements());
+      if (!read(engine, unit, Role::weight, high)) return ~uint64_t{0};
+      for (size_t i = 0; i < high.size(); ++i) different += high[i] != expected.high(shard.begin + i);
+      if (!world_.trainable(unit)) continue;
+      const bool all_read = read(engine, unit, Role::master_low, low) && read(engine, unit, Role::momentum, m) &&
+                            read(engine, unit, Role::variance, v);
+      if (!all_read) return ~uint64_t{0};
+      for (size_t i = 0; i < low.size(); ++i) {
+        different += low[i] != expected.low(shard.begin + i);
+        different += plain::bits(m[i]) != plain::bits(expected.m[shard.begin + i]);
+        different += plain::bits(v[i]) != plain::bits(expected.v[shard.begin + i]);
+      }
+    }
+    return different;
+  }
+  Status compare(RankedEngine& engine) {
+    const uint64_t different = words_different(engine);
+    if (different == 0 && world_.activation_bytes_different == 0) return Status();
+    return Status(Code::kComparison,
+                  text("rank ", place_.rank, ", step ", engine.steps_done(), ": ", different, " words differ, ",
+                       world_.activation_bytes_different.load(), " bytes of activations"));
+  }
+
+  const RankPlace& place() const { return place_; }
+  int struck = 0, skipped = 0, discarded = 0, absent = 0;
+
+ private:
+  static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+  uint64_t common(uint64_t most) { return common_() % (most + 1); }
+  uint64_t own(uint64_t most) { return own_() % (most + 1); }
+
+  Status before_pass() {
+    if (own(7) == 0) std::this_thread::sleep_for(std::chrono::microseconds(own(2000)));
+    if (at_first_pass_) PENSTOCK_TRY(std::exchange(at_first_pass_, nullptr)());
+    if (passes_left_ && (*passes_left_)-- == 0) return Status(Code::kEnvironment, "out of data");
+    return Status();
+  }
+
+  // The trainers of all ranks fail at the same pass.
+  Status discard_within(RankedEngine& engine, uint32_t count) {
+    if (engine.plan().durability.kind != Durability::Kind::step && !engine.plan().clipping) return Status();
+    passes_left_ = common(5);
+    world_.first_sample = place_.rank * count;
+    world_.overflowing_unit.reset();
+    absent_here_.clear();
+    manner_.without.clear();
+    const Result<StepReport> report = world_.train(engine, count, 1, manner_);
+    passes_left_.reset();
+    if (report.ok() || report.status().message() != "out of data") {
+      return report.ok() ? Status(Code::kComparison, "the step did not end with its trainer") : report.status();
+    }
+    ++discarded;
+    return engine.discard();
+  }
+
+  // Of one unit: without a gradient on all ranks, or on some; or one that is said to be zero.
+  void draw_absences() {
+    absent_units_.assign(place_.ranks, std::nullopt);
+    absent_here_.clear();
+    manner_.without.clear();
+    if (common(2) != 0) return;
+    const auto unit = static_cast<uint32_t>(common(4));
+    if (!world_.trainable(unit)) return;
+    const uint64_t who = common(2) == 0 ? ~uint64_t{0} : common_();  // by bit
+    const bool some_zero = common(2) == 0;
+    for (uint32_t rank = 0; rank < place_.ranks; ++rank) {
+      if ((who >> rank & 1) == 0) continue;
+      absent_units_[rank] = {unit, some_zero && rank % 2 == 0 ? Absent::zero : Absent::skip};
+    }
+    if (!absent_units_[place_.rank]) return;
+    absent_here_ = {*absent_units_[place_.rank]};
+    manner_.without = {unit};
+  }
+  Status tell_absences(RankedEngine& engine) {
+    for (const auto& [unit, how] : absent_here_) PENSTOCK_TRY(engine.absent_gradient(unit, how));
+    return Status();
+  }
+
+  void plain_update(std::vector<std::vector<std::vector<uint16_t>>> given) {
+    std::set<uint32_t> untouched;
+    for (uint32_t unit = 0; unit < world_.plain().units.size(); ++unit) {
+      bool skipped_by_all = true;
+      for (uint32_t rank = 0; rank < place_.ranks; ++rank) {
+        const auto& how = absent_units_[rank];
+        const bool is_absent = how && how->first == unit;
+        skipped_by_all = skipped_by_all && is_absent && how->second == Absent::skip;
+        if (is_absent) std::fill(given[rank][unit].begin(), given[rank][unit].end(), uint16_t{0});
+      }
+      if (skipped_by_all) untouched.insert(unit);
+    }
+    absent += static_cast<int>(untouched.size());
+    std::vector<std::vector<uint16_t>>& all = given[0];
+    for (uint32_t unit = 0; place_.ranks > 1 && unit < all.size(); ++unit) {
+      for (size_t e = 0; e < all[unit].size(); ++e) {
+        float sum = TrainingWorld::float_of(given[0][unit][e]);
+        for (uint32_t rank = 1; rank < place_.ranks; ++rank) sum += TrainingWorld::float_of(given[rank][unit][e]);
+        all[unit][e] = TrainingWorld::bf16_of(sum);
+      }
+    }
+    world_.plain_update(all, untouched);
+  }
+
+  Status evaluate(RankedEngine& engine) {
+    PENSTOCK_TRY_ASSIGN(answers, world_.evaluate(engine));
+    return answers == world_.plain_evaluate() ? Status() : Status(Code::kComparison, "an evaluation differs");
+  }
+
+  template <typename T>
+  static bool read(RankedEngine& engine, uint32_t unit, Role role, std::vector<T>& values) {
+    const Status status = engine.read_shard(unit, role, std::as_writable_bytes(std::span(values)));
+    if (!status.ok()) std::printf("%s\n", status.message().c_str());
+    return status.ok();
+  }
+
+  const RankPlace place_;
+  std::mt19937_64 common_, own_;
+  TrainingWorld world_;
+  TrainingWorld::Manner manner_;
+  RankedOptions options_;
+  std::vector<std::vector<float>> first_values_;  // by unit
+  std::optional<uint64_t> passes_left_;
+  std::function<Status()> at_first_pass_;
+  std::vector<std::optional<std::pair<uint32_t, Absent>>> absent_units_;  // by rank
+  std::vector<std::pair<uint32_t, Absent>> absent_here_;
+};
+
+}  // namespace penstock::engine
