@@ -198,7 +198,7 @@ Status torn(const RootRecord& root) {
 
 Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& options, Repairs& repairs) {
   const std::vector<RootCopy> copies = read_root_copies(engine, parts);
-  std::vector<RootRecord> roots = candidates_of(copies);
+  const std::vector<RootRecord> roots = candidates_of(copies);
   const std::string where = parts.files.front()->path();
   const bool runs = options.purpose == OpenOptions::Purpose::run;
   if (runs) PENSTOCK_TRY(newest_may_be_unread(copies, roots, parts.files));
@@ -210,19 +210,15 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   const auto drives = static_cast<uint32_t>(parts.files.size());
   std::string doubt = doubt_about_roots(copies, roots, drives);
   Status first_refusal, stopped;
-  // Nothing has overwritten what an older root names: that waits until all ranks have the newer one.
-  if (options.newest_step &&
-      std::erase_if(roots, [&](const RootRecord& root) { return root.step > *options.newest_step; }) > 0) {
-    first_refusal = Status(Code::kEnvironment, text("not every rank has a step later than ", *options.newest_step));
-    if (roots.empty()) {
-      return Status(Code::kCorrupt, text(where, ": step ", *options.newest_step, " is no longer in it"),
-                    "put back a copy of all ranks' stores, or make a new store with --force");
-    }
-  }
   const ScrubProgress progress = [&](double share) {
     return stopped = options.verifying ? options.verifying(share) : Status();
   };
   for (const RootRecord& root : roots) {
+    // Nothing has overwritten what an older root names: that waits until all ranks have the newer one.
+    if (options.newest_step && root.step > *options.newest_step) {
+      first_refusal = Status(Code::kCorrupt, text("not every rank has a step later than ", *options.newest_step));
+      continue;
+    }
     Result<RootContents> contents = pages.contents_of(root);
     Status refusal = contents.status();
     const Status unread = contents.ok() ? Status() : pages.unread_page_of(root);

@@ -1,5 +1,13 @@
-// ranked_worker SEED STEPS GROUP_RANKS each|once: one rank of a course of training; gathered for each pass or once a
-// step. Says what happened, or what is wrong and ends with 1.
+// ranked_worker SEED STEPS GROUP_RANKS each|once [create|live FOLDER...]: one rank of a course of training; weights are
+// gathered for each pass or once a step. A whole course in memory; or a store's creation in these folders, or a life of
+// a run that goes on with it, to be killed. Says what happened, or what is wrong and ends with 1.
+//
+// DIES="RANK BARRIER WHEN": that rank kills itself at this barrier of its commits, counted from 0. WHEN is `before` it
+// comes there, or `after`: then with the verdict of all, which it does not learn, and when the others have had time to
+// go on.
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -8,23 +16,96 @@
 namespace penstock::engine {
 namespace {
 
-Status run(char** arguments) {
+void say(const std::string& line) {
+  const std::string whole = line + "\n";
+  if (::write(STDOUT_FILENO, whole.data(), whole.size()) != static_cast<ssize_t>(whole.size())) _exit(3);
+}
+
+class DyingCollective final : public Collective {
+ public:
+  DyingCollective(Collective& inner, uint64_t barrier, bool before) : inner_(inner), left_(barrier), before_(before) {}
+
+  uint32_t rank() const override { return inner_.rank(); }
+  uint32_t ranks() const override { return inner_.ranks(); }
+  std::span<std::byte> memory() const override { return inner_.memory(); }
+  void gather(std::span<const Shard> shards, Then then) override { inner_.gather(shards, std::move(then)); }
+  void reduce(const Reduction& reduction, Then then) override { inner_.reduce(reduction, std::move(then)); }
+  void exchange(std::span<const std::byte> mine, std::span<std::byte> all, Then then) override {
+    inner_.exchange(mine, all, std::move(then));
+  }
+  void barrier(const Status& mine, Then then) override {
+    if (left_-- > 0) return inner_.barrier(mine, std::move(then));
+    if (before_) ::raise(SIGKILL);
+    inner_.barrier(mine, [](const Status&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      ::raise(SIGKILL);
+    });
+  }
+
+ private:
+  Collective& inner_;
+  uint64_t left_;
+  const bool before_;
+};
+
+class DyingRanks final : public Ranks {
+ public:
+  DyingRanks(Ranks& inner, uint64_t barrier, bool before) : inner_(inner), commits_(inner.commits(), barrier, before) {}
+
+  uint32_t rank() const override { return inner_.rank(); }
+  uint32_t ranks() const override { return inner_.ranks(); }
+  Collective& passes() override { return inner_.passes(); }
+  Collective& commits() override { return commits_; }
+  void at_step(uint64_t step) override { inner_.at_step(step); }
+  void fail(const Status& why) override { inner_.fail(why); }
+  Status status() const override { return inner_.status(); }
+
+ private:
+  Ranks& inner_;
+  DyingCollective commits_;
+};
+
+std::optional<DyingRanks> dying(Ranks& ranks) {
+  const char* dies = std::getenv("DIES");
+  unsigned rank = 0;
+  unsigned long barrier = 0;
+  char when[8] = {};
+  if (dies == nullptr || std::sscanf(dies, "%u %lu %7s", &rank, &barrier, when) != 3) return std::nullopt;
+  if (rank != ranks.rank()) return std::nullopt;
+  return std::optional<DyingRanks>(std::in_place, ranks, barrier, std::string(when) == "before");
+}
+
+Status run(int count, char** arguments) {
   auto number = [&](int index) { return std::strtoull(arguments[index], nullptr, 10); };
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
   RankedCourse course(number(1), place, static_cast<uint32_t>(number(3)), std::string(arguments[4]) == "once");
-  PENSTOCK_TRY_ASSIGN(ranks, meet({.place = place, .memory_bytes = course.memory_bytes()}));
-  PENSTOCK_TRY(course.run(*ranks, number(2)));
-  std::printf("struck %d skipped %d discarded %d absent %d\n", course.struck, course.skipped, course.discarded,
-              course.absent);
-  return wait_for_end([&](Collective::Then then) { ranks->passes().barrier(Status(), std::move(then)); });
+  if (count > 6) {
+    course.options().engine.drives = direct_drives({arguments + 6, arguments + count});
+    // A course that is killed makes something durable.
+    course.options().engine.request.durability =
+        number(1) % 2 == 0 ? Durability() : Durability{Durability::Kind::every, 2};
+  }
+  PENSTOCK_TRY_ASSIGN(met, meet({.place = place, .memory_bytes = course.memory_bytes()}));
+  std::optional<DyingRanks> dies = dying(*met);
+  Ranks& ranks = dies ? static_cast<Ranks&>(*dies) : *met;
+  const std::string what = count > 5 ? arguments[5] : "run";
+  if (what == "create") return course.create(ranks);
+  if (what == "live") {
+    PENSTOCK_TRY(course.live(ranks, number(2), say));
+  } else {
+    PENSTOCK_TRY(course.run(ranks, number(2)));
+  }
+  say(text("struck ", course.struck, " skipped ", course.skipped, " discarded ", course.discarded, " absent ",
+           course.absent));
+  return wait_for_end([&](Collective::Then then) { ranks.passes().barrier(Status(), std::move(then)); });
 }
 
 }  // namespace
 }  // namespace penstock::engine
 
 int main(int count, char** arguments) {
-  if (count != 5) return 2;
-  const penstock::Status status = penstock::engine::run(arguments);
-  if (!status.ok()) std::printf("%s\n", status.message().c_str());
+  if (count < 5) return 2;
+  const penstock::Status status = penstock::engine::run(count, arguments);
+  if (!status.ok()) penstock::engine::say(status.message());
   return status.ok() ? 0 : 1;
 }

@@ -14,7 +14,8 @@ namespace penstock::engine {
 class RankedCourse {
  public:
   RankedCourse(uint64_t seed, const RankPlace& place, uint32_t group_ranks, bool keeps_weights)
-      : place_(place),
+      : seed_(seed),
+        place_(place),
         common_(seed),
         own_(seed * 7919 + place.rank),
         // Of more and of fewer blocks than there are ranks, and of one.
@@ -69,6 +70,25 @@ class RankedCourse {
     return compare(*engine);
   }
 
+  // Goes on with a store that an earlier run has left, killed or not. `say` is told what was found, and what is
+  // durable.
+  Status live(Ranks& ranks, uint64_t more_steps, const std::function<void(const std::string&)>& say) {
+    options_.engine.on_durable = [&say](uint64_t step) { say(text("durable ", step)); };
+    PENSTOCK_TRY_ASSIGN(engine, RankedEngine::open(options_, ranks));
+    for (const std::string& remark : engine->remarks()) say("remark " + remark);
+    say(text("opened ", engine->steps_done()));
+    catch_up(engine->steps_done());
+    if (engine->restored_state() != TrainingWorld::trainer_state(engine->steps_done())) {
+      return Status(Code::kComparison, text("the trainer's state is not that of step ", engine->steps_done()));
+    }
+    PENSTOCK_TRY(compare(*engine));
+    say("goes on");
+    const uint64_t steps = engine->steps_done() + more_steps;
+    while (engine->steps_done() < steps) PENSTOCK_TRY(step(*engine));
+    PENSTOCK_TRY(engine->settle());
+    return compare(*engine);
+  }
+
   Status create(Ranks& ranks) {
     return RankedEngine::create(options_, ranks, [this](uint32_t unit, uint64_t first, std::span<float> values) {
       for (size_t i = 0; i < values.size(); ++i) {
@@ -80,40 +100,35 @@ class RankedCourse {
 
   // The next of the course; in the plain loop too.
   Status step(RankedEngine& engine) {
-    const uint32_t planned = world_.options.request.workload.micro_batches;
-    const uint32_t count = 1 + static_cast<uint32_t>(common(planned - 1));
-    if (common(4) == 0) PENSTOCK_TRY(discard_within(engine, count));
-    const Clipping& clipping = world_.options.request.workload.clipping;
-    // One rank's gradients overflow: early ones, or the last.
-    const bool skips = clipping.skips_overflow && common(3) == 0;
-    const auto overflowing = static_cast<uint32_t>(common(place_.ranks - 1));
-    draw_absences();
-    const bool has_last = !absent_units_[overflowing] || absent_units_[overflowing]->first != 0;
-    const bool late = skips && has_last && world_.options.request.workload.units[0].parameters.size() != 1 && common(1);
-    const float usual = (common(1) ? 1e-3f : 2.0f) * static_cast<float>(world_.settings.loss_scale);
-    auto size_on = [&](uint32_t rank) { return skips && !late && rank == overflowing ? kNan : usual; };
-    auto prepare = [&](uint32_t rank) {
-      world_.first_sample = rank * count;
-      world_.overflowing_unit.reset();
-      if (late && rank == overflowing) world_.overflowing_unit = 0;
-    };
+    const Drawn drawn = draw(engine.steps_done() + 1);
+    if (drawn.passes_before_discard) PENSTOCK_TRY(discard_within(engine, drawn));
     // Gradients first: the plain loop's weights are those before the step.
-    std::vector<std::vector<std::vector<uint16_t>>> given;
-    for (uint32_t rank = 0; rank < place_.ranks; ++rank) {
-      prepare(rank);
-      given.push_back(world_.plain_gradients(engine.steps_done() + 1, count, size_on(rank)));
+    Gradients given = plain_gradients(drawn);
+    prepare(drawn, place_.rank);
+    const auto& absent_here = drawn.absent_on[place_.rank];
+    if (absent_here) {
+      manner_.without = {drawn.absent_unit};
+      at_first_pass_ = [&] { return engine.absent_gradient(drawn.absent_unit, *absent_here); };
     }
-    prepare(place_.rank);
-    at_first_pass_ = [this, &engine] { return tell_absences(engine); };
-    PENSTOCK_TRY_ASSIGN(report, world_.train(engine, count, size_on(place_.rank), manner_));
-    plain_update(std::move(given));
-    if (skips != (report.verdict == Verdict::skip)) {
+    const Result<StepReport> report = world_.train(engine, drawn.count, drawn.size_on(place_.rank), manner_);
+    manner_.without.clear();
+    PENSTOCK_TRY(report.status());
+    plain_update(drawn, std::move(given));
+    if (drawn.skips != (report->verdict == Verdict::skip)) {
       return Status(Code::kComparison,
-                    text("step ", report.step, ": the verdict is ", static_cast<int>(report.verdict)));
+                    text("step ", report->step, ": the verdict is ", static_cast<int>(report->verdict)));
     }
-    struck += report.verdict == Verdict::strike;
-    skipped += skips;
+    struck += report->verdict == Verdict::strike;
+    skipped += drawn.skips;
     return Status();
+  }
+
+  // The plain loop alone, up to that step.
+  void catch_up(uint64_t steps) {
+    while (plain_steps_ < steps) {
+      const Drawn drawn = draw(plain_steps_ + 1);
+      plain_update(drawn, plain_gradients(drawn));
+    }
   }
 
   // Words of this rank's shards that differ from the plain loop's.
@@ -162,54 +177,84 @@ class RankedCourse {
     return Status();
   }
 
-  // The trainers of all ranks fail at the same pass.
-  Status discard_within(RankedEngine& engine, uint32_t count) {
-    if (engine.plan().durability.kind != Durability::Kind::step && !engine.plan().clipping) return Status();
-    passes_left_ = common(5);
-    world_.first_sample = place_.rank * count;
-    world_.overflowing_unit.reset();
-    absent_here_.clear();
-    manner_.without.clear();
-    const Result<StepReport> report = world_.train(engine, count, 1, manner_);
-    passes_left_.reset();
-    if (report.ok() || report.status().message() != "out of data") {
-      return report.ok() ? Status(Code::kComparison, "the step did not end with its trainer") : report.status();
+  // What happens in a step, by its number alone.
+  struct Drawn {
+    uint64_t number = 0;
+    uint32_t count = 1;                             // of micro-batches
+    std::optional<uint64_t> passes_before_discard;  // the trainers of all ranks fail at the same one, at first
+    // One rank's gradients overflow: early ones, or the last.
+    bool skips = false, late = false;
+    uint32_t overflowing = 0;
+    float usual = 1;
+    // Of one unit: without a gradient on all ranks, or on some, or on some said to be zero.
+    uint32_t absent_unit = 0;
+    std::vector<std::optional<Absent>> absent_on;  // by rank
+
+    float size_on(uint32_t rank) const { return skips && !late && rank == overflowing ? kNan : usual; }
+    bool is_absent(uint32_t rank, uint32_t unit) const { return absent_on[rank] && unit == absent_unit; }
+  };
+  using Gradients = std::vector<std::vector<std::vector<uint16_t>>>;  // by rank and unit
+
+  Drawn draw(uint64_t number) {
+    common_.seed(seed_ * 1'000'003 + number);
+    const Workload& workload = world_.options.request.workload;
+    Drawn drawn;
+    drawn.number = number;
+    drawn.count = 1 + static_cast<uint32_t>(common(workload.micro_batches - 1));
+    if (common(4) == 0) drawn.passes_before_discard = common(5);
+    drawn.usual = (common(1) ? 1e-3f : 2.0f) * static_cast<float>(world_.settings.loss_scale);
+    drawn.absent_on.resize(place_.ranks);
+    drawn.absent_unit = static_cast<uint32_t>(common(4));
+    const bool has_absent = common(2) == 0 && world_.trainable(drawn.absent_unit);
+    const uint64_t who = common(2) == 0 ? ~uint64_t{0} : common_();  // by bit
+    const bool some_zero = common(2) == 0;
+    for (uint32_t rank = 0; rank < place_.ranks; ++rank) {
+      if (!has_absent || (who >> rank & 1) == 0) continue;
+      drawn.absent_on[rank] = some_zero && rank % 2 == 0 ? Absent::zero : Absent::skip;
     }
+    drawn.skips = workload.clipping.skips_overflow && common(3) == 0;
+    drawn.overflowing = static_cast<uint32_t>(common(place_.ranks - 1));
+    // In use 0 a unit of one parameter has no gradient that could overflow.
+    drawn.late =
+        common(1) && drawn.skips && workload.units[0].parameters.size() != 1 && !drawn.is_absent(drawn.overflowing, 0);
+    return drawn;
+  }
+
+  void prepare(const Drawn& drawn, uint32_t rank) {
+    world_.first_sample = rank * drawn.count;
+    world_.overflowing_unit.reset();
+    if (drawn.late && rank == drawn.overflowing) world_.overflowing_unit = 0;
+  }
+
+  Status discard_within(RankedEngine& engine, const Drawn& drawn) {
+    if (engine.plan().durability.kind != Durability::Kind::step && !engine.plan().clipping) return Status();
+    world_.first_sample = place_.rank * drawn.count;
+    world_.overflowing_unit.reset();
+    passes_left_ = drawn.passes_before_discard;
+    const Result<StepReport> report = world_.train(engine, drawn.count, 1, manner_);
+    passes_left_.reset();
+    if (report.ok()) return Status(Code::kComparison, "the step did not end with its trainer");
+    if (report.status().message() != "out of data") return report.status();
     ++discarded;
     return engine.discard();
   }
 
-  // Of one unit: without a gradient on all ranks, or on some; or one that is said to be zero.
-  void draw_absences() {
-    absent_units_.assign(place_.ranks, std::nullopt);
-    absent_here_.clear();
-    manner_.without.clear();
-    if (common(2) != 0) return;
-    const auto unit = static_cast<uint32_t>(common(4));
-    if (!world_.trainable(unit)) return;
-    const uint64_t who = common(2) == 0 ? ~uint64_t{0} : common_();  // by bit
-    const bool some_zero = common(2) == 0;
+  Gradients plain_gradients(const Drawn& drawn) {
+    Gradients given;
     for (uint32_t rank = 0; rank < place_.ranks; ++rank) {
-      if ((who >> rank & 1) == 0) continue;
-      absent_units_[rank] = {unit, some_zero && rank % 2 == 0 ? Absent::zero : Absent::skip};
+      prepare(drawn, rank);
+      given.push_back(world_.plain_gradients(drawn.number, drawn.count, drawn.size_on(rank)));
     }
-    if (!absent_units_[place_.rank]) return;
-    absent_here_ = {*absent_units_[place_.rank]};
-    manner_.without = {unit};
-  }
-  Status tell_absences(RankedEngine& engine) {
-    for (const auto& [unit, how] : absent_here_) PENSTOCK_TRY(engine.absent_gradient(unit, how));
-    return Status();
+    return given;
   }
 
-  void plain_update(std::vector<std::vector<std::vector<uint16_t>>> given) {
+  void plain_update(const Drawn& drawn, Gradients given) {
     std::set<uint32_t> untouched;
     for (uint32_t unit = 0; unit < world_.plain().units.size(); ++unit) {
       bool skipped_by_all = true;
       for (uint32_t rank = 0; rank < place_.ranks; ++rank) {
-        const auto& how = absent_units_[rank];
-        const bool is_absent = how && how->first == unit;
-        skipped_by_all = skipped_by_all && is_absent && how->second == Absent::skip;
+        const bool is_absent = drawn.is_absent(rank, unit);
+        skipped_by_all = skipped_by_all && is_absent && *drawn.absent_on[rank] == Absent::skip;
         if (is_absent) std::fill(given[rank][unit].begin(), given[rank][unit].end(), uint16_t{0});
       }
       if (skipped_by_all) untouched.insert(unit);
@@ -224,6 +269,7 @@ class RankedCourse {
       }
     }
     world_.plain_update(all, untouched);
+    plain_steps_ = drawn.number;
   }
 
   Status evaluate(RankedEngine& engine) {
@@ -238,6 +284,7 @@ class RankedCourse {
     return status.ok();
   }
 
+  const uint64_t seed_;
   const RankPlace place_;
   std::mt19937_64 common_, own_;
   TrainingWorld world_;
@@ -246,8 +293,7 @@ class RankedCourse {
   std::vector<std::vector<float>> first_values_;  // by unit
   std::optional<uint64_t> passes_left_;
   std::function<Status()> at_first_pass_;
-  std::vector<std::optional<std::pair<uint32_t, Absent>>> absent_units_;  // by rank
-  std::vector<std::pair<uint32_t, Absent>> absent_here_;
+  uint64_t plain_steps_ = 0;
 };
 
 }  // namespace penstock::engine
