@@ -1,18 +1,15 @@
 #include "runtime/trainer/engine_link.h"
 
+#include <cstring>
+
+#include "tiering/check.h"
+
 namespace penstock::trainer {
 namespace {
 
 engine::ComputePass pass_of(const Passage& passage) {
   const bool is_forward = passage.direction == Direction::forward;
   return {is_forward ? penstock::Direction::forward : penstock::Direction::backward, passage.use, passage.micro_batch};
-}
-
-Status not_offloaded(const char* verb, uint32_t use, uint32_t micro_batch) {
-  return Status(Code::kUsage,
-                text(verb, ": activations of use ", use, ", micro-batch ", micro_batch,
-                     ": the plan keeps them or has them computed again"),
-                "follow the activations of the engine's plan");
 }
 
 }  // namespace
@@ -70,12 +67,19 @@ Status EngineLink::absent(uint32_t unit, uint64_t first_element) {
                 "freeze the whole unit");
 }
 
-Status EngineLink::put(uint32_t use, uint32_t micro_batch, uint32_t, std::span<const std::byte>) {
-  return not_offloaded("put", use, micro_batch);
+// The engine counts the pieces itself.
+Status EngineLink::put(uint32_t use, uint32_t micro_batch, uint32_t, std::span<const std::byte> bytes) {
+  PENSTOCK_TRY_ASSIGN(room, engine_.put({penstock::Direction::forward, use, micro_batch}, bytes.size()));
+  std::memcpy(room.data(), bytes.data(), bytes.size());
+  return Status();
 }
 
-Status EngineLink::get(uint32_t use, uint32_t micro_batch, uint32_t, std::span<std::byte>) {
-  return not_offloaded("get", use, micro_batch);
+Status EngineLink::get(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<std::byte> into) {
+  PENSTOCK_TRY_ASSIGN(bytes, engine_.get({penstock::Direction::backward, use, micro_batch}, index));
+  CHECK(bytes.size() == into.size(), "use ", use, ", micro-batch ", micro_batch, ": ", into.size(),
+        " B wanted of an activation of ", bytes.size(), " B");
+  std::memcpy(into.data(), bytes.data(), bytes.size());
+  return Status();
 }
 
 }  // namespace penstock::trainer

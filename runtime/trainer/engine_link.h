@@ -15,7 +15,8 @@ std::vector<Use> uses_of(const Model& model);
 
 class EngineLink final : public EngineVerbs {
  public:
-  // `engine` outlives this, and is within a step while this is used.
+  // `engine` outlives this, and is within a step while this is used. It computes in place or on a host device: what it
+  // gives is memory that the calling thread reaches, and complete when it is given.
   explicit EngineLink(engine::Engine& engine) : engine_(engine) {}
 
   // The step's passages, in the order of the plan.

@@ -19,6 +19,9 @@ namespace penstock::trainer {
 
 enum class Direction : uint8_t { forward, backward };
 
+// Where activations wait for backward.
+enum class Keeping : uint8_t { in_memory, with_engine };
+
 // One passage of a micro-batch through a use.
 struct Passage {
   Direction direction = Direction::forward;
@@ -51,8 +54,9 @@ class EngineVerbs {
   // No use of no micro-batch of this step gives the parameter that begins here a gradient.
   virtual Status absent(uint32_t unit, uint64_t first_element) = 0;
 
-  // What backward needs of forward, kept elsewhere. get() fills `into` with what put() was given under the same
-  // numbers, once: afterwards it is gone. Backward of a use gets in descending or any other order.
+  // What backward needs of forward, kept elsewhere: put() while forward of the use and micro-batch is acquired, with
+  // `index` from 0 upwards, and get() while its backward is, in any order. get() fills `into` with what put() was given
+  // under the same numbers, once: afterwards it is gone.
   virtual Status put(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<const std::byte> bytes) = 0;
   virtual Status get(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<std::byte> into) = 0;
 };

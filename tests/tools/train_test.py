@@ -178,7 +178,7 @@ class Configs(TrainCase):
     def test_refuses_before_anything_is_made(self):
         for changes, said in (({"optimizer": {"type": "Lamb"}}, "Lamb"), ({"model": "/no/such/model"}, "ENOENT"),
                               ({"parameters": [{"pattern": "lora", "frozen": True}]}, "lora"),
-                              ({"penstock": {"device_budget": "1GiB"}}, "device_budget"),
+                              ({"penstock": {"device_budget": "large"}}, "device_budget"),
                               ({"penstock": {"host_budget": "much"}}, "host_budget"),
                               ({"penstock": {"durability": "never"}}, "durability"),
                               ({"gradient_accumulation_steps": 70000}, "65536")):

@@ -46,6 +46,7 @@ const std::map<std::string, std::vector<std::pair<const char*, const char*>>>& s
         {"penstock.durability", R"("every:3")"},
         {"penstock.space", R"("single")"},
         {"penstock.activations", R"("keep")"},
+        {"penstock.keep_share", "0.5"},
         {"penstock.micro_batch_group", "2"},
         {"penstock.weights", R"("host")"},
         {"penstock.host_state_share", "0.5"},

@@ -56,7 +56,7 @@ Status measure(Session& session, TrainingSettings& settings) {
                                .threads = settings.config.threads,
                                .engine = aio::parse_engine_choice(settings.config.io_engine).value()};
   PENSTOCK_TRY_ASSIGN(machine, machine_of(session, settings.config.machine, settings.config.stores, options));
-  settings.engine.request.machine = machine;
+  compute_on(machine, settings);
   session.progress.note(
       text(settings.model.parameters(), " parameters; measuring a step of ", settings.tokens_of_step(), " tokens"));
   return measure_step(settings);
@@ -200,7 +200,7 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
                  {"tokens_per_s", did_something ? Json(tokens_per_s) : Json()},
                  {"bytes_per_parameter", {{"read", read}, {"written", written}}},
                  {"peak_rss_bytes", resident_bytes_peak()},
-                 {"budget_bytes", settings.engine.request.budgets.host_bytes},
+                 {"budget_bytes", settings.memory_bytes()},
                  {"parameters", settings.model.parameters()},
                  {"eval_loss", course.evaluation ? Json(course.evaluation->loss) : Json()},
                  {"eval_perplexity", course.evaluation ? Json(course.evaluation->perplexity()) : Json()},
@@ -210,16 +210,15 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
     answer.text = text("nothing to do: the store is at step ", course.first, " already\n");
     return answer;
   }
-  answer.text = text("budget\n", engine.description(), "\nsteps ", course.first + 1, " to ", engine.steps_done(),
-                     ": loss ", fixed(course.loss_first, 3), " to ", fixed(course.loss_last, 3), "\n", fixed(step_s, 2),
-                     " s a step, ", predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted",
-                     "; ", fixed(tokens_per_s, 0), " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2),
-                     " B written a parameter and step\n",
-                     course.evaluation ? text("held out: loss ", fixed(course.evaluation->loss, 3), ", perplexity ",
-                                              fixed(course.evaluation->perplexity(), 2), "\n")
-                                       : "",
-                     "peak memory ", bytes_text(resident_bytes_peak()), " of ",
-                     bytes_text(settings.engine.request.budgets.host_bytes), "\n");
+  answer.text = text(
+      "budget\n", engine.description(), "\nsteps ", course.first + 1, " to ", engine.steps_done(), ": loss ",
+      fixed(course.loss_first, 3), " to ", fixed(course.loss_last, 3), "\n", fixed(step_s, 2), " s a step, ",
+      predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted", "; ", fixed(tokens_per_s, 0),
+      " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2), " B written a parameter and step\n",
+      course.evaluation ? text("held out: loss ", fixed(course.evaluation->loss, 3), ", perplexity ",
+                               fixed(course.evaluation->perplexity(), 2), "\n")
+                        : "",
+      "peak memory ", bytes_text(resident_bytes_peak()), " of ", bytes_text(settings.memory_bytes()), "\n");
   return answer;
 }
 

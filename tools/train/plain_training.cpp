@@ -7,6 +7,7 @@
 #include "cpu_optim/tile_update.h"
 #include "runtime/trainer/files/model_folder.h"
 #include "runtime/trainer/initial_values.h"
+#include "runtime/trainer/torch/tensor_memory.h"
 #include "tiering/arithmetic/convert.h"
 #include "tools/train/training_run.h"
 
@@ -107,6 +108,7 @@ PlainTraining::PlainTraining(const TrainingSettings& settings)
       scaler_(settings.config.loss_scaling, settings.config.precision) {}
 
 Result<std::unique_ptr<PlainTraining>> PlainTraining::make(const TrainingSettings& settings) {
+  trainer::TensorMemory::get().set_limit(trainer::TensorMemory::kNoLimit);  // it has no budget
   std::unique_ptr<PlainTraining> plain(new PlainTraining(settings));
   std::unique_ptr<trainer::ModelFolder> folder;
   if (!settings.model_folder.empty()) {

@@ -1,69 +1,17 @@
 #include "tools/train/training_run.h"
 
 #include <algorithm>
-#include <chrono>
-#include <fstream>
 
-#include "tools/update/update_run.h"
+#include "runtime/trainer/torch/tensor_memory.h"
+#include "tools/train/dry_step.h"
 
 namespace penstock::tools {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using trainer::Passage;
-
-// What threads and rings take besides what is planned, and what LibTorch's allocator leaves unused between tensors.
-constexpr uint64_t kOverheadBytes = 32 * kMiB;
-
-// Weights of zeros, for a step that is only timed. Every unit lies in the same place.
-class ZeroWeights final : public trainer::EngineVerbs {
- public:
-  ZeroWeights(const trainer::Model& model, std::vector<Use>& uses) : model_(model), uses_(uses) {
-    uint64_t most = 0;
-    for (const trainer::ModelUse& use : model.uses) {
-      uint64_t bytes = 0;
-      for (uint32_t unit : use.units) bytes += place_bytes(unit);
-      most = std::max(most, bytes);
-    }
-    memory_ = Buffer::on_heap(most);
-    std::fill(memory_.bytes().begin(), memory_.bytes().end(), std::byte{0});
-  }
-
-  uint64_t size_bytes() const { return memory_.size_bytes(); }
-
-  Result<std::span<const trainer::UnitWeights>> acquire(const Passage& passage) override {
-    lent_.clear();
-    uint64_t at = 0;
-    for (uint32_t unit : model_.uses[passage.use].units) {
-      lent_.push_back({unit, memory_.data() + at, model_.units[unit].elements});
-      at += place_bytes(unit);
-    }
-    began_ = Clock::now();
-    return std::span<const trainer::UnitWeights>(lent_);
-  }
-  Status release(const Passage& passage) override {
-    const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-    Use& use = uses_[passage.use];
-    double& fastest = passage.direction == trainer::Direction::forward ? use.forward_s : use.backward_s;
-    fastest = fastest == 0 ? seconds : std::min(fastest, seconds);
-    return Status();
-  }
-  Status gradient(const Passage&, uint32_t, uint64_t, Dtype, std::span<const std::byte>) override { return Status(); }
-  Status absent(uint32_t, uint64_t) override { return Status(); }
-  Status put(uint32_t, uint32_t, uint32_t, std::span<const std::byte>) override { return Status(); }
-  Status get(uint32_t, uint32_t, uint32_t, std::span<std::byte>) override { return Status(); }
-
- private:
-  uint64_t place_bytes(uint32_t unit) const {
-    return round_up(model_.units[unit].elements * bytes_of(model_.dtype), kAlignmentBytes);
-  }
-
-  const trainer::Model& model_;
-  std::vector<Use>& uses_;
-  Buffer memory_;
-  std::vector<trainer::UnitWeights> lent_;
-  Clock::time_point began_;
-};
+// What threads, rings and malloc take besides what is planned.
+constexpr uint64_t kOverheadBytes = 16 * kMiB;
+// What tensors that come and go leave unused between one another.
+constexpr uint64_t kLeftBetweenTensorsBytes = 16 * kMiB;
 
 trainer::ComputeChoices choices_of(const TrainingSettings& settings) {
   return {.seed = settings.config.seed,
@@ -71,8 +19,16 @@ trainer::ComputeChoices choices_of(const TrainingSettings& settings) {
           .head_rows = static_cast<int64_t>(settings.config.head_rows)};
 }
 
-std::vector<ActivationChoice> activations_of(const TrainingSettings& settings) {
-  return std::vector<ActivationChoice>(settings.model.uses.size(), settings.activations());
+// Without a measurement nobody knows.
+uint64_t tensor_limit(const TrainingSettings& settings, const Plan& plan) {
+  if (settings.tensor_bytes == 0) return trainer::TensorMemory::kNoLimit;
+  uint64_t bytes = settings.tensor_bytes;
+  for (const BudgetLine& line : plan.budget_lines) {
+    const bool is_with_libtorch =
+        line.region == Region::none && (line.name == "activations" || line.name == "unit being computed");
+    if (is_with_libtorch) bytes += line.bytes;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -88,28 +44,26 @@ std::vector<trainer::MicroBatch> batches_of(const TrainingSettings& settings, ui
 }
 
 Status measure_step(TrainingSettings& settings) {
-  Workload& workload = settings.engine.request.workload;
-  ZeroWeights zeros(settings.model, workload.uses);
-  trainer::TrainStep step(settings.model, zeros, choices_of(settings), activations_of(settings));
+  PlanRequest& request = settings.engine.request;
+  const trainer::ComputeChoices choices = choices_of(settings);
   const std::vector<trainer::MicroBatch> batches = batches_of(settings, 1);
-  PENSTOCK_TRY(step.check(batches));
-  const auto group =
-      static_cast<uint32_t>(settings.engine.request.choices.micro_batch_group.value_or(workload.micro_batches));
-  const std::vector<Passage> order = trainer::step_order(settings.model, workload.micro_batches, group);
-  std::ofstream("/proc/self/clear_refs") << 5;  // the peak counts from here
-  for (int pass = 0; pass < 2; ++pass) PENSTOCK_TRY(step.run(1, batches, order).status());
-  for (Use& use : workload.uses) {
-    // Recomputation was part of what was timed.
-    if (recomputes(settings.activations())) use.backward_s = std::max(0.0, use.backward_s - use.forward_s);
+  std::vector<Use>& uses = request.workload.uses;
+  PENSTOCK_TRY_ASSIGN(dry, dry_step(settings.model, choices, batches, settings.keeping()));
+  for (size_t use = 0; use < uses.size(); ++use) {
+    uses[use].forward_s = dry.uses[use].forward_s;
+    uses[use].backward_s = dry.uses[use].backward_s;
+    uses[use].activation_bytes = dry.uses[use].activation_bytes;
+    uses[use].boundary_bytes = dry.uses[use].boundary_bytes;
   }
-  settings.engine.request.process_bytes = resident_bytes_peak() - zeros.size_bytes() + kOverheadBytes;
+  settings.tensor_bytes = dry.tensor_bytes + kLeftBetweenTensorsBytes;
   if (settings.config.eval_every > 0) {
     // What forward made of the micro-batches that are evaluated together, beyond those of a step.
     const uint64_t together = evaluation_group(settings);
     const uint64_t more = together - std::min(together, settings.config.accumulation);
-    settings.engine.request.process_bytes += more * settings.config.micro_batch * settings.config.sequence_length *
-                                             settings.model.config.hidden * bytes_of(settings.model.dtype);
+    settings.tensor_bytes += more * settings.config.micro_batch * settings.config.sequence_length *
+                             settings.model.config.hidden * bytes_of(settings.model.dtype);
   }
+  request.process_bytes = dry.process_bytes + settings.tensor_bytes + kOverheadBytes;
   return Status();
 }
 
@@ -133,7 +87,11 @@ TrainingRun::TrainingRun(const TrainingSettings& settings, std::unique_ptr<engin
       engine_(std::move(engine)),
       link_(*engine_),
       scaler_(settings.config.loss_scaling, settings.config.precision),
-      step_(settings.model, link_, choices_of(settings), activations_of(settings)) {}
+      step_(settings.model, link_, choices_of(settings), engine_->plan().activations, settings.keeping()) {
+  trainer::TensorMemory::get().set_limit(tensor_limit(settings, engine_->plan()));
+}
+
+TrainingRun::~TrainingRun() { trainer::TensorMemory::get().set_limit(trainer::TensorMemory::kNoLimit); }
 
 Result<TrainingRun::Step> TrainingRun::step() {
   const uint64_t number = engine_->steps_done() + 1;

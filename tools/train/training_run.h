@@ -10,14 +10,15 @@
 
 namespace penstock::tools {
 
-// What a step of these settings needs besides the plan: measured by one step in memory of zeros. Fills in the uses'
-// times, and what the process takes with all that LibTorch allocates.
+// What a step of these settings needs besides the plan, measured by a dry step. Fills in the uses' times and
+// activations, and what the process takes with all that LibTorch allocates.
 Status measure_step(TrainingSettings& settings);
 
 class TrainingRun {
  public:
   // `settings` outlive it.
   static Result<std::unique_ptr<TrainingRun>> open(const TrainingSettings& settings);
+  ~TrainingRun();
 
   struct Step {
     engine::StepReport report;

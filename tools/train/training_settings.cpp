@@ -10,6 +10,7 @@
 #include "aio/direct_folder.h"
 #include "aio/make_engine.h"
 #include "cpu_optim/checksum.h"
+#include "gpu/host_device.h"
 #include "runtime/trainer/config/effective_config.h"
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/files/file_io.h"
@@ -24,6 +25,8 @@ namespace {
 constexpr uint64_t kConfigMostBytes = 1'000'000;
 // What of a root's 64 KiB is left to the model's config.json, beside ours.
 constexpr uint64_t kModelJsonMostBytes = 32'000;
+// Of the host device's copies, where nobody has measured memory.
+constexpr double kCopyGbpsUsual = 5;
 constexpr const char* kSmallGpt =
     R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 8,
         "vocab_size": 257, "n_positions": 1024, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0,
@@ -100,18 +103,8 @@ Result<uint64_t> bytes_of_key(const char* key, const std::string& written, uint6
 Status fill_in_placement(const trainer::TrainConfig& config, PlanRequest& request) {
   PENSTOCK_TRY_ASSIGN(host_bytes, bytes_of_key("host_budget", config.host_budget, aio::AvailableMemory::now().bytes));
   PENSTOCK_TRY_ASSIGN(nvme_bytes, bytes_of_key("nvme_budget", config.nvme_budget, request.budgets.nvme_bytes));
-  if (!config.device_budget.empty()) {
-    return Status(Code::kUsage,
-                  text("config: penstock.device_budget: ", config.device_budget,
-                       ": training runs on the CPU, which has no memory of its own"),
-                  "leave it out; penstock.host_budget is all");
-  }
-  if (config.activations == "offload" || config.activations == "recompute_offload") {
-    return Status(Code::kUsage,
-                  text("config: penstock.activations: ", config.activations,
-                       ": where the CPU computes, activations are in host memory already"),
-                  "keep or recompute");
-  }
+  PENSTOCK_TRY_ASSIGN(device_bytes, bytes_of_key("device_budget", config.device_budget, 0));
+  request.budgets.device_bytes = device_bytes;
   request.budgets.host_bytes = host_bytes;
   request.budgets.nvme_bytes = nvme_bytes;
   Result<std::optional<Durability>> durability = parse_durability(config.durability);
@@ -127,6 +120,20 @@ Status fill_in_placement(const trainer::TrainConfig& config, PlanRequest& reques
   }
   return Status();
 }
+
+std::optional<ActivationChoice> activations_of(const trainer::TrainConfig& config) {
+  const std::pair<const char*, ActivationChoice> choices[] = {
+      {"keep", ActivationChoice::keep},
+      {"recompute", ActivationChoice::recompute},
+      {"offload", ActivationChoice::offload},
+      {"recompute_offload", ActivationChoice::recompute_offload}};
+  for (const auto& [name, choice] : choices) {
+    if (config.activations == name) return choice;
+  }
+  return std::nullopt;
+}
+
+bool has_device(const trainer::TrainConfig& config) { return !config.device_budget.empty(); }
 
 StateForm form_of(const trainer::TrainConfig& config) {
   return {.optimizer = config.optimizer,
@@ -153,8 +160,11 @@ void fill_in_workload(TrainingSettings& settings) {
   const double clip = settings.config.gradient_clipping;
   const bool waits = settings.config.precision == Dtype::fp16 || clip > 0;  // gradients, for the norm
   workload.clipping = {.norm = clip, .skips_overflow = settings.config.skip_overflow.value_or(waits)};
-  request.choices.activations = settings.activations();
-  request.stores_activations = false;  // autograd holds them
+  request.choices.activations = activations_of(settings.config);
+  request.choices.keep_share = settings.config.keep_share;
+  // Where nothing leaves the memory that it is computed in, autograd holds it: a copy less.
+  const bool leaves = request.choices.activations && offloads(*request.choices.activations);
+  request.stores_activations = leaves || has_device(settings.config);
 }
 
 Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samples) {
@@ -181,6 +191,19 @@ Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samp
 }
 
 }  // namespace
+
+void compute_on(const MachineProfile& machine, TrainingSettings& settings) {
+  MachineProfile& planned = settings.engine.request.machine;
+  planned = machine;
+  planned.devices = 0;
+  if (!has_device(settings.config)) return;
+  // The host device: a copy reads and writes memory, as an update does.
+  planned.devices = 1;
+  planned.device_bytes = settings.engine.request.budgets.device_bytes;
+  planned.host_to_device_gbps = planned.device_to_host_gbps =
+      machine.host_gbps > 0 ? machine.host_gbps / 2 : kCopyGbpsUsual;
+  settings.engine.device = [](uint64_t arena_bytes) { return gpu::open_host_device({.arena_bytes = arena_bytes}); };
+}
 
 std::string shipped_text() {
   namespace fs = std::filesystem;
@@ -267,6 +290,7 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
                             .engine = {}};
   PENSTOCK_TRY(fill_in_placement(config, settings.engine.request));
   fill_in_workload(settings);
+  compute_on({}, settings);
   PENSTOCK_TRY_ASSIGN(io, aio::parse_engine_choice(config.io_engine));
   settings.engine.drives = engine::direct_drives(config.stores, io);
   settings.engine.update_threads = config.threads;

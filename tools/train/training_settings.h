@@ -10,6 +10,7 @@
 #include "runtime/trainer/config/parameter_groups.h"
 #include "runtime/trainer/config/train_config.h"
 #include "runtime/trainer/data/samples.h"
+#include "runtime/trainer/engine_verbs.h"
 #include "runtime/trainer/model.h"
 #include "runtime/trainer/trainer_state.h"
 #include "tools/penstock/store_flags.h"
@@ -24,15 +25,22 @@ struct TrainingSettings {
   trainer::Model model;
   trainer::ParameterGroups groups;
   trainer::Samples samples;
-  engine::EngineOptions engine;  // the machine and the uses' times are not filled in
+  engine::EngineOptions engine;  // the machine, the uses' times and activations are not filled in
+  uint64_t tensor_bytes = 0;     // that LibTorch needs beside what the plan counts; 0: not measured
 
+  // The host device's memory is the machine's, as the host's is.
+  uint64_t memory_bytes() const { return engine.request.budgets.host_bytes + engine.request.budgets.device_bytes; }
   uint64_t tokens_of_step() const { return config.sequence_length * config.train_batch; }
-  ActivationChoice activations() const {
-    return config.activations == "keep" ? ActivationChoice::keep : ActivationChoice::recompute;
+  // Where forward leaves for backward what is not offloaded: the engine keeps all, or none.
+  trainer::Keeping keeping() const {
+    return engine.request.stores_activations ? trainer::Keeping::with_engine : trainer::Keeping::in_memory;
   }
   // What a root keeps of the run at its beginning; later ones have counts and the loss scale too.
   trainer::TrainerState initial_state() const;
 };
+
+// The machine that drives were measured of, with the device that the config asks for.
+void compute_on(const MachineProfile& machine, TrainingSettings& settings);
 
 // What a root of the store in these folders keeps of the run; none where there is no store.
 Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders);

@@ -223,6 +223,8 @@ const KeyRule kRules[] = {
                                    {"recompute_offload", "recompute_offload"}},
                                   config.activations);
      }},
+    {"penstock.keep_share", honoured, "of the blocks, where the others recompute or offload",
+     [](const json& value, TrainConfig& config) { return number(value, 0, 1, config.keep_share.emplace()); }},
     {"penstock.micro_batch_group", honoured, "", PENSTOCK_WHOLE(micro_batch_group, 0)},
     {"penstock.moments", honoured, "",
      [](const json& value, TrainConfig& config) {

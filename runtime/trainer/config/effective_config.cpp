@@ -146,6 +146,7 @@ json placement_json(const TrainConfig& config) {
   section["durability"] = config.durability;
   section["space"] = config.space;
   section["activations"] = config.activations;
+  if (config.keep_share) section["keep_share"] = *config.keep_share;
   section["micro_batch_group"] = config.micro_batch_group;
   section["weights"] = config.weights;
   if (config.host_state_share) section["host_state_share"] = *config.host_state_share;

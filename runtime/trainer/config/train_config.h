@@ -75,9 +75,10 @@ struct TrainConfig {
   std::vector<std::string> stores;  // one folder a drive
   std::string durability = "auto";
   std::string space = "double";
-  std::string activations = "auto";  // keep, recompute, offload or recompute_offload
-  uint64_t micro_batch_group = 0;    // that pass through a unit before the next is fetched; 0: the planner's choice
-  std::string weights = "auto";      // where they rest: host or nvme
+  std::string activations = "auto";       // keep, recompute, offload or recompute_offload
+  std::optional<double> keep_share = {};  // of the uses, that keep theirs where the others do not; empty: the planner's
+  uint64_t micro_batch_group = 0;  // that pass through a unit before the next is fetched; 0: the planner's choice
+  std::string weights = "auto";    // where they rest: host or nvme
   std::optional<double> host_state_share = {};  // of the state, that rests in host memory; empty: the planner's choice
   uint32_t threads = 0;                         // that update; 0: one for each processor
   std::string io_engine = "auto";

@@ -17,8 +17,6 @@
 
 namespace penstock::trainer {
 
-enum class Keeping : uint8_t { in_memory, with_engine };
-
 class SavedTensors : public std::enable_shared_from_this<SavedTensors> {
  public:
   // `engine` is used where they are kept with it, and outlives this.

@@ -64,8 +64,8 @@ Status give(EngineVerbs& engine, const Passage& passage, uint32_t unit, uint64_t
 }  // namespace
 
 TrainStep::TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoices& choices,
-                     std::vector<ActivationChoice> activations)
-    : model_(model), engine_(engine), choices_(choices), activations_(std::move(activations)) {
+                     std::vector<ActivationChoice> activations, Keeping keeping)
+    : model_(model), engine_(engine), choices_(choices), activations_(std::move(activations)), keeping_(keeping) {
   CHECK(activations_.size() == model.uses.size(), activations_.size(), " choices for ", model.uses.size(), " uses");
   prepare_kernels();
   while (lowest_trained_ < model_.uses.size()) {
@@ -200,8 +200,8 @@ Status TrainStep::block_forward_of(UnderWay& way, const Passage& passage, std::s
   };
   const ActivationChoice choice = activations_[use];
   const bool goes_back = way.keys.training && use >= lowest_trained_;
+  const Keeping keeping = offloads(choice) ? Keeping::with_engine : keeping_;
   if (goes_back && !recomputes(choice)) {
-    const Keeping keeping = offloads(choice) ? Keeping::with_engine : Keeping::in_memory;
     const HiddenGradient need = use > lowest_trained_ ? HiddenGradient::needed : HiddenGradient::not_needed;
     PENSTOCK_TRY_ASSIGN(
         graph, UseGraph::record(model_, function, weights, hidden, need,
@@ -211,8 +211,9 @@ Status TrainStep::block_forward_of(UnderWay& way, const Passage& passage, std::s
     return Status();
   }
   if (goes_back) {
-    if (offloads(choice)) PENSTOCK_TRY(engine_.put(use, micro_batch, 0, bytes_of(std::as_const(hidden))));
-    way.boundaries[{use, micro_batch}] = offloads(choice) ? at::Tensor() : hidden;
+    const bool puts = keeping == Keeping::with_engine;
+    if (puts) PENSTOCK_TRY(engine_.put(use, micro_batch, 0, bytes_of(std::as_const(hidden))));
+    way.boundaries[{use, micro_batch}] = puts ? at::Tensor() : hidden;
   }
   PENSTOCK_TRY_ASSIGN(result, forward_only(model_, function, weights, hidden));
   hidden = result;

@@ -36,10 +36,11 @@ struct StepLoss {
 
 class TrainStep {
  public:
-  // `engine` outlives this. `activations` by use; those of the first and the last do not matter. Which choice is taken
-  // changes no bit.
+  // `engine` outlives this. `activations` by use; those of the first and the last do not matter. What is offloaded is
+  // put with the engine; what is kept, or computed again from, is there too or in LibTorch's memory, by `keeping`.
+  // Which choice is taken changes no bit.
   TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoices& choices,
-            std::vector<ActivationChoice> activations);
+            std::vector<ActivationChoice> activations, Keeping keeping = Keeping::in_memory);
   ~TrainStep();
 
   // Refuses tokens that the vocabulary has not, sequences longer than the model's learned positions, and batches whose
@@ -69,6 +70,7 @@ class TrainStep {
   EngineVerbs& engine_;
   const ComputeChoices choices_;
   const std::vector<ActivationChoice> activations_;
+  const Keeping keeping_;
   uint32_t lowest_trained_ = 0;  // the first use that has something to train
 };
 

@@ -9,9 +9,11 @@
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/initial_values.h"
 #include "runtime/trainer/torch/train_step.h"
+#include "tests/support/capricious_device.h"
 #include "tests/support/memory_backend.h"
 #include "tests/support/memory_folder.h"
 #include "tests/trainer/torch/small_models.h"
+#include "tools/train/dry_step.h"
 #include "tools/update/plain_loop.h"
 
 namespace penstock::trainer {
@@ -120,6 +122,9 @@ std::vector<MicroBatch> batches_of(uint32_t count) {
 struct Way {
   std::string name;
   ActivationChoice activations = ActivationChoice::recompute;
+  Keeping keeping = Keeping::in_memory;
+  std::optional<double> keep_share = {}, offload_host_share = {};
+  bool on_device = false;
   uint32_t group = kMicroBatches;
   WeightRest weights = WeightRest::nvme;
   double host_state_share = 0;
@@ -141,7 +146,15 @@ engine::EngineOptions options_of(const Model& model, const Way& way,
   request.workload.micro_batches = kMicroBatches;
   request.workload.clipping.norm = way.clip;
   request.choices.activations = way.activations;
-  request.stores_activations = false;
+  request.choices.keep_share = way.keep_share;
+  request.choices.offload_host_share = way.offload_host_share;
+  request.stores_activations = way.keeping == Keeping::with_engine;
+  const auto dry = tools::dry_step(model, {}, batches_of(1), way.keeping);
+  CHECK(dry.ok(), dry.status().message());
+  for (size_t use = 0; use < model.uses.size(); ++use) {
+    request.workload.uses[use].activation_bytes = dry->uses[use].activation_bytes;
+    request.workload.uses[use].boundary_bytes = dry->uses[use].boundary_bytes;
+  }
   request.choices.micro_batch_group = way.group;
   request.choices.weights = way.weights;
   request.choices.host_state_share = way.host_state_share;
@@ -150,6 +163,12 @@ engine::EngineOptions options_of(const Model& model, const Way& way,
   drive.burst = MixCurve::flat(4);
   request.machine.drives.assign(folders.size(), drive);
   request.machine.host_gbps = 50;
+  if (way.on_device) {
+    request.machine.devices = 1;
+    request.machine.host_to_device_gbps = request.machine.device_to_host_gbps = 25;
+    request.budgets.device_bytes = 16 * kMiB;
+    options.device = [](uint64_t arena_bytes) { return test::open_capricious_device(3, arena_bytes); };
+  }
   options.update_threads = 2;
   options.drives = [&folders] {
     engine::Drives drives;
@@ -206,7 +225,7 @@ TEST_P(EngineTraining, LeavesTheBitsOfAPlainLoopAndLearns) {
   engine::Engine& engine = **opened;
   EngineLink link(engine);
   const ComputeChoices choices{.seed = kSeed, .head_tokens = 20};
-  TrainStep tiered(model, link, choices, std::vector<ActivationChoice>(model.uses.size(), way.activations));
+  TrainStep tiered(model, link, choices, engine.plan().activations, way.keeping);
 
   PlainMemory memory(model, kSeed);
   TrainStep plain_step(model, memory, choices,
@@ -246,7 +265,28 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values(
             Way{.name = "OnDrives"}, Way{.name = "KeepingInGroups", .activations = ActivationChoice::keep, .group = 1},
             Way{.name = "WeightsInHost", .group = 2, .weights = WeightRest::host, .clip = 0.5},
-            Way{.name = "HalfInHost", .weights = WeightRest::automatic, .host_state_share = 0.5, .clip = 0.5})),
+            Way{.name = "HalfInHost", .weights = WeightRest::automatic, .host_state_share = 0.5, .clip = 0.5},
+            Way{.name = "OffloadingToDrives",
+                .activations = ActivationChoice::offload,
+                .keeping = Keeping::with_engine,
+                .group = 2},
+            Way{.name = "OffloadingInputs",
+                .activations = ActivationChoice::recompute_offload,
+                .keeping = Keeping::with_engine,
+                .keep_share = 0.5},
+            Way{.name = "OnADevice", .keeping = Keeping::with_engine, .on_device = true, .group = 1, .clip = 0.5},
+            Way{.name = "OnADeviceKeeping",
+                .activations = ActivationChoice::keep,
+                .keeping = Keeping::with_engine,
+                .on_device = true,
+                .group = 2},
+            Way{.name = "OnADeviceOffloading",
+                .activations = ActivationChoice::offload,
+                .keeping = Keeping::with_engine,
+                .keep_share = 0.3,
+                .offload_host_share = 0.5,
+                .on_device = true,
+                .weights = WeightRest::host})),
     [](const auto& of) { return std::get<0>(of.param).name + std::get<1>(of.param).name; });
 
 }  // namespace

@@ -1,0 +1,180 @@
+#include "tools/train/dry_step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "runtime/trainer/torch/tensor_memory.h"
+#include "tiering/buffer.h"
+#include "tools/update/update_run.h"
+
+namespace penstock::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using trainer::Passage;
+using trainer::TensorMemory;
+
+constexpr uint64_t kPutAlignmentBytes = 256;  // as Engine::put() has it
+constexpr int kRounds = 2;                    // kernels prepare themselves in the first
+
+void restart_resident_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
+
+// Weights of zeros, every unit in the same place. What is put is counted and forgotten; what is got is zeros.
+class DryMemory final : public trainer::EngineVerbs {
+ public:
+  struct Measured {
+    double forward_s = 0, backward_s = 0;
+    uint64_t put_bytes = 0;
+    uint64_t tensor_peak_bytes = 0;
+    uint64_t resident_beside_tensors_bytes = 0;
+  };
+
+  explicit DryMemory(const trainer::Model& model) : model_(model), uses_(model.uses.size()) {
+    uint64_t most = 0;
+    for (const trainer::ModelUse& use : model.uses) {
+      uint64_t bytes = 0;
+      for (uint32_t unit : use.units) bytes += place_bytes(unit);
+      most = std::max(most, bytes);
+    }
+    memory_ = Buffer::on_heap(most);
+    std::fill(memory_.bytes().begin(), memory_.bytes().end(), std::byte{0});
+  }
+
+  Result<std::span<const trainer::UnitWeights>> acquire(const Passage& passage) override {
+    lent_.clear();
+    uint64_t at = 0;
+    for (uint32_t unit : model_.uses[passage.use].units) {
+      lent_.push_back({unit, memory_.data() + at, model_.units[unit].elements});
+      at += place_bytes(unit);
+    }
+    TensorMemory::get().reset_peak();
+    restart_resident_peak();
+    began_ = Clock::now();
+    return std::span<const trainer::UnitWeights>(lent_);
+  }
+  Status release(const Passage& passage) override {
+    const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+    Measured& use = uses_[passage.use];
+    double& fastest = passage.direction == trainer::Direction::forward ? use.forward_s : use.backward_s;
+    fastest = fastest == 0 ? seconds : std::min(fastest, seconds);
+    use.tensor_peak_bytes = std::max(use.tensor_peak_bytes, TensorMemory::get().peak_bytes());
+    const uint64_t known_bytes = TensorMemory::get().touched_bytes() + memory_.size_bytes();
+    const uint64_t resident_bytes = resident_bytes_peak();
+    use.resident_beside_tensors_bytes =
+        std::max(use.resident_beside_tensors_bytes, resident_bytes - std::min(resident_bytes, known_bytes));
+    return Status();
+  }
+  Status gradient(const Passage&, uint32_t, uint64_t, Dtype, std::span<const std::byte>) override { return Status(); }
+  Status absent(uint32_t, uint64_t) override { return Status(); }
+  Status put(uint32_t use, uint32_t, uint32_t, std::span<const std::byte> bytes) override {
+    uses_[use].put_bytes += round_up(bytes.size(), kPutAlignmentBytes);
+    return Status();
+  }
+  Status get(uint32_t, uint32_t, uint32_t, std::span<std::byte> into) override {
+    std::fill(into.begin(), into.end(), std::byte{0});
+    return Status();
+  }
+
+  // Since the last call.
+  std::vector<Measured> take() { return std::exchange(uses_, std::vector<Measured>(model_.uses.size())); }
+
+ private:
+  uint64_t place_bytes(uint32_t unit) const {
+    return round_up(model_.units[unit].elements * bytes_of(model_.dtype), kAlignmentBytes);
+  }
+
+  const trainer::Model& model_;
+  std::vector<Measured> uses_;
+  Buffer memory_;
+  std::vector<trainer::UnitWeights> lent_;
+  Clock::time_point began_;
+};
+
+bool trains(const trainer::Model& model, const trainer::ModelUse& use) {
+  return std::any_of(use.units.begin(), use.units.end(), [&](uint32_t unit) { return model.units[unit].trainable(); });
+}
+
+// Uses of which this is the same compute alike.
+std::string kind_of(const trainer::Model& model, const trainer::ModelUse& use, bool goes_back, bool is_lowest) {
+  std::string kind = text(static_cast<int>(use.kind), goes_back ? " back" : "", is_lowest ? " lowest" : "");
+  if (use.kind == trainer::UseKind::block)
+    kind += text(" window ", model.config.windows[use.layer], " scale ", model.config.attention_scales[use.layer]);
+  for (uint32_t unit : use.units) {
+    for (const trainer::ModelParameter& parameter : model.units[unit].parameters) {
+      kind += text(' ', static_cast<int>(parameter.role), parameter.trainable ? "" : " frozen");
+      for (uint64_t length : parameter.shape) kind += text('x', length);
+    }
+  }
+  return kind;
+}
+
+}  // namespace
+
+Result<DryStep> dry_step(const trainer::Model& model, const trainer::ComputeChoices& choices,
+                         std::span<const trainer::MicroBatch> batches, trainer::Keeping keeping) {
+  // One use of each kind, in their order.
+  trainer::Model few = model;
+  few.uses.clear();
+  std::map<std::string, uint32_t> places;
+  std::vector<uint32_t> place_of;
+  bool goes_back = false;
+  for (const trainer::ModelUse& use : model.uses) {
+    const bool is_lowest = !goes_back && trains(model, use);
+    goes_back |= is_lowest;
+    const auto [found, is_new] =
+        places.try_emplace(kind_of(model, use, goes_back, is_lowest), static_cast<uint32_t>(few.uses.size()));
+    if (is_new) few.uses.push_back(use);
+    place_of.push_back(found->second);
+  }
+
+  TensorMemory& tensors = TensorMemory::get();
+  DryMemory memory(few);
+  const std::vector<Passage> order = trainer::step_order(few, 1, 1);
+  // Nothing but the use under way is in memory.
+  auto measured = [&](ActivationChoice choice) -> Result<std::vector<DryMemory::Measured>> {
+    trainer::TrainStep step(few, memory, choices, std::vector<ActivationChoice>(few.uses.size(), choice));
+    PENSTOCK_TRY(step.check(batches));
+    std::vector<DryMemory::Measured> best;
+    for (int round = 0; round < kRounds; ++round) {
+      PENSTOCK_TRY(step.run(1, batches.first(1), order).status());
+      std::vector<DryMemory::Measured> now = memory.take();
+      for (size_t use = 0; use < best.size(); ++use) {
+        now[use].forward_s = std::min(now[use].forward_s, best[use].forward_s);
+        now[use].backward_s = std::min(now[use].backward_s, best[use].backward_s);
+      }
+      best = std::move(now);
+    }
+    return best;
+  };
+  const uint64_t tensors_before = tensors.live_bytes();
+  PENSTOCK_TRY_ASSIGN(again, measured(ActivationChoice::recompute_offload));
+  PENSTOCK_TRY_ASSIGN(recorded, measured(ActivationChoice::offload));
+
+  DryStep step;
+  uint64_t boundary_most = 0;
+  for (uint32_t place : place_of) {
+    const bool is_block = few.uses[place].kind == trainer::UseKind::block;
+    step.uses.push_back({.forward_s = again[place].forward_s,
+                         .backward_s = recorded[place].backward_s,
+                         .activation_bytes = is_block ? recorded[place].put_bytes : 0,
+                         .boundary_bytes = is_block ? again[place].put_bytes : 0});
+    boundary_most = std::max(boundary_most, step.uses.back().boundary_bytes);
+  }
+  auto less = [](uint64_t bytes, uint64_t known) { return bytes - std::min(bytes, known); };
+  for (uint32_t place = 0; place < few.uses.size(); ++place) {
+    const uint64_t here = less(again[place].tensor_peak_bytes, tensors_before);
+    step.tensor_bytes = std::max(step.tensor_bytes, less(here, recorded[place].put_bytes + 2 * boundary_most));
+    const uint64_t with_engine = less(recorded[place].tensor_peak_bytes, tensors_before);
+    if (keeping == trainer::Keeping::with_engine)
+      step.tensor_bytes = std::max(step.tensor_bytes, less(with_engine, 2 * boundary_most));
+    for (const DryMemory::Measured& of : {again[place], recorded[place]})
+      step.process_bytes = std::max(step.process_bytes, of.resident_beside_tensors_bytes);
+  }
+  tensors.give_back();
+  return step;
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,33 @@
+// A dry step: one micro-batch through every use, forward and backward, with weights of zeros and no engine. It measures
+// what a plan of real steps must know.
+#pragma once
+
+#include <vector>
+
+#include "runtime/trainer/batch.h"
+#include "runtime/trainer/torch/train_step.h"
+
+namespace penstock::tools {
+
+struct DryStep {
+  // Of one micro-batch, as in Use.
+  struct OfUse {
+    double forward_s = 0;
+    double backward_s = 0;
+    uint64_t activation_bytes = 0;
+    uint64_t boundary_bytes = 0;
+  };
+  std::vector<OfUse> uses;
+  // The most that tensors take while a use is computed, beside its activations, where LibTorch holds them, and beside
+  // the input and its gradient.
+  uint64_t tensor_bytes = 0;
+  // The most that the process takes beside tensors.
+  uint64_t process_bytes = 0;
+};
+
+// With the first of the batches; all of them are checked. `keeping`: who will hold activations. Uses that compute alike
+// are measured once.
+Result<DryStep> dry_step(const trainer::Model& model, const trainer::ComputeChoices& choices,
+                         std::span<const trainer::MicroBatch> batches, trainer::Keeping keeping);
+
+}  // namespace penstock::tools
