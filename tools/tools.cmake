@@ -27,8 +27,9 @@ target_link_libraries(penstock PRIVATE penstock_tools)
 
 # The part of it that stands on LibTorch is a program of its own, so that the command starts without.
 if(PENSTOCK_HAS_LIBTORCH)
-  add_library(penstock_train STATIC tools/train/training_run.cpp tools/train/dry_step.cpp tools/train/plain_training.cpp)
+  add_library(penstock_train STATIC tools/train/training_run.cpp tools/train/dry_step.cpp tools/train/tiered_steps.cpp
+              tools/train/plain_training.cpp tools/train/placements.cpp)
   target_link_libraries(penstock_train PUBLIC penstock_tools penstock_trainer)
-  add_executable(penstock-trainer tools/train/main.cpp)
+  add_executable(penstock-trainer tools/train/main.cpp tools/train/run_start.cpp tools/train/verify_training.cpp)
   target_link_libraries(penstock-trainer PRIVATE penstock_train nlohmann_json::nlohmann_json)
 endif()

@@ -249,6 +249,16 @@ class Verify(TrainCase):
                 self.assertLess(answer["log"][-1]["tiered_loss"], answer["log"][0]["tiered_loss"])
                 self.assertFalse((self.folder / "store").exists())
 
+    def test_the_grid_goes_through_every_placement(self):
+        config = self.config(gradient_accumulation_steps=1, penstock={"host_budget": "1GiB"})
+        answer = self.json_of("verify", config, "--grid", "--steps", 1)
+        self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0))
+        names = [row["placement"] for row in answer["placements"]]
+        self.assertEqual(len(set(names)), 6 * 6 * 2)
+        self.assertIn("gradients spilled; offload; on the host device; groups of 1", names)
+        self.assertGreater(answer["words_compared"], 72 * 200_000)
+        self.assertFalse((self.folder / "store").exists())
+
     def test_the_run_itself_is_left_alone(self):
         self.json_of("train", self.config(max_steps=2))
         answer = self.json_of("verify", self.config(max_steps=2), "--steps", 3)

@@ -74,8 +74,9 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.file("--data", flags.data,
                "Tokens: nanoGPT's or llm.c's .bin, Megatron's .bin beside its .idx, or a .txt whose bytes are tokens");
   options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; made where missing");
-  options.text("--budget", flags.budget, "host=SIZE[,nvme=SIZE]",
-               "Host memory for everything, the program included, and room on the drives");
+  options.text("--budget", flags.budget, "host=SIZE[,nvme=SIZE][,device=SIZE]",
+               "Host memory for everything, the program included; room on the drives; memory of the host device, which "
+               "computes where that is given");
   options.file(
       "--machine", flags.machine,
       "Profile that `penstock nvme probe` left, of the store's drives; else they are measured for some seconds");
@@ -88,8 +89,9 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.count("--micro-batches", flags.micro_batches, "Micro-batches of a step");
   options.count("--group", flags.group,
                 "Micro-batches that pass through a unit before the next is fetched; 0: the planner chooses");
-  options.choice("--activations", flags.activations, {"auto", "recompute", "keep"},
-                 "Compute forward again in backward, or keep what it made");
+  options.choice(
+      "--activations", flags.activations, {"auto", "recompute", "keep", "offload", "recompute_offload"},
+      "Compute forward again in backward, keep what it made, or keep that (or its input alone) on the drives");
   options.number("--lr", flags.learning_rate, "Learning rate of the optimizer");
   options.number("--weight-decay", flags.weight_decay, "Of matrices; norms and biases have none");
   options.number("--clip", flags.clip, "Norm of all gradients together, at most; 0: not clipped");

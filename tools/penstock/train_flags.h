@@ -20,6 +20,7 @@ struct TrainFlags {
   bool from_scratch = false;
   bool force = false;
   bool dry_run = false;
+  bool grid = false;
 };
 
 // What the flags change. Refuses a budget that is none.

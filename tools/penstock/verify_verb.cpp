@@ -73,8 +73,9 @@ namespace {
 struct VerifyFlags {
   UpdateFlags update;
   std::optional<std::string> config, model, data;  // of a training run, which another program takes
+  bool grid = false;                               // likewise
 
-  bool of_training() const { return config || model || data; }
+  bool of_training() const { return config || model || data || grid; }
 };
 
 }  // namespace
@@ -97,6 +98,9 @@ Verb verify_verb() {
             options.path("CONFIG", flags->config, "A training run's config");
             options.text("--model", flags->model, "PATH", "A model to train, as `penstock train` takes it");
             options.file("--data", flags->data, "What to train it on");
+            options.flag("--grid", flags->grid,
+                         "Of a training run: in every placement of its state, weights, gradients and activations, in "
+                         "place and on the host device");
             update_options(options, flags->update);
             return [flags](Session& session) -> Result<Answer> {
               if (flags->of_training()) return start_trainer(session, "verify");

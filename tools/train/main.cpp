@@ -5,11 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "aio/available_memory.h"
-#include "aio/make_engine.h"
 #include "runtime/trainer/config/effective_config.h"
-#include "tools/penstock/command.h"
-#include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/step_json.h"
 #include "tools/penstock/store_flags.h"
@@ -17,50 +13,11 @@
 #include "tools/penstock/update_common.h"
 #include "tools/system/interrupt.h"
 #include "tools/system/words.h"
-#include "tools/train/plain_training.h"
-#include "tools/train/training_run.h"
+#include "tools/train/run_start.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {
 namespace {
-
-constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
-
-// A run as its flags ask for it, and what its store has of it.
-struct Prepared {
-  TrainingSettings settings;
-  std::optional<trainer::TrainerState> stored;
-};
-
-Result<Prepared> prepare(const TrainFlags& flags) {
-  std::vector<std::string> folders = split(flags.stores.value_or(""), ',');
-  if (flags.config) {
-    PENSTOCK_TRY_ASSIGN(config, config_of(flags, std::nullopt));
-    folders = config.stores;
-  }
-  if (folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
-  std::optional<trainer::TrainerState> stored;
-  if (!flags.force) {
-    PENSTOCK_TRY_ASSIGN(found, stored_state(folders));
-    stored = std::move(found);
-  }
-  PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
-  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored));
-  return Prepared{std::move(settings), std::move(stored)};
-}
-
-// Rates of the store's drives, and what a step takes beside the plan.
-Status measure(Session& session, TrainingSettings& settings) {
-  const MeasureOptions options{.seconds = kProbeSeconds,
-                               .memory_bytes = settings.engine.request.budgets.host_bytes / 2,
-                               .threads = settings.config.threads,
-                               .engine = aio::parse_engine_choice(settings.config.io_engine).value()};
-  PENSTOCK_TRY_ASSIGN(machine, machine_of(session, settings.config.machine, settings.config.stores, options));
-  compute_on(machine, settings);
-  session.progress.note(
-      text(settings.model.parameters(), " parameters; measuring a step of ", settings.tokens_of_step(), " tokens"));
-  return measure_step(settings);
-}
 
 class Log {
  public:
@@ -267,96 +224,6 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
   PENSTOCK_TRY(run->engine().settle());
   course.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return answer_of(settings, run->engine(), course);
-}
-
-constexpr uint64_t kVerifiedSteps = 5;
-
-// A store for the time of a comparison, in a folder of its own beside each of the run's.
-class ScratchStores {
- public:
-  explicit ScratchStores(const std::vector<std::string>& beside) {
-    for (const std::string& folder : beside) folders_.push_back(folder + "/verify");
-  }
-  ~ScratchStores() {
-    std::error_code ignored;
-    for (const std::string& folder : folders_) std::filesystem::remove_all(folder, ignored);
-  }
-  const std::vector<std::string>& folders() const { return folders_; }
-
- private:
-  std::vector<std::string> folders_;
-};
-
-Status refuse_plain_loop_without_memory(const TrainingSettings& settings) {
-  const aio::AvailableMemory available = aio::AvailableMemory::now();
-  const uint64_t needed_bytes = PlainTraining::bytes_needed(settings);
-  if (needed_bytes <= available.bytes) return Status();
-  return Status(
-      Code::kDoesNotFit,
-      text("verify: the plain loop over ", settings.model.parameters(), " parameters needs ", bytes_text(needed_bytes),
-           " of memory beside the budget, ", bytes_text(available.bytes), " are available by ", available.limited_by),
-      "verify a model of the same shape with fewer layers");
-}
-
-Result<Answer> verify(Session& session, const TrainFlags& given) {
-  TrainFlags flags = given;
-  const uint64_t steps = flags.steps.value_or(kVerifiedSteps);
-  flags.steps.reset();  // the schedule is that of the whole run
-  flags.force = true;   // and the store's own steps do not matter
-  PENSTOCK_TRY_ASSIGN(prepared, prepare(flags));
-  MadeFolders made;
-  for (const std::string& folder : prepared.settings.config.stores) PENSTOCK_TRY(made.make(folder));
-  const ScratchStores scratch(prepared.settings.config.stores);
-  trainer::TrainConfig config = prepared.settings.config;
-  config.stores = scratch.folders();
-  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, std::nullopt));
-  MadeFolders made_inside;
-  for (const std::string& folder : config.stores) PENSTOCK_TRY(made_inside.make(folder));
-  PENSTOCK_TRY(refuse_twins("--store", config.stores));
-  PENSTOCK_TRY(measure(session, settings));
-  PENSTOCK_TRY(refuse_plain_loop_without_memory(settings));
-  PENSTOCK_TRY(make_store(settings, aio::CreateOptions::Existing::replace, ticking(session, "make the store")));
-  PENSTOCK_TRY_ASSIGN(run, TrainingRun::open(settings));
-  std::vector<double> losses;
-  const Tick tiered_tick = ticking(session, "tiered steps", 0, 0.5), plain_tick = ticking(session, "plain steps", 0.5);
-  const auto share = [&](uint64_t done) { return static_cast<double>(done) / static_cast<double>(steps); };
-  const uint64_t every = config.eval_every;
-  while (losses.size() < steps) {
-    PENSTOCK_TRY(tiered_tick(share(losses.size())));
-    PENSTOCK_TRY_ASSIGN(step, run->step());
-    losses.push_back(step.loss);
-    if (every > 0 && losses.size() % every == 0) PENSTOCK_TRY(run->evaluate().status());
-  }
-  PENSTOCK_TRY_ASSIGN(plain, PlainTraining::make(settings));
-  Json log = Json::array();
-  uint64_t losses_different = 0;
-  while (plain->steps_done() < steps) {
-    PENSTOCK_TRY(plain_tick(share(plain->steps_done())));
-    PENSTOCK_TRY_ASSIGN(loss, plain->step());
-    const double tiered = losses[plain->steps_done() - 1];
-    losses_different += loss != tiered;
-    log.push_back({{"step", plain->steps_done()}, {"tiered_loss", tiered}, {"plain_loss", loss}});
-  }
-  PENSTOCK_TRY_ASSIGN(comparison, plain->compare(run->engine()));
-  Answer answer = answer_to_comparison(comparison, steps);
-  answer.json["losses_different"] = losses_different;
-  answer.json["log"] = log;
-  answer.text += text("loss ", fixed(losses.front(), 4), " to ", fixed(losses.back(), 4), ", equal to the last bit in ",
-                      steps - losses_different, " of ", steps, " steps\n");
-  if (answer.verdict.ok() && losses_different > 0) {
-    answer.verdict = Status(Code::kComparison, text("verify: ", losses_different, " of ", steps, " losses differ"),
-                            "report it: this must not happen");
-  }
-  return answer;
-}
-
-Verb verify_training_verb() {
-  auto flags = std::make_shared<TrainFlags>();
-  return {"verify", "", "", {}, [flags](Options& options) -> Action {
-            train_options(options, *flags, TrainOptions::of_steps);
-            options.flag("--force", flags->force, "");
-            return [flags](Session& session) { return verify(session, *flags); };
-          }};
 }
 
 }  // namespace

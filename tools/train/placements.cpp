@@ -1,0 +1,73 @@
+#include "tools/train/placements.h"
+
+#include <set>
+
+namespace penstock::tools {
+namespace {
+
+struct Resting {
+  const char* name;
+  WeightRest weights;
+  double host_state_share;
+  std::optional<double> retained_host_share = {};
+};
+
+constexpr Resting kRestings[] = {{"all in host memory", WeightRest::host, 1},
+                                 {"all on nvme", WeightRest::nvme, 0},
+                                 {"5 % of the state in host memory", WeightRest::automatic, 0.05},
+                                 {"half of the state in host memory", WeightRest::automatic, 0.5},
+                                 {"weights in host memory", WeightRest::host, 0},
+                                 {"gradients spilled", WeightRest::nvme, 0, 0}};
+
+struct Activations {
+  const char* name;
+  ActivationChoice choice;
+  std::optional<double> keep_share = {};
+};
+
+constexpr Activations kActivations[] = {{"keep", ActivationChoice::keep},
+                                        {"recompute", ActivationChoice::recompute},
+                                        {"offload", ActivationChoice::offload},
+                                        {"offload inputs", ActivationChoice::recompute_offload},
+                                        {"keep some, offload the others", ActivationChoice::offload, 0.5},
+                                        {"keep some, recompute the others", ActivationChoice::recompute, 0.5}};
+
+}  // namespace
+
+std::vector<Placement> all_placements(uint32_t micro_batches) {
+  std::vector<Placement> all;
+  for (const Resting& resting : kRestings) {
+    for (const Activations& activations : kActivations) {
+      for (bool on_device : {false, true}) {
+        for (uint32_t group : std::set<uint32_t>{1, std::min(2u, micro_batches), micro_batches}) {
+          PlanChoices choices;
+          choices.weights = resting.weights;
+          choices.host_state_share = resting.host_state_share;
+          choices.retained_host_share = resting.retained_host_share;
+          choices.activations = activations.choice;
+          choices.keep_share = activations.keep_share;
+          if (on_device) choices.offload_host_share = 0.5;
+          choices.micro_batch_group = group;
+          all.push_back({text(resting.name, "; ", activations.name, on_device ? "; on the host device" : "; in place",
+                              "; groups of ", group),
+                         choices, on_device});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+TrainingSettings placed(const TrainingSettings& settings, const Placement& placement) {
+  TrainingSettings here = settings;
+  PlanRequest& request = here.engine.request;
+  request.choices = placement.choices;
+  request.stores_activations = placement.on_device || offloads(*placement.choices.activations);
+  // As much as the host's: what is compared is not how it fits.
+  request.budgets.device_bytes = placement.on_device ? request.budgets.host_bytes : 0;
+  here.config.device_budget = placement.on_device ? text(request.budgets.device_bytes) : "";
+  compute_on(MachineProfile(request.machine), here);
+  return here;
+}
+
+}  // namespace penstock::tools

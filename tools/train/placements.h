@@ -1,0 +1,25 @@
+// Every way in which a run's state, weights, gradients and activations can lie: what `penstock verify --grid` goes
+// through. None of them changes a bit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/train/training_settings.h"
+
+namespace penstock::tools {
+
+struct Placement {
+  std::string name;
+  PlanChoices choices;
+  bool on_device = false;  // the host device; else in place
+};
+
+// Each placement with each choice of activations, in place and on the host device, and in groups of one, two and all of
+// the micro-batches.
+std::vector<Placement> all_placements(uint32_t micro_batches);
+
+// The same run, placed so.
+TrainingSettings placed(const TrainingSettings& settings, const Placement& placement);
+
+}  // namespace penstock::tools

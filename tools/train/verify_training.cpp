@@ -1,0 +1,169 @@
+// `penstock verify` of a training run: its first steps by the tiers and by a plain loop.
+#include <filesystem>
+
+#include "aio/available_memory.h"
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/update_common.h"
+#include "tools/system/interrupt.h"
+#include "tools/train/placements.h"
+#include "tools/train/plain_training.h"
+#include "tools/train/run_start.h"
+#include "tools/train/tiered_steps.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr uint64_t kVerifiedSteps = 5;
+
+// A store for the time of a comparison, in a folder of its own beside each of the run's.
+class ScratchStores {
+ public:
+  explicit ScratchStores(const std::vector<std::string>& beside) {
+    for (const std::string& folder : beside) folders_.push_back(folder + "/verify");
+  }
+  ~ScratchStores() {
+    std::error_code ignored;
+    for (const std::string& folder : folders_) std::filesystem::remove_all(folder, ignored);
+  }
+  const std::vector<std::string>& folders() const { return folders_; }
+
+ private:
+  std::vector<std::string> folders_;
+};
+
+Status refuse_plain_loop_without_memory(const TrainingSettings& settings) {
+  const aio::AvailableMemory available = aio::AvailableMemory::now();
+  const uint64_t needed_bytes = PlainTraining::bytes_needed(settings);
+  if (needed_bytes <= available.bytes) return Status();
+  return Status(
+      Code::kDoesNotFit,
+      text("verify: the plain loop over ", settings.model.parameters(), " parameters needs ", bytes_text(needed_bytes),
+           " of memory beside the budget, ", bytes_text(available.bytes), " are available by ", available.limited_by),
+      "verify a model of the same shape with fewer layers");
+}
+
+// The run that the flags name, on scratch stores.
+Result<TrainingSettings> scratch_settings(trainer::TrainConfig config, const ScratchStores& scratch,
+                                          MadeFolders& made) {
+  config.stores = scratch.folders();
+  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, std::nullopt));
+  for (const std::string& folder : config.stores) PENSTOCK_TRY(made.make(folder));
+  PENSTOCK_TRY(refuse_twins("--store", config.stores));
+  return settings;
+}
+
+// The plain loop after its steps, with their losses.
+struct PlainSteps {
+  std::unique_ptr<PlainTraining> training;
+  std::vector<double> losses = {};
+};
+
+Result<PlainSteps> take_plain_steps(const TrainingSettings& settings, uint64_t steps, const Tick& tick) {
+  PENSTOCK_TRY_ASSIGN(plain, PlainTraining::make(settings));
+  PlainSteps taken{.training = std::move(plain)};
+  while (taken.losses.size() < steps) {
+    PENSTOCK_TRY(tick(static_cast<double>(taken.losses.size()) / static_cast<double>(steps)));
+    PENSTOCK_TRY_ASSIGN(loss, taken.training->step());
+    taken.losses.push_back(loss);
+  }
+  return taken;
+}
+
+uint64_t different(const std::vector<double>& one, const std::vector<double>& other) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < one.size(); ++i) count += one[i] != other[i];
+  return count;
+}
+
+void count_losses(Answer& answer, uint64_t losses_different, uint64_t steps) {
+  answer.json["losses_different"] = losses_different;
+  if (answer.verdict.ok() && losses_different > 0) {
+    answer.verdict = Status(Code::kComparison, text("verify: ", losses_different, " of ", steps, " losses differ"),
+                            "report it: this must not happen");
+  }
+}
+
+Result<Answer> verify_once(Session& session, const TrainingSettings& settings, uint64_t steps) {
+  PENSTOCK_TRY_ASSIGN(tiered, take_tiered_steps(settings, steps, ticking(session, "tiered steps", 0, 0.5)));
+  PENSTOCK_TRY_ASSIGN(plain, take_plain_steps(settings, steps, ticking(session, "plain steps", 0.5)));
+  PENSTOCK_TRY_ASSIGN(comparison, plain.training->compare(tiered.run->engine()));
+  Answer answer = answer_to_comparison(comparison, steps);
+  const uint64_t losses_different = different(tiered.losses, plain.losses);
+  Json log = Json::array();
+  for (size_t i = 0; i < steps; ++i)
+    log.push_back({{"step", i + 1}, {"tiered_loss", tiered.losses[i]}, {"plain_loss", plain.losses[i]}});
+  count_losses(answer, losses_different, steps);
+  answer.json["log"] = log;
+  answer.text += text("loss ", fixed(tiered.losses.front(), 4), " to ", fixed(tiered.losses.back(), 4),
+                      ", equal to the last bit in ", steps - losses_different, " of ", steps, " steps\n");
+  return answer;
+}
+
+// The plain loop once, and the tiers in every placement. Ends at the first that differs.
+Result<Answer> verify_grid(Session& session, const TrainingSettings& settings, uint64_t steps) {
+  const std::vector<Placement> placements = all_placements(static_cast<uint32_t>(settings.config.accumulation));
+  PENSTOCK_TRY_ASSIGN(plain, take_plain_steps(settings, steps, ticking(session, "plain steps", 0, 0.05)));
+  Comparison all;
+  uint64_t losses_different = 0, struck = 0, skipped = 0;
+  Json rows = Json::array();
+  for (size_t i = 0; i < placements.size() && losses_different == 0 && !all.first; ++i) {
+    const TrainingSettings here = placed(settings, placements[i]);
+    const double share = static_cast<double>(i) / static_cast<double>(placements.size());
+    session.progress.update(0.05 + 0.95 * share, placements[i].name);
+    Result<TieredSteps> tiered = take_tiered_steps(here, steps, [](double) { return check_interrupted(); });
+    if (!tiered.ok()) return tiered.status().within(placements[i].name);
+    PENSTOCK_TRY_ASSIGN(found, plain.training->compare(tiered->run->engine()));
+    all.tensors += found.tensors;
+    all.words_compared += found.words_compared;
+    all.words_different += found.words_different;
+    if (found.first) {
+      all.first = found.first;
+      all.first->tensor += " (" + placements[i].name + ")";
+    }
+    losses_different = different(tiered->losses, plain.losses);
+    struck += tiered->struck, skipped += tiered->skipped;
+    rows.push_back({{"placement", placements[i].name},
+                    {"words_different", found.words_different},
+                    {"losses_different", losses_different}});
+  }
+  Answer answer = answer_to_comparison(all, steps);
+  count_losses(answer, losses_different, steps);
+  answer.json["placements"] = rows;
+  answer.json["steps_struck"] = struck;
+  answer.json["steps_skipped"] = skipped;
+  answer.text = text(rows.size(), " of ", placements.size(), " placements: ", answer.text, struck,
+                     " steps were clipped, ", skipped, " skipped\n");
+  return answer;
+}
+
+Result<Answer> verify(Session& session, const TrainFlags& given) {
+  TrainFlags flags = given;
+  const uint64_t steps = flags.steps.value_or(kVerifiedSteps);
+  flags.steps.reset();  // the schedule is that of the whole run
+  flags.force = true;   // and the store's own steps do not matter
+  PENSTOCK_TRY_ASSIGN(prepared, prepare(flags));
+  MadeFolders made;
+  for (const std::string& folder : prepared.settings.config.stores) PENSTOCK_TRY(made.make(folder));
+  const ScratchStores scratch(prepared.settings.config.stores);
+  MadeFolders made_inside;
+  PENSTOCK_TRY_ASSIGN(settings, scratch_settings(prepared.settings.config, scratch, made_inside));
+  // What holds activations elsewhere needs no less than what has them.
+  if (flags.grid) settings.engine.request.stores_activations = true;
+  PENSTOCK_TRY(measure(session, settings));
+  PENSTOCK_TRY(refuse_plain_loop_without_memory(settings));
+  return flags.grid ? verify_grid(session, settings, steps) : verify_once(session, settings, steps);
+}
+
+}  // namespace
+
+Verb verify_training_verb() {
+  auto flags = std::make_shared<TrainFlags>();
+  return {"verify", "", "", {}, [flags](Options& options) -> Action {
+            train_options(options, *flags, TrainOptions::of_steps);
+            options.flag("--force", flags->force, "");
+            options.flag("--grid", flags->grid, "");
+            return [flags](Session& session) { return verify(session, *flags); };
+          }};
+}
+
+}  // namespace penstock::tools
