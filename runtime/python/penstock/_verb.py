@@ -1,0 +1,110 @@
+"""How a verb of the command that is written in Python meets its user: arguments, progress, answers, refusals."""
+
+import argparse
+import errno
+import json
+import os
+import signal
+import sys
+import time
+
+from ._refusal import DOES_NOT_FIT, ENVIRONMENT, INTERRUPTED, USAGE, Refusal
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Arguments(argparse.ArgumentParser):
+    """Refuses as the command does."""
+
+    def error(self, message):
+        raise Refusal(f"{self.prog.removeprefix('penstock ')}: {message}", f"{self.prog} --help")
+
+
+class Progress:
+    """A bar in a terminal; elsewhere a plain line, at most every five seconds. On stderr."""
+
+    BAR_PAUSE_S, PLAIN_PAUSE_S, CELLS = 0.1, 5.0, 24
+
+    def __init__(self, stream=None):
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._last = time.monotonic() if not self._terminal else 0.0
+        self._drawn = False
+
+    def update(self, share, what):
+        now = time.monotonic()
+        if now - self._last < (self.BAR_PAUSE_S if self._terminal else self.PLAIN_PAUSE_S):
+            return
+        self._last = now
+        percent = f"{min(max(share, 0), 1) * 100:3.0f} %"
+        if self._terminal:
+            full = int(min(max(share, 0), 1) * self.CELLS)
+            self._stream.write(f"\r\033[K[{'#' * full}{' ' * (self.CELLS - full)}] {percent} {what}")
+            self._drawn = True
+        else:
+            self._stream.write(f"{percent} {what}\n")
+        self._stream.flush()
+
+    def note(self, line):
+        self.clear()
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def clear(self):
+        if self._drawn:
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+            self._drawn = False
+
+
+def refusal_of(error):
+    """What the system refused, in a sentence."""
+    what = f"{error.filename}: {error.strerror}" if error.filename else (error.strerror or str(error))
+    if error.errno in _NO_ROOM:
+        return Refusal(what, "make room, or choose another place", DOES_NOT_FIT)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Refusal(what, "a place that may be read and written", ENVIRONMENT)
+    return Refusal(what, code=USAGE if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR) else ENVIRONMENT)
+
+
+def run(name, action, arguments):
+    """Runs `action(arguments, progress)`, which gives (text, fields); prints the answer or the refusal. The exit code.
+
+    SIGTERM ends it as Ctrl-C does. A reader who closes the pipe has seen enough.
+    """
+    progress = Progress()
+    as_json = "--json" in arguments
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    text, fields, refusal = "", {}, None
+    try:
+        text, fields = action(arguments, progress)
+    except Refusal as refused:
+        refusal = refused
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        refusal = refusal_of(error)
+    except KeyboardInterrupt:
+        refusal = Refusal(f"{name}: interrupted", code=INTERRUPTED)
+    except MemoryError:
+        refusal = Refusal(f"{name}: memory is exhausted", code=DOES_NOT_FIT)
+    progress.clear()
+    if as_json:
+        answer = {"schema": f"penstock.{name.replace(' ', '.')}/1", **fields}
+        if refusal:
+            answer["error"] = {"code": refusal.code, "message": refusal.message, "try": refusal.remedy}
+        text = json.dumps(answer, indent=2) + "\n"
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if refusal is None:
+        return 0
+    sys.stderr.write(f"penstock: {refusal.message}\n" + (f"try: {refusal.remedy}\n" if refusal.remedy else ""))
+    return refusal.code

@@ -1,0 +1,484 @@
+"""`penstock data FILE... --model FOLDER --out DIR`."""
+
+import hashlib
+import itertools
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from .._refusal import ENVIRONMENT, INTERRUPTED, Refusal
+from . import packing, sources
+from .chat import Chats
+from .prepared import FILES, FORMAT, hash_of, sha256_of
+from .sources import BadLine
+from .writing import KEY_BYTES, Writing
+
+VERSION = 1  # of what is made from the same files; part of what an interrupted preparation must agree in
+BATCH = 128  # samples that are tokenised at once
+JOURNAL_TOKENS = 4 << 20
+REMEMBERED_BAD = 20
+DEFAULT_LENGTH = 2048
+
+COUNTS = ("samples", "empty", "duplicates", "bad_lines", "truncated", "tokens_cut", "too_long", "nothing_to_learn",
+          "prompts_at_the_end", "tokens_across_borders", "turns_without_end")
+
+
+class Model:
+    """The tokenizer of a model's folder, and what its config.json says of the vocabulary and the context."""
+
+    def __init__(self, folder, template=None):
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise Refusal(f"--model: {folder}: no such folder", "a folder as Hugging Face has it: config.json and a tokenizer")
+        self.config = self._config()
+        text = self.config.get("text_config", self.config)
+        self.vocabulary = text.get("vocab_size")
+        if not isinstance(self.vocabulary, int) or not 0 < self.vocabulary < 2**31:
+            raise Refusal(f"--model: {folder}/config.json: vocab_size is {self.vocabulary!r}, a number expected")
+        self.context = text.get("max_position_embeddings") or text.get("n_positions")
+        self.tokenizer = self._tokenizer()
+        if template:
+            self.tokenizer.chat_template = Path(template).read_text(encoding="utf-8")
+        self.remarks = self._remarks()
+
+    def _config(self):
+        path = self.folder / "config.json"
+        if not path.is_file():
+            raise Refusal(f"--model: {self.folder}: has no config.json", "a folder as Hugging Face has it")
+        try:
+            config = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise Refusal(f"--model: {path}: not JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise Refusal(f"--model: {path}: not a JSON object")
+        return config
+
+    def _tokenizer(self):
+        try:
+            import transformers
+        except ImportError as error:
+            raise Refusal(f"data: {error}: chats are tokenised by transformers",
+                          "pip install transformers tokenizers", ENVIRONMENT) from error
+        transformers.logging.set_verbosity_error()
+        if not any((self.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+            raise Refusal(f"--model: {self.folder}: has no tokenizer", "tokenizer.json and tokenizer_config.json of the model")
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+        except Exception as error:  # whatever is wrong with its files
+            reason = " ".join(str(error).split())[:300]
+            raise Refusal(f"--model: {self.folder}: its tokenizer cannot be loaded: {reason}") from error
+        if not tokenizer.is_fast:
+            raise Refusal(f"--model: {self.folder}: its tokenizer does not say which characters a token stands for",
+                          "save it with tokenizer.json, as tokenizers has it")
+        return tokenizer
+
+    def _remarks(self):
+        ends = self.config.get("eos_token_id")
+        ends = ends if isinstance(ends, list) else [ends] if ends is not None else []
+        own = self.tokenizer.eos_token_id
+        if ends and own is not None and own not in ends:
+            return [f"the tokenizer ends a text with token {own}, config.json with {', '.join(map(str, ends))}: is it "
+                    f"this model's tokenizer?"]
+        return []
+
+    def padding(self):
+        for token in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
+            if token is not None and token < self.vocabulary:
+                return token
+        return 0
+
+    def hash(self):
+        digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
+        digest.update(str(self.tokenizer.chat_template).encode())
+        return digest.hexdigest()
+
+    def check(self, tokens):
+        most = max(tokens, default=0)
+        if most >= self.vocabulary:
+            raise Refusal(f"--model: {self.folder}: its tokenizer gives token {most}, the vocabulary of its config.json has "
+                          f"{self.vocabulary}", "the tokenizer that belongs to the model")
+
+
+class Preparation:
+    """A set in the making. `options` are those of main()."""
+
+    def __init__(self, options, model, progress):
+        self.options, self.model, self.progress = options, model, progress
+        self.chats = Chats(model.tokenizer, options.turns)
+        self.paths = [os.fspath(path) for path in options.files]
+        self.sizes = [sources.check_file(path) for path in self.paths]
+        self.names = [os.path.basename(path) for path in self.paths] if options.weights else ["all"]
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self.bad = []
+        self.length = self._length()
+        self.tokens_since_journal = 0
+
+    def _length(self):
+        context, length = self.model.context, self.options.length
+        if length is None:
+            return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
+        if length < 2:
+            raise Refusal(f"--length: {length}: rows of at least 2 tokens expected")
+        if context and length > context:
+            raise Refusal(f"--length: {length}: the model's context has {context} tokens", f"--length {context}")
+        return length
+
+    def identity(self):
+        o = self.options
+        files = [(os.path.abspath(path), size, os.stat(path).st_mtime_ns) for path, size in zip(self.paths, self.sizes)]
+        return [VERSION, files, self.model.hash(), self.model.vocabulary, self.length, o.turns, o.layout, o.weights,
+                o.validation, o.seed, o.long, o.keep_duplicates, o.skip_bad]
+
+    def run(self):
+        out = Path(self.options.out)
+        if out.exists() and not self.options.force:
+            raise Refusal(f"--out: {out}: exists already", "another folder, or --force to replace it")
+        if out.exists() and not (out / "manifest.json").is_file():
+            raise Refusal(f"--out: {out}: is not a prepared set, so it is not replaced", "another folder")
+        writing = Writing(out, self.identity())
+        try:
+            start = self._restore(writing.state)
+            if writing.state:
+                self.progress.note(f"going on after {self.counts['samples']} samples of an interrupted preparation")
+            self._read(writing, *start)
+            manifest = self._manifest(writing)
+            writing.finish(manifest)
+        except KeyboardInterrupt:
+            writing.keep()
+            raise Refusal(f"data: interrupted: {self.counts['samples']} samples are read",
+                          "run it again to go on from there", INTERRUPTED) from None
+        except BaseException:
+            writing.abandon()
+            raise
+        return manifest
+
+    def _restore(self, state):
+        if not state:
+            return 0, 0, 1
+        self.counts, self.bad = state["counts"], state["bad"]
+        self.chats.turns_without_end = self.counts["turns_without_end"]
+        return state["file"], state["byte"], state["line"]
+
+    def _state(self, file, byte, line):
+        self.counts["turns_without_end"] = self.chats.turns_without_end
+        return {"file": file, "byte": byte, "line": line, "counts": self.counts, "bad": self.bad}
+
+    def _read(self, writing, first_file, byte, number):
+        whole, before = sum(self.sizes), sum(self.sizes[:first_file])
+        for file in range(first_file, len(self.paths)):
+            path = self.paths[file]
+            lines = sources.lines_of(path, byte, number)
+            while batch := list(itertools.islice(lines, 1 if sources.is_text(path) else BATCH)):
+                self._take(writing, file, batch)
+                byte, number = batch[-1].next_byte, batch[-1].number + 1
+                if self.tokens_since_journal >= JOURNAL_TOKENS:
+                    # A chunk of text has many lines; where the next begins is a byte, and its number counts nothing else.
+                    writing.journal(self._state(file, byte, self._next_number(path, byte, number)))
+                    self.tokens_since_journal = 0
+                self.progress.update((before + byte) / max(whole, 1), f"{self.counts['samples']} samples, {path}")
+            before, byte, number = before + self.sizes[file], 0, 1
+            writing.journal(self._state(file + 1, 0, 1))
+
+    def _next_number(self, path, byte, number):
+        if not sources.is_text(path):
+            return number
+        with open(path, "rb") as file:
+            return 1 + sum(part.count(b"\n") for part in iter(lambda: file.read(min(1 << 20, byte - file.tell())), b""))
+
+    def _take(self, writing, file, lines):
+        """Samples of some lines, in their order."""
+        encoder = Encoder(self)
+        for line in lines:
+            for number, wrong in [(line.number, line.wrong)] * bool(line.wrong) + line.more_wrong:
+                self._bad_line(file, number, wrong)
+            if line.record is None:
+                continue
+            try:
+                encoder.add(line)
+            except BadLine as bad:
+                self._bad_line(file, line.number, str(bad))
+        which_set = file if self.options.weights else 0
+        for kind, tokens, learnt in encoder.encoded(self.paths[file], self.sizes[file]):
+            self.model.check(tokens)
+            self._keep(writing, which_set, kind, tokens, learnt)
+
+    def _bad_line(self, file, number, wrong):
+        if not self.options.skip_bad:
+            raise sources.refused(self.paths[file], number, wrong)
+        self.counts["bad_lines"] += 1
+        if len(self.bad) < REMEMBERED_BAD:
+            self.bad.append({"file": self.paths[file], "line": number, "wrong": wrong})
+
+    def _keep(self, writing, which_set, kind, tokens, learnt):
+        self.counts["samples"] += 1
+        tokens, learnt = np.asarray(tokens, dtype="<u4"), np.asarray(learnt, dtype="u1").copy()
+        learnt[:1] = 0
+        key = hashlib.blake2b(tokens.tobytes() + b"|" + learnt.tobytes(), digest_size=KEY_BYTES).digest()
+        if kind != "plain" and key in writing.keys and not self.options.keep_duplicates:
+            self.counts["duplicates"] += 1
+            return
+        if kind in ("text", "plain"):
+            # Each piece begins with the token that the one before it ended with, so that every token is learnt once.
+            for first in range(0, max(len(tokens) - 1, 1), self.length - 1):
+                piece = tokens[first:first + self.length]
+                marks = learnt[first:first + self.length].copy()
+                marks[:1] = 0
+                if len(piece) < 2:
+                    continue
+                own = key if kind == "text" else hashlib.blake2b(piece.tobytes(), digest_size=KEY_BYTES).digest()
+                self._add(writing, which_set, own, piece, marks)
+            return
+        if len(tokens) > self.length:
+            if self.options.long == "drop":
+                self.counts["too_long"] += 1
+                return
+            self.counts["truncated"] += 1
+            self.counts["tokens_cut"] += len(tokens) - self.length
+            tokens, learnt = tokens[:self.length], learnt[:self.length]
+        if not learnt.any():
+            self.counts["nothing_to_learn"] += 1
+            return
+        self._add(writing, which_set, key, tokens, learnt)
+
+    def _add(self, writing, which_set, key, tokens, learnt):
+        writing.add(which_set, key, tokens, learnt)
+        self.tokens_since_journal += len(tokens)
+
+    def _manifest(self, writing):
+        samples = writing.samples()
+        if len(samples) == 0:
+            raise Refusal(f"data: {', '.join(self.paths)}: nothing to learn: of {self.counts['samples']} samples "
+                          f"{self.counts['empty']} were empty, {self.counts['too_long']} too long and "
+                          f"{self.counts['nothing_to_learn']} left nothing to learn; {self.counts['bad_lines']} lines were bad")
+        lengths = samples["tokens"].astype(np.int64)
+        order, starts, sets = [], [0], []
+        for number, name in enumerate(self.names):
+            mine = np.flatnonzero(samples["set"] == number)
+            if len(mine) == 0:
+                raise Refusal(f"data: {self.paths[number]}: has nothing to learn, so it cannot have a weight",
+                              "leave the file out")
+            keys = [bytes(key) for key in samples["key"][mine]]
+            chosen = packing.held_out(keys, self.options.validation, self._seed_key)
+            entry = {"name": name, "weight": self.options.weights[number] if self.options.weights else 1.0}
+            for part, members in (("train", mine[~chosen]), ("validation", mine[chosen])):
+                own = [int(lengths[i]) for i in members]
+                rows = packing.padded(own) if self.options.layout == "padded" else packing.packed(own, self.length)
+                entry[part] = {"first_row": len(starts) - 1, "rows": len(rows), "documents": len(members),
+                               "tokens": int(sum(own))}
+                for row in rows:
+                    order += [int(members[i]) for i in row]
+                    starts.append(len(order))
+            sets.append(entry)
+        writing.write("documents.u64", np.concatenate([[0], np.cumsum(lengths)]))
+        writing.write("order.u64", order)
+        writing.write("rows.u64", starts)
+        files = {name: {"bytes": os.path.getsize(writing.folder / name), "sha256": sha256_of(writing.folder / name)}
+                 for name in FILES}
+        learnt = int(np.fromfile(writing.folder / "learnt.u8", dtype="u1").sum(dtype=np.int64))
+        self.counts["turns_without_end"] = self.chats.turns_without_end
+        manifest = {
+            "format": FORMAT, "hash": "", "length": self.length, "layout": self.options.layout,
+            "padding": self.model.padding(), "vocabulary": self.model.vocabulary, "turns": self.options.turns,
+            "documents": len(samples), "rows": len(starts) - 1, "tokens": int(lengths.sum()), "tokens_learnt": learnt,
+            "fill": float(lengths.sum() / ((len(starts) - 1) * self.length)),
+            "counts": self.counts, "bad_lines": self.bad, "remarks": self._remarks(), "sets": sets, "files": files,
+            "model": os.path.abspath(self.model.folder), "tokenizer_sha256": self.model.hash(), "seed": self.options.seed,
+            "sources": [os.path.abspath(path) for path in self.paths],
+        }
+        manifest["hash"] = hash_of(manifest)
+        return manifest
+
+    def _seed_key(self, key):
+        return hashlib.blake2b(key, digest_size=16, key=self.options.seed.to_bytes(8, "little")).digest()
+
+    def _remarks(self):
+        remarks = list(self.model.remarks)
+        if self.counts["turns_without_end"]:
+            remarks.append(f"{self.counts['turns_without_end']} answers end with no special token: the model does not "
+                           f"learn to stop there")
+        if self.counts["tokens_across_borders"]:
+            remarks.append(f"{self.counts['tokens_across_borders']} tokens run across the border of prompt and answer; "
+                           f"they are learnt")
+        if "strftime_now" in (self.model.tokenizer.chat_template or ""):
+            remarks.append("the chat template may write today's date into each chat")
+        return remarks
+
+
+class Encoder:
+    """Samples of a batch, tokenised together."""
+
+    def __init__(self, preparation):
+        self.p, self.tokenizer = preparation, preparation.model.tokenizer
+        self.items = []  # (kind, text, spans, begins, ends) or (kind, tokens, learnt)
+
+    def add(self, line):
+        record, counts = line.record, self.p.counts
+        kind = sources.kind_of(record)
+        if kind == "chat":
+            self._chat(record)
+        elif kind == "completion":
+            prompt, completion = sources.string_of(record, "prompt"), sources.string_of(record, "completion")
+            if not completion.strip():
+                self._empty()
+            else:
+                self._needs_end()
+                whole = prompt + completion
+                self.items.append((kind, whole, [(len(prompt), len(whole))], True, True))
+        elif kind == "text":
+            text = sources.string_of(record, "text")
+            if not text.strip():
+                self._empty()
+            else:
+                self._needs_end()
+                self.items.append((kind, text, [(0, len(text))], True, True))
+        elif record["plain"].strip():
+            self._needs_end()
+            self.items.append((kind, record["plain"], [(0, len(record["plain"]))], line.number == 1, line.next_byte))
+        else:
+            counts["empty"] += 1
+
+    def _empty(self):
+        self.p.counts["samples"] += 1
+        self.p.counts["empty"] += 1
+
+    def _needs_end(self):
+        if self.tokenizer.eos_token_id is None:
+            raise Refusal(f"--model: {self.p.model.folder}: its tokenizer has no eos_token, with which a text would end",
+                          "name it in tokenizer_config.json")
+
+    def _chat(self, record):
+        if not self.tokenizer.chat_template:
+            raise Refusal(f"--model: {self.p.model.folder}: its tokenizer has no chat template",
+                          "--template FILE gives one; or prepare prompts with completions")
+        messages = sources.messages_of(record)
+        if not messages:
+            return self._empty()
+        self.p.counts["prompts_at_the_end"] += len(messages) < len(record["messages"])
+        tools = record.get("tools")
+        if self.p.chats.marked:
+            self.items.append(("chat", *self.p.chats.marked_tokens(messages, tools)))
+        else:
+            text, spans = self.p.chats.text_and_spans(messages, tools)
+            self.items.append(("chat", text, spans, False, False))
+
+    def encoded(self, path, size):
+        """Kind, tokens and marks of each, in order."""
+        found = {}
+        for begins in (False, True):
+            mine = [i for i, item in enumerate(self.items) if len(item) == 5 and item[3] == begins]
+            if mine:
+                texts = [self.items[i][1] for i in mine]
+                encoded = self.tokenizer(texts, add_special_tokens=begins, return_offsets_mapping=True,
+                                         return_attention_mask=False, verbose=False)
+                found.update((i, (encoded["input_ids"][n], encoded["offset_mapping"][n])) for n, i in enumerate(mine))
+        for i, item in enumerate(self.items):
+            if len(item) == 3:
+                yield item
+                continue
+            kind, text, spans, _, ends = item
+            tokens, offsets = found[i]
+            learnt, across = marks_of(offsets, spans)
+            self.p.counts["tokens_across_borders"] += across if kind == "chat" or kind == "completion" else 0
+            tokens = list(tokens)
+            if (ends if kind != "plain" else ends >= size) and tokens[-1:] != [self.tokenizer.eos_token_id]:
+                tokens.append(self.tokenizer.eos_token_id)
+                learnt.append(1)
+            elif kind == "completion":
+                learnt[-1] = 1
+            yield kind, tokens, learnt
+
+
+def marks_of(offsets, spans):
+    """For each token whether it has a character of a span, and how many tokens reach beyond the one they have."""
+    starts, ends = (np.array([pair[side] for pair in offsets], dtype=np.int64) for side in (0, 1))
+    marks, across = np.zeros(len(offsets), dtype=bool), 0
+    for first, end in spans:
+        mine = (starts < end) & (ends > first) & (starts < ends)
+        across += int((mine & ((starts < first) | (ends > end))).sum())
+        marks |= mine
+    return marks.astype(int).tolist(), across
+
+
+def text_of(manifest, out):
+    counts, lines = manifest["counts"], []
+    lines.append(f"{out}: {manifest['documents']} documents in {manifest['rows']} rows of {manifest['length']} tokens, "
+                 f"{manifest['fill'] * 100:.1f} % full")
+    lines.append(f"tokens     {manifest['tokens']}, of which {manifest['tokens_learnt']} are learnt "
+                 f"({manifest['tokens_learnt'] / manifest['tokens'] * 100:.1f} %)")
+    for part in manifest["sets"]:
+        lines.append(f"set        {part['name']}, weight {part['weight']:g}: {part['train']['documents']} documents in "
+                     f"{part['train']['rows']} rows to train on, {part['validation']['documents']} in "
+                     f"{part['validation']['rows']} held out")
+    lines.append(f"read       {counts['samples']} samples: {counts['empty']} empty, {counts['duplicates']} duplicates, "
+                 f"{counts['bad_lines']} bad lines")
+    lines.append(f"too long   {counts['truncated']} cut by {counts['tokens_cut']} tokens, {counts['too_long']} left out; "
+                 f"{counts['nothing_to_learn']} had nothing to learn")
+    if counts["prompts_at_the_end"]:
+        lines.append(f"           {counts['prompts_at_the_end']} chats ended without an answer; what followed the last one "
+                     f"is left out")
+    for bad in manifest["bad_lines"][:5]:
+        lines.append(f"bad        {bad['file']}: line {bad['line']}: {bad['wrong']}")
+    lines += [f"note       {remark}" for remark in manifest["remarks"]]
+    lines.append(f"hash       {manifest['hash']}")
+    return "\n".join(lines) + "\n"
+
+
+def options_of(arguments, parser):
+    parser.add_argument("files", nargs="*", metavar="FILE")
+    parser.add_argument("--model", metavar="FOLDER")
+    parser.add_argument("--out", metavar="DIR")
+    parser.add_argument("--length", type=int)
+    parser.add_argument("--turns", choices=("all", "last"), default="all")
+    parser.add_argument("--layout", choices=("packed", "padded"), default="packed")
+    parser.add_argument("--long", choices=("truncate", "drop"), default="truncate")
+    parser.add_argument("--weights")
+    parser.add_argument("--validation", type=float, default=0.01)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--template", metavar="FILE")
+    parser.add_argument("--keep-duplicates", action="store_true")
+    parser.add_argument("--skip-bad", action="store_true")
+    parser.add_argument("--force", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_intermixed_args(arguments)
+    if not options.files:
+        raise Refusal("data: no files are given", "penstock data chats.jsonl --model ./Qwen3-0.6B --out ./chats")
+    for name in ("model", "out"):
+        if not getattr(options, name):
+            raise Refusal(f"data: --{name}: missing", "penstock data chats.jsonl --model ./Qwen3-0.6B --out ./chats")
+    if not 0 <= options.validation < 1:
+        raise Refusal(f"--validation: {options.validation:g}: a share from 0 to below 1 expected")
+    if not 0 <= options.seed < 1 << 64:
+        raise Refusal(f"--seed: {options.seed}: a number from 0 to {(1 << 64) - 1} expected")
+    options.weights = _weights(options)
+    return options
+
+
+def _weights(options):
+    if options.weights is None:
+        return None
+    try:
+        weights = [float(word) for word in options.weights.split(",")]
+    except ValueError:
+        raise Refusal(f"--weights: {options.weights}: numbers separated by commas expected", "--weights 3,1") from None
+    if len(weights) != len(options.files):
+        raise Refusal(f"--weights: {len(weights)} weights for {len(options.files)} files", "one weight for each file")
+    if not all(0 < weight < float("inf") for weight in weights):
+        raise Refusal(f"--weights: {options.weights}: weights above 0 expected")
+    return weights
+
+
+def prepare(arguments, progress, parser):
+    """What `penstock data` does; its answer as text and as fields."""
+    options = options_of(arguments, parser)
+    for path in options.files:
+        if not os.path.exists(path):
+            raise Refusal(f"data: {path}: no such file")
+        if not os.path.isfile(path):
+            raise Refusal(f"data: {path}: not a file", f"{path}/*.jsonl" if os.path.isdir(path) else "")
+    parent = os.path.dirname(os.path.abspath(options.out))
+    if not os.path.isdir(parent):
+        raise Refusal(f"--out: {parent}: no such folder", f"mkdir -p {parent}")
+    manifest = Preparation(options, Model(options.model, options.template), progress).run()
+    return text_of(manifest, options.out), {"out": os.path.abspath(options.out), **manifest}
