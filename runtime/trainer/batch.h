@@ -14,6 +14,9 @@ struct MicroBatch {
   int64_t length = 0;
   std::vector<int32_t> tokens;
   std::vector<int32_t> targets;
+  // Of each token its place in its document, where sequences are packed with several: 0 begins one. A token sees its
+  // own document alone. Empty: every sequence is one document.
+  std::vector<int32_t> positions = {};
 
   uint64_t supervised() const {
     uint64_t count = 0;

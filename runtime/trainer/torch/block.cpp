@@ -38,22 +38,24 @@ at::Tensor activated(const ModelConfig& config, const at::Tensor& x) {
                                                : at::gelu(x, config.activation == Activation::gelu ? "none" : "tanh");
 }
 
-AttentionShape attention_of(const ModelConfig& config, uint32_t layer, const DropoutKeys& keys) {
+AttentionShape attention_of(const ModelConfig& config, uint32_t layer, const Positions& positions,
+                            const DropoutKeys& keys) {
   return {.scale = config.attention_scales[layer],
           .window = config.windows[layer],
           .dropout = keys.training ? config.attention_dropout : 0,
-          .dropout_key = keys.of(layer + 1, attention_weights)};
+          .dropout_key = keys.of(layer + 1, attention_weights),
+          .documents = positions.documents};
 }
 
 at::Tensor gpt2_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
-                        const at::Tensor& hidden, const DropoutKeys& keys) {
+                        const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys) {
   const int64_t batch = hidden.size(0), length = hidden.size(1), heads = config.heads, size = config.head_size;
   const double dropout = keys.training ? config.residual_dropout : 0;
   const at::Tensor normed = layer_norm(config, hidden, weights[norm1], weights[norm1_bias]);
   const at::Tensor all =
       multiplied(weights, normed, query_key_value, query_key_value_bias).view({batch, length, 3, heads, size});
   const at::Tensor attention =
-      attended(all.select(2, 0), all.select(2, 1), all.select(2, 2), attention_of(config, layer, keys));
+      attended(all.select(2, 0), all.select(2, 1), all.select(2, 2), attention_of(config, layer, positions, keys));
   const at::Tensor between =
       hidden + dropped(multiplied(weights, attention, out, out_bias), dropout, keys.of(layer + 1, attention_out));
   const at::Tensor normed2 = layer_norm(config, between, weights[norm2], weights[norm2_bias]);
@@ -75,7 +77,7 @@ at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const Weight
     k = rms_norm(k, weights[key_norm], config.norm_epsilon);
   }
   const at::Tensor attention =
-      attended(rotated(q, positions), rotated(k, positions), v, attention_of(config, layer, keys));
+      attended(rotated(q, positions), rotated(k, positions), v, attention_of(config, layer, positions, keys));
   const at::Tensor between = hidden + projected(weights, attention, out, out_bias);
   const at::Tensor normed2 = rms_norm(between, weights[norm2], config.norm_epsilon);
   const at::Tensor inner =
@@ -89,7 +91,7 @@ uint64_t DropoutKeys::of(uint32_t use, uint32_t site) const { return stream_key(
 
 at::Tensor block_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
                          const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys) {
-  return config.block == BlockKind::gpt2 ? gpt2_forward(config, layer, weights, hidden, keys)
+  return config.block == BlockKind::gpt2 ? gpt2_forward(config, layer, weights, hidden, positions, keys)
                                          : llama_forward(config, layer, weights, hidden, positions, keys);
 }
 

@@ -193,17 +193,18 @@ at::Tensor token_tensor(const MicroBatch& batch) {
 }
 
 at::Tensor embedding_forward(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& tokens,
-                             const DropoutKeys& keys) {
+                             const at::Tensor& places, const DropoutKeys& keys) {
   c10::AutoGradMode not_recorded(false);
   at::Tensor hidden =
       weights[WeightRole::tokens].index_select(0, tokens.reshape({-1})).view({tokens.size(0), tokens.size(1), -1});
-  if (weights[WeightRole::positions].defined())
-    hidden = hidden + weights[WeightRole::positions].narrow(0, 0, tokens.size(1));
+  if (const at::Tensor& table = weights[WeightRole::positions]; table.defined())
+    hidden = hidden + (places.defined() ? table.index_select(0, places.flatten()).view_as(hidden)
+                                        : table.narrow(0, 0, tokens.size(1)));
   return dropped(hidden, keys.training ? config.embedding_dropout : 0, keys.of(0, kEmbeddingSite));
 }
 
-Status embedding_backward(const Model& model, const at::Tensor& tokens, at::Tensor gradient, const DropoutKeys& keys,
-                          const EndChunks& chunks, const TakeRows& take) {
+Status embedding_backward(const Model& model, const at::Tensor& tokens, const at::Tensor& places, at::Tensor gradient,
+                          const DropoutKeys& keys, const EndChunks& chunks, const TakeRows& take) {
   c10::AutoGradMode not_recorded(false);
   const ModelConfig& config = model.config;
   gradient = dropped(gradient, keys.training ? config.embedding_dropout : 0, keys.of(0, kEmbeddingSite));
@@ -216,14 +217,14 @@ Status embedding_backward(const Model& model, const at::Tensor& tokens, at::Tens
     for_runs(config.vocab, chunks.rows, [&](int64_t first, int64_t count) {
       if (!status.ok()) return;
       // Few of the rows have a token: only these are added up.
-      std::map<int64_t, int64_t> places;  // row of the table to its place among those
+      std::map<int64_t, int64_t> met;  // row of the table to its place among those
       for (int64_t i = 0; i < all.numel(); ++i)
-        if (token[i] >= first && token[i] < first + count) places.emplace(token[i] - first, 0);
+        if (token[i] >= first && token[i] < first + count) met.emplace(token[i] - first, 0);
       std::vector<int64_t> of_table, of_tokens, into;
-      for (auto& [row, place] : places) place = static_cast<int64_t>(of_table.size()), of_table.push_back(row);
+      for (auto& [row, place] : met) place = static_cast<int64_t>(of_table.size()), of_table.push_back(row);
       for (int64_t i = 0; i < all.numel(); ++i)
         if (token[i] >= first && token[i] < first + count)
-          of_tokens.push_back(i), into.push_back(places[token[i] - first]);
+          of_tokens.push_back(i), into.push_back(met[token[i] - first]);
       at::Tensor rows = at::zeros({count, values.size(1)}, at::TensorOptions(type));
       if (!into.empty()) {
         at::Tensor sums =
@@ -237,8 +238,12 @@ Status embedding_backward(const Model& model, const at::Tensor& tokens, at::Tens
   PENSTOCK_TRY(status);
   if (trained(model, WeightRole::positions) != nullptr) {
     at::Tensor rows = at::zeros({config.positions, wide.size(2)}, at::TensorOptions(at::kFloat));
-    for (int64_t sequence = 0; sequence < wide.size(0); ++sequence)
-      rows.narrow(0, 0, wide.size(1)).add_(wide.select(0, sequence));
+    if (places.defined()) {
+      rows.index_add_(0, places.flatten(), flat(wide));
+    } else {
+      for (int64_t sequence = 0; sequence < wide.size(0); ++sequence)
+        rows.narrow(0, 0, wide.size(1)).add_(wide.select(0, sequence));
+    }
     PENSTOCK_TRY(take(WeightRole::positions, 0, rows.to(type)));
   }
   return Status();

@@ -21,11 +21,12 @@ using TakeRows = std::function<Status(WeightRole role, int64_t first_row, const 
 
 at::Tensor token_tensor(const MicroBatch& batch);  // [sequences, length]
 
+// `places` as in Positions.
 at::Tensor embedding_forward(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& tokens,
-                             const DropoutKeys& keys);
+                             const at::Tensor& places, const DropoutKeys& keys);
 // Adds up in fp32 in the order of the tokens, and rounds once. Of tables that are not trained nothing is handed over.
-Status embedding_backward(const Model& model, const at::Tensor& tokens, at::Tensor gradient, const DropoutKeys& keys,
-                          const EndChunks& chunks, const TakeRows& take);
+Status embedding_backward(const Model& model, const at::Tensor& tokens, const at::Tensor& places, at::Tensor gradient,
+                          const DropoutKeys& keys, const EndChunks& chunks, const TakeRows& take);
 
 // Logits [tokens, vocab] of hidden values [sequences, length, hidden], in the model's dtype.
 at::Tensor head_logits(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden);

@@ -23,6 +23,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tanh.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -138,6 +139,53 @@ at::Tensor attended_openly(const at::Tensor& query, const at::Tensor& key, const
   return at::matmul(dropped(weights, shape.dropout, shape.dropout_key), value);
 }
 
+// The queries that share a key are given to attention as the heads of a batch of their own, whose key they share by a
+// stride of 0: attention on CPUs would repeat keys and values otherwise.
+at::Tensor attended_at_once(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                            const AttentionShape& shape) {
+  const int64_t batch = query.size(0), length = query.size(1), heads = query.size(2), size = query.size(3);
+  const int64_t groups = key.size(2), share = heads / groups;
+  const std::vector<int64_t> grouped = {batch * groups, share, length, size};
+  auto shared = [&](const at::Tensor& x) {
+    return x.transpose(1, 2).reshape({batch * groups, 1, length, size}).expand(grouped);
+  };
+  at::Tensor q, k, v;
+  if (share == 1) {
+    q = query.transpose(1, 2), k = key.transpose(1, 2), v = value.transpose(1, 2);
+  } else {
+    q = query.view({batch, length, groups, share, size}).permute({0, 2, 3, 1, 4}).reshape(grouped);
+    k = shared(key), v = shared(value);
+  }
+  at::Tensor out;
+  if (shape.dropout > 0) {
+    out = attended_openly(q, k, v, shape);
+  } else if (shape.window == 0 || shape.window >= length) {
+    out = at::scaled_dot_product_attention(q, k, v, {}, 0, /*is_causal=*/true, shape.scale);
+  } else {
+    out = at::scaled_dot_product_attention(q, k, v, seen(length, shape.window, q.device()), 0, /*is_causal=*/false,
+                                           shape.scale);
+  }
+  return out.view({batch, heads, length, size}).transpose(1, 2).reshape({batch, length, heads * size});
+}
+
+// Each document by itself: no mask, and no score that would be thrown away.
+at::Tensor attended_by_document(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                const AttentionShape& shape) {
+  const int64_t batch = query.size(0), length = query.size(1);
+  const at::Tensor q = query.flatten(0, 1), k = key.flatten(0, 1), v = value.flatten(0, 1);
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < shape.documents.size(); ++i) {
+    const int64_t first = shape.documents[i];
+    const int64_t end = i + 1 < shape.documents.size() ? shape.documents[i + 1] : batch * length;
+    auto own = [&](const at::Tensor& x) { return x.narrow(0, first, end - first).unsqueeze(0); };
+    AttentionShape alone = shape;
+    alone.documents = {};
+    alone.dropout_key = stream_key(shape.dropout_key, static_cast<uint64_t>(first));
+    parts.push_back(attended_at_once(own(q), own(k), own(v), alone).squeeze(0));
+  }
+  return at::cat(parts, 0).view({batch, length, -1});
+}
+
 }  // namespace
 
 void prepare_kernels() {
@@ -167,6 +215,21 @@ Positions make_positions(const ModelConfig& config, int64_t length) {
   return positions;
 }
 
+Positions make_positions(const ModelConfig& config, const MicroBatch& batch) {
+  Positions positions = make_positions(config, batch.length);
+  if (batch.positions.empty()) return positions;
+  positions.places = at::empty({batch.sequences, batch.length}, at::TensorOptions(at::kLong));
+  std::copy(batch.positions.begin(), batch.positions.end(), positions.places.mutable_data_ptr<int64_t>());
+  for (size_t i = 0; i < batch.positions.size(); ++i)
+    if (batch.positions[i] == 0) positions.documents.push_back(static_cast<int64_t>(i));
+  if (!positions.cosine.defined()) return positions;
+  auto placed = [&](const at::Tensor& table) {
+    return table.index_select(0, positions.places.flatten()).view({batch.sequences, batch.length, 1, -1});
+  };
+  positions.cosine = placed(positions.cosine), positions.sine = placed(positions.sine);
+  return positions;
+}
+
 at::Tensor rotated(const at::Tensor& x, const Positions& positions) {
   return Rotate::apply(x, positions.cosine, positions.sine);
 }
@@ -175,33 +238,10 @@ at::Tensor dropped(const at::Tensor& x, double p, uint64_t key) {
   return p == 0 ? x : Drop::apply(x, p, static_cast<int64_t>(key));
 }
 
-// The queries that share a key are given to attention as the heads of a batch of their own, whose key they share by a
-// stride of 0: attention on CPUs would repeat keys and values otherwise.
 at::Tensor attended(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                     const AttentionShape& shape) {
-  const int64_t batch = query.size(0), length = query.size(1), heads = query.size(2), size = query.size(3);
-  const int64_t groups = key.size(2), share = heads / groups;
-  const std::vector<int64_t> grouped = {batch * groups, share, length, size};
-  auto shared = [&](const at::Tensor& x) {
-    return x.transpose(1, 2).reshape({batch * groups, 1, length, size}).expand(grouped);
-  };
-  at::Tensor q, k, v;
-  if (share == 1) {
-    q = query.transpose(1, 2), k = key.transpose(1, 2), v = value.transpose(1, 2);
-  } else {
-    q = query.view({batch, length, groups, share, size}).permute({0, 2, 3, 1, 4}).reshape(grouped);
-    k = shared(key), v = shared(value);
-  }
-  at::Tensor out;
-  if (shape.dropout > 0) {
-    out = attended_openly(q, k, v, shape);
-  } else if (shape.window == 0 || shape.window >= length) {
-    out = at::scaled_dot_product_attention(q, k, v, {}, 0, /*is_causal=*/true, shape.scale);
-  } else {
-    out = at::scaled_dot_product_attention(q, k, v, seen(length, shape.window, q.device()), 0, /*is_causal=*/false,
-                                           shape.scale);
-  }
-  return out.view({batch, heads, length, size}).transpose(1, 2).reshape({batch, length, heads * size});
+  return shape.documents.empty() ? attended_at_once(query, key, value, shape)
+                                 : attended_by_document(query, key, value, shape);
 }
 
 }  // namespace penstock::trainer

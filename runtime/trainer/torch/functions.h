@@ -5,7 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
+#include "runtime/trainer/batch.h"
 #include "runtime/trainer/model_config.h"
 
 namespace penstock::trainer {
@@ -18,11 +21,15 @@ void prepare_kernels();
 // x / root mean square of x over the last dimension, computed in fp32, rounded, times `weight`.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
 
-// What positions mean to a sequence of one length.
+// What positions mean to sequences of one length, or to the documents that are packed into them.
 struct Positions {
-  at::Tensor cosine, sine;  // [length, 1, pairs] fp32; undefined where positions are learned
+  at::Tensor cosine, sine;         // [length, 1, pairs] or [batch, length, 1, pairs] fp32; undefined where learned
+  at::Tensor places;               // [batch, length] int64; undefined where every sequence is one document
+  std::vector<int64_t> documents;  // where each begins, among all tokens of a batch; empty likewise
 };
 Positions make_positions(const ModelConfig& config, int64_t length);
+// REQUIRES: every sequence begins with position 0, and positions rise by 1 or begin again with 0.
+Positions make_positions(const ModelConfig& config, const MicroBatch& batch);
 
 // Rotates the pairs (i, i + head_size / 2) of x [batch, length, heads, head_size]; computed in fp32 and rounded once.
 at::Tensor rotated(const at::Tensor& x, const Positions& positions);
@@ -36,9 +43,10 @@ struct AttentionShape {
   uint32_t window = 0;  // positions that one sees, itself included; 0: all before it
   double dropout = 0;   // of the attention's weights; then their whole matrix is in memory
   uint64_t dropout_key = 0;
+  std::span<const int64_t> documents = {};  // where each begins, among all tokens; empty: every sequence is one
 };
-// Causal attention of query [batch, length, heads, size] to key and value [batch, length, kv_heads, size]; gives
-// [batch, length, heads * size].
+// Causal attention within documents of query [batch, length, heads, size] to key and value [batch, length, kv_heads,
+// size]; gives [batch, length, heads * size].
 at::Tensor attended(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                     const AttentionShape& shape);
 

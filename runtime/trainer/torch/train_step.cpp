@@ -25,15 +25,18 @@ struct TrainStep::UnderWay {
   std::map<Place, at::Tensor> boundaries;  // of uses that are recomputed
   std::map<Place, std::unique_ptr<UseGraph>> graphs;
   std::map<int64_t, Positions> positions;  // by length
+  std::map<int64_t, Positions> packed;     // by micro-batch, of those that are packed
 
   DropoutKeys keys_of(uint32_t micro_batch) const {
     DropoutKeys own = keys;
     own.micro_batch = micro_batch;
     return own;
   }
-  const Positions& positions_of(const ModelConfig& config, int64_t length) {
-    auto [found, added] = positions.try_emplace(length);
-    if (added) found->second = make_positions(config, length);
+  const Positions& positions_of(const ModelConfig& config, uint32_t micro_batch) {
+    const MicroBatch& batch = batches[micro_batch];
+    auto [found, added] =
+        batch.positions.empty() ? positions.try_emplace(batch.length) : packed.try_emplace(micro_batch);
+    if (added) found->second = make_positions(config, batch);
     return found->second;
   }
 };
@@ -59,6 +62,19 @@ uint32_t unit_of(const Model& model, const ModelUse& use, WeightRole role) {
 Status give(EngineVerbs& engine, const Passage& passage, uint32_t unit, uint64_t first, const at::Tensor& values) {
   const at::Tensor whole = values.contiguous();
   return engine.gradient(passage, unit, first, dtype_of(whole), bytes_of(whole));
+}
+
+Status check_positions(const MicroBatch& batch) {
+  if (batch.positions.size() != batch.tokens.size())
+    return Status(Code::kUsage, text(batch.positions.size(), " positions of ", batch.tokens.size(), " tokens"));
+  for (size_t at = 0; at < batch.positions.size(); ++at) {
+    const bool begins = at % static_cast<size_t>(batch.length) == 0;
+    const int32_t next = begins ? 0 : batch.positions[at - 1] + 1;
+    if (batch.positions[at] != 0 && batch.positions[at] != next)
+      return Status(Code::kUsage,
+                    text("token ", at, " has position ", batch.positions[at], ", 0 or ", next, " expected"));
+  }
+  return Status();
 }
 
 }  // namespace
@@ -89,6 +105,7 @@ Status TrainStep::check(std::span<const MicroBatch> batches) const {
     if (config.block == BlockKind::gpt2 && batch.length > config.positions)
       return Status(Code::kUsage, text("micro-batch ", i, ": sequences of ", batch.length, " tokens, the model has ",
                                        config.positions, " positions"));
+    if (!batch.positions.empty()) PENSTOCK_TRY(check_positions(batch).within(text("micro-batch ", i)));
     for (size_t at = 0; at < tokens; ++at) {
       const int64_t vocab = config.vocab, token = batch.tokens[at], target = batch.targets[at];
       if (token < 0 || token >= vocab || ((target < 0 || target >= vocab) && target != kIgnored))
@@ -172,8 +189,9 @@ Status TrainStep::pass_forward(UnderWay& way, const Passage& passage, std::span<
   const uint32_t micro_batch = passage.micro_batch;
   switch (model_.uses[passage.use].kind) {
     case UseKind::embedding:
-      way.hidden[micro_batch] = embedding_forward(model_.config, views_of(model_, weights), way.tokens[micro_batch],
-                                                  way.keys_of(micro_batch));
+      way.hidden[micro_batch] =
+          embedding_forward(model_.config, views_of(model_, weights), way.tokens[micro_batch],
+                            way.positions_of(model_.config, micro_batch).places, way.keys_of(micro_batch));
       return Status();
     case UseKind::block:
       return block_forward_of(way, passage, weights);
@@ -191,7 +209,7 @@ Status TrainStep::pass_forward(UnderWay& way, const Passage& passage, std::span<
 Status TrainStep::block_forward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
   const auto [direction, use, micro_batch] = passage;
   at::Tensor& hidden = way.hidden[micro_batch];
-  const Positions& positions = way.positions_of(model_.config, hidden.size(1));
+  const Positions& positions = way.positions_of(model_.config, micro_batch);
   const uint32_t layer = model_.uses[use].layer;
   const DropoutKeys keys = way.keys_of(micro_batch);
   // The record outlives this call.
@@ -234,8 +252,8 @@ Status TrainStep::pass_backward(UnderWay& way, const Passage& passage, std::span
   };
   switch (use.kind) {
     case UseKind::embedding:
-      return embedding_backward(model_, way.tokens[micro_batch], std::move(way.gradients[micro_batch]),
-                                way.keys_of(micro_batch), chunks, take);
+      return embedding_backward(model_, way.tokens[micro_batch], way.positions_of(model_.config, micro_batch).places,
+                                std::move(way.gradients[micro_batch]), way.keys_of(micro_batch), chunks, take);
     case UseKind::block:
       return block_backward_of(way, passage, weights);
     case UseKind::head: {
@@ -268,7 +286,7 @@ Status TrainStep::block_backward_of(UnderWay& way, const Passage& passage, std::
       hidden = at::empty(gradient.sizes(), gradient.options());
       PENSTOCK_TRY(engine_.get(use, micro_batch, 0, bytes_of(hidden)));
     }
-    const Positions& positions = way.positions_of(model_.config, hidden.size(1));
+    const Positions& positions = way.positions_of(model_.config, micro_batch);
     const DropoutKeys keys = way.keys_of(micro_batch);
     const UseFunction function = [&](const WeightTensors& views, const at::Tensor& x) {
       return block_forward(model_.config, model_.uses[use].layer, views, x, positions, keys);
@@ -306,7 +324,7 @@ std::vector<Passage> step_order(const Model& model, uint32_t micro_batches, uint
 Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engine, const MicroBatch& batch) {
   return without_exceptions(nullptr, [&]() -> Result<std::vector<float>> {
     const at::Tensor tokens = token_tensor(batch);
-    const Positions positions = make_positions(model.config, batch.length);
+    const Positions positions = make_positions(model.config, batch);
     const DropoutKeys keys;
     at::Tensor hidden;
     for (uint32_t number = 0; number < model.uses.size(); ++number) {
@@ -315,7 +333,7 @@ Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engin
       const ModelUse& use = model.uses[number];
       const WeightTensors views = views_of(model, weights);
       if (use.kind == UseKind::embedding)
-        hidden = embedding_forward(model.config, views, tokens, keys);
+        hidden = embedding_forward(model.config, views, tokens, positions.places, keys);
       else if (use.kind == UseKind::block)
         hidden = block_forward(model.config, use.layer, views, hidden, positions, keys);
       else
