@@ -71,8 +71,10 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.text("--model", flags.model, "PATH",
                "A model's folder as Hugging Face has it, or a config.json, which is trained from scratch");
   options.flag("--from-scratch", flags.from_scratch, "Of the model's folder, use config.json alone");
-  options.file("--data", flags.data,
-               "Tokens: nanoGPT's or llm.c's .bin, Megatron's .bin beside its .idx, or a .txt whose bytes are tokens");
+  options.file(
+      "--data", flags.data,
+      "A set that `penstock data` made, or tokens: nanoGPT's or llm.c's .bin, Megatron's .bin beside its .idx, or "
+      "a .txt whose bytes are tokens");
   options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; made where missing");
   options.text("--budget", flags.budget, "host=SIZE[,nvme=SIZE][,device=SIZE]",
                "Host memory for everything, the program included; room on the drives; memory of the host device, which "

@@ -79,11 +79,34 @@ trainer::TokenWidth width_of(uint32_t token_bytes) {
   }
 }
 
-Result<trainer::Samples> samples_of(const trainer::TrainConfig& config, uint32_t vocabulary) {
-  std::vector<trainer::DataFile> files = config.data;
-  if (files.empty()) files.push_back({shipped_text()});
+// The parts of a prepared set share its weight as its manifest says. Its hash goes into the config that is followed.
+Status add_prepared(trainer::DataFile& data, uint32_t vocabulary, std::vector<trainer::DataSet>& into) {
+  PENSTOCK_TRY_ASSIGN(opened, trainer::PreparedSet::open(data.path));
+  PENSTOCK_TRY(opened->check(vocabulary));
+  const std::shared_ptr<const trainer::PreparedSet> set = std::move(opened);
+  const trainer::PreparedManifest& manifest = set->manifest();
+  if (!data.hash.empty() && data.hash != manifest.hash)
+    return Status(Code::kUsage,
+                  text("data: ", data.path, ": has the hash ", manifest.hash, ", the run was told ", data.hash),
+                  "the set that the run began with, or leave the hash out of the config to go on with this one");
+  data.hash = manifest.hash;
+  double weights = 0;
+  for (const trainer::PreparedManifest::Part& part : manifest.parts) weights += part.weight;
+  for (size_t i = 0; i < manifest.parts.size(); ++i)
+    into.push_back(
+        {.file = nullptr, .weight = data.weight * manifest.parts[i].weight / weights, .prepared = set, .part = i});
+  return Status();
+}
+
+Result<trainer::Samples> samples_of(trainer::TrainConfig& config, uint32_t vocabulary) {
+  std::vector<trainer::DataFile> shipped = {{shipped_text()}};
+  std::vector<trainer::DataFile>& files = config.data.empty() ? shipped : config.data;
   std::vector<trainer::DataSet> sets;
-  for (const trainer::DataFile& data : files) {
+  for (trainer::DataFile& data : files) {
+    if (trainer::PreparedSet::is_at(data.path)) {
+      PENSTOCK_TRY(add_prepared(data, vocabulary, sets));
+      continue;
+    }
     PENSTOCK_TRY_ASSIGN(file, trainer::TokenFile::open(data.path, width_of(config.token_bytes)));
     PENSTOCK_TRY(file->check(vocabulary));
     sets.push_back({std::move(file), data.weight});

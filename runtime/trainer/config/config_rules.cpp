@@ -79,12 +79,16 @@ std::string read_data(const json& value, TrainConfig& config) {
     DataFile file;
     if (item.is_string()) {
       file.path = item.get<std::string>();
-    } else if (item.is_object() && item.contains("path") && item["path"].is_string() && item.size() <= 2) {
+    } else if (item.is_object() && item.contains("path") && item["path"].is_string()) {
       file.path = item["path"].get<std::string>();
-      if (item.size() == 2) {
-        if (!item.contains("weight")) return text("is ", item.dump(), ", path and weight expected");
-        if (std::string wrong = number(item["weight"], 1e-6, 1e12, file.weight); !wrong.empty())
-          return "weight " + wrong;
+      for (const auto& [key, of_key] : item.items()) {
+        if (key == "weight") {
+          if (std::string wrong = number(of_key, 1e-6, 1e12, file.weight); !wrong.empty()) return "weight " + wrong;
+        } else if (key == "hash" && of_key.is_string()) {
+          file.hash = of_key.get<std::string>();
+        } else if (key != "path") {
+          return text("is ", item.dump(), ", path, weight and hash expected");
+        }
       }
     } else {
       return text("is ", item.dump(), ", a path or {\"path\": ..., \"weight\": ...} expected");

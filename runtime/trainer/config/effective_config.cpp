@@ -163,7 +163,10 @@ json whole_json(const TrainConfig& config) {
   if (config.from_scratch) file["from_scratch"] = true;
   if (!config.data.empty()) {
     file["data"] = json::array();
-    for (const DataFile& data : config.data) file["data"].push_back({{"path", data.path}, {"weight", data.weight}});
+    for (const DataFile& data : config.data) {
+      file["data"].push_back({{"path", data.path}, {"weight", data.weight}});
+      if (!data.hash.empty()) file["data"].back()["hash"] = data.hash;
+    }
   }
   if (config.token_bytes > 0) file["token_bytes"] = config.token_bytes;
   file["sequence_length"] = config.sequence_length;

@@ -34,6 +34,7 @@ struct ParameterRule {
 struct DataFile {
   std::string path;
   double weight = 1;
+  std::string hash = {};  // of a prepared set, that it must have; empty: any
 };
 
 struct TrainConfig {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "runtime/trainer/counter_random.h"
 
@@ -50,19 +51,12 @@ Result<Samples> Samples::make(std::vector<DataSet> sets, const Options& options)
   samples.options_ = options;
   double weights = 0;
   for (DataSet& set : sets) {
-    const std::string& path = set.file->path();
+    const std::string path = set.path();
     if (!(set.weight > 0 && std::isfinite(set.weight)))
       return Status(Code::kUsage, text("data: ", path, ": a weight of ", set.weight, ", more than 0 expected"));
     weights += set.weight;
-    Source source{.set = std::move(set)};
-    const uint64_t all = (source.set.file->tokens() - 1) / options.length;
-    source.held_out = static_cast<uint64_t>(std::ceil(static_cast<double>(all) * options.held_out_share));
-    if (all == 0 || source.held_out >= all)
-      return Status(Code::kUsage,
-                    text("data: ", path, ": ", source.set.file->tokens(), " tokens are ", all, " samples of ",
-                         options.length, " and one more, of which ", source.held_out, " are held out"),
-                    "give more text, shorter samples or a smaller held-out share");
-    source.training = all - source.held_out;
+    samples.packed_ |= set.prepared != nullptr;
+    PENSTOCK_TRY_ASSIGN(source, source_of(std::move(set), options));
     samples.sources_.push_back(std::move(source));
   }
   // Each place of a round goes to the source that is farthest behind its share.
@@ -82,9 +76,38 @@ Result<Samples> Samples::make(std::vector<DataSet> sets, const Options& options)
   for (size_t i = 0; i < count; ++i)
     if (samples.per_round_[i] == 0)
       return Status(Code::kUsage,
-                    text("data: ", samples.sources_[i].set.file->path(), ": a weight of ",
-                         samples.sources_[i].set.weight, " among ", weights, " is less than 1 in ", round));
+                    text("data: ", samples.sources_[i].set.path(), ": a weight of ", samples.sources_[i].set.weight,
+                         " among ", weights, " is less than 1 in ", round));
   return samples;
+}
+
+Result<Samples::Source> Samples::source_of(DataSet set, const Options& options) {
+  Source source{.set = std::move(set)};
+  const std::string& path = source.set.path();
+  if (source.set.prepared != nullptr) {
+    const PreparedManifest& manifest = source.set.prepared->manifest();
+    const PreparedManifest::Part& part = manifest.parts[source.set.part];
+    if (options.length < manifest.length)
+      return Status(
+          Code::kUsage,
+          text("data: ", path, ": rows of ", manifest.length, " tokens do not fit into samples of ", options.length),
+          text("\"sequence_length\": ", manifest.length));
+    if (part.training.count == 0)
+      return Status(Code::kUsage, text("data: ", path, ": set '", part.name, "' has no rows to train on"));
+    source.training = part.training.count, source.first_training = part.training.first;
+    source.held_out = part.held_out.count, source.first_held_out = part.held_out.first;
+    return source;
+  }
+  const uint64_t all = (source.set.file->tokens() - 1) / options.length;
+  source.held_out = static_cast<uint64_t>(std::ceil(static_cast<double>(all) * options.held_out_share));
+  if (all == 0 || source.held_out >= all)
+    return Status(Code::kUsage,
+                  text("data: ", path, ": ", source.set.file->tokens(), " tokens are ", all, " samples of ",
+                       options.length, " and one more, of which ", source.held_out, " are held out"),
+                  "give more text, shorter samples or a smaller held-out share");
+  source.training = all - source.held_out;
+  source.first_held_out = source.training;
+  return source;
 }
 
 uint64_t Samples::epoch_samples() const {
@@ -106,28 +129,29 @@ Samples::Turn Samples::turn_of(uint64_t number) const {
   return {source, round * per_round_[source] + ordinals_[place]};
 }
 
-void Samples::read(uint64_t number, std::span<int32_t> tokens, std::span<int32_t> targets) const {
+void Samples::read(uint64_t number, const RowPlaces& into) const {
   const auto [index, ordinal] = turn_of(number);
   const Source& source = sources_[index];
   const uint64_t epoch = ordinal / source.training;
   const Shuffle shuffle(stream_key(options_.seed, index, epoch), source.training);
-  read_sample(source, shuffle.value_of(ordinal % source.training), tokens, targets);
+  read_sample(source, source.first_training + shuffle.value_of(ordinal % source.training), into);
 }
 
-void Samples::read_held_out(uint64_t number, std::span<int32_t> tokens, std::span<int32_t> targets) const {
+void Samples::read_held_out(uint64_t number, const RowPlaces& into) const {
   CHECK(number < held_out_samples(), "held-out sample ", number, " of ", held_out_samples());
   for (const Source& source : sources_) {
-    if (number < source.held_out) return read_sample(source, source.training + number, tokens, targets);
+    if (number < source.held_out) return read_sample(source, source.first_held_out + number, into);
     number -= source.held_out;
   }
 }
 
-void Samples::read_sample(const Source& source, uint64_t sample, std::span<int32_t> tokens,
-                          std::span<int32_t> targets) const {
-  CHECK(tokens.size() == options_.length && targets.size() == options_.length, "samples have ", options_.length,
-        " tokens");
-  source.set.file->read(sample * options_.length, tokens);
-  source.set.file->read(sample * options_.length + 1, targets);
+void Samples::read_sample(const Source& source, uint64_t sample, const RowPlaces& into) const {
+  CHECK(into.tokens.size() == options_.length && into.targets.size() == options_.length, "samples have ",
+        options_.length, " tokens");
+  if (source.set.prepared != nullptr) return source.set.prepared->read_row(sample, into);
+  source.set.file->read(sample * options_.length, into.tokens);
+  source.set.file->read(sample * options_.length + 1, into.targets);
+  std::iota(into.positions.begin(), into.positions.end(), 0);
 }
 
 template <typename Read>
@@ -135,18 +159,22 @@ MicroBatch Samples::batch_of(uint64_t count, Read read_into) const {
   MicroBatch batch;
   batch.sequences = static_cast<int64_t>(count), batch.length = static_cast<int64_t>(options_.length);
   batch.tokens.resize(count * options_.length), batch.targets.resize(count * options_.length);
-  for (uint64_t i = 0; i < count; ++i)
-    read_into(i, std::span(batch.tokens).subspan(i * options_.length, options_.length),
-              std::span(batch.targets).subspan(i * options_.length, options_.length));
+  if (packed_) batch.positions.resize(count * options_.length);
+  for (uint64_t i = 0; i < count; ++i) {
+    auto row = [&](std::vector<int32_t>& all) {
+      return all.empty() ? std::span<int32_t>() : std::span(all).subspan(i * options_.length, options_.length);
+    };
+    read_into(i, {row(batch.tokens), row(batch.targets), row(batch.positions)});
+  }
   return batch;
 }
 
 MicroBatch Samples::batch(uint64_t first, uint64_t count) const {
-  return batch_of(count, [&](uint64_t i, auto tokens, auto targets) { read(first + i, tokens, targets); });
+  return batch_of(count, [&](uint64_t i, const RowPlaces& into) { read(first + i, into); });
 }
 
 MicroBatch Samples::held_out_batch(uint64_t first, uint64_t count) const {
-  return batch_of(count, [&](uint64_t i, auto tokens, auto targets) { read_held_out(first + i, tokens, targets); });
+  return batch_of(count, [&](uint64_t i, const RowPlaces& into) { read_held_out(first + i, into); });
 }
 
 }  // namespace penstock::trainer

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/trainer/batch.h"
+#include "runtime/trainer/data/prepared_set.h"
 #include "runtime/trainer/data/token_file.h"
 
 namespace penstock::trainer {
@@ -27,21 +28,28 @@ class Shuffle {
   uint32_t half_bits_ = 1;
 };
 
+// Of a file of tokens, or one part of a prepared set.
 struct DataSet {
   std::shared_ptr<const TokenFile> file;
   double weight = 1;  // its share of the samples, among all weights
+  std::shared_ptr<const PreparedSet> prepared = nullptr;
+  size_t part = 0;  // of those of the prepared set's manifest
+
+  const std::string& path() const { return prepared != nullptr ? prepared->path() : file->path(); }
 };
 
-// Samples of `length` tokens: the tokens, and as targets each one's next. A set is cut into samples that share no
-// target; of each set, the last ones are held out for evaluation.
+// Samples of `length` tokens: the tokens, and as targets each one's next. A file is cut into samples that share no
+// target, and the last ones are held out for evaluation. A prepared set's samples are its rows; it says itself which of
+// them are held out, which tokens are targets, and where documents begin: where there is such a set, batches have
+// positions.
 class Samples {
  public:
   struct Options {
     uint64_t length = 0;
     uint64_t seed = 0;
-    double held_out_share = 0;
+    double held_out_share = 0;  // of files
   };
-  // Refuses sets that have no sample, and weights that are not positive.
+  // Refuses sets that have no sample or longer rows, and weights that are not positive.
   static Result<Samples> make(std::vector<DataSet> sets, const Options& options);
 
   // Of one pass over everything, in proportion to the weights: until the set that is through first is through.
@@ -49,8 +57,8 @@ class Samples {
   uint64_t held_out_samples() const;
 
   // Sample `number` of the endless sequence: every set again and again, each time in another order.
-  void read(uint64_t number, std::span<int32_t> tokens, std::span<int32_t> targets) const;
-  void read_held_out(uint64_t number, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  void read(uint64_t number, const RowPlaces& into) const;
+  void read_held_out(uint64_t number, const RowPlaces& into) const;
   // Samples [first, first + count) as one micro-batch.
   MicroBatch batch(uint64_t first, uint64_t count) const;
   MicroBatch held_out_batch(uint64_t first, uint64_t count) const;
@@ -59,6 +67,7 @@ class Samples {
   struct Source {
     DataSet set;
     uint64_t training = 0, held_out = 0;  // samples
+    uint64_t first_training = 0, first_held_out = 0;
   };
   struct Turn {
     size_t source = 0;
@@ -67,9 +76,11 @@ class Samples {
   template <typename Read>
   MicroBatch batch_of(uint64_t count, Read read_into) const;
   Turn turn_of(uint64_t number) const;
-  void read_sample(const Source& source, uint64_t sample, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  static Result<Source> source_of(DataSet set, const Options& options);
+  void read_sample(const Source& source, uint64_t sample, const RowPlaces& into) const;
 
   Options options_;
+  bool packed_ = false;  // some set is prepared
   std::vector<Source> sources_;
   // A round of samples: which source has each place of it, and its ordinal within the round.
   std::vector<uint32_t> round_;
