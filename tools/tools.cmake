@@ -16,6 +16,7 @@ add_library(penstock_tools STATIC ${sources})
 target_include_directories(penstock_tools PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_definitions(penstock_tools PUBLIC PENSTOCK_VERSION="${PROJECT_VERSION}")
 target_compile_definitions(penstock_tools PRIVATE $<$<BOOL:${PENSTOCK_STEPS}>:PENSTOCK_STEPS>
+                           PENSTOCK_PYTHON_FOLDER="${PROJECT_SOURCE_DIR}/runtime/python"
                            PENSTOCK_SHIPPED_TEXT="${PROJECT_SOURCE_DIR}/tools/data/paradise-lost.txt")
 target_link_libraries(penstock_tools PUBLIC penstock_aio $<$<BOOL:${PENSTOCK_STEPS}>:penstock_training> PRIVATE nlohmann_json::nlohmann_json CLI11::CLI11 ${CMAKE_DL_LIBS})
 if(PENSTOCK_SANITIZE AND NOT PENSTOCK_FUZZ)

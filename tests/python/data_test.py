@@ -438,7 +438,7 @@ class Show(Prepared):
         found = self.prepared(CHATS)
         for arguments, code, word in (((self.folder,), 2, "not a prepared set"), ((found.folder, 0), 2, "at least 1"),
                                       ((found.folder, "--model", self.folder), 2, "cannot be loaded"),
-                                      ((found.folder, "many"), 2, "invalid int")):
+                                      ((found.folder, "many"), 2, "invalid count")):
             with self.subTest(word):
                 ended, _, err = self.command(main, "show", *arguments)
                 self.assertEqual(ended, code, err)

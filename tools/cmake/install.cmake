@@ -56,6 +56,9 @@ if(TARGET penstock-trainer)
   install(TARGETS penstock-trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(FILES ${PROJECT_SOURCE_DIR}/tools/data/paradise-lost.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/penstock)
 endif()
+# The verbs that are written in Python, for the command; `pip install runtime/python` is for Python's own programs.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/runtime/python/penstock DESTINATION ${CMAKE_INSTALL_DATADIR}/penstock/python
+        FILES_MATCHING PATTERN "*.py")
 install(FILES ${public_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/penstock)
 install(DIRECTORY ${documents}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
 install(FILES ${documents}/penstock DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)

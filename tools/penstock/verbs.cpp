@@ -8,6 +8,8 @@
   VERB(nvme_tune)            \
   VERB(nvme_compare)         \
   VERB(plan)                 \
+  VERB(data)                 \
+  VERB(data_show)            \
   VERB(config_check)         \
   VERB(config_keys)          \
   VERB(train)                \

@@ -20,6 +20,15 @@ class Arguments(argparse.ArgumentParser):
         raise Refusal(f"{self.prog.removeprefix('penstock ')}: {message}", f"{self.prog} --help")
 
 
+def count(word):
+    """A number as the command takes it: 500, 20k, 3M."""
+    scale = {"k": 10**3, "M": 10**6, "B": 10**9}.get(word[-1:], 1)
+    number = float(word if scale == 1 else word[:-1]) * scale
+    if number != int(number):
+        raise ValueError(word)
+    return int(number)
+
+
 class Progress:
     """A bar in a terminal; elsewhere a plain line, at most every five seconds. On stderr."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from .._refusal import ENVIRONMENT, INTERRUPTED, Refusal
+from .._verb import count
 from . import packing, sources
 from .chat import Chats
 from .prepared import FILES, FORMAT, hash_of, sha256_of
@@ -429,13 +430,13 @@ def options_of(arguments, parser):
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--model", metavar="FOLDER")
     parser.add_argument("--out", metavar="DIR")
-    parser.add_argument("--length", type=int)
+    parser.add_argument("--length", type=count)
     parser.add_argument("--turns", choices=("all", "last"), default="all")
     parser.add_argument("--layout", choices=("packed", "padded"), default="packed")
     parser.add_argument("--long", choices=("truncate", "drop"), default="truncate")
     parser.add_argument("--weights")
     parser.add_argument("--validation", type=float, default=0.01)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=count, default=0)
     parser.add_argument("--template", metavar="FILE")
     parser.add_argument("--keep-duplicates", action="store_true")
     parser.add_argument("--skip-bad", action="store_true")

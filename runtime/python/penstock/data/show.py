@@ -3,6 +3,7 @@
 import sys
 
 from .._refusal import ENVIRONMENT, Refusal
+from .._verb import count
 from .prepared import PreparedSet
 
 LEARNT, REST, PLAIN = "\033[32m", "\033[2m", "\033[0m"
@@ -36,7 +37,7 @@ def document_text(tokenizer, tokens, learnt, color):
 
 def show(arguments, progress, parser):
     parser.add_argument("folder", metavar="DIR")
-    parser.add_argument("count", metavar="N", type=int, nargs="?", default=3)
+    parser.add_argument("count", metavar="N", type=count, nargs="?", default=3)
     parser.add_argument("--part", choices=("train", "validation"), default="train")
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     parser.add_argument("--model", metavar="FOLDER")

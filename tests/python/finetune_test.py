@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""From a file of chats to a training step, by the command alone.
+
+Usage: finetune_test.py [CASE...], with PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 where something is absent.
+"""
+import json
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"skipped: {error} (tools/setup --checks installs it)")
+    sys.exit(77)
+
+from data_support import VOCABULARY, Folders, chat, model_folder, write_lines
+from penstock.data.prepared import PreparedSet
+
+COMMAND = Path(os.environ["PENSTOCK_COMMAND"])
+if not COMMAND.with_name("penstock-trainer").exists():
+    print("skipped: this build has no trainer")
+    sys.exit(77)
+CHATS = [chat(f"What is {i} and {i}?", f"It is {2 * i}.", "Sure?", "Quite " * (1 + i % 5) + "sure.") for i in range(40)]
+
+
+class Command(Folders):
+    def setUp(self):
+        super().setUp()
+        self.model = model_folder(self.folder / "model", "chatml")
+        torch.manual_seed(5)
+        config = transformers.LlamaConfig(
+            vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=4096, tie_word_embeddings=False)
+        self.plain = transformers.LlamaForCausalLM(config)
+        self.plain.save_pretrained(self.model)
+        self.chats = write_lines(self.folder / "chats.jsonl", CHATS)
+
+    def penstock(self, *words, code=0, **more):
+        env = {**os.environ, "PENSTOCK_PYTHON": sys.executable, **more}
+        ended = subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, env=env)
+        self.assertEqual(ended.returncode, code, ended.stdout + ended.stderr)
+        return ended
+
+    def prepared(self, out, *options):
+        self.penstock("data", self.chats, "--model", self.model, "--out", self.folder / out, *options)
+        return PreparedSet(self.folder / out)
+
+
+class FromChatsToSteps(Command):
+    def train(self, name, data, rows, *more, precision="fp32", code=0):
+        config = {"model": str(self.model), "data": [{"path": str(data)}], "sequence_length": 128, "max_steps": 1,
+                  "train_micro_batch_size_per_gpu": rows, "gradient_accumulation_steps": 1, "precision": precision,
+                  "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "scheduler": {"type": "constant"}, "eval_every": 1,
+                  "penstock": {"stores": [str(self.folder / name)], "run": str(self.folder / f"{name}.run"),
+                               "host_budget": "1GiB"}}
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(config))
+        return self.penstock("train", path, *more, code=code)
+
+    def log(self, name):
+        return [json.loads(line) for line in (self.folder / f"{name}.run" / "log.jsonl").read_text().splitlines()]
+
+    def loss_of(self, found, part):
+        """transformers' loss over a part of a set, one document after another."""
+        total, count, entry = 0.0, 0, found.manifest["sets"][0][part]
+        for row in range(entry["first_row"], entry["first_row"] + entry["rows"]):
+            for number in found.row(row):
+                tokens, learnt = (torch.tensor(x.astype("int64")) for x in found.document(int(number)))
+                with torch.no_grad():
+                    logits = self.plain(tokens[None]).logits[0, :-1]
+                wanted = torch.where(learnt[1:] > 0, tokens[1:], -100)
+                total += torch.nn.functional.cross_entropy(logits, wanted, reduction="sum", ignore_index=-100).item()
+                count += int((wanted >= 0).sum())
+        return total / count
+
+    def test_the_loss_is_that_of_transformers_packed_or_padded(self):
+        for layout in ("packed", "padded"):
+            with self.subTest(layout):
+                found = self.prepared(layout, "--layout", layout, "--length", 128, "--validation", 0.2)
+                self.train(f"{layout}-store", self.folder / layout, found.manifest["sets"][0]["train"]["rows"])
+                [line] = self.log(f"{layout}-store")
+                self.assertAlmostEqual(line["loss"] / self.loss_of(found, "train"), 1, delta=2e-6)
+                self.assertEqual(line["eval_tokens"], sum(
+                    int(found.document(int(i))[1].sum()) for row in range(found.manifest["rows"])
+                    if row >= found.manifest["sets"][0]["validation"]["first_row"] for i in found.row(row)))
+
+    def test_a_run_goes_on_with_the_data_it_began_with(self):
+        found = self.prepared("set", "--length", 128)
+        self.train("store", self.folder / "set", 1)
+        config = json.loads((self.folder / "store.run" / "config.json").read_text())
+        self.assertEqual(config["data"][0]["hash"], found.manifest["hash"])
+        self.penstock("data", self.chats, "--model", self.model, "--out", self.folder / "set", "--length", 64, "--force")
+        ended = self.penstock("train", "--store", self.folder / "store", "--steps", 2, code=2)
+        self.assertIn(f"the run was told {found.manifest['hash']}", ended.stderr)
+
+    def test_rows_that_do_not_fit_are_refused(self):
+        self.prepared("set", "--length", 200)
+        self.assertIn("rows of 200 tokens do not fit into samples of 128",
+                      self.train("store", self.folder / "set", 1, code=2).stderr)
+
+
+class Verbs(Command):
+    def test_data_and_show_are_of_the_command(self):
+        self.prepared("set")
+        ended = self.penstock("data", "show", self.folder / "set", 2)
+        self.assertIn("[[It is 0.<|im_end|>]]", ended.stdout)
+        self.assertEqual(ended.stdout.count("--- document"), 2)
+        answer = json.loads(self.penstock("data", "show", self.folder / "set", "--json").stdout)
+        self.assertEqual(answer["schema"], "penstock.data.show/1")
+        self.assertIn("--turns", self.penstock("data", "--help").stdout)
+        self.assertIn("--part", self.penstock("data", "show", "--help").stdout)
+
+    def test_what_is_missing_is_said(self):
+        ended = self.penstock("data", self.chats, "--model", self.model, "--out", self.folder / "x", code=2,
+                              PENSTOCK_PYTHON="/nonexistent/python")
+        self.assertIn("start /nonexistent/python", ended.stderr)
+        bare = self.folder / "python"
+        bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+        bare.chmod(0o755)
+        for verb in (("data", self.chats, "--model", self.model, "--out", self.folder / "x"),
+                     ("data", "show", self.folder)):
+            ended = self.penstock(*verb, code=4, PENSTOCK_PYTHON=str(bare), PYTHONPATH="")
+            self.assertIn("pip install", ended.stderr)
+            self.assertNotIn("Traceback", ended.stderr)
+
+    def test_flags_are_refused_as_by_other_verbs(self):
+        self.assertIn("--turns", self.penstock("data", self.chats, "--turn", "last", code=2).stderr)
+        self.assertIn("no files are given", self.penstock("data", "--model", self.model, code=2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
