@@ -32,4 +32,7 @@ if(PENSTOCK_HAS_LIBTORCH)
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.AsAUserRunsIt.${subject} PROPERTIES TIMEOUT 900)
   endforeach()
+  add_test(NAME Train.KilledAgainAndAgainEndsWithTheSameBits
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_kills.py $<TARGET_FILE:penstock> --steps 8 --every 0)
+  set_tests_properties(Train.KilledAgainAndAgainEndsWithTheSameBits PROPERTIES TIMEOUT 900)
 endif()
