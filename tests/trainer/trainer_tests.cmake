@@ -32,6 +32,9 @@ if(PENSTOCK_HAS_LIBTORCH)
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.AsAUserRunsIt.${subject} PROPERTIES TIMEOUT 900)
   endforeach()
+  add_test(NAME Train.StaysInAControlGroupThatIsItsBudget
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/train_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 400MiB --steps 2 --probe 1s --clipping always)
+  set_tests_properties(Train.StaysInAControlGroupThatIsItsBudget PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT OMP_NUM_THREADS=1)
   add_test(NAME Train.KilledAgainAndAgainEndsWithTheSameBits
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_kills.py $<TARGET_FILE:penstock> --steps 8 --every 0)
   set_tests_properties(Train.KilledAgainAndAgainEndsWithTheSameBits PROPERTIES TIMEOUT 900)

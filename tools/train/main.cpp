@@ -77,16 +77,20 @@ Json json_of(const TrainingRun::Step& step, const std::optional<Evaluation>& eva
   return line;
 }
 
+Json budget_json(const Plan& plan) {
+  Json lines = Json::array();
+  for (const BudgetLine& line : plan.budget_lines)
+    lines.push_back({{"tier", name_of(line.tier)}, {"line", line.name}, {"bytes", line.bytes}});
+  return lines;
+}
+
 // What `--dry-run` says.
 Result<Answer> forecast(const TrainingSettings& settings) {
   PENSTOCK_TRY_ASSIGN(chosen, choose_plan(settings.engine.request));
   Answer answer;
-  Json lines = Json::array();
   std::string budget;
-  for (const BudgetLine& line : chosen.plan.budget_lines) {
-    lines.push_back({{"tier", name_of(line.tier)}, {"line", line.name}, {"bytes", line.bytes}});
+  for (const BudgetLine& line : chosen.plan.budget_lines)
     budget += text("  ", name_of(line.tier), "  ", line.name, ": ", bytes_text(line.bytes), "\n");
-  }
   const bool has_rates = !settings.engine.request.machine.drives.empty();
   const double step_s = has_rates ? chosen.step_s() : 0;
   const std::string config = trainer::effective_json(settings.config);
@@ -100,7 +104,7 @@ Result<Answer> forecast(const TrainingSettings& settings) {
                  {"predicted_s", predicted_json(step_s)},
                  {"bytes_per_parameter", {{"read", read}, {"written", written}}},
                  {"budget_bytes", settings.engine.request.budgets.host_bytes},
-                 {"budget", lines},
+                 {"budget", budget_json(chosen.plan)},
                  {"config", Json::parse(config)}};
   answer.text =
       text("config\n", config, "\nbudget\n", budget, settings.model.parameters(), " parameters, ",
@@ -144,6 +148,7 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
   const double read = static_cast<double>(moved.read_bytes) / steps / parameters;
   const double written = static_cast<double>(moved.written_bytes) / steps / parameters;
   const double tokens_per_s = static_cast<double>(settings.tokens_of_step()) / step_s;
+  const Plan& plan = engine.plan();
   const double predicted_s = engine.predicted_step_s();
   const bool did_something = course.first < engine.steps_done();
 
@@ -156,8 +161,12 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
                  {"floor_s", json_or_null(drive_floor_s(settings.engine.request.machine, moved, steps))},
                  {"tokens_per_s", did_something ? Json(tokens_per_s) : Json()},
                  {"bytes_per_parameter", {{"read", read}, {"written", written}}},
+                 {"planned_bytes_per_parameter",
+                  {{"read", static_cast<double>(plan.read_bytes()) / parameters},
+                   {"written", plan.mean_written_bytes(plan.durability) / parameters}}},
                  {"peak_rss_bytes", resident_bytes_peak()},
                  {"budget_bytes", settings.memory_bytes()},
+                 {"budget", budget_json(plan)},
                  {"parameters", settings.model.parameters()},
                  {"eval_loss", course.evaluation ? Json(course.evaluation->loss) : Json()},
                  {"eval_perplexity", course.evaluation ? Json(course.evaluation->perplexity()) : Json()},
