@@ -90,8 +90,11 @@ def write_lines(path, records):
 class Folders(unittest.TestCase):
     """A scratch folder for each test; a command's outcome as (code, stdout, stderr)."""
 
+    beside = None  # where the folder is
+
     def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-data-")))
+        made = tempfile.TemporaryDirectory(prefix="penstock-data-", dir=self.beside)
+        self.folder = Path(self.enterContext(made))
 
     @staticmethod
     def command(main, *arguments):

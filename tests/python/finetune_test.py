@@ -18,6 +18,7 @@ except ImportError as error:
     sys.exit(77)
 
 from data_support import VOCABULARY, Folders, chat, model_folder, write_lines
+from penstock import Refusal, Run, train
 from penstock.data.prepared import PreparedSet
 
 COMMAND = Path(os.environ["PENSTOCK_COMMAND"])
@@ -28,6 +29,8 @@ CHATS = [chat(f"What is {i} and {i}?", f"It is {2 * i}.", "Sure?", "Quite " * (1
 
 
 class Command(Folders):
+    beside = COMMAND.parent  # /tmp may be a tmpfs, where no store can be
+
     def setUp(self):
         super().setUp()
         self.model = model_folder(self.folder / "model", "chatml")
@@ -130,6 +133,46 @@ class Verbs(Command):
     def test_flags_are_refused_as_by_other_verbs(self):
         self.assertIn("--turns", self.penstock("data", self.chats, "--turn", "last", code=2).stderr)
         self.assertIn("no files are given", self.penstock("data", "--model", self.model, code=2).stderr)
+
+
+class Runs(Command):
+    """penstock.train and penstock.Run, and what the command makes of the same folder."""
+
+    def setUp(self):
+        super().setUp()
+        os.environ["PENSTOCK_COMMAND"] = str(COMMAND)
+        self.prepared("set", "--length", 128, "--validation", 0.2)
+
+    def test_are_trained_from_python(self):
+        config = {"model": str(self.model), "data": [{"path": str(self.folder / "set")}], "sequence_length": 128,
+                  "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+                  "penstock": {"stores": [str(self.folder / "store")], "host_budget": "1GiB"}}
+        run = train(config, run=self.folder / "run", max_steps=6, eval_every=3, optimizer={"params": {"weight_decay": 0.0}})
+        columns = run.columns()
+        self.assertEqual(columns["step"], [1, 2, 3, 4, 5, 6])
+        self.assertLess(columns["loss"][-1], columns["loss"][0])
+        self.assertEqual([loss is not None for loss in columns["eval_loss"]], [False, False, True] * 2)
+        self.assertEqual(run.config["optimizer"]["params"]["lr"], 1e-2)  # sections are merged
+        self.assertEqual(run.config["optimizer"]["params"]["weight_decay"], 0.0)
+        self.assertEqual(len(Run(self.folder / "run").log), 6)
+        again = train(config, run=self.folder / "run", max_steps=8)
+        self.assertEqual(again.columns()["step"], list(range(1, 9)))
+
+        exported = transformers.LlamaForCausalLM.from_pretrained(again.export(self.folder / "exported"))
+        self.assertFalse(torch.equal(exported.lm_head.weight.float(), self.plain.lm_head.weight))
+
+        page = self.folder / "run" / "report.html"
+        self.assertEqual(self.penstock("report", self.folder / "run").stdout, f"{page}\n")
+        self.assertIn("8 of 8", page.read_text())
+        self.assertEqual(self.penstock("watch", self.folder / "run").stdout.count("step "), 8)
+        self.assertIn("step 8 of 8", self.penstock("watch", self.folder / "run", "--once").stdout)
+
+    def test_are_refused_with_the_commands_own_sentence(self):
+        with self.assertRaises(Refusal) as caught:
+            train({"modle": "x"}, run=self.folder / "run")
+        self.assertIn("modle", caught.exception.message)
+        self.assertEqual(caught.exception.code, 2)
+        self.assertIn("no such folder", self.penstock("report", self.folder / "absent", code=2).stderr)
 
 
 if __name__ == "__main__":

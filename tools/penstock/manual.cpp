@@ -34,7 +34,8 @@ std::string dashed(const SyntaxVerb& verb) {
 
 std::string synopsis(const SyntaxVerb& verb) {
   std::string line = ".B " + roff("penstock" + (verb.name.empty() ? "" : " " + verb.name)) + "\n";
-  if (!verb.subverbs.empty()) return line + ".I VERB\n.RI [ OPTIONS ]\n";
+  const bool has_work = std::ranges::any_of(verb.options, &SyntaxOption::argument);  // besides its verbs
+  if (!verb.subverbs.empty() && !has_work) return line + ".I VERB\n.RI [ OPTIONS ]\n";
   for (const SyntaxOption& option : verb.options) {
     if (!option.argument) continue;
     line += text(".I ", option.required ? "" : "[", option.name, option.repeats ? "..." : "",

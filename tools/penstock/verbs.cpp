@@ -13,6 +13,8 @@
   VERB(config_check)         \
   VERB(config_keys)          \
   VERB(train)                \
+  VERB(report)               \
+  VERB(watch)                \
   VERB(update)               \
   VERB(verify)               \
   VERB(checkpoint_ls)        \

@@ -1,9 +1,10 @@
-"""Penstock for PyTorch: optimizers whose state is larger than memory. See penstock.optimizers.
+"""Penstock for PyTorch: optimizers whose state is larger than memory (penstock.optimizers), and the command's runs from
+Python (train, Run; what the command refuses is raised as Refusal).
 
 What is used is loaded when it is first named: preparing data needs neither torch nor the engine's library.
 """
 
-__all__ = ["AdamW", "Adam", "Adagrad", "Lion", "SGD", "PenstockError"]
+__all__ = ["AdamW", "Adam", "Adagrad", "Lion", "SGD", "PenstockError", "Refusal", "Run", "train"]
 
 
 def __getattr__(name):
@@ -15,6 +16,14 @@ def __getattr__(name):
         from ._library import text
 
         return text("penstock_version")
+    if name == "Refusal":
+        from ._refusal import Refusal
+
+        return Refusal
+    if name in ("Run", "train"):
+        from . import run
+
+        return getattr(run, name)
     if name in __all__:
         from . import optimizers
 

@@ -1,0 +1,130 @@
+"""A run's log for other programs: TensorBoard's event files, Prometheus's text format."""
+
+import math
+import os
+import struct
+import time
+from pathlib import Path
+
+_TAGS = {"loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/gradient_norm",
+         "loss_scale": "train/loss_scale", "eval_loss": "eval/loss", "eval_perplexity": "eval/perplexity",
+         "step_s": "time/step_s", "predicted_s": "time/predicted_s", "tokens_per_s": "time/tokens_per_s",
+         "nvme_read_bytes": "bytes/nvme_read", "nvme_written_bytes": "bytes/nvme_written", "rss_bytes": "bytes/rss"}
+
+
+def replace(path, content):
+    """The file is there whole, or as it was."""
+    made = Path(f"{path}.partial")
+    try:
+        made.write_bytes(content)
+        os.replace(made, path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+def _crc_table():
+    table = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+_TABLE = _crc_table()
+
+
+def masked_crc32c(data):
+    """CRC-32C as record files of TensorFlow's have it: rotated, and something added."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _varint(number):
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(out) + bytes([number])
+
+
+def _field(number, payload):
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _record(event):
+    length = struct.pack("<Q", len(event))
+    return length + struct.pack("<I", masked_crc32c(length)) + event + struct.pack("<I", masked_crc32c(event))
+
+
+def scalars_of(entry):
+    """(tag, value) of a step of the log."""
+    for key, tag in _TAGS.items():
+        value = entry.get(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield tag, value
+    for lane, seconds in (entry.get("stall_s") or {}).items():
+        yield f"stall_s/{lane}", seconds
+
+
+def event_file(log, end_s):
+    """The bytes of an event file. `end_s`: when the last step ended; the log has no times of day, but durations."""
+    begin = end_s - sum(e.get("step_s") or 0 for e in log)
+    parts = [_record(struct.pack("<Bd", 9, begin) + _field(3, b"brain.Event:2"))]
+    now = begin
+    for entry in log:
+        now += entry.get("step_s") or 0
+        values = b"".join(_field(1, _field(1, tag.encode()) + b"\x15" + struct.pack("<f", value))
+                          for tag, value in scalars_of(entry))
+        parts.append(_record(struct.pack("<Bd", 9, now) + b"\x10" + _varint(entry["step"]) + _field(5, values)))
+    return b"".join(parts)
+
+
+def write_tensorboard(folder, run):
+    """One event file of the whole run, replaced when it is written again. Its path."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "events.out.tfevents.0.penstock"
+    log_file = run.path / "log.jsonl"
+    replace(path, event_file(run.log, log_file.stat().st_mtime if log_file.exists() else time.time()))
+    return os.fspath(path)
+
+
+def prometheus_text(summary):
+    """Gauges of the last step, for node_exporter's textfile collector."""
+    last, run = summary.log[-1], str(summary.run.path.resolve().name)
+    label = run.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    lines = []
+
+    def gauge(name, about, values):
+        kept = [(labels, v) for labels, v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        if not kept:
+            return
+        lines.append(f"# HELP penstock_{name} {about}")
+        lines.append(f"# TYPE penstock_{name} gauge")
+        for labels, value in kept:
+            number = "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf") if math.isinf(value) else repr(value)
+            lines.append(f'penstock_{name}{{run="{label}"{labels}}} {number}')
+
+    gauge("step", "Steps that are done", [("", last["step"])])
+    gauge("max_steps", "Steps of the whole run", [("", summary.max_steps)])
+    for key, name, about in (
+            ("loss", "loss", "Loss of the last step"), ("lr", "learning_rate", "Learning rate of the last step"),
+            ("grad_norm", "gradient_norm", "Norm of all gradients"), ("step_s", "step_seconds", "Time of the last step"),
+            ("predicted_s", "predicted_step_seconds", "Time that the plan foretold"),
+            ("tokens_per_s", "tokens_per_second", "Tokens learnt in a second"),
+            ("nvme_read_bytes", "nvme_read_bytes", "Read from drives in the last step"),
+            ("nvme_written_bytes", "nvme_written_bytes", "Written to drives in the last step"),
+            ("rss_bytes", "resident_bytes", "Memory of the program")):
+        gauge(name, about, [("", last.get(key))])
+    if summary.evaluations:
+        gauge("eval_loss", "Held-out loss, as last evaluated", [("", summary.evaluations[-1][1])])
+    gauge("stall_seconds", "Waiting in the last step, by lane",
+          [(f',lane="{lane}"', seconds) for lane, seconds in (last.get("stall_s") or {}).items()])
+    gauge("skipped_steps", "Steps that changed nothing", [("", len(summary.skipped))])
+    return "\n".join(lines) + "\n"

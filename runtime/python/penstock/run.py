@@ -1,0 +1,131 @@
+"""A run of `penstock train` as its folder tells it: config.json and log.jsonl."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from ._refusal import ENVIRONMENT, USAGE, Refusal
+
+
+def command():
+    """The `penstock` command: where PENSTOCK_COMMAND says, or on the path."""
+    named = os.environ.get("PENSTOCK_COMMAND") or shutil.which("penstock")
+    if not named:
+        raise Refusal("penstock: the command is not on the path", "install it, or name it in PENSTOCK_COMMAND", ENVIRONMENT)
+    return named
+
+
+class Run:
+    """What a run left, or leaves while it goes on. Reading changes nothing."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        if not self.path.is_dir():
+            raise Refusal(f"run: {self.path}: no such folder", "the folder that `penstock train --run` was given", USAGE)
+        if not (self.path / "log.jsonl").is_file() and not (self.path / "config.json").is_file():
+            raise Refusal(f"run: {self.path}: not a run: it has neither log.jsonl nor config.json",
+                          "the folder that `penstock train --run` was given", USAGE)
+        self.bad_lines = 0
+
+    @property
+    def config(self):
+        """The config as it was followed; {} if there is none."""
+        try:
+            config = json.loads((self.path / "config.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return config if isinstance(config, dict) else {}
+
+    @property
+    def log(self):
+        """One dict a step, in order. A step that was done again after a crash counts as it was done last; a line that
+        is being written does not count yet. `bad_lines` says how many others could not be read."""
+        steps, self.bad_lines = {}, 0
+        try:
+            content = (self.path / "log.jsonl").read_bytes()
+        except FileNotFoundError:
+            return []
+        whole, _, _ = content.rpartition(b"\n")
+        for line in whole.split(b"\n"):
+            try:
+                entry = json.loads(line)
+                step = int(entry["step"])
+            except (ValueError, KeyError, TypeError):
+                self.bad_lines += bool(line.strip())
+                continue
+            steps = {s: e for s, e in steps.items() if s < step} if step in steps else steps
+            steps[step] = entry
+        return [steps[step] for step in sorted(steps)]
+
+    def columns(self):
+        """The log as a table: a list for each key, None where a step lacks it. pandas.DataFrame(run.columns()) works."""
+        log = self.log
+        keys = dict.fromkeys(key for entry in log for key in entry)
+        return {key: [entry.get(key) for entry in log] for key in keys}
+
+    def export(self, out, *options):
+        """The trained model as a folder of Hugging Face's; `options` are those of `penstock checkpoint export`."""
+        stores = self.config.get("penstock", {}).get("stores")
+        if not stores:
+            raise Refusal(f"run: {self.path}/config.json: names no stores", "penstock checkpoint export STORE FOLDER")
+        _call([command(), "checkpoint", "export", ",".join(stores), os.fspath(out), *map(str, options)])
+        return Path(out)
+
+    def __repr__(self):
+        log = self.log
+        return f"<penstock.Run {self.path}: {log[-1]['step'] if log else 0} steps>"
+
+
+def train(config=None, *, run, options=(), **keys):
+    """Trains as `penstock train` does, and gives the Run.
+
+    `config` is a dict, or a file's path. `keys` change it: a section that is given as a dict is merged with what is
+    there, anything else replaces it. `run` is the run's folder. `options` are flags of the command, as words. Progress
+    goes to stderr; what the command refuses is raised.
+    """
+    whole = {}
+    if isinstance(config, (str, os.PathLike)):
+        options = [os.fspath(config), *options]
+        if keys:
+            raise Refusal("train: keywords change a config that is a dict", "json.load() the file, or use `options`")
+    elif config is not None:
+        whole = json.loads(json.dumps(config))
+    _merge(whole, keys)
+    whole.setdefault("penstock", {})["run"] = os.fspath(run)
+    folder = Path(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(config, (str, os.PathLike)):
+        _call([command(), "train", *map(str, options), "--run", os.fspath(run)])
+    else:
+        told = folder / "told.json"  # what was asked for; config.json is what was made of it
+        told.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+        _call([command(), "train", os.fspath(told), *map(str, options)])
+    return Run(folder)
+
+
+def _merge(into, changes):
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _call(words):
+    """Runs the command; its refusal is raised with its own sentence."""
+    process = subprocess.Popen([*words, "--json"], stdout=subprocess.PIPE, text=True)
+    try:
+        out, _ = process.communicate()
+    except KeyboardInterrupt:
+        process.send_signal(2)  # its last step is committed before it ends
+        process.wait()
+        raise
+    if process.returncode == 0:
+        return json.loads(out) if out.strip() else {}
+    try:
+        error = json.loads(out)["error"]
+    except (ValueError, KeyError):
+        error = {"message": f"{' '.join(words[:3])} ended with {process.returncode}", "try": "", "code": ENVIRONMENT}
+    raise Refusal(error["message"], error.get("try", ""), error.get("code", ENVIRONMENT))

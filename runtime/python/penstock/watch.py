@@ -1,0 +1,128 @@
+"""`penstock watch RUN`: how a run stands, in the terminal, until it ends. In a pipe, a line for each new step."""
+
+import os
+import shutil
+import sys
+import time
+
+from ._verb import Arguments, run as run_verb
+from .charts import finite, short
+from .report import Summary, bytes_text, lane_text, seconds_text
+from .run import Run
+
+BARS = "▁▂▃▄▅▆▇█"
+PAUSE_S = 1.0
+
+
+def spark(values, width):
+    """Values as a line of bars; each is the mean of its part."""
+    if not values:
+        return ""
+    parts = min(width, len(values))
+    means = []
+    for i in range(parts):
+        part = values[i * len(values) // parts:(i + 1) * len(values) // parts]
+        means.append(sum(part) / len(part))
+    low, high = min(means), max(means)
+    return "".join(BARS[int((v - low) / (high - low) * (len(BARS) - 1) + 0.5) if high > low else 0] for v in means)
+
+
+def panel(s, width):
+    """Lines about a run, none wider than `width`."""
+    losses = [y for _, y in finite(s.losses)]
+    last = s.log[-1]
+    share = s.steps / s.max_steps if s.max_steps else None
+    head = f"{s.run.path.resolve().name}: step {s.steps}" + (f" of {s.max_steps}" if s.max_steps else "")
+    if share is not None and share < 1 and s.step_s:
+        head += f", {seconds_text((s.max_steps - s.steps) * s.step_s)} to go"
+    lines = [head]
+    if share is not None:
+        cells = max(10, min(width - 8, 60))
+        full = int(min(share, 1) * cells)
+        lines.append(f"[{'#' * full}{' ' * (cells - full)}] {share * 100:3.0f} %")
+    if losses:
+        lines.append(f"loss      {losses[-1]:.4f}  {spark(losses, max(8, min(50, width - 20)))}")
+    best = s.best_evaluation()
+    if best:
+        lines.append(f"held out  {s.evaluations[-1][1]:.4f} at step {s.evaluations[-1][0]}, best {best[1]:.4f} at {best[0]}")
+    lines.append(f"rate      {short(last.get('lr'))}   gradient norm {short(last.get('grad_norm'))}")
+    ratio = f", predicted {seconds_text(s.predicted_s)}" if s.predicted_s else ""
+    lines.append(f"step      {seconds_text(last.get('step_s'))}, usually {seconds_text(s.step_s)}{ratio}; "
+                 f"{short(s.tokens_per_s)} tokens/s")
+    lines.append(f"bytes     {bytes_text(last.get('nvme_read_bytes'))} read, {bytes_text(last.get('nvme_written_bytes'))} "
+                 f"written; memory {bytes_text(last.get('rss_bytes'))}")
+    stalls = [f"{lane_text(k)} {v / s.seconds * 100:.0f} %" for k, v in list(s.stalls.items())[:4] if s.seconds]
+    lines.append("waited    " + (", ".join(stalls) if stalls else "for nothing"))
+    if s.skipped:
+        lines.append(f"skipped   {len(s.skipped)} steps")
+    return [line[:width] for line in lines]
+
+
+def plain(entry):
+    """A step in one line."""
+    held_out = f", held out {entry['eval_loss']:.4f}" if isinstance(entry.get("eval_loss"), float) else ""
+    return (f"step {entry['step']}: loss {entry.get('loss') if entry.get('loss') is None else round(entry['loss'], 4)}"
+            f"{held_out}, {seconds_text(entry.get('step_s'))}, {short(entry.get('tokens_per_s'))} tokens/s")
+
+
+class Screen:
+    """The panel, drawn over the one before it."""
+
+    def __init__(self, out):
+        self.out, self.drawn = out, 0
+
+    def show(self, lines):
+        up = f"\033[{self.drawn}A" if self.drawn else ""
+        self.out.write(up + "".join(f"\033[K{line}\n" for line in lines) + "\033[J")
+        self.out.flush()
+        self.drawn = len(lines)
+
+
+def mark_of(run):
+    try:
+        stat = os.stat(run.path / "log.jsonl")
+    except FileNotFoundError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def watch(arguments, progress, out=None, pause=time.sleep):
+    parser = Arguments("penstock watch")
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_intermixed_args(arguments)
+    out = out or sys.stdout
+    run = Run(options.run)
+    if options.once or options.json:
+        summary = Summary(run)
+        return "\n".join(panel(summary, shutil.get_terminal_size().columns)) + "\n", summary.fields()
+    try:
+        return _follow(run, out, pause)
+    except KeyboardInterrupt:  # the usual end
+        return "", {}
+
+
+def _follow(run, out, pause):
+    screen = Screen(out) if out.isatty() else None
+    seen, shown = None, 0
+    while True:
+        mark = mark_of(run)
+        if mark != seen:
+            seen = mark
+            log = run.log
+            if log and screen:
+                screen.show(panel(Summary(run), shutil.get_terminal_size().columns))
+            elif log:
+                for entry in log:
+                    if entry["step"] > shown:
+                        out.write(plain(entry) + "\n")
+                out.flush()
+                shown = log[-1]["step"]
+            if log and run.config.get("max_steps") and log[-1]["step"] >= run.config["max_steps"]:
+                return "", {}
+        pause(PAUSE_S)
+
+
+if __name__ == "__main__":
+    sys.exit(run_verb("watch", watch, sys.argv[1:]))

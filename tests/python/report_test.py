@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Runs as their folders tell them: reading, the page, the terminal, and files for other programs.
+
+Usage: report_test.py [CASE...], with PYTHONPATH set.
+"""
+import contextlib
+import html.parser
+import io
+import json
+import math
+import re
+import struct
+import tempfile
+import unittest
+from pathlib import Path
+
+from penstock import Refusal, Run, charts, exports
+from penstock import report as reporting
+from penstock import watch as watching
+from penstock._verb import run as run_verb
+
+HOSTILE = '</td><script>alert("x")</script>'
+
+
+def line(step, **more):
+    return {"step": step, "loss": 5 / step, "lr": 1e-3, "grad_norm": 2.5, "step_s": 1.25, "predicted_s": 1.0,
+            "tokens_per_s": 2000.0, "nvme_read_bytes": 3 << 20, "nvme_written_bytes": 2 << 20,
+            "stall_s": {"nvme_read": 0.25, "none": 0.05}, "rss_bytes": 300 << 20, "skipped": False, "loss_scale": 1.0, **more}
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-run-")))
+
+    def run_of(self, lines, config=None, tail=""):
+        self.folder.joinpath("config.json").write_text(json.dumps(config if config is not None else {"max_steps": 40}))
+        self.folder.joinpath("log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines) + tail)
+        return Run(self.folder)
+
+    def refused(self, word, function, *arguments):
+        with self.assertRaises(Refusal) as caught:
+            function(*arguments)
+        self.assertIn(word, caught.exception.message)
+
+    @staticmethod
+    def verb(function, *arguments):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run_verb("report", function, [str(word) for word in arguments])
+        return code, out.getvalue(), err.getvalue()
+
+
+class Reading(Runs):
+    def test_gives_the_log_as_dicts_and_as_columns(self):
+        run = self.run_of([line(1), line(2, eval_loss=3.0), line(3)])
+        self.assertEqual([entry["step"] for entry in run.log], [1, 2, 3])
+        columns = run.columns()
+        self.assertEqual(columns["loss"], [5.0, 2.5, 5 / 3])
+        self.assertEqual(columns["eval_loss"], [None, 3.0, None])
+        self.assertEqual(run.config["max_steps"], 40)
+
+    def test_takes_of_a_step_that_was_done_again_the_last(self):
+        run = self.run_of([line(1), line(2), line(3), line(4), line(3, loss=9.0)])
+        self.assertEqual([(e["step"], e["loss"]) for e in run.log], [(1, 5.0), (2, 2.5), (3, 9.0)])
+
+    def test_waits_for_the_end_of_a_line_that_is_being_written(self):
+        run = self.run_of([line(1)], tail='{"step": 2, "lo')
+        self.assertEqual((len(run.log), run.bad_lines), (1, 0))
+
+    def test_counts_what_it_cannot_read(self):
+        run = self.run_of([line(1)], tail='nonsense\n[1]\n{"loss": 1}\n' + json.dumps(line(2)) + "\n")
+        self.assertEqual(([e["step"] for e in run.log], run.bad_lines), ([1, 2], 3))
+
+    def test_refuses_what_is_no_run(self):
+        self.refused("no such folder", Run, self.folder / "absent")
+        self.refused("neither log.jsonl nor config.json", Run, self.folder)
+
+
+class Markup(html.parser.HTMLParser):
+    VOID = {"meta", "line", "circle", "path", "br"}
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.texts, self.wrong = [], [], [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+class Page(Runs):
+    def page(self, lines, config=None):
+        return reporting.page(reporting.Summary(self.run_of(lines, config)))
+
+    def test_is_whole_and_needs_no_network(self):
+        page = self.page([line(i, **({"eval_loss": 4.0, "eval_perplexity": 54.6, "eval_tokens": 100} if i % 10 == 0 else {}))
+                          for i in range(1, 41)], {"max_steps": 40, "model": "m", "penstock": {"stores": ["/a"]}})
+        markup = Markup(page)
+        self.assertEqual((markup.wrong, markup.open), ([], []))
+        self.assertFalse(set(markup.tags) & {"script", "link", "img", "iframe", "object"})
+        self.assertFalse([a for a in markup.attributes if a[0] in ("src", "href", "srcset")])
+        self.assertNotRegex(page, r"https?:|@import|url\(")
+        self.assertIn("width=device-width", page)
+        text = " ".join(markup.texts)
+        for word in ("40 of 40", "1.25 s", "1 s (1.25×)", "nvme read", "20.0 %", "penstock.stores", "held-out loss"):
+            self.assertIn(word, text)
+        self.assertEqual(page.count('class="wide"'), page.count('class="narrow"'))
+        self.assertGreaterEqual(page.count('class="wide"'), 7)
+
+    def test_lets_no_name_become_markup(self):
+        page = self.page([line(1, stall_s={HOSTILE: 1.0}), line(2, stall_s={HOSTILE: 1.0})],
+                         {"model": HOSTILE, HOSTILE: {HOSTILE: HOSTILE}})
+        self.assertNotIn("script", Markup(page).tags)
+        self.assertEqual(Markup(page).wrong, [])
+
+    def test_is_made_of_little(self):
+        for lines in ([line(1)], [{"step": 1}], [{"step": 1, "loss": None}, {"step": 2, "loss": float("nan")}],
+                      [line(1, predicted_s=None, stall_s={}), line(2, loss=float("inf"), stall_s=None)],
+                      [line(i, loss=1.0, grad_norm=0.0) for i in range(1, 9)]):
+            with self.subTest(lines[0]):
+                self.assertEqual(Markup(self.page(lines, {})).wrong, [])
+
+    def test_says_what_went_wrong(self):
+        page = self.page([line(1), line(2, loss=None), line(5, skipped=True)])
+        self.assertIn("the loss of 1 steps is not finite, of step 2 first", page)
+        self.assertIn("1 steps changed nothing", page)
+        self.assertIn("2 steps are not in the log", page)
+
+    def test_stays_small_however_long_the_run(self):
+        self.assertLess(len(self.page([line(i) for i in range(1, 20001)])), 400_000)
+
+    def test_replaces_a_report_but_nothing_else(self):
+        self.run_of([line(1), line(2)])
+        for _ in range(2):
+            self.assertEqual(self.verb(reporting.report, self.folder)[0], 0)
+        own = self.folder / "own.html"
+        own.write_text("mine")
+        code, _, err = self.verb(reporting.report, self.folder, "--out", own)
+        self.assertEqual((code, own.read_text()), (2, "mine"))
+        self.assertIn("exists already and is no report", err)
+        self.assertEqual(self.verb(reporting.report, self.folder, "--out", own, "--force")[0], 0)
+        self.assertEqual(self.verb(reporting.report, self.folder, "--out", self.folder / "absent" / "x.html")[0], 2)
+        self.assertEqual(list(self.folder.glob("*.partial")), [])
+
+    def test_has_its_numbers_as_json_too(self):
+        self.run_of([line(1), line(2, eval_loss=3.5), line(3, eval_loss=4.0)])
+        code, out, _ = self.verb(reporting.report, self.folder, "--json")
+        answer = json.loads(out)
+        self.assertEqual((code, answer["schema"]), (0, "penstock.report/1"))
+        self.assertEqual((answer["steps"], answer["eval_loss_best"], answer["eval_loss_best_step"]), (3, 3.5, 2))
+        self.assertAlmostEqual(answer["stall_s"]["nvme_read"], 0.75)
+
+    def test_waits_for_a_first_step(self):
+        self.run_of([])
+        self.refused("no step is in its log yet", reporting.Summary, Run(self.folder))
+
+
+class Pictures(unittest.TestCase):
+    def test_have_round_numbers_at_their_axes(self):
+        self.assertEqual(charts.ticks(0, 10, 5), [0, 2, 4, 6, 8, 10])
+        self.assertEqual([round(t, 9) for t in charts.ticks(0.13, 0.41, 3)], [0.2, 0.3, 0.4])
+        self.assertEqual(charts.log_ticks(-1, 3, 4), [0.1, 1, 10, 100, 1000])
+        self.assertEqual(charts.log_ticks(0.1, 0.9, 4), [2, 5])
+
+    def test_keep_the_extremes_of_what_they_leave_out(self):
+        points = [(i, 100.0 if i == 7777 else math.sin(i)) for i in range(20000)]
+        kept = charts.thinned(points)
+        self.assertLessEqual(len(kept), charts.POINTS_MOST)
+        self.assertIn((7777, 100.0), kept)
+        self.assertEqual(kept, sorted(kept))
+
+    def test_draw_where_the_values_are(self):
+        frame = charts.Frame(200, 100, (0, 10), (0, 5))
+        self.assertEqual(frame.at(0, 0), (frame.left, 100 - frame.bottom))
+        x, y = frame.at(10, 5)
+        self.assertAlmostEqual(x, 200 - frame.right)
+        self.assertAlmostEqual(y, frame.top + (100 - frame.top - frame.bottom) * 0.04 / 1.04)
+
+
+class Terminal(Runs):
+    def test_shows_a_panel_that_fits(self):
+        self.run_of([line(i) for i in range(1, 21)])
+        for width in (40, 80, 200):
+            lines = watching.panel(reporting.Summary(Run(self.folder)), width)
+            self.assertLessEqual(max(map(len, lines)), width)
+        text = "\n".join(lines)
+        for word in ("step 20 of 40, 25 s to go", "50 %", "nvme read 20 %", "predicted 1 s"):
+            self.assertIn(word, text)
+
+    def test_says_each_step_once_until_the_run_ends(self):
+        run = self.run_of([line(1), line(2)], {"max_steps": 5})
+        more = iter([[line(3)], [], [line(4), line(5, eval_loss=3.0)]])
+
+        def pause(_):
+            with open(run.path / "log.jsonl", "a") as file:
+                file.writelines(json.dumps(entry) + "\n" for entry in next(more))
+
+        out = io.StringIO()
+        watching.watch([str(self.folder)], None, out, pause)
+        said = out.getvalue().splitlines()
+        self.assertEqual([int(re.match(r"step (\d+):", s)[1]) for s in said], [1, 2, 3, 4, 5])
+        self.assertIn("held out 3.0000", said[-1])
+
+    def test_draws_over_what_it_drew(self):
+        out = io.StringIO()
+        screen = watching.Screen(out)
+        screen.show(["a", "b"])
+        screen.show(["c"])
+        self.assertEqual(out.getvalue(), "\033[Ka\n\033[Kb\n\033[J\033[2A\033[Kc\n\033[J")
+
+    def test_ends_quietly_when_it_is_interrupted(self):
+        self.run_of([line(1)])
+
+        def pause(_):
+            raise KeyboardInterrupt
+
+        self.assertEqual(watching.watch([str(self.folder)], None, io.StringIO(), pause), ("", {}))
+
+
+def fields_of(message):
+    """(number, value) of a protocol buffer's message, without its description."""
+    at = 0
+    while at < len(message):
+        key, shift = 0, 0
+        while True:
+            byte = message[at]
+            key, shift, at = key | (byte & 0x7F) << shift, shift + 7, at + 1
+            if byte < 0x80:
+                break
+        kind = key & 7
+        if kind == 1:
+            value, at = struct.unpack_from("<d", message, at)[0], at + 8
+        elif kind == 5:
+            value, at = struct.unpack_from("<f", message, at)[0], at + 4
+        else:
+            value, shift = 0, 0
+            while True:
+                byte = message[at]
+                value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+                if byte < 0x80:
+                    break
+            if kind == 2:
+                value, at = message[at:at + value], at + value
+        yield key >> 3, value
+
+
+class OtherPrograms(Runs):
+    def test_event_files_have_checksums_that_others_compute(self):
+        # CRC-32C's check value is e3069283 for 123456789; masked as TensorFlow masks it.
+        crc = 0xE3069283
+        self.assertEqual(exports.masked_crc32c(b"123456789"), ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    def test_event_files_say_what_the_log_says(self):
+        run = self.run_of([line(1), line(300, eval_loss=3.0)])
+        path = exports.write_tensorboard(self.folder / "events", run)
+        content, at, events = Path(path).read_bytes(), 0, []
+        while at < len(content):
+            length, = struct.unpack_from("<Q", content, at)
+            self.assertEqual(struct.unpack_from("<I", content, at + 8)[0], exports.masked_crc32c(content[at:at + 8]))
+            event = content[at + 12:at + 12 + length]
+            self.assertEqual(struct.unpack_from("<I", content, at + 12 + length)[0], exports.masked_crc32c(event))
+            events.append(dict(fields_of(event)))
+            at += 16 + length
+        self.assertEqual(events[0][3], b"brain.Event:2")
+        self.assertEqual([e[2] for e in events[1:]], [1, 300])
+        self.assertAlmostEqual(events[2][1] - events[1][1], 1.25, places=3)
+        scalars = {bytes(dict(fields_of(v))[1]).decode(): dict(fields_of(v))[2] for n, v in fields_of(events[2][5])}
+        self.assertAlmostEqual(scalars["train/loss"], 5 / 300, places=6)
+        self.assertAlmostEqual(scalars["eval/loss"], 3.0)
+        self.assertAlmostEqual(scalars["stall_s/nvme_read"], 0.25)
+
+    def test_event_files_are_read_by_tensorboard(self):
+        try:
+            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        except ImportError as error:
+            self.skipTest(str(error))
+        exports.write_tensorboard(self.folder / "events", self.run_of([line(i) for i in range(1, 6)]))
+        events = EventAccumulator(str(self.folder / "events"))
+        events.Reload()
+        self.assertEqual([(e.step, round(e.value, 4)) for e in events.Scalars("train/loss")],
+                         [(i, round(5 / i, 4)) for i in range(1, 6)])
+
+    def test_prometheus_gets_the_last_step(self):
+        text = exports.prometheus_text(reporting.Summary(self.run_of([line(1), line(2, eval_loss=3.0, grad_norm=float("nan"))])))
+        for each in text.splitlines():
+            self.assertRegex(each, r'^# (HELP|TYPE) penstock_\w+ .+$|^penstock_\w+\{run="[^"]*"(,lane="\w+")?\} (\S+)$')
+        values = dict(re.findall(r"^penstock_(\w+)\{[^}]*?(?:,lane=\"\w+\")?\} (\S+)$", text, re.M))
+        self.assertEqual((values["step"], values["loss"], values["eval_loss"], values["gradient_norm"]), ("2", "2.5", "3.0", "NaN"))
+        self.assertIn('lane="nvme_read"} 0.25', text)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

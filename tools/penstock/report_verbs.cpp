@@ -1,0 +1,50 @@
+// `penstock report` and `penstock watch`: runs to look at. What they do is in runtime/python/penstock.
+#include <memory>
+
+#include "tools/penstock/command.h"
+#include "tools/penstock/python_start.h"
+
+namespace penstock::tools {
+
+Verb report_verb() {
+  struct Flags {
+    std::string run, out, tensorboard, prometheus;
+    bool force = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  return {
+      "report",
+      "Make a page about a run, to look at in a browser",
+      "RUN is the folder that `penstock train --run` was given. The page is one HTML file that needs no network: loss\n"
+      "and evaluation, rates, time predicted and actual, what was waited for, bytes, and the configuration. It can be\n"
+      "made while the run goes on. It needs Python.",
+      {{"penstock report ./gpt", "Make ./gpt/report.html"},
+       {"penstock report ./gpt --tensorboard ./events", "The same numbers for TensorBoard too"}},
+      [flags](Options& options) -> Action {
+        options.path("RUN", flags->run, "Folder with log.jsonl and config.json");
+        options.file("--out", flags->out, "The page; RUN/report.html if nothing is said");
+        options.text("--tensorboard", flags->tensorboard, "PATH", "Folder that gets an event file");
+        options.file("--prometheus", flags->prometheus, "File that gets the last step as Prometheus reads it");
+        options.flag("--force", flags->force, "Replace a file that is no report");
+        return [](Session& session) -> Result<Answer> { return start_python(session, "report", "penstock.report"); };
+      }};
+}
+
+Verb watch_verb() {
+  struct Flags {
+    std::string run;
+    bool once = false;
+  };
+  auto flags = std::make_shared<Flags>();
+  return {"watch",
+          "Show how a run stands, until it ends",
+          "In a terminal a panel is drawn again after each step; in a pipe each new step is a line. It needs Python.",
+          {{"penstock watch ./gpt", "Watch a run"}},
+          [flags](Options& options) -> Action {
+            options.path("RUN", flags->run, "Folder with log.jsonl and config.json");
+            options.flag("--once", flags->once, "Show the panel once, and end");
+            return [](Session& session) -> Result<Answer> { return start_python(session, "watch", "penstock.watch"); };
+          }};
+}
+
+}  // namespace penstock::tools
