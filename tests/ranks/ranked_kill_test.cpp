@@ -46,8 +46,8 @@ class RankedKill : public testing::TestWithParam<KilledRanks> {
   }
 
   std::vector<std::string> command(uint64_t steps, const char* what) const {
-    std::vector<std::string> words = {RANKED_WORKER, text(seed_), text(steps), text(GetParam().group_ranks),
-                                      "each",        what};
+    std::vector<std::string> words = {test::worker_or_mutant(RANKED_WORKER), text(seed_), text(steps),
+                                      text(GetParam().group_ranks),          "each",      what};
     words.insert(words.end(), folders_.begin(), folders_.end());
     return words;
   }
@@ -130,6 +130,46 @@ TEST_P(RankedKill, BringsAllRanksToTheStepThatAllHaveAtEveryBarrier) {
         EXPECT_EQ(goes_back, std::string(when) == "after" && rank != victim) << ends[rank].said;
       }
     }
+  }
+}
+
+// Rank 1's file of one run is put beside rank 0's of another.
+TEST_P(RankedKill, RefusesStoresOfSeveralRuns) {
+  ASSERT_NO_FATAL_FAILURE(create());
+  for (const std::string& folder : folders_) std::filesystem::rename(folder + "/rank1.tiles", folder + "/other");
+  RankProcesses again(GetParam().ranks, command(0, "create"));
+  for (const RankEnd& end : again.wait()) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_EQ(end.said.find("rank 0 in step 0: "), 0u) << end.said;  // whose store is there still
+  }
+  for (const std::string& folder : folders_) std::filesystem::remove(folder + "/rank0.tiles");
+  for (uint32_t rank = 2; rank < GetParam().ranks; ++rank) {
+    for (const std::string& folder : folders_) std::filesystem::remove(folder + text("/rank", rank, ".tiles"));
+  }
+  for (const std::string& folder : folders_) std::filesystem::remove(folder + "/rank1.tiles");
+  RankProcesses anew(GetParam().ranks, command(0, "create"));
+  for (const RankEnd& end : anew.wait()) ASSERT_EQ(end.code, 0) << end.said;
+  for (const std::string& folder : folders_) std::filesystem::rename(folder + "/other", folder + "/rank1.tiles");
+  RankProcesses mixed(GetParam().ranks, command(1, "live"));
+  for (const RankEnd& end : mixed.wait()) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.said.find("rank 1: its store belongs to run "), std::string::npos) << end.said;
+  }
+}
+
+TEST_P(RankedKill, RefusesStoresOfAnotherNumberOfRanks) {
+  ASSERT_NO_FATAL_FAILURE(create());
+  std::vector<std::string> words = command(1, "live");
+  words[3] = "1";
+  RankProcesses alone(1, words);
+  const std::vector<RankEnd> ends = alone.wait();
+  EXPECT_EQ(ends[0].code, 1);
+  EXPECT_NE(ends[0].said.find("holds another model"), std::string::npos) << ends[0].said;
+  for (const std::string& folder : folders_) std::filesystem::remove(folder + "/rank1.tiles");
+  RankProcesses without(GetParam().ranks, command(1, "live"));
+  for (const RankEnd& end : without.wait()) {
+    EXPECT_EQ(end.said.find("rank 1 in step 0: "), 0u) << end.said;
+    EXPECT_NE(end.said.find("rank1.tiles is missing"), std::string::npos) << end.said;
   }
 }
 

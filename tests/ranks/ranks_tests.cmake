@@ -1,11 +1,81 @@
 # Ranks for tests to start.
 foreach(worker collective ranked)
   string(TOUPPER ${worker}_WORKER variable)
-  add_executable(${worker}_worker tests/ranks/${worker}_worker.cpp)
-  target_include_directories(${worker}_worker PRIVATE ${PROJECT_SOURCE_DIR})
+  add_library(${worker}_worker_object OBJECT tests/ranks/${worker}_worker.cpp)
+  target_link_libraries(${worker}_worker_object PRIVATE penstock_test_support)
+  penstock_compile_soon(${worker}_worker_object)
+  add_executable(${worker}_worker $<TARGET_OBJECTS:${worker}_worker_object>)
   target_link_libraries(${worker}_worker PRIVATE penstock_test_support)
-  penstock_compile_soon(${worker}_worker)
   set_property(SOURCE tests/ranks/${worker}_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS ${variable}="$<TARGET_FILE:${worker}_worker>")
   add_dependencies(tests_ranks ${worker}_worker)
 endforeach()
 set_property(SOURCE tests/ranks/ranked_kill_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS RANKED_WORKER="$<TARGET_FILE:ranked_worker>")
+
+# The rules of several ranks, broken one by one: the suites must catch each.
+
+if(PENSTOCK_SANITIZE)
+  return()  # the unbroken suites run there
+endif()
+
+# A worker whose FILE has FROM replaced by TO, under the TESTS that must fail with it.
+function(penstock_rank_mutant name tests file from to)
+  file(READ ${PROJECT_SOURCE_DIR}/${file} source)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+  string(FIND "${source}" "${from}" found)
+  if(found EQUAL -1)
+    message(FATAL_ERROR "rank mutant ${name}: ${file} no longer has: ${from}")
+  endif()
+  string(REPLACE "${from}" "${to}" source "${source}")
+  get_filename_component(basename ${file} NAME)
+  set(mutant ${CMAKE_BINARY_DIR}/mutants/ranks/${name}/${basename})
+  file(CONFIGURE OUTPUT ${mutant} CONTENT "${source}" @ONLY)
+  set(program ranks_mutant_${name})
+  add_executable(${program} $<TARGET_OBJECTS:ranked_worker_object> ${mutant})
+  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_options(${program} PRIVATE -Wno-unused -Wno-unused-but-set-variable)
+  target_link_libraries(${program} PRIVATE penstock_test_support)
+  penstock_compile_soon(${program})
+  add_test(NAME RanksMutant.${name} COMMAND sh -c "\"$0\" \"$@\" || true" $<TARGET_FILE:tests_ranks> --gtest_fail_fast --gtest_filter=${tests})
+  set_tests_properties(RanksMutant.${name} PROPERTIES PASS_REGULAR_EXPRESSION "FAILED TEST"
+    ENVIRONMENT PENSTOCK_RANK_MUTANT=$<TARGET_FILE:${program}> TIMEOUT 120)
+endfunction()
+
+penstock_rank_mutant(local_norm *Stages*two_stage_3 runtime/engine/ranks/ranked_engine.cpp
+  "for (uint32_t member : map_.group(rank())) {
+      const uint64_t count"
+  "for (uint32_t member : {rank()}) {
+      const uint64_t count")
+
+penstock_rank_mutant(verdict_of_one_rank *Stages*two_stage_3 runtime/engine/engine.cpp
+  "squares = of_all;"
+  "squares = std::isfinite(of_all) ? of_all : squares;")
+
+penstock_rank_mutant(absences_of_one_rank *Stages*two_stage_3 runtime/engine/ranks/ranked_engine.cpp
+  "PENSTOCK_TRY(passed_on(all_of_all(ranks_, absent)));"
+  "")
+
+penstock_rank_mutant(shard_of_another_rank *Stages*two_stage_3 runtime/engine/ranks/ranked_engine.cpp
+  "shards.push_back({member, place"
+  "shards.push_back({map_.group(rank()).front(), place")
+
+penstock_rank_mutant(pieces_not_shared_with_twins *Stages*four_hybrid runtime/engine/ranks/ranked_engine.cpp
+  "for (uint32_t twin : map_.twins(rank())) pieces"
+  "for (uint32_t twin : {rank()}) pieces")
+
+penstock_rank_mutant(weights_of_the_step_before *Stages*two_stage_2 runtime/engine/ranks/ranked_engine.cpp
+  "  is_gathered_.assign(model().units.size(), false);
+  skips_.clear();"
+  "  is_gathered_.resize(model().units.size());
+  skips_.clear();")
+
+penstock_rank_mutant(root_before_the_barrier *BringsAllRanks*/2 runtime/engine/ranks/rank_commits.cpp
+  ".data_flushed = pass"
+  ".data_flushed = {}")
+
+penstock_rank_mutant(reuse_before_the_second_barrier *BringsAllRanks*/2 runtime/engine/ranks/rank_commits.cpp
+  ".root_flushed = pass"
+  ".root_flushed = {}")
+
+penstock_rank_mutant(each_rank_at_its_newest_step *BringsAllRanks*/2 runtime/engine/ranks/ranked_engine.cpp
+  "if (common == std::max_element"
+  "if (common <= std::max_element")

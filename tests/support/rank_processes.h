@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,12 @@
 #include "tiering/status.h"
 
 namespace penstock::test {
+
+// The worker that the build names, or a mutant of it.
+inline std::string worker_or_mutant(const char* worker) {
+  const char* mutant = std::getenv("PENSTOCK_RANK_MUTANT");
+  return mutant != nullptr ? mutant : worker;
+}
 
 struct RankEnd {
   int signal = 0;  // that ended it; 0: none

@@ -182,15 +182,15 @@ class RankedCourse {
     uint64_t number = 0;
     uint32_t count = 1;                             // of micro-batches
     std::optional<uint64_t> passes_before_discard;  // the trainers of all ranks fail at the same one, at first
-    // One rank's gradients overflow: early ones, or the last.
-    bool skips = false, late = false;
-    uint32_t overflowing = 0;
+    // One rank's gradients overflow: all of them, or those of a unit that two ranks own, or one.
+    bool skips = false, of_one_unit = false;
+    uint32_t overflowing = 0, overflowing_unit = 0;
     float usual = 1;
     // Of one unit: without a gradient on all ranks, or on some, or on some said to be zero.
     uint32_t absent_unit = 0;
     std::vector<std::optional<Absent>> absent_on;  // by rank
 
-    float size_on(uint32_t rank) const { return skips && !late && rank == overflowing ? kNan : usual; }
+    float size_on(uint32_t rank) const { return skips && !of_one_unit && rank == overflowing ? kNan : usual; }
     bool is_absent(uint32_t rank, uint32_t unit) const { return absent_on[rank] && unit == absent_unit; }
   };
   using Gradients = std::vector<std::vector<std::vector<uint16_t>>>;  // by rank and unit
@@ -214,16 +214,18 @@ class RankedCourse {
     }
     drawn.skips = workload.clipping.skips_overflow && common(3) == 0;
     drawn.overflowing = static_cast<uint32_t>(common(place_.ranks - 1));
-    // In use 0 a unit of one parameter has no gradient that could overflow.
-    drawn.late =
-        common(1) && drawn.skips && workload.units[0].parameters.size() != 1 && !drawn.is_absent(drawn.overflowing, 0);
+    // In some uses a unit of one parameter has no gradient that could overflow.
+    drawn.overflowing_unit = common(1) ? 4 : 0;
+    drawn.of_one_unit = common(2) != 0 && drawn.skips &&
+                        workload.units[drawn.overflowing_unit].parameters.size() != 1 &&
+                        !drawn.is_absent(drawn.overflowing, drawn.overflowing_unit);
     return drawn;
   }
 
   void prepare(const Drawn& drawn, uint32_t rank) {
     world_.first_sample = rank * drawn.count;
     world_.overflowing_unit.reset();
-    if (drawn.late && rank == drawn.overflowing) world_.overflowing_unit = 0;
+    if (drawn.of_one_unit && rank == drawn.overflowing) world_.overflowing_unit = drawn.overflowing_unit;
   }
 
   Status discard_within(RankedEngine& engine, const Drawn& drawn) {

@@ -100,8 +100,11 @@ RankedEngine::RankedEngine(const RankedOptions& options, Ranks& ranks)
   lay_out();
 }
 
+// What is still to be committed waits for all ranks. Where the others have not come here but go on training, nobody may
+// wait for the other: their operation is another one, and ends all.
 RankedEngine::~RankedEngine() {
   if (in_step_) ranks_.fail(Status(Code::kInterrupted, "its engine was closed inside the step"));
+  if (is_open_) (void)agree_on(ranks_, Status());
 }
 
 void RankedEngine::lay_out() {
@@ -212,6 +215,7 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   const SumLayout sums = lay_out_sums(engine->model(), engine->plan().micro_batch_group);
   engine->sums_ = Buffer::on_heap(sums.bytes);
   engine->intake_ = std::make_unique<GradientIntake>(engine->model(), sums, engine->sums_.bytes(), *engine->workers_);
+  engine->is_open_ = true;
   return engine;
 }
 

@@ -131,6 +131,8 @@ class RankedEngine final : private RankSide {
   Buffer sums_;
   std::unique_ptr<GradientIntake> intake_;  // of what this rank's trainer gives
 
+  bool is_open_ = false;  // on all ranks
+
   // Of the step that has begun.
   bool in_step_ = false, has_asked_all_ = false;
   bool is_held_ = false;  // a pass
