@@ -27,11 +27,12 @@ std::string words_for(Operation operation, const PendingIo& piece) {
   return text(name_of(operation), " ", piece.length_bytes, " B at ", piece.offset_bytes, " of ", piece.file->path());
 }
 
-std::string remedy_for(int error) {
+std::string remedy_for(int error, Operation operation) {
   switch (error) {
     case EIO:
-      return "look into the kernel's log (dmesg) and at the drive's health (nvme smart-log); what was committed is "
-             "intact";
+      return text("look into the kernel's log (dmesg) and at the drive's health (nvme smart-log); ",
+                  operation == Operation::read ? "if the bytes stay unreadable, restore the store from a copy"
+                                               : "what was committed is intact");
     case ENOSPC:
     case EDQUOT:
       return "free space on the drive; the file was not fully allocated";
@@ -278,12 +279,12 @@ void QueuedIoEngine::continue_or_refuse(InFlight& slot, int32_t result) {
   const bool final = operation == Operation::flush ? error != EINTR : error != 0 && !may_try_again(error);
   if (final) {
     if (operation == Operation::flush) piece.file->note_failed_flush();
-    close_part(request, errno_status(words_for(operation, piece), error, remedy_for(error)));
+    close_part(request, errno_status(words_for(operation, piece), error, remedy_for(error, operation)));
     return;
   }
   if (++piece.attempts > kAttemptsMax) {
     const std::string words = words_for(operation, piece);
-    close_part(request, error != 0 ? errno_status(words, error, remedy_for(error))
+    close_part(request, error != 0 ? errno_status(words, error, remedy_for(error, operation))
                                    : Status(Code::kEnvironment,
                                             text(words, ": ", result, " B moved, ", kAttemptsMax, " times in a row"),
                                             "look into the kernel's log (dmesg)"));

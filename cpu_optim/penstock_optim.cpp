@@ -69,7 +69,7 @@ bool are_separate(const penstock_arrays& a, bool has_momentum, bool has_variance
 int step(OptimizerKind kind, const penstock_arrays* arrays, const penstock_rates* rates, uint64_t number) {
   if (arrays == nullptr || rates == nullptr || number == 0) return kRefused;
   const FlushScope flush;  // coefficients, too, are rounded to nearest whatever the caller's mode
-  const bool has_momentum = arithmetic::has_momentum(kind), has_variance = arithmetic::has_variance(kind);
+  const bool has_momentum = penstock::has_momentum(kind), has_variance = penstock::has_variance(kind);
   if (!is_dtype(arrays->gradient_dtype) || !std::isfinite(arrays->gradient_scale)) return kRefused;
   if (!are_separate(*arrays, has_momentum, has_variance)) return kRefused;
   StateForm form{kind, MasterForm::same, MomentForm::fp32, Dtype::fp32, dtype_of(arrays->gradient_dtype)};

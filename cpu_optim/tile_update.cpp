@@ -5,7 +5,7 @@
 
 namespace penstock::cpu_optim {
 
-TileView TileView::in_place(const TileLayout& layout, std::byte* slot, std::byte* weight, const std::byte* gradient,
+TileView TileView::in_place(const TileLayout& layout, std::byte* planes, std::byte* weight, const std::byte* gradient,
                             uint64_t elements, uint64_t first_element) {
   CHECK(layout.places.size() <= kRestingPlanesMax, layout.places.size(), " resting planes, at most ", kRestingPlanesMax,
         " expected");
@@ -13,7 +13,7 @@ TileView TileView::in_place(const TileLayout& layout, std::byte* slot, std::byte
   tile.weight = PlaneView::in_place(weight);
   tile.gradient = gradient;
   for (size_t i = 0; i < layout.places.size(); ++i) {
-    tile.planes[i] = PlaneView::in_place(slot + layout.places[i].offset_bytes);
+    tile.planes[i] = PlaneView::in_place(planes + layout.places[i].offset_bytes);
   }
   tile.elements = elements;
   tile.first_element = first_element;

@@ -48,8 +48,8 @@ struct TileView {
   // kMomentBlockElements with int8 moments, and of kBlockElements with checksums or square sums.
   uint64_t first_element = 0;
 
-  // A tile that is updated in place. Its resting planes lie in one slot, as TileLayout says.
-  static TileView in_place(const TileLayout& layout, std::byte* slot, std::byte* weight, const std::byte* gradient,
+  // A tile that is updated in place. Its resting planes begin at `planes`, as TileLayout says.
+  static TileView in_place(const TileLayout& layout, std::byte* planes, std::byte* weight, const std::byte* gradient,
                            uint64_t elements, uint64_t first_element);
 };
 

@@ -20,8 +20,8 @@ struct UpdatePass {
   using Words = typename O::Words;
   static constexpr size_t kRegisters = O::kRegisters;
 
-  static constexpr bool kHasMomentum = arithmetic::has_momentum(kKind);
-  static constexpr bool kHasVariance = arithmetic::has_variance(kKind);
+  static constexpr bool kHasMomentum = has_momentum(kKind);
+  static constexpr bool kHasVariance = has_variance(kKind);
   static constexpr auto kArithmetic = kMoments == MomentForm::fp32   ? arithmetic::Moments::divided
                                       : kMoments == MomentForm::bf16 ? arithmetic::Moments::multiplied
                                                                      : arithmetic::Moments::rooted;

@@ -21,7 +21,7 @@ class File {
   // Offsets, lengths and addresses are multiples of it; divides kAlignmentBytes.
   virtual uint64_t alignment_bytes() const = 0;
   virtual uint32_t drive() const = 0;
-  // The descriptor that the ring uses and that carries the lock; -1 for a file that is not the kernel's.
+  // The descriptor that requests use and that carries the lock; -1 for a file that is not the kernel's.
   virtual int descriptor() const = 0;
   // Removed under us: what it holds is gone once it is closed.
   virtual bool is_removed() const { return false; }

@@ -85,17 +85,14 @@ std::vector<Plane> resting_planes(const StateForm& form) {
   if (form.master == MasterForm::split) planes.push_back({Role::master_low, Dtype::uint16});
   if (form.master == MasterForm::full) planes.push_back({Role::master, Dtype::fp32});
 
-  bool has_momentum = form.optimizer != OptimizerKind::adagrad;
-  bool has_variance = form.optimizer == OptimizerKind::adamw || form.optimizer == OptimizerKind::adam ||
-                      form.optimizer == OptimizerKind::adagrad;
   Dtype moment = form.moments == MomentForm::fp32   ? Dtype::fp32
                  : form.moments == MomentForm::bf16 ? Dtype::bf16
                                                     : Dtype::int8;
-  if (has_momentum) planes.push_back({Role::momentum, moment});
-  if (has_variance) planes.push_back({Role::variance, moment});
+  if (has_momentum(form.optimizer)) planes.push_back({Role::momentum, moment});
+  if (has_variance(form.optimizer)) planes.push_back({Role::variance, moment});
   if (form.moments == MomentForm::int8) {
-    if (has_momentum) planes.push_back({Role::momentum_scale, Dtype::fp32});
-    if (has_variance) planes.push_back({Role::variance_scale, Dtype::fp32});
+    if (has_momentum(form.optimizer)) planes.push_back({Role::momentum_scale, Dtype::fp32});
+    if (has_variance(form.optimizer)) planes.push_back({Role::variance_scale, Dtype::fp32});
   }
   return planes;
 }

@@ -1,7 +1,8 @@
 // What one parameter's training state consists of: the planes that an optimizer keeps, and where each lies in a tile.
 //
-// A plane holds one value per element of one role. A tile's resting planes (all but weight and gradient) lie one after
-// another in one slot, each starting at a multiple of kAlignmentBytes, so that one read brings them all.
+// A plane holds one value per element of one role. A tile's slot holds its weight, if that rests there, and behind it
+// the resting planes (all but weight and gradient) one after another, each starting at a multiple of kAlignmentBytes,
+// so that one read brings them all.
 #pragma once
 
 #include <array>
@@ -18,8 +19,8 @@ namespace penstock {
 enum class Dtype : uint8_t { fp32, bf16, fp16, int8, uint16 };
 
 enum class Role : uint8_t {
-  weight,          // what forward and backward use; in split form also the master's high half
-  gradient,        //
+  weight,  // what forward and backward use; in split form also the master's high half
+  gradient,
   master,          // fp32
   master_low,      // the low 16 bits of a split master
   momentum,        // m, or Lion's and SGD's only moment
@@ -31,6 +32,10 @@ enum class Role : uint8_t {
 enum class OptimizerKind : uint8_t { adamw, adam, adagrad, lion, sgd };
 inline constexpr std::array kOptimizerKinds{OptimizerKind::adamw, OptimizerKind::adam, OptimizerKind::adagrad,
                                             OptimizerKind::lion, OptimizerKind::sgd};
+
+// Which moments an optimizer keeps.
+constexpr bool has_momentum(OptimizerKind kind) { return kind != OptimizerKind::adagrad; }
+constexpr bool has_variance(OptimizerKind kind) { return kind != OptimizerKind::lion && kind != OptimizerKind::sgd; }
 
 // split: bf16 weight is the top half of the fp32 master, the tile keeps the low half. full: an fp32 master beside a
 // 16-bit weight. same: the weight is fp32 and is its own master.
@@ -86,7 +91,8 @@ Status validate(const StateForm& form);
 // The planes that rest in a tile, in the order in which they lie there. Neither weight nor gradient is among them.
 std::vector<Plane> resting_planes(const StateForm& form);
 
-// Where each resting plane of a tile of `elements` elements begins, and how long the whole is.
+// Where each resting plane of a tile of `elements` elements begins, counted from the end of the weight, and how long
+// the whole is.
 struct TileLayout {
   struct Place {
     Plane plane;

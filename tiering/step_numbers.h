@@ -14,7 +14,8 @@ struct StepNumbers {
   // Every gradient is multiplied by it once, in fp32: 1/loss scale times clip factor, joined in double by the caller.
   // Tiers agree to the bit where it is 0 or its magnitude from 2^-100 to 2^7 (arithmetic/optimizer.h says why).
   float gradient_scale = 1;
-  // Stochastic rounding draws from (seed, step, index of the element) and from nothing else.
+  // Stochastic rounding draws from (seed, step, index of the element) and from nothing else. Skipped steps are not
+  // counted.
   uint64_t seed = 0;
   uint64_t step = 0;
 };

@@ -1,4 +1,5 @@
-// The three tiers in which a byte may rest, and the granularities that all of them share.
+// The three tiers, and the granularities that all of them share. Bytes rest in host memory or on NVMe; what is computed
+// with on a device passes through its memory.
 #pragma once
 
 #include <cstdint>

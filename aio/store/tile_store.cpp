@@ -82,7 +82,7 @@ Status TileStore::checksum_mismatch(TileSlot slot, uint64_t checksum_number) con
   const BlockPlace place = place_of(parts_->layout, parts_->files, slot, block);
   return Status(Code::kCorrupt,
                 text(describe_block(shape, slot.tile, block), ": ", block.length_bytes, " B at ", place.offset_bytes,
-                     " of ", place.file, " do not have the checksum they were written with"),
+                     " of ", place.file, " fail the checksum they were written with"),
                 "list every bad block with `penstock checkpoint scrub`; where one stays bad, put back a copy of the "
                 "store's files, or make a new store with --force");
 }

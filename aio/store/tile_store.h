@@ -11,6 +11,7 @@
 // The caller moves the bytes, by engine.read and engine.write with the extents given here, so a tile may be any part of
 // a larger lease. The store itself only writes pages and roots, and flushes.
 //
+// A read that fails, or brings bytes that fail their checksums, is told to its caller, and the store stays usable.
 // A failed flush, or a failed write of a page, of a root or of a tile that was not unconfirmed, is final: status()
 // keeps it, every later call is refused with it, and the store must be opened again at its last root.
 //

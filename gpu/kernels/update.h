@@ -86,8 +86,8 @@ struct UpdateKernel : UpdateMaster {
   static constexpr uint32_t kPhases = 1;
   using Shared = Nothing;
   using Local = Nothing;
-  static constexpr bool kHasMomentum = arithmetic::has_momentum(kind);
-  static constexpr bool kHasVariance = arithmetic::has_variance(kind);
+  static constexpr bool kHasMomentum = has_momentum(kind);
+  static constexpr bool kHasVariance = has_variance(kind);
 
   PENSTOCK_HOST_DEVICE uint64_t blocks() const { return (elements + kThreads * kPacket - 1) / (kThreads * kPacket); }
 
@@ -146,8 +146,8 @@ struct UpdateByteKernel : UpdateMaster {
     Packet<float> master;
     Packet<uint32_t> momentum, root;  // rounded
   };
-  static constexpr bool kHasMomentum = arithmetic::has_momentum(kind);
-  static constexpr bool kHasVariance = arithmetic::has_variance(kind);
+  static constexpr bool kHasMomentum = has_momentum(kind);
+  static constexpr bool kHasVariance = has_variance(kind);
 
   PENSTOCK_HOST_DEVICE uint64_t blocks() const { return (elements + kThreads * kPacket - 1) / (kThreads * kPacket); }
 

@@ -1,9 +1,9 @@
 // Engine drives the tiered state of a model through training steps. Every trainer uses the same few verbs:
 //
-//   begin(step)            what early updates must know.
+//   begin(numbers)         what early updates must know.
 //   acquire(use, mb)       forward or backward: the weights of a use's units, where they are computed with. Waits only
 //                          if the plan was late.
-//   release(use, mb)       they may leave.
+//   release(use, mb)       the weights may leave.
 //   put, get               activations that backward needs, where the plan keeps them.
 //   gradient(...)          of a use and micro-batch, whole or in parts: added up, rounded once, and handed to the
 //                          update when complete.
@@ -11,6 +11,9 @@
 //   discard()              after a failure of the trainer: as if begin() had not happened.
 //   begin_forward()        outside a step: forward passes that change nothing, up to end_forward().
 //   read(), write()        parameters and their state, outside a step.
+//
+// engine.cpp opens, begins and ends steps; engine_pass.cpp has what a step consists of, engine_state.cpp what is
+// between steps, engine_forward.cpp the passes that change nothing, engine_create.cpp create().
 //
 // Updates run while later gradients still come. The result does not depend on when they run, on budgets, tile sizes,
 // drives, threads or placement: not by a bit.
@@ -217,7 +220,7 @@ class Engine {
   // Waits until nothing of the steps so far is under way: their updates have ended, and those that are durable by then
   // are on the drives.
   Status finish();
-  // Waits until every step that should be durable is.
+  // Makes every step so far durable, whatever the durability, and waits for it.
   Status settle();
   // By the drives since open(): after settle() with what followed the last step, which no report has.
   Moved moved() const;

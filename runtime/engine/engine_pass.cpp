@@ -136,7 +136,8 @@ Result<std::span<std::byte>> Engine::put(const ComputePass& pass, uint64_t bytes
   const uint64_t room = pass_activation_.size();
   if (begin > room || bytes > room - begin) {
     return Status(Code::kDoesNotFit,
-                  text("put: ", words_of(pass), ": ", bytes, " B behind ", begin, " B: the plan keeps ", room, " B"),
+                  text("put: ", words_of(pass), ": ", bytes, " B do not fit behind the ", begin,
+                       " B already there: the plan has room for ", room, " B"),
                   plan_->stores_activations ? "give the use's activation_bytes, or boundary_bytes if it is recomputed"
                                             : "plan with stores_activations");
   }

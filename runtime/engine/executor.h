@@ -4,7 +4,8 @@
 //
 // The life of one tile in one step, top to bottom: begin_read, begin_update, begin_write; when the update was
 // speculative and the gradients struck, once more. Of a unit's weights: begin_fetch, then the computes that use them,
-// each granted to the trainer and ended by it. Every one of them carries leases on the bytes that it touches.
+// each granted to the trainer and ended by it. A request to a drive or a device carries the leases of what it touches;
+// an update's stay with its TileWork until the plan's `release`, which waits for the update and for the write.
 //
 // Where a device computes, weights are lifted there and gradients lowered (executor_device.cpp). Such a move is put on
 // its stream behind the events of those before it, and those that follow it on streams need not wait for its end.

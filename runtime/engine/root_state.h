@@ -18,7 +18,7 @@ struct UnitCounts {
   bool operator==(const UnitCounts&) const = default;
 };
 
-// More no update can have had: a count and those that follow are exact in double.
+// No update count may exceed it; those up to it are exact in double.
 constexpr uint64_t kUpdateCountMax = uint64_t{1} << 52;
 
 struct EngineState {

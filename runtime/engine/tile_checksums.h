@@ -10,8 +10,8 @@ namespace penstock::engine {
 
 std::vector<uint64_t> checksums_of(const StoreShape& shape, uint32_t tile, const std::byte* bytes);
 
-// Compares what of the slot's tile lies in `range` with the checksums that it was read with. `bytes`: the whole tile's
-// place.
+// Compares what of the slot's tile lies in `range` with the checksums that it was written with. `bytes`: the whole
+// tile's place.
 Status compare_checksums(const aio::TileStore& store, const aio::TileStore::Reading& reading,
                          aio::TileStore::Range range, const std::byte* bytes);
 

@@ -60,13 +60,6 @@ Status EngineLink::gradient(const Passage& passage, uint32_t unit, uint64_t firs
       values);
 }
 
-Status EngineLink::absent(uint32_t unit, uint64_t first_element) {
-  return Status(Code::kUsage,
-                text("gradient: unit ", unit, ", the parameter at element ", first_element,
-                     ": one parameter of a unit cannot be without a gradient"),
-                "freeze the whole unit");
-}
-
 // The engine counts the pieces itself.
 Status EngineLink::put(uint32_t use, uint32_t micro_batch, uint32_t, std::span<const std::byte> bytes) {
   PENSTOCK_TRY_ASSIGN(room, engine_.put({penstock::Direction::forward, use, micro_batch}, bytes.size()));

@@ -15,7 +15,8 @@ std::vector<Use> uses_of(const Model& model);
 
 class EngineLink final : public EngineVerbs {
  public:
-  // `engine` outlives this, and is within a step while this is used. It computes in place or on a host device: what it
+  // `engine` outlives this, and is within a step, or between begin_forward() and end_forward(), while this is
+  // used. It computes in place or on a host device: what it
   // gives is memory that the calling thread reaches, and complete when it is given.
   explicit EngineLink(engine::Engine& engine) : engine_(engine) {}
 
@@ -26,7 +27,6 @@ class EngineLink final : public EngineVerbs {
   Status release(const Passage& passage) override;
   Status gradient(const Passage& passage, uint32_t unit, uint64_t first_element, Dtype dtype,
                   std::span<const std::byte> values) override;
-  Status absent(uint32_t unit, uint64_t first_element) override;
   Status put(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<const std::byte> bytes) override;
   Status get(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<std::byte> into) override;
 

@@ -2,8 +2,7 @@
 //
 // A unit's weights may be touched between acquire() and release() only; afterwards they may lie elsewhere, or nowhere.
 // Gradients of a use and micro-batch come between its backward acquire() and release(). A trainable element that
-// got none until release() gets none from this use and micro-batch; one that got none in the whole step is absent(),
-// which has to be said.
+// got none until release() gets none from this use and micro-batch.
 //
 // Used by one thread. After a refusal the step is given up: the caller ends with that refusal.
 #pragma once
@@ -51,8 +50,6 @@ class EngineVerbs {
   // part of one; no element twice. `values` is free again on return.
   virtual Status gradient(const Passage& passage, uint32_t unit, uint64_t first_element, Dtype dtype,
                           std::span<const std::byte> values) = 0;
-  // No use of no micro-batch of this step gives the parameter that begins here a gradient.
-  virtual Status absent(uint32_t unit, uint64_t first_element) = 0;
 
   // What backward needs of forward, kept elsewhere: put() while forward of the use and micro-batch is acquired, with
   // `index` from 0 upwards, and get() while its backward is, in any order. get() fills `into` with what put() was given

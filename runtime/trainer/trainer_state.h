@@ -16,7 +16,7 @@ struct TrainerState {
   std::string model_folder;  // where weights and tokenizer came from; empty: it began from scratch
   uint64_t samples = 0;      // drawn so far
   uint64_t updates = 0;      // steps before this one that were not skipped
-  LossScaleState scale;      // of this step; whether it overflowed is known to who reads it, not to who wrote it
+  LossScaleState scale;      // of this step; whether it overflowed is known when it is read, not when it is written
 
   bool operator==(const TrainerState&) const = default;
 };

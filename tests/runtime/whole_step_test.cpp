@@ -161,7 +161,8 @@ TEST_F(TrainingVerbs, RefuseAWrongOrderAndGoOn) {
   const Status too_much = engine_->put({forward, 0, 0}, 40000).status();
   EXPECT_EQ(too_much.code(), Code::kDoesNotFit);
   EXPECT_EQ(too_much.message(),
-            "put: forward of use use0, micro-batch 0: 40000 B behind 256 B: the plan keeps 12288 B");
+            "put: forward of use use0, micro-batch 0: 40000 B do not fit behind the 256 B already there: the plan has "
+            "room for 12288 B");
   const std::vector<float> ones(5000, 1.0f);
   EXPECT_EQ(refusal(engine_->gradient(0, 0, Dtype::fp32, std::as_bytes(std::span(ones)))),
             "gradient: unit 0, micro-batch 0: its backward pass is not acquired");

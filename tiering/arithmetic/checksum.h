@@ -44,7 +44,7 @@ constexpr ChecksumLanes kChecksumKeys = {0x6a09e667f3bcc908, 0xbb67ae8584caa73b,
 // 2^64 / golden ratio: for a million stripes both halves of every two keys differ.
 constexpr uint64_t kChecksumKeyStep = 0x9e3779b97f4a7c15;
 
-// Adds stripe number `stripe` to the lanes. For whoever takes a block apart himself.
+// Adds stripe number `stripe` to the lanes. For who goes through a block piece by piece.
 void add_checksum_stripe(ChecksumLanes& lanes, const std::byte* stripe_bytes, uint64_t stripe);
 
 // The value of a block of `length_bytes` whose stripes have been summed into `lanes`, which began as zeros.

@@ -232,11 +232,6 @@ PENSTOCK_HOST_DEVICE void optimizer_weight(const Coefficients& c, typename N::Fl
   if constexpr (kind == OptimizerKind::adagrad) adagrad_weight<N, M>(c, g, p, v);
 }
 
-PENSTOCK_HOST_DEVICE constexpr bool has_momentum(OptimizerKind kind) { return kind != OptimizerKind::adagrad; }
-PENSTOCK_HOST_DEVICE constexpr bool has_variance(OptimizerKind kind) {
-  return kind != OptimizerKind::lion && kind != OptimizerKind::sgd;
-}
-
 // The whole step. A NaN in a moment makes p one too (but for lion's with beta2 = 0), so that p shows where to look.
 template <class N, OptimizerKind kind, Moments M>
 PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, const Scales& scales, typename N::Float g,

@@ -25,7 +25,8 @@
 
 namespace penstock {
 
-// A resource that carries moves one after another. The two nvme lanes share the drives' time.
+// A resource that begins its moves in order, as many at once as Plan::lane_room says. The two nvme lanes share the
+// drives' time.
 enum class Lane : uint8_t { nvme_read, nvme_write, host_to_device, device_to_host, update, collective, compute, none };
 constexpr size_t kLanes = 8;
 
@@ -145,7 +146,7 @@ struct Plan {
   uint64_t needed_bytes(Tier tier) const;
   // Whether some tile's state does, so that a durable step writes more than another.
   bool rests_in_host() const;
-  // Moved by a step whose gradients do not strike and whose updates are all speculative.
+  // Moved by a step that is neither clipped nor skipped and whose updates are all speculative.
   uint64_t read_bytes() const;
   uint64_t written_bytes() const;  // by one that is durable
   // On average over steps of which some are durable.

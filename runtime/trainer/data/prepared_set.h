@@ -50,7 +50,7 @@ class PreparedSet {
   const PreparedManifest& manifest() const { return manifest_; }
   // Its documents one after another, then padding. REQUIRES: the row is there, and has length() places or more.
   void read_row(uint64_t row, const RowPlaces& into) const;
-  // Refuses the set if it has a token that the vocabulary has not: all tokens are read.
+  // Refuses the set if it has a token outside the vocabulary: all tokens are read.
   Status check(uint32_t vocabulary) const;
 
  private:

@@ -31,7 +31,7 @@ class TokenFile {
   uint64_t tokens() const { return tokens_; }
   // REQUIRES: first + into.size() <= tokens().
   void read(uint64_t first, std::span<int32_t> into) const;
-  // Refuses the file if it has a token that the vocabulary has not: the whole file is read.
+  // Refuses the file if it has a token outside the vocabulary: the whole file is read.
   Status check(uint32_t vocabulary) const;
 
  private:

@@ -170,17 +170,18 @@ Result<StepLoss> TrainStep::pass_all(UnderWay& way, std::span<const Passage> ord
   for (const Passage& passage : order) {
     CHECK(passage.use < model_.uses.size() && passage.micro_batch < count, "a passage of use ", passage.use,
           " and micro-batch ", passage.micro_batch, " of ", model_.uses.size(), " and ", count);
-    PENSTOCK_TRY(pass(way, passage).within(model_.uses[passage.use].name));
+    PENSTOCK_TRY(pass(way, passage));
   }
   return loss_of(way);
 }
 
 Status TrainStep::pass(UnderWay& way, const Passage& passage) {
   PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(passage));
-  const Status status = without_exceptions(nullptr, [&] {
+  const Status computed = without_exceptions(nullptr, [&] {
     return passage.direction == Direction::forward ? pass_forward(way, passage, weights)
                                                    : pass_backward(way, passage, weights);
   });
+  const Status status = computed.within(model_.uses[passage.use].name);
   const Status released = engine_.release(passage);
   return status.ok() ? released : status;
 }

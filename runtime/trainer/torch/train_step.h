@@ -43,7 +43,7 @@ class TrainStep {
             std::vector<ActivationChoice> activations, Keeping keeping = Keeping::in_memory);
   ~TrainStep();
 
-  // Refuses tokens that the vocabulary has not, sequences longer than the model's learned positions, and batches whose
+  // Refuses tokens outside the vocabulary, sequences longer than the model's learned positions, and batches whose
   // numbers do not agree.
   Status check(std::span<const MicroBatch> batches) const;
 

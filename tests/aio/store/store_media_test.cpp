@@ -314,7 +314,7 @@ TEST_P(StoreMedia, AChecksumMismatchNamesTensorFileAndOffset) {
   EXPECT_EQ(mismatch.code(), Code::kCorrupt);
   EXPECT_EQ(mismatch.message(),
             text("h.5.attention[0..1500), h.5.mlp[0..1500) weight: 6000 B at ", place.file_offset_bytes, " of /drive",
-                 place.drive, "/rank0.tiles do not have the checksum they were written with"));
+                 place.drive, "/rank0.tiles fail the checksum they were written with"));
   EXPECT_NE(mismatch.remedy().find("penstock checkpoint scrub"), std::string::npos);
 }
 

@@ -90,7 +90,6 @@ class PlainMemory final : public EngineVerbs {
     }
     return Status();
   }
-  Status absent(uint32_t, uint64_t) override { return Status(Code::kUsage, "a parameter without a gradient"); }
   Status put(uint32_t, uint32_t, uint32_t, std::span<const std::byte>) override { return Status(Code::kUsage, "put"); }
   Status get(uint32_t, uint32_t, uint32_t, std::span<std::byte>) override { return Status(Code::kUsage, "get"); }
 

@@ -61,11 +61,6 @@ class MovingWeights final : public EngineVerbs {
     return Status();
   }
 
-  Status absent(uint32_t unit, uint64_t first_element) override {
-    absent_.emplace_back(unit, first_element);
-    return Status();
-  }
-
   Status put(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<const std::byte> bytes) override {
     if (refuse_put_after_ == 0) return Status(Code::kEnvironment, "no room for activations");
     if (refuse_put_after_ > 0) --refuse_put_after_;
@@ -88,7 +83,6 @@ class MovingWeights final : public EngineVerbs {
   std::map<GradientKey, std::vector<std::byte>> gradients_;
   std::map<GradientKey, Dtype> dtypes_;
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<std::byte>> put_;
-  std::vector<std::pair<uint32_t, uint64_t>> absent_;
   uint64_t put_bytes_ = 0, acquired_ = 0;
   int64_t refuse_put_after_ = -1;  // never
 
