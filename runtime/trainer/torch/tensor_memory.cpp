@@ -58,6 +58,9 @@ class TensorMemory::Allocator final : public c10::Allocator {
   void set_limit(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     limit_ = bytes;
+    beyond_ = 0;
+    for (const auto& [begin, size] : used_) beyond_ += begin + size > limit_ ? 1 : 0;
+    if (beyond_ > 0) give_back_all();
   }
   uint64_t live() const {
     std::lock_guard lock(mutex_);
@@ -77,11 +80,7 @@ class TensorMemory::Allocator final : public c10::Allocator {
   }
   void give_back() {
     std::lock_guard lock(mutex_);
-    for (const auto& [begin, bytes] : free_) {
-      const uint64_t end = std::min(begin + bytes, touched_);
-      if (begin < end)
-        CHECK(madvise(base_ + begin, end - begin, MADV_DONTNEED) == 0, "pages of tensors are given back");
-    }
+    give_back_all();
     const auto last = free_.rbegin();
     if (last != free_.rend() && last->first + last->second == addresses_) touched_ = std::min(touched_, last->first);
   }
@@ -93,13 +92,21 @@ class TensorMemory::Allocator final : public c10::Allocator {
     return data;
   }
 
+  void give_back_run(uint64_t begin, uint64_t end) {
+    if (begin >= end) return;
+    CHECK(madvise(base_ + begin, end - begin, MADV_DONTNEED) == 0, "pages of tensors are given back");
+  }
+  void give_back_all() {
+    for (const auto& [begin, bytes] : free_) give_back_run(begin, std::min(begin + bytes, touched_));
+  }
+
   // The lowest place that is large enough.
   void* large(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     const auto place =
         std::find_if(free_.begin(), free_.end(), [bytes](const auto& run) { return run.second >= bytes; });
     const uint64_t most = std::min(limit_, addresses_);
-    if (place == free_.end() || place->first + bytes > most) {
+    if (place == free_.end() || live_ + bytes > most) {
       C10_THROW_ERROR(OutOfMemoryError, text("tensors: ", bytes, " B more than the ", live_, " B there are: ", most,
                                              " B are what the plan has for them"));
     }
@@ -107,6 +114,7 @@ class TensorMemory::Allocator final : public c10::Allocator {
     free_.erase(place);
     if (free_bytes > bytes) free_[begin + bytes] = free_bytes - bytes;
     used_[begin] = bytes;
+    if (begin + bytes > limit_ && beyond_++ == 0) give_back_all();
     live_ += bytes;
     peak_ = std::max(peak_, live_);
     touched_ = std::max(touched_, begin + bytes);
@@ -120,6 +128,8 @@ class TensorMemory::Allocator final : public c10::Allocator {
     uint64_t bytes = used->second;
     used_.erase(used);
     live_ -= bytes;
+    if (beyond_ > 0) give_back_run(begin, begin + bytes);
+    if (begin + bytes > limit_) --beyond_;
     auto next = free_.lower_bound(begin);
     if (next != free_.end() && begin + bytes == next->first) {
       bytes += next->second;
@@ -152,6 +162,7 @@ class TensorMemory::Allocator final : public c10::Allocator {
   mutable std::mutex mutex_;
   // GUARDED_BY(mutex_)
   uint64_t limit_ = kNoLimit, live_ = 0, peak_ = 0, touched_ = 0;
+  uint64_t beyond_ = 0;                          // tensors that end beyond the limit's address
   std::map<uint64_t, uint64_t> free_;            // bytes by where they begin; neighbours are joined
   std::unordered_map<uint64_t, uint64_t> used_;  // likewise
 };

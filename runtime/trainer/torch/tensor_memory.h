@@ -1,11 +1,12 @@
-// TensorMemory is where LibTorch's CPU tensors lie: one run of addresses, filled from the bottom, with a limit.
+// TensorMemory is where LibTorch's CPU tensors lie: one run of addresses, filled from the bottom. It has a limit.
 //
 // LibTorch asks one allocator for all of them, in the whole process, so there is one TensorMemory. Tensors under
 // kSmallBytes stay with malloc, which has no holes to leave between them; they are not counted. What kernels of oneDNN
 // and MKL take for themselves does not come here either.
 //
-// A tensor that would lie beyond the limit is refused: LibTorch throws c10::OutOfMemoryError. Memory that was touched
-// stays with the process until give_back().
+// A tensor that would be more than the limit is refused: LibTorch throws c10::OutOfMemoryError. Free memory stays with
+// the process until give_back(), unless the holes between tensors have pushed one beyond the limit's address: as long
+// as there is one, what is free is returned to the system at once. So what is in memory is never more than the limit.
 #pragma once
 
 #include <cstdint>

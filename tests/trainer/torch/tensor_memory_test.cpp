@@ -6,7 +6,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -48,7 +50,7 @@ TEST_F(OneTensorMemory, CountsWhatIsLiveAndItsPeak) {
 TEST_F(OneTensorMemory, RefusesWhatWouldLieBeyondTheLimitAndGoesOn) {
   memory_.give_back();
   const at::Tensor first = at::ones({1 << 20});
-  memory_.set_limit(memory_.touched_bytes() + 2 * kMiB);
+  memory_.set_limit(memory_.live_bytes() + 2 * kMiB);
   const Status refused = without_exceptions(nullptr, [] {
     const at::Tensor all[] = {of_bytes(kMiB), of_bytes(2 * kMiB)};
     return Status();
@@ -58,6 +60,41 @@ TEST_F(OneTensorMemory, RefusesWhatWouldLieBeyondTheLimitAndGoesOn) {
   const at::Tensor again = of_bytes(2 * kMiB);
   EXPECT_EQ(memory_.live_bytes(), before_ + 6 * kMiB) << "what was there was freed";
   EXPECT_EQ(first.sum().item<float>(), 1 << 20);
+}
+
+uint64_t bytes_in_memory(const void* begin, uint64_t bytes) {
+  std::vector<unsigned char> pages(bytes / 4096);
+  EXPECT_EQ(mincore(const_cast<void*>(begin), bytes, pages.data()), 0);
+  return 4096 * static_cast<uint64_t>(std::count_if(pages.begin(), pages.end(), [](int page) { return page & 1; }));
+}
+
+// Every other is freed: what is free is enough in all, but not in one place.
+TEST_F(OneTensorMemory, GivesHolesBackRatherThanRefuseWhatIsWithinTheLimit) {
+  constexpr uint64_t kCount = 16, kEach = 2 * kMiB, kAll = kCount * kEach;
+  memory_.give_back();
+  // What lies in holes that earlier tests have left is not looked at.
+  std::vector<at::Tensor> held, below;
+  uint64_t touched = 0;
+  do {
+    touched = memory_.touched_bytes();
+    below.push_back(of_bytes(kEach));
+  } while (memory_.touched_bytes() == touched);
+  for (uint64_t i = 0; i < kCount; ++i) held.push_back(of_bytes(kEach).fill_(1));
+  const auto* const first = static_cast<const std::byte*>(held.front().const_data_ptr());
+  ASSERT_EQ(static_cast<const std::byte*>(held.back().const_data_ptr()), first + kAll - kEach);
+  for (uint64_t i = 0; i < kCount; i += 2) held[i].reset();
+  memory_.set_limit(memory_.touched_bytes());
+  {
+    const at::Tensor large = of_bytes(8 * kMiB).fill_(1);
+    EXPECT_GE(static_cast<const std::byte*>(large.const_data_ptr()), first + kAll);
+    EXPECT_EQ(bytes_in_memory(first, kAll), kAll / 2) << "the holes are not in memory";
+    held[1].reset();
+    EXPECT_EQ(bytes_in_memory(first, kAll), kAll / 2 - kEach) << "nor is a new one";
+    const Status refused = without_exceptions(nullptr, [] { return of_bytes(32 * kMiB), Status(); });
+    EXPECT_EQ(refused.code(), Code::kDoesNotFit);
+  }
+  held[3].reset();
+  EXPECT_EQ(bytes_in_memory(first, kAll), kAll / 2 - kEach) << "nothing is beyond the limit any more";
 }
 
 TEST_F(OneTensorMemory, KeepsWhatIsInUseWhereTheRestIsGivenBack) {
