@@ -5,6 +5,8 @@ Usage: finetune_test.py [CASE...], with PENSTOCK_COMMAND and PYTHONPATH set. End
 """
 import json
 import os
+import random
+import re
 import subprocess
 import sys
 import unittest
@@ -133,6 +135,53 @@ class Verbs(Command):
     def test_flags_are_refused_as_by_other_verbs(self):
         self.assertIn("--turns", self.penstock("data", self.chats, "--turn", "last", code=2).stderr)
         self.assertIn("no files are given", self.penstock("data", "--model", self.model, code=2).stderr)
+
+
+class ManualPage(Folders):
+    """What penstock-finetune(1) tells a new user, done as it says: 200 made-up chats, a small Qwen."""
+
+    beside = COMMAND.parent
+    PAGE = Path(__file__).parent.parent.parent / "tools" / "manual" / "penstock-finetune.1"
+
+    def blocks(self):
+        """(name of the file or None, text) of each example."""
+        for before, block in re.findall(r"([^\n]*)\n\.EX\n(.*?)\n\.EE", self.PAGE.read_text(), re.S):
+            named = re.search(r'\.\\" file: (\S+)$', before)
+            yield named and named[1], block.replace("\\-", "-").replace("\\&", "").replace("\\e", "\\")
+
+    def test_leads_from_chats_to_answers(self):
+        rng = random.Random(1)
+        animals, places = "owl bear fox hare wolf lynx otter heron".split(), "wood river hill field".split()
+        pairs = [(rng.choice(animals), rng.choice(places)) for _ in range(200)]
+        write_lines(self.folder / "chats.jsonl", [
+            chat(f"Where does the {a} of the {p} sleep?", f"The {a} sleeps by the {p}.", "And eat?",
+                 f"The {a} eats by the {p} too.") for a, p in pairs])
+        model = model_folder(self.folder / "model", "qwen3")
+        torch.manual_seed(1)
+        config = transformers.Qwen3Config(
+            vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=32, max_position_embeddings=2048, tie_word_embeddings=True,
+            eos_token_id=json.loads((model / "config.json").read_text())["eos_token_id"])
+        transformers.Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(model)
+        env = {**os.environ, "PENSTOCK_PYTHON": sys.executable, "OMP_WAIT_POLICY": "PASSIVE",
+               "PATH": f"{COMMAND.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        said = {}
+        for name, block in self.blocks():
+            if name:
+                (self.folder / name).write_text(block + "\n")
+            for line in block.splitlines() if block.startswith("$ ") else ():
+                words = line.removeprefix("$ ")
+                ended = subprocess.run(words, shell=True, cwd=self.folder, env=env, capture_output=True, text=True)
+                self.assertEqual(ended.returncode, 0, f"{words}\n{ended.stdout}{ended.stderr}")
+                said[" ".join(words.split()[:2])] = ended.stdout
+        self.assertEqual(list(said), ["penstock data", "penstock train", "penstock watch", "penstock report",
+                                      "penstock checkpoint", "python3 ask.py"])
+        log = Run(self.folder / "run").columns()
+        self.assertLess(log["loss"][-1], log["loss"][0] / 4)
+        self.assertIn(f"step {len(log['step'])} of {len(log['step'])}", said["penstock watch"])
+        # Which owl sleeps where is a matter of the last bits; that it is a sentence of the chats is not.
+        self.assertRegex(said["python3 ask.py"].strip().splitlines()[-1],
+                         rf"^The ({'|'.join(animals)}) (sleeps|eats) by the ({'|'.join(places)})( too)?\.$")
 
 
 class Runs(Command):

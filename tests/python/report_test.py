@@ -116,7 +116,7 @@ class Page(Runs):
         self.assertNotRegex(page, r"https?:|@import|url\(")
         self.assertIn("width=device-width", page)
         text = " ".join(markup.texts)
-        for word in ("40 of 40", "1.25 s", "1 s (1.25×)", "nvme read", "20.0 %", "penstock.stores", "held-out loss"):
+        for word in ("40 of 40", "1.25 s", "predicted; it took 1.25 of that", "nvme read", "20.0 %", "penstock.stores", "held-out loss"):
             self.assertIn(word, text)
         self.assertEqual(page.count('class="wide"'), page.count('class="narrow"'))
         self.assertGreaterEqual(page.count('class="wide"'), 7)

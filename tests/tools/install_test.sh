@@ -96,6 +96,8 @@ if [[ -e $prefix/bin/penstock-trainer ]]; then
   claim "and has its text" test -s "$prefix/share/penstock/paradise-lost.txt"
 fi
 claim "each verb has a man page" test -s "$prefix/share/man/man1/penstock-nvme-probe.1"
+claim "fine-tuning has a page" test -s "$prefix/share/man/man1/penstock-finetune.1"
+claim "its verbs in Python are there" test -s "$prefix/share/penstock/python/penstock/data/prepare.py"
 claim "bash completes it" bash -n "$prefix/share/bash-completion/completions/penstock"
 if command -v zsh > /dev/null; then
   claim "zsh completes it" zsh -n "$prefix/share/zsh/site-functions/_penstock"

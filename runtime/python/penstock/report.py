@@ -36,8 +36,8 @@ svg .grid{stroke:var(--line)}.narrow{display:none}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 td,th{text-align:left;padding:3px 10px 3px 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-td.n,th.n{text-align:right;white-space:nowrap}details summary{cursor:pointer;color:var(--dim)}
-@media(max-width:560px){.wide{display:none}.narrow{display:block}body{padding:10px}.keys td{display:block;border:0;padding:0}
+td.n,th.n{text-align:right;white-space:nowrap}td:last-child,th:last-child{padding-right:0}details summary{cursor:pointer;color:var(--dim)}
+@media(max-width:560px){.wide{display:none}.narrow{display:block}body{padding:10px}td,th{font-size:.85rem;padding-right:6px}.keys td{display:block;border:0;padding:0}
 .keys tr{display:block;border-bottom:1px solid var(--line);padding:4px 0}.keys td+td{color:var(--dim)}}
 """
 
@@ -145,7 +145,7 @@ def tiles(s):
         shown.append((f"best held-out loss, step {best[0]}", f"{best[1]:.4f}"))
         shown.append(("its perplexity", short(math.exp(best[1]) if best[1] < 700 else math.inf)))
     shown += [("a step, usually", seconds_text(s.step_s)),
-              ("predicted", f"{seconds_text(s.predicted_s)}" + (f" ({ratio:.2f}×)" if ratio else "")),
+              ("predicted" + (f"; it took {ratio:.2f} of that" if ratio else ""), seconds_text(s.predicted_s)),
               ("tokens a second", short(s.tokens_per_s) if s.tokens_per_s else "–"),
               ("read a step", bytes_text(s.read)), ("written a step", bytes_text(s.written)),
               ("program's memory, most", bytes_text(s.rss)), ("time of all steps", seconds_text(s.seconds))]
