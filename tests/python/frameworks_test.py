@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""penstock.AdamW inside Hugging Face Trainer and Accelerate, against torch.optim.AdamW in the same place.
+"""penstock.AdamW inside Hugging Face Trainer, PEFT, Accelerate and Lightning, against torch.optim.AdamW in its place.
 
 Usage: frameworks_test.py [CASE...], with PENSTOCK_LIBRARY and PYTHONPATH set. Ends with 77 where a library is absent.
 """
@@ -9,11 +9,14 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import accelerate
+    import lightning
+    import peft
     import torch
     import transformers
 except ImportError as error:
@@ -26,14 +29,30 @@ logging.disable(logging.WARNING)
 DATA = torch.randint(0, 64, (88, 12), generator=torch.Generator().manual_seed(SEED))
 
 
+def of_example(name):
+    return Path(__file__).parents[2] / "tools" / "examples" / name
+
+
+def run(*arguments, **more):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            text=True, env=environment, **more)
+
+
 class Trainers(Case):
-    def trained(self, make, steps=-1, resume=None, **arguments):
+    MANNERS = (dict(max_grad_norm=0.0), dict(max_grad_norm=0.1), dict(bf16=True), dict(gradient_checkpointing=True),
+               dict(lr_scheduler_type="cosine", warmup_steps=3))
+    STOPS = (4, 6)
+
+    def trained(self, make, steps=-1, resume=None, lora=False, **arguments):
         """Eight updates of a GPT-2 whose sizes are multiples of 16. The model, the optimizer and the Trainer."""
         torch.manual_seed(SEED)
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
             vocab_size=64, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0,
             resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
-        optimizer = make(model.parameters(), lr=1e-2)
+        if lora:  # rank 16, so that sizes are multiples of 16
+            model = peft.get_peft_model(model, peft.LoraConfig(r=16, target_modules=["c_attn"], fan_in_fan_out=True))
+        optimizer = make([p for p in model.parameters() if p.requires_grad], lr=1e-2)
         settings = transformers.TrainingArguments(
             self.folder / "run", use_cpu=True, gradient_accumulation_steps=4, per_device_train_batch_size=4,
             report_to=[], num_train_epochs=2, max_steps=steps, logging_steps=1, disable_tqdm=True,
@@ -54,9 +73,7 @@ class Trainers(Case):
             self.assertEqual(words_different([p], [q]), 0, f"{name}, seed {SEED}")
 
     def test_the_same_weights(self):
-        for arguments in (dict(max_grad_norm=0.0), dict(max_grad_norm=0.1), dict(bf16=True),
-                          dict(gradient_checkpointing=True),
-                          dict(lr_scheduler_type="cosine", warmup_steps=3)):
+        for arguments in self.MANNERS:
             with self.subTest(**arguments):
                 theirs, _, trainer = self.trained(self.fused, **arguments)
                 begin = "backward" if "bf16" in arguments or "lr_scheduler_type" in arguments else "step"
@@ -68,7 +85,7 @@ class Trainers(Case):
 
     def test_resumes_from_its_checkpoint_with_the_store_there_or_ahead(self):
         """Killed, the Trainer goes on from its own checkpoint of step 4; the store has gone on to `stop`."""
-        for stop in (4, 6):
+        for stop in self.STOPS:
             with self.subTest(stop=stop):
                 store = self.folder / f"store{stop}"
 
@@ -86,26 +103,50 @@ class Trainers(Case):
                 theirs, _, _ = self.trained(self.fused, resume=str(checkpoint))
                 self.assert_same(theirs, model)
 
-
     def test_the_example_goes_on_from_its_last_checkpoint(self):
-        example = Path(__file__).parents[2] / "tools" / "examples" / "hf_trainer.py"
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        def example():
+            return run(of_example("hf_trainer.py"), self.folder / "example")
 
-        def run(**more):
-            arguments = [sys.executable, example, self.folder / "example"]
-            return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                    env=environment, **more)
-
-        with run() as program:
+        with example() as program:
             for line in program.stdout:
                 if "'epoch': '0.95" in line:  # at the checkpoint of step 20, or behind it
                     program.kill()
                     break
-        with run() as program:
+        with example() as program:
             text = program.communicate()[0]
         self.assertEqual(program.returncode, 0, text)
         self.assertIn("'epoch': '1.4", text)
         self.assertNotIn("'epoch': '0.47", text, "step 10 was made again")
+
+
+class Adapters(Trainers):
+    """PEFT: the base stays as it is, and the store has the adapter alone."""
+
+    MANNERS = (dict(max_grad_norm=0.1), dict(bf16=True))
+    STOPS = (6,)
+
+    def trained(self, make, **arguments):
+        return super().trained(make, lora=True, **arguments)
+
+    def assert_same(self, theirs, ours):
+        """All weights to the bit: an adapter has no direction without effect."""
+        self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"seed {SEED}")
+
+    def test_the_example_goes_on_from_its_last_checkpoint(self):
+        losses = []
+        for folder, stop in (("whole", None), ("killed", 12), ("killed", None)):
+            lines = []
+            with run(of_example("peft_lora.py"), self.folder / folder) as program:
+                for line in program.stdout:
+                    lines.append(line)
+                    if stop and line.startswith(f"step {stop} "):
+                        program.kill()
+                        break
+            losses.append([line for line in lines if line.startswith("step")])
+        whole, killed, rest = losses
+        self.assertEqual(len(whole), 20, lines)
+        self.assertLess(len(rest), 20)
+        self.assertEqual(whole[-len(rest):], rest)
 
 
 class Accelerators(Case):
@@ -138,6 +179,90 @@ class Accelerators(Case):
                 for begin in ("step", "backward"):
                     ours = self.prepared(lambda params, lr: self.tiered(params, lr=lr, begin=begin), **manner)
                     self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"seed {SEED}")
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, make):
+        super().__init__()
+        self.net, self.make = net(), make
+
+    def training_step(self, x, number):
+        return mse(self.net, x)
+
+    def configure_optimizers(self):
+        self.optimizer = self.make(self.parameters(), lr=1e-2)
+        return [self.optimizer], [torch.optim.lr_scheduler.LinearLR(self.optimizer)]
+
+
+class Lightnings(Case):
+    def fitted(self, make, steps=8, checkpoint=None, scaled=False, **arguments):
+        """The module after `steps` updates of four micro-batches each, and its Trainer."""
+        torch.manual_seed(SEED)
+        if scaled:
+            arguments["plugins"] = [lightning.pytorch.plugins.MixedPrecision(
+                "16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=256.0))]
+        trainer = lightning.Trainer(
+            accelerator="cpu", max_steps=steps, accumulate_grad_batches=4, logger=False, enable_model_summary=False,
+            enable_checkpointing=False, enable_progress_bar=False, **arguments)
+        module = Module(make)
+        batches = torch.utils.data.DataLoader(list(X[:22]), batch_size=None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer.fit(module, batches, ckpt_path=checkpoint, **(dict(weights_only=True) if checkpoint else {}))
+        return module, trainer
+
+    def test_the_same_weights(self):
+        for manner in (dict(), dict(gradient_clip_val=0.05), dict(precision="bf16-mixed"),
+                       dict(scaled=True, gradient_clip_val=0.05)):
+            # Lightning refuses to clip for a fused optimizer under a GradScaler; torch's others round in another order.
+            clips = "gradient_clip_val" in manner
+            theirs, _ = self.fitted((lambda params, lr: torch.optim.AdamW(params, lr=lr)) if clips else self.fused,
+                                    **manner)
+            for begin in ("step", "backward"):
+                with self.subTest(begin=begin, **manner):
+                    ours, _ = self.fitted(lambda params, lr: self.tiered(params, lr=lr, begin=begin), **manner)
+                    if clips:
+                        for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
+                            torch.testing.assert_close(p, q, rtol=2e-6, atol=2e-7)
+                    else:
+                        self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"seed {SEED}")
+
+    def test_resumes_from_its_checkpoint_with_the_store_there_or_ahead(self):
+        """In the middle of an epoch, whose batches Lightning then gives once more: to torch's optimizer as well."""
+        _, trainer = self.fitted(self.fused, steps=5)
+        trainer.save_checkpoint(self.folder / "theirs")
+        whole, _ = self.fitted(self.fused, checkpoint=self.folder / "theirs")
+        for ahead in (0, 2):
+            with self.subTest(ahead=ahead):
+                def make(params, lr, store=self.folder / f"store{ahead}"):
+                    return self.tiered(params, lr=lr, store=store)
+
+                module, trainer = self.fitted(make, steps=5)
+                checkpoint = self.folder / f"checkpoint{ahead}"
+                trainer.save_checkpoint(checkpoint)
+                for _ in range(ahead):
+                    mse(module.net, X[0]).backward()
+                    module.optimizer.step(), module.optimizer.zero_grad()
+                module.optimizer.close()
+                resumed, _ = self.fitted(make, checkpoint=checkpoint)
+                self.assertEqual(words_different(whole.parameters(), resumed.parameters()), 0, f"seed {SEED}")
+
+    def test_the_example_goes_on_where_it_was_killed(self):
+        results = []
+        for folder, stop in (("whole", None), ("killed", 12), ("killed", None)):
+            lines = []
+            with run(of_example("lightning_module.py"), self.folder / folder) as program:
+                for line in program.stdout:
+                    if line.startswith("step"):
+                        lines.append(line)
+                        if stop and line.startswith(f"step {stop} "):
+                            program.kill()
+                            break
+            results.append(lines)
+        whole, killed, rest = results
+        self.assertEqual(len(whole), 20, results)
+        self.assertLess(len(rest), 20)
+        self.assertEqual(whole[-len(rest):], rest)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
     python hf_trainer.py FOLDER
 """
-import os
+import glob
 import sys
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 import penstock
 
@@ -23,8 +22,9 @@ arguments = TrainingArguments(folder + "/run", max_steps=30, per_device_train_ba
                               save_total_limit=1, logging_steps=10, report_to=[], use_cpu=True)
 trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
 
-os.makedirs(folder + "/run", exist_ok=True)
-trainer.train(resume_from_checkpoint=get_last_checkpoint(folder + "/run"))
+# Trainer writes this file of a checkpoint last; one that a kill has cut short does not have it.
+whole = [file.rpartition("/")[0] for file in glob.glob(folder + "/run/checkpoint-*/trainer_state.json")]
+trainer.train(resume_from_checkpoint=max(whole, key=lambda name: int(name.rpartition("-")[2]), default=None))
 for step in optimizer.kept():  # Trainer has deleted their checkpoints
     if step < trainer.state.global_step:
         optimizer.drop(step)
