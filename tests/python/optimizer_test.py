@@ -5,6 +5,7 @@ Usage: optimizer_test.py [CASE...], with PENSTOCK_LIBRARY and PYTHONPATH set. En
 """
 import copy
 import io
+import json
 import os
 import random
 import signal
@@ -716,9 +717,46 @@ class Examples(Case):
     def test_what_docstrings_show(self):
         import doctest
 
-        from penstock import _store
+        from penstock import _command, _store, nvme, optimizers, planning
 
-        self.assertEqual(tuple(doctest.testmod(_store)), (0, 1))
+        os.chdir(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-python-")))
+        for module, examples in ((_store, 1), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
+            with self.subTest(module.__name__):
+                failed, tried = doctest.testmod(module)
+                self.assertEqual(failed, 0)
+                self.assertGreaterEqual(tried, examples)
+
+
+class Commands(Case):
+    def test_plan_is_the_commands_answer(self):
+        found = penstock.plan(params=7e9, machine="rtx4090-2gen4", budget=dict(host="64GiB"))
+        printed = subprocess.run(
+            [os.environ["PENSTOCK_COMMAND"], "plan", "--params", "7e9", "--machine", "rtx4090-2gen4", "--budget",
+             "host=64GiB", "--json"], capture_output=True, text=True, check=True)
+        self.assertEqual(found, json.loads(printed.stdout))
+        self.assertTrue(found["fits"])
+        self.assertEqual(found["budget_bytes"]["host"], 64 << 30)
+
+    def test_what_does_not_fit_is_an_answer_too(self):
+        found = penstock.plan(params=70e9, machine="cpu-2core", budget=dict(host="8GiB"))
+        self.assertFalse(found["fits"])
+        self.assertGreater(found["needed_bytes"]["host"]["total"], 8 << 30)
+
+    def test_refusals_are_the_commands(self):
+        with self.assertRaisesRegex(penstock.PenstockError, "nowhere: neither a file nor a shipped machine") as caught:
+            penstock.plan(params=7e9, machine="nowhere")
+        self.assertEqual(caught.exception.code, 2)
+        self.assertIn("penstock nvme probe", caught.exception.remedy)
+        with self.assertRaises(TypeError):
+            penstock.plan(parameters=7e9)
+
+    def test_probe_writes_the_profile_that_plan_reads(self):
+        profile = self.folder / "profile.json"
+        with self.assertLogs("penstock", "INFO"):
+            found = penstock.nvme.probe(self.folder, size="16MiB", duration="1s", profile=profile)
+        self.assertEqual(found["schema"].split("/")[0], "penstock.nvme.probe")
+        self.assertTrue(profile.exists())
+        self.assertEqual(penstock.plan("gpt2", machine=profile, tokens=1024)["model"]["name"], "gpt2")
 
 
 if __name__ == "__main__":

@@ -42,10 +42,11 @@ add_custom_command(OUTPUT ${documents}/made
   DEPENDS penstock COMMENT "Man pages and shell completion" VERBATIM)
 add_custom_target(penstock_documents ALL DEPENDS ${documents}/made)
 
-# `pip install runtime/python` takes the library alone, under the name by which it is loaded.
+# `pip install runtime/python` takes the library, under the name by which it is loaded, and the command.
 if(SKBUILD)
   install(PROGRAMS $<TARGET_FILE:penstock_shared> DESTINATION penstock RENAME libpenstock.so.${PROJECT_VERSION_MAJOR}
           COMPONENT python)
+  install(PROGRAMS $<TARGET_FILE:penstock> DESTINATION penstock/bin COMPONENT python)
 endif()
 
 install(TARGETS penstock_shared EXPORT penstock LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

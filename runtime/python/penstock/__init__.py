@@ -1,10 +1,11 @@
-"""Penstock for PyTorch: optimizers whose state is larger than memory (penstock.optimizers), and the command's runs from
-Python (train, Run; what the command refuses is raised as Refusal).
+"""Penstock for PyTorch: optimizers whose state is larger than memory (penstock.optimizers), the plan of a step
+(penstock.plan), the rates of drives (penstock.nvme), and the command's runs from Python (train, Run; what the command
+refuses is raised as Refusal).
 
 What is used is loaded when it is first named: preparing data needs neither torch nor the engine's library.
 """
 
-__all__ = ["AdamW", "Adam", "Adagrad", "Lion", "SGD", "PenstockError", "Refusal", "Run", "train"]
+__all__ = ["AdamW", "Adam", "Adagrad", "Lion", "SGD", "PenstockError", "Refusal", "Run", "nvme", "plan", "train"]
 
 
 def __getattr__(name):
@@ -24,6 +25,14 @@ def __getattr__(name):
         from . import run
 
         return getattr(run, name)
+    if name == "plan":
+        from .planning import plan
+
+        return plan
+    if name == "nvme":
+        import importlib
+
+        return importlib.import_module(".nvme", __name__)
     if name in __all__:
         from . import optimizers
 

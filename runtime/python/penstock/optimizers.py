@@ -351,6 +351,23 @@ def _adam(group):
 class AdamW(_Tiered):
     """torch.optim.AdamW, bit for bit on the CPU, with its state in `store`.
 
+    >>> model = torch.nn.Linear(16, 16)
+    >>> optimizer = AdamW(model.parameters(), lr=1e-3, store="run", budget="host=64MiB")
+    >>> for step in range(optimizer.resume(), 3):
+    ...     optimizer.zero_grad()
+    ...     model(torch.ones(1, 16)).square().sum().backward()
+    ...     optimizer.step()
+    >>> optimizer.state_dict()["penstock"]["step"]
+    3
+    >>> optimizer.state[model.weight]["exp_avg"].shape
+    torch.Size([16, 16])
+    >>> optimizer.kept()  # state_dict() has named it
+    [3]
+    >>> optimizer.drop(3)
+    >>> optimizer.close()
+    >>> AdamW(model.parameters(), lr=1e-3, store="run", budget="host=64MiB").resume()  # another process goes on
+    3
+
     params, lr, betas, eps, weight_decay: as torch's.
     store: a folder, or several, one on each drive. Made in the first step, from the weights as they are then.
     budget: host memory that the engine may take: bytes or "host=4GiB".
@@ -377,7 +394,13 @@ class AdamW(_Tiered):
 
 
 class Adam(_Tiered):
-    """torch.optim.Adam. The rest as AdamW's."""
+    """torch.optim.Adam. The rest as AdamW's.
+
+    >>> model = torch.nn.Linear(16, 16)
+    >>> optimizer = Adam(model.parameters(), store="adam", budget="host=64MiB")
+    >>> model(torch.ones(1, 16)).sum().backward()
+    >>> optimizer.step()
+    """
 
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, **store):
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay), **store)
