@@ -9,18 +9,14 @@ __all__ = ["AdamW", "Adam", "Adagrad", "Lion", "SGD", "PenstockError", "Refusal"
 
 
 def __getattr__(name):
-    if name == "PenstockError":
-        from ._library import PenstockError
-
-        return PenstockError
     if name == "__version__":
         from ._library import text
 
         return text("penstock_version")
-    if name == "Refusal":
-        from ._refusal import Refusal
+    if name in ("PenstockError", "Refusal"):
+        from . import _refusal
 
-        return Refusal
+        return getattr(_refusal, name)
     if name in ("Run", "train"):
         from . import run
 

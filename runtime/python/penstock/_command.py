@@ -9,18 +9,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ._library import PenstockError
+from ._refusal import ENVIRONMENT, PenstockError
 
 log = logging.getLogger("penstock")
 
 
 def path():
-    """Beside this file, as pip installs it; where PENSTOCK_COMMAND says; or on PATH."""
+    """Where PENSTOCK_COMMAND says; beside this file, as pip installs it; or on PATH."""
     beside = Path(__file__).parent / "bin" / "penstock"
     found = os.environ.get("PENSTOCK_COMMAND") or (str(beside) if beside.exists() else shutil.which("penstock"))
     if not found:
-        raise PenstockError("the command `penstock` is not on PATH", 4, "install the package with pip, or name the"
-                            " command in PENSTOCK_COMMAND")
+        raise PenstockError("the command `penstock` is not on PATH", ENVIRONMENT, "install the package with pip, or name"
+                            " the command in PENSTOCK_COMMAND")
     return found
 
 
@@ -59,7 +59,7 @@ def answer(*verb, **options):
     try:
         found = json.loads(said)
     except ValueError:
-        raise PenstockError(f"{' '.join(command)}: ended with {process.returncode} and no answer", 4) from None
+        raise PenstockError(f"{' '.join(command)}: ended with {process.returncode} and no answer", ENVIRONMENT) from None
     if "error" in found and "fits" not in found:  # what does not fit is an answer
         refusal = found["error"]
         raise PenstockError(refusal["message"], refusal["code"], refusal.get("try", ""))

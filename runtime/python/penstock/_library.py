@@ -4,13 +4,7 @@ import ctypes as c
 import os
 from pathlib import Path
 
-
-class PenstockError(RuntimeError):
-    """What the engine refused, in a sentence; `code` is one of penstock.h's, `remedy` what can be done about it."""
-
-    def __init__(self, message, code=2, remedy=""):
-        super().__init__(f"{message} ({remedy})" if remedy else message)
-        self.code, self.remedy = code, remedy
+from ._refusal import PenstockError
 
 
 class Parameter(c.Structure):

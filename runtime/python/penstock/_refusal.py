@@ -1,11 +1,20 @@
-"""What the Python verbs of the command refuse, in the manner of the others: one sentence, what to do, an exit code."""
+"""What is refused: one sentence, what to do, and the code of penstock.h, which is the command's exit code."""
 
 USAGE, DOES_NOT_FIT, ENVIRONMENT, CORRUPT, INTERRUPTED = 2, 3, 4, 5, 130
 
 
-class Refusal(Exception):
-    """`message` says what, where and how much; `remedy` what to do; `code` is the command's exit code."""
+class PenstockError(RuntimeError):
+    """What the engine or the command refused, in a sentence; `code` is one of penstock.h's, `remedy` what can be done
+    about it."""
+
+    def __init__(self, message, code=USAGE, remedy=""):
+        super().__init__(f"{message} ({remedy})" if remedy else message)
+        self.message, self.code, self.remedy = message, code, remedy
+
+
+class Refusal(PenstockError):
+    """One that is told on two lines, as the command's own."""
 
     def __init__(self, message, remedy="", code=USAGE):
-        super().__init__(message)
-        self.message, self.remedy, self.code = message, remedy, code
+        super().__init__(message, code)
+        self.remedy = remedy

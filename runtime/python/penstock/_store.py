@@ -9,7 +9,8 @@ import re
 import torch
 
 from . import _library as lib
-from ._library import PenstockError, call, text
+from ._library import call, text
+from ._refusal import PenstockError
 
 log = logging.getLogger("penstock")
 DTYPES = {torch.float32: lib.FP32, torch.bfloat16: lib.BF16, torch.float16: lib.FP16}

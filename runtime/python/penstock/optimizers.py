@@ -13,7 +13,7 @@ import torch
 
 from . import _library as lib
 from ._early import EarlyStart
-from ._library import PenstockError
+from ._refusal import PenstockError
 from ._store import DTYPES, Store, bytes_of, log
 
 _STATES = {

@@ -2,19 +2,11 @@
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
+from . import _command
 from ._refusal import ENVIRONMENT, USAGE, Refusal
-
-
-def command():
-    """The `penstock` command: where PENSTOCK_COMMAND says, or on the path."""
-    named = os.environ.get("PENSTOCK_COMMAND") or shutil.which("penstock")
-    if not named:
-        raise Refusal("penstock: the command is not on the path", "install it, or name it in PENSTOCK_COMMAND", ENVIRONMENT)
-    return named
 
 
 class Run:
@@ -70,7 +62,7 @@ class Run:
         stores = self.config.get("penstock", {}).get("stores")
         if not stores:
             raise Refusal(f"run: {self.path}/config.json: names no stores", "penstock checkpoint export STORE FOLDER")
-        _call([command(), "checkpoint", "export", ",".join(stores), os.fspath(out), *map(str, options)])
+        _call([_command.path(), "checkpoint", "export", ",".join(stores), os.fspath(out), *map(str, options)])
         return Path(out)
 
     def __repr__(self):
@@ -97,11 +89,11 @@ def train(config=None, *, run, options=(), **keys):
     folder = Path(run)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(config, (str, os.PathLike)):
-        _call([command(), "train", *map(str, options), "--run", os.fspath(run)])
+        _call([_command.path(), "train", *map(str, options), "--run", os.fspath(run)])
     else:
         told = folder / "told.json"  # what was asked for; config.json is what was made of it
         told.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-        _call([command(), "train", os.fspath(told), *map(str, options)])
+        _call([_command.path(), "train", os.fspath(told), *map(str, options)])
     return Run(folder)
 
 
