@@ -256,6 +256,21 @@ class Packing(Prepared):
         self.assertEqual(found.manifest["counts"]["samples"], 2)  # of 1 MiB at most
 
 
+    def test_reads_a_line_without_end_in_parts_that_are_whole_characters(self):
+        self.addCleanup(setattr, sources, "CHUNK_BYTES", sources.CHUNK_BYTES)
+        text = "né 日本 \U0001f600" * 700
+        path = self.folder / "line.txt"
+        path.write_text(text, encoding="utf-8")
+        for size in range(997, 1003):
+            sources.CHUNK_BYTES = size
+            lines = list(sources.lines_of(path, 0, 1))
+            self.assertGreater(len(lines), 5)
+            self.assertEqual("".join(line.record["plain"] for line in lines), text)
+            self.assertEqual([line.more_wrong for line in lines], [[]] * len(lines))
+        path.write_bytes(text.encode()[:-1])  # what a file ends with is not begun, but broken
+        self.assertTrue(list(sources.lines_of(path, 0, 1))[-1].more_wrong)
+
+
 class HeldOut(Prepared):
     RECORDS = [chat(f"Number {i}?", f"It is {i}.") for i in range(50)]
 

@@ -121,8 +121,11 @@ def _kind(value):
 
 def _chunks(file, number):
     while chunk := file.read(CHUNK_BYTES):
-        chunk += file.readline()
-        lines = chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+        chunk += file.readline(CHUNK_BYTES)
+        if not chunk.endswith(b"\n") and (begun := _begun_character(chunk)):  # a line without end
+            chunk = chunk[:-begun]
+            file.seek(-begun, os.SEEK_CUR)
+        lines = chunk.count(b"\n")
         found = Line(number, file.tell())
         if number == 1:
             chunk = chunk.removeprefix(codecs.BOM_UTF8)
@@ -139,6 +142,17 @@ def _chunks(file, number):
         found.record = {"plain": text}
         yield found
         number += lines
+
+
+def _begun_character(chunk):
+    """Bytes at the end that begin a character of UTF-8 and do not end it."""
+    for back in range(1, min(4, len(chunk))):
+        byte = chunk[-back]
+        if byte >= 0xC0:
+            return back if back < (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4) else 0
+        if byte < 0x80:
+            return 0
+    return 0
 
 
 def kind_of(record):
