@@ -44,6 +44,16 @@ std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drive
   return shares;
 }
 
+uint32_t furthest_below_share(std::span<const uint64_t> given_bytes, std::span<const uint32_t> shares) {
+  uint32_t best = 0;
+  for (uint32_t drive = 1; drive < shares.size(); ++drive) {
+    if (given_bytes[drive] / kAlignmentBytes * shares[best] < given_bytes[best] / kAlignmentBytes * shares[drive]) {
+      best = drive;
+    }
+  }
+  return best;
+}
+
 uint64_t slot_bytes_of(const StoreShape& shape, uint32_t slots) {
   uint64_t sum = 0;
   for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
@@ -65,7 +75,7 @@ class StoreLayout::Spreader {
     const uint64_t grain = part.length_bytes < kSpreadBytes ? part.length_bytes : kGrainBytes;
     while (left_bytes > 0) {
       uint64_t take = std::min(grain, left_bytes);
-      uint32_t drive = furthest_below(given);
+      uint32_t drive = furthest_below_share(given, shares_);
       given[drive] += take;
       lengths[drive] += take;
       left_bytes -= take;
@@ -79,17 +89,6 @@ class StoreLayout::Spreader {
   }
 
  private:
-  // The drive with the fewest bytes relative to its share.
-  uint32_t furthest_below(const std::vector<uint64_t>& given) const {
-    uint32_t best = 0;
-    for (uint32_t drive = 1; drive < shares_.size(); ++drive) {
-      if (given[drive] / kAlignmentBytes * shares_[best] < given[best] / kAlignmentBytes * shares_[drive]) {
-        best = drive;
-      }
-    }
-    return best;
-  }
-
   const std::vector<uint32_t>& shares_;
   std::map<size_t, std::vector<uint64_t>> given_;
 };

@@ -27,6 +27,9 @@ constexpr uint32_t kShareWhole = 10000;
 // The rates as shares in ten-thousandths, at least one each. No rates: equal shares.
 std::vector<uint32_t> shares_of(const std::vector<double>& rates, uint32_t drives);
 
+// The drive that has been given the fewest bytes relative to its share; of equals, the first.
+uint32_t furthest_below_share(std::span<const uint64_t> given_bytes, std::span<const uint32_t> shares);
+
 // beside_state: tile after tile, each one's weight before its states, so that one write covers a whole tile.
 // by_unit: the weights of all tiles of a unit, then their states, so that forward reads a unit's weights from one run
 // of each drive's file.
