@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "runtime/engine/executor.h"
+#include "runtime/engine/join.h"
 #include "runtime/engine/tile_checksums.h"
 
 namespace penstock::engine {
@@ -36,32 +37,27 @@ void Executor::move_tile(Ticket ticket, TileId tile, Way way, const std::vector<
                          std::function<void(Status)> then) {
   TileWork& tile_work = work(ticket, tile);
   // Weight and state are neighbours on the drive, and may be strangers in memory: then each is a request of its own.
-  struct Join {
-    size_t left = 0;
-    Status status;
-    std::function<void(Status)> then;
-  };
-  auto join = std::make_shared<Join>();
-  join->then = std::move(then);
+  auto join = std::make_shared<Join>(std::move(then));
   auto request = [&](const std::vector<Extent>& part, Lease lease, bool is_window) {
     Transfer transfer = way == Way::in ? parts_.io.read(part, std::move(lease), deadline(ticket))
                                        : parts_.io.write(part, std::move(lease), deadline(ticket));
-    ++join->left;
+    join->begin();
     std::move(transfer).then([this, ticket, tile, is_window, join](Result<Lease> result) {
-      if (result.ok()) {
+      const Status status = result.status();
+      if (status.ok()) {
         Lease arrived = std::move(*result);  // the lease on what rests in host memory ends here
         if (is_window) work(ticket, tile).window = std::move(arrived);
-      } else if (join->status.ok()) {
-        join->status = result.status();
       }
-      if (--join->left == 0) join->then(join->status);
+      join->end(status);
     });
   };
   HostMemory& memory = parts_.memory;
   const bool weight_rests = memory.weight_rests(tile), state_rests = memory.state_rests(tile);
-  if (!weight_rests && !state_rests) return request(extents, std::move(tile_work.window), true);
+  if (!weight_rests && !state_rests) {
+    request(extents, std::move(tile_work.window), true);
+    return join->end();
+  }
   const Halves halves = cut_at(extents, parts_.plan.tiles[tile].weight_bytes);
-  ++join->left;  // until all requests are made, for one may end at once
   if (!halves.before.empty()) {
     request(halves.before, way == Way::in ? memory.lend_weight(tile) : memory.share_weight(tile), false);
   }
@@ -72,7 +68,7 @@ void Executor::move_tile(Ticket ticket, TileId tile, Way way, const std::vector<
     for (Extent& extent : behind_weight) extent.lease_offset_bytes += parts_.plan.tiles[tile].weight_bytes;
     request(behind_weight, std::move(tile_work.window), true);
   }
-  if (--join->left == 0) join->then(join->status);
+  join->end();
 }
 
 bool Executor::is_restored(Ticket ticket) const {

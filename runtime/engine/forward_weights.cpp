@@ -51,17 +51,22 @@ ForwardWeights::~ForwardWeights() {
 
 void ForwardWeights::want(uint32_t use) {
   if (fetched_.contains(use) || !make_room(use)) return;
-  fetched_[use].left = uses_[use].size();
-  for (const UnitPlaces& places : uses_[use]) bring(use, places);
+  fetched_[use];
+  auto join = std::make_shared<Join>([this, use](const Status& status) { fetched_.at(use) = status; });
+  for (const UnitPlaces& places : uses_[use]) {
+    join->begin();
+    bring(use, places, join);
+  }
+  join->end();
 }
 
 bool ForwardWeights::is_settled(uint32_t use) const {
   const auto found = fetched_.find(use);
-  return found != fetched_.end() && found->second.left == 0;
+  return found != fetched_.end() && found->second.has_value();
 }
 
 Result<std::vector<std::span<std::byte>>> ForwardWeights::hold(uint32_t use) {
-  if (Status failed = fetched_.at(use).status; !failed.ok()) {
+  if (Status failed = *fetched_.at(use); !failed.ok()) {
     fetched_.erase(use);
     return failed;
   }
@@ -100,24 +105,24 @@ bool ForwardWeights::overlap(const UsePlaces& one, const UsePlaces& other) {
 
 bool ForwardWeights::make_room(uint32_t use) {
   for (const auto& [other, fetch] : fetched_) {
-    const bool may_go = other != held_ && fetch.left == 0;
+    const bool may_go = other != held_ && fetch.has_value();
     if (!may_go && overlap(uses_[use], uses_[other])) return false;
   }
   std::erase_if(fetched_, [&](const auto& other) { return overlap(uses_[use], uses_[other.first]); });
   return true;
 }
 
-void ForwardWeights::bring(uint32_t use, const UnitPlaces& places) {
-  auto arrived = [this, use, places](const Status& status) {
-    if (status.ok() && places.device) return lift(use, places);
-    end_one(use, status);
+void ForwardWeights::bring(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
+  auto arrived = [this, use, places, join](const Status& status) {
+    if (status.ok() && places.device) return lift(use, places, join);
+    join->end(status);
   };
   if (!places.host) return arrived(Status());
   moved_.read_bytes += read_unit({plan_.tiles, store_, io_}, places.unit, memory_.units(), places.host->offset_bytes,
                                  ++deadline_, arrived);
 }
 
-void ForwardWeights::lift(uint32_t use, const UnitPlaces& places) {
+void ForwardWeights::lift(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
   Lease weights = places.host ? memory_.units().share(places.host->offset_bytes, places.host->bytes)
                               : memory_.share_unit(places.unit);
   const std::span<std::byte> target =
@@ -128,17 +133,11 @@ void ForwardWeights::lift(uint32_t use, const UnitPlaces& places) {
     if (overlap(uses_[other], uses_[use])) readers.push_back(event);
   }
   Copy copy = device_->device().copy({&whole, 1}, std::move(weights), Lease::over(Tier::device, target), readers);
-  std::move(copy.transfer).then([this, use](const Result<Lease>& result) { end_one(use, result.status()); });
-}
-
-void ForwardWeights::end_one(uint32_t use, const Status& status) {
-  Fetched& fetched = fetched_.at(use);
-  if (fetched.status.ok()) fetched.status = status;
-  --fetched.left;
+  std::move(copy.transfer).then([join](const Result<Lease>& result) { join->end(result.status()); });
 }
 
 bool ForwardWeights::is_under_way() const {
-  return std::ranges::any_of(fetched_, [](const auto& fetched) { return fetched.second.left > 0; });
+  return std::ranges::any_of(fetched_, [](const auto& fetched) { return !fetched.second.has_value(); });
 }
 
 }  // namespace penstock::engine

@@ -11,6 +11,7 @@
 
 #include "runtime/engine/device_memory.h"
 #include "runtime/engine/host_memory.h"
+#include "runtime/engine/join.h"
 #include "runtime/engine/moved.h"
 #include "runtime/engine/weight_fetch.h"
 #include "tiering/plan/plan.h"
@@ -44,18 +45,13 @@ class ForwardWeights {
     std::optional<MemoryRun> device;  // where they are used
   };
   using UsePlaces = std::vector<UnitPlaces>;
-  struct Fetched {
-    size_t left = 0;  // units
-    Status status;
-  };
 
   static bool overlap(const std::optional<MemoryRun>& one, const std::optional<MemoryRun>& other);
   static bool overlap(const UsePlaces& one, const UsePlaces& other);
   // Whether its places are free; gives up those of uses that are neither held nor under way.
   bool make_room(uint32_t use);
-  void bring(uint32_t use, const UnitPlaces& places);
-  void lift(uint32_t use, const UnitPlaces& places);
-  void end_one(uint32_t use, const Status& status);
+  void bring(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
+  void lift(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
   bool is_under_way() const;
 
   const Plan& plan_;
@@ -64,7 +60,7 @@ class ForwardWeights {
   aio::TileStore& store_;
   IoEngine& io_;
   std::vector<UsePlaces> uses_;
-  std::map<uint32_t, Fetched> fetched_;  // under way, or there
+  std::map<uint32_t, std::optional<Status>> fetched_;  // by use: how it has ended; none while it is under way
   std::optional<uint32_t> held_;
   std::vector<Lease> leases_;             // of the use that is held
   std::map<uint32_t, Event> read_until_;  // by use: the device may still read its places

@@ -3,42 +3,34 @@
 #include <memory>
 #include <utility>
 
+#include "runtime/engine/join.h"
 #include "runtime/engine/tile_checksums.h"
 
 namespace penstock::engine {
 
 uint64_t read_unit(const WeightSource& source, uint32_t unit, BufferArea& area, uint64_t offset_bytes,
                    uint64_t deadline, std::function<void(Status)> then) {
-  struct Fetch {
-    size_t left = 0;
-    Status status;
-    std::function<void(Status)> then;
-  };
-  auto fetch = std::make_shared<Fetch>(Fetch{.left = 1, .status = {}, .then = std::move(then)});
-  auto end_one = [fetch](const Status& status) {
-    if (!status.ok() && fetch->status.ok()) fetch->status = status;
-    if (--fetch->left == 0) fetch->then(fetch->status);
-  };
+  auto join = std::make_shared<Join>(std::move(then));
   uint64_t asked_bytes = 0;
   for (TileId tile = source.tiles.first_of(unit); tile < source.tiles.first_of(unit + 1); ++tile) {
     const aio::TileStore::Range weight{0, source.tiles[tile].weight_bytes};
     std::optional<aio::TileStore::Reading> reading = source.store.begin_read(tile, weight);
     CHECK(reading.has_value(), "the weight of tile ", tile, " is fetched while it is written");
-    ++fetch->left;
+    join->begin();
     Lease place = area.lend(offset_bytes + asked_bytes, weight.length_bytes);
     asked_bytes += weight.length_bytes;
     source.io.read(reading->extents, std::move(place), deadline)
-        .then([&store = source.store, weight, end_one, from = *reading](Result<Lease> result) {
+        .then([&store = source.store, weight, join, from = *reading](Result<Lease> result) {
           Status status = result.status();
           if (status.ok()) {
             const Lease arrived = std::move(*result);
             status = compare_checksums(store, from, weight, arrived.data());
           }
           store.end_read(from.place);
-          end_one(status);
+          join->end(status);
         });
   }
-  end_one(Status());  // all requests are made; one may have ended at once
+  join->end();
   return asked_bytes;
 }
 
