@@ -315,11 +315,10 @@ Status Engine::discard_step() {
                         }));
   // With clipping nothing that rests in host memory was updated yet, but for weights whose update was speculative.
   auto which = plan_->clipping ? EngineCore::Resting::weights_without_state : EngineCore::Resting::all;
-  return wait_for([](EngineCore& core) { return core.executor().idle(); },
-                  [&](EngineCore& core) {
-                    if (!plan_->clipping) core.executor().forget_unwritten();
-                    return fail_if_half_done(core, core.load_resting(which));
-                  });
+  return when_idle([&](EngineCore& core) {
+    if (!plan_->clipping) core.executor().forget_unwritten();
+    return fail_if_half_done(core, core.load_resting(which));
+  });
 }
 
 }  // namespace penstock::engine

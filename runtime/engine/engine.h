@@ -282,6 +282,9 @@ class Engine {
   void skip_left_out_computes();
   template <typename Function>
   Status wait_for(std::function<bool(EngineCore&)> ready, Function then);
+  // Once nothing of the steps so far is under way.
+  template <typename Function>
+  Status when_idle(Function then);
 
   EngineOptions options_;
   std::unique_ptr<Plan> plan_;

@@ -12,11 +12,10 @@ Status Engine::begin_forward() {
     return Status(Code::kUsage, "begin_forward: the plan has no passes through the model, only updates",
                   "plan with Pass::training and the model's uses");
   }
-  PENSTOCK_TRY(wait_for([](EngineCore& core) { return core.executor().idle(); },
-                        [](EngineCore& core) {
-                          core.begin_forward();
-                          return Status();
-                        }));
+  PENSTOCK_TRY(when_idle([](EngineCore& core) {
+    core.begin_forward();
+    return Status();
+  }));
   now_ = Now::in_forward;
   has_acquired_ = false;
   return Status();

@@ -9,8 +9,7 @@ namespace penstock::engine {
 Status Engine::finish() {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::between_steps, "finish"));
-  return wait_for([](EngineCore& core) { return core.executor().idle(); },
-                  [](EngineCore& core) { return core.executor().status(); });
+  return when_idle([](EngineCore& core) { return core.executor().status(); });
 }
 
 Status Engine::settle() {
@@ -21,14 +20,13 @@ Status Engine::settle() {
 Status Engine::settle_steps() {
   PENSTOCK_TRY(expect(Now::between_steps, "settle"));
   const bool last_is_durable = steps_done_ == 0 || plan_->durability.durable_after(steps_done_);
-  return wait_for([](EngineCore& core) { return core.executor().idle(); },
-                  [&](EngineCore& core) {
-                    PENSTOCK_TRY(core.executor().status());
-                    if (last_is_durable || core.store().payload().step == steps_done_) return Status();
-                    PENSTOCK_TRY(fail_if_half_done(core, core.commit_resting(core.executor().last_payload())));
-                    core.executor().forget_unwritten();
-                    return Status();
-                  });
+  return when_idle([&](EngineCore& core) {
+    PENSTOCK_TRY(core.executor().status());
+    if (last_is_durable || core.store().payload().step == steps_done_) return Status();
+    PENSTOCK_TRY(fail_if_half_done(core, core.commit_resting(core.executor().last_payload())));
+    core.executor().forget_unwritten();
+    return Status();
+  });
 }
 
 Moved Engine::moved() const {
@@ -86,14 +84,13 @@ Status Engine::write_update_count(ParameterId id, uint64_t count) {
 
 // With the counts as they are now.
 Status Engine::commit_writes() {
-  return wait_for([](EngineCore& core) { return core.executor().idle(); },
-                  [&](EngineCore& core) {
-                    RootPayload payload = core.store().payload();
-                    if (payload.step > 0 || state_ != engine_state(options_.request.workload)) {
-                      payload.engine_state = encode(state_);
-                    }
-                    return fail_if_half_done(core, core.commit(std::move(payload)));
-                  });
+  return when_idle([&](EngineCore& core) {
+    RootPayload payload = core.store().payload();
+    if (payload.step > 0 || state_ != engine_state(options_.request.workload)) {
+      payload.engine_state = encode(state_);
+    }
+    return fail_if_half_done(core, core.commit(std::move(payload)));
+  });
 }
 
 Status Engine::begin_writes() {
@@ -117,8 +114,7 @@ Status Engine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byt
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::between_steps, "read"));
   PENSTOCK_TRY(check_run("read", unit, role, first, values.size()));
-  return wait_for([](EngineCore& core) { return core.executor().idle(); },
-                  [&](EngineCore& core) { return core.read_plane(unit, role, first, values); });
+  return when_idle([&](EngineCore& core) { return core.read_plane(unit, role, first, values); });
 }
 
 Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values) {
@@ -130,12 +126,11 @@ Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const s
   }
   if (!in_writes_) PENSTOCK_TRY(settle_steps());
   has_written_ = true;
-  return wait_for([](EngineCore& core) { return core.executor().idle(); },
-                  [&](EngineCore& core) {
-                    PENSTOCK_TRY(fail_if_half_done(core, core.write_plane(unit, role, first, values)));
-                    if (in_writes_) return Status();
-                    return fail_if_half_done(core, core.commit(core.store().payload()));
-                  });
+  return when_idle([&](EngineCore& core) {
+    PENSTOCK_TRY(fail_if_half_done(core, core.write_plane(unit, role, first, values)));
+    if (in_writes_) return Status();
+    return fail_if_half_done(core, core.commit(core.store().payload()));
+  });
 }
 
 }  // namespace penstock::engine

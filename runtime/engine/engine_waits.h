@@ -50,6 +50,11 @@ Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
 }
 
 template <typename Function>
+Status Engine::when_idle(Function then) {
+  return wait_for([](EngineCore& core) { return core.executor().idle(); }, std::move(then));
+}
+
+template <typename Function>
 Status Engine::wait_taking_in(std::function<bool(EngineCore&)> ready, Function then) {
   while (true) {
     std::optional<LoweredSum> lowered;

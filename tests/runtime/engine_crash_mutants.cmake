@@ -34,12 +34,10 @@ penstock_mutant(engine_crash slot_reused_early EveryEventIsACut*/EverySecondStep
   "")
 
 penstock_mutant(engine_crash settled_before_it_is EveryEventIsACut*/EveryStep runtime/engine/engine_state.cpp
-  "return wait_for([](EngineCore& core) { return core.executor().idle(); },
-                  [&](EngineCore& core) {
-                    PENSTOCK_TRY(core.executor().status());"
-  "return wait_for([](EngineCore&) { return true; },
-                  [&](EngineCore& core) {
-                    PENSTOCK_TRY(core.executor().status());")
+  "return when_idle([&](EngineCore& core) {
+    PENSTOCK_TRY(core.executor().status());"
+  "return wait_for([](EngineCore&) { return true; }, [&](EngineCore& core) {
+    PENSTOCK_TRY(core.executor().status());")
 
 penstock_mutant(engine_crash host_state_not_written_through EveryEventIsACut*/HalfInHost runtime/engine/executor_tiles.cpp
   "if (unwritten == unwritten_.end()) return ended(ticket, Status());"
