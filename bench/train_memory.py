@@ -108,7 +108,7 @@ class Run:
 
 def planned_bytes(answer, is_struck):
     """By the plan, a parameter: a struck step also brings back the gradients that were spilled, and reads once more the
-    weights that its updates had not kept."""
+    weights that its updates had not kept. Exact where no state rests in host memory, whose tiles read neither."""
     planned, parameters = answer["planned_bytes_per_parameter"], answer["parameters"]
     lines = {(line["tier"], line["line"]): line["bytes"] for line in answer["budget"]}
     if not is_struck:

@@ -33,7 +33,8 @@ if(PENSTOCK_HAS_LIBTORCH)
     set_tests_properties(Train.AsAUserRunsIt.${subject} PROPERTIES TIMEOUT 900)
   endforeach()
   add_test(NAME Train.StaysInAControlGroupThatIsItsBudget
-           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/train_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 400MiB --steps 2 --probe 1s --clipping always)
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/train_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 400MiB --steps 2 --probe 1s --clipping always
+                   --share 0 --weights nvme)
   set_tests_properties(Train.StaysInAControlGroupThatIsItsBudget PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT OMP_NUM_THREADS=1)
   add_test(NAME Train.KilledAgainAndAgainEndsWithTheSameBits
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_kills.py $<TARGET_FILE:penstock> --steps 8 --every 0)
