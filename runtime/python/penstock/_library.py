@@ -64,6 +64,12 @@ class Report(c.Structure):
     ]
 
 
+class Statistics(c.Structure):
+    _fields_ = [
+        (name, c.c_uint64) for name in ("parameters", "elements", "host_bytes", "read_bytes", "written_bytes")
+    ]
+
+
 UNIT_AUTO = 0xFFFFFFFF
 FP32, BF16, FP16 = range(3)
 OPTIMIZERS = {"AdamW": 0, "Adam": 1, "Adagrad": 2, "Lion": 3, "SGD": 4}
@@ -93,6 +99,7 @@ _SIGNATURES = {
     "penstock_kept": [_ENGINE, c.POINTER(c.c_uint64), c.c_size_t, c.POINTER(c.c_size_t)],
     "penstock_roll_back": [_ENGINE, c.c_uint64],
     "penstock_drop": [_ENGINE, c.c_uint64],
+    "penstock_get_statistics": [_ENGINE, c.POINTER(Statistics)],
     "penstock_steps": [_ENGINE, c.POINTER(c.c_uint64)],
 }
 _TEXTS = {

@@ -217,6 +217,11 @@ class Store:
     def description(self):
         return text("penstock_description", self._engine)
 
+    def statistics(self):
+        statistics = lib.Statistics()
+        call("penstock_get_statistics", self._engine, c.byref(statistics))
+        return {name: getattr(statistics, name) for name, _ in statistics._fields_}
+
     def keep(self):
         call("penstock_keep", self._engine, None)
 

@@ -221,6 +221,11 @@ class _Tiered(torch.optim.Optimizer):
         """Of all gradients of the last step together, before clip_norm; None before the first step."""
         return self._penstock.report and self._penstock.report.gradient_norm
 
+    def statistics(self):
+        """Parameters, elements, host_bytes that are planned of the budget, read_bytes and written_bytes of the drives
+        since the store was opened. Empty before the first step."""
+        return self._penstock.store.statistics() if self._penstock.store else {}
+
     def kept(self):
         """The steps that state_dict() has had kept."""
         return self._penstock.store.kept() if self._penstock.store else []
