@@ -271,6 +271,63 @@ class PlainLoops(Case):
             ours, _ = loop(lambda params, lr: self.tiered(params, lr=lr, **more), **manner)
             self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
 
+    def test_data_edits_are_lost_without_the_fingerprint(self):
+        """As the documentation says: nothing tells of them. The masters win, in both ways alike."""
+        manner = dict(post=each(lambda p: p.data.clamp_(-0.2, 0.2)))
+        untouched, _ = loop(self.fused)
+        ours = [loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), **manner)[0]
+                for begin in ("step", "backward")]
+        self.assertEqual(words_different(ours[0].parameters(), ours[1].parameters()), 0)
+        self.assertNotEqual(words_different(untouched.parameters(), ours[0].parameters()), 0)  # forward saw the edits
+
+    def test_gradient_penalty(self):
+        def scenario(make):
+            def backward(loss, model):
+                gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+                (loss + sum(g.square().sum() for g in gradients)).backward()
+
+            return loop(make, k=2, backward=backward)
+
+        self.same(scenario)
+
+    def test_a_forward_without_gradients_between_micro_batches(self):
+        def scenario(make):
+            def backward(loss, model):
+                loss.backward()
+                with torch.no_grad():
+                    model(X[0])
+
+            return loop(make, k=2, backward=backward)
+
+        self.same(scenario)
+
+    def test_a_compiled_model(self):
+        def scenario(make):
+            model = net()
+            compiled = torch.compile(model, backend="aot_eager")
+            return loop(make, k=2, model=model, loss=lambda m, x: mse(compiled, x))
+
+        self.same(scenario)
+
+    def test_a_second_optimizer_of_another_class_on_the_same_parameters(self):
+        def scenario(make):
+            model = net()
+            second = torch.optim.SGD(model.parameters(), lr=1e-3)
+            return loop(make, k=2, model=model, post=lambda s, m, o: second.step())
+
+        self.same(scenario)
+
+    def test_built_twice_on_one_model(self):
+        """The one that steps is the one that counts; the other's hooks do no harm."""
+        def scenario(make):
+            model = net()
+            first = make(model.parameters(), lr=1.0)
+            result = loop(make, k=2, model=model)
+            del first
+            return result
+
+        self.same(scenario)
+
     def test_layouts_that_the_engine_does_not_write_itself(self):
         def scenario(make):
             torch.manual_seed(SEED)
@@ -683,6 +740,28 @@ class Kills(Case):
         model = net()
         model.load_state_dict(torch.load(result, weights_only=True))
         self.assertEqual(words_different(theirs.parameters(), model.parameters()), 0, f"seed {SEED}")
+
+    def test_exit_and_del_in_the_middle_of_a_step_leave_the_step_before(self):
+        """Backward has handed gradients over, updates are under way, and step() is never called."""
+        for last in ("sys.exit(0)", "del optimizer", "optimizer.close()"):
+            with self.subTest(last):
+                program = WORKER.replace("print(\"step\"", f"""
+    if step == 3:
+        mse(model, X[3]).backward()
+        assert optimizer._penstock.early.under_way
+        {last}
+        break
+    print(\"step\"""").replace("store=", 'begin="backward", store=')
+                store, weights = self.folder / last, self.folder / "weights"
+                done = subprocess.run([sys.executable, "-c", program, store, "9", weights], capture_output=True,
+                                      text=True, cwd=Path(__file__).parent)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                model = net()
+                optimizer = self.tiered(model.parameters(), lr=1e-2, store=store)
+                self.assertEqual(optimizer.resume(), 3)
+                theirs, _ = loop(self.fused, steps=3)
+                self.assertEqual(words_different(theirs.parameters(), model.parameters()), 0)
+                optimizer.close()
 
     def test_exit_in_the_middle_of_a_run_is_clean(self):
         program = WORKER.replace("optimizer.step(), optimizer.zero_grad()",
