@@ -806,6 +806,38 @@ class Examples(Case):
                 self.assertGreaterEqual(tried, examples)
 
 
+class FromC(Case):
+    def test_a_c_program_trains_to_the_same_bits(self):
+        first, second, root = 70001, 48, Path(__file__).parents[2]
+
+        def value(step):
+            return ((torch.arange(first + second) * 37 + step * 101) % 257 - 128).float() / 256
+
+        params = [nn.Parameter(value(0)[:first].clone()), nn.Parameter(value(0)[first:].clone())]
+        groups = [dict(params=params[:1], lr=1e-2, weight_decay=0.1),
+                  dict(params=params[1:], betas=(0.8, 0.99), weight_decay=0.0)]
+        optimizer = self.tiered(groups)
+        for step in range(1, 21):
+            optimizer.param_groups[1]["lr"] = 3e-3 / step
+            params[0].grad = value(step)[:first]
+            params[1].grad = None if step % 3 == 0 else value(step)[first:]
+            optimizer.step()
+        library, program, weights = os.environ["PENSTOCK_LIBRARY"], self.folder / "same_bits", self.folder / "weights"
+        subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Werror", f"-I{root}",
+                        Path(__file__).parent / "same_bits.c", "-o", program, library,
+                        f"-Wl,-rpath,{Path(library).parent}"], check=True)
+        subprocess.run([program, self.folder / "c", weights], check=True)
+        ours = b"".join(p.detach().numpy().tobytes() for p in params)
+        self.assertEqual(ours, weights.read_bytes())
+
+    def test_the_library_and_the_command_need_no_torch(self):
+        for file in ("PENSTOCK_LIBRARY", "PENSTOCK_COMMAND"):
+            needed = subprocess.run(["ldd", os.environ[file]], capture_output=True, text=True, check=True).stdout
+            self.assertIn("libc.so", needed)
+            for foreign in ("torch", "c10", "python"):
+                self.assertNotIn(foreign, needed)
+
+
 class Commands(Case):
     def test_plan_is_the_commands_answer(self):
         found = penstock.plan(params=7e9, machine="rtx4090-2gen4", budget=dict(host="64GiB"))

@@ -11,7 +11,7 @@ function(penstock_python_test name file)
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS python ENVIRONMENT
     "PENSTOCK_LIBRARY=$<TARGET_FILE:penstock_shared>;PENSTOCK_COMMAND=$<TARGET_FILE:penstock>;PYTHONPATH=${PROJECT_SOURCE_DIR}/runtime/python;PYTHONDONTWRITEBYTECODE=1;OMP_NUM_THREADS=1")
 endfunction()
-foreach(subject PlainLoops ClipNorm OtherOptimizers HalfWeights StateDicts Durability Refusals Sizes Kills Ranks Examples Commands)
+foreach(subject PlainLoops ClipNorm OtherOptimizers HalfWeights StateDicts Durability Refusals Sizes Kills Ranks Examples Commands FromC)
   penstock_python_test(Python.${subject} optimizer_test.py ${subject})
 endforeach()
 foreach(subject Masks Packing HeldOut Hashes Interruptions Show Answers BadInput)
