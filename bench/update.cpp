@@ -8,23 +8,17 @@
 //
 //   build/bench/update FOLDER[,FOLDER...] [--params 250M,1B] [--rounds 5] [--clip never,tenth,always]
 //                      [--retained 1,0.5,0] [--budget 4GiB] [--durability exit] [--quick] [--json]
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "aio/drive_info.h"
 #include "bench/support/drive_statistics.h"
 #include "bench/support/flags.h"
 #include "bench/support/foretold.h"
+#include "bench/support/own_process.h"
 #include "bench/support/pipeline_rate.h"
 #include "bench/support/steps.h"
 #include "bench/support/store_rate.h"
@@ -51,21 +45,6 @@ struct Flags {
   bool quick = false;
 };
 
-// What the block devices below the folders have moved since boot.
-bench::DriveStatistics device_bytes(const std::vector<std::string>& folders) {
-  bench::DriveStatistics sum;
-  std::map<std::string, bool> seen;
-  for (const std::string& folder : folders) {
-    Result<aio::DriveInfo> drive = aio::describe_drive(folder);
-    if (!drive.ok() || drive->device.empty() || seen[drive->device]) continue;
-    seen[drive->device] = true;
-    const auto statistics = bench::drive_statistics(drive->device).value_or(bench::DriveStatistics());
-    sum.read_bytes += statistics.read_bytes;
-    sum.written_bytes += statistics.written_bytes;
-  }
-  return sum;
-}
-
 void print(const Flags& flags, const std::string& name, double value, const std::string& unit, double against,
            double ratio, double goal, const std::string& note) {
   if (flags.json) {
@@ -88,9 +67,6 @@ uint64_t lane_bytes(const Plan& plan, Lane lane) {
   }
   return sum;
 }
-
-// What was measured and created before the run does not count as its memory.
-void forget_resident_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 struct Moved {
   double read = 0, written = 0;  // bytes a parameter
@@ -129,7 +105,7 @@ class Case {
     rig_ = std::move(rig);
     run_ = std::make_unique<UpdateRun>(settings_);
     PENSTOCK_TRY(run_->create(aio::CreateOptions::Existing::replace));
-    forget_resident_peak();
+    bench::forget_resident_peak();
     PENSTOCK_TRY(open());
     const Plan plan = run_->engine().plan();
     PENSTOCK_TRY(bench::take_steps(*run_, kFirstSteps));
@@ -157,11 +133,11 @@ class Case {
     if (settings_.strike_share > 0) PENSTOCK_TRY(bench::take_steps(*run_, SpeculationPolicy::kPauseAfter));
     const Plan& plan = run_->engine().plan();
     const Moved planned = foretell(plan);
-    const bench::DriveStatistics start = device_bytes(flags_.folders);
+    const bench::DriveStatistics start = bench::drive_statistics_below(flags_.folders);
     const auto begin = std::chrono::steady_clock::now();
     PENSTOCK_TRY(bench::take_steps(*run_, flags_.steps));
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    const bench::DriveStatistics end = device_bytes(flags_.folders);
+    const bench::DriveStatistics end = bench::drive_statistics_below(flags_.folders);
     const double update_bytes = static_cast<double>(lane_bytes(plan, Lane::update)) / per_;
     PENSTOCK_TRY_ASSIGN(after_gbps, probe());
 
@@ -245,24 +221,6 @@ class Case {
       store_gbps_, scratch_gbps_, pipeline_gbps_;
 };
 
-// A case's peak of memory is its own only in a process of its own.
-int in_own_process(const std::function<Status()>& body) {
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    const Status status = body();
-    if (!status.ok()) {
-      std::fprintf(stderr, "penstock: bench update: %s\ntry: %s\n", status.message().c_str(), status.remedy().c_str());
-    }
-    std::fflush(nullptr);
-    _exit(static_cast<int>(status.code()));
-  }
-  int state = 0;
-  if (child > 0 && waitpid(child, &state, 0) == child && WIFEXITED(state)) return WEXITSTATUS(state);
-  std::fprintf(stderr, "penstock: bench update: a case's process ended by signal %d\n", WTERMSIG(state));
-  return static_cast<int>(Code::kEnvironment);
-}
-
 int run(int argc, char** argv) {
   Flags flags;
   flags.folders = {std::filesystem::current_path().string()};
@@ -290,7 +248,8 @@ int run(int argc, char** argv) {
   for (uint64_t parameters : flags.parameters) {
     for (double strikes : flags.strike_shares) {
       for (double retained : strikes < 0 ? std::vector<double>{1} : flags.retained) {
-        const int code = in_own_process([&] { return Case(flags, parameters, strikes, retained).measure(); });
+        const int code =
+            bench::in_own_process("update", [&] { return Case(flags, parameters, strikes, retained).measure(); });
         if (code != 0) return code;
       }
     }

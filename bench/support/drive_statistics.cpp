@@ -1,6 +1,9 @@
 #include "bench/support/drive_statistics.h"
 
 #include <fstream>
+#include <set>
+
+#include "aio/drive_info.h"
 
 namespace penstock::bench {
 
@@ -14,6 +17,20 @@ std::optional<DriveStatistics> drive_statistics(const std::string& device) {
   DriveStatistics statistics{fields[kRead] * kSectorBytes, fields[kWritten] * kSectorBytes, 0};
   file >> statistics.discards;  // kernels before 4.18 end here
   return statistics;
+}
+
+DriveStatistics drive_statistics_below(const std::vector<std::string>& folders) {
+  DriveStatistics sum;
+  std::set<std::string> seen;
+  for (const std::string& folder : folders) {
+    const Result<aio::DriveInfo> drive = aio::describe_drive(folder);
+    if (!drive.ok() || drive->device.empty() || !seen.insert(drive->device).second) continue;
+    const DriveStatistics statistics = drive_statistics(drive->device).value_or(DriveStatistics());
+    sum.read_bytes += statistics.read_bytes;
+    sum.written_bytes += statistics.written_bytes;
+    sum.discards += statistics.discards;
+  }
+  return sum;
 }
 
 }  // namespace penstock::bench

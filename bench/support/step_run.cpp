@@ -1,0 +1,117 @@
+#include "bench/support/step_run.h"
+
+#include <time.h>
+
+#include <chrono>
+#include <thread>
+
+#include "bench/support/store_access.h"
+#include "tools/update/update_run.h"
+
+namespace penstock::bench {
+namespace {
+
+// What threads and rings will take besides what is planned.
+constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
+
+double thread_s() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+void spin(double seconds) {
+  for (const double until = thread_s() + seconds; thread_s() < until;) {
+  }
+}
+
+void spin_on_all_processors(double seconds) {
+  std::vector<std::jthread> others;
+  for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) others.emplace_back(spin, seconds);
+  spin(seconds);
+}
+
+std::vector<Hyper> usual_groups() {
+  std::vector<Hyper> groups(tools::SyntheticModel::kGroups, {.lr = 1e-4, .beta2 = 0.95});
+  groups[tools::SyntheticModel::kMatrices].weight_decay = 0.1;
+  return groups;
+}
+
+}  // namespace
+
+StepRun::StepRun(const StepSettings& settings)
+    : settings_(settings),
+      model_(settings.units * settings.unit_elements, settings.unit_elements, 1),
+      groups_(usual_groups()) {
+  PlanRequest& request = options_.request;
+  Workload& workload = request.workload;
+  workload.units = model_.units();
+  workload.pass = Pass::training;
+  workload.micro_batches = settings.micro_batches;
+  // Backward takes twice as long as forward.
+  const double forward_s = settings.compute_s / (3.0 * settings.micro_batches * settings.units);
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
+    workload.uses.push_back({.name = workload.units[unit].name,
+                             .units = {unit},
+                             .forward_s = forward_s,
+                             .backward_s = 2 * forward_s,
+                             .activation_bytes = kMiB,
+                             .boundary_bytes = 64 * kKiB});
+  }
+  request.stores_activations = false;
+  request.machine = settings.machine;
+  request.budgets.host_bytes = settings.host_bytes;
+  request.choices = settings.choices;
+  options_.drives = engine::direct_drives(settings.folders);
+}
+
+Status StepRun::create() {
+  auto initial = [&](uint32_t unit, uint64_t first, std::span<float> values) {
+    model_.initial(unit, first, values);
+    return Status();
+  };
+  count_process();
+  return engine::Engine::create(options_, initial, aio::CreateOptions::Existing::replace);
+}
+
+Status StepRun::open() {
+  count_process();
+  PENSTOCK_TRY_ASSIGN(opened, engine::Engine::open(options_));
+  engine_ = std::move(opened);
+  return Status();
+}
+
+void StepRun::count_process() { options_.request.process_bytes = tools::resident_bytes() + kEngineOverheadBytes; }
+
+void StepRun::compute(const Plan& plan, const engine::ComputePass& pass) const {
+  const Use& use = options_.request.workload.uses[pass.use];
+  double seconds = use.forward_s;
+  if (pass.direction == Direction::backward) {
+    seconds = use.backward_s + (recomputes(plan.activations[pass.use]) ? use.forward_s : 0);
+  }
+  if (settings_.computing == Computing::spin) return spin_on_all_processors(seconds);
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+Result<StepRun::Step> StepRun::step() {
+  using namespace engine;
+  Step step;
+  const uint64_t number = engine_->steps_done() + 1;
+  PENSTOCK_TRY(engine_->begin({.groups = groups_, .micro_batches = settings_.micro_batches}));
+  const std::vector<ComputePass> passes = engine_->passes();
+  for (const ComputePass& pass : passes) {
+    const auto asked = std::chrono::steady_clock::now();
+    PENSTOCK_TRY(engine_->acquire(pass).status());
+    if (pass == passes.front()) step.first_wait_s = seconds_since(asked);
+    compute(engine_->plan(), pass);
+    if (pass.direction == Direction::backward) {
+      PENSTOCK_TRY(engine_->gradient(pass.use, pass.micro_batch, Dtype::bf16, model_.gradient(number, pass.use)));
+    }
+    PENSTOCK_TRY(engine_->release(pass));
+  }
+  PENSTOCK_TRY_ASSIGN(report, engine_->step());
+  step.report = report;
+  return step;
+}
+
+}  // namespace penstock::bench
