@@ -68,7 +68,6 @@ class DryMemory final : public trainer::EngineVerbs {
     return Status();
   }
   Status gradient(const Passage&, uint32_t, uint64_t, Dtype, std::span<const std::byte>) override { return Status(); }
-  Status absent(uint32_t, uint64_t) override { return Status(); }
   Status put(uint32_t use, uint32_t, uint32_t, std::span<const std::byte> bytes) override {
     uses_[use].put_bytes += round_up(bytes.size(), kPutAlignmentBytes);
     return Status();

@@ -46,7 +46,6 @@ class PlainTraining final : private trainer::EngineVerbs {
   Status release(const trainer::Passage&) override { return Status(); }
   Status gradient(const trainer::Passage& passage, uint32_t unit, uint64_t first, Dtype dtype,
                   std::span<const std::byte> values) override;
-  Status absent(uint32_t, uint64_t) override { return Status(); }  // nothing given is zero, as the engine has it
   Status put(uint32_t, uint32_t, uint32_t, std::span<const std::byte>) override;
   Status get(uint32_t, uint32_t, uint32_t, std::span<std::byte>) override;
 
