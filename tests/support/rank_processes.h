@@ -38,11 +38,11 @@ class RankProcesses {
                 const std::vector<std::string>& environment = {}) {
     static uint32_t runs = 0;
     // Never bound: the name of a meeting, which no other test has.
-    const std::string port = text((static_cast<uint32_t>(::getpid()) % 4'000'000) * 1000 + ++runs % 1000);
+    port_ = text((static_cast<uint32_t>(::getpid()) % 4'000'000) * 1000 + ++runs % 1000);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       std::vector<std::string> variables = {text("RANK=", rank),       text("WORLD_SIZE=", ranks),
                                             text("LOCAL_RANK=", rank), text("LOCAL_WORLD_SIZE=", ranks),
-                                            "MASTER_ADDR=127.0.0.1",   text("MASTER_PORT=", port)};
+                                            "MASTER_ADDR=127.0.0.1",   text("MASTER_PORT=", port_)};
       variables.insert(variables.end(), environment.begin(), environment.end());
       processes_.push_back(start(command, variables));
     }
@@ -59,6 +59,7 @@ class RankProcesses {
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
+  const std::string& port() const { return port_; }
   void kill(uint32_t rank, int signal = SIGKILL) const { ::kill(processes_[rank].id, signal); }
   const std::string& said(uint32_t rank) const { return processes_[rank].end.said; }
 
@@ -153,6 +154,7 @@ class RankProcesses {
     process.end.after_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - process.started).count();
   }
 
+  std::string port_;
   std::vector<Process> processes_;
 };
 
