@@ -34,20 +34,13 @@ double compute_s(const Plan& plan) {
   return sum;
 }
 
-// A plan, and the choices that make it.
-struct Candidate {
-  Plan plan;
-  PlanChoices choices;
-};
-
 // A larger group moves fewer bytes, so the first that fits is the one.
-Result<Candidate> largest_group(PlanRequest request) {
+Result<Plan> largest_group(PlanRequest request) {
   Status refusal;
   for (uint32_t group : micro_batch_groups(request)) {
     request.choices.micro_batch_group = group;
     Result<Plan> plan = make_plan(request);
-    if (plan.ok()) return Candidate{std::move(*plan), request.choices};
-    if (plan.status().code() != Code::kDoesNotFit) return plan.status();
+    if (plan.ok() || plan.status().code() != Code::kDoesNotFit) return plan;
     refusal = plan.status();
   }
   return refusal;
@@ -55,7 +48,6 @@ Result<Candidate> largest_group(PlanRequest request) {
 
 struct Timed {
   Plan plan;
-  PlanChoices choices;
   Simulation simulation;
 };
 
@@ -64,17 +56,14 @@ class Best {
  public:
   Best(const MachineProfile& machine, const SimulationOptions& options) : machine_(machine), options_(options) {}
 
-  // Whether it is the best so far.
-  bool consider(Candidate candidate) {
-    Plan& plan = candidate.plan;
+  void consider(Plan plan) {
     // No plan is faster than its computation.
-    if (best_ && compute_s(plan) > best_->simulation.step_s * (1 + kAlike)) return false;
+    if (best_ && compute_s(plan) > best_->simulation.step_s * (1 + kAlike)) return;
     // Without drives there are no rates to tell by: the first that fits.
     Simulation simulation;
     if (!machine_.drives.empty()) simulation = simulate(plan, machine_, options_);
-    if (best_ && !is_better(plan, simulation)) return false;
-    best_.emplace(Timed{std::move(plan), std::move(candidate.choices), std::move(simulation)});
-    return true;
+    if (best_ && !is_better(plan, simulation)) return;
+    best_.emplace(Timed{std::move(plan), std::move(simulation)});
   }
   std::optional<Timed>& get() { return best_; }
 
@@ -97,10 +86,9 @@ bool waits_for_verdict(const PlanRequest& request, const Plan& plan) {
   return request.workload.clipping.on() && request.workload.pass == Pass::training && plan.rests_in_host();
 }
 
-constexpr size_t kMovesOfSmallPlans = 20'000;  // that are soon simulated
-
-// Of the state, instead of as much as fits: none, and in small plans parts.
+// Of the state, instead of as much as fits: none, and of models whose plans are soon simulated, parts.
 std::vector<double> smaller_shares(size_t plan_moves) {
+  constexpr size_t kMovesOfSmallPlans = 20'000;
   if (plan_moves > kMovesOfSmallPlans) return {0};
   return {0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875};
 }
@@ -131,59 +119,8 @@ void consider_keeping_some(const PlanRequest& recomputing, Best& best) {
     }
   }
   if (low == 0) return;
-  if (Result<Candidate> some = with(low); some.ok()) best.consider(std::move(*some));
+  if (Result<Plan> plan = with(low); plan.ok()) best.consider(std::move(*plan));
 }
-
-// What the best plan chose or filled memory by, made otherwise, one choice at a time. Nothing that is given changes.
-class Neighbours {
- public:
-  Neighbours(const PlanRequest& request, Best& best) : request_(request), best_(best) {}
-
-  void consider_all() {
-    if (request_.machine.drives.empty()) return;  // nothing to tell them apart by
-    for (int round = 0; round < kRounds && best_.get()->plan.moves.size() <= kMovesOfSmallPlans; ++round) {
-      is_improved_ = false;
-      consider(&PlanChoices::host_state_share, {0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875});
-      consider(&PlanChoices::retained_host_share, {0, 0.25, 0.5, 0.75, 1});
-      if (request_.choices.weights == WeightRest::automatic) {
-        for (WeightRest rest : {WeightRest::host, WeightRest::nvme}) {
-          PlanChoices choices = best_.get()->choices;
-          choices.weights = rest;
-          consider(choices);
-        }
-      }
-      if (request_.workload.pass == Pass::training) {
-        consider(&PlanChoices::micro_batch_group, micro_batch_groups(request_));
-        if (!request_.choices.activations) consider(&PlanChoices::keep_share, {0, 0.25, 0.5, 0.75, 1});
-        consider(&PlanChoices::offload_host_share, {0, 0.5, 1});
-      }
-      if (!is_improved_) return;
-    }
-  }
-
- private:
-  static constexpr int kRounds = 3;
-
-  template <typename T>
-  void consider(std::optional<T> PlanChoices::*choice, const std::vector<T>& values) {
-    if (request_.choices.*choice) return;
-    for (T value : values) {
-      PlanChoices choices = best_.get()->choices;
-      choices.*choice = value;
-      consider(choices);
-    }
-  }
-  void consider(const PlanChoices& choices) {
-    PlanRequest tried = request_;
-    tried.choices = choices;
-    Result<Plan> plan = make_plan(tried);
-    if (plan.ok()) is_improved_ |= best_.consider({std::move(*plan), choices});
-  }
-
-  const PlanRequest& request_;
-  Best& best_;
-  bool is_improved_ = false;
-};
 
 // With its durability given: every step counts as durable.
 Result<Timed> fastest_plan(PlanRequest request, const SimulationOptions& options) {
@@ -196,27 +133,26 @@ Result<Timed> fastest_plan(PlanRequest request, const SimulationOptions& options
   for (ActivationChoice activations : activation_choices(request)) {
     PlanRequest tried = request;
     tried.choices.activations = activations;
-    Result<Candidate> fitting = largest_group(tried);
-    if (!fitting.ok()) {
-      if (fitting.status().code() != Code::kDoesNotFit) return fitting.status();
-      refusal = fitting.status();
+    Result<Plan> plan = largest_group(tried);
+    if (!plan.ok()) {
+      if (plan.status().code() != Code::kDoesNotFit) return plan.status();
+      refusal = plan.status();
       continue;
     }
     keeps_all |= activations == ActivationChoice::keep;
-    const bool try_without = waits_for_verdict(request, fitting->plan) && !request.choices.host_state_share;
-    const size_t plan_moves = fitting->plan.moves.size();
-    best.consider(std::move(*fitting));
+    const bool try_without = waits_for_verdict(request, *plan) && !request.choices.host_state_share;
+    const size_t plan_moves = plan->moves.size();
+    best.consider(std::move(*plan));
     for (double share : try_without ? smaller_shares(plan_moves) : std::vector<double>{}) {
       PlanRequest less = tried;
       less.choices.host_state_share = share;
-      if (Result<Candidate> other = largest_group(less); other.ok()) best.consider(std::move(*other));
+      if (Result<Plan> other = largest_group(less); other.ok()) best.consider(std::move(*other));
     }
     const bool may_keep_some = !request.choices.activations && !request.choices.keep_share && !keeps_all &&
                                request.workload.uses.size() > 1 && recomputes(activations);
     if (may_keep_some) consider_keeping_some(tried, best);
   }
   if (!best.get()) return refusal;
-  Neighbours(request, best).consider_all();
   Timed found = std::move(*best.get());
   found.plan.durability = durability;
   return found;
