@@ -118,7 +118,17 @@ void serve(const Settings& settings, uint32_t rank, const std::string& meeting) 
   }
 }
 
-using Group = std::vector<std::unique_ptr<Served>>;
+// Ends the last one first: it has inherited the pipes of those before it, which see their end when it is gone.
+class Group : public std::vector<std::unique_ptr<Served>> {
+ public:
+  Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  ~Group() { end_all(); }
+  void end_all() {
+    while (!empty()) pop_back();
+  }
+};
 
 // The slowest rank's seconds.
 double slowest(Group& group, const char* what) {
@@ -167,7 +177,7 @@ int run(int argc, char** argv) {
   }
   if (gloo.empty() || !are_ready(gloo)) {
     std::printf("gloo: left out: %s\n", python.empty() ? "no --python was given" : "torch's gloo did not start there");
-    gloo.clear();
+    gloo.end_all();
   }
   const double unit = static_cast<double>(settings.unit_bytes), part = unit / settings.ranks;
   struct Case {
