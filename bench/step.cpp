@@ -14,6 +14,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "aio/resident_memory.h"
 #include "bench/support/drive_statistics.h"
 #include "bench/support/flags.h"
 #include "bench/support/own_process.h"
@@ -73,7 +74,7 @@ class Case {
     settings_.units = kUnits;
     settings_.unit_elements = flags_.parameters / kUnits;
     settings_.computing = one_.computing;
-    settings_.host_bytes = flags_.budget_bytes + resident_bytes();
+    settings_.host_bytes = flags_.budget_bytes + aio::resident_bytes();
     settings_.choices.host_state_share = 0;
     settings_.choices.weights = WeightRest::nvme;
     settings_.choices.activations = one_.activations;
@@ -144,7 +145,7 @@ class Case {
     moved_.push_back(moved_bytes / steps / planned);
     drive_bytes_.push_back(drive_bytes / steps / planned);
     planned_b_ = planned / parameters();
-    peak_bytes_ = std::max(peak_bytes_, resident_bytes_peak());
+    peak_bytes_ = std::max(peak_bytes_, aio::resident_bytes_peak());
     needed_bytes_ = plan.needed_bytes(Tier::host);
     run.close();
     PENSTOCK_TRY_ASSIGN(after, probe());

@@ -15,6 +15,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "aio/resident_memory.h"
 #include "bench/support/drive_statistics.h"
 #include "bench/support/flags.h"
 #include "bench/support/foretold.h"
@@ -109,7 +110,7 @@ class Case {
     PENSTOCK_TRY(open());
     const Plan plan = run_->engine().plan();
     PENSTOCK_TRY(bench::take_steps(*run_, kFirstSteps));
-    const uint64_t peak_bytes = resident_bytes_peak();  // before the probes take memory of their own
+    const uint64_t peak_bytes = aio::resident_bytes_peak();  // before the probes take memory of their own
     PENSTOCK_TRY_ASSIGN(first_gbps, probe());
     gbps_ = first_gbps;
     for (int round = 0; round < flags_.rounds; ++round) PENSTOCK_TRY(measure_round());

@@ -10,7 +10,7 @@ else()
   list(FILTER sources EXCLUDE REGEX "/tools/update/|/(config|train|update|verify|checkpoint|store)_[a-z_]+\\.cpp$")
 endif()
 if(PENSTOCK_STEPS)
-  list(APPEND sources ${PROJECT_SOURCE_DIR}/tools/train/training_settings.cpp)
+  list(APPEND sources ${PROJECT_SOURCE_DIR}/tools/train/settings_of_run.cpp)
 endif()
 add_library(penstock_tools STATIC ${sources})
 target_include_directories(penstock_tools PUBLIC ${PROJECT_SOURCE_DIR})
@@ -28,7 +28,7 @@ target_link_libraries(penstock PRIVATE penstock_tools)
 
 # The part of it that stands on LibTorch is a program of its own, so that the command starts without.
 if(PENSTOCK_HAS_LIBTORCH)
-  add_library(penstock_train STATIC tools/train/training_run.cpp tools/train/dry_step.cpp tools/train/tiered_steps.cpp
+  add_library(penstock_train STATIC tools/train/tiered_steps.cpp
               tools/train/plain_training.cpp tools/train/placements.cpp)
   target_link_libraries(penstock_train PUBLIC penstock_tools penstock_trainer)
   add_executable(penstock-trainer tools/train/main.cpp tools/train/run_start.cpp tools/train/verify_training.cpp)

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "aio/resident_memory.h"
 #include "bench/support/store_access.h"
 #include "tools/update/update_run.h"
 
@@ -81,7 +82,7 @@ Status StepRun::open() {
   return Status();
 }
 
-void StepRun::count_process() { options_.request.process_bytes = tools::resident_bytes() + kEngineOverheadBytes; }
+void StepRun::count_process() { options_.request.process_bytes = aio::resident_bytes() + kEngineOverheadBytes; }
 
 void StepRun::compute(const Plan& plan, const engine::ComputePass& pass) const {
   const Use& use = options_.request.workload.uses[pass.use];

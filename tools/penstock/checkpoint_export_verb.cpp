@@ -9,7 +9,7 @@
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/system/interrupt.h"
-#include "tools/train/training_settings.h"
+#include "tools/train/settings_of_run.h"
 
 namespace penstock::tools {
 namespace {

@@ -1,8 +1,9 @@
+#include "aio/resident_memory.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/system/words.h"
-#include "tools/train/training_settings.h"
+#include "tools/train/settings_of_run.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {
@@ -28,7 +29,7 @@ Result<Answer> import_model(Session& session, ImportFlags flags) {
   MadeFolders made;
   for (const std::string& folder : settings.config.stores) PENSTOCK_TRY(made.make(folder));
   PENSTOCK_TRY(refuse_twins("--store", settings.config.stores));
-  settings.engine.request.process_bytes = resident_bytes() + kOverheadBytes;
+  settings.engine.request.process_bytes = aio::resident_bytes() + kOverheadBytes;
   // Nothing was drawn yet: the first run says in what order it draws.
   settings.engine.config_hash.clear();
   const auto existing =

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 
+#include "aio/resident_memory.h"
 #include "tools/nvme/statistics.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/quantity.h"
@@ -78,7 +79,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
       {"planned_bytes_per_parameter",
        {{"read", static_cast<double>(plan.read_bytes()) / parameters},
         {"written", plan.mean_written_bytes(plan.durability) / parameters}}},
-      {"rss_bytes", resident_bytes_peak()},
+      {"rss_bytes", aio::resident_bytes_peak()},
       {"budget_bytes", run->options().request.budgets.host_bytes}};
   Json log = Json::array();
   for (const engine::StepReport& report : reports) log.push_back(json_of(report));
@@ -94,7 +95,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
                       fixed(100 * floor_s / (seconds / steps), 0), " % of the step")
                : text("not predicted: the drives were not measured; it moves ", fixed(moved / steps / 1e9, 2), " GB");
   answer.text = text("\n", fixed(seconds / steps, 3), " s a step, with the writes that end after the last one; ",
-                     against, "\npeak memory ", bytes_text(resident_bytes_peak()), " of ",
+                     against, "\npeak memory ", bytes_text(aio::resident_bytes_peak()), " of ",
                      bytes_text(run->options().request.budgets.host_bytes), "\n");
   return answer;
 }

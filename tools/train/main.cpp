@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "aio/resident_memory.h"
 #include "runtime/trainer/config/effective_config.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/step_json.h"
@@ -46,14 +47,14 @@ struct Evaluation {
   double perplexity() const { return std::exp(loss); }
 };
 
-Result<Evaluation> evaluate(TrainingRun& run) {
+Result<Evaluation> evaluate(trainer::TrainingRun& run) {
   const auto begin = std::chrono::steady_clock::now();
   PENSTOCK_TRY_ASSIGN(loss, run.evaluate());
   return Evaluation{loss.mean(), loss.supervised,
                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
 }
 
-Json json_of(const TrainingRun::Step& step, const std::optional<Evaluation>& evaluation, double tokens) {
+Json json_of(const trainer::TrainingRun::Step& step, const std::optional<Evaluation>& evaluation, double tokens) {
   const engine::StepReport& report = step.report;
   Json line = {{"step", report.step},
                {"loss", step.loss},
@@ -65,7 +66,7 @@ Json json_of(const TrainingRun::Step& step, const std::optional<Evaluation>& eva
                {"nvme_read_bytes", report.read_bytes},
                {"nvme_written_bytes", report.written_bytes},
                {"stall_s", stalls_json(report)},
-               {"rss_bytes", resident_bytes()},
+               {"rss_bytes", aio::resident_bytes()},
                {"skipped", report.verdict == Verdict::skip},
                {"loss_scale", step.loss_scale}};
   if (evaluation) {
@@ -115,14 +116,15 @@ Result<Answer> forecast(const TrainingSettings& settings) {
 }
 
 // The store's folders, made where they are missing; then the run is measured, made or resumed.
-Result<std::unique_ptr<TrainingRun>> open_run(Session& session, const TrainFlags& flags, const Prepared& prepared) {
+Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const TrainFlags& flags,
+                                                       const Prepared& prepared) {
   const TrainingSettings& settings = prepared.settings;
   if (!prepared.stored) {
     PENSTOCK_TRY(make_store(settings,
                             flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
                             ticking(session, "make the store")));
   }
-  PENSTOCK_TRY_ASSIGN(run, TrainingRun::open(settings));
+  PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings));
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (prepared.stored) {
     for (const std::string& change : changes_since(settings, *prepared.stored))
@@ -164,7 +166,7 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
                  {"planned_bytes_per_parameter",
                   {{"read", static_cast<double>(plan.read_bytes()) / parameters},
                    {"written", plan.mean_written_bytes(plan.durability) / parameters}}},
-                 {"peak_rss_bytes", resident_bytes_peak()},
+                 {"peak_rss_bytes", aio::resident_bytes_peak()},
                  {"budget_bytes", settings.memory_bytes()},
                  {"budget", budget_json(plan)},
                  {"parameters", settings.model.parameters()},
@@ -184,7 +186,7 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
       course.evaluation ? text("held out: loss ", fixed(course.evaluation->loss, 3), ", perplexity ",
                                fixed(course.evaluation->perplexity(), 2), "\n")
                         : "",
-      "peak memory ", bytes_text(resident_bytes_peak()), " of ", bytes_text(settings.memory_bytes()), "\n");
+      "peak memory ", bytes_text(aio::resident_bytes_peak()), " of ", bytes_text(settings.memory_bytes()), "\n");
   return answer;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/train/training_settings.h"
+#include "tools/train/settings_of_run.h"
 
 namespace penstock::tools {
 

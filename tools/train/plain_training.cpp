@@ -8,8 +8,8 @@
 #include "runtime/trainer/files/model_folder.h"
 #include "runtime/trainer/initial_values.h"
 #include "runtime/trainer/torch/tensor_memory.h"
+#include "runtime/trainer/torch/training_run.h"
 #include "tiering/arithmetic/convert.h"
-#include "tools/train/training_run.h"
 
 namespace penstock::tools {
 namespace {

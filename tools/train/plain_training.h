@@ -10,7 +10,7 @@
 
 #include "runtime/trainer/torch/train_step.h"
 #include "tiering/buffer.h"
-#include "tools/train/training_settings.h"
+#include "tools/train/settings_of_run.h"
 #include "tools/update/plain_run.h"
 
 namespace penstock::tools {

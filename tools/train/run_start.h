@@ -1,9 +1,10 @@
 // What `train` and `verify` begin with: a run as its flags ask for it, made ready and measured.
 #pragma once
 
+#include "runtime/trainer/torch/training_run.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
-#include "tools/train/training_run.h"
+#include "tools/train/settings_of_run.h"
 
 namespace penstock::tools {
 

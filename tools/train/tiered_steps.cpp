@@ -4,7 +4,7 @@ namespace penstock::tools {
 
 Result<TieredSteps> take_tiered_steps(const TrainingSettings& settings, uint64_t steps, const Tick& tick) {
   PENSTOCK_TRY(make_store(settings, aio::CreateOptions::Existing::replace, no_tick));
-  PENSTOCK_TRY_ASSIGN(run, TrainingRun::open(settings));
+  PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings));
   TieredSteps taken{.run = std::move(run), .losses = {}};
   const uint64_t every = settings.config.eval_every;
   while (taken.losses.size() < steps) {

@@ -1,12 +1,13 @@
 // The first steps of a run, by the tiers, on a store that is made for them: what a plain loop is compared with.
 #pragma once
 
-#include "tools/train/training_run.h"
+#include "runtime/trainer/torch/training_run.h"
+#include "tools/train/settings_of_run.h"
 
 namespace penstock::tools {
 
 struct TieredSteps {
-  std::unique_ptr<TrainingRun> run;
+  std::unique_ptr<trainer::TrainingRun> run;
   std::vector<double> losses;
   uint64_t struck = 0, skipped = 0;  // steps
 };

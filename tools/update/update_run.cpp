@@ -1,9 +1,8 @@
 #include "tools/update/update_run.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include "tools/system/limits.h"
+#include "aio/resident_memory.h"
 
 namespace penstock::tools {
 namespace {
@@ -11,17 +10,7 @@ namespace {
 // What threads and rings will take besides what is planned.
 constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
 
-uint64_t status_line(const std::string& key) { return kib_line_bytes(SystemFiles(), "/proc/self/status", key); }
-
 }  // namespace
-
-uint64_t resident_bytes() { return status_line("VmRSS:"); }
-uint64_t resident_bytes_peak() {
-  if (const uint64_t bytes = status_line("VmHWM:"); bytes > 0) return bytes;
-  rusage usage{};  // without a descriptor
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * kKiB;
-}
 
 UpdateRun::UpdateRun(const UpdateSettings& settings)
     : settings_(settings),
@@ -63,7 +52,7 @@ Status UpdateRun::open(const Tick& tick) {
   return Status();
 }
 
-void UpdateRun::count_process() { options_.request.process_bytes = resident_bytes() + kEngineOverheadBytes; }
+void UpdateRun::count_process() { options_.request.process_bytes = aio::resident_bytes() + kEngineOverheadBytes; }
 
 bool UpdateRun::strikes(uint64_t step) const {
   // Evenly spread, beginning late enough that a run starts calmly.

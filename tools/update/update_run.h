@@ -64,8 +64,4 @@ class UpdateRun {
   std::unique_ptr<engine::Engine> engine_;
 };
 
-// Bytes of this process in memory now, and at most so far.
-uint64_t resident_bytes();
-uint64_t resident_bytes_peak();
-
 }  // namespace penstock::tools

@@ -8,12 +8,12 @@
 #include "aio/queued_io_engine.h"
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/initial_values.h"
+#include "runtime/trainer/torch/dry_step.h"
 #include "runtime/trainer/torch/train_step.h"
 #include "tests/support/capricious_device.h"
 #include "tests/support/memory_backend.h"
 #include "tests/support/memory_folder.h"
 #include "tests/trainer/torch/small_models.h"
-#include "tools/train/dry_step.h"
 #include "tools/update/plain_loop.h"
 
 namespace penstock::trainer {
@@ -148,7 +148,7 @@ engine::EngineOptions options_of(const Model& model, const Way& way,
   request.choices.keep_share = way.keep_share;
   request.choices.offload_host_share = way.offload_host_share;
   request.stores_activations = way.keeping == Keeping::with_engine;
-  const auto dry = tools::dry_step(model, {}, batches_of(1), way.keeping);
+  const auto dry = dry_step(model, {}, batches_of(1), way.keeping);
   CHECK(dry.ok(), dry.status().message());
   for (size_t use = 0; use < model.uses.size(); ++use) {
     request.workload.uses[use].activation_bytes = dry->uses[use].activation_bytes;

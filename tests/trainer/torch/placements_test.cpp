@@ -12,10 +12,10 @@
 
 #include "aio/queued_io_engine.h"
 #include "runtime/trainer/files/file_io.h"
+#include "runtime/trainer/torch/dry_step.h"
 #include "tests/support/capricious_device.h"
 #include "tests/support/memory_backend.h"
 #include "tests/support/memory_folder.h"
-#include "tools/train/dry_step.h"
 #include "tools/train/plain_training.h"
 #include "tools/train/tiered_steps.h"
 

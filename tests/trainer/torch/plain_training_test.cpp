@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "runtime/trainer/files/file_io.h"
-#include "tools/train/training_run.h"
+#include "runtime/trainer/torch/training_run.h"
 
 namespace penstock::tools {
 namespace {
@@ -51,7 +51,7 @@ TEST(PlainTraining, TakesTheSameStepsAndNamesAWordThatDiffers) {
   const ScratchStore scratch;
   auto settings = small_settings(scratch);
   ASSERT_TRUE(settings.ok()) << settings.status().message();
-  auto run = TrainingRun::open(*settings);
+  auto run = trainer::TrainingRun::open(*settings);
   ASSERT_TRUE(run.ok()) << run.status().message();
   auto plain = PlainTraining::make(*settings);
   ASSERT_TRUE(plain.ok()) << plain.status().message();

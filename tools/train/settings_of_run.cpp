@@ -1,4 +1,4 @@
-#include "tools/train/training_settings.h"
+#include "tools/train/settings_of_run.h"
 
 #include <algorithm>
 #include <cmath>
@@ -234,13 +234,6 @@ std::string shipped_text() {
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   const fs::path installed = program.parent_path().parent_path() / "share/penstock/paradise-lost.txt";
   return fs::exists(installed, error) ? installed.string() : PENSTOCK_SHIPPED_TEXT;
-}
-
-trainer::TrainerState TrainingSettings::initial_state() const {
-  return {.config = trainer::effective_json(config),
-          .model_json = model_json,
-          .model_folder = model_folder,
-          .scale = trainer::LossScaler(config.loss_scaling, config.precision).state()};
 }
 
 Result<trainer::Model> model_of(const trainer::TrainConfig& config, const std::string& model_json) {

@@ -6,9 +6,9 @@
 
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/torch/train_step.h"
-#include "tools/train/training_settings.h"
+#include "runtime/trainer/training_settings.h"
 
-namespace penstock::tools {
+namespace penstock::trainer {
 
 // What a step of these settings needs besides the plan, measured by a dry step. Fills in the uses' times and
 // activations, and what the process takes with all that LibTorch allocates.
@@ -29,7 +29,7 @@ class TrainingRun {
   Result<Step> step();
 
   // The loss of what is held out, between steps; changes nothing. REQUIRES: something is.
-  Result<trainer::StepLoss> evaluate();
+  Result<StepLoss> evaluate();
 
   engine::Engine& engine() { return *engine_; }
 
@@ -39,16 +39,16 @@ class TrainingRun {
 
   const TrainingSettings& settings_;
   std::unique_ptr<engine::Engine> engine_;
-  trainer::EngineLink link_;
-  trainer::LossScaler scaler_;
-  trainer::TrainStep step_;
+  EngineLink link_;
+  LossScaler scaler_;
+  TrainStep step_;
 };
 
 // The micro-batches of a step: a function of seed and step alone.
-std::vector<trainer::MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step);
+std::vector<MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step);
 
 // Micro-batches of one evaluation, and how many of them pass through a unit before the next is fetched.
 uint64_t evaluated_micro_batches(const TrainingSettings& settings);
 uint64_t evaluation_group(const TrainingSettings& settings);
 
-}  // namespace penstock::tools
+}  // namespace penstock::trainer

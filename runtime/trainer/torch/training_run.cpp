@@ -1,11 +1,11 @@
-#include "tools/train/training_run.h"
+#include "runtime/trainer/torch/training_run.h"
 
 #include <algorithm>
 
+#include "runtime/trainer/torch/dry_step.h"
 #include "runtime/trainer/torch/tensor_memory.h"
-#include "tools/train/dry_step.h"
 
-namespace penstock::tools {
+namespace penstock::trainer {
 namespace {
 
 // What threads, rings and malloc take besides what is planned.
@@ -13,7 +13,7 @@ constexpr uint64_t kOverheadBytes = 16 * kMiB;
 // What tensors that come and go leave unused between one another.
 constexpr uint64_t kLeftBetweenTensorsBytes = 16 * kMiB;
 
-trainer::ComputeChoices choices_of(const TrainingSettings& settings) {
+ComputeChoices choices_of(const TrainingSettings& settings) {
   return {.seed = settings.config.seed,
           .head_tokens = static_cast<int64_t>(settings.config.head_tokens),
           .head_rows = static_cast<int64_t>(settings.config.head_rows)};
@@ -21,7 +21,7 @@ trainer::ComputeChoices choices_of(const TrainingSettings& settings) {
 
 // Without a measurement nobody knows.
 uint64_t tensor_limit(const TrainingSettings& settings, const Plan& plan) {
-  if (settings.tensor_bytes == 0) return trainer::TensorMemory::kNoLimit;
+  if (settings.tensor_bytes == 0) return TensorMemory::kNoLimit;
   uint64_t bytes = settings.tensor_bytes;
   for (const BudgetLine& line : plan.budget_lines) {
     const bool is_with_libtorch =
@@ -33,8 +33,8 @@ uint64_t tensor_limit(const TrainingSettings& settings, const Plan& plan) {
 
 }  // namespace
 
-std::vector<trainer::MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step) {
-  std::vector<trainer::MicroBatch> batches;
+std::vector<MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step) {
+  std::vector<MicroBatch> batches;
   const uint64_t accumulation = settings.config.accumulation, sequences = settings.config.micro_batch;
   for (uint64_t mb = 0; mb < accumulation; ++mb) {
     const uint64_t number = (step - 1) * accumulation + mb;
@@ -45,8 +45,8 @@ std::vector<trainer::MicroBatch> batches_of(const TrainingSettings& settings, ui
 
 Status measure_step(TrainingSettings& settings) {
   PlanRequest& request = settings.engine.request;
-  const trainer::ComputeChoices choices = choices_of(settings);
-  const std::vector<trainer::MicroBatch> batches = batches_of(settings, 1);
+  const ComputeChoices choices = choices_of(settings);
+  const std::vector<MicroBatch> batches = batches_of(settings, 1);
   std::vector<Use>& uses = request.workload.uses;
   PENSTOCK_TRY_ASSIGN(dry, dry_step(settings.model, choices, batches, settings.keeping()));
   for (size_t use = 0; use < uses.size(); ++use) {
@@ -76,7 +76,7 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::open(const TrainingSettings& s
 
 Status TrainingRun::restore() {
   if (engine_->steps_done() == 0) return Status();
-  PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(engine_->restored_state()));
+  PENSTOCK_TRY_ASSIGN(state, parse_trainer_state(engine_->restored_state()));
   scaler_.restore(state.scale);
   // Of its last step the root has the state before it; the engine counts the updates, so it knows how that ended.
   return scaler_.learn(engine_->steps_done(), engine_->updates_done() == state.updates);
@@ -88,29 +88,29 @@ TrainingRun::TrainingRun(const TrainingSettings& settings, std::unique_ptr<engin
       link_(*engine_),
       scaler_(settings.config.loss_scaling, settings.config.precision),
       step_(settings.model, link_, choices_of(settings), engine_->plan().activations, settings.keeping()) {
-  trainer::TensorMemory::get().set_limit(tensor_limit(settings, engine_->plan()));
+  TensorMemory::get().set_limit(tensor_limit(settings, engine_->plan()));
 }
 
-TrainingRun::~TrainingRun() { trainer::TensorMemory::get().set_limit(trainer::TensorMemory::kNoLimit); }
+TrainingRun::~TrainingRun() { TensorMemory::get().set_limit(TensorMemory::kNoLimit); }
 
 Result<TrainingRun::Step> TrainingRun::step() {
   const uint64_t number = engine_->steps_done() + 1;
-  const std::vector<Hyper> groups = trainer::hypers_of(settings_.config, settings_.groups, number);
-  trainer::TrainerState state = settings_.initial_state();
+  const std::vector<Hyper> groups = hypers_of(settings_.config, settings_.groups, number);
+  TrainerState state = settings_.initial_state();
   state.samples = number * settings_.config.train_batch;
   state.updates = engine_->updates_done();
   state.scale = scaler_.state();
   const double scale = scaler_.scale();
   PENSTOCK_TRY(engine_->begin(
       {.groups = groups, .micro_batches = static_cast<uint32_t>(settings_.config.accumulation), .loss_scale = scale}));
-  const std::vector<trainer::MicroBatch> batches = batches_of(settings_, number);
-  Result<trainer::StepLoss> loss = step_.run(number, batches, link_.order(), scale);
+  const std::vector<MicroBatch> batches = batches_of(settings_, number);
+  Result<StepLoss> loss = step_.run(number, batches, link_.order(), scale);
   if (!loss.ok()) {
     (void)engine_->discard();  // what it says, the engine's status says too
     return loss.status();
   }
   PENSTOCK_TRY_ASSIGN(report, engine_->step(encode(state)));
-  PENSTOCK_TRY(scaler_.learn(number, report.verdict == Verdict::skip));
+  PENSTOCK_TRY(scaler_.learn(number, report.verdict == penstock::Verdict::skip));
   return Step{report, loss->mean(), groups.front().lr, scale};
 }
 
@@ -126,18 +126,18 @@ uint64_t evaluated_micro_batches(const TrainingSettings& settings) {
   return settings.config.eval_batches == 0 ? all : std::min(all, settings.config.eval_batches);
 }
 
-Result<trainer::StepLoss> TrainingRun::evaluate() {
+Result<StepLoss> TrainingRun::evaluate() {
   const uint64_t sequences = settings_.config.micro_batch, held_out = settings_.samples.held_out_samples();
   const uint64_t all = evaluated_micro_batches(settings_), group = evaluation_group(settings_);
-  trainer::StepLoss loss;
+  StepLoss loss;
   PENSTOCK_TRY(engine_->begin_forward());
   for (uint64_t first = 0; first < all; first += group) {
-    std::vector<trainer::MicroBatch> batches;
+    std::vector<MicroBatch> batches;
     for (uint64_t mb = first; mb < std::min(all, first + group); ++mb) {
       const uint64_t sample = mb * sequences;
       batches.push_back(settings_.samples.held_out_batch(sample, std::min(sequences, held_out - sample)));
     }
-    Result<trainer::StepLoss> part = step_.evaluate(batches);
+    Result<StepLoss> part = step_.evaluate(batches);
     if (!part.ok()) {
       (void)engine_->end_forward();
       return part.status();
@@ -149,4 +149,4 @@ Result<trainer::StepLoss> TrainingRun::evaluate() {
   return loss;
 }
 
-}  // namespace penstock::tools
+}  // namespace penstock::trainer

@@ -1,29 +1,24 @@
-#include "tools/train/dry_step.h"
+#include "runtime/trainer/torch/dry_step.h"
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <map>
 #include <string>
 
+#include "aio/resident_memory.h"
 #include "runtime/trainer/torch/tensor_memory.h"
 #include "tiering/buffer.h"
-#include "tools/update/update_run.h"
 
-namespace penstock::tools {
+namespace penstock::trainer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using trainer::Passage;
-using trainer::TensorMemory;
 
 constexpr uint64_t kPutAlignmentBytes = 256;  // as Engine::put() has it
 constexpr int kRounds = 2;                    // kernels prepare themselves in the first
 
-void restart_resident_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
-
 // Weights of zeros, every unit in the same place. What is put is counted and forgotten; what is got is zeros.
-class DryMemory final : public trainer::EngineVerbs {
+class DryMemory final : public EngineVerbs {
  public:
   struct Measured {
     double forward_s = 0, backward_s = 0;
@@ -32,9 +27,9 @@ class DryMemory final : public trainer::EngineVerbs {
     uint64_t resident_beside_tensors_bytes = 0;
   };
 
-  explicit DryMemory(const trainer::Model& model) : model_(model), uses_(model.uses.size()) {
+  explicit DryMemory(const Model& model) : model_(model), uses_(model.uses.size()) {
     uint64_t most = 0;
-    for (const trainer::ModelUse& use : model.uses) {
+    for (const ModelUse& use : model.uses) {
       uint64_t bytes = 0;
       for (uint32_t unit : use.units) bytes += place_bytes(unit);
       most = std::max(most, bytes);
@@ -43,7 +38,7 @@ class DryMemory final : public trainer::EngineVerbs {
     std::fill(memory_.bytes().begin(), memory_.bytes().end(), std::byte{0});
   }
 
-  Result<std::span<const trainer::UnitWeights>> acquire(const Passage& passage) override {
+  Result<std::span<const UnitWeights>> acquire(const Passage& passage) override {
     lent_.clear();
     uint64_t at = 0;
     for (uint32_t unit : model_.uses[passage.use].units) {
@@ -51,18 +46,18 @@ class DryMemory final : public trainer::EngineVerbs {
       at += place_bytes(unit);
     }
     TensorMemory::get().reset_peak();
-    restart_resident_peak();
+    aio::restart_resident_peak();
     began_ = Clock::now();
-    return std::span<const trainer::UnitWeights>(lent_);
+    return std::span<const UnitWeights>(lent_);
   }
   Status release(const Passage& passage) override {
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     Measured& use = uses_[passage.use];
-    double& fastest = passage.direction == trainer::Direction::forward ? use.forward_s : use.backward_s;
+    double& fastest = passage.direction == Direction::forward ? use.forward_s : use.backward_s;
     fastest = fastest == 0 ? seconds : std::min(fastest, seconds);
     use.tensor_peak_bytes = std::max(use.tensor_peak_bytes, TensorMemory::get().peak_bytes());
     const uint64_t known_bytes = TensorMemory::get().touched_bytes() + memory_.size_bytes();
-    const uint64_t resident_bytes = resident_bytes_peak();
+    const uint64_t resident_bytes = aio::resident_bytes_peak();
     use.resident_beside_tensors_bytes =
         std::max(use.resident_beside_tensors_bytes, resident_bytes - std::min(resident_bytes, known_bytes));
     return Status();
@@ -85,24 +80,24 @@ class DryMemory final : public trainer::EngineVerbs {
     return round_up(model_.units[unit].elements * bytes_of(model_.dtype), kAlignmentBytes);
   }
 
-  const trainer::Model& model_;
+  const Model& model_;
   std::vector<Measured> uses_;
   Buffer memory_;
-  std::vector<trainer::UnitWeights> lent_;
+  std::vector<UnitWeights> lent_;
   Clock::time_point began_;
 };
 
-bool trains(const trainer::Model& model, const trainer::ModelUse& use) {
+bool trains(const Model& model, const ModelUse& use) {
   return std::any_of(use.units.begin(), use.units.end(), [&](uint32_t unit) { return model.units[unit].trainable(); });
 }
 
 // Uses of which this is the same compute alike.
-std::string kind_of(const trainer::Model& model, const trainer::ModelUse& use, bool goes_back, bool is_lowest) {
+std::string kind_of(const Model& model, const ModelUse& use, bool goes_back, bool is_lowest) {
   std::string kind = text(static_cast<int>(use.kind), goes_back ? " back" : "", is_lowest ? " lowest" : "");
-  if (use.kind == trainer::UseKind::block)
+  if (use.kind == UseKind::block)
     kind += text(" window ", model.config.windows[use.layer], " scale ", model.config.attention_scales[use.layer]);
   for (uint32_t unit : use.units) {
-    for (const trainer::ModelParameter& parameter : model.units[unit].parameters) {
+    for (const ModelParameter& parameter : model.units[unit].parameters) {
       kind += text(' ', static_cast<int>(parameter.role), parameter.trainable ? "" : " frozen");
       for (uint64_t length : parameter.shape) kind += text('x', length);
     }
@@ -112,15 +107,15 @@ std::string kind_of(const trainer::Model& model, const trainer::ModelUse& use, b
 
 }  // namespace
 
-Result<DryStep> dry_step(const trainer::Model& model, const trainer::ComputeChoices& choices,
-                         std::span<const trainer::MicroBatch> batches, trainer::Keeping keeping) {
+Result<DryStep> dry_step(const Model& model, const ComputeChoices& choices, std::span<const MicroBatch> batches,
+                         Keeping keeping) {
   // One use of each kind, in their order.
-  trainer::Model few = model;
+  Model few = model;
   few.uses.clear();
   std::map<std::string, uint32_t> places;
   std::vector<uint32_t> place_of;
   bool goes_back = false;
-  for (const trainer::ModelUse& use : model.uses) {
+  for (const ModelUse& use : model.uses) {
     const bool is_lowest = !goes_back && trains(model, use);
     goes_back |= is_lowest;
     const auto [found, is_new] =
@@ -131,10 +126,10 @@ Result<DryStep> dry_step(const trainer::Model& model, const trainer::ComputeChoi
 
   TensorMemory& tensors = TensorMemory::get();
   DryMemory memory(few);
-  const std::vector<Passage> order = trainer::step_order(few, 1, 1);
+  const std::vector<Passage> order = step_order(few, 1, 1);
   // Nothing but the use under way is in memory.
   auto measured = [&](ActivationChoice choice) -> Result<std::vector<DryMemory::Measured>> {
-    trainer::TrainStep step(few, memory, choices, std::vector<ActivationChoice>(few.uses.size(), choice));
+    TrainStep step(few, memory, choices, std::vector<ActivationChoice>(few.uses.size(), choice));
     PENSTOCK_TRY(step.check(batches));
     std::vector<DryMemory::Measured> best;
     for (int round = 0; round < kRounds; ++round) {
@@ -155,7 +150,7 @@ Result<DryStep> dry_step(const trainer::Model& model, const trainer::ComputeChoi
   DryStep step;
   uint64_t boundary_most = 0;
   for (uint32_t place : place_of) {
-    const bool is_block = few.uses[place].kind == trainer::UseKind::block;
+    const bool is_block = few.uses[place].kind == UseKind::block;
     step.uses.push_back({.forward_s = again[place].forward_s,
                          .backward_s = recorded[place].backward_s,
                          .activation_bytes = is_block ? recorded[place].put_bytes : 0,
@@ -167,7 +162,7 @@ Result<DryStep> dry_step(const trainer::Model& model, const trainer::ComputeChoi
     const uint64_t here = less(again[place].tensor_peak_bytes, tensors_before);
     step.tensor_bytes = std::max(step.tensor_bytes, less(here, recorded[place].put_bytes + 2 * boundary_most));
     const uint64_t with_engine = less(recorded[place].tensor_peak_bytes, tensors_before);
-    if (keeping == trainer::Keeping::with_engine)
+    if (keeping == Keeping::with_engine)
       step.tensor_bytes = std::max(step.tensor_bytes, less(with_engine, 2 * boundary_most));
     for (const DryMemory::Measured& of : {again[place], recorded[place]})
       step.process_bytes = std::max(step.process_bytes, of.resident_beside_tensors_bytes);
@@ -176,4 +171,4 @@ Result<DryStep> dry_step(const trainer::Model& model, const trainer::ComputeChoi
   return step;
 }
 
-}  // namespace penstock::tools
+}  // namespace penstock::trainer

@@ -7,7 +7,7 @@
 #include "runtime/trainer/batch.h"
 #include "runtime/trainer/torch/train_step.h"
 
-namespace penstock::tools {
+namespace penstock::trainer {
 
 struct DryStep {
   // Of one micro-batch, as in Use.
@@ -27,7 +27,7 @@ struct DryStep {
 
 // With the first of the batches; all of them are checked. `keeping`: who will hold activations. Uses that compute alike
 // are measured once.
-Result<DryStep> dry_step(const trainer::Model& model, const trainer::ComputeChoices& choices,
-                         std::span<const trainer::MicroBatch> batches, trainer::Keeping keeping);
+Result<DryStep> dry_step(const Model& model, const ComputeChoices& choices, std::span<const MicroBatch> batches,
+                         Keeping keeping);
 
-}  // namespace penstock::tools
+}  // namespace penstock::trainer
