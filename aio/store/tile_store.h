@@ -195,6 +195,21 @@ class TileStore {
   bool committing() const;
   void set_barriers(CommitBarriers barriers);
 
+  // A part of a store's file.
+  struct FileRun {
+    std::string file;
+    uint64_t offset_bytes = 0;
+    uint64_t length_bytes = 0;
+  };
+  // What a copy of the newest durable step must have, file by file and ascending: all records and pages, and of every
+  // tile that steps update the slot that the durable root names. Tiles that are never updated are in no copy, but for a
+  // store of one slot, which cannot take back a copy tile by tile.
+  std::vector<FileRun> runs_of_durable_step() const;
+  // Becomes what `copy` is, a copy of this store as above, by one commit: until it is durable, this one is as it was.
+  // Writes only tiles that differ, and checks all that it reads. `memory` as in CreateOptions. Blocks.
+  // REQUIRES: two slots or more; no commit meanwhile, and nothing unconfirmed.
+  Status become(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress = {});
+
   // Reads everything that the newest durable root names and compares every checksum. `memory` as in CreateOptions.
   // Blocks. REQUIRES: no commit meanwhile.
   Result<ScrubReport> scrub(std::span<std::byte> memory, const ScrubProgress& progress = {});

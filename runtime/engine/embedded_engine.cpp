@@ -324,7 +324,7 @@ Status EmbeddedEngine::set_count(uint32_t parameter, uint64_t count) {
 
 Result<uint64_t> EmbeddedEngine::keep() {
   PENSTOCK_TRY(engine_->settle());
-  PENSTOCK_TRY(kept_.keep(engine_->steps_done()));
+  PENSTOCK_TRY(kept_.keep(engine_->steps_done(), engine_->runs_of_durable_step()));
   return engine_->steps_done();
 }
 

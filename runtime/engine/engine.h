@@ -222,6 +222,8 @@ class Engine {
   Status finish();
   // Makes every step so far durable, whatever the durability, and waits for it.
   Status settle();
+  // Between steps, after settle(): where in the files the last step lies. See KeptSteps.
+  std::vector<aio::TileStore::FileRun> runs_of_durable_step() const;
   // By the drives since open(): after settle() with what followed the last step, which no report has.
   Moved moved() const;
   // Outside a step: how many updates the parameter has had. Its next update's coefficients are those of one more.

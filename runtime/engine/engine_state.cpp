@@ -29,6 +29,10 @@ Status Engine::settle_steps() {
   });
 }
 
+std::vector<aio::TileStore::FileRun> Engine::runs_of_durable_step() const {
+  return thread_->ask([this] { return core_->store().runs_of_durable_step(); });
+}
+
 Moved Engine::moved() const {
   return thread_->ask([this] { return core_->moved(); });
 }

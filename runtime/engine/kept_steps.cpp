@@ -10,8 +10,15 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
 
-#include "aio/store/tile_store.h"
+#include "aio/direct_folder.h"
+#include "aio/host_arena.h"
+#include "aio/make_engine.h"
+#include "cpu_optim/checksum.h"
+#include "tiering/tier.h"
 
 namespace penstock::engine {
 namespace {
@@ -35,22 +42,52 @@ Status sync_folder(const std::string& folder) {
   return Status();
 }
 
-Status copy_bytes(int from, int to, const std::string& what) {
-  while (true) {
-    const ssize_t copied = ::copy_file_range(from, nullptr, to, nullptr, size_t{1} << 30, 0);
-    if (copied == 0) return Status();
-    if (copied > 0 || errno == EINTR) continue;
-    return errno_status(what, errno);
+// Of the store's, and of the copy's, while one becomes the other.
+constexpr uint64_t kCarryingBytes = 32 * kMiB;
+
+struct Run {
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+};
+
+Status copy_bytes(int from, int to, const Run& run, const std::string& what) {
+  auto from_offset = static_cast<off_t>(run.offset_bytes), to_offset = from_offset;
+  for (uint64_t left = run.length_bytes; left > 0;) {
+    const ssize_t copied = ::copy_file_range(from, &from_offset, to, &to_offset, std::min<uint64_t>(left, kGiB), 0);
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied < 0) return errno_status(what, errno);
+    if (copied == 0) return Status(Code::kEnvironment, text(what, ": the file ends ", left, " B early"));
+    left -= static_cast<uint64_t>(copied);
   }
+  return Status();
 }
 
-Status copy_file(const std::string& source, const std::string& target) {
+Status refuse_without_space(const std::string& target, std::span<const Run> runs) {
+  uint64_t needed = 0;
+  for (const Run& run : runs) needed += run.length_bytes;
+  std::error_code unknown;
+  const fs::space_info space = fs::space(fs::path(target).parent_path(), unknown);
+  if (unknown || space.available >= needed) return Status();
+  return Status(Code::kDoesNotFit,
+                text(target, ": a copy of the step needs ", needed, " B here and ", space.available, " B are free"),
+                "free some space, or remove a step that is kept: `penstock checkpoint ls` lists them");
+}
+
+// The runs of the file, at their places; between them are holes.
+Status copy_file(const std::string& source, const std::string& target, std::span<const Run> runs) {
   const std::string what = text("copy ", source, " to ", target);
   const Descriptor from(::open(source.c_str(), O_RDONLY | O_CLOEXEC));
   if (from.fd < 0) return errno_status(what, errno);
   const Descriptor to(::open(target.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (to.fd < 0) return errno_status(what, errno);
-  if (::ioctl(to.fd, FICLONE, from.fd) != 0) PENSTOCK_TRY(copy_bytes(from.fd, to.fd, what));
+  if (::ioctl(to.fd, FICLONE, from.fd) != 0) {
+    struct stat found {};
+    if (::fstat(from.fd, &found) != 0 || ::ftruncate(to.fd, found.st_size) != 0) return errno_status(what, errno);
+    const Run all{0, static_cast<uint64_t>(found.st_size)};
+    if (runs.empty()) runs = std::span(&all, 1);
+    PENSTOCK_TRY(refuse_without_space(target, runs));
+    for (const Run& run : runs) PENSTOCK_TRY(copy_bytes(from.fd, to.fd, run, what));
+  }
   if (::fsync(to.fd) != 0) return errno_status(what, errno);
   return Status();
 }
@@ -105,14 +142,28 @@ Status KeptSteps::check(uint64_t step) const {
   return Status(Code::kUsage, text("kept steps: step ", step, " is not among them: ", list.empty() ? "none" : list));
 }
 
-Status KeptSteps::keep(uint64_t step) {
+Status KeptSteps::keep(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note) {
   if (is_kept(step)) return Status();
+  std::map<std::string, std::vector<Run>> by_file;
+  for (const aio::TileStore::FileRun& run : runs) by_file[run.file].push_back({run.offset_bytes, run.length_bytes});
   for (const std::string& folder : folders_) {
     const std::string place = place_of(folder, step), partial = place + ".partial";
     remove_all(partial);
     remove_all(place);
     PENSTOCK_TRY(make_folder(partial));
-    PENSTOCK_TRY(copy_file(folder + "/" + file_name(), partial + "/" + file_name()));
+    const std::string source = folder + "/" + file_name();
+    const auto found = std::find_if(by_file.begin(), by_file.end(), [&](const auto& file) {
+      std::error_code unknown;
+      return fs::equivalent(file.first, source, unknown);
+    });
+    CHECK(found != by_file.end(), source, " is not a file of the store");
+    Status copied = copy_file(source, partial + "/" + file_name(), found->second);
+    if (copied.ok() && !note.empty() && !(std::ofstream(partial + "/note") << note).flush())
+      copied = errno_status(text("write ", partial, "/note"), errno);
+    if (!copied.ok()) {
+      remove_all(partial);
+      return copied;
+    }
     PENSTOCK_TRY(sync_folder(partial));
     PENSTOCK_TRY(rename(partial, place));
     PENSTOCK_TRY(sync_folder(folder + "/kept"));
@@ -120,11 +171,31 @@ Status KeptSteps::keep(uint64_t step) {
   return Status();
 }
 
-Status KeptSteps::restore(uint64_t step) const {
+Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) const {
   PENSTOCK_TRY(check(step));
+  std::vector<std::string> places;
+  for (const std::string& folder : folders_) places.push_back(place_of(folder, step));
+  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kCarryingBytes));
+  PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles that are carried", kCarryingBytes));
+  const auto copies = aio::direct_folders(places, aio::Access::read_only);
+  PENSTOCK_TRY_ASSIGN(copy, aio::TileStore::open(*made.engine, copies,
+                                                 {.purpose = aio::OpenOptions::Purpose::inspect,
+                                                  .checksum = cpu_optim::checksum_function()}));
+  if (copy->layout().slots() == 1) {
+    copy.reset();
+    return replace_files(step);
+  }
+  const auto drives = aio::direct_folders(folders_, aio::Access::read_write);
+  PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives, {.checksum = cpu_optim::checksum_function()}));
+  return store->become(*copy, memory, progress);
+}
+
+// Where every tile has one slot.
+Status KeptSteps::replace_files(uint64_t step) const {
   const std::string name = file_name(), restored = name + ".restored";
   for (const std::string& folder : folders_) {
-    PENSTOCK_TRY(copy_file(place_of(folder, step) + "/" + name, folder + "/" + restored));
+    PENSTOCK_TRY(copy_file(place_of(folder, step) + "/" + name, folder + "/" + restored, {}));
   }
   // A crash between two drives' names leaves roots that differ, which opening tells and does not believe.
   for (const std::string& folder : folders_) {
@@ -132,6 +203,21 @@ Status KeptSteps::restore(uint64_t step) const {
     PENSTOCK_TRY(sync_folder(folder));
   }
   return Status();
+}
+
+uint64_t KeptSteps::bytes_of(uint64_t step) const {
+  uint64_t bytes = 0;
+  for (const std::string& folder : folders_) {
+    struct stat found {};
+    if (::stat((place_of(folder, step) + "/" + file_name()).c_str(), &found) == 0)
+      bytes += static_cast<uint64_t>(found.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+std::string KeptSteps::note_of(uint64_t step) const {
+  std::ifstream in(place_of(folders_.front(), step) + "/note");
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 Status KeptSteps::drop(uint64_t step) {

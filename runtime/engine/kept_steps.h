@@ -1,14 +1,17 @@
-// KeptSteps are copies of a store beside it, one for each step that is to stay: FOLDER/kept/STEP/ on every drive. Where
-// the file system shares blocks between files (XFS, btrfs), a copy takes no space and no time of its own at first.
+// KeptSteps are copies of a store beside it, one for each step that is to stay: FOLDER/kept/STEP/ on every drive. A
+// copy has what steps update, in one slot, and takes as much space; what is frozen stays in the store alone. Where the
+// file system shares blocks between files (XFS, btrfs), a copy takes no space and no time of its own at first.
 //
 // A copy counts once it is complete on every drive; what a crash leaves half-made is not looked at, and is made anew.
-// The store itself must be at rest, and closed for restore().
+// The store itself must be at rest, and closed for restore(), which ends with one root: a crash leaves the one step or
+// the other.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "aio/store/tile_store.h"
 #include "tiering/status.h"
 
 namespace penstock::engine {
@@ -21,13 +24,19 @@ class KeptSteps {
   std::vector<uint64_t> steps() const;
   // Refuses a step that is not kept, and says which are.
   Status check(uint64_t step) const;
-  Status keep(uint64_t step);
-  Status restore(uint64_t step) const;
+  // `runs`: the store's runs_of_durable_step(), which is `step`. `note`: of the caller's, for note_of(). Refused where
+  // space is missing; nothing half-made stays behind.
+  Status keep(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note = {});
+  Status restore(uint64_t step, const aio::ScrubProgress& progress = {}) const;
   Status drop(uint64_t step);
+  // What it takes on all drives together.
+  uint64_t bytes_of(uint64_t step) const;
+  std::string note_of(uint64_t step) const;
 
  private:
   bool is_kept(uint64_t step) const;
   std::string place_of(const std::string& folder, uint64_t step) const;
+  Status replace_files(uint64_t step) const;
 
   std::vector<std::string> folders_;
 };

@@ -224,8 +224,9 @@ PENSTOCK_API int penstock_set_weights_into(struct penstock_engine* engine, uint3
 /* Waits until the last step is durable, whatever the durability. */
 PENSTOCK_API int penstock_settle(struct penstock_engine* engine);
 
-/* Keeps the last step beside the store, under `kept` in its folders, until it is dropped: a copy of the store, which
- * takes its space again unless the file system shares blocks (XFS, btrfs). Keeping a step twice is nothing. */
+/* Keeps the last step beside the store, under `kept` in its folders, until it is dropped: a copy of what steps
+ * update, which takes its space again unless the file system shares blocks (XFS, btrfs). Keeping a step twice is
+ * nothing. */
 PENSTOCK_API int penstock_keep(struct penstock_engine* engine, uint64_t* step);
 /* The steps that are kept, ascending. */
 PENSTOCK_API int penstock_kept(struct penstock_engine* engine, uint64_t* steps, size_t room, size_t* count);

@@ -174,8 +174,8 @@ class ManualPage(Folders):
                 ended = subprocess.run(words, shell=True, cwd=self.folder, env=env, capture_output=True, text=True)
                 self.assertEqual(ended.returncode, 0, f"{words}\n{ended.stdout}{ended.stderr}")
                 said[" ".join(words.split()[:2])] = ended.stdout
-        self.assertEqual(list(said), ["penstock data", "penstock train", "penstock watch", "penstock report",
-                                      "penstock checkpoint", "python3 ask.py"])
+        self.assertEqual(list(said), ["penstock data", "penstock train", "penstock checkpoint", "penstock watch",
+                                      "penstock report", "python3 ask.py"])
         log = Run(self.folder / "run").columns()
         self.assertLess(log["loss"][-1], log["loss"][0] / 4)
         self.assertIn(f"step {len(log['step'])} of {len(log['step'])}", said["penstock watch"])

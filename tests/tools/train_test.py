@@ -222,6 +222,80 @@ class Evaluation(TrainCase):
         return (self.folder / name / "model.safetensors").read_bytes()
 
 
+class Snapshots(TrainCase):
+    def ls(self, store="store"):
+        return self.json_of("checkpoint", "ls", self.path(store))
+
+    def kept(self, store="store"):
+        return [one["step"] for one in self.ls(store)["snapshots"]]
+
+    def test_a_rollback_leaves_a_run_that_was_stopped_there_and_goes_on_as_one_that_never_went_wrong(self):
+        stores = [self.path("a"), self.path("b")]
+        ours = {"stores": stores, "run": self.path("run")}
+        self.json_of("train", self.config(max_steps=9, keep_every=3, penstock=ours))
+        whole = [step["loss"] for step in self.log()]
+        listed = self.json_of("checkpoint", "ls", *stores)
+        self.assertEqual([one["step"] for one in listed["snapshots"]], [3, 6, 9])
+        # One slot of the two, and pages.
+        space = [sum(path.stat().st_blocks * 512 for path in self.folder.glob(f"?/kept/{step}/rank0.tiles"))
+                 for step in (3, 6, 9)]
+        self.assertEqual([one["bytes"] for one in listed["snapshots"]], space)
+        for bytes_kept in space:
+            self.assertLess(bytes_kept, 0.7 * listed["bytes"])
+        at_nine = self.weights_of(stores, "nine")
+        back = self.json_of("checkpoint", "rollback", *stores, "--step", 3)
+        self.assertEqual((back["from"], back["step"]), (9, 3))
+        stopped = {"stores": [self.path("c")], "run": self.path("run_c")}
+        self.json_of("train", self.config(max_steps=3, penstock=stopped))
+        self.assertEqual(self.weights_of(stores, "three"), self.weights_of(stopped["stores"], "stopped"))
+        self.json_of("train", self.config(max_steps=9, penstock={**ours, "run": self.path("again")}))
+        self.assertEqual([step["loss"] for step in self.log("again")], whole[3:])
+        self.assertEqual(self.weights_of(stores, "nine_again"), at_nine)
+        gone = self.json_of("checkpoint", "rm", *stores, "--step", 6)
+        self.assertEqual([one["step"] for one in gone["snapshots"]], [3, 9])
+        self.assertEqual(list(self.folder.glob("?/kept/6")), [])
+        done = self.run_command("checkpoint", "rollback", *stores, "--step", 6, code=USAGE)
+        self.assertIn("step 6 is not among them: 3, 9", done.stderr)
+        done = self.run_command("checkpoint", "rollback", *stores, code=USAGE)
+        self.assertIn("snapshots of 3, 9", done.stderr)
+
+    def weights_of(self, stores, name):
+        self.json_of("checkpoint", "export", ",".join(stores), self.path(name), "--dtype", "fp32")
+        return (self.folder / name / "model.safetensors").read_bytes()
+
+    def test_the_best_stay(self):
+        # A rate at which the loss rises after a while.
+        config = self.config(held_out_share=0.2, eval_every=1, keep_best=2, keep_every=5, max_steps=8,
+                             optimizer={"type": "AdamW", "params": {"lr": 0.2}})
+        self.json_of("train", config)
+        losses = {step["step"]: step["eval_loss"] for step in self.log()}
+        best = sorted(losses, key=lambda step: (losses[step], step))[:2]
+        self.assertEqual(self.kept(), sorted({*best, 5}))
+        self.assertEqual({one["step"]: one.get("eval_loss") for one in self.ls()["snapshots"]},
+                         {step: losses[step] for step in sorted({*best, 5})})
+        done = self.run_command("train", self.config(keep_best=2, eval_every=0), code=USAGE)
+        self.assertIn("keep_best", done.stderr)
+
+    def test_a_snapshot_by_hand_and_a_rollback_that_is_killed(self):
+        self.json_of("train", self.config(max_steps=2))
+        self.assertEqual(self.json_of("checkpoint", "snapshot", self.path("store"))["step"], 2)
+        two = self.weights_of([self.path("store")], "two")
+        self.json_of("train", self.config(max_steps=4))
+        four = self.weights_of([self.path("store")], "four")
+        rollback = [PENSTOCK, "checkpoint", "rollback", self.path("store"), "--step", "2"]
+        for wait_s in (0.0, 0.01, 0.02, 0.03, 0.05):
+            killed = subprocess.Popen(rollback, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(wait_s)
+            killed.kill()
+            killed.wait()
+            step = self.ls()["step"]
+            self.assertIn(step, (2, 4))
+            self.assertEqual(self.weights_of([self.path("store")], f"after{wait_s}"), two if step == 2 else four)
+            self.run_command("checkpoint", "scrub", self.path("store"))
+        self.run_command(*rollback[1:])
+        self.assertEqual(self.weights_of([self.path("store")], "back"), two)
+
+
 class Verify(TrainCase):
     """Every bit of a tiered run against the plain loop."""
 

@@ -22,6 +22,8 @@ const std::map<std::string, std::vector<std::pair<const char*, const char*>>>& s
         {"sequence_length", "77"},
         {"held_out_share", "0.25"},
         {"eval_every", "5"},
+        {"keep_every", "15"},
+        {"keep_best", "2"},
         {"eval_batches", "6"},
         {"seed", "7"},
         {"max_steps", "8"},

@@ -75,6 +75,8 @@ class StoreLayout {
   uint32_t page_slots() const { return slots_ < 2 ? 2 : slots_; }
   uint32_t drives() const { return static_cast<uint32_t>(shares_.size()); }
   const std::vector<uint32_t>& shares() const { return shares_; }
+  // On every drive: what lies before it are records and pages.
+  uint64_t tiles_offset() const { return tiles_offset_; }
   uint64_t file_bytes(uint32_t drive) const { return file_bytes_[drive]; }
 
  private:

@@ -38,13 +38,12 @@ Result<std::string> store_folder_of(const std::string& path) {
 }  // namespace
 
 Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector<std::string>& paths) {
-  std::vector<std::string> folders;
+  auto stores = std::make_unique<InspectedStores>();
   for (const std::string& path : split_at_commas(paths)) {
     if (path.empty()) return Status(Code::kUsage, "PATH: '': a folder expected", "the folders of a store");
     PENSTOCK_TRY_ASSIGN(folder, store_folder_of(path));
-    folders.push_back(folder);
+    stores->folders_.push_back(folder);
   }
-  auto stores = std::make_unique<InspectedStores>();
   PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
   stores->engine_ = std::move(made.engine);
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kMemoryBytes));
@@ -53,7 +52,7 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
   stores->memory_ = memory;
   stores->engine_->register_memory(memory);
 
-  const auto drives = aio::direct_folders(folders, aio::Access::read_only);
+  const auto drives = aio::direct_folders(stores->folders_, aio::Access::read_only);
   aio::OpenOptions options;
   options.purpose = aio::OpenOptions::Purpose::inspect;
   options.checksum = cpu_optim::checksum_function();

@@ -20,6 +20,8 @@ class InspectedStores {
   static Result<std::unique_ptr<InspectedStores>> open(const std::vector<std::string>& paths);
 
   const std::vector<std::unique_ptr<aio::TileStore>>& ranks() const { return ranks_; }
+  // In the order of the paths.
+  const std::vector<std::string>& folders() const { return folders_; }
   IoEngine& engine() { return *engine_; }
   // For scrubbing.
   std::span<std::byte> memory() const { return memory_; }
@@ -27,6 +29,7 @@ class InspectedStores {
   aio::OpenReport report() const;
 
  private:
+  std::vector<std::string> folders_;
   std::unique_ptr<IoEngine> engine_;
   std::unique_ptr<aio::HostArena> arena_;
   std::span<std::byte> memory_;

@@ -1,7 +1,9 @@
 #include <algorithm>
 
 #include "tools/penstock/checkpoint_common.h"
+#include "tools/penstock/checkpoint_snapshots.h"
 #include "tools/penstock/command.h"
+#include "tools/penstock/quantity.h"
 #include "tools/penstock/text_table.h"
 
 namespace penstock::tools {
@@ -29,7 +31,7 @@ Result<Answer> list(const std::vector<std::string>& paths) {
   answer.json = {{"step", step},
                  {"parameters", parameters},
                  {"bytes", bytes},
-                 {"snapshots", Json::array()},
+                 {"snapshots", snapshots_json(stores->folders())},
                  {"ranks", stores->ranks().size()},
                  {"drives", first.layout().drives()},
                  {"slots", first.layout().slots()},
@@ -44,6 +46,14 @@ Result<Answer> list(const std::vector<std::string>& paths) {
              text(first.layout().drives()), text(first.layout().slots()), text(first.shape().units.size()), text(tiles),
              bytes_text(payload.engine_state.size()), bytes_text(payload.trainer_state.size())});
   answer.text = table.str();
+  if (const Json& snapshots = answer.json["snapshots"]; !snapshots.empty()) {
+    TextTable kept({"kept step", "bytes", "held-out loss"});
+    for (const Json& one : snapshots) {
+      kept.add({text(one["step"].get<uint64_t>()), bytes_text(one["bytes"].get<uint64_t>()),
+                one.contains("eval_loss") ? fixed(one["eval_loss"].get<double>(), 4) : "-"});
+    }
+    answer.text += "\n" + kept.str();
+  }
   for (const std::string& note : stores->report().notes) answer.text += note + "\n";
   return answer;
 }
@@ -52,17 +62,17 @@ Result<Answer> list(const std::vector<std::string>& paths) {
 
 Verb checkpoint_ls_verb() {
   auto paths = std::make_shared<std::vector<std::string>>();
-  return {
-      "checkpoint ls",
-      "Show what a store holds",
-      "The store is the checkpoint. Lists its newest durable step and changes nothing. A store that a run has open\n"
-      "is refused until the run ends.",
-      {{"penstock checkpoint ls /mnt/nvme0/run,/mnt/nvme1/run", "A store on two drives"}},
-      [paths](Options& options) -> Action {
-        options.paths("PATH", *paths, 1,
-                      "The folders of the store, one on each drive, in any order; commas may join them");
-        return [paths](Session&) { return list(*paths); };
-      }};
+  return {"checkpoint ls",
+          "Show what a store holds",
+          "The store is the checkpoint. Lists its newest durable step, and the steps that were kept; changes nothing. "
+          "A store that a run has open\n"
+          "is refused until the run ends.",
+          {{"penstock checkpoint ls /mnt/nvme0/run,/mnt/nvme1/run", "A store on two drives"}},
+          [paths](Options& options) -> Action {
+            options.paths("PATH", *paths, 1,
+                          "The folders of the store, one on each drive, in any order; commas may join them");
+            return [paths](Session&) { return list(*paths); };
+          }};
 }
 
 }  // namespace penstock::tools

@@ -26,6 +26,9 @@ Verb verify_verb() { return left_out("verify"); }
 Verb checkpoint_ls_verb() { return left_out("checkpoint ls"); }
 Verb checkpoint_export_verb() { return left_out("checkpoint export"); }
 Verb checkpoint_import_verb() { return left_out("checkpoint import"); }
+Verb checkpoint_snapshot_verb() { return left_out("checkpoint snapshot"); }
+Verb checkpoint_rollback_verb() { return left_out("checkpoint rollback"); }
+Verb checkpoint_rm_verb() { return left_out("checkpoint rm"); }
 Verb checkpoint_scrub_verb() { return left_out("checkpoint scrub"); }
 
 }  // namespace penstock::tools

@@ -62,6 +62,8 @@ Result<Overrides> overrides_of(const TrainFlags& flags) {
   add("scheduler.params.warmup_num_steps", flags.warm_up, overrides);
   add("seed", flags.seed, overrides);
   add("eval_every", flags.eval_every, overrides);
+  add("keep_every", flags.keep_every, overrides);
+  add("keep_best", flags.keep_best, overrides);
   return overrides;
 }
 
@@ -102,6 +104,9 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.count("--warm-up", flags.warm_up, "Steps in which the learning rate rises");
   options.count("--seed", flags.seed, "Seed of weights, dropout and the order of samples");
   options.count("--eval-every", flags.eval_every, "Steps after which the held-out share is evaluated; 0: never");
+  options.count("--keep-every", flags.keep_every,
+                "Steps after which a snapshot of the store stays; 0: none. See `penstock checkpoint rollback`");
+  options.count("--keep-best", flags.keep_best, "Snapshots that stay, of the steps whose evaluation was best");
   options.count("--threads", flags.threads, "Threads that update; 0: one for each processor");
   options.choice("--engine", flags.io_engine, {"auto", "io_uring", "libaio", "threads"},
                  "How I/O is submitted; auto: the best that works here");

@@ -15,7 +15,8 @@ struct TrainFlags {
   std::optional<std::string> config;  // a file
   std::optional<std::string> run, model, data, stores, budget, machine, activations, schedule, io_engine;
   std::optional<std::string> durability;
-  std::optional<uint64_t> steps, sequence, sequences, micro_batches, group, warm_up, seed, threads, eval_every;
+  std::optional<uint64_t> steps, sequence, sequences, micro_batches, group, warm_up, seed, threads, eval_every,
+      keep_every, keep_best;
   std::optional<double> learning_rate, weight_decay, clip;
   bool from_scratch = false;
   bool force = false;

@@ -21,6 +21,9 @@
   VERB(checkpoint_scrub)     \
   VERB(checkpoint_export)    \
   VERB(checkpoint_import)    \
+  VERB(checkpoint_snapshot)  \
+  VERB(checkpoint_rollback)  \
+  VERB(checkpoint_rm)        \
   VERB(completion)           \
   VERB(manual)
 

@@ -15,6 +15,7 @@
 #include "tools/system/interrupt.h"
 #include "tools/system/words.h"
 #include "tools/train/run_start.h"
+#include "tools/train/snapshots.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {
@@ -205,6 +206,7 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
 
   const uint64_t until = settings.config.max_steps;
   const auto tokens = static_cast<double>(settings.tokens_of_step());
+  Snapshots snapshots(settings.config);
   Course course{.first = run->engine().steps_done()};
   const auto begin = std::chrono::steady_clock::now();
   while (run->engine().steps_done() < until) {
@@ -226,6 +228,9 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
                                  fixed(found.perplexity(), 2), " of ", found.tokens, " tokens"));
     }
     log.add(json_of(step, evaluation, tokens));
+    PENSTOCK_TRY_ASSIGN(kept, snapshots.after(run->engine(), step.report.step,
+                                              evaluation ? std::optional(evaluation->loss) : std::nullopt));
+    if (!kept.empty()) session.progress.note(kept);
     if (step.report.step % settings.config.steps_per_print == 0) {
       session.progress.update(static_cast<double>(step.report.step) / static_cast<double>(until),
                               text("step ", step.report.step, ", loss ", fixed(step.loss, 3), ", ",

@@ -205,6 +205,11 @@ Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samp
                        ", so that nothing is held out"),
                   "\"held_out_share\": 0.01");
   }
+  if (config.keep_best > 0 && config.eval_every == 0) {
+    return Status(Code::kUsage,
+                  text("config: keep_best: ", config.keep_best, ": eval_every is 0, so that no step is evaluated"),
+                  "\"eval_every\": 100");
+  }
   if (config.max_steps == 0) {
     const double samples_of_run = config.epochs * static_cast<double>(samples.epoch_samples());
     config.max_steps =

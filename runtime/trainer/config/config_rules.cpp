@@ -172,6 +172,8 @@ const KeyRule kRules[] = {
     {"held_out_share", honoured, "", PENSTOCK_NUMBER(held_out_share, 0, 0.99)},
     {"eval_every", honoured, "", PENSTOCK_WHOLE(eval_every, 0)},
     {"eval_batches", honoured, "", PENSTOCK_WHOLE(eval_batches, 0)},
+    {"keep_every", honoured, "steps after which a snapshot of the store stays", PENSTOCK_WHOLE(keep_every, 0)},
+    {"keep_best", honoured, "snapshots that stay, of the best evaluations", PENSTOCK_WHOLE(keep_best, 0)},
     {"seed", honoured, "", PENSTOCK_WHOLE(seed, 0)},
     {"max_steps", honoured, "", PENSTOCK_WHOLE(max_steps, 0)},
     {"epochs", honoured, "", PENSTOCK_NUMBER(epochs, 0, 1e9)},

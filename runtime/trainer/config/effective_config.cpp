@@ -173,6 +173,8 @@ json whole_json(const TrainConfig& config) {
   file["held_out_share"] = config.held_out_share;
   file["eval_every"] = config.eval_every;
   file["eval_batches"] = config.eval_batches;
+  file["keep_every"] = config.keep_every;
+  file["keep_best"] = config.keep_best;
   file["seed"] = config.seed;
   file["max_steps"] = config.max_steps;
   file["epochs"] = config.epochs;

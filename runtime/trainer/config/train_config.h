@@ -47,6 +47,9 @@ struct TrainConfig {
   uint64_t eval_every = 0;    // steps; 0: never
   uint64_t eval_batches = 0;  // micro-batches at most; 0: all that is held out
 
+  // Snapshots of the store: of every so many steps, and of so many steps whose evaluation was best; 0: none.
+  uint64_t keep_every = 0, keep_best = 0;
+
   uint64_t seed = 0;
   uint64_t max_steps = 0;  // 0: by epochs
   double epochs = 1;

@@ -1,0 +1,135 @@
+// The verbs that keep steps of a store, go back to one, and remove one.
+#include "runtime/engine/kept_steps.h"
+#include "tools/penstock/checkpoint_common.h"
+#include "tools/penstock/checkpoint_snapshots.h"
+#include "tools/penstock/command.h"
+#include "tools/penstock/nvme_common.h"
+#include "tools/penstock/quantity.h"
+
+namespace penstock::tools {
+namespace {
+
+struct Flags {
+  std::vector<std::string> paths;
+  std::optional<uint64_t> step;
+};
+
+// Of a run of several ranks each has a store; they would have to be kept and taken back together.
+Result<std::unique_ptr<InspectedStores>> open_alone(const std::vector<std::string>& paths) {
+  PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open(paths));
+  if (stores->ranks().size() == 1 && stores->ranks().front()->shape().ranks == 1) return std::move(stores);
+  return Status(Code::kUsage,
+                text("snapshots: the store has ", stores->ranks().front()->shape().ranks,
+                     " ranks; those of one rank alone can be kept"),
+                "`penstock checkpoint export` writes the weights of a run of several ranks");
+}
+
+Status missing_step(const std::vector<std::string>& folders) {
+  std::string kept;
+  for (const uint64_t step : engine::KeptSteps(folders).steps()) kept += text(kept.empty() ? "" : ", ", step);
+  return Status(Code::kUsage, text("--step: missing; the store has snapshots of ", kept.empty() ? "no step" : kept),
+                kept.empty() ? "penstock checkpoint snapshot PATH" : "--step N");
+}
+
+Result<Answer> keep(const Flags& flags) {
+  PENSTOCK_TRY_ASSIGN(stores, open_alone(flags.paths));
+  engine::KeptSteps kept(stores->folders());
+  const aio::TileStore& store = *stores->ranks().front();
+  const uint64_t step = store.payload().step;
+  PENSTOCK_TRY(kept.keep(step, store.runs_of_durable_step()));
+  Answer answer;
+  answer.json = {{"step", step}, {"bytes", kept.bytes_of(step)}, {"snapshots", snapshots_json(stores->folders())}};
+  answer.text = text("step ", step, " stays, in ", bytes_text(kept.bytes_of(step)), "\n");
+  return answer;
+}
+
+Result<Answer> roll_back(Session& session, const Flags& flags) {
+  std::vector<std::string> folders;
+  uint64_t from = 0;
+  {
+    PENSTOCK_TRY_ASSIGN(stores, open_alone(flags.paths));
+    folders = stores->folders();
+    from = stores->ranks().front()->payload().step;
+  }
+  if (!flags.step) return missing_step(folders);
+  PENSTOCK_TRY(engine::KeptSteps(folders).restore(*flags.step, ticking(session, "roll back")));
+  Answer answer;
+  answer.json = {{"step", *flags.step}, {"from", from}, {"snapshots", snapshots_json(folders)}};
+  answer.text = text("the store is at step ", *flags.step, ", it was at ", from, "; the next run goes on from there\n");
+  return answer;
+}
+
+Result<Answer> remove(const Flags& flags) {
+  PENSTOCK_TRY_ASSIGN(stores, open_alone(flags.paths));
+  if (!flags.step) return missing_step(stores->folders());
+  engine::KeptSteps kept(stores->folders());
+  PENSTOCK_TRY(kept.check(*flags.step));
+  const uint64_t bytes = kept.bytes_of(*flags.step);
+  PENSTOCK_TRY(kept.drop(*flags.step));
+  Answer answer;
+  answer.json = {{"step", *flags.step}, {"bytes", bytes}, {"snapshots", snapshots_json(stores->folders())}};
+  answer.text = text("the snapshot of step ", *flags.step, " is removed, ", bytes_text(bytes), " are free again\n");
+  return answer;
+}
+
+void paths_of(Options& options, Flags& flags) {
+  options.paths("PATH", flags.paths, 1,
+                "The folders of the store, one on each drive, in any order; commas may join them");
+}
+
+}  // namespace
+
+Json snapshots_json(const std::vector<std::string>& folders) {
+  const engine::KeptSteps kept(folders);
+  Json list = Json::array();
+  for (const uint64_t step : kept.steps()) {
+    list.push_back({{"step", step}, {"bytes", kept.bytes_of(step)}});
+    const Json note = Json::parse(kept.note_of(step), nullptr, false);
+    if (note.is_object() && note.contains("eval_loss")) list.back()["eval_loss"] = note["eval_loss"];
+  }
+  return list;
+}
+
+Verb checkpoint_snapshot_verb() {
+  auto flags = std::make_shared<Flags>();
+  return {"checkpoint snapshot",
+          "Keep the newest step, whatever comes after",
+          "Copies what steps update into kept/STEP in each of the store's folders; frozen weights stay in the store\n"
+          "alone. On XFS and btrfs the copy shares its blocks with the store, and takes space only as that changes.\n"
+          "`penstock train --keep-every N` and `--keep-best N` do this while a run goes on.",
+          {{"penstock checkpoint snapshot /mnt/nvme0/run", "The newest step of a store on one drive"}},
+          [flags](Options& options) -> Action {
+            paths_of(options, *flags);
+            return [flags](Session&) { return keep(*flags); };
+          }};
+}
+
+Verb checkpoint_rollback_verb() {
+  auto flags = std::make_shared<Flags>();
+  return {"checkpoint rollback",
+          "Make the store what it was at a step that was kept",
+          "Writes the tiles that have changed since beside those that are there, checks every one, and makes them the\n"
+          "store's by one root: a crash leaves the one step or the other. Steps after it are lost, unless they were\n"
+          "kept as well; the step that is gone back to stays kept.",
+          {{"penstock checkpoint rollback /mnt/nvme0/run --step 400", "Go on from step 400"}},
+          [flags](Options& options) -> Action {
+            paths_of(options, *flags);
+            options.count("--step", flags->step, "One that `penstock checkpoint ls` lists");
+            return [flags](Session& session) { return roll_back(session, *flags); };
+          }};
+}
+
+Verb checkpoint_rm_verb() {
+  auto flags = std::make_shared<Flags>();
+  return {"checkpoint rm",
+          "Remove a step that was kept",
+          "Removes one snapshot. The store itself is not touched.",
+          {{"penstock checkpoint rm /mnt/nvme0/run --step 400", "Its space is free again"}},
+          [flags](Options& options) -> Action {
+            paths_of(options, *flags);
+            options.count("--step", flags->step, "One that `penstock checkpoint ls` lists");
+            return [flags](Session&) { return remove(*flags); };
+          }};
+}
+
+}  // namespace penstock::tools

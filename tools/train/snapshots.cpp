@@ -1,0 +1,40 @@
+#include "tools/train/snapshots.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/verb.h"
+
+namespace penstock::tools {
+
+Result<std::string> Snapshots::after(engine::Engine& engine, uint64_t step, std::optional<double> loss) {
+  // Of those that were kept for their loss: the worst last, and of equals the later.
+  std::vector<std::pair<double, uint64_t>> best;
+  if (best_ > 0 && loss) {
+    for (const uint64_t other : kept_.steps()) {
+      const Json note = Json::parse(kept_.note_of(other), nullptr, false);
+      if (other < step && note.is_object() && note.contains("eval_loss"))
+        best.emplace_back(note["eval_loss"].get<double>(), other);
+    }
+    best.emplace_back(*loss, step);
+    std::sort(best.begin(), best.end());
+  }
+  const auto among_best = [&](uint64_t wanted) {
+    const auto end = best.begin() + static_cast<std::ptrdiff_t>(std::min<uint64_t>(best_, best.size()));
+    return std::any_of(best.begin(), end, [&](const auto& one) { return one.second == wanted; });
+  };
+  if (!is_regular(step) && !among_best(step)) return std::string();
+  for (const auto& [worse, other] : best) {
+    if (other != step && !among_best(other) && !is_regular(other)) PENSTOCK_TRY(kept_.drop(other));
+  }
+  // One that is there was kept before the store went back, perhaps to go another way.
+  const std::vector<uint64_t> there = kept_.steps();
+  if (std::find(there.begin(), there.end(), step) != there.end()) PENSTOCK_TRY(kept_.drop(step));
+  PENSTOCK_TRY(engine.settle());
+  PENSTOCK_TRY(kept_.keep(step, engine.runs_of_durable_step(), loss ? Json{{"eval_loss", *loss}}.dump() : ""));
+  return text("step ", step, " stays, in ", bytes_text(kept_.bytes_of(step)));
+}
+
+}  // namespace penstock::tools
