@@ -1,6 +1,6 @@
 // While a FlushScope lives, its thread computes in one floating-point mode, whatever the caller's mode is: rounding to
-// nearest, denormal inputs and results as zero, no traps. The destructor restores the caller's mode and exception
-// flags.
+// nearest, denormal inputs and results as zero, no traps. A DenormalScope is the same with denormals as they are. The
+// destructor restores the caller's mode and exception flags.
 //
 // The kernels' results do not depend on denormals (tiering/arithmetic/optimizer.h), but their speed does: each costs an
 // assist of 150 cycles.
@@ -15,23 +15,26 @@
 
 namespace penstock::cpu_optim {
 
-class FlushScope {
+enum class Denormals : uint8_t { flushed, kept };
+
+template <Denormals kDenormals>
+class FloatModeScope {
  public:
-  FlushScope() : before_(control()) { set_control(kFlushing); }
-  ~FlushScope() { set_control(before_); }
-  FlushScope(const FlushScope&) = delete;
-  FlushScope& operator=(const FlushScope&) = delete;
+  FloatModeScope() : before_(control()) { set_control(kDenormals == Denormals::flushed ? kFlushing : kKeeping); }
+  ~FloatModeScope() { set_control(before_); }
+  FloatModeScope(const FloatModeScope&) = delete;
+  FloatModeScope& operator=(const FloatModeScope&) = delete;
 
  private:
 #if defined(__x86_64__)
   using Control = uint32_t;
   // Flush to zero, all exceptions masked, denormals are zero; the rounding bits, 0x6000, say nearest.
-  static constexpr Control kFlushing = 0x8000 | 0x1f80 | 0x0040;
+  static constexpr Control kKeeping = 0x1f80, kFlushing = 0x8000 | kKeeping | 0x0040;
   static Control control() { return _mm_getcsr(); }
   static void write(Control value) { _mm_setcsr(value); }
 #elif defined(__aarch64__)
   using Control = uint64_t;
-  static constexpr Control kFlushing = Control{1} << 24;  // FZ alone: nearest, no traps
+  static constexpr Control kKeeping = 0, kFlushing = Control{1} << 24;  // FZ alone: nearest, no traps
   static Control control() {
     Control value;
     asm volatile("mrs %0, fpcr" : "=r"(value));
@@ -40,7 +43,7 @@ class FlushScope {
   static void write(Control value) { asm volatile("msr fpcr, %0" ::"r"(value)); }
 #else
   using Control = uint32_t;
-  static constexpr Control kFlushing = 0;
+  static constexpr Control kKeeping = 0, kFlushing = 0;
   static Control control() { return 0; }
   static void write(Control) {}
 #endif
@@ -53,5 +56,8 @@ class FlushScope {
 
   const Control before_;
 };
+
+using FlushScope = FloatModeScope<Denormals::flushed>;
+using DenormalScope = FloatModeScope<Denormals::kept>;
 
 }  // namespace penstock::cpu_optim

@@ -184,6 +184,12 @@ Status check_threads_can_start(uint32_t threads) {
   return status;
 }
 
+// Of for_pieces().
+uint64_t piece_of(uint64_t count, uint64_t grain, uint32_t threads) {
+  CHECK(grain > 0, "pieces of 0, at least 1 expected");
+  return std::max(grain, round_up(ceil_div(count, threads * kPiecesPerThread), grain));
+}
+
 }  // namespace
 
 Status validate(const UpdateWorkersOptions& options) {
@@ -340,14 +346,23 @@ void UpdateWorkers::enqueue(TileJob job, Done done) {
 
 void UpdateWorkers::for_pieces(uint64_t count, uint64_t grain,
                                const std::function<void(uint64_t begin, uint64_t end)>& body) {
-  CHECK(grain > 0, "for_pieces: grain 0, at least 1 expected");
-  const uint64_t piece = std::max(grain, round_up(ceil_div(count, impl_->threads * kPiecesPerThread), grain));
+  const uint64_t piece = piece_of(count, grain, impl_->threads);
   if (count <= grain) {
     if (count != 0) body(0, count);
     return;
   }
   impl_->run_and_wait(ceil_div(count, piece),
                       [&](uint64_t number) { body(number * piece, std::min(count, (number + 1) * piece)); });
+}
+
+void UpdateWorkers::enqueue_pieces(uint64_t count, uint64_t grain,
+                                   std::function<void(uint64_t begin, uint64_t end)> body, std::function<void()> done) {
+  const uint64_t piece = piece_of(count, grain, impl_->threads);
+  impl_->enqueue([impl = impl_.get(), count, piece, work = std::move(body), then = std::move(done)] {
+    impl->run_pieces(ceil_div(count, piece),
+                     [&](uint64_t number) { work(number * piece, std::min(count, (number + 1) * piece)); });
+    then();
+  });
 }
 
 uint32_t UpdateWorkers::threads() const { return impl_->threads; }

@@ -73,6 +73,11 @@ class UpdateWorkers {
   // single piece runs on the calling thread. For the gradient helpers, whose blocks are independent too.
   void for_pieces(uint64_t count, uint64_t grain, const std::function<void(uint64_t begin, uint64_t end)>& body);
 
+  // The same, but returns at once, and calls `done` on a worker when every piece has ended: as enqueue() its Done.
+  // REQUIRES: count > 0.
+  void enqueue_pieces(uint64_t count, uint64_t grain, std::function<void(uint64_t begin, uint64_t end)> body,
+                      std::function<void()> done);
+
   uint32_t threads() const;
 
  private:

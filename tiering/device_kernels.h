@@ -83,11 +83,8 @@ struct UpdateTile {
   uint64_t first_element = 0;
 };
 
-// Frozen weights in blocks of `block_elements`, each with the largest magnitude of its values.
-//   int8: round(value / absmax * 127), one byte each. int4: round(value / absmax * 7) + 8, and nf4: the nearest of 16
-//   fixed quantiles of the normal distribution; two in a byte, the first in the high half, as bitsandbytes lays them.
-// `block_elements` is a power of two, 64 to 4096. Of an odd length the last low half is zero's code.
-enum class BlockCode : uint8_t { int8, int4, nf4 };
+// Frozen weights in codes, as arithmetic/block_codes.h says, in blocks of `block_elements`: a power of two, 64 to 4096.
+using penstock::BlockCode;
 
 struct Quantise {
   BlockCode code = BlockCode::nf4;

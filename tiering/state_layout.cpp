@@ -3,8 +3,9 @@
 namespace penstock {
 
 uint64_t Plane::values(uint64_t elements) const {
-  const bool is_scale = role == Role::momentum_scale || role == Role::variance_scale;
-  return is_scale ? ceil_div(elements, kMomentBlockElements) : elements;
+  if (role == Role::momentum_scale || role == Role::variance_scale) return ceil_div(elements, kMomentBlockElements);
+  if (role == Role::weight_scale) return ceil_div(elements, kCodeBlockElements);
+  return dtype == Dtype::nf4_pair ? ceil_div(elements, 2) : elements;
 }
 
 const char* name_of(Dtype dtype) {
@@ -19,6 +20,8 @@ const char* name_of(Dtype dtype) {
       return "int8";
     case Dtype::uint16:
       return "uint16";
+    case Dtype::nf4_pair:
+      return "nf4_pair";
   }
   return "?";
 }
@@ -41,6 +44,8 @@ const char* name_of(Role role) {
       return "momentum_scale";
     case Role::variance_scale:
       return "variance_scale";
+    case Role::weight_scale:
+      return "weight_scale";
   }
   return "?";
 }
@@ -61,6 +66,18 @@ const char* name_of(OptimizerKind kind) {
   return "?";
 }
 
+const char* name_of(BlockCode code) {
+  switch (code) {
+    case BlockCode::int8:
+      return "int8";
+    case BlockCode::int4:
+      return "int4";
+    case BlockCode::nf4:
+      return "nf4";
+  }
+  return "?";
+}
+
 Status validate(const StateForm& form) {
   if (form.master == MasterForm::split && form.weight != Dtype::bf16) {
     return Status(Code::kUsage, text("state form: a split master needs a bf16 weight, not ", name_of(form.weight)),
@@ -70,8 +87,10 @@ Status validate(const StateForm& form) {
     return Status(Code::kUsage, "state form: an fp32 weight is its own master, and only an fp32 weight is",
                   "use master: same with weight: fp32");
   }
-  if (form.weight == Dtype::int8 || form.weight == Dtype::uint16 || form.gradient == Dtype::int8 ||
-      form.gradient == Dtype::uint16) {
+  const auto is_float = [](Dtype dtype) {
+    return dtype == Dtype::fp32 || dtype == Dtype::bf16 || dtype == Dtype::fp16;
+  };
+  if (!is_float(form.weight) || !is_float(form.gradient)) {
     return Status(Code::kUsage,
                   text("state form: weight ", name_of(form.weight), " with gradient ", name_of(form.gradient),
                        " cannot be trained"),
@@ -95,6 +114,11 @@ std::vector<Plane> resting_planes(const StateForm& form) {
     if (has_variance(form.optimizer)) planes.push_back({Role::variance_scale, Dtype::fp32});
   }
   return planes;
+}
+
+std::vector<Plane> coded_planes(BlockCode code) {
+  CHECK(code != BlockCode::int4, "no plane has int4 codes");
+  return {{Role::weight, code == BlockCode::int8 ? Dtype::int8 : Dtype::nf4_pair}, {Role::weight_scale, Dtype::fp32}};
 }
 
 TileLayout::TileLayout(std::span<const Plane> planes, uint64_t elements) {

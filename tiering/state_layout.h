@@ -16,7 +16,8 @@
 
 namespace penstock {
 
-enum class Dtype : uint8_t { fp32, bf16, fp16, int8, uint16 };
+// nf4_pair: one byte with the codes of two elements.
+enum class Dtype : uint8_t { fp32, bf16, fp16, int8, uint16, nf4_pair };
 
 enum class Role : uint8_t {
   weight,  // what forward and backward use; in split form also the master's high half
@@ -27,6 +28,7 @@ enum class Role : uint8_t {
   variance,        // v, or Adagrad's sum of squares
   momentum_scale,  // one fp32 per kMomentBlockElements elements of an int8 momentum
   variance_scale,  // likewise
+  weight_scale,    // one fp32 per kCodeBlockElements elements of a weight that rests in codes
 };
 
 enum class OptimizerKind : uint8_t { adamw, adam, adagrad, lion, sgd };
@@ -45,6 +47,10 @@ enum class MasterForm : uint8_t { split, full, same };
 enum class MomentForm : uint8_t { fp32, bf16, int8 };
 
 constexpr uint64_t kMomentBlockElements = 256;
+
+// How frozen weights rest in fewer bits than they are computed with: arithmetic/block_codes.h defines each.
+enum class BlockCode : uint8_t { int8, int4, nf4 };
+constexpr uint64_t kCodeBlockElements = 64;
 
 struct StateForm {
   OptimizerKind optimizer = OptimizerKind::adamw;
@@ -65,6 +71,7 @@ constexpr uint64_t bytes_of(Dtype dtype) {
     case Dtype::uint16:
       return 2;
     case Dtype::int8:
+    case Dtype::nf4_pair:
       return 1;
   }
   return 0;
@@ -74,7 +81,7 @@ struct Plane {
   Role role;
   Dtype dtype;
 
-  // How many values `elements` elements have: one each, or one scale a block of them.
+  // How many values `elements` elements have: one each, one a pair, or one scale a block of them.
   uint64_t values(uint64_t elements) const;
   // Bytes that they take, unpadded.
   uint64_t bytes(uint64_t elements) const { return bytes_of(dtype) * values(elements); }
@@ -84,12 +91,16 @@ struct Plane {
 const char* name_of(Dtype dtype);
 const char* name_of(Role role);
 const char* name_of(OptimizerKind kind);
+const char* name_of(BlockCode code);
 
 // A split master needs a bf16 weight; a weight that is its own master needs fp32.
 Status validate(const StateForm& form);
 
 // The planes that rest in a tile, in the order in which they lie there. Neither weight nor gradient is among them.
 std::vector<Plane> resting_planes(const StateForm& form);
+
+// Where frozen weights rest in codes, the planes of a tile: the codes, then their scales. REQUIRES: int8 or nf4.
+std::vector<Plane> coded_planes(BlockCode code);
 
 // Where each resting plane of a tile of `elements` elements begins, counted from the end of the weight, and how long
 // the whole is.

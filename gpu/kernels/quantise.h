@@ -1,34 +1,12 @@
-// Frozen weights in blocks: int8, int4 and NF4. A block's scale is its largest magnitude; one that is below 2^-120
-// counts as zero, and one that is not finite makes the whole block NaN.
+// Frozen weights to blocks of codes and back, as arithmetic/block_codes.h defines them.
 #pragma once
 
 #include "gpu/kernels/packet.h"
+#include "tiering/arithmetic/block_codes.h"
 
 namespace penstock::gpu {
 
 using kernel::BlockCode;
-
-// The 16 quantiles of NF4 and the midpoints between them, as bitsandbytes fixed them (create_normal_map and
-// dQuantizeNF4); tests/gpu/quantise_test.cpp holds what its own code makes of the same numbers.
-PENSTOCK_HOST_DEVICE float nf4_value(uint32_t code) {
-  constexpr float kValues[16] = {-1.0f,
-                                 -0.6961928009986877f,
-                                 -0.5250730514526367f,
-                                 -0.39491748809814453f,
-                                 -0.28444138169288635f,
-                                 -0.18477343022823334f,
-                                 -0.09105003625154495f,
-                                 0.0f,
-                                 0.07958029955625534f,
-                                 0.16093020141124725f,
-                                 0.24611230194568634f,
-                                 0.33791524171829224f,
-                                 0.44070982933044434f,
-                                 0.5626170039176941f,
-                                 0.7229568362236023f,
-                                 1.0f};
-  return kValues[code];
-}
 
 // [-1, 1] in 32 equal cells, in none of which lie two of the midpoints: a value is compared with one of them at most.
 constexpr uint32_t kNf4Cells = 32;
@@ -45,15 +23,11 @@ struct Nf4Cell {
 };
 
 PENSTOCK_HOST_DEVICE Nf4Cell nf4_cell(uint32_t number) {
-  constexpr float kMidpoints[15] = {
-      -0.8480964004993439f,  -0.6106329262256622f,   -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
-      -0.13791173323988914f, -0.045525018125772475f, 0.03979014977812767f, 0.1202552504837513f,   0.2035212516784668f,
-      0.2920137718319893f,   0.3893125355243683f,    0.5016634166240692f,  0.6427869200706482f,   0.8614784181118011f};
   Nf4Cell cell{2.0f, 0};
-  for (uint32_t i = 0; i < 15; ++i) {
-    const uint32_t of_midpoint = nf4_cell_of(kMidpoints[i]);
+  for (uint32_t i = 0; i < arithmetic::kNf4Midpoints; ++i) {
+    const uint32_t of_midpoint = nf4_cell_of(arithmetic::nf4_midpoint(i));
     if (of_midpoint < number) ++cell.below;
-    if (of_midpoint == number) cell.midpoint = kMidpoints[i];
+    if (of_midpoint == number) cell.midpoint = arithmetic::nf4_midpoint(i);
   }
   return cell;
 }
@@ -64,28 +38,9 @@ PENSTOCK_HOST_DEVICE uint32_t nf4_code(float value, const Nf4Cell (&cells)[kNf4C
   return cell.below + (value > cell.midpoint ? 1u : 0u);
 }
 
-// The code whose value is zero (or nearest to it).
-PENSTOCK_HOST_DEVICE uint32_t zero_code(BlockCode code) {
-  return code == BlockCode::int8 ? 0u : code == BlockCode::int4 ? 8u : 7u;
-}
-
-// To the nearest whole number, ties to even, for |value| < 2^22: beside 1.5 * 2^23 there is no room for a fraction.
-PENSTOCK_HOST_DEVICE int32_t whole(float value) { return static_cast<int32_t>((value + 0x1.8p23f) - 0x1.8p23f); }
-
-PENSTOCK_HOST_DEVICE float block_scale(float largest) {
-  uint32_t bits = arithmetic::bits_of(largest);
-  if (!arithmetic::is_finite(bits)) return arithmetic::float_of(0x7fc0'0000u);
-  return largest < 0x1p-120f ? 0.0f : largest;
-}
-
-// What values are multiplied by before they are rounded. REQUIRES: scale > 0.
-PENSTOCK_HOST_DEVICE float code_factor(BlockCode code, float scale) {
-  return (code == BlockCode::int8 ? 127.0f : code == BlockCode::int4 ? 7.0f : 1.0f) / scale;
-}
-
 PENSTOCK_HOST_DEVICE uint32_t code_of(BlockCode code, float value, const Nf4Cell (&cells)[kNf4Cells]) {
-  if (code == BlockCode::int8) return static_cast<uint32_t>(whole(value)) & 0xffu;
-  if (code == BlockCode::int4) return static_cast<uint32_t>(whole(value) + 8);
+  if (code == BlockCode::int8) return static_cast<uint32_t>(arithmetic::whole(value)) & 0xffu;
+  if (code == BlockCode::int4) return static_cast<uint32_t>(arithmetic::whole(value) + 8);
   return nf4_code(value, cells);
 }
 
@@ -192,14 +147,15 @@ struct QuantiseKernel : kernel::Quantise {
     uint32_t begin = within >> block_shift << block_shift;
     uint32_t bits = block_elements <= 256 ? largest(&shared.of_16[begin / 16], block_elements / 16)
                                           : largest(&shared.of_256[begin / 256], block_elements / 256);
-    float scale = block_scale(arithmetic::float_of(bits));
+    float scale = arithmetic::block_scale(arithmetic::float_of(bits));
     if (within == begin) absmax[index >> block_shift] = scale;
     const bool has_codes = scale > 0;
-    const float factor = has_codes ? code_factor(code, scale) : 0.0f;
+    const float factor = has_codes ? arithmetic::code_factor(code, scale) : 0.0f;
     uint32_t coded[kPacket];
     PENSTOCK_UNROLL
     for (uint32_t i = 0; i < kPacket; ++i) {
-      coded[i] = has_codes && i < length ? code_of(code, packet.values[i] * factor, shared.nf4) : zero_code(code);
+      coded[i] =
+          has_codes && i < length ? code_of(code, packet.values[i] * factor, shared.nf4) : arithmetic::zero_code(code);
     }
     store_codes(code, codes, index, length, coded);
   }
@@ -218,7 +174,7 @@ struct DequantiseKernel : kernel::Dequantise {
   PENSTOCK_HOST_DEVICE uint64_t blocks() const { return blocks_for(elements); }
   PENSTOCK_HOST_DEVICE void run(uint32_t phase, uint64_t block, uint32_t thread, Shared& shared, Local&) const {
     if (phase == 0) {
-      if (thread < 16) shared.nf4_values[thread] = nf4_value(thread);
+      if (thread < 16) shared.nf4_values[thread] = arithmetic::nf4_value(thread);
       return;
     }
     uint32_t raw[kPacketsPerThread];
@@ -243,9 +199,9 @@ struct DequantiseKernel : kernel::Dequantise {
   PENSTOCK_HOST_DEVICE float value_of(uint32_t bits, float scale, const Shared& shared) const {
     switch (code) {
       case BlockCode::int8:
-        return static_cast<float>(static_cast<int8_t>(bits)) * scale / 127.0f;
+        return arithmetic::int8_value(bits, scale);
       case BlockCode::int4:
-        return static_cast<float>(static_cast<int32_t>(bits) - 8) * scale / 7.0f;
+        return arithmetic::int4_value(bits, scale);
       case BlockCode::nf4:
         return shared.nf4_values[bits] * scale;
     }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu_optim/block_codes.h"
+#include "cpu_optim/flush_scope.h"
 #include "gpu/host_kernels.h"
 #include "tests/gpu/adversarial.h"
 #include "tiering/arithmetic/stochastic.h"
@@ -167,6 +169,37 @@ TEST(QuantiseKernel, PutsTheFirstOfTwoInTheHighHalfAndZeroAfterAnOddEnd) {
   EXPECT_EQ(quantise(BlockCode::int4, {7, -7, 1}, 64).codes,
             (std::vector<std::byte>{std::byte{0xf1}, std::byte{0x98}}));
   EXPECT_EQ(quantise(BlockCode::nf4, {1, -1, 1}, 64).codes, (std::vector<std::byte>{std::byte{0xf0}, std::byte{0xf7}}));
+}
+
+// The CPU's blocks have the length that weights rest in.
+TEST(QuantiseKernel, HasACpuTwinThatGivesTheSameBits) {
+  constexpr uint32_t kBlock = kCodeBlockElements;
+  for (BlockCode code : {BlockCode::int8, BlockCode::nf4}) {
+    for (uint64_t length : {1u, 2u, 63u, 64u, 65u, 4097u, 200'003u}) {
+      std::vector<float> values = adversarial_floats(length, length, 0.02f, Tiny::kept);
+      for (size_t i = 128; i < std::min<size_t>(length, 192); ++i) values[i] = 0;
+      for (size_t i = 192; i < std::min<size_t>(length, 256); ++i) values[i] = std::ldexp(1.0f, -119 - (i % 3));
+      const Quantised wanted = quantise(code, values, kBlock);
+      Quantised made{std::vector<std::byte>(wanted.codes.size()), std::vector<float>(wanted.absmax.size())};
+      cpu_optim::quantise(code, values, made.codes.data(), made.absmax.data());
+      ASSERT_EQ(made.codes, wanted.codes) << length;
+      ASSERT_EQ(std::memcmp(made.absmax.data(), wanted.absmax.data(), made.absmax.size() * sizeof(float)), 0);
+      for (Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
+        const uint64_t size = bytes_of(dtype);
+        std::vector<std::byte> whole(length * size), mine(length * size);
+        run_on_host(
+            kernel::Dequantise{code, wanted.codes.data(), wanted.absmax.data(), whole.data(), dtype, length, kBlock});
+        // In three runs, which begin and end where they like.
+        const uint64_t cuts[] = {0, length / 3, length / 2, length};
+        const cpu_optim::FlushScope flushing;  // whatever the caller's mode
+        for (size_t i = 0; i < 3; ++i) {
+          cpu_optim::dequantise({code, made.codes.data(), made.absmax.data()}, cuts[i], cuts[i + 1] - cuts[i], dtype,
+                                mine.data() + cuts[i] * size);
+        }
+        ASSERT_EQ(mine, whole) << name_of(code) << " to " << name_of(dtype) << ", " << length << " elements";
+      }
+    }
+  }
 }
 
 TEST(QuantiseKernelDeathTest, RefusesBlocksThatAreNoPowerOfTwo) {
