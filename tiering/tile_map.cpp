@@ -17,7 +17,8 @@ TileMap::TileMap(const Workload& workload, uint64_t tile_elements) : tile_elemen
       tile.unit = u;
       tile.first_element = first;
       tile.elements = std::min(tile_elements, unit.elements - first);
-      tile.weight_bytes = round_up(tile.elements * weight_size, kAlignmentBytes);
+      tile.weight_bytes = unit.code ? TileLayout(coded_planes(*unit.code), tile.elements).size_bytes
+                                    : round_up(tile.elements * weight_size, kAlignmentBytes);
       if (unit.trainable) {
         const bool whole = tile.elements == tile_elements;
         tile.state_bytes = whole ? whole_state_bytes : TileLayout(workload.form, tile.elements).size_bytes;
@@ -29,6 +30,12 @@ TileMap::TileMap(const Workload& workload, uint64_t tile_elements) : tile_elemen
     }
   }
   first_of_unit_.push_back(size());
+}
+
+uint64_t TileMap::weight_bytes(uint32_t unit) const {
+  uint64_t bytes = 0;
+  for (TileId tile = first_of(unit); tile < first_of(unit + 1); ++tile) bytes += tiles_[tile].weight_bytes;
+  return bytes;
 }
 
 }  // namespace penstock

@@ -20,7 +20,7 @@ struct Tile {
   uint32_t unit = 0;
   uint64_t first_element = 0;  // within the unit
   uint64_t elements = 0;
-  uint64_t weight_bytes = 0;    // padded; the weight plane is at offset 0 of the slot
+  uint64_t weight_bytes = 0;    // as it rests, padded; at offset 0 of the slot. In codes: these, and behind them scales
   uint64_t state_bytes = 0;     // the resting planes, padded; they follow
   uint64_t gradient_bytes = 0;  // padded
 
@@ -38,6 +38,8 @@ class TileMap {
   // The tiles of a unit are [first_of(unit), first_of(unit + 1)).
   uint32_t first_of(uint32_t unit) const { return first_of_unit_[unit]; }
   uint64_t tile_elements() const { return tile_elements_; }
+  // Of all tiles of a unit: its weights as they rest.
+  uint64_t weight_bytes(uint32_t unit) const;
 
   // Of the largest tile: what every piece of a pool must hold.
   uint64_t slot_bytes_max() const { return slot_bytes_max_; }

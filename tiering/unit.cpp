@@ -53,6 +53,18 @@ Status validate_groups(const Unit& unit, const StateForm& form) {
   return Status();
 }
 
+Status validate_code(const Unit& unit) {
+  if (!unit.code) return Status();
+  if (unit.trainable) {
+    return Status(Code::kUsage, text("unit ", unit.name, ": rests in ", name_of(*unit.code), " and is trainable"),
+                  "freeze it, or leave it in the form's weight dtype");
+  }
+  if (*unit.code == BlockCode::int4) {
+    return Status(Code::kUsage, text("unit ", unit.name, ": rests in int4"), "frozen weights rest in int8 or nf4");
+  }
+  return Status();
+}
+
 Status validate_uses(const Workload& workload) {
   for (const Use& use : workload.uses) {
     auto refuse = [&](const std::string& why) { return Status(Code::kUsage, text("use ", use.name, ": ", why)); };
@@ -102,6 +114,7 @@ Status validate(const Workload& workload) {
   PENSTOCK_TRY(validate_uses(workload));
   for (const Unit& unit : workload.units) {
     PENSTOCK_TRY(validate_places(unit));
+    PENSTOCK_TRY(validate_code(unit));
     if (unit.trainable) PENSTOCK_TRY(validate_groups(unit, workload.form));
   }
   return Status();

@@ -27,6 +27,9 @@ struct Unit {
   std::string name;
   uint64_t elements = 0;
   bool trainable = true;
+  // Of a frozen unit, what its weights rest in; they are computed with in the form's weight dtype, and so they are
+  // read. None: they rest in that too.
+  std::optional<BlockCode> code = {};
   uint32_t group = 0;                 // of hyper-parameters, where a parameter has none and where there is no parameter
   std::vector<Parameter> parameters;  // in the order of their elements
   // Its gradient comes parameter by parameter, in any order and among other units' parts. Then the plan has memory of
@@ -91,9 +94,9 @@ std::vector<Use> uses_in_turn(const std::vector<Unit>& units);
 std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit);
 
 // Refuses a form that has no meaning, a use of no unit, of one that does not exist or of one twice, a training pass
-// without uses, and parameters that are empty, overlap, leave their unit, or begin where none may: at no multiple of
-// kParameterAlignmentElements, or, in another group than what is before, inside a block of int8 moments, which has one
-// scale.
+// without uses, codes of units that are trained or that nobody dequantises, and parameters that are empty, overlap,
+// leave their unit, or begin where none may: at no multiple of kParameterAlignmentElements, or, in another group than
+// what is before, inside a block of int8 moments, which has one scale.
 Status validate(const Workload& workload);
 
 // A run of a unit's elements that one parameter has, the padding behind it included, or that no parameter names: from

@@ -103,7 +103,8 @@ class Creation {
 
  private:
   Status write_headers(StoreHeader::State state) {
-    StoreHeader header{.store = store_,
+    StoreHeader header{.format = shape_.has_codes() ? kStoreFormatWithCodes : kStoreFormat,
+                       .store = store_,
                        .state = state,
                        .drive = 0,
                        .slots = layout_.slots(),

@@ -231,8 +231,9 @@ class Engine {
   // Sets it, as for state that another optimizer has left; durable as with write().
   Status write_update_count(ParameterId parameter, uint64_t count);
   // Outside a step. Values [first, ...) of a unit's plane, in its dtype: one an element, or one scale a block of 256.
-  // What was written is durable when write() returns, together with every step so far, all of it or nothing. Many
-  // writes, and update counts, become durable together between begin_writes() and end_writes(), where no step begins.
+  // Of a frozen unit that rests in codes, the weights that passes compute with, in the form's weight dtype. What was
+  // written is durable when write() returns, together with every step so far, all of it or nothing. Many writes, and
+  // update counts, become durable together between begin_writes() and end_writes(), where no step begins.
   Status begin_writes();
   Status end_writes();
   Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);

@@ -5,6 +5,7 @@
 
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
+#include "runtime/engine/coded_weights.h"
 #include "runtime/engine/rank_side.h"
 #include "tiering/plan/plan_search.h"
 
@@ -47,7 +48,7 @@ MakeDrives direct_drives(std::vector<std::string> paths, aio::EngineChoice choic
 }
 
 Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& options, Mailbox& mailbox) {
-  auto core = std::unique_ptr<EngineCore>(new EngineCore(options));
+  auto core = std::unique_ptr<EngineCore>(new EngineCore(options, mailbox));
   PENSTOCK_TRY_ASSIGN(drives, options.drives());
   core->drives_ = std::move(drives);
   PENSTOCK_TRY(core->open_store());
@@ -79,9 +80,9 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   PENSTOCK_TRY(core->load_resting(Resting::all));
   core->passed_ = Moved();
   core->executor_ = std::make_unique<Executor>(
-      Executor::Parts{*core->plan_, core->options_.request.workload.form, *core->memory_, core->device_.get(),
-                      *core->store_, *core->spill_, *core->activations_, *core->drives_.io, *core->workers_, mailbox,
-                      io_descriptor, core->options_.on_durable, core->options_.on_updated});
+      Executor::Parts{*core->plan_, core->options_.request.workload, *core->memory_, core->device_.get(), *core->store_,
+                      *core->spill_, *core->activations_, *core->drives_.io, *core->workers_, mailbox, io_descriptor,
+                      core->options_.on_durable, core->options_.on_updated});
   return core;
 }
 
@@ -209,6 +210,7 @@ Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, 
 }
 
 Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
+  if (role == Role::weight && options_.request.workload.units[unit].code) return read_dequantised(unit, first, values);
   PENSTOCK_TRY_ASSIGN(runs, runs_of("read", unit, role, first, values.size()));
   std::vector<StoreSweep::Visit> visits;
   for (const PlaneRun& run : runs)
@@ -218,6 +220,23 @@ Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::spa
     if (run->rests_in_host) gather_resting(tile, bytes);
     std::memcpy(values.data() + run->values_offset_bytes, bytes + run->tile_offset_bytes, run->length_bytes);
     ++run;
+    return Status();
+  });
+}
+
+Status EngineCore::read_dequantised(uint32_t unit, uint64_t first, std::span<std::byte> values) {
+  const CodedUnit coded(options_.request.workload, plan_->tiles, unit);
+  const uint64_t end = first + values.size() / coded.weight_size();
+  std::vector<StoreSweep::Visit> visits;
+  for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+    const Tile& shape = plan_->tiles[tile];
+    if (shape.first_element >= end || shape.first_element + shape.elements <= first) continue;
+    visits.push_back({tile, memory_->weight_rests(tile) ? aio::TileStore::Range{} : store_->whole(tile)});
+  }
+  return pass(visits, StoreSweep::Then::forget, [&](uint32_t tile, std::byte* bytes) {
+    gather_resting(tile, bytes);
+    const uint64_t from = std::max(first, plan_->tiles[tile].first_element);
+    coded.dequantise(coded.codes_of(tile, bytes), from, end, values.data() + (from - first) * coded.weight_size());
     return Status();
   });
 }

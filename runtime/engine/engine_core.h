@@ -27,7 +27,10 @@ class EngineCore {
   Moved moved() const { return executor_->moved() + passed_ + (forward_ ? forward_->moved() : Moved()); }
 
   // Weights for passes between steps. REQUIRES: the executor is idle, and stays so until end_forward().
-  void begin_forward() { forward_.emplace(*plan_, *memory_, device(), *store_, *drives_.io); }
+  void begin_forward() {
+    forward_.emplace(ForwardWeights::Parts{options_.request.workload, *plan_, *memory_, device(), *store_, *drives_.io,
+                                           *workers_, mailbox_});
+  }
   ForwardWeights& forward() { return *forward_; }
   void end_forward();
 
@@ -38,7 +41,7 @@ class EngineCore {
   Status load_resting(Resting which);
   // Makes what rests in host memory durable, with everything else.
   Status commit_resting(RootPayload payload);
-  // One plane's elements.
+  // One plane's elements; of a unit that rests in codes, its weights as they are computed with.
   Status read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
   // Durable with the next commit().
   Status write_plane(uint32_t unit, Role role, uint64_t first, std::span<const std::byte> values);
@@ -46,7 +49,8 @@ class EngineCore {
   Status commit(RootPayload payload);
 
  private:
-  explicit EngineCore(const EngineOptions& options) : options_(options) {}
+  EngineCore(const EngineOptions& options, Mailbox& mailbox) : options_(options), mailbox_(mailbox) {}
+  Status read_dequantised(uint32_t unit, uint64_t first, std::span<std::byte> values);
   Status open_store();
   Status make_plan();
 
@@ -65,6 +69,7 @@ class EngineCore {
   void gather_resting(uint32_t tile, std::byte* bytes) const;
 
   const EngineOptions& options_;
+  Mailbox& mailbox_;
   Drives drives_;
   std::unique_ptr<aio::TileStore> store_;
   std::unique_ptr<Plan> plan_;

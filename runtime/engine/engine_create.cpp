@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "aio/host_arena.h"
+#include "cpu_optim/block_codes.h"
 #include "cpu_optim/checksum.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/rank_side.h"
@@ -58,6 +59,28 @@ class Masters {
   std::vector<float> values_;  // none at first: then the first run is none that is here
 };
 
+// The codes of a frozen weight, or their scales: `bytes` from `first_byte` of the plane on. kBlockElements at a time,
+// because a chunk of scales is of many more elements than it has bytes. REQUIRES: it begins with such a block.
+Status fill_coded(BlockCode code, Role role, Masters& masters, TileId tile, uint64_t first_byte,
+                  std::span<std::byte> bytes) {
+  const Plane plane = coded_planes(code)[role == Role::weight ? 0 : 1];
+  const uint64_t block_bytes = plane.bytes(kCodeBlockElements);
+  std::vector<std::byte> codes(coded_planes(code)[0].bytes(kBlockElements));
+  std::vector<float> scales(kBlockElements / kCodeBlockElements);
+  const uint64_t piece_bytes = plane.bytes(kBlockElements);
+  for (uint64_t at = 0; at < bytes.size(); at += piece_bytes) {
+    const std::span<std::byte> piece = bytes.subspan(at, std::min(piece_bytes, bytes.size() - at));
+    const uint64_t first = (first_byte + at) / block_bytes * kCodeBlockElements;
+    PENSTOCK_TRY_ASSIGN(values, masters.of(tile, first, ceil_div(piece.size(), block_bytes) * kCodeBlockElements));
+    cpu_optim::quantise(code, values, codes.data(), scales.data());
+    const auto* made = role == Role::weight ? codes.data() : reinterpret_cast<const std::byte*>(scales.data());
+    const uint64_t made_bytes = std::min<uint64_t>(piece.size(), plane.bytes(values.size()));
+    std::copy_n(made, made_bytes, piece.begin());
+    std::fill(piece.begin() + static_cast<ptrdiff_t>(made_bytes), piece.end(), std::byte{0});
+  }
+  return Status();
+}
+
 bool holds_master(Role role) { return role == Role::weight || role == Role::master || role == Role::master_low; }
 
 }  // namespace
@@ -90,6 +113,9 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   auto fill = [&](TileId id, uint32_t number, uint64_t first_byte, std::span<std::byte> bytes) {
     const Plane& plane = shape.kind(id).planes[number];
     size_t filled_bytes = 0;
+    if (const std::optional<BlockCode> coded = workload.units[shape.tiles[id].unit].code) {
+      return fill_coded(*coded, plane.role, masters, id, first_byte, bytes);
+    }
     if (holds_master(plane.role)) {
       const uint64_t element_bytes = bytes_of(plane.dtype);
       PENSTOCK_TRY_ASSIGN(values, masters.of(id, first_byte / element_bytes, bytes.size() / element_bytes));

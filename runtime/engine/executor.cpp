@@ -15,7 +15,7 @@ constexpr std::chrono::microseconds kAwayLeast{20};  // a shorter pause is not w
 
 Executor::Executor(Parts parts)
     : parts_(parts),
-      updater_(parts.form),
+      updater_(parts.workload.form),
       run_(parts.plan, [this](Ticket taker) { released(taker); }),
       accounted_(std::chrono::steady_clock::now()) {
   for (const Compute& compute : parts.plan.computes) computes_[compute.move] = &compute;
@@ -151,6 +151,8 @@ void Executor::begin_move(Ticket ticket) {
       return begin_fetch(ticket, move);
     case MoveKind::lift_weight:
       return begin_lift(ticket, move);
+    case MoveKind::dequantise_weight:
+      return parts_.device != nullptr ? begin_dequantise_on_device(ticket, move) : begin_dequantise(ticket, move);
     case MoveKind::forward:
     case MoveKind::backward:
       return begin_compute(ticket);

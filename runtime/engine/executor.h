@@ -53,7 +53,7 @@ class Executor {
  public:
   struct Parts {
     const Plan& plan;
-    const StateForm& form;
+    const Workload& workload;
     HostMemory& memory;
     DeviceMemory* device;  // none: it computes in place
     aio::TileStore& store;
@@ -187,6 +187,7 @@ class Executor {
 
   // executor_pass.cpp: weights, activations and computing.
   void begin_fetch(Ticket ticket, const Move& move);
+  void begin_dequantise(Ticket ticket, const Move& move);
   void begin_compute(Ticket ticket);
   void begin_spill_activation(Ticket ticket, const Move& move);
   void begin_fetch_activation(Ticket ticket, const Move& move);
@@ -197,12 +198,15 @@ class Executor {
 
   // executor_device.cpp: moves on streams.
   void begin_lift(Ticket ticket, const Move& move);
+  void begin_dequantise_on_device(Ticket ticket, const Move& move);
   void begin_offload(Ticket ticket, const Move& move);
   void begin_return_activation(Ticket ticket, const Move& move);
   void begin_lower(Ticket ticket, const Move& move);
   void lowering_arrived(Ticket ticket, Lease arrived);
   // Copies whole places, behind what the move is behind. `then` gets the target's lease.
   void put_copy(Ticket ticket, Lease source, Lease target, std::function<void(Ticket, Lease)> then);
+  // A move whose end an event on a stream says.
+  void put_mark(Ticket ticket, const Event& done);
   // Those of the moves before it that are on their streams, seen through releases and moves that were skipped.
   std::vector<Event> events_before(Ticket ticket) const;
   void collect_events(MoveKey of, std::set<MoveKey>& seen, std::vector<Event>& events) const;

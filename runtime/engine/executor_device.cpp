@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/engine/coded_weights.h"
 #include "runtime/engine/executor.h"
 
 namespace penstock::engine {
@@ -27,6 +28,22 @@ void Executor::begin_lift(Ticket ticket, const Move& move) {
   }
   put_copy(ticket, std::move(weights), Lease::over(Tier::device, parts_.device->place_of(move)),
            [this](Ticket lifted, Lease) { ended(lifted, Status()); });
+}
+
+void Executor::put_mark(Ticket ticket, const Event& done) {
+  on_stream_[{ticket.step, ticket.move}] = done;
+  marked_.push_back(ticket);
+  if (const Status woken = parts_.device->device().wake_at(done); !woken.ok()) return fail(woken);
+  if (status_.ok()) run_.ordered(ticket);
+}
+
+void Executor::begin_dequantise_on_device(Ticket ticket, const Move& move) {
+  const CodedUnit unit(parts_.workload, parts_.plan.tiles, move.unit);
+  const Result<Event> done =
+      dequantise_on(parts_.device->device(), unit, parts_.device->place_of(parts_.plan.moves[move.source]),
+                    parts_.device->place_of(move), events_before(ticket));
+  if (!done.ok()) return ended(ticket, done.status());
+  put_mark(ticket, *done);
 }
 
 // What returns may be on its stream before what leaves has ended: the place is leased until its release, to be written

@@ -2,6 +2,7 @@
 // backward needs of forward leaves for the drives and comes back.
 #include <utility>
 
+#include "runtime/engine/coded_weights.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/weight_fetch.h"
 
@@ -15,6 +16,31 @@ void Executor::begin_fetch(Ticket ticket, const Move& move) {
                                      placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
                                    ended(ticket, status);
                                  });
+}
+
+void Executor::begin_dequantise(Ticket ticket, const Move& move) {
+  struct Work {
+    CodedUnit unit;
+    Lease codes, weights;
+  };
+  auto work = std::make_shared<Work>(
+      Work{CodedUnit(parts_.workload, parts_.plan.tiles, move.unit),
+           move.source == kNoMove ? parts_.memory.share_unit(move.unit) : share_place(parts_.plan.moves[move.source]),
+           lend_place(move)});
+  parts_.workers.enqueue_pieces(
+      work->unit.elements(), kBlockElements,
+      [unit = work->unit, codes = work->codes.data(), weights = work->weights.data()](uint64_t first, uint64_t end) {
+        unit.dequantise(codes, first, end, weights);
+      },
+      [this, ticket, work]() mutable {
+        // Leases end where they began.
+        parts_.mailbox.post([this, ticket, held = std::move(work)]() mutable {
+          held.reset();
+          // From now on it is only read, until the plan releases it.
+          placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
+          ended(ticket, Status());
+        });
+      });
 }
 
 BufferArea& Executor::area_of(Area area) {
@@ -98,10 +124,7 @@ void Executor::end_compute(MoveId compute, const Event& done) {
   const Ticket ticket{round(), compute};
   granted_.erase({ticket.step, ticket.move});
   if (!done) return ended(ticket, Status());
-  on_stream_[{ticket.step, ticket.move}] = done;
-  marked_.push_back(ticket);
-  if (const Status woken = parts_.device->device().wake_at(done); !woken.ok()) return fail(woken);
-  if (status_.ok()) run_.ordered(ticket);
+  put_mark(ticket, done);
 }
 
 }  // namespace penstock::engine

@@ -123,7 +123,7 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   if (memory.weight_rests(move.tile)) {
     leases->weight = memory.lend_weight(move.tile);
   } else if (copy != kNoMove && move.kind == MoveKind::update) {
-    const uint64_t offset = tile.first_element * bytes_of(parts_.form.weight);
+    const uint64_t offset = tile.first_element * bytes_of(parts_.workload.form.weight);
     leases->weight = memory.units().share(parts_.plan.moves[copy].place_offset_bytes + offset, tile.weight_bytes);
   }
   if (memory.state_rests(move.tile)) leases->state = memory.lend_state(move.tile);
@@ -134,7 +134,7 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   const Lease& gradient = tile_work.returned ? tile_work.returned : tile_work.gradient;
   CHECK(static_cast<bool>(gradient), "tile ", move.tile, " is updated without its gradient");
 
-  const TileLayout layout(parts_.form, tile.elements);
+  const TileLayout layout(parts_.workload.form, tile.elements);
   cpu_optim::TileJob job;
   job.updater = &updater_;
   job.tile = cpu_optim::TileView::in_place(layout, state, weight, gradient.data(), tile.elements, tile.first_element);
@@ -144,7 +144,7 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   job.notes.target_checksums = tile_work.checksums;
   if (tile_work.reading) job.notes.expected_checksums = tile_work.reading->checksums;
   job.numbers = rounds_.at(ticket.step).numbers(move.unit);
-  const std::span<const std::byte> updated(weight, tile.elements * bytes_of(parts_.form.weight));
+  const std::span<const std::byte> updated(weight, tile.elements * bytes_of(parts_.workload.form.weight));
   parts_.workers.enqueue(job, [this, ticket, leases, &tile, updated](const cpu_optim::TileReport& report) mutable {
     if (parts_.on_updated && report.ok()) parts_.on_updated(tile.unit, tile.first_element, updated);
     // Leases end where they began.

@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/engine/coded_weights.h"
+
 namespace penstock::engine {
 namespace {
 
@@ -13,43 +15,41 @@ MemoryRun place_of(const Move& move) { return {move.place_offset_bytes, move.pla
 
 }  // namespace
 
-ForwardWeights::ForwardWeights(const Plan& plan, HostMemory& memory, DeviceMemory* device, aio::TileStore& store,
-                               IoEngine& io)
-    : plan_(plan), memory_(memory), device_(device), store_(store), io_(io), uses_(plan.activations.size()) {
-  for (const Compute& compute : plan.computes) {
+ForwardWeights::ForwardWeights(Parts parts) : parts_(parts), uses_(parts.plan.activations.size()) {
+  for (const Compute& compute : parts_.plan.computes) {
     UsePlaces& use = uses_[compute.use];
     if (!use.empty()) continue;  // where its first pass finds them
-    for (const Compute::Weights& weights : compute.weights) {
-      UnitPlaces places;
-      places.unit = weights.unit;
-      for (MoveId id = weights.brought_by; id != kNoMove;) {
-        const Move& brought = plan.moves[id];
-        id = kNoMove;
-        if (brought.kind == MoveKind::fetch_weight) places.host = place_of(brought);
-        if (brought.kind != MoveKind::lift_weight) continue;
-        places.device = place_of(brought);
-        const auto fetch = std::ranges::find_if(
-            brought.after, [&](MoveId before) { return plan.moves[before].kind == MoveKind::fetch_weight; });
-        if (fetch != brought.after.end()) id = *fetch;
-      }
-      use.push_back(places);
-    }
+    for (const Compute::Weights& weights : compute.weights) use.push_back(places_of(weights));
   }
+}
+
+// Back from the move that brought them to where they are used.
+ForwardWeights::UnitPlaces ForwardWeights::places_of(const Compute::Weights& weights) const {
+  UnitPlaces places{.unit = weights.unit, .host = {}, .device = {}, .dequantised = {}};
+  for (MoveId id = weights.brought_by; id != kNoMove; id = parts_.plan.moves[id].source) {
+    const Move& move = parts_.plan.moves[id];
+    if (move.kind == MoveKind::fetch_weight) places.host = place_of(move);
+    if (move.kind == MoveKind::lift_weight) places.device = place_of(move);
+    if (move.kind == MoveKind::dequantise_weight) places.dequantised = place_of(move);
+  }
+  return places;
 }
 
 ForwardWeights::~ForwardWeights() {
   while (is_under_way()) {
-    const size_t ended = io_.poll() + (device_ != nullptr ? device_->device().poll() : 0);
-    if (ended == 0) io_.wait(kPollPause);
+    const size_t ended = parts_.io.poll() + (parts_.device != nullptr ? parts_.device->device().poll() : 0);
+    end_dequantising();
+    if (ended == 0) parts_.io.wait(kPollPause);
   }
   for (const auto& [use, event] : read_until_) {
-    for (Result<bool> reached = false; reached.ok() && !*reached; reached = device_->device().reached(event)) {
+    for (Result<bool> reached = false; reached.ok() && !*reached; reached = parts_.device->device().reached(event)) {
       std::this_thread::sleep_for(kPollPause);
     }
   }
 }
 
 void ForwardWeights::want(uint32_t use) {
+  end_dequantising();
   if (fetched_.contains(use) || !make_room(use)) return;
   fetched_[use];
   auto join = std::make_shared<Join>([this, use](const Status& status) { fetched_.at(use) = status; });
@@ -73,12 +73,13 @@ Result<std::vector<std::span<std::byte>>> ForwardWeights::hold(uint32_t use) {
   held_ = use;
   std::vector<std::span<std::byte>> views;
   for (const UnitPlaces& places : uses_[use]) {
-    if (places.device) {
-      views.push_back(device_->at(Area::device_units, places.device->offset_bytes, places.device->bytes));
+    if (parts_.device != nullptr) {
+      views.push_back(on_device(places.dequantised ? *places.dequantised : *places.device));
       continue;
     }
-    leases_.push_back(places.host ? memory_.units().share(places.host->offset_bytes, places.host->bytes)
-                                  : memory_.share_unit(places.unit));
+    leases_.push_back(places.dequantised
+                          ? parts_.memory.units().share(places.dequantised->offset_bytes, places.dequantised->bytes)
+                          : share_at_rest(places));
     views.push_back(leases_.back().bytes());
   }
   want(static_cast<uint32_t>((use + 1) % uses_.size()));
@@ -91,15 +92,32 @@ void ForwardWeights::release(Event done) {
   held_.reset();
 }
 
+Lease ForwardWeights::share_at_rest(const UnitPlaces& places) const {
+  return places.host ? parts_.memory.units().share(places.host->offset_bytes, places.host->bytes)
+                     : parts_.memory.share_unit(places.unit);
+}
+
+std::span<std::byte> ForwardWeights::on_device(const MemoryRun& run) const {
+  return parts_.device->at(Area::device_units, run.offset_bytes, run.bytes);
+}
+
 bool ForwardWeights::overlap(const std::optional<MemoryRun>& one, const std::optional<MemoryRun>& other) {
   return one && other && one->offset_bytes < other->offset_bytes + other->bytes &&
          other->offset_bytes < one->offset_bytes + one->bytes;
 }
 
-bool ForwardWeights::overlap(const UsePlaces& one, const UsePlaces& other) {
+// What is dequantised lies in one memory with what was lifted, or, where there is no device, with what was fetched.
+bool ForwardWeights::overlap(const UnitPlaces& one, const UnitPlaces& other) const {
+  const bool has_device = parts_.device != nullptr;
+  const auto &beside = has_device ? one.device : one.host, &beside_other = has_device ? other.device : other.host;
+  return overlap(one.host, other.host) || overlap(one.device, other.device) ||
+         overlap(one.dequantised, other.dequantised) || overlap(one.dequantised, beside_other) ||
+         overlap(beside, other.dequantised);
+}
+
+bool ForwardWeights::overlap(const UsePlaces& one, const UsePlaces& other) const {
   return std::ranges::any_of(one, [&](const UnitPlaces& a) {
-    return std::ranges::any_of(
-        other, [&](const UnitPlaces& b) { return overlap(a.host, b.host) || overlap(a.device, b.device); });
+    return std::ranges::any_of(other, [&](const UnitPlaces& b) { return overlap(a, b); });
   });
 }
 
@@ -115,25 +133,76 @@ bool ForwardWeights::make_room(uint32_t use) {
 void ForwardWeights::bring(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
   auto arrived = [this, use, places, join](const Status& status) {
     if (status.ok() && places.device) return lift(use, places, join);
+    if (status.ok() && places.dequantised) return dequantise(places, join);
     join->end(status);
   };
   if (!places.host) return arrived(Status());
-  moved_.read_bytes += read_unit({plan_.tiles, store_, io_}, places.unit, memory_.units(), places.host->offset_bytes,
-                                 ++deadline_, arrived);
+  moved_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, places.unit, parts_.memory.units(),
+                                 places.host->offset_bytes, ++deadline_, arrived);
 }
 
 void ForwardWeights::lift(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
-  Lease weights = places.host ? memory_.units().share(places.host->offset_bytes, places.host->bytes)
-                              : memory_.share_unit(places.unit);
-  const std::span<std::byte> target =
-      device_->at(Area::device_units, places.device->offset_bytes, places.device->bytes);
+  Lease weights = share_at_rest(places);
+  const std::span<std::byte> target = on_device(*places.device);
   const CopyRun whole{0, 0, std::min<uint64_t>(weights.size_bytes(), target.size())};
+  Copy copy =
+      parts_.device->device().copy({&whole, 1}, std::move(weights), Lease::over(Tier::device, target), readers_of(use));
+  std::move(copy.transfer).then([this, use, places, join](const Result<Lease>& result) {
+    if (result.ok() && places.dequantised) return dequantise_on_device(use, places, join);
+    join->end(result.status());
+  });
+}
+
+void ForwardWeights::dequantise(const UnitPlaces& places, const std::shared_ptr<Join>& join) {
+  const CodedUnit unit(parts_.workload, parts_.plan.tiles, places.unit);
+  Dequantising& work = dequantising_.emplace_back(Dequantising{.join = join});
+  work.is_done = std::make_shared<std::atomic<bool>>(false);
+  work.codes = share_at_rest(places);
+  work.weights = parts_.memory.units().lend(places.dequantised->offset_bytes, places.dequantised->bytes);
+  parts_.workers.enqueue_pieces(
+      unit.elements(), kBlockElements,
+      [unit, codes = work.codes.data(), weights = work.weights.data()](uint64_t first, uint64_t end) {
+        unit.dequantise(codes, first, end, weights);
+      },
+      [&mailbox = parts_.mailbox, is_done = work.is_done] {
+        *is_done = true;
+        mailbox.post([] {});
+      });
+}
+
+void ForwardWeights::dequantise_on_device(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
+  const CodedUnit unit(parts_.workload, parts_.plan.tiles, places.unit);
+  Device& device = parts_.device->device();
+  const Result<Event> done =
+      dequantise_on(device, unit, on_device(*places.device), on_device(*places.dequantised), readers_of(use));
+  if (!done.ok()) return join->end(done.status());
+  if (const Status woken = device.wake_at(*done); !woken.ok()) return join->end(woken);
+  dequantising_.push_back({.join = join, .done = *done});
+}
+
+std::vector<Event> ForwardWeights::readers_of(uint32_t use) const {
   std::vector<Event> readers;
   for (const auto& [other, event] : read_until_) {
     if (overlap(uses_[other], uses_[use])) readers.push_back(event);
   }
-  Copy copy = device_->device().copy({&whole, 1}, std::move(weights), Lease::over(Tier::device, target), readers);
-  std::move(copy.transfer).then([join](const Result<Lease>& result) { join->end(result.status()); });
+  return readers;
+}
+
+Result<bool> ForwardWeights::has_ended(const Dequantising& work) const {
+  return work.is_done ? work.is_done->load() : parts_.device->device().reached(work.done);
+}
+
+void ForwardWeights::end_dequantising() {
+  for (Dequantising& work : std::exchange(dequantising_, {})) {
+    const Result<bool> ended = has_ended(work);
+    if (ended.ok() && !*ended) {
+      dequantising_.push_back(std::move(work));
+      continue;
+    }
+    work.codes = Lease();
+    work.weights = Lease();
+    work.join->end(ended.status());
+  }
 }
 
 bool ForwardWeights::is_under_way() const {

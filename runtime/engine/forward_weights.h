@@ -1,17 +1,21 @@
 // ForwardWeights brings the weights of one use after another for passes that change nothing: evaluation, generation. It
 // works between steps, in the places that the plan gives the same units in a step's forward, and fetches the next use's
-// weights while one computes, where their places do not overlap.
+// weights while one computes, where their places do not overlap. Weights that rest in codes are dequantised when they
+// have arrived.
 //
 // Decision thread only. REQUIRES: the executor is idle for as long as it lives.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <optional>
 #include <vector>
 
+#include "cpu_optim/update_workers.h"
 #include "runtime/engine/device_memory.h"
 #include "runtime/engine/host_memory.h"
 #include "runtime/engine/join.h"
+#include "runtime/engine/mailbox.h"
 #include "runtime/engine/moved.h"
 #include "runtime/engine/weight_fetch.h"
 #include "tiering/plan/plan.h"
@@ -20,8 +24,17 @@ namespace penstock::engine {
 
 class ForwardWeights {
  public:
-  // `device`: where the plan computes, if that has memory of its own.
-  ForwardWeights(const Plan& plan, HostMemory& memory, DeviceMemory* device, aio::TileStore& store, IoEngine& io);
+  struct Parts {
+    const Workload& workload;
+    const Plan& plan;
+    HostMemory& memory;
+    DeviceMemory* device;  // where the plan computes, if that has memory of its own
+    aio::TileStore& store;
+    IoEngine& io;
+    cpu_optim::UpdateWorkers& workers;
+    Mailbox& mailbox;  // woken when the workers have dequantised
+  };
+  explicit ForwardWeights(Parts parts);
   // Waits for what is under way, and for the events that release() was given.
   ~ForwardWeights();
 
@@ -38,32 +51,49 @@ class ForwardWeights {
   Moved moved() const { return moved_; }
 
  private:
-  // Neither: its weights rest in host memory and are used there.
+  // None: its weights rest in host memory and are used there.
   struct UnitPlaces {
     uint32_t unit = 0;
-    std::optional<MemoryRun> host;    // weights that come from the drives
-    std::optional<MemoryRun> device;  // where they are used
+    std::optional<MemoryRun> host;         // weights that come from the drives
+    std::optional<MemoryRun> device;       // that were lifted
+    std::optional<MemoryRun> dequantised;  // on the device, or in host memory where there is none
   };
   using UsePlaces = std::vector<UnitPlaces>;
+  // Weights that are being dequantised: by the workers, or by kernels on the device's own stream.
+  struct Dequantising {
+    std::shared_ptr<Join> join;
+    Event done = {};
+    std::shared_ptr<std::atomic<bool>> is_done = {};  // by the workers
+    Lease codes = {}, weights = {};                   // what they read and write
+  };
 
+  UnitPlaces places_of(const Compute::Weights& weights) const;
   static bool overlap(const std::optional<MemoryRun>& one, const std::optional<MemoryRun>& other);
-  static bool overlap(const UsePlaces& one, const UsePlaces& other);
+  bool overlap(const UnitPlaces& one, const UnitPlaces& other) const;
+  bool overlap(const UsePlaces& one, const UsePlaces& other) const;
   // Whether its places are free; gives up those of uses that are neither held nor under way.
   bool make_room(uint32_t use);
   void bring(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
   void lift(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
+  void dequantise(const UnitPlaces& places, const std::shared_ptr<Join>& join);
+  void dequantise_on_device(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
+  // Of what the device still reads, that which lies in the use's places.
+  std::vector<Event> readers_of(uint32_t use) const;
+  Result<bool> has_ended(const Dequantising& work) const;
+  // Of what is being dequantised, that which has ended.
+  void end_dequantising();
+  // The weights as they rest, in host memory, to read.
+  Lease share_at_rest(const UnitPlaces& places) const;
+  std::span<std::byte> on_device(const MemoryRun& run) const;
   bool is_under_way() const;
 
-  const Plan& plan_;
-  HostMemory& memory_;
-  DeviceMemory* const device_;
-  aio::TileStore& store_;
-  IoEngine& io_;
+  const Parts parts_;
   std::vector<UsePlaces> uses_;
   std::map<uint32_t, std::optional<Status>> fetched_;  // by use: how it has ended; none while it is under way
   std::optional<uint32_t> held_;
   std::vector<Lease> leases_;             // of the use that is held
   std::map<uint32_t, Event> read_until_;  // by use: the device may still read its places
+  std::vector<Dequantising> dequantising_;
   uint64_t deadline_ = 0;
   Moved moved_;
 };

@@ -38,7 +38,15 @@ penstock_mutant(whole_step postponed_update_forgotten LeaveTheBits tiering/plan/
   "return fate.postponed || (fate.speculated"
   "return (fate.speculated")
 
+penstock_mutant(whole_step codes_leave_before_they_are_dequantised LeaveTheBits tiering/plan/plan_pass.cpp
+  "if (codes != kNoMove) give_back(area, codes, {held.ready});"
+  "if (codes != kNoMove) give_back(area, codes, {});")
+
 # On a device.
+
+penstock_mutant(whole_step dequantised_behind_nothing OnADevice runtime/engine/executor_device.cpp
+  "parts_.device->place_of(move), events_before(ticket));"
+  "parts_.device->place_of(move), {});")
 
 penstock_mutant(whole_step acquired_before_its_copy OnADevice runtime/engine/engine_pass.cpp
   "for (const Event& event : before) PENSTOCK_TRY("

@@ -62,11 +62,12 @@ class EngineWorld {
     }
   }
 
-  Status create() {
-    return Engine::create(options, [this](uint32_t unit, uint64_t first, std::span<float> values) {
+  Status create(aio::CreateOptions::Existing existing = aio::CreateOptions::Existing::refuse) {
+    auto initial_values = [this](uint32_t unit, uint64_t first, std::span<float> values) {
       for (size_t i = 0; i < values.size(); ++i) values[i] = initial_value(unit, first + i);
       return Status();
-    });
+    };
+    return Engine::create(options, initial_values, existing);
   }
 
   // Of every step another, on more than one page.

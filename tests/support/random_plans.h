@@ -32,6 +32,9 @@ inline PlanRequest random_request(std::mt19937_64& random) {
     unit.name = text("unit", i);
     unit.elements = 1 + up_to(6 * kBlockElements);
     unit.trainable = up_to(5) != 0;
+    if (!unit.trainable && unit.elements % 3 != 0) {
+      unit.code = unit.elements % 3 == 1 ? BlockCode::nf4 : BlockCode::int8;
+    }
     work.units.push_back(unit);
   }
   work.uses = uses_in_turn(work.units);

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "tests/support/engine_world.h"
+#include "tests/support/plain_codes.h"
 
 namespace penstock::engine {
 
@@ -43,6 +44,14 @@ class TrainingWorld : public EngineWorld {
                                .activation_bytes = kInputBytes + 9000 + 3001 * workload.uses.size(),
                                .boundary_bytes = kInputBytes + 700});
     }
+  }
+
+  // Before create(): the unit's weights rest in codes.
+  void freeze(uint32_t unit, std::optional<BlockCode> code) {
+    options.request.workload.units[unit].trainable = false;
+    options.request.workload.units[unit].code = code;
+    if (code == BlockCode::int8) plain::round_to_int8(plain().units[unit].p);
+    if (code == BlockCode::nf4) plain::round_to_nf4(plain().units[unit].p);
   }
 
   // What a trainer may do as it likes, without a bit of difference.

@@ -35,7 +35,9 @@ class Course {
     for (uint64_t again = up_to(2); again > 0; --again) uses.insert(uses.begin() + 2, std::vector<uint32_t>{1});
     if (up_to(1)) uses.back().push_back(0);  // tied
     world_.set_uses(uses);
-    if (up_to(2) == 0) request.workload.units[3].trainable = false;
+    const std::optional<BlockCode> codes[] = {BlockCode::nf4, std::nullopt, BlockCode::int8};
+    if (up_to(2) == 0) world_.freeze(3, codes[seed % 3]);
+    if (seed % 4 == 0) world_.freeze(1, seed % 8 == 0 ? BlockCode::nf4 : BlockCode::int8);  // used several times, maybe
     request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(request.workload.micro_batches - 1));
     manner_.puts = request.stores_activations = up_to(3) != 0;
     request.choices.activations = static_cast<ActivationChoice>(up_to(manner_.puts ? 3 : 1));
@@ -61,6 +63,7 @@ class Course {
     open();
     if (testing::Test::HasFatalFailure()) return;
     const uint32_t planned = world_.options.request.workload.micro_batches;
+    for (const Unit& unit : world_.options.request.workload.units) in_codes += unit.code.has_value();
     for (const Move& move : engine_->plan().moves) {
       offloaded += move.kind == MoveKind::offload_activation;
       spilled += move.kind == MoveKind::spill_activation;
@@ -95,23 +98,29 @@ class Course {
   std::string words() const {
     const PlanRequest& request = world_.options.request;
     const PlanChoices& choices = request.choices;
-    return text(
-        !streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
-        request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(), " units, ",
-        request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group, ", weights ",
-        static_cast<int>(choices.weights), ", state in host ", choices.host_state_share.value_or(-1), ", retained ",
-        choices.retained_host_share.value_or(-1), ", durable ", text_of(*request.durability), ", clip ",
-        request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
-        manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations), " but for ",
-        choices.keep_share.value_or(0), ", offloaded to host ", choices.offload_host_share.value_or(-1),
-        manner_.by_parameter ? ", gradients by parameter" : "", manner_.leaves_zeros ? ", zeros left out" : "",
-        request.workload.units[3].trainable ? "" : ", a frozen unit");
+    return text(!streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
+                request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
+                " units, ", request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
+                ", weights ", static_cast<int>(choices.weights), ", state in host ",
+                choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
+                ", durable ", text_of(*request.durability), ", clip ", request.workload.clipping.norm,
+                request.workload.clipping.skips_overflow ? ", skipping" : "",
+                manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations),
+                " but for ", choices.keep_share.value_or(0), ", offloaded to host ",
+                choices.offload_host_share.value_or(-1), manner_.by_parameter ? ", gradients by parameter" : "",
+                manner_.leaves_zeros ? ", zeros left out" : "", frozen_words(1), frozen_words(3));
   }
 
   int struck = 0, skipped = 0, discarded = 0;
   int offloaded = 0, spilled = 0;  // activations, by the plan
+  int in_codes = 0;                // units
 
  private:
+  std::string frozen_words(uint32_t number) const {
+    const Unit& unit = world_.options.request.workload.units[number];
+    if (unit.trainable) return "";
+    return text(", unit ", number, " frozen in ", unit.code ? name_of(*unit.code) : "bf16");
+  }
   uint64_t up_to(uint64_t n) { return random_() % (n + 1); }
 
   void compute_on(const CourseDevice& device, uint64_t seed) {
@@ -167,7 +176,7 @@ class Course {
 };
 
 inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr) {
-  int struck = 0, skipped = 0, discarded = 0, offloaded = 0, spilled = 0;
+  int struck = 0, skipped = 0, discarded = 0, offloaded = 0, spilled = 0, in_codes = 0;
   // Instrumented builds are slow.
   const bool all = test::kStride == 1;
   for (uint64_t seed = 1; seed <= (all ? 40 : 10); ++seed) {
@@ -180,6 +189,7 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
     discarded += course.discarded;
     offloaded += course.offloaded;
     spilled += course.spilled;
+    in_codes += course.in_codes;
   }
   if (!all) return;
   EXPECT_GT(struck, 20);
@@ -187,6 +197,7 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
   EXPECT_GT(discarded, 5);
   EXPECT_GT(offloaded, device != nullptr ? 50 : -1);
   EXPECT_GT(spilled, 50);
+  EXPECT_GT(in_codes, 10);
 }
 
 }  // namespace penstock::engine

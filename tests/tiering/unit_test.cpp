@@ -73,5 +73,20 @@ TEST(Workload, RefusesAGroupThatBeginsInsideABlockOfInt8Moments) {
   EXPECT_TRUE(verdict(cut, kBytes, /*trainable=*/false).ok()) << "a frozen unit has no moments";
 }
 
+TEST(Workload, RefusesCodesOfWhatIsTrainedAndThoseThatNobodyDequantises) {
+  Workload workload;
+  workload.units.push_back({.name = "h.3", .elements = 12'800, .parameters = {}});
+  for (const BlockCode code : {BlockCode::int8, BlockCode::nf4}) {
+    workload.units[0].code = code;
+    workload.units[0].trainable = false;
+    EXPECT_TRUE(validate(workload).ok());
+    workload.units[0].trainable = true;
+    EXPECT_EQ(validate(workload).message(), text("unit h.3: rests in ", name_of(code), " and is trainable"));
+  }
+  workload.units[0].trainable = false;
+  workload.units[0].code = BlockCode::int4;
+  EXPECT_EQ(validate(workload).message(), "unit h.3: rests in int4");
+}
+
 }  // namespace
 }  // namespace penstock

@@ -22,6 +22,7 @@ const char* name_of(MoveKind kind) {
                                            "fetch_weight",
                                            "lift_weight",
                                            "gather",
+                                           "dequantise_weight",
                                            "forward",
                                            "offload_activation",
                                            "spill_activation",
@@ -60,6 +61,7 @@ bool is_on_stream(const Plan& plan, const Move& move) {
   if (!plan.on_device) return false;
   switch (move.kind) {
     case MoveKind::lift_weight:
+    case MoveKind::dequantise_weight:
     case MoveKind::forward:
     case MoveKind::backward:
     case MoveKind::offload_activation:

@@ -38,6 +38,7 @@ enum class MoveKind : uint8_t {
   fetch_weight,        // nvme -> host
   lift_weight,         // host -> device
   gather,              // from all ranks
+  dequantise_weight,   // from the codes that a frozen unit rests in, to what is computed with
   forward,             // compute: granted to the trainer, who ends it
   offload_activation,  // device -> host
   spill_activation,    // host -> nvme

@@ -30,6 +30,12 @@ std::vector<TileId> update_order(const Workload& workload, const TileMap& tiles)
   return order;
 }
 
+WeightBytes weight_bytes(const Workload& workload, const TileMap& tiles, uint32_t number) {
+  const Unit& unit = workload.units[number];
+  const uint64_t computed = round_up(unit.elements * bytes_of(workload.form.weight), kAlignmentBytes);
+  return {.at_rest = tiles.weight_bytes(number), .dequantised = unit.code ? computed : 0};
+}
+
 std::vector<TileRange> weight_rests(const Workload& workload, const TileMap& tiles) {
   std::vector<TileRange> rests;
   if (workload.pass == Pass::training) {

@@ -42,6 +42,14 @@ std::vector<uint32_t> completion_order(const Workload& workload);
 // Trainable tiles in that order.
 std::vector<TileId> update_order(const Workload& workload, const TileMap& tiles);
 
+// What a unit's weights take as they rest, which is what moves, and where they are dequantised to be computed with: 0
+// if they are computed with as they rest.
+struct WeightBytes {
+  uint64_t at_rest = 0;
+  uint64_t dequantised = 0;
+};
+WeightBytes weight_bytes(const Workload& workload, const TileMap& tiles, uint32_t unit);
+
 // Tiles whose weights rest in the same tier: a whole unit's where they are computed with, so that a view of them is one
 // run of memory; else each alone.
 struct TileRange {

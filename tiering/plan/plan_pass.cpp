@@ -47,8 +47,13 @@ std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
   // Side by side, because they are used together.
   uint64_t of_host = 0, of_device = 0;
   for (uint32_t unit : workload_.uses[use].units) {
-    if (rests_on_nvme(unit)) of_host += weight_bytes(unit);
-    if (has_device_) of_device += weight_bytes(unit) * ranks();
+    const WeightBytes bytes = weight_bytes(workload_, plan_.tiles, unit);
+    if (rests_on_nvme(unit)) of_host += bytes.at_rest;
+    if (has_device_) {
+      of_device += (bytes.at_rest + bytes.dequantised) * ranks();
+    } else {
+      of_host += bytes.dequantised;
+    }
   }
   host_units_.reserve(of_host);
   device_units_.reserve(of_device);
@@ -57,21 +62,13 @@ std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
   return weights;
 }
 
-uint64_t PassMoves::weight_bytes(uint32_t unit) const {
-  uint64_t bytes = 0;
-  for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
-    bytes += plan_.tiles[tile].weight_bytes;
-  }
-  return bytes;
-}
-
 bool PassMoves::rests_on_nvme(uint32_t unit) const {
   return plan_.placements[plan_.tiles.first_of(unit)].weight == Tier::nvme;
 }
 
 PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last) {
   if (current_[unit] == kNoMove) current_[unit] = add(plan_, {.kind = MoveKind::weights_current, .unit = unit});
-  const uint64_t bytes = weight_bytes(unit);
+  const auto [bytes, dequantised] = weight_bytes(workload_, plan_.tiles, unit);
   auto move_of = [&](MoveKind kind, Lane lane, uint64_t moved, MoveId after) {
     return Move{
         .kind = kind, .lane = lane, .unit = unit, .use = use, .micro_batch = last, .bytes = moved, .after = {after}};
@@ -91,7 +88,26 @@ PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last
   if (ranks() > 1) {
     held.ready = add(plan_, move_of(MoveKind::gather, Lane::collective, bytes * (ranks() - 1), held.ready));
   }
+  if (dequantised > 0) {
+    // On a device the link's lane only says when: no bytes pass over the link.
+    Move move = move_of(MoveKind::dequantise_weight, has_device_ ? Lane::host_to_device : Lane::update,
+                        has_device_ ? 0 : bytes + dequantised, held.ready);
+    dequantise(unit, std::move(move), dequantised, held);
+  }
   return held;
+}
+
+void PassMoves::dequantise(uint32_t unit, Move move, uint64_t bytes, Held& held) {
+  CHECK(workload_.units[unit].code.has_value(), "unit ", unit, " has no codes");
+  AreaCutter& area = has_device_ ? device_units_ : host_units_;
+  const MoveId codes = has_device_ ? held.device : held.host;
+  move.source = codes;
+  area.cut(plan_, move, has_device_ ? bytes * ranks() : bytes);
+  held.ready = add(plan_, std::move(move));
+  if (has_device_ && held.host != kNoMove) give_back(host_units_, held.host, {held.device});
+  if (codes != kNoMove) give_back(area, codes, {held.ready});
+  held.host = has_device_ ? kNoMove : held.ready;
+  held.device = has_device_ ? held.ready : kNoMove;
 }
 
 // -- computing --------------------------------------------------------------------------------------------------------

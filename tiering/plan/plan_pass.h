@@ -24,7 +24,7 @@ class PassMoves {
   void tie_to_step_before();
 
  private:
-  // What took memory for a unit's weights or for an activation, and the move after which it may be used.
+  // What took memory for a unit's weights, and the move after which they may be used.
   struct Held {
     MoveId host = kNoMove, device = kNoMove, ready = kNoMove;
   };
@@ -53,7 +53,8 @@ class PassMoves {
   void offload(uint32_t use, uint32_t micro_batch);
   // The move after which it is back.
   MoveId bring_back(uint32_t use, uint32_t micro_batch);
-  uint64_t weight_bytes(uint32_t unit) const;
+  // To where they are computed with, from the codes that move `ready` has brought, or that rest in host memory.
+  void dequantise(uint32_t unit, Move move, uint64_t bytes, Held& held);
   bool rests_on_nvme(uint32_t unit) const;
   uint32_t ranks() const { return workload_.ranks > 1 ? workload_.ranks : 1; }
   bool recomputed(uint32_t use) const { return recomputes(sizes_.activations[use]); }

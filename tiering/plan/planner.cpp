@@ -89,7 +89,8 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   for (TileId tile = 0; tile < tiles.size(); ++tile) {
     weights += placements[tile].weight == Tier::host ? tiles[tile].weight_bytes : 0;
     states += placements[tile].state == Tier::host ? tiles[tile].state_bytes : 0;
-    slots += tiles[tile].slot_bytes() * slots_per_tile(ground.request);
+    const bool is_written = ground.request.workload.units[tiles[tile].unit].trainable;
+    slots += tiles[tile].slot_bytes() * (is_written ? slots_per_tile(ground.request) : 1);
   }
   if (ground.clips()) spilled = (count_of(ground.order) - sizes.retained_tiles) * tiles.gradient_bytes_max();
   host("program", ground.request.process_bytes);
@@ -117,15 +118,21 @@ uint64_t host_bytes(const Ground& ground, const PlanSizes& sizes) {
   return needed_bytes(lines_of(ground, sizes), Tier::host);
 }
 
-// The weights of each use's units, in host memory.
-std::vector<uint64_t> weight_bytes_by_use(const Ground& ground) {
-  std::vector<uint64_t> bytes;
-  for (const Use& use : ground.request.workload.uses) {
-    bytes.push_back(0);
+// What the weights of each use's units take where they are on their way and computed with.
+struct UnderWay {
+  std::vector<uint64_t> host, device;
+};
+UnderWay units_under_way(const Ground& ground, bool all_rest) {
+  const Workload& workload = ground.request.workload;
+  UnderWay bytes;
+  for (const Use& use : workload.uses) {
+    bytes.host.push_back(0);
+    bytes.device.push_back(0);
     for (uint32_t unit : use.units) {
-      for (TileId tile = ground.tiles.first_of(unit); tile < ground.tiles.first_of(unit + 1); ++tile) {
-        bytes.back() += ground.tiles[tile].weight_bytes;
-      }
+      const WeightBytes weights = weight_bytes(workload, ground.tiles, unit);
+      if (!all_rest) bytes.host.back() += weights.at_rest;
+      if (!ground.copies_to_device()) bytes.host.back() += weights.dequantised;
+      bytes.device.back() += weights.at_rest + weights.dequantised;
     }
   }
   return bytes;
@@ -144,14 +151,13 @@ uint64_t most_in_a_row(const std::vector<uint64_t>& bytes, size_t count) {
 
 void size_units(const Ground& ground, PlanSizes& sizes) {
   const Workload& workload = ground.request.workload;
-  const std::vector<uint64_t> bytes = weight_bytes_by_use(ground);
+  const UnderWay bytes = units_under_way(ground, sizes.host_weights == ground.rests);
   // Where memory is short, there are few windows, and a unit arrives when the one before has left.
   const bool is_short = sizes.window_tiles <= kWindowTilesLeast && !ground.request.choices.window_tiles;
-  const bool all_rest = sizes.host_weights == ground.rests;
-  sizes.host_units_bytes = all_rest ? 0 : most_in_a_row(bytes, is_short ? 1 : kUsesUnderWay);
+  sizes.host_units_bytes = most_in_a_row(bytes.host, is_short ? 1 : kUsesUnderWay);
   if (!ground.has_device()) return;
   const uint64_t ranks = std::max(1u, workload.ranks);
-  sizes.device_units_bytes = most_in_a_row(bytes, is_short ? 1 : 2) * ranks;
+  sizes.device_units_bytes = most_in_a_row(bytes.device, is_short ? 1 : 2) * ranks;
   // Added up for one use while those of the one before are lowered, and taken in while the next are.
   std::vector<uint64_t> sums;
   uint64_t lowered = 0;

@@ -23,7 +23,7 @@ bool makes_sense(const StoreHeader& header) {
 }  // namespace
 
 std::vector<std::byte> StoreHeader::encode() const {
-  ByteWriter out = begin_record(kHeaderMagic);
+  ByteWriter out = begin_record(kHeaderMagic, format);
   put(out, store);
   out.put(static_cast<uint8_t>(state));
   out.put(drive);
@@ -40,8 +40,9 @@ std::vector<std::byte> StoreHeader::encode() const {
 }
 
 Result<StoreHeader> StoreHeader::decode(std::span<const std::byte> bytes, const std::string& what) {
-  PENSTOCK_TRY_ASSIGN(in, open_record(bytes, kHeaderMagic, what));
+  PENSTOCK_TRY_ASSIGN(in, open_record(bytes, kHeaderMagic, what, kStoreFormatWithCodes));
   StoreHeader header;
+  header.format = format_of_record(bytes);
   header.store = get_store_id(in);
   uint8_t state = in.get<uint8_t>();
   header.state = static_cast<State>(state);

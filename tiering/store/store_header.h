@@ -19,6 +19,7 @@ struct StoreHeader {
   // creating: the first root is not durable yet; such a store has nothing to recover.
   enum class State : uint8_t { creating, complete };
 
+  uint32_t format = kStoreFormat;
   StoreId store{};
   State state = State::creating;
   uint32_t drive = 0;

@@ -20,9 +20,13 @@ struct Part {
 
 std::vector<Part> parts_of(const TileLayout& layout) {
   std::vector<Part> parts;
+  const auto is_weight = [](const TileLayout::Place& place) {
+    return place.plane.role == Role::weight || place.plane.role == Role::weight_scale;
+  };
+  const auto state = std::find_if_not(layout.places.begin(), layout.places.end(), is_weight);
   uint64_t from = 0;
-  if (layout.places.front().plane.role == Role::weight && layout.places.size() > 1) {
-    from = layout.places[1].offset_bytes;
+  if (state != layout.places.begin() && state != layout.places.end()) {
+    from = state->offset_bytes;
     parts.push_back({0, from});
   }
   parts.push_back({from, layout.size_bytes - from});

@@ -29,10 +29,10 @@ StoreId get_store_id(ByteReader& in) {
   return {first, in.get<uint64_t>()};
 }
 
-ByteWriter begin_record(uint64_t magic) {
+ByteWriter begin_record(uint64_t magic, uint32_t format) {
   ByteWriter record;
   record.put(magic);
-  record.put(kStoreFormat);
+  record.put(format);
   return record;
 }
 
@@ -42,7 +42,12 @@ std::vector<std::byte> sealed_record(ByteWriter record, uint64_t magic) {
   return record.take();
 }
 
-Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic, const std::string& what) {
+uint32_t format_of_record(std::span<const std::byte> bytes) {
+  return ByteReader(bytes.subspan(sizeof(uint64_t))).get<uint32_t>();
+}
+
+Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic, const std::string& what,
+                               uint32_t newest) {
   CHECK(bytes.size() == kRecordBytes);
   const std::span<const std::byte> content = bytes.first(kHashAt);
   const uint64_t hash = ByteReader(bytes.subspan(kHashAt)).get<uint64_t>();
@@ -52,9 +57,10 @@ Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic,
   // Format 1 ended with the checksum that tiles have.
   const bool whole = hash == store_hash(content, magic) || (format == 1 && hash == checksum(content, magic));
   if (!whole) return Status(Code::kCorrupt, what + ": its checksum does not match");
-  if (format == kStoreFormat) return fields;
+  if (format >= kStoreFormat && format <= newest) return fields;
   return Status(Code::kUsage,
-                text(what, ": written in store format ", format, ", this program reads format ", kStoreFormat),
+                text(what, ": written in store format ", format, ", this program reads format ", kStoreFormat,
+                     newest > kStoreFormat ? text(" to ", newest) : std::string()),
                 "open it with the version of penstock that wrote it, or make a new store with --force");
 }
 

@@ -13,8 +13,8 @@ constexpr size_t kPlanesMax = 16;
 // Of all tiles together, so that their bytes in every slot can be counted.
 constexpr uint64_t kElementsMax = uint64_t{1} << 48;
 constexpr uint64_t kShapeSeed = 0x3145504148534b50;  // "PKSHAPE1"
-constexpr uint8_t kDtypes = 5;
-constexpr uint8_t kRoles = 8;
+constexpr uint8_t kDtypes = 6;
+constexpr uint8_t kRoles = 9;
 
 void put_kind(ByteWriter& out, const StoreShape::Kind& kind) {
   out.put(static_cast<uint8_t>(kind.updated));
@@ -101,6 +101,13 @@ std::vector<uint64_t> unit_elements(const StoreShape& shape) {
   return elements;
 }
 
+// Of each unit, that of its first plane, which has the weights.
+std::vector<Dtype> weight_dtypes(const StoreShape& shape) {
+  std::vector<Dtype> dtypes(shape.units.size(), Dtype::fp32);
+  for (const StoreShape::Tile& tile : shape.tiles) dtypes[tile.unit] = shape.kinds[tile.kind].planes.front().dtype;
+  return dtypes;
+}
+
 }  // namespace
 
 StoreShape StoreShape::of(const Workload& workload, const TileMap& map, uint32_t rank) {
@@ -112,9 +119,18 @@ StoreShape StoreShape::of(const Workload& workload, const TileMap& map, uint32_t
   for (const Plane& plane : resting_planes(workload.form)) trainable.push_back(plane);
   shape.kinds = {{trainable, true}, {{weight}, false}};
   for (const penstock::Unit& unit : workload.units) shape.units.push_back({unit.name, unit.parameters});
+  const auto kind_of = [&](const penstock::Unit& unit) {
+    if (!unit.code) return unit.trainable ? 0u : 1u;
+    const Kind coded{coded_planes(*unit.code), false};
+    const auto found = std::find(shape.kinds.begin(), shape.kinds.end(), coded);
+    const auto number = static_cast<uint32_t>(found - shape.kinds.begin());
+    if (found == shape.kinds.end()) shape.kinds.push_back(coded);
+    return number;
+  };
+  std::vector<uint32_t> kind_of_unit;
+  for (const penstock::Unit& unit : workload.units) kind_of_unit.push_back(kind_of(unit));
   for (const penstock::Tile& tile : map.tiles()) {
-    uint32_t kind = workload.units[tile.unit].trainable ? 0 : 1;
-    shape.tiles.push_back({tile.unit, kind, tile.first_element, tile.elements});
+    shape.tiles.push_back({tile.unit, kind_of_unit[tile.unit], tile.first_element, tile.elements});
   }
   return shape;
 }
@@ -179,9 +195,22 @@ std::string StoreShape::first_difference(const StoreShape& there) const {
                   " there");
     }
   }
+  const std::vector<Dtype> here_weights = weight_dtypes(*this), there_weights = weight_dtypes(there);
+  for (size_t u = 0; u < units.size(); ++u) {
+    if (here_weights[u] == there_weights[u]) continue;
+    return text("weights of unit ", units[u].name, " rest in ", name_of(here_weights[u]), " here and in ",
+                name_of(there_weights[u]), " there");
+  }
   if (kinds != there.kinds) return "the optimizer states in the tiles differ";
   if (tiles.size() != there.tiles.size()) return text(tiles.size(), " tiles here, ", there.tiles.size(), " there");
   return encode() == there.encode() ? "" : "parameters or tiles are cut differently";
+}
+
+bool StoreShape::has_codes() const {
+  return std::any_of(kinds.begin(), kinds.end(), [](const Kind& kind) {
+    return std::any_of(kind.planes.begin(), kind.planes.end(),
+                       [](const Plane& plane) { return plane.role == Role::weight_scale; });
+  });
 }
 
 std::vector<std::byte> StoreShape::encode() const {

@@ -45,12 +45,15 @@ struct StoreShape {
   uint32_t rank = 0;
   uint32_t ranks = 1;
 
-  // The shape of a workload's tiles: weight first, then the resting planes; frozen units have the weight only.
+  // The shape of a workload's tiles: weight first, then the resting planes; frozen units have the weight only,
+  // in its dtype or in codes.
   static StoreShape of(const Workload& workload, const TileMap& tiles, uint32_t rank = 0);
 
   const Kind& kind(TileId tile) const { return kinds[tiles[tile].kind]; }
   TileLayout layout(TileId tile) const { return TileLayout(kind(tile).planes, tiles[tile].elements); }
   uint64_t parameter_elements() const;
+  // Whether weights of some tiles rest in codes.
+  bool has_codes() const;
 
   // Checks that every index is in range, that every tile has elements and planes, and that sizes do not overflow.
   Status validate() const;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "cpu_optim/block_codes.h"
 #include "runtime/engine/store_sweep.h"
 #include "runtime/trainer/files/model_folder.h"
 #include "tiering/arithmetic/convert.h"
@@ -54,6 +55,12 @@ class TileValues {
   void weights(std::span<float> into) const {
     const TileLayout::Place& place = *layout_.find(Role::weight);
     const std::byte* at = bytes_ + place.offset_bytes;
+    if (const TileLayout::Place* scales = layout_.find(Role::weight_scale)) {
+      const BlockCode code = place.plane.dtype == Dtype::int8 ? BlockCode::int8 : BlockCode::nf4;
+      const auto* of_blocks = reinterpret_cast<const float*>(bytes_ + scales->offset_bytes);
+      return cpu_optim::dequantise({code, at, of_blocks}, 0, into.size(), Dtype::fp32,
+                                   reinterpret_cast<std::byte*>(into.data()));
+    }
     for (size_t i = 0; i < into.size(); ++i) {
       switch (place.plane.dtype) {
         case Dtype::fp32:
@@ -102,7 +109,8 @@ aio::TileStore::Range range_of(const TileLayout& layout, bool masters) {
   uint64_t end = 0;
   for (const TileLayout::Place& place : layout.places) {
     const Role role = place.plane.role;
-    const bool wanted = role == Role::weight || (masters && (role == Role::master || role == Role::master_low));
+    const bool wanted = role == Role::weight || role == Role::weight_scale ||
+                        (masters && (role == Role::master || role == Role::master_low));
     if (wanted) end = place.offset_bytes + round_up(place.length_bytes, kAlignmentBytes);
   }
   return {0, end};

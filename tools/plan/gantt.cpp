@@ -30,6 +30,7 @@ constexpr Paint kPaints[] = {
     {MoveKind::offload_activation, "#eeca3b", "activations"},
     {MoveKind::gather, "#72b7b2", nullptr},
     {MoveKind::lift_weight, "#72b7b2", nullptr},
+    {MoveKind::dequantise_weight, "#72b7b2", nullptr},
     {MoveKind::return_activation, "#eeca3b", nullptr},
     {MoveKind::spill_activation, "#eeca3b", nullptr},
     {MoveKind::fetch_activation, "#eeca3b", nullptr},

@@ -127,7 +127,7 @@ TEST_F(StoreOpen, NamesAnotherModelsState) {
 TEST_F(StoreOpen, NamesAnotherFormat) {
   set_format(1, 7);
   expect_refused(Code::kUsage,
-                 "/drive1/rank0.tiles: store header: written in store format 7, this program reads format 2");
+                 "/drive1/rank0.tiles: store header: written in store format 7, this program reads format 2 to 3");
 }
 
 TEST_F(StoreOpen, NamesAFileOfAnotherLength) {

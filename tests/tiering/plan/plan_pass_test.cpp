@@ -73,6 +73,7 @@ class TrainingPlan {
   }
 
   int offloaded = 0, spilled = 0;  // activations: to host memory, and to the drives
+  int in_codes = 0;                // weights of a pass
 
  private:
   // The units' weights are there and stay, and so is what the use before has made of the micro-batch.
@@ -98,20 +99,31 @@ class TrainingPlan {
     const std::vector<MoveId> fetched = before_.all(MoveKind::fetch_weight, id, is_for);
     const std::vector<MoveId> lifted = before_.all(MoveKind::lift_weight, id, is_for);
     const std::vector<MoveId> gathered = before_.all(MoveKind::gather, id, is_for);
+    const std::vector<MoveId> dequantised = before_.all(MoveKind::dequantise_weight, id, is_for);
+    const bool is_coded = work_.units[unit].code.has_value();
+    in_codes += is_coded;
+    ASSERT_EQ(dequantised.empty(), !is_coded);
     if (!fetched.empty()) {
-      const MoveId reads = has_device_ ? lifted.back() : id;
+      const MoveId reads = has_device_ ? lifted.back() : is_coded ? dequantised.back() : id;
       EXPECT_TRUE(before_(fetched.back(), reads) && before_(reads, release_of(plan_, fetched.back())));
     } else {
       EXPECT_FALSE(rests_on_nvme(unit)) << "unit " << unit << " is used and was not read";
     }
     if (has_device_) {
       ASSERT_FALSE(lifted.empty());
-      EXPECT_TRUE(before_(id, release_of(plan_, lifted.back())));
+      EXPECT_TRUE(before_(is_coded ? dequantised.back() : id, release_of(plan_, lifted.back())));
       EXPECT_EQ(plan_.moves[lifted.back()].place_bytes, plan_.moves[lifted.back()].bytes * work_.ranks);
+    }
+    if (is_coded) {
+      const Move& last = plan_.moves[dequantised.back()];
+      EXPECT_TRUE(before_(id, release_of(plan_, dequantised.back())));
+      EXPECT_EQ(last.source, has_device_ ? lifted.back() : fetched.empty() ? kNoMove : fetched.back());
+      EXPECT_GE(last.place_bytes, work_.units[unit].elements * bytes_of(work_.form.weight));
     }
     if (work_.ranks > 1) {
       ASSERT_FALSE(gathered.empty());
       EXPECT_TRUE(!has_device_ || before_(lifted.back(), gathered.back()));
+      EXPECT_TRUE(!is_coded || before_(gathered.back(), dequantised.back()));
     }
     // Once for forward and once more for backward.
     EXPECT_GE(lifted.size(), !has_device_ ? 0 : move.kind == MoveKind::forward ? 1 : 2);
@@ -210,7 +222,7 @@ class TrainingPlan {
 };
 
 TEST_F(RandomPlans, UseNothingBeforeItIsThereNorAfterItHasLeft) {
-  int trained = 0, offloaded = 0, spilled = 0;
+  int trained = 0, offloaded = 0, spilled = 0, in_codes = 0;
   for_each_plan(600, [&](const PlanRequest& request, const Plan& plan, std::mt19937_64&) {
     if (request.workload.pass != Pass::training) return;
     TrainingPlan training(request, plan);
@@ -218,10 +230,12 @@ TEST_F(RandomPlans, UseNothingBeforeItIsThereNorAfterItHasLeft) {
     ++trained;
     offloaded += training.offloaded;
     spilled += training.spilled;
+    in_codes += training.in_codes;
   });
   EXPECT_GT(trained, 100);
   EXPECT_GT(offloaded, 100);
   EXPECT_GT(spilled, 100);
+  EXPECT_GT(in_codes, 100);
 }
 
 uint64_t line_of(const Plan& plan, Tier tier, const std::string& name) {
@@ -229,6 +243,44 @@ uint64_t line_of(const Plan& plan, Tier tier, const std::string& name) {
     if (line.tier == tier && line.name == name) return line.bytes;
   }
   return 0;
+}
+
+// A model whose base rests in NF4: 16 codes and scales of 64 elements in 9 B for every 16 elements.
+TEST(FrozenBase, MovesAndTakesTheBytesOfItsCodes) {
+  constexpr uint64_t kElements = 40 * kBlockElements;
+  PlanRequest request;
+  request.machine = test::test_machine(/*with_device=*/true);
+  for (uint32_t i = 0; i < 4; ++i) {
+    request.workload.units.push_back(
+        {.name = text("base", i), .elements = kElements, .trainable = false, .code = BlockCode::nf4, .parameters = {}});
+    request.workload.units.push_back({.name = text("adapter", i), .elements = kBlockElements, .parameters = {}});
+    request.workload.uses.push_back({.name = text("use", i), .units = {2 * i, 2 * i + 1}, .forward_s = 1e-3});
+  }
+  request.workload.pass = Pass::training;
+  request.budgets = {.device_bytes = kGiB, .host_bytes = kGiB};
+  request.choices.tile_elements = 4 * kBlockElements;
+  constexpr uint64_t kCoded = kElements / 16 * 9, kComputed = kElements * 2;
+  for (const WeightRest rest : {WeightRest::host, WeightRest::nvme}) {
+    request.choices.weights = rest;
+    const Result<Plan> made = make_plan(request);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    uint64_t fetched = 0, lifted = 0;
+    for (const Move& move : made->moves) {
+      if (move.unit == kNone || !request.workload.units[move.unit].code) continue;
+      fetched += move.kind == MoveKind::fetch_weight ? move.bytes : 0;
+      lifted += move.kind == MoveKind::lift_weight ? move.bytes : 0;
+      if (move.kind == MoveKind::dequantise_weight) {
+        EXPECT_EQ(move.place_bytes, kComputed);
+      }
+    }
+    EXPECT_EQ(lifted, 2 * 4 * kCoded) << "forward and backward";
+    EXPECT_EQ(fetched, rest == WeightRest::host ? 0 : lifted);
+    const uint64_t adapters = 4 * kBlockElements * 2;
+    EXPECT_EQ(line_of(*made, Tier::host, "resting weights"), rest == WeightRest::host ? 4 * kCoded + adapters : 0);
+    EXPECT_EQ(line_of(*made, Tier::device, "units under way"), 2 * (kCoded + kComputed + kBlockElements * 2));
+    EXPECT_EQ(line_of(*made, Tier::nvme, "slots"), 4 * kCoded + 4 * kBlockElements * 12 * slots_per_tile(request))
+        << "what no step writes has one slot";
+  }
 }
 
 TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
@@ -246,7 +298,7 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
       const Placement& placement = plan.placements[tile];
       if (placement.weight == Tier::host) weights += shape.weight_bytes;
       if (placement.state == Tier::host) states += shape.state_bytes;
-      slots += shape.slot_bytes() * slots_per_tile(request);
+      slots += shape.slot_bytes() * (request.workload.units[shape.unit].trainable ? slots_per_tile(request) : 1);
       const bool waits = plan.clipping && plan.of_tile[tile].update != kNoMove;
       (placement.retained == Tier::host ? retained : spilled) += waits ? plan.tiles.gradient_bytes_max() : 0;
     }

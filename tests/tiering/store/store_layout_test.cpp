@@ -220,6 +220,35 @@ TEST(StoreShape, SaysWhatDiffersFirst) {
             "the optimizer states in the tiles differ");
 }
 
+Workload frozen_workload(std::optional<BlockCode> code) {
+  Workload workload;
+  workload.units.push_back({.name = "adapter", .elements = 1000, .parameters = {}});
+  workload.units.push_back(
+      {.name = "base", .elements = 3 * kBlockElements + 1, .trainable = false, .code = code, .parameters = {}});
+  return workload;
+}
+
+TEST(StoreShape, KnowsWhatRestsInCodes) {
+  auto shape_of = [](std::optional<BlockCode> code) {
+    const Workload workload = frozen_workload(code);
+    return StoreShape::of(workload, TileMap(workload, 2 * kBlockElements));
+  };
+  const StoreShape plain = shape_of(std::nullopt), nf4 = shape_of(BlockCode::nf4), int8 = shape_of(BlockCode::int8);
+  EXPECT_FALSE(plain.has_codes());
+  EXPECT_TRUE(nf4.has_codes() && int8.has_codes());
+  EXPECT_EQ(nf4.first_difference(plain), "weights of unit base rest in nf4_pair here and in bf16 there");
+  EXPECT_EQ(int8.first_difference(nf4), "weights of unit base rest in int8 here and in nf4_pair there");
+  const Result<StoreShape> back = StoreShape::decode(nf4.encode());
+  ASSERT_TRUE(back.ok()) << back.status().message();
+  EXPECT_EQ(back->first_difference(nf4), "");
+  // Codes of a whole tile, their scales; a tile of 64 Ki + 1 elements, padded.
+  EXPECT_EQ(nf4.layout(1).size_bytes, 2 * (kBlockElements / 2 + kBlockElements / 16));
+  EXPECT_EQ(nf4.layout(2).size_bytes, kBlockElements / 2 + 4096 + kBlockElements / 16 + 4096);
+  EXPECT_EQ(int8.layout(1).size_bytes, 2 * (kBlockElements + kBlockElements / 16));
+  // Read together, so they lie together.
+  EXPECT_EQ(StoreLayout(nf4, 2, {1}).file_ranges(1, 0, 0, nf4.layout(1).size_bytes).size(), 1u);
+}
+
 TEST(StoreShape, NamesTheTensorsOfABlock) {
   StoreShape shape = small_shape(1, 2 * kBlockElements, 2 * kBlockElements);
   TileLayout layout = shape.layout(0);
