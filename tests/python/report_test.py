@@ -231,28 +231,27 @@ class Terminal(Runs):
         self.assertEqual(watching.watch([str(self.folder)], None, io.StringIO(), pause), ("", {}))
 
 
+def varint_of(message, at):
+    """The number that begins at `at`, and where it ends: seven bits a byte, the last without its highest bit."""
+    value, shift = 0, 0
+    while True:
+        value, shift, at = value | (message[at] & 0x7F) << shift, shift + 7, at + 1
+        if message[at - 1] < 0x80:
+            return value, at
+
+
 def fields_of(message):
     """(number, value) of a protocol buffer's message, without its description."""
     at = 0
     while at < len(message):
-        key, shift = 0, 0
-        while True:
-            byte = message[at]
-            key, shift, at = key | (byte & 0x7F) << shift, shift + 7, at + 1
-            if byte < 0x80:
-                break
+        key, at = varint_of(message, at)
         kind = key & 7
         if kind == 1:
             value, at = struct.unpack_from("<d", message, at)[0], at + 8
         elif kind == 5:
             value, at = struct.unpack_from("<f", message, at)[0], at + 4
         else:
-            value, shift = 0, 0
-            while True:
-                byte = message[at]
-                value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
-                if byte < 0x80:
-                    break
+            value, at = varint_of(message, at)
             if kind == 2:
                 value, at = message[at:at + value], at + value
         yield key >> 3, value

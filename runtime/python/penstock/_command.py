@@ -4,12 +4,13 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from ._refusal import ENVIRONMENT, PenstockError
+from ._refusal import ENVIRONMENT, Refusal
 
 log = logging.getLogger("penstock")
 
@@ -19,8 +20,8 @@ def path():
     beside = Path(__file__).parent / "bin" / "penstock"
     found = os.environ.get("PENSTOCK_COMMAND") or (str(beside) if beside.exists() else shutil.which("penstock"))
     if not found:
-        raise PenstockError("the command `penstock` is not on PATH", ENVIRONMENT, "install the package with pip, or name"
-                            " the command in PENSTOCK_COMMAND")
+        raise Refusal("the command `penstock` is not on PATH",
+                      "install the package with pip, or name the command in PENSTOCK_COMMAND", ENVIRONMENT)
     return found
 
 
@@ -46,24 +47,39 @@ def arguments_of(options):
     return arguments
 
 
-def answer(*verb, **options):
-    """The verb's JSON object. Its lines of progress go to logging; its refusal is raised."""
-    command = [path(), *verb, *arguments_of(options), "--json"]
+def run(words, heard=None):
+    """Runs the command with these words; its JSON object, {} if it said nothing. Its refusal is raised. heard() gets its
+    lines of progress, which go to stderr otherwise. Ctrl-C waits until its last step is committed."""
+    command = [path(), *map(str, words), "--json"]
     with tempfile.TemporaryFile() as output:
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, text=True,
-                              errors="replace") as process:
-            for line in process.stderr:
-                log.info("%s", line.strip())
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, text=True, errors="replace",
+                              stderr=subprocess.PIPE if heard else None) as process:
+            try:
+                for line in process.stderr or ():
+                    heard(line.strip())
+                process.wait()
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+                process.communicate()
+                raise
         output.seek(0)
         said = output.read()
+    nothing = {"message": f"{' '.join(command)}: ended with {process.returncode} and no answer", "code": ENVIRONMENT}
     try:
-        found = json.loads(said)
+        found = json.loads(said) if said.strip() else {}
     except ValueError:
-        raise PenstockError(f"{' '.join(command)}: ended with {process.returncode} and no answer", ENVIRONMENT) from None
-    if "error" in found and "fits" not in found:  # what does not fit is an answer
-        refusal = found["error"]
-        raise PenstockError(refusal["message"], refusal["code"], refusal.get("try", ""))
+        found = {"error": nothing}
+    if "error" in found or process.returncode:
+        if "fits" in found:
+            return found  # what does not fit is an answer
+        refusal = found.get("error", nothing)
+        raise Refusal(refusal["message"], refusal.get("try", ""), refusal["code"])
     return found
+
+
+def answer(*verb, **options):
+    """The verb's JSON object; `options` by name. Its lines of progress go to logging."""
+    return run([*verb, *arguments_of(options)], lambda line: log.info("%s", line))
 
 
 def main():

@@ -13,8 +13,7 @@ class PenstockError(RuntimeError):
 
 
 class Refusal(PenstockError):
-    """One that is told on two lines, as the command's own."""
+    """The same, in the order in which the command tells it: message, remedy, code."""
 
     def __init__(self, message, remedy="", code=USAGE):
-        super().__init__(message, code)
-        self.remedy = remedy
+        super().__init__(message, code, remedy)

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 from . import _command
-from ._refusal import ENVIRONMENT, USAGE, Refusal
+from ._refusal import USAGE, Refusal
 
 
 class Run:
@@ -62,7 +61,7 @@ class Run:
         stores = self.config.get("penstock", {}).get("stores")
         if not stores:
             raise Refusal(f"run: {self.path}/config.json: names no stores", "penstock checkpoint export STORE FOLDER")
-        _call([_command.path(), "checkpoint", "export", ",".join(stores), os.fspath(out), *map(str, options)])
+        _command.run(["checkpoint", "export", ",".join(stores), os.fspath(out), *options])
         return Path(out)
 
     def __repr__(self):
@@ -89,11 +88,11 @@ def train(config=None, *, run, options=(), **keys):
     folder = Path(run)
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(config, (str, os.PathLike)):
-        _call([_command.path(), "train", *map(str, options), "--run", os.fspath(run)])
+        _command.run(["train", *options, "--run", os.fspath(run)])
     else:
         told = folder / "told.json"  # what was asked for; config.json is what was made of it
         told.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-        _call([_command.path(), "train", os.fspath(told), *map(str, options)])
+        _command.run(["train", os.fspath(told), *options])
     return Run(folder)
 
 
@@ -103,21 +102,3 @@ def _merge(into, changes):
             _merge(into[key], value)
         else:
             into[key] = value
-
-
-def _call(words):
-    """Runs the command; its refusal is raised with its own sentence."""
-    process = subprocess.Popen([*words, "--json"], stdout=subprocess.PIPE, text=True)
-    try:
-        out, _ = process.communicate()
-    except KeyboardInterrupt:
-        process.send_signal(2)  # its last step is committed before it ends
-        process.wait()
-        raise
-    if process.returncode == 0:
-        return json.loads(out) if out.strip() else {}
-    try:
-        error = json.loads(out)["error"]
-    except (ValueError, KeyError):
-        error = {"message": f"{' '.join(words[:3])} ended with {process.returncode}", "try": "", "code": ENVIRONMENT}
-    raise Refusal(error["message"], error.get("try", ""), error.get("code", ENVIRONMENT))
