@@ -28,3 +28,7 @@ foreach(verb "update --params 10M" "verify --steps 6" "checkpoint ls ." "checkpo
   set_tests_properties("Command.SaysThatItWasBuiltWithout (${verb})" PROPERTIES
                        PASS_REGULAR_EXPRESSION "^penstock: [a-z ]+: not in this build of penstock, which cannot run steps\ntry: cmake ")
 endforeach()
+
+add_test(NAME Command.PlansTheTableOfTheReadme COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/memory_table.py
+         $<TARGET_FILE:penstock> --check ${PROJECT_SOURCE_DIR}/README.md)
+set_tests_properties(Command.PlansTheTableOfTheReadme PROPERTIES LABELS uninstrumented)
