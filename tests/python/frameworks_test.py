@@ -3,11 +3,16 @@
 
 Usage: frameworks_test.py [CASE...], with PENSTOCK_LIBRARY and PYTHONPATH set. Ends with 77 where a library is absent.
 """
+import json
 import logging
 import os
+import random
+import select
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import warnings
 from pathlib import Path
@@ -23,7 +28,7 @@ except ImportError as error:
     print(f"skipped: {error} (tools/setup --checks installs it)")
     sys.exit(77)
 
-from optimizer_test import SEED, Case, X, mse, net, words_different
+from optimizer_support import SEED, Case, Child, X, mse, net, words_different
 
 logging.disable(logging.WARNING)
 DATA = torch.randint(0, 64, (88, 12), generator=torch.Generator().manual_seed(SEED))
@@ -117,6 +122,70 @@ class Trainers(Case):
         self.assertEqual(program.returncode, 0, text)
         self.assertIn("'epoch': '1.4", text)
         self.assertNotIn("'epoch': '0.47", text, "step 10 was made again")
+
+
+class KilledTrainers(Case):
+    trained, assert_same = Trainers.trained, Trainers.assert_same
+
+    def test_resume_from_their_own_checkpoints_with_the_store_ahead(self):
+        """PENSTOCK_KILLS sets how often it is killed, at some time of the run; then it goes on from its newest checkpoint
+        that is whole, or from the start. Where it ends before, it begins anew."""
+        kills, draw = int(os.environ.get("PENSTOCK_KILLS", "4")), random.Random(SEED)
+        theirs, _, _ = self.trained(self.fused)
+        result = self.folder / "weights"
+
+        def checkpoint():
+            whole = [path.parent for path in self.folder.glob("run/checkpoint-*/trainer_state.json") if parses(path)]
+            return max(whole, key=lambda path: int(path.name.split("-")[1]), default=None)
+
+        def work(tell):
+            found, begin = checkpoint(), draw.choice(("step", "backward"))
+
+            def make(params, lr):
+                existing = "refuse" if found else "replace"
+                return self.tiered(params, lr=lr, store=self.folder / "store", existing=existing, begin=begin)
+
+            tell("begins")
+            model, _, _ = self.trained(make, resume=found and str(found), save_strategy="steps", save_steps=2,
+                                       save_total_limit=2)
+            torch.save(list(model.parameters()), result)
+            tell("done")
+
+        def ended(lasts_s):
+            """Whether it did so within the time."""
+            with Child(work) as child:
+                child.told.readline()
+                began = time.monotonic()
+                if lasts_s is not None:
+                    select.select([child.told], [], [], lasts_s)
+                    if not result.exists():
+                        return False, 0.0
+                self.assertEqual(child.told.readline(), "done\n", f"seed {SEED}")
+                took_s = time.monotonic() - began
+            model, _, _ = self.trained(self.fused, steps=1)
+            for p, q in zip(model.parameters(), torch.load(result, weights_only=True), strict=True):
+                p.data = q.data
+            self.assert_same(theirs, model)
+            for made in (self.folder / "run", self.folder / "store"):
+                shutil.rmtree(made)
+            result.unlink()
+            return True, took_s
+
+        _, whole_s = ended(None)
+        killed, resumed = 0, 0
+        while killed < kills:
+            resumed += checkpoint() is not None
+            killed += not ended(draw.uniform(0, whole_s))[0]
+        resumed += checkpoint() is not None
+        self.assertTrue(ended(None)[0])
+        print(f"killed {killed} times, resumed from a checkpoint {resumed} times", file=sys.stderr)
+
+
+def parses(path):
+    try:
+        return bool(json.loads(path.read_text()))
+    except ValueError:
+        return False
 
 
 class Adapters(Trainers):

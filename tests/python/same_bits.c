@@ -1,4 +1,4 @@
-/* Twenty steps of two parameters by penstock.h; optimizer_test.py does the same by penstock.AdamW and compares the bits.
+/* Twenty steps of two parameters by penstock.h; commands_test.py does the same by penstock.AdamW and compares the bits.
  *
  *   same_bits STORE FILE     the weights, one parameter after the other, go to FILE
  */

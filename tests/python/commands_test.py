@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""The command called from Python, a C program beside it, and what examples and docstrings show.
+
+Usage: commands_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from optimizer_support import Case, nn, torch
+
+import penstock
+
+
+class Commands(Case):
+    def test_plan_is_the_commands_answer(self):
+        found = penstock.plan(params=7e9, machine="rtx4090-2gen4", budget=dict(host="64GiB"))
+        printed = subprocess.run(
+            [os.environ["PENSTOCK_COMMAND"], "plan", "--params", "7e9", "--machine", "rtx4090-2gen4", "--budget",
+             "host=64GiB", "--json"], capture_output=True, text=True, check=True)
+        self.assertEqual(found, json.loads(printed.stdout))
+        self.assertTrue(found["fits"])
+        self.assertEqual(found["budget_bytes"]["host"], 64 << 30)
+
+    def test_what_does_not_fit_is_an_answer_too(self):
+        found = penstock.plan(params=70e9, machine="cpu-2core", budget=dict(host="8GiB"))
+        self.assertFalse(found["fits"])
+        self.assertGreater(found["needed_bytes"]["host"]["total"], 8 << 30)
+
+    def test_refusals_are_the_commands(self):
+        with self.assertRaisesRegex(penstock.PenstockError, "nowhere: neither a file nor a shipped machine") as caught:
+            penstock.plan(params=7e9, machine="nowhere")
+        self.assertEqual(caught.exception.code, 2)
+        self.assertIn("penstock nvme probe", caught.exception.remedy)
+        with self.assertRaises(TypeError):
+            penstock.plan(parameters=7e9)
+
+    def test_probe_writes_the_profile_that_plan_reads(self):
+        profile = self.folder / "profile.json"
+        with self.assertLogs("penstock", "INFO"):
+            found = penstock.nvme.probe(self.folder, size="16MiB", duration="1s", profile=profile)
+        self.assertEqual(found["schema"].split("/")[0], "penstock.nvme.probe")
+        self.assertTrue(profile.exists())
+        self.assertEqual(penstock.plan("gpt2", machine=profile, tokens=1024)["model"]["name"], "gpt2")
+
+
+class FromC(Case):
+    def test_a_c_program_trains_to_the_same_bits(self):
+        first, second, root = 70001, 48, Path(__file__).parents[2]
+
+        def value(step):
+            return ((torch.arange(first + second) * 37 + step * 101) % 257 - 128).float() / 256
+
+        params = [nn.Parameter(value(0)[:first].clone()), nn.Parameter(value(0)[first:].clone())]
+        groups = [dict(params=params[:1], lr=1e-2, weight_decay=0.1),
+                  dict(params=params[1:], betas=(0.8, 0.99), weight_decay=0.0)]
+        optimizer = self.tiered(groups)
+        for step in range(1, 21):
+            optimizer.param_groups[1]["lr"] = 3e-3 / step
+            params[0].grad = value(step)[:first]
+            params[1].grad = None if step % 3 == 0 else value(step)[first:]
+            optimizer.step()
+        library, program, weights = os.environ["PENSTOCK_LIBRARY"], self.folder / "same_bits", self.folder / "weights"
+        subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Werror", f"-I{root}",
+                        Path(__file__).parent / "same_bits.c", "-o", program, library,
+                        f"-Wl,-rpath,{Path(library).parent}"], check=True)
+        subprocess.run([program, self.folder / "c", weights], check=True)
+        ours = b"".join(p.detach().numpy().tobytes() for p in params)
+        self.assertEqual(ours, weights.read_bytes())
+
+    def test_the_library_and_the_command_need_no_torch(self):
+        for file in ("PENSTOCK_LIBRARY", "PENSTOCK_COMMAND"):
+            needed = subprocess.run(["ldd", os.environ[file]], capture_output=True, text=True, check=True).stdout
+            self.assertIn("libc.so", needed)
+            for foreign in ("torch", "c10", "python"):
+                self.assertNotIn(foreign, needed)
+
+
+class Examples(Case):
+    def test_torch_loop_goes_on_after_a_kill(self):
+        example = Path(__file__).parents[2] / "tools" / "examples" / "torch_loop.py"
+
+        def run(folder, kill_at=None):
+            lines = []
+            arguments = [sys.executable, example, self.folder / folder, "12"]
+            with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as program:
+                for line in program.stdout:
+                    lines.append(line)
+                    if kill_at and line.startswith(f"step {kill_at} "):
+                        program.kill()
+                        break
+            return lines
+
+        whole = run("whole")
+        self.assertEqual(len(whole), 12)
+        run("killed", kill_at=4)
+        rest = run("killed")
+        self.assertLess(len(rest), 12)
+        self.assertEqual(whole[-len(rest):], rest)
+
+    def test_what_docstrings_show(self):
+        import doctest
+
+        from penstock import _command, _store, nvme, optimizers, planning
+
+        os.chdir(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-python-")))
+        for module, examples in ((_store, 1), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
+            with self.subTest(module.__name__):
+                failed, tried = doctest.testmod(module)
+                self.assertEqual(failed, 0)
+                self.assertGreaterEqual(tried, examples)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,366 @@
+#!/usr/bin/env python3
+"""penstock.AdamW and the others against torch.optim: the same loops, the same bits.
+
+Usage: loops_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
+"""
+import random
+import unittest
+
+from optimizer_support import BUDGET, F, SEED, X, Case, clip, each, loop, mse, net, nn, nothing, torch, words_different
+
+import penstock
+
+
+class PlainLoops(Case):
+    """What users do in their loops leaves the bits that it leaves with torch.optim.AdamW(fused=True)."""
+
+    def same(self, scenario):
+        """The two optimizers, by `begin`."""
+        theirs, _ = scenario(self.fused)
+        optimizers = []
+        for begin in ("step", "backward"):
+            ours, optimizer = scenario(lambda params, **more: self.tiered(params, begin=begin, **more))
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"begin {begin}, seed {SEED}")
+            optimizers.append(optimizer)
+        return optimizers
+
+    def test_loops(self):
+        scenarios = {
+            "accumulation": dict(k=4),
+            "zero_grad(set_to_none=False)": dict(k=2, zero=lambda m, o: o.zero_grad(set_to_none=False)),
+            "model.zero_grad()": dict(k=2, zero=lambda m, o: m.zero_grad()),
+            "never zeroed": dict(zero=nothing),
+            "clip_grad_norm_": dict(k=2, pre=clip),
+            "clip_grad_value_": dict(pre=lambda s, m, o: nn.utils.clip_grad_value_(m.parameters(), 1e-3)),
+            "p.grad scaled in place": dict(pre=each(lambda p: p.grad.mul_(0.5))),
+            "p.grad replaced": dict(pre=each(lambda p: setattr(p, "grad", p.grad.sign()))),
+            "lr set before step": dict(pre=lambda s, m, o: o.param_groups[0].update(lr=1e-2 / (s + 1))),
+            "frozen midway": dict(before=lambda s, m, o: m[2].requires_grad_(s not in (2, 3))),
+            "two backwards": dict(backward=lambda l, m: (l.backward(retain_graph=True), (l * l).backward())),
+            "create_graph": dict(backward=lambda l, m: l.backward(create_graph=True)),
+            "autocast": dict(loss=lambda m, x: torch.autocast("cpu", torch.bfloat16)(mse)(m, x)),
+            "absent": dict(k=2, loss=lambda m, x: mse(m, x) if x[0, 0] > 0 else mse(lambda x: m[0](x)[:, :16], x)),
+            "load_state_dict midway": dict(before=lambda s, m, o: s == 3 and m.load_state_dict(net().state_dict())),
+            "p.clamp_": dict(post=each(torch.no_grad()(lambda p: p.clamp_(-0.2, 0.2)))),
+        }
+        published = {}
+        for name, manner in scenarios.items():
+            with self.subTest(name):
+                early = self.same(lambda make: loop(make, **manner))[1]._penstock.early
+                published[name] = early.published
+                self.assertLessEqual(early.redone, 2 * early.STRIKES)
+        # The first step learns how many contributions make a gradient.
+        self.assertEqual(published["accumulation"], 5)
+        self.assertEqual(published["never zeroed"], 5)
+        self.assertEqual(published["clip_grad_norm_"], 0)
+        self.assertGreater(published["absent"], 0)
+
+    def test_an_exception_in_backward_then_model_zero_grad(self):
+        class Fails(torch.autograd.Function):
+            calls = 0
+            forward = staticmethod(lambda ctx, x: x.clone())
+
+            @staticmethod
+            def backward(ctx, gradient):
+                Fails.calls += 1
+                if Fails.calls == 5:
+                    raise ArithmeticError("in backward")
+                return gradient
+
+        def scenario(make):
+            def backward(l, m):
+                try:
+                    l.backward()
+                except ArithmeticError:
+                    m.zero_grad()
+
+            Fails.calls = 0
+            return loop(make, k=2, backward=backward, loss=lambda m, x: F.mse_loss(m[2:](Fails.apply(m[:2](x))), x))
+
+        self.same(scenario)
+
+    def test_tied_and_reused_and_checkpointed(self):
+        from torch.utils.checkpoint import checkpoint
+
+        for reentrant in (None, False, True):
+            def scenario(make):
+                model = net()
+                model[2].weight = nn.Parameter(torch.randn(48, 48) / 48)
+                model[3] = nn.Linear(48, 48)
+                model[3].weight = model[2].weight
+
+                def layers(x):
+                    return torch.tanh(model[3](model[2](x)))
+
+                def again(x):
+                    return layers(x) if reentrant is None else checkpoint(layers, x, use_reentrant=reentrant)
+
+                return loop(make, k=2, model=model, loss=lambda m, x: F.mse_loss(m[4](again(again(m[0](x)))), x))
+
+            with self.subTest(reentrant=reentrant):
+                self.same(scenario)
+
+    def test_what_is_looked_at_in_the_middle_of_a_step(self):
+        def scenario(make):
+            def pre(s, m, o):
+                if isinstance(o, penstock.AdamW) and s in (2, 4):
+                    o.state_dict() if s == 2 else o.state[m[0].weight]["exp_avg"]
+
+            return loop(make, pre=pre)
+
+        early = self.same(scenario)[1]._penstock.early
+        self.assertEqual((early.published, early.redone), (3, 2))
+
+    def test_fifty_steps_with_groups_and_a_scheduler(self):
+        def scenario(make):
+            model = net()
+            biases = [p for p in model.parameters() if p.ndim == 1]
+            matrices = [p for p in model.parameters() if p.ndim == 2]
+            groups = [dict(params=matrices, weight_decay=0.1), dict(params=biases, lr=3e-3, betas=(0.8, 0.99))]
+            optimizer = make(groups, lr=1e-2, weight_decay=0.0)
+            scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, [1e-2, 3e-3], total_steps=60)
+            draw = random.Random(SEED)
+
+            def absences(s, m, o):
+                for p in m.parameters():
+                    if draw.random() < 0.2:
+                        p.grad = None
+
+            return loop(make, 50, model=model, optimizer=optimizer, pre=absences, post=lambda s, m, o: scheduler.step())
+
+        self.same(scenario)
+
+    def test_sizes_that_are_multiples_of_nothing(self):
+        def scenario(make):
+            torch.manual_seed(SEED)
+            params = [nn.Parameter(torch.randn(n)) for n in (1, 7, 100, 1000, 70_001, 65_537)]
+            optimizer = make(params, lr=1e-2)
+            for _ in range(20):
+                for p in params:
+                    p.grad = torch.randn(p.shape)
+                optimizer.step()
+            return params
+
+        for theirs, ours in zip(scenario(self.fused), scenario(self.tiered), strict=True):
+            whole = theirs.numel() // 16 * 16
+            self.assertEqual(words_different([theirs[:whole]], [ours[:whole]]), 0, f"seed {SEED}")
+            # In the rest torch rounds each product by itself.
+            torch.testing.assert_close(theirs[whole:], ours[whole:], rtol=2e-6, atol=2e-7)
+
+    def test_closure(self):
+        def scenario(make):
+            model = net()
+
+            def closure():
+                model.zero_grad()
+                loss = mse(model, X[0])
+                loss.backward()
+                return loss
+
+            def step(optimizer):
+                self.assertGreater(float(optimizer.step(closure)), 0)
+
+            return loop(make, model=model, backward=nothing, step=step)
+
+        self.same(scenario)
+
+    def test_grad_scaler_unscale_clip_and_overflow(self):
+        def scenario(make):
+            scaler, calls = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=4), []
+
+            def backward(l, m):
+                calls.append(l)
+                scaler.scale(l * (float("inf") if len(calls) in (5, 8) else 1.0)).backward()
+
+            def pre(s, m, o):
+                scaler.unscale_(o)
+                clip(s, m, o)
+
+            return loop(make, k=2, backward=backward, pre=pre, step=lambda o: (scaler.step(o), scaler.update()))
+
+        self.same(scenario)
+
+    def test_data_edits_are_seen_by_the_fingerprint(self):
+        manner = dict(post=each(lambda p: p.data.clamp_(-0.2, 0.2)))
+        theirs, _ = loop(self.fused, **manner)
+        for begin in ("step", "backward"):
+            more = dict(weights="fingerprint", begin=begin)
+            ours, _ = loop(lambda params, lr: self.tiered(params, lr=lr, **more), **manner)
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
+
+    def test_data_edits_are_lost_without_the_fingerprint(self):
+        """As the documentation says: nothing tells of them. The masters win, in both ways alike."""
+        manner = dict(post=each(lambda p: p.data.clamp_(-0.2, 0.2)))
+        untouched, _ = loop(self.fused)
+        ours = [loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), **manner)[0]
+                for begin in ("step", "backward")]
+        self.assertEqual(words_different(ours[0].parameters(), ours[1].parameters()), 0)
+        self.assertNotEqual(words_different(untouched.parameters(), ours[0].parameters()), 0)  # forward saw the edits
+
+    def test_gradient_penalty(self):
+        def scenario(make):
+            def backward(loss, model):
+                gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+                (loss + sum(g.square().sum() for g in gradients)).backward()
+
+            return loop(make, k=2, backward=backward)
+
+        self.same(scenario)
+
+    def test_a_forward_without_gradients_between_micro_batches(self):
+        def scenario(make):
+            def backward(loss, model):
+                loss.backward()
+                with torch.no_grad():
+                    model(X[0])
+
+            return loop(make, k=2, backward=backward)
+
+        self.same(scenario)
+
+    def test_a_compiled_model(self):
+        def scenario(make):
+            model = net()
+            compiled = torch.compile(model, backend="aot_eager")
+            return loop(make, k=2, model=model, loss=lambda m, x: mse(compiled, x))
+
+        self.same(scenario)
+
+    def test_a_second_optimizer_of_another_class_on_the_same_parameters(self):
+        def scenario(make):
+            model = net()
+            second = torch.optim.SGD(model.parameters(), lr=1e-3)
+            return loop(make, k=2, model=model, post=lambda s, m, o: second.step())
+
+        self.same(scenario)
+
+    def test_built_twice_on_one_model(self):
+        """The one that steps is the one that counts; the other's hooks do no harm."""
+        def scenario(make):
+            model = net()
+            first = make(model.parameters(), lr=1.0)
+            result = loop(make, k=2, model=model)
+            del first
+            return result
+
+        self.same(scenario)
+
+    def test_layouts_that_the_engine_does_not_write_itself(self):
+        def scenario(make):
+            torch.manual_seed(SEED)
+            image = torch.randn(2, 16, 4, 4).to(memory_format=torch.channels_last)
+            params = [nn.Parameter(torch.randn(32, 48).t()), nn.Parameter(image)]
+            optimizer = make(params, lr=1e-2)
+            for _ in range(4):
+                for p in params:
+                    p.grad = torch.randn_like(p)  # in the parameter's layout, as autograd gives it
+                optimizer.step()
+            return params
+
+        self.assertEqual(words_different(scenario(self.fused), scenario(self.tiered)), 0)
+
+    def test_step_is_noticed_by_autograd(self):
+        model, optimizer = loop(self.tiered, steps=1)
+        loss = mse(model, X[0])
+        mse(model, X[1]).backward()
+        optimizer.step()
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            loss.backward()
+
+
+class ClipNorm(Case):
+    def test_clips_as_clip_grad_norm_does(self):
+        norms = []
+
+        def pre(s, m, o):
+            norms.append(float(nn.utils.clip_grad_norm_(m.parameters(), 0.5)))
+
+        theirs, _ = loop(self.fused, pre=pre, steps=12)
+        self.assertTrue(min(norms) < 0.5 < max(norms), norms)
+        for begin in ("step", "backward"):
+            ours = []
+            model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, clip_norm=0.5, begin=begin), steps=12,
+                                    post=lambda s, m, o: ours.append(o.gradient_norm))
+            torch.testing.assert_close(ours, norms, rtol=1e-5, atol=0)  # torch adds the squares up in fp32
+            for p, q in zip(theirs.parameters(), model.parameters(), strict=True):
+                torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+        self.assertEqual(optimizer._penstock.early.published, 11)
+
+
+class OtherOptimizers(Case):
+    def test_the_bits_of_torch(self):
+        for ours, theirs, more in (
+            (penstock.Adam, torch.optim.Adam, dict(weight_decay=0.01)),
+            (penstock.Adagrad, torch.optim.Adagrad, dict(lr_decay=0.1)),
+            (penstock.SGD, torch.optim.SGD, dict(momentum=0.9, nesterov=True, weight_decay=0.01)),
+            (penstock.SGD, torch.optim.SGD, dict()),
+        ):
+            with self.subTest(ours.__name__, **more):
+                model, _ = loop(lambda params, lr: theirs(params, lr=lr, fused=True, **more))
+                store = self.folder / f"{ours.__name__}{len(more)}"
+                tiered, _ = loop(lambda params, lr: ours(params, lr=lr, store=store, budget=BUDGET, **more))
+                self.assertEqual(words_different(model.parameters(), tiered.parameters()), 0)
+
+    def test_lion_is_its_papers_loop(self):
+        torch.manual_seed(SEED)
+        ours = nn.Parameter(torch.randn(4096))
+        theirs, m = ours.detach().clone(), torch.zeros(4096)
+        optimizer = penstock.Lion([ours], lr=1e-3, weight_decay=0.1, store=self.folder / "lion", budget=BUDGET)
+        for _ in range(5):
+            ours.grad = g = torch.randn(4096)
+            optimizer.step()
+            theirs = theirs * (1 - 1e-3 * 0.1) - 1e-3 * torch.sign(m.lerp(g, 0.1))
+            m = m.lerp(g, 0.01)
+        torch.testing.assert_close(ours.detach(), theirs, rtol=1e-6, atol=1e-7)
+
+
+class HalfWeights(Case):
+    def test_weights_are_masters_rounded(self):
+        for dtype in (torch.bfloat16, torch.float16):
+            with self.subTest(dtype):
+                torch.manual_seed(SEED)
+                ours = nn.Parameter(torch.randn(64, 48).to(dtype))
+                master = nn.Parameter(ours.detach().float())
+                optimizer, plain = self.tiered([ours], lr=1e-4), self.fused([master], lr=1e-4)
+                for _ in range(20):
+                    ours.grad = torch.randn(64, 48).to(dtype)
+                    master.grad = ours.grad.float()
+                    optimizer.step(), plain.step()
+                self.assertEqual(words_different([ours], [master.to(dtype)]), 0)
+
+    def test_mixed_in_one_store(self):
+        params = [nn.Parameter(torch.ones(100, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+        optimizer = self.tiered(params, lr=0.25, weight_decay=0.0)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        for p in params:
+            self.assertEqual(float(p.detach()[0]), 0.75)
+
+    def test_edits_of_some_weights_keep_the_other_masters(self):
+        torch.manual_seed(SEED)
+        ours = nn.Parameter(torch.randn(1000).bfloat16())
+        master = nn.Parameter(ours.detach().float())
+        optimizer, plain = self.tiered([ours], lr=1e-4), self.fused([master], lr=1e-4)
+        for step in range(10):
+            ours.grad = torch.randn(1000).bfloat16()
+            master.grad = ours.grad.float()
+            optimizer.step(), plain.step()
+            if step == 4:
+                with torch.no_grad():
+                    ours[::10] = 0.5
+                    master[::10] = 0.5
+        whole = 992
+        self.assertEqual(words_different([ours[:whole]], [master[:whole].bfloat16()]), 0)
+
+    def test_grad_scaler(self):
+        p = nn.Parameter(torch.ones(64).half())
+        optimizer, scaler = self.tiered([p], lr=0.25, weight_decay=0.0), torch.amp.GradScaler("cpu", init_scale=256.0)
+        for factor, expected in ((1.0, 0.75), (float("inf"), 0.75), (1.0, 0.5)):
+            scaler.scale(p.float().sum() * factor).backward()
+            scaler.step(optimizer), scaler.update(), optimizer.zero_grad()
+            self.assertAlmostEqual(float(p.detach()[0]), expected, places=3)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,132 @@
+"""What the tests of the optimizers share: a small model, the loop that users write, stores that vanish afterwards, and
+processes to kill."""
+import os
+import signal
+import sys
+import tempfile
+import traceback
+import unittest
+from pathlib import Path
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error} (tools/setup --checks installs it)")
+    sys.exit(77)
+
+import torch.nn.functional as F
+from torch import nn
+
+import penstock
+
+torch.set_num_threads(1)
+SEED = 11
+BUDGET = "host=64MiB"
+X = torch.randn(64, 8, 16, generator=torch.Generator().manual_seed(SEED))
+
+
+def net(dtype=torch.float32):
+    """Sizes are multiples of 16: torch rounds the rest of a fused loop otherwise."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 16))
+    return model.to(dtype)
+
+
+def mse(model, x):
+    return F.mse_loss(model(x), x)
+
+
+def nothing(*_):
+    pass
+
+
+def loop(make, steps=6, k=1, model=None, optimizer=None, loss=mse, before=nothing, backward=lambda l, m: l.backward(),
+         pre=nothing, step=lambda o: o.step(), post=nothing, zero=lambda m, o: o.zero_grad()):
+    """A training loop with a place for everything that users do. The model and its optimizer."""
+    model = model or net()
+    optimizer = optimizer or make(model.parameters(), lr=1e-2)
+    for s in range(steps):
+        before(s, model, optimizer)
+        for i in range(k):
+            backward(loss(model, X[(s * k + i) % 64]) / k, model)
+        pre(s, model, optimizer), step(optimizer), post(s, model, optimizer), zero(model, optimizer)
+    return model, optimizer
+
+
+def clip(s, m, o):
+    nn.utils.clip_grad_norm_(m.parameters(), 0.05)
+
+
+def each(function):
+    return lambda s, m, o: [function(p) for p in m.parameters()]
+
+
+def words_different(a, b):
+    def bits(t):
+        return t.detach().contiguous().view(torch.int32 if t.element_size() == 4 else torch.int16)
+
+    return sum(int((bits(x) != bits(y)).sum()) for x, y in zip(a, b, strict=True))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-python-")))
+        self.made = 0
+
+    def fused(self, params, **more):
+        return torch.optim.AdamW(params, fused=True, **more)
+
+    def tiered(self, params, **more):
+        """A store of its own for each."""
+        self.made += 1
+        return penstock.AdamW(params, **{"store": self.folder / str(self.made), "budget": BUDGET, **more})
+
+    def refused(self, message, function, *arguments):
+        with self.assertRaises(penstock.PenstockError) as caught:
+            function(*arguments)
+        self.assertIn(message, str(caught.exception))
+
+
+class Child:
+    """A process that runs work(tell), and is killed with -9 at the end of `with`. It begins with what is loaded here, so
+    that fifty start in seconds; no engine may be open. What it tells comes out line by line."""
+
+    def __init__(self, work):
+        reader, writer = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            os.close(reader)
+            try:
+                work(lambda line: os.write(writer, f"{line}\n".encode()))
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        os.close(writer)
+        self.told = os.fdopen(reader)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+        self.told.close()
+
+
+# A run in a process of its own: store, steps, the file that gets the weights.
+WORKER = """
+import sys
+import torch
+from optimizer_support import X, mse, net
+import penstock
+model = net()
+optimizer = penstock.AdamW(model.parameters(), lr=1e-2, store=sys.argv[1], budget="host=64MiB")
+for step in range(optimizer.resume(), int(sys.argv[2])):
+    print("step", step, flush=True)
+    mse(model, X[step % 64]).backward()
+    optimizer.step(), optimizer.zero_grad()
+torch.save(model.state_dict(), sys.argv[3])
+print("done", flush=True)
+"""

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""What state_dict() names and load_state_dict() takes, and what the optimizers refuse.
+
+Usage: state_dict_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
+"""
+import copy
+import io
+import os
+import unittest
+
+from optimizer_support import X, Case, loop, mse, net, nn, torch, words_different
+
+import penstock
+
+
+class StateDicts(Case):
+    def test_reference_is_small_and_rolls_back(self):
+        whole, _ = loop(self.fused, steps=9)
+        model, optimizer = loop(self.tiered, steps=5)
+        weights, state = copy.deepcopy(model.state_dict()), optimizer.state_dict()
+        file = io.BytesIO()
+        torch.save(state, file)
+        self.assertLess(file.tell(), 8192)
+        file.seek(0)
+        loop(None, steps=4, model=model, optimizer=optimizer)  # the store goes on
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(torch.load(file, weights_only=True))
+        for s in range(5, 9):
+            mse(model, X[s]).backward()
+            optimizer.step(), optimizer.zero_grad()
+        self.assertEqual(words_different(whole.parameters(), model.parameters()), 0)
+        self.assertEqual(optimizer.kept(), [5])
+        optimizer.drop(5)
+        self.refused("kept: []", optimizer.load_state_dict, state)
+
+    def test_another_process_goes_on_from_it(self):
+        whole, _ = loop(self.fused, steps=9)
+        store = self.folder / "store"
+        model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, store=store), steps=5)
+        weights, state = copy.deepcopy(model.state_dict()), optimizer.state_dict()
+        loop(None, steps=2, model=model, optimizer=optimizer)
+        optimizer.close()
+        (model := net()).load_state_dict(weights)
+        optimizer = self.tiered(model.parameters(), lr=0.5, store=store)
+        optimizer.load_state_dict(state)
+        self.assertEqual(optimizer.param_groups[0]["lr"], 1e-2)
+        for s in range(5, 9):
+            mse(model, X[s]).backward()
+            optimizer.step(), optimizer.zero_grad()
+        self.assertEqual(words_different(whole.parameters(), model.parameters()), 0)
+
+    def test_to_torch_and_back(self):
+        whole, _ = loop(self.fused, steps=9)
+        model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, state_dict="full"), steps=3)
+        theirs = self.fused(model.parameters(), lr=1.0)
+        theirs.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        theirs.param_groups[0]["fused"] = True  # which our groups do not say
+        for s in range(3, 6):
+            mse(model, X[s]).backward()
+            theirs.step(), theirs.zero_grad()
+        ours = self.tiered(model.parameters(), lr=1.0)
+        ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
+        for s in range(6, 9):
+            mse(model, X[s]).backward()
+            ours.step(), ours.zero_grad()
+        self.assertEqual(words_different(whole.parameters(), model.parameters()), 0)
+        self.assertEqual(float(ours.state[model[0].weight]["step"]), 9)
+
+    def test_state_is_there_to_read(self):
+        theirs_model, theirs = loop(self.fused)
+        model, ours = loop(self.tiered)
+        for p, q in zip(model.parameters(), theirs_model.parameters(), strict=True):
+            for name in ("step", "exp_avg", "exp_avg_sq"):
+                self.assertTrue(torch.equal(ours.state[p][name], theirs.state[q][name]), name)
+        with self.assertRaises(KeyError):
+            ours.state[model[0].weight]["nothing"]
+
+    def test_torch_distributed_checkpoint(self):
+        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+        whole, _ = loop(self.fused, steps=6)
+        for layout in ("full", "reference"):
+            with self.subTest(layout):
+                store = self.folder / layout
+                model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, store=store, state_dict=layout), 3)
+                state = get_optimizer_state_dict(model, optimizer)
+                optimizer.close()
+                other = store if layout == "reference" else self.folder / "another"
+                optimizer = self.tiered(model.parameters(), lr=0.5, store=other, state_dict=layout)
+                optimizer.resume()  # else torch takes a step of its own before it loads, which the store refuses
+                set_optimizer_state_dict(model, optimizer, state)
+                for s in range(3, 6):
+                    mse(model, X[s]).backward()
+                    optimizer.step(), optimizer.zero_grad()
+                self.assertEqual(words_different(whole.parameters(), model.parameters()), 0)
+
+    def test_a_fresh_one_goes_round(self):
+        optimizer = self.tiered(net().parameters())
+        optimizer.load_state_dict(optimizer.state_dict())  # as Accelerate does
+        self.assertFalse((self.folder / "1").exists())
+
+
+class Refusals(Case):
+    def test_sentences(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        state = optimizer.state_dict()
+        _, other = loop(self.tiered, steps=1)
+        self.refused(f"the checkpoint names step 2 of store {state['penstock']['store'][:8]}; this is store ",
+                     other.load_state_dict, state)
+        self.refused("the state dict has neither moments nor the name of a store", other.load_state_dict,
+                     {"state": {0: {"momentum_buffer": 0}}, "param_groups": copy.deepcopy(other.param_groups)})
+        for copying in (copy.deepcopy, lambda o: io.BytesIO(torch.save(o, io.BytesIO()))):
+            with self.assertRaisesRegex(TypeError, "owns a store and cannot be copied or pickled; use state_dict()"):
+                copying(optimizer)
+        self.refused("add groups before the first step", optimizer.add_param_group,
+                     dict(params=[nn.Parameter(torch.ones(3))]))
+        self.refused("float32, bfloat16 or float16 expected", self.tiered, [nn.Parameter(torch.ones(3).double())])
+        self.refused("begin='forward': one of 'step', 'backward' expected",
+                     lambda: self.tiered(net().parameters(), begin="forward"))
+        self.refused("budget 'lots'", lambda: self.tiered(net().parameters(), budget="lots"))
+        sparse = nn.Embedding(16, 16, sparse=True)
+        sparse(torch.tensor([1])).sum().backward()
+        self.refused("a gradient is sparse", self.tiered(sparse.parameters()).step)
+        # A refusal is no failure.
+        loop(None, steps=1, model=model, optimizer=optimizer)
+
+    def test_a_budget_that_is_too_small_says_what_is_needed(self):
+        model = net()
+        optimizer = self.tiered(model.parameters(), budget="host=1MiB")
+        mse(model, X[0]).backward()
+        self.refused("host budget: ", optimizer.step)
+
+    def test_an_earlier_runs_store_is_not_taken_for_granted(self):
+        store = self.folder / "store"
+        model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, store=store), steps=2)
+        optimizer.close()
+        fresh = self.tiered((model := net()).parameters(), store=store)
+        mse(model, X[0]).backward()
+        self.refused("holds step 2 of an earlier run; call resume()", fresh.step)
+        replaced = self.tiered(model.parameters(), store=store, existing="replace")
+        replaced.step()
+        self.assertEqual(float(replaced.state[model[0].weight]["step"]), 1)
+
+    def test_step_in_a_forked_child(self):
+        model, optimizer = loop(self.tiered, steps=1)
+        mse(model, X[0]).backward()
+        child = os.fork()
+        if child == 0:
+            try:
+                optimizer.step()
+            except penstock.PenstockError as error:
+                os._exit(0 if "this process was forked; the store belongs to its parent" in str(error) else 2)
+            os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        optimizer.step()
+
+    def test_workers_that_fork_do_not_disturb(self):
+        batches = torch.utils.data.DataLoader(list(X), batch_size=None, num_workers=2)
+        theirs, _ = loop(self.fused)
+        ours, _ = loop(self.tiered, loss=lambda m, x, it=iter(batches): mse(m, next(it)))
+        self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
