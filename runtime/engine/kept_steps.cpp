@@ -18,6 +18,7 @@
 #include "aio/host_arena.h"
 #include "aio/make_engine.h"
 #include "cpu_optim/checksum.h"
+#include "tiering/store/store_layout.h"
 #include "tiering/tier.h"
 
 namespace penstock::engine {
@@ -92,6 +93,22 @@ Status copy_file(const std::string& source, const std::string& target, std::span
   return Status();
 }
 
+// Whether two files of a store hold the same state: every commit writes a root of its own, which names all of it.
+bool have_the_same_roots(const std::string& one, const std::string& other) {
+  auto roots_of = [](const std::string& path) {
+    std::string roots(2 * kAlignmentBytes, '\0');
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    for (uint64_t place : {0, 1}) {
+      const auto offset = static_cast<off_t>(StoreLayout::root_offset(place));
+      const ssize_t there = ::pread(file.fd, roots.data() + place * kAlignmentBytes, kAlignmentBytes, offset);
+      if (there != static_cast<ssize_t>(kAlignmentBytes)) return std::string();
+    }
+    return roots;
+  };
+  const std::string roots = roots_of(one);
+  return !roots.empty() && roots == roots_of(other);
+}
+
 Status make_folder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -142,14 +159,20 @@ Status KeptSteps::check(uint64_t step) const {
   return Status(Code::kUsage, text("kept steps: step ", step, " is not among them: ", list.empty() ? "none" : list));
 }
 
+bool KeptSteps::is_as_kept(uint64_t step) const {
+  return std::all_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
+    return have_the_same_roots(folder + "/" + file_name(), place_of(folder, step) + "/" + file_name());
+  });
+}
+
 Status KeptSteps::keep(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note) {
-  if (is_kept(step)) return Status();
+  // After a rollback, or a write between steps, the step of that number may be another than the one that was kept.
+  if (is_as_kept(step)) return Status();
   std::map<std::string, std::vector<Run>> by_file;
   for (const aio::TileStore::FileRun& run : runs) by_file[run.file].push_back({run.offset_bytes, run.length_bytes});
   for (const std::string& folder : folders_) {
     const std::string place = place_of(folder, step), partial = place + ".partial";
     remove_all(partial);
-    remove_all(place);
     PENSTOCK_TRY(make_folder(partial));
     const std::string source = folder + "/" + file_name();
     const auto found = std::find_if(by_file.begin(), by_file.end(), [&](const auto& file) {
@@ -165,6 +188,7 @@ Status KeptSteps::keep(uint64_t step, std::span<const aio::TileStore::FileRun> r
       return copied;
     }
     PENSTOCK_TRY(sync_folder(partial));
+    remove_all(place);
     PENSTOCK_TRY(rename(partial, place));
     PENSTOCK_TRY(sync_folder(folder + "/kept"));
   }

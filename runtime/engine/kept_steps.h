@@ -24,8 +24,9 @@ class KeptSteps {
   std::vector<uint64_t> steps() const;
   // Refuses a step that is not kept, and says which are.
   Status check(uint64_t step) const;
-  // `runs`: the store's runs_of_durable_step(), which is `step`. `note`: of the caller's, for note_of(). Refused where
-  // space is missing; nothing half-made stays behind.
+  // The store as it is, which is that step's; `runs`: its runs_of_durable_step(). Nothing is copied where the step is
+  // kept as it is; where it is kept as it was before a rollback or a write between steps, that copy is lost. `note`: of
+  // the caller's, for note_of(). Refused where space is missing; nothing half-made stays behind.
   Status keep(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note = {});
   Status restore(uint64_t step, const aio::ScrubProgress& progress = {}) const;
   Status drop(uint64_t step);
@@ -35,6 +36,7 @@ class KeptSteps {
 
  private:
   bool is_kept(uint64_t step) const;
+  bool is_as_kept(uint64_t step) const;
   std::string place_of(const std::string& folder, uint64_t step) const;
   Status replace_files(uint64_t step) const;
 

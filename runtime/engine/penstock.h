@@ -225,8 +225,8 @@ PENSTOCK_API int penstock_set_weights_into(struct penstock_engine* engine, uint3
 PENSTOCK_API int penstock_settle(struct penstock_engine* engine);
 
 /* Keeps the last step beside the store, under `kept` in its folders, until it is dropped: a copy of what steps
- * update, which takes its space again unless the file system shares blocks (XFS, btrfs). Keeping a step twice is
- * nothing. */
+ * update, which takes its space again unless the file system shares blocks (XFS, btrfs). Keeping it once more copies it
+ * again only if the store was written to since, or has gone back: then the copy that was there is lost. */
 PENSTOCK_API int penstock_keep(struct penstock_engine* engine, uint64_t* step);
 /* The steps that are kept, ascending. */
 PENSTOCK_API int penstock_kept(struct penstock_engine* engine, uint64_t* steps, size_t room, size_t* count);

@@ -296,6 +296,42 @@ TEST(PenstockC, RollsBackToAStepThatItKept) {
   EXPECT_EQ(count, 0u);
 }
 
+TEST(PenstockC, KeepsTheStepOfTheRunThatWentOnAfterARollback) {
+  Program program(12);
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
+  const std::vector<plain::Unit> first = program.models;
+  auto roll_back_to = [&](uint64_t step, const std::vector<plain::Unit>& models) {
+    ASSERT_EQ(penstock_roll_back(program.engine, step), 0) << penstock_message();
+    program.models = models;
+    for (uint32_t i = 0; i < models.size(); ++i) {
+      const penstock_parameter& parameter = program.parameters[i];
+      ASSERT_EQ(penstock_read(program.engine, i, PENSTOCK_WEIGHT, 0, parameter.elements, parameter.dtype,
+                              parameter.weights_into),
+                0);
+    }
+    EXPECT_EQ(program.words_different(), 0u);
+  };
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
+  roll_back_to(1, first);
+  ASSERT_EQ(program.step(1), 0) << penstock_message();  // of other gradients
+  for (const bool written : {false, true}) {
+    if (written) {
+      ASSERT_EQ(penstock_set_count(program.engine, 0, 9), 0) << penstock_message();
+      program.models[0].parts[0].count = 9;
+    }
+    ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
+    const std::vector<plain::Unit> second = program.models;
+    ASSERT_EQ(program.step(1), 0) << penstock_message();
+    roll_back_to(2, second);
+  }
+  uint64_t count = 0;
+  ASSERT_EQ(penstock_count(program.engine, 0, &count), 0);
+  EXPECT_EQ(count, 9u);
+}
+
 TEST(PenstockC, AdoptsWeightsThatSomebodyElseWroteAndKeepsOtherMasters) {
   Program program(5);
   ASSERT_EQ(program.open(), 0) << penstock_message();

@@ -29,9 +29,6 @@ Result<std::string> Snapshots::after(engine::Engine& engine, uint64_t step, std:
   for (const auto& [worse, other] : best) {
     if (other != step && !among_best(other) && !is_regular(other)) PENSTOCK_TRY(kept_.drop(other));
   }
-  // One that is there was kept before the store went back, perhaps to go another way.
-  const std::vector<uint64_t> there = kept_.steps();
-  if (std::find(there.begin(), there.end(), step) != there.end()) PENSTOCK_TRY(kept_.drop(step));
   PENSTOCK_TRY(engine.settle());
   PENSTOCK_TRY(kept_.keep(step, engine.runs_of_durable_step(), loss ? Json{{"eval_loss", *loss}}.dump() : ""));
   return text("step ", step, " stays, in ", bytes_text(kept_.bytes_of(step)));
