@@ -109,6 +109,13 @@ std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit) {
   return found;
 }
 
+uint32_t first_trained_use(const Workload& workload) {
+  const auto trains = [&](const Use& use) {
+    return std::ranges::any_of(use.units, [&](uint32_t unit) { return workload.units[unit].trainable; });
+  };
+  return static_cast<uint32_t>(std::ranges::find_if(workload.uses, trains) - workload.uses.begin());
+}
+
 Status validate(const Workload& workload) {
   PENSTOCK_TRY(validate(workload.form));
   PENSTOCK_TRY(validate_uses(workload));

@@ -37,7 +37,8 @@ struct Unit {
   bool gradient_in_parts = false;
 };
 
-// One place where forward passes through units; backward comes back through it. Times and bytes are of one micro-batch.
+// One place where forward passes through units; backward comes back through it if something there, or before it, is
+// trained. Times and bytes are of one micro-batch.
 struct Use {
   std::string name;
   // The units whose weights it uses, without repeats: a tied head has the embedding's besides its own. Each trainable
@@ -92,6 +93,10 @@ std::vector<Use> uses_in_turn(const std::vector<Unit>& units);
 
 // The uses that give the unit a gradient, in forward order; where the workload has none, the unit's own number.
 std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit);
+
+// The first use of a trainable unit. Backward ends there: it does not come back through the uses before it. How many
+// uses there are, where nothing is trained.
+uint32_t first_trained_use(const Workload& workload);
 
 // Refuses a form that has no meaning, a use of no unit, of one that does not exist or of one twice, a training pass
 // without uses, codes of units that are trained or that nobody dequantises, and parameters that are empty, overlap,

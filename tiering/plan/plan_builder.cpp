@@ -46,6 +46,13 @@ std::vector<TileRange> weight_rests(const Workload& workload, const TileMap& til
   return rests;
 }
 
+uint32_t rests_placed_first(const Workload& workload, const TileMap& tiles) {
+  uint64_t trained = 0, frozen = 0;
+  for (const Tile& tile : tiles.tiles()) (workload.units[tile.unit].trainable ? trained : frozen) += tile.slot_bytes();
+  if (workload.pass != Pass::training || 2 * trained > frozen) return 0;
+  return static_cast<uint32_t>(std::ranges::count_if(workload.units, &Unit::trainable));
+}
+
 namespace {
 
 // Which `chosen` of `count` places: as evenly spread as can be.
@@ -53,6 +60,23 @@ std::vector<bool> spread_evenly(uint64_t chosen, uint64_t count) {
   std::vector<bool> is_chosen(count, false);
   for (uint64_t i = 0; i < count; ++i) is_chosen[i] = (i + 1) * chosen / count > i * chosen / count;
   return is_chosen;
+}
+
+// Those of weight_rests() that rest in host memory.
+std::vector<TileRange> rests_in_host(const Workload& workload, const TileMap& tiles, uint32_t count) {
+  std::vector<TileRange> rests = weight_rests(workload, tiles);
+  const uint32_t first = rests_placed_first(workload, tiles);
+  const auto is_trained = [&](const TileRange& rest) { return workload.units[tiles[rest.first].unit].trainable; };
+  if (first > 0) std::ranges::stable_partition(rests, is_trained);
+  std::vector<TileRange> chosen;
+  auto choose = [&](uint64_t begin, uint64_t end, uint64_t how_many) {
+    const std::vector<bool> is_chosen = spread_evenly(how_many, end - begin);
+    for (uint64_t i = begin; i < end; ++i)
+      if (is_chosen[i - begin]) chosen.push_back(rests[i]);
+  };
+  choose(0, first, std::min(first, count));
+  choose(first, rests.size(), count - std::min(first, count));
+  return chosen;
 }
 
 void size_lanes(Plan& plan, const PlanSizes& sizes) {
@@ -70,10 +94,8 @@ void size_lanes(Plan& plan, const PlanSizes& sizes) {
 
 std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tiles, const PlanSizes& sizes) {
   std::vector<Placement> placements(tiles.size());
-  const std::vector<TileRange> rests = weight_rests(workload, tiles);
-  const std::vector<bool> in_host = spread_evenly(sizes.host_weights, rests.size());
-  for (size_t i = 0; i < rests.size(); ++i) {
-    for (TileId tile = rests[i].first; in_host[i] && tile < rests[i].end; ++tile) placements[tile].weight = Tier::host;
+  for (const TileRange& rest : rests_in_host(workload, tiles, sizes.host_weights)) {
+    for (TileId tile = rest.first; tile < rest.end; ++tile) placements[tile].weight = Tier::host;
   }
   const std::vector<TileId> order = update_order(workload, tiles);
   std::vector<TileId> candidates;

@@ -57,6 +57,10 @@ struct TileRange {
   TileId end = 0;
 };
 std::vector<TileRange> weight_rests(const Workload& workload, const TileMap& tiles);
+// How many of them rest in host memory before any other does: those that are trained, where they take at most half of
+// what the frozen ones beside them weigh, as adapters do. A byte of either saves the drives two a step, but what is
+// trained is many small transfers, and waits for gradients.
+uint32_t rests_placed_first(const Workload& workload, const TileMap& tiles);
 
 // Where every tile rests, as evenly spread as can be, so that the lanes are loaded evenly.
 std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tiles, const PlanSizes& sizes);

@@ -11,6 +11,7 @@ PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& pla
     : workload_(workload),
       sizes_(sizes),
       has_device_(plan.on_device),
+      first_trained_use_(first_trained_use(workload)),
       plan_(plan),
       update_(update),
       host_units_(Area::host_units, 0, sizes.host_units_bytes),
@@ -38,7 +39,8 @@ void PassMoves::give_back(AreaCutter& area, MoveId taker, std::vector<MoveId> af
 }
 
 uint64_t PassMoves::activation_bytes(uint32_t use) const {
-  return activation_place_bytes(workload_.uses[use], sizes_.activations[use]);
+  // Backward does not come back to what lies before all that is trained.
+  return use < first_trained_use_ ? 0 : activation_place_bytes(workload_.uses[use], sizes_.activations[use]);
 }
 
 // -- weights ----------------------------------------------------------------------------------------------------------
@@ -216,7 +218,7 @@ MoveId PassMoves::bring_back(uint32_t use, uint32_t mb) {
 void PassMoves::backward(uint32_t first, uint32_t end) {
   const bool is_last_group = end == workload_.micro_batches;
   const bool is_vertical = first == 0 && is_last_group;
-  for (uint32_t use = static_cast<uint32_t>(workload_.uses.size()); use-- > 0;) {
+  for (uint32_t use = static_cast<uint32_t>(workload_.uses.size()); use-- > first_trained_use_;) {
     const std::vector<Held> weights = fetch(use, end - 1);
     const std::vector<uint32_t>& units = workload_.uses[use].units;
     for (uint32_t mb = first; mb < end; ++mb) {

@@ -70,6 +70,7 @@ class PassMoves {
   const Workload& workload_;
   const PlanSizes& sizes_;
   const bool has_device_;
+  const uint32_t first_trained_use_;
   Plan& plan_;
   UpdateMoves& update_;
   AreaCutter host_units_, device_units_, device_gradients_, lowered_, keeping_, moving_, offloaded_, passing_, spilled_;

@@ -32,12 +32,14 @@ struct Ground {
       : request(from),
         tiles(from.workload, tile_elements),
         order(update_order(from.workload, tiles)),
-        rests(static_cast<uint32_t>(weight_rests(from.workload, tiles).size())) {}
+        rests(static_cast<uint32_t>(weight_rests(from.workload, tiles).size())),
+        placed_first(rests_placed_first(from.workload, tiles)) {}
 
   const PlanRequest& request;
   TileMap tiles;
   std::vector<TileId> order;
   uint32_t rests;
+  uint32_t placed_first;  // of them
 
   bool clips() const { return request.workload.clipping.on(); }
   bool trains() const { return request.workload.pass == Pass::training; }
@@ -183,11 +185,13 @@ void size_activations(const Ground& ground, const PlanChoices& choices, uint32_t
   sizes.spills_activations.assign(uses.size(), false);
   // Of those that would be computed again or leave, some may keep all that they have made.
   const uint32_t keep = choice == ActivationChoice::keep ? 0 : share_of(choices.keep_share, uses.size());
+  const uint32_t first_trained = first_trained_use(ground.request.workload);
   uint64_t placed = 0, offloaded = 0, spilled = 0, most_leaving = 0, most_spilled = 0, whole = 0, boundary = 0;
   for (size_t use = 0; use < uses.size(); ++use) {
     if ((use + 1) * keep / uses.size() > use * keep / uses.size()) sizes.activations[use] = ActivationChoice::keep;
     const ActivationChoice of_use = sizes.activations[use];
-    const uint64_t bytes = activation_place_bytes(uses[use], of_use);
+    const bool goes_back = use >= first_trained;
+    const uint64_t bytes = goes_back ? activation_place_bytes(uses[use], of_use) : 0;
     if (!offloads(of_use)) {
       placed += bytes;
     } else if (ground.copies_to_device() && in_host > 0) {
@@ -199,7 +203,7 @@ void size_activations(const Ground& ground, const PlanChoices& choices, uint32_t
       most_spilled = std::max(most_spilled, bytes);
     }
     if (offloads(of_use)) most_leaving = std::max(most_leaving, bytes);
-    if (recomputes(of_use)) whole = std::max(whole, uses[use].activation_bytes);
+    if (goes_back && recomputes(of_use)) whole = std::max(whole, uses[use].activation_bytes);
     boundary = std::max(boundary, uses[use].boundary_bytes);
   }
   const uint64_t group = sizes.micro_batch_group;
@@ -227,7 +231,8 @@ uint32_t most_that_fits(uint32_t low, uint32_t high, const Fits& fits) {
 }
 
 // What a byte of host memory saves on the drives and step: a retained gradient up to two, a weight one (two in
-// training), a state one. So what is left of the budget goes to them in that order, after what was chosen.
+// training), a state one. So what is left of the budget goes to them in that order, after what was chosen; a few
+// trained units beside frozen ones come with their state before other weights.
 void fill_host(const Ground& ground, const PlanChoices& choices, PlanSizes& sizes) {
   const uint64_t budget = ground.request.budgets.host_bytes;
   const uint32_t count = count_of(ground.order);
@@ -254,6 +259,10 @@ void fill_host(const Ground& ground, const PlanChoices& choices, PlanSizes& size
     while (sizes.leaving_tiles > 0 && host_bytes(ground, sizes) > budget) --sizes.leaving_tiles;
   } else {
     sizes.returned_tiles = 0;
+  }
+  if (!choices.host_state_share && sizes.host_weights < ground.placed_first) {
+    grow(sizes.host_weights, ground.placed_first);
+    if (sizes.host_weights == ground.placed_first) grow(sizes.host_state_tiles, count);
   }
   if (choices.weights == WeightRest::automatic) {
     grow(sizes.host_weights, ground.rests);
@@ -299,8 +308,9 @@ Result<Fit> fit(const PlanRequest& request, const PlanChoices& choices) {
   sizes.sums = lay_out_sums(workload, sizes.micro_batch_group);
   sizes.retained_tiles = ground.clips() ? share_of(choices.retained_host_share, count) : 0;
   sizes.host_state_tiles = share_of(choices.host_state_share, count);
+  const uint32_t rests_with_state = ground.placed_first > 0 ? ground.placed_first : ground.rests;
   sizes.host_weights =
-      choices.weights == WeightRest::host ? ground.rests : share_of(choices.host_state_share, ground.rests);
+      choices.weights == WeightRest::host ? ground.rests : share_of(choices.host_state_share, rests_with_state);
   if (ground.spills(sizes)) sizes.returned_tiles = sizes.backlog_tiles;
   if (ground.trains()) {
     size_units(ground, sizes);

@@ -70,6 +70,7 @@ class TrainingPlan {
       if (move.kind == MoveKind::update) check_weight_of_update(id);
     }
     check_first_uses();
+    check_passes();
   }
 
   int offloaded = 0, spilled = 0;  // activations: to host memory, and to the drives
@@ -205,6 +206,21 @@ class TrainingPlan {
           EXPECT_TRUE(std::find(waits.begin(), waits.end(), id) != waits.end()) << "tile " << tile;
         }
       }
+    }
+  }
+
+  // Forward goes through all, and backward comes back as far as something is trained.
+  void check_passes() {
+    const uint32_t first_trained = first_trained_use(work_);
+    for (uint32_t use = 0; use < work_.uses.size(); ++use) {
+      uint32_t forward = 0, backward = 0;
+      for (const Compute& compute : plan_.computes) {
+        if (compute.use == use) ++(compute.direction == Direction::forward ? forward : backward);
+      }
+      EXPECT_EQ(forward, work_.micro_batches) << "use " << use;
+      EXPECT_EQ(backward, use < first_trained ? 0 : work_.micro_batches) << "use " << use;
+      const auto trains = [&](uint32_t unit) { return work_.units[unit].trainable; };
+      EXPECT_TRUE(use >= first_trained || std::ranges::none_of(work_.uses[use].units, trains)) << "use " << use;
     }
   }
 
