@@ -16,6 +16,9 @@ double normal(uint64_t radius_key, uint64_t angle_key, uint64_t element) {
   return std::sqrt(-2 * std::log(radius)) * std::cos(2 * std::numbers::pi * angle);
 }
 
+// From -1 to 1.
+double uniform(uint64_t key, uint64_t element) { return (stream_bits(key, element) + 0.5) / 2147483648.0 - 1; }
+
 }  // namespace
 
 void fill_initial_values(const Model& model, uint64_t seed, uint32_t unit, uint64_t first, std::span<float> values) {
@@ -26,6 +29,13 @@ void fill_initial_values(const Model& model, uint64_t seed, uint32_t unit, uint6
     const uint64_t begin = std::max(first, parameter.first_element);
     const uint64_t end = std::min(first + values.size(), parameter.first_element + parameter.elements);
     if (begin >= end || parameter.initial == Initial::zeros) continue;
+    if (parameter.initial == Initial::uniform) {
+      const uint64_t key = stream_key(seed, unit, i, 0);
+      for (uint64_t element = begin; element < end; ++element)
+        values[element - first] =
+            static_cast<float>(parameter.deviation * uniform(key, element - parameter.first_element));
+      continue;
+    }
     const uint64_t radius = stream_key(seed, unit, i, 0), angle = stream_key(seed, unit, i, 1);
     for (uint64_t element = begin; element < end; ++element)
       values[element - first] =

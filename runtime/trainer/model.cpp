@@ -103,6 +103,13 @@ uint64_t Model::parameters() const {
   return sum;
 }
 
+uint64_t Model::trained_parameters() const {
+  uint64_t sum = 0;
+  for (const ModelUnit& unit : units)
+    for (const ModelParameter& parameter : unit.parameters) sum += parameter.trainable ? parameter.elements : 0;
+  return sum;
+}
+
 Model make_model(const ModelConfig& config, Dtype dtype, uint64_t alignment_elements) {
   CHECK(alignment_elements > 0 && alignment_elements % kParameterAlignmentElements == 0, alignment_elements,
         " elements are no place for parameters to begin at");

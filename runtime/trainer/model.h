@@ -2,10 +2,11 @@
 //
 // A unit is one flat buffer of named parameters. A use is one place where forward passes; it names the units whose
 // weights it reads. The embedding, each block, and the last norm with head and loss are uses; a tied head reads the
-// embedding's unit besides its own.
+// embedding's unit besides its own, a block its adapters'.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@
 
 namespace penstock::trainer {
 
-enum class Initial : uint8_t { zeros, ones, normal };
+enum class Initial : uint8_t { zeros, ones, normal, uniform };
 
 // What a parameter is to the computation. A use has each at most once.
 enum class WeightRole : uint8_t {
@@ -48,12 +49,16 @@ enum class WeightRole : uint8_t {
 };
 constexpr uint32_t kWeightRoles = static_cast<uint32_t>(WeightRole::head) + 1;
 
+// A parameter is what its role says, or one of the two factors of what an adapter adds to that.
+enum class Factor : uint8_t { none, a, b };
+
 struct ModelParameter {
   std::string name;  // Hugging Face's
   WeightRole role = WeightRole::tokens;
+  Factor factor = Factor::none;
   std::vector<uint64_t> shape;
   Initial initial = Initial::normal;
-  double deviation = 0;
+  double deviation = 0;  // of a normal distribution; the bound of a uniform one
   bool trainable = true;
   uint64_t first_element = 0;
   uint64_t elements = 0;
@@ -76,14 +81,22 @@ struct ModelUse {
   std::vector<uint32_t> units;  // its own first
 };
 
+// Of all of a model's adapters (config/adapters.h).
+struct Adapters {
+  double scale = 0;
+  double dropout = 0;
+};
+
 struct Model {
   ModelConfig config;
   Dtype dtype = Dtype::bf16;
   std::vector<ModelUnit> units;
   std::vector<ModelUse> uses;  // in forward order
+  std::optional<Adapters> adapters = {};
 
   // Without padding; a tied head counts once.
   uint64_t parameters() const;
+  uint64_t trained_parameters() const;
 };
 
 // Parameters begin at multiples of `alignment_elements`, a multiple of kParameterAlignmentElements. Int8 moments want

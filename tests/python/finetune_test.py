@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 try:
+    import peft
     import torch
     import transformers
 except ImportError as error:
@@ -165,7 +166,7 @@ class ManualPage(Folders):
         transformers.Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(model)
         env = {**os.environ, "PENSTOCK_PYTHON": sys.executable, "OMP_WAIT_POLICY": "PASSIVE",
                "PATH": f"{COMMAND.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        said = {}
+        said, everything = {}, ""
         for name, block in self.blocks():
             if name:
                 (self.folder / name).write_text(block + "\n")
@@ -174,11 +175,26 @@ class ManualPage(Folders):
                 ended = subprocess.run(words, shell=True, cwd=self.folder, env=env, capture_output=True, text=True)
                 self.assertEqual(ended.returncode, 0, f"{words}\n{ended.stdout}{ended.stderr}")
                 said[" ".join(words.split()[:2])] = ended.stdout
+                everything += ended.stdout
         self.assertEqual(list(said), ["penstock data", "penstock train", "penstock checkpoint", "penstock watch",
                                       "penstock report", "python3 ask.py"])
         log = Run(self.folder / "run").columns()
         self.assertLess(log["loss"][-1], log["loss"][0] / 4)
         self.assertIn(f"step {len(log['step'])} of {len(log['step'])}", said["penstock watch"])
+        trained = "169408 parameters, of which 19456 (11.48 %) are trained"
+        self.assertIn(trained, self.PAGE.read_text())
+        self.assertIn(trained, everything)
+        # Adapters learn too; they load beside the model, and compute what the model does that has them added.
+        log = Run(self.folder / "lora-run").columns()
+        self.assertLess(log["loss"][-1], 0.9 * log["loss"][0])  # the frozen weights are random
+        base = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        merged = transformers.AutoModelForCausalLM.from_pretrained(self.folder / "lora-answers", dtype=torch.float32)
+        tokens = torch.arange(3, 40)[None]
+        with torch.no_grad():
+            frozen = base(tokens).logits
+            adapted = peft.PeftModel.from_pretrained(base, self.folder / "adapter")(tokens).logits
+            merged = merged(tokens).logits
+        self.assertLess((adapted - merged).abs().max(), 0.02 * (adapted - frozen).abs().max())  # weights are bf16
         # Which owl sleeps where is a matter of the last bits; that it is a sentence of the chats is not.
         self.assertRegex(said["python3 ask.py"].strip().splitlines()[-1],
                          rf"^The ({'|'.join(animals)}) (sleeps|eats) by the ({'|'.join(places)})( too)?\.$")

@@ -3,10 +3,10 @@
 
 #include "cpu_optim/block_codes.h"
 #include "runtime/engine/store_sweep.h"
-#include "runtime/trainer/files/model_folder.h"
 #include "tiering/arithmetic/convert.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/command.h"
+#include "tools/penstock/export_output.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/system/interrupt.h"
@@ -19,6 +19,7 @@ struct ExportFlags {
   std::vector<std::string> paths;  // of the store, then the folder to make
   std::string dtype = "auto";
   uint64_t shard_bytes = 5'000'000'000;
+  bool adapter = false, merged = false;
 };
 
 trainer::FileDtype file_dtype(const std::string& name, Dtype trained) {
@@ -116,6 +117,22 @@ aio::TileStore::Range range_of(const TileLayout& layout, bool masters) {
   return {0, end};
 }
 
+enum class Kind { model, adapter, merged };
+
+Result<Kind> kind_of(const ExportFlags& flags, const Trained& trained) {
+  if (flags.adapter && flags.merged)
+    return Status(Code::kUsage, "checkpoint export: --adapter and --merged: one of them expected");
+  if (!trained.model.adapters) {
+    if (!flags.adapter && !flags.merged) return Kind::model;
+    return Status(
+        Code::kUsage,
+        text("checkpoint export: ", flags.adapter ? "--adapter" : "--merged", ": the run trained no adapters"),
+        "leave it out: the whole model is written");
+  }
+  if (flags.adapter) return Kind::adapter;
+  return flags.merged || !trained.has_base() ? Kind::merged : Kind::adapter;
+}
+
 Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   if (flags.paths.size() < 2) {
     return Status(Code::kUsage, "checkpoint export: the folders of a store, then the folder to make: one path is given",
@@ -128,26 +145,39 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
   PENSTOCK_TRY_ASSIGN(model, model_of(config, state.model_json));
   PENSTOCK_TRY(expect_model(store.shape(), model));
+  const Trained trained{std::move(state), std::move(config), std::move(model)};
+  PENSTOCK_TRY_ASSIGN(kind, kind_of(flags, trained));
 
   trainer::ModelFolderWriter::Options options;
-  options.dtype = file_dtype(flags.dtype, config.precision);
+  options.dtype = file_dtype(flags.dtype, trained.config.precision);
   options.shard_bytes = flags.shard_bytes;
-  std::error_code error;
-  if (std::filesystem::is_directory(state.model_folder, error)) {
-    options.carry_from = state.model_folder;
-  } else if (!state.model_folder.empty()) {
-    session.progress.note(text("the tokenizer's files do not come along: ", state.model_folder, " is not there"));
+  std::unique_ptr<ExportOutput> output;
+  if (kind == Kind::adapter) {
+    PENSTOCK_TRY_ASSIGN(made, make_adapter_output(into, trained, options.dtype));
+    output = std::move(made);
+  } else {
+    if (trained.has_base()) {
+      options.carry_from = trained.state.model_folder;
+    } else if (!trained.state.model_folder.empty()) {
+      session.progress.note(
+          text("the tokenizer's files do not come along: ", trained.state.model_folder, " is not there"));
+    }
+    PENSTOCK_TRY_ASSIGN(made, make_model_output(into, trained, options));
+    output = std::move(made);
   }
-  PENSTOCK_TRY_ASSIGN(writer, trainer::ModelFolderWriter::create(into, state.model_json, model, options));
 
-  const bool masters = !is_of(options.dtype, config.precision);
+  const bool masters = !is_of(options.dtype, trained.config.precision);
   const StoreShape& shape = store.shape();
   uint64_t tile_bytes = kAlignmentBytes;
-  std::vector<engine::StoreSweep::Visit> visits;
+  std::vector<std::vector<uint32_t>> tiles_of(trained.model.units.size());
   for (uint32_t tile = 0; tile < shape.tiles.size(); ++tile) {
-    const TileLayout layout = shape.layout(tile);
-    tile_bytes = std::max(tile_bytes, layout.size_bytes);
-    visits.push_back({tile, range_of(layout, masters)});
+    tile_bytes = std::max(tile_bytes, shape.layout(tile).size_bytes);
+    tiles_of[shape.tiles[tile].unit].push_back(tile);
+  }
+  std::vector<engine::StoreSweep::Visit> visits;
+  for (uint32_t unit : units_in_order(trained.model)) {
+    if (!output->wants(unit)) continue;
+    for (uint32_t tile : tiles_of[unit]) visits.push_back({tile, range_of(shape.layout(tile), masters)});
   }
   // Some are read while one is written.
   constexpr uint64_t kWindows = 4;
@@ -157,6 +187,7 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   std::vector<float> values;
   const Tick tick = ticking(session, "export");
   engine::StoreSweep pass(stores->engine(), store, windows);
+  size_t done = 0;
   const auto write_tile = [&](uint32_t number, std::byte* bytes) {
     const StoreShape::Tile& tile = shape.tiles[number];
     values.resize(tile.elements);
@@ -166,22 +197,27 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
     } else {
       tile_values.weights(values);
     }
-    PENSTOCK_TRY(tick(static_cast<double>(number) / static_cast<double>(shape.tiles.size())));
-    return writer->write(tile.unit, tile.first_element, values);
+    PENSTOCK_TRY(tick(static_cast<double>(done++) / static_cast<double>(visits.size())));
+    return output->write(tile.unit, tile.first_element, values);
   };
   PENSTOCK_TRY(pass.run(visits, write_tile, engine::StoreSweep::Then::forget));
-  PENSTOCK_TRY(writer->finish());
+  PENSTOCK_TRY(output->finish());
 
+  constexpr const char* kKinds[] = {"model", "adapter", "merged"};
   Answer answer;
   answer.json = {{"step", store.payload().step},
-                 {"parameters", model.parameters()},
+                 {"kind", kKinds[static_cast<size_t>(kind)]},
+                 {"parameters", output->parameters()},
                  {"dtype", trainer::name_of(options.dtype)},
-                 {"architecture", model.config.architecture},
+                 {"architecture", trained.model.config.architecture},
                  {"read_bytes", pass.moved().read_bytes},
                  {"tokenizer_from", options.carry_from.empty() ? Json() : Json(options.carry_from)},
                  {"path", into}};
-  answer.text = text("step ", store.payload().step, ": ", model.parameters(), " parameters as ",
-                     trainer::name_of(options.dtype), " in ", into, "\n");
+  answer.text = text("step ", store.payload().step, ": ", output->parameters(), " parameters",
+                     kind == Kind::adapter  ? " of adapters"
+                     : kind == Kind::merged ? ", adapters added to the weights,"
+                                            : "",
+                     " as ", trainer::name_of(options.dtype), " in ", into, "\n");
   return answer;
 }
 
@@ -189,23 +225,32 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
 
 Verb checkpoint_export_verb() {
   auto flags = std::make_shared<ExportFlags>();
-  return {"checkpoint export",
-          "Write a store's newest step as safetensors",
-          "Makes a folder as Hugging Face has it: config.json, model.safetensors or shards with an index, and the "
-          "tokenizer's\n"
-          "and generation's files of the folder that the run began with. Weights pass tile by tile: no more than a few "
-          "tiles\n"
-          "are in memory. The numbers are those that forward computes with, or fp32 masters with --dtype fp32.",
-          {{"penstock checkpoint export /mnt/nvme0/run ./exported", "As transformers loads it"},
-           {"penstock checkpoint export /mnt/nvme0/run,/mnt/nvme1/run ./exported --dtype fp32", "The masters"}},
-          [flags](Options& options) -> Action {
-            options.paths("PATH", flags->paths, 1,
-                          "The folders of the store, one on each drive, in any order; then the folder to make");
-            options.choice("--dtype", flags->dtype, {"auto", "bf16", "fp16", "fp32"},
-                           "Of the files; auto: what forward computes with");
-            options.bytes("--shard", flags->shard_bytes, "Bytes of one file, at most");
-            return [flags](Session& session) { return export_store(session, *flags); };
-          }};
+  return {
+      "checkpoint export",
+      "Write a store's newest step as safetensors",
+      "Makes a folder as Hugging Face has it: config.json, model.safetensors or shards with an index, and the "
+      "tokenizer's\n"
+      "and generation's files of the folder that the run began with. Weights pass tile by tile: no more than a few "
+      "tiles\n"
+      "are in memory. The numbers are those that forward computes with, or fp32 masters with --dtype fp32. Of a run "
+      "that\n"
+      "trained adapters (LoRA) they are written as PEFT has them, adapter_config.json and "
+      "adapter_model.safetensors; with\n"
+      "--merged, or where the folder of the frozen weights is gone, a whole model that has them added.",
+      {{"penstock checkpoint export /mnt/nvme0/run ./exported", "As transformers loads it"},
+       {"penstock checkpoint export /mnt/nvme0/run,/mnt/nvme1/run ./exported --dtype fp32", "The masters"},
+       {"penstock checkpoint export /mnt/nvme0/lora ./merged --merged", "A model with its adapters added"}},
+      [flags](Options& options) -> Action {
+        options.paths("PATH", flags->paths, 1,
+                      "The folders of the store, one on each drive, in any order; then the folder to make");
+        options.choice("--dtype", flags->dtype, {"auto", "bf16", "fp16", "fp32"},
+                       "Of the files; auto: what forward computes with");
+        options.flag("--adapter", flags->adapter, "Of a run with adapters: these alone, as PEFT reads them");
+        options.flag("--merged", flags->merged,
+                     "Of a run with adapters: the whole model, adapters added to its weights");
+        options.bytes("--shard", flags->shard_bytes, "Bytes of one file, at most");
+        return [flags](Session& session) { return export_store(session, *flags); };
+      }};
 }
 
 }  // namespace penstock::tools

@@ -37,6 +37,7 @@ Result<Answer> import_model(Session& session, ImportFlags flags) {
   PENSTOCK_TRY(make_store(settings, existing, ticking(session, "import")));
   Answer answer;
   answer.json = {{"parameters", settings.model.parameters()},
+                 {"trained_parameters", settings.model.trained_parameters()},
                  {"architecture", settings.model.config.architecture},
                  {"store", joined(settings.config.stores, ",")}};
   answer.text = text(settings.model.parameters(), " parameters of ", flags.model, " are in ",

@@ -202,7 +202,9 @@ Verb plan_verb() {
       "Predict whether a model fits, how long a step takes and what limits it",
       "Makes the plan that training would run and runs it in virtual time, at the measured rates of this machine or\n"
       "those of another. Without a model it plans the built-in small GPT. Exit code 3: it does not fit, and the table\n"
-      "shows what the smallest plan needs.\n\n"
+      "shows what the smallest plan needs. All weights are trained in it; `penstock train CONFIG --dry-run` plans a "
+      "run\n"
+      "that trains adapters (LoRA).\n\n"
       "Words in the memory table: a unit is a block, the embedding or the head; units under way are in use or\n"
       "moving. A tile is a run of parameters that is read, updated and written together; the tile window is host\n"
       "memory for tiles under way. Retained gradients are kept until clipping is decided; returned gradients were\n"

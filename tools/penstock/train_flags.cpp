@@ -125,7 +125,9 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
       "and backward run on the CPU. CONFIG is JSON with comments; a file of DeepSpeed's is such a file, and `penstock\n"
       "config check` says what becomes of each of its keys. Flags change what CONFIG says. Without CONFIG a run on a\n"
       "store that is there goes on as the run before did, and a new store gets a small GPT, trained on a text that\n"
-      "ships with Penstock, byte by byte. The run's folder gets config.json, the config as it is followed, and\n"
+      "ships with Penstock, byte by byte. With a section \"lora\" in CONFIG adapters are trained over the model's "
+      "frozen\n"
+      "weights; penstock-finetune(1) shows one. The run's folder gets config.json, the config as it is followed, and\n"
       "log.jsonl, one object a step. A run that was stopped or killed goes on from its last committed step when it is\n"
       "started again.",
       {{"penstock train --store /mnt/nvme0/gpt --run ./gpt", "A small GPT on the shipped text"},

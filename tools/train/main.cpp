@@ -103,14 +103,15 @@ Result<Answer> forecast(const TrainingSettings& settings) {
   answer.json = {{"dry_run", true},
                  {"steps", settings.config.max_steps},
                  {"parameters", settings.model.parameters()},
+                 {"trained_parameters", settings.model.trained_parameters()},
                  {"predicted_s", predicted_json(step_s)},
                  {"bytes_per_parameter", {{"read", read}, {"written", written}}},
                  {"budget_bytes", settings.engine.request.budgets.host_bytes},
                  {"budget", budget_json(chosen.plan)},
                  {"config", Json::parse(config)}};
   answer.text =
-      text("config\n", config, "\nbudget\n", budget, settings.model.parameters(), " parameters, ",
-           settings.config.max_steps, " steps of ", settings.tokens_of_step(), " tokens; ",
+      text("config\n", config, "\nbudget\n", budget, parameters_text(settings.model), ", ", settings.config.max_steps,
+           " steps of ", settings.tokens_of_step(), " tokens; ",
            has_rates ? text("predicted ", fixed(step_s, 2), " s a step; ") : "", fixed(read, 2), " B read and ",
            fixed(written, 2), " B written a parameter and step\nnothing was changed: this was a dry run\n");
   return answer;
@@ -171,6 +172,7 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
                  {"budget_bytes", settings.memory_bytes()},
                  {"budget", budget_json(plan)},
                  {"parameters", settings.model.parameters()},
+                 {"trained_parameters", settings.model.trained_parameters()},
                  {"eval_loss", course.evaluation ? Json(course.evaluation->loss) : Json()},
                  {"eval_perplexity", course.evaluation ? Json(course.evaluation->perplexity()) : Json()},
                  {"store", joined(settings.config.stores, ",")},

@@ -5,8 +5,6 @@
 #include <cstring>
 
 #include "cpu_optim/tile_update.h"
-#include "runtime/trainer/files/model_folder.h"
-#include "runtime/trainer/initial_values.h"
 #include "runtime/trainer/torch/tensor_memory.h"
 #include "runtime/trainer/torch/training_run.h"
 #include "tiering/arithmetic/convert.h"
@@ -110,18 +108,10 @@ PlainTraining::PlainTraining(const TrainingSettings& settings)
 Result<std::unique_ptr<PlainTraining>> PlainTraining::make(const TrainingSettings& settings) {
   trainer::TensorMemory::get().set_limit(trainer::TensorMemory::kNoLimit);  // it has no budget
   std::unique_ptr<PlainTraining> plain(new PlainTraining(settings));
-  std::unique_ptr<trainer::ModelFolder> folder;
-  if (!settings.model_folder.empty()) {
-    PENSTOCK_TRY_ASSIGN(opened, trainer::ModelFolder::open(settings.model_folder, settings.model));
-    folder = std::move(opened);
-  }
+  PENSTOCK_TRY_ASSIGN(starting, starting_values(settings));
   for (uint32_t unit = 0; unit < settings.model.units.size(); ++unit) {
     std::vector<float> masters(settings.model.units[unit].elements);
-    if (folder != nullptr) {
-      PENSTOCK_TRY(folder->read(unit, 0, masters));
-    } else {
-      trainer::fill_initial_values(settings.model, settings.config.seed, unit, 0, masters);
-    }
+    PENSTOCK_TRY(starting.read(unit, 0, masters));
     PENSTOCK_TRY(plain->fill(unit, masters));
   }
   return plain;

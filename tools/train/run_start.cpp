@@ -36,7 +36,7 @@ Status measure(Session& session, TrainingSettings& settings) {
   PENSTOCK_TRY_ASSIGN(machine, machine_of(session, settings.config.machine, settings.config.stores, options));
   compute_on(machine, settings);
   session.progress.note(
-      text(settings.model.parameters(), " parameters; measuring a step of ", settings.tokens_of_step(), " tokens"));
+      text(parameters_text(settings.model), "; measuring a step of ", settings.tokens_of_step(), " tokens"));
   return measure_step(settings);
 }
 

@@ -11,11 +11,11 @@
 #include "aio/make_engine.h"
 #include "cpu_optim/checksum.h"
 #include "gpu/host_device.h"
+#include "runtime/trainer/config/adapters.h"
 #include "runtime/trainer/config/effective_config.h"
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/files/model_folder.h"
-#include "runtime/trainer/initial_values.h"
 #include "tools/penstock/quantity.h"
 #include "tools/system/words.h"
 
@@ -243,22 +243,29 @@ std::string shipped_text() {
 
 Result<trainer::Model> model_of(const trainer::TrainConfig& config, const std::string& model_json) {
   PENSTOCK_TRY_ASSIGN(shape, trainer::parse_model_config(model_json));
-  return trainer::make_model(shape, config.precision,
-                             config.moments == MomentForm::int8 ? kMomentBlockElements : kParameterAlignmentElements);
+  const uint64_t alignment_elements =
+      config.moments == MomentForm::int8 ? kMomentBlockElements : kParameterAlignmentElements;
+  trainer::Model model = trainer::make_model(shape, config.precision, alignment_elements);
+  if (config.lora.rank > 0) PENSTOCK_TRY(trainer::add_adapters(config.lora, alignment_elements, model));
+  return Result<trainer::Model>(std::move(model));
+}
+
+std::string parameters_text(const trainer::Model& model) {
+  const uint64_t all = model.parameters(), trained = model.trained_parameters();
+  if (trained == all) return text(all, " parameters");
+  const double share = static_cast<double>(trained) / static_cast<double>(all);
+  return text(all, " parameters, of which ", trained, " (", fixed(100 * share, 2), " %) are trained");
+}
+
+Result<trainer::StartingValues> starting_values(const TrainingSettings& settings) {
+  return trainer::StartingValues::open(settings.model, settings.model_folder, settings.config.lora.adapter,
+                                       settings.config.seed);
 }
 
 Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick) {
-  std::unique_ptr<trainer::ModelFolder> folder;
-  if (!settings.model_folder.empty()) {
-    PENSTOCK_TRY_ASSIGN(opened, trainer::ModelFolder::open(settings.model_folder, settings.model));
-    folder = std::move(opened);
-  }
+  PENSTOCK_TRY_ASSIGN(starting, starting_values(settings));
   auto initial = [&](uint32_t unit, uint64_t first, std::span<float> values) {
-    if (folder != nullptr) {
-      PENSTOCK_TRY(folder->read(unit, first, values));
-    } else {
-      trainer::fill_initial_values(settings.model, settings.config.seed, unit, first, values);
-    }
+    PENSTOCK_TRY(starting.read(unit, first, values));
     return tick(static_cast<double>(unit) / static_cast<double>(settings.model.units.size()));
   };
   return engine::Engine::create(settings.engine, initial, existing);
@@ -291,6 +298,7 @@ Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optio
 Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
                                      const std::optional<trainer::TrainerState>& stored) {
   trainer::TrainConfig config = given;
+  PENSTOCK_TRY(trainer::resolve_adapter(config.lora));
   PENSTOCK_TRY_ASSIGN(source, model_source(config, stored));
   if (source.json.size() > kModelJsonMostBytes) {
     return Status(Code::kUsage,

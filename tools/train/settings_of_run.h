@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/trainer/files/starting_values.h"
 #include "runtime/trainer/training_settings.h"
 #include "tools/penstock/store_flags.h"
 #include "tools/penstock/train_flags.h"
@@ -32,6 +33,12 @@ std::vector<std::string> changes_since(const TrainingSettings& settings, const t
 
 // The model that a run trained: what its store's units are made of.
 Result<trainer::Model> model_of(const trainer::TrainConfig& config, const std::string& model_json);
+
+// "1024 parameters", and how many of them are trained where not all are.
+std::string parameters_text(const trainer::Model& model);
+
+// What the run begins with.
+Result<trainer::StartingValues> starting_values(const TrainingSettings& settings);
 
 // Makes the store: weights come from the model's folder, or begin from scratch.
 Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick);

@@ -11,6 +11,7 @@ using json = nlohmann::ordered_json;
 
 constexpr double kMost = std::numeric_limits<double>::max();
 constexpr uint32_t kThreadsMax = 1024;
+constexpr uint32_t kRankMax = 65536;
 
 // Values by kind.
 
@@ -123,6 +124,29 @@ std::string read_rules(const json& value, TrainConfig& config) {
   return "";
 }
 
+std::string read_names(const json& value, std::vector<std::string>& into) {
+  into.clear();
+  if (!value.is_array()) return text("is ", value.dump(), ", a list of modules' names expected");
+  for (const json& item : value) {
+    if (std::string wrong = words(item, into.emplace_back()); !wrong.empty()) return wrong;
+    if (into.back().empty()) return "has an empty name";
+  }
+  return "";
+}
+
+// As PEFT's target_modules: names, an expression, or the word for all.
+std::string read_targets(const json& value, TrainConfig& config) {
+  config.lora.targets.clear();
+  config.lora.target_pattern.clear();
+  if (value == "all-linear") return "";
+  if (value.is_string()) {
+    const std::string wrong = words(value, config.lora.target_pattern);
+    return wrong.empty() && config.lora.target_pattern.empty() ? "is empty, \"all-linear\" expected" : wrong;
+  }
+  const std::string wrong = read_names(value, config.lora.targets);
+  return wrong.empty() && config.lora.targets.empty() ? "is empty, at least one name expected" : wrong;
+}
+
 std::string read_stores(const json& value, TrainConfig& config) {
   config.stores.clear();
   for (const json& item : value.is_array() ? value : json::array({value}))
@@ -187,6 +211,22 @@ const KeyRule kRules[] = {
     {"skip_overflow", honoured, "a step whose gradients are not finite changes nothing",
      [](const json& value, TrainConfig& config) { return flag(value, config.skip_overflow.emplace()); }},
     {"parameters", honoured, "learning rate, decay and freezing by name", read_rules},
+    {"lora.rank", honoured, "adapters are trained, and the model's own weights frozen; 0: all weights are trained",
+     [](const json& value, TrainConfig& config) {
+       const std::string wrong = whole(value, 0, config.lora.rank);
+       return wrong.empty() && config.lora.rank > kRankMax
+                  ? text("is ", value.dump(), ", at most ", kRankMax, " expected")
+                  : wrong;
+     }},
+    {"lora.alpha", honoured, "adapters count alpha / rank times; lora.rank where it is not said",
+     [](const json& value, TrainConfig& config) { return number(value, 0, 1e9, config.lora.alpha.emplace()); }},
+    {"lora.dropout", honoured, "of what goes into adapters", PENSTOCK_NUMBER(lora.dropout, 0, 0.999)},
+    {"lora.rslora", honoured, "adapters count alpha / sqrt(rank) times", PENSTOCK_FLAG(lora.rslora)},
+    {"lora.targets", honoured, "\"all-linear\", names as [\"q_proj\"], or an expression for modules' whole names",
+     read_targets},
+    {"lora.modules_to_save", honoured, "trained whole beside the adapters: embed_tokens, lm_head",
+     [](const json& value, TrainConfig& config) { return read_names(value, config.lora.modules_to_save); }},
+    {"lora.adapter", honoured, "a folder of PEFT's whose adapters training begins with", PENSTOCK_WORDS(lora.adapter)},
     {"head_tokens", honoured, "", PENSTOCK_WHOLE(head_tokens, 0)},
     {"head_rows", honoured, "", PENSTOCK_WHOLE(head_rows, 0)},
     {"penstock.run", honoured, "folder of log.jsonl and config.json", PENSTOCK_WORDS(run)},

@@ -133,6 +133,21 @@ json rules_json(const std::vector<ParameterRule>& rules) {
   return list;
 }
 
+json lora_json(const LoraConfig& lora) {
+  json section = json::object();
+  if (lora.rank > 0) section["rank"] = lora.rank;
+  if (lora.alpha) section["alpha"] = *lora.alpha;
+  section["dropout"] = lora.dropout;
+  section["rslora"] = lora.rslora;
+  if (!lora.targets.empty())
+    section["targets"] = lora.targets;
+  else
+    section["targets"] = lora.target_pattern.empty() ? "all-linear" : lora.target_pattern;
+  if (!lora.modules_to_save.empty()) section["modules_to_save"] = lora.modules_to_save;
+  if (!lora.adapter.empty()) section["adapter"] = lora.adapter;
+  return section;
+}
+
 json placement_json(const TrainConfig& config) {
   json section = json::object();
   auto if_said = [&](const char* key, const std::string& value) {
@@ -191,6 +206,7 @@ json whole_json(const TrainConfig& config) {
   file["optimizer"] = optimizer_json(config);
   file["scheduler"] = scheduler_json(config.schedule);
   if (!config.rules.empty()) file["parameters"] = rules_json(config.rules);
+  if (config.lora != LoraConfig()) file["lora"] = lora_json(config.lora);
   file["head_tokens"] = config.head_tokens;
   file["head_rows"] = config.head_rows;
   file["penstock"] = placement_json(config);
@@ -213,9 +229,16 @@ std::string effective_json(const TrainConfig& config) {
 }
 
 std::string config_identity(const TrainConfig& config) {
-  return text("seed ", config.seed, ", sequence_length ", config.sequence_length, ", held_out_share ",
-              config.held_out_share, ", micro-batch ", config.micro_batch, ", accumulation ", config.accumulation,
-              ", head_tokens ", config.head_tokens, ", head_rows ", config.head_rows);
+  std::string identity =
+      text("seed ", config.seed, ", sequence_length ", config.sequence_length, ", held_out_share ",
+           config.held_out_share, ", micro-batch ", config.micro_batch, ", accumulation ", config.accumulation,
+           ", head_tokens ", config.head_tokens, ", head_rows ", config.head_rows);
+  // How much adapters count; their shapes are the store's.
+  const LoraConfig& lora = config.lora;
+  if (lora.rank > 0)
+    identity += text(", lora rank ", lora.rank, " alpha ", lora.alpha.value_or(lora.rank), lora.rslora ? " rslora" : "",
+                     ", dropout ", lora.dropout);
+  return identity;
 }
 
 std::vector<std::string> changed_keys(const std::string& before, const std::string& now) {

@@ -65,9 +65,9 @@ Result<ParameterGroups> group_parameters(const TrainConfig& config, Model& model
       if (rule != nullptr) {
         group.lr = rule->lr.value_or(group.lr);
         group.weight_decay = rule->weight_decay.value_or(group.weight_decay);
-        parameter.trainable = !rule->frozen;
-        if (rule->frozen) group = {0, 0};
+        parameter.trainable = parameter.trainable && !rule->frozen;
       }
+      if (!parameter.trainable) group = {0, 0};
       trains = trains || parameter.trainable;
       numbers.push_back(number_of(group, found.groups));
     }

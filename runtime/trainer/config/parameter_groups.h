@@ -25,9 +25,9 @@ struct ParameterGroups {
   std::vector<std::vector<uint32_t>> of;  // by unit and parameter: its group
 };
 
-// Marks in `model` what a rule freezes, and groups the rest: matrices decay, norms and biases do not, unless a rule
-// says otherwise. A frozen parameter in a unit with others that are trained has a group without rate and decay. Refuses
-// a rule that fits no parameter, and rules that freeze everything.
+// Marks in `model` what a rule freezes beside what is frozen already, and groups the rest: matrices decay, norms and
+// biases do not, unless a rule says otherwise. A frozen parameter in a unit with others that are trained has a group
+// without rate and decay. Refuses a rule that fits no parameter, and rules that freeze everything.
 Result<ParameterGroups> group_parameters(const TrainConfig& config, Model& model);
 
 // What step `step` begins with, by group.

@@ -161,6 +161,14 @@ void check_overflow(CheckedConfig& checked) {
   }
 }
 
+void check_lora(CheckedConfig& checked) {
+  const LoraConfig& lora = checked.config.lora;
+  if (lora.rank == 0 && lora.adapter.empty() && lora != LoraConfig()) {
+    checked.keys.push_back(
+        {"lora.rank", Verdict::refused, "is missing: 16, for one, or 0 beside nothing else of lora"});
+  }
+}
+
 }  // namespace
 
 Result<CheckedConfig> check_config(const std::string& json_with_comments,
@@ -180,6 +188,7 @@ Result<CheckedConfig> check_config(const std::string& json_with_comments,
   for (const auto& [name, value] : file.items()) check_key(name, value, false, checked);
   check_precision(file, checked);
   check_overflow(checked);
+  check_lora(checked);
   return checked;
 }
 

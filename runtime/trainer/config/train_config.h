@@ -37,6 +37,22 @@ struct DataFile {
   std::string hash = {};  // of a prepared set, that it must have; empty: any
 };
 
+// Low-rank adapters over frozen weights, in PEFT's words (config/adapters.h).
+struct LoraConfig {
+  uint32_t rank = 0;                 // 0: no adapters, all weights are trained
+  std::optional<double> alpha = {};  // the rank, where it is not said
+  double dropout = 0;
+  bool rslora = false;  // scaled by alpha / sqrt(rank), else by alpha / rank
+  // Modules that get adapters: by the ends of their names, or by an expression for whole names; neither: every matrix
+  // of the blocks.
+  std::vector<std::string> targets = {};
+  std::string target_pattern = {};
+  std::vector<std::string> modules_to_save = {};  // trained whole: embedding, head
+  std::string adapter = {};                       // a folder of PEFT's to begin with; empty: from scratch
+
+  bool operator==(const LoraConfig&) const = default;
+};
+
 struct TrainConfig {
   std::string model;          // a folder of Hugging Face's, or a config.json to begin from scratch; empty: built in
   bool from_scratch = false;  // of a folder: its config.json alone
@@ -71,6 +87,7 @@ struct TrainConfig {
   Hyper hyper;
   Schedule schedule;
   std::vector<ParameterRule> rules;
+  LoraConfig lora;
   uint64_t head_tokens = 0, head_rows = 0;  // how much of the two largest matrices is in memory at once; 0: all
 
   // Section "penstock". Sizes as written, "24GiB"; empty: all there is.

@@ -104,6 +104,10 @@ Status ModelFolder::find_all(const std::string& folder) {
   for (const ModelUnit& unit : model_.units) {
     sources_.emplace_back();
     for (const ModelParameter& parameter : unit.parameters) {
+      if (parameter.factor != Factor::none) {
+        sources_.back().emplace_back();
+        continue;
+      }
       const auto found = by_name.find(bare(parameter.name));
       if (found == by_name.end()) {
         for (const auto& file : files_)
@@ -132,7 +136,7 @@ Status ModelFolder::read(uint32_t unit, uint64_t first, std::span<float> values)
   const std::vector<ModelParameter>& parameters = model_.units.at(unit).parameters;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto [begin, end] = overlap(parameters[i], first, values.size());
-    if (begin >= end) continue;
+    if (begin >= end || parameters[i].factor != Factor::none) continue;
     const Source& source = sources_[unit][i];
     PENSTOCK_TRY(source.file->read(*source.tensor, begin - parameters[i].first_element,
                                    values.subspan(begin - first, end - begin)));

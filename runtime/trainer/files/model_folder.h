@@ -18,8 +18,9 @@ Result<std::string> read_config_file(const std::string& folder);
 
 class ModelFolder {
  public:
-  // Looks up every parameter of `model`; refuses the folder if one is missing or of another shape. Names may lack the
-  // prefix "transformer." or "model.", as of models saved without their head.
+  // Looks up every parameter of `model` but those of adapters, whose elements are read as zeros; refuses the folder if
+  // one is missing or of another shape. Names may lack the prefix "transformer." or "model.", as of models saved
+  // without their head.
   static Result<std::unique_ptr<ModelFolder>> open(const std::string& folder, const Model& model);
 
   // Elements [first, first + values.size()) of the unit; padding is zero.

@@ -16,17 +16,42 @@ using enum WeightRole;
 
 // Where in a block values are dropped.
 enum Site : uint32_t { attention_weights, attention_out, ffn_out };
+constexpr uint32_t kAdapterSite = 256;  // and, behind it, what enters each role's adapter
 
-at::Tensor projected(const WeightTensors& weights, const at::Tensor& x, WeightRole matrix, WeightRole bias) {
-  const at::Tensor& b = weights[bias];
-  return at::linear(x, weights[matrix], b.defined() ? std::optional<at::Tensor>(b) : std::nullopt);
-}
+// The products of a block's inputs with its matrices, adapters included.
+class Products {
+ public:
+  Products(const WeightTensors& weights, uint32_t layer, const DropoutKeys& keys)
+      : weights_(weights), layer_(layer), keys_(keys) {}
 
-// By a matrix that is input by output.
-at::Tensor multiplied(const WeightTensors& weights, const at::Tensor& x, WeightRole matrix, WeightRole bias) {
-  const int64_t out = weights[matrix].size(1);
-  return at::addmm(weights[bias], x.reshape({-1, x.size(-1)}), weights[matrix]).view({x.size(0), x.size(1), out});
-}
+  at::Tensor projected(const at::Tensor& x, WeightRole matrix, WeightRole bias) const {
+    const at::Tensor& b = weights_[bias];
+    return adapted(at::linear(x, weights_[matrix], b.defined() ? std::optional<at::Tensor>(b) : std::nullopt), x,
+                   matrix);
+  }
+
+  // By a matrix that is input by output.
+  at::Tensor multiplied(const at::Tensor& x, WeightRole matrix, WeightRole bias) const {
+    const int64_t out = weights_[matrix].size(1);
+    return adapted(
+        at::addmm(weights_[bias], x.reshape({-1, x.size(-1)}), weights_[matrix]).view({x.size(0), x.size(1), out}), x,
+        matrix);
+  }
+
+ private:
+  at::Tensor adapted(const at::Tensor& product, const at::Tensor& x, WeightRole matrix) const {
+    const auto role = static_cast<uint32_t>(matrix);
+    const at::Tensor& a = weights_.adapter_a[role];
+    if (!a.defined()) return product;
+    const double dropout = keys_.training ? weights_.adapters.dropout : 0;
+    const at::Tensor inner = at::linear(dropped(x, dropout, keys_.of(layer_ + 1, kAdapterSite + role)), a);
+    return product + at::linear(inner, weights_.adapter_b[role]) * weights_.adapters.scale;
+  }
+
+  const WeightTensors& weights_;
+  const uint32_t layer_;
+  const DropoutKeys& keys_;
+};
 
 at::Tensor layer_norm(const ModelConfig& config, const at::Tensor& x, const at::Tensor& weight,
                       const at::Tensor& bias) {
@@ -52,23 +77,25 @@ at::Tensor gpt2_forward(const ModelConfig& config, uint32_t layer, const WeightT
   const int64_t batch = hidden.size(0), length = hidden.size(1), heads = config.heads, size = config.head_size;
   const double dropout = keys.training ? config.residual_dropout : 0;
   const at::Tensor normed = layer_norm(config, hidden, weights[norm1], weights[norm1_bias]);
+  const Products products(weights, layer, keys);
   const at::Tensor all =
-      multiplied(weights, normed, query_key_value, query_key_value_bias).view({batch, length, 3, heads, size});
+      products.multiplied(normed, query_key_value, query_key_value_bias).view({batch, length, 3, heads, size});
   const at::Tensor attention =
       attended(all.select(2, 0), all.select(2, 1), all.select(2, 2), attention_of(config, layer, positions, keys));
   const at::Tensor between =
-      hidden + dropped(multiplied(weights, attention, out, out_bias), dropout, keys.of(layer + 1, attention_out));
+      hidden + dropped(products.multiplied(attention, out, out_bias), dropout, keys.of(layer + 1, attention_out));
   const at::Tensor normed2 = layer_norm(config, between, weights[norm2], weights[norm2_bias]);
-  const at::Tensor inner = activated(config, multiplied(weights, normed2, up, up_bias));
-  return between + dropped(multiplied(weights, inner, down, down_bias), dropout, keys.of(layer + 1, ffn_out));
+  const at::Tensor inner = activated(config, products.multiplied(normed2, up, up_bias));
+  return between + dropped(products.multiplied(inner, down, down_bias), dropout, keys.of(layer + 1, ffn_out));
 }
 
 at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
                          const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys) {
   const int64_t batch = hidden.size(0), length = hidden.size(1), size = config.head_size;
   const at::Tensor normed = rms_norm(hidden, weights[norm1], config.norm_epsilon);
+  const Products products(weights, layer, keys);
   auto heads_of = [&](WeightRole matrix, WeightRole bias, int64_t heads) {
-    return projected(weights, normed, matrix, bias).view({batch, length, heads, size});
+    return products.projected(normed, matrix, bias).view({batch, length, heads, size});
   };
   at::Tensor q = heads_of(query, query_bias, config.heads), k = heads_of(key, key_bias, config.kv_heads);
   const at::Tensor v = heads_of(value, value_bias, config.kv_heads);
@@ -78,11 +105,11 @@ at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const Weight
   }
   const at::Tensor attention =
       attended(rotated(q, positions), rotated(k, positions), v, attention_of(config, layer, positions, keys));
-  const at::Tensor between = hidden + projected(weights, attention, out, out_bias);
+  const at::Tensor between = hidden + products.projected(attention, out, out_bias);
   const at::Tensor normed2 = rms_norm(between, weights[norm2], config.norm_epsilon);
   const at::Tensor inner =
-      activated(config, projected(weights, normed2, gate, gate_bias)) * projected(weights, normed2, up, up_bias);
-  return between + projected(weights, inner, down, down_bias);
+      activated(config, products.projected(normed2, gate, gate_bias)) * products.projected(normed2, up, up_bias);
+  return between + products.projected(inner, down, down_bias);
 }
 
 }  // namespace

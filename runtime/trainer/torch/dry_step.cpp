@@ -98,7 +98,8 @@ std::string kind_of(const Model& model, const ModelUse& use, bool goes_back, boo
     kind += text(" window ", model.config.windows[use.layer], " scale ", model.config.attention_scales[use.layer]);
   for (uint32_t unit : use.units) {
     for (const ModelParameter& parameter : model.units[unit].parameters) {
-      kind += text(' ', static_cast<int>(parameter.role), parameter.trainable ? "" : " frozen");
+      kind += text(' ', static_cast<int>(parameter.role), '.', static_cast<int>(parameter.factor),
+                   parameter.trainable ? "" : " frozen");
       for (uint64_t length : parameter.shape) kind += text('x', length);
     }
   }

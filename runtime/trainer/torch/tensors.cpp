@@ -34,6 +34,7 @@ Dtype dtype_of(const at::Tensor& tensor) {
 
 WeightTensors views_of(const Model& model, std::span<const UnitWeights> weights) {
   WeightTensors tensors;
+  tensors.adapters = model.adapters.value_or(Adapters());
   const uint64_t element_bytes = bytes_of(model.dtype);
   for (const UnitWeights& held : weights) {
     const ModelUnit& unit = model.units.at(held.unit);
@@ -44,7 +45,7 @@ WeightTensors views_of(const Model& model, std::span<const UnitWeights> weights)
     for (const ModelParameter& parameter : unit.parameters) {
       auto* data = const_cast<std::byte*>(held.data) + parameter.first_element * element_bytes;
       const std::vector<int64_t> shape(parameter.shape.begin(), parameter.shape.end());
-      tensors[parameter.role] = at::from_blob(data, shape, at::TensorOptions(scalar_type(model.dtype)));
+      tensors.of(parameter) = at::from_blob(data, shape, at::TensorOptions(scalar_type(model.dtype)));
     }
   }
   return tensors;

@@ -15,10 +15,18 @@ namespace penstock::trainer {
 // What a use computes with, by role; undefined where the model has no such parameter. They are views: nothing is
 // copied.
 struct WeightTensors {
-  std::array<at::Tensor, kWeightRoles> by_role;
+  using ByRole = std::array<at::Tensor, kWeightRoles>;
 
-  const at::Tensor& operator[](WeightRole role) const { return by_role[static_cast<uint32_t>(role)]; }
-  at::Tensor& operator[](WeightRole role) { return by_role[static_cast<uint32_t>(role)]; }
+  ByRole weights;
+  ByRole adapter_a, adapter_b;  // of what is added to the weight; undefined where nothing is
+  Adapters adapters = {};
+
+  const at::Tensor& operator[](WeightRole role) const { return weights[static_cast<uint32_t>(role)]; }
+  at::Tensor& operator[](WeightRole role) { return weights[static_cast<uint32_t>(role)]; }
+  at::Tensor& of(const ModelParameter& parameter) {
+    ByRole& all = parameter.factor == Factor::none ? weights : parameter.factor == Factor::a ? adapter_a : adapter_b;
+    return all[static_cast<uint32_t>(parameter.role)];
+  }
 };
 
 at::ScalarType scalar_type(Dtype dtype);

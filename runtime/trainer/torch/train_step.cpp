@@ -296,12 +296,12 @@ Status TrainStep::block_backward_of(UnderWay& way, const Passage& passage, std::
     PENSTOCK_TRY_ASSIGN(found, recompute(model_, function, weights, hidden, need, gradient));
     gradients = std::move(found);
   }
-  const uint32_t unit = model_.uses[use].units.front();
-  for (size_t i = 0; i < gradients.parameters.size(); ++i) {
-    at::Tensor& values = gradients.parameters[i];
-    if (!values.defined()) continue;
-    PENSTOCK_TRY(give(engine_, passage, unit, model_.units[unit].parameters[i].first_element, values));
-    values.reset();
+  auto next = gradients.parameters.begin();
+  for (uint32_t unit : model_.uses[use].units) {
+    for (const ModelParameter& parameter : model_.units[unit].parameters) {
+      const at::Tensor values = std::move(*next++);
+      if (values.defined()) PENSTOCK_TRY(give(engine_, passage, unit, parameter.first_element, values));
+    }
   }
   way.gradients[micro_batch] = std::move(gradients.hidden);
   return Status();

@@ -3,7 +3,7 @@
 // The loss is the mean over the supervised tokens of the whole step, however they are spread over micro-batches.
 //
 // The head's forward happens in its backward, where its logits serve both; the order may name its forward or leave it
-// out. Backward of uses before which, and in which, nothing is trained computes nothing.
+// out. Backward of uses before which, and in which, nothing is trained computes nothing, and may be left out too.
 //
 // Used by one thread. After a refusal what was under way is forgotten, and the next step can begin.
 #pragma once

@@ -10,14 +10,16 @@
 namespace penstock::trainer {
 namespace {
 
-// The parameters of the use's first unit that are trained; undefined for the others.
-std::vector<at::Tensor> trained_of(const Model& model, uint32_t unit, WeightTensors& weights) {
+// The parameters of the use's units that are trained; undefined for the others.
+std::vector<at::Tensor> trained_of(const Model& model, std::span<const UnitWeights> lent, WeightTensors& weights) {
   std::vector<at::Tensor> parameters;
-  for (const ModelParameter& parameter : model.units.at(unit).parameters) {
-    parameters.emplace_back();
-    if (!parameter.trainable) continue;
-    weights[parameter.role].requires_grad_();
-    parameters.back() = weights[parameter.role];
+  for (const UnitWeights& unit : lent) {
+    for (const ModelParameter& parameter : model.units.at(unit.unit).parameters) {
+      parameters.emplace_back();
+      if (!parameter.trainable) continue;
+      weights.of(parameter).requires_grad_();
+      parameters.back() = weights.of(parameter);
+    }
   }
   return parameters;
 }
@@ -62,7 +64,7 @@ Result<std::unique_ptr<UseGraph>> UseGraph::record(const Model& model, const Use
   return without_exceptions(&kept.status(), [&]() -> Result<std::unique_ptr<UseGraph>> {
     c10::AutoGradMode recorded(true);
     WeightTensors views = views_of(model, weights);
-    graph->parameters_ = trained_of(model, weights.front().unit, views);
+    graph->parameters_ = trained_of(model, weights, views);
     graph->hidden_ = leaf_of(hidden, need);
     kept.lend(weights);
     {
@@ -103,7 +105,7 @@ Result<UseGradients> recompute(const Model& model, const UseFunction& function, 
   return without_exceptions(nullptr, [&]() -> Result<UseGradients> {
     c10::AutoGradMode recorded(true);
     WeightTensors views = views_of(model, weights);
-    const std::vector<at::Tensor> parameters = trained_of(model, weights.front().unit, views);
+    const std::vector<at::Tensor> parameters = trained_of(model, weights, views);
     const at::Tensor leaf = leaf_of(hidden, need);
     return gradients_of(function(views, leaf), leaf, parameters, gradient);
   });

@@ -16,8 +16,8 @@ namespace penstock::trainer {
 // What a use computes. Under a record its arguments require gradients.
 using UseFunction = std::function<at::Tensor(const WeightTensors& weights, const at::Tensor& hidden)>;
 
-// One for each trainable parameter of the use's first unit, by its number there; undefined where the computation did
-// not depend on it.
+// One for each parameter of the use's units, in their order; undefined where it is frozen, or the computation did not
+// depend on it.
 struct UseGradients {
   at::Tensor hidden;
   std::vector<at::Tensor> parameters;
