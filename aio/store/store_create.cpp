@@ -14,12 +14,6 @@
 namespace penstock::aio {
 namespace {
 
-StoreId random_store_id() {
-  std::random_device device;
-  auto word = [&] { return (uint64_t{device()} << 32) | device(); };
-  return {word(), word()};
-}
-
 // Opens and so locks the file that a new one would replace. Null if there is none, or only one that nobody can use.
 Result<std::unique_ptr<File>> lock_existing(DriveFolder& folder, const std::string& name,
                                             CreateOptions::Existing existing) {
@@ -76,7 +70,7 @@ class Creation {
         shape_(shape),
         layout_(layout),
         options_(options),
-        store_(options.id ? *options.id : random_store_id()),
+        store_(options.id ? *options.id : draw_store_id()),
         table_(layout.shared_table()),
         pool_(Tier::host, options.memory, kChunkBytes),
         windowed_(engine, pool_) {
@@ -203,6 +197,12 @@ class Creation {
 };
 
 }  // namespace
+
+StoreId draw_store_id() {
+  std::random_device device;
+  auto word = [&] { return (uint64_t{device()} << 32) | device(); };
+  return {word(), word()};
+}
 
 std::vector<uint64_t> TileStore::bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,
                                               const std::vector<double>& rates, StateCapacity state) {

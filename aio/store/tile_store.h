@@ -42,6 +42,9 @@ namespace penstock::aio {
 // The file of a rank's store on each of its drives.
 std::string store_file_name(uint32_t rank);
 
+// What no other run's stores have.
+StoreId draw_store_id();
+
 // The folders of one store, one for each drive, in any order.
 using DriveFolders = std::span<const std::shared_ptr<DriveFolder>>;
 

@@ -76,6 +76,6 @@ penstock_rank_mutant(reuse_before_the_second_barrier *BringsAllRanks*/2 runtime/
   ".root_flushed = pass"
   ".root_flushed = {}")
 
-penstock_rank_mutant(each_rank_at_its_newest_step *BringsAllRanks*/2 runtime/engine/ranks/ranked_engine.cpp
+penstock_rank_mutant(each_rank_at_its_newest_step *BringsAllRanks*/2 runtime/engine/ranks/ranked_engine_open.cpp
   "if (common == std::max_element"
   "if (common <= std::max_element")

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "tiering/store/store_hash.h"
+
 namespace penstock::engine {
 namespace {
 
@@ -12,19 +14,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kSumElements = 4096;  // in fp32 half of a first-level cache
 
+enum class Kind : uint64_t { gather = 1, reduce, exchange, barrier };
+
 // Of what all ranks must say alike.
 template <typename... Numbers>
-uint64_t digest_of(Numbers... numbers) {
+uint64_t digest_of(Kind kind, Numbers... numbers) {
   const std::array<uint64_t, sizeof...(Numbers)> all{static_cast<uint64_t>(numbers)...};
-  uint64_t digest = 0xcbf2'9ce4'8422'2325;
-  for (uint64_t number : all) {
-    digest = (digest ^ number) * 0x9e37'79b9'7f4a'7c15;
-    digest ^= digest >> 29;
-  }
-  return digest;
+  return store_hash(std::as_bytes(std::span(all)), static_cast<uint64_t>(kind));
 }
-
-enum class Kind : uint64_t { gather = 1, reduce, exchange, barrier };
 
 }  // namespace
 
@@ -167,7 +164,7 @@ void HostCollective::reduce(const Reduction& reduction, Then then) {
   uint64_t digest = digest_of(Kind::reduce, reduction.dtype, reduction.target_dtype, reduction.offset_bytes);
   uint64_t bytes = 0;
   for (const Reduction::Part& part : reduction.parts) {
-    digest = digest_of(digest, part.begin, part.end);
+    digest = digest_of(Kind::reduce, digest, part.begin, part.end);
     bytes = std::max(bytes, part.end * bytes_of(reduction.dtype));
   }
   CHECK(reduction.offset_bytes % sizeof(float) == 0 && reduction.offset_bytes + bytes <= area_.size(), "reduce of ",

@@ -1,7 +1,6 @@
 #include "runtime/engine/ranks/rank_agreement.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace penstock::engine {
 

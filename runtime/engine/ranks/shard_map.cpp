@@ -34,6 +34,12 @@ ElementRun ShardMap::shard(uint32_t unit, uint32_t rank) const {
   return {cut(unit, first), cut(unit, first + groups)};
 }
 
+uint64_t ShardMap::largest_shard(uint32_t unit) const {
+  uint64_t most = 0;
+  for (uint32_t rank = 0; rank < group_ranks_; ++rank) most = std::max(most, shard(unit, rank).elements());
+  return most;
+}
+
 std::vector<uint32_t> ShardMap::group(uint32_t rank) const {
   std::vector<uint32_t> members(group_ranks_);
   for (uint32_t i = 0; i < group_ranks_; ++i) members[i] = group_of(rank) * group_ranks_ + i;

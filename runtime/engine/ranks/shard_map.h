@@ -37,6 +37,8 @@ class ShardMap {
   ElementRun piece(uint32_t unit, uint32_t rank) const;
   // What the rank keeps and updates. Contains its piece.
   ElementRun shard(uint32_t unit, uint32_t rank) const;
+  // Elements of the rank that has most of the unit.
+  uint64_t largest_shard(uint32_t unit) const;
   // In the order of their shards: one group's, which together have all of a unit.
   std::vector<uint32_t> group(uint32_t rank) const;
   // In the order of their pieces: those that have the same shard.
