@@ -74,6 +74,7 @@ Status EmbeddedEngine::start() {
   if (!options_.settings.whole_steps && options_.settings.micro_batches > 1) request.choices.micro_batch_group = 1;
   engine_options_.drives = direct_drives(options_.drives);
   engine_options_.update_threads = options_.threads;
+  engine_options_.initial_step = options_.initial_step;
   // Where updates are final as soon as they have ended, weights are given from the update's own memory.
   if (!options_.settings.clipping.on()) {
     engine_options_.on_updated = [this](uint32_t unit, uint64_t first, std::span<const std::byte> weights) {

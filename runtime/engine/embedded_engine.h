@@ -26,6 +26,7 @@ struct EmbeddedOptions {
   uint64_t host_bytes = 0;
   uint32_t slots = 0;
   uint32_t threads = 0;
+  uint64_t initial_step = 0;  // EngineOptions::initial_step
   // Of parameters that have no initial values of their own; empty: zeros.
   std::function<Status(uint32_t parameter, uint64_t first, std::span<float> values)> initial;
 };

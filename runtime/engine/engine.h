@@ -71,6 +71,7 @@ struct EngineOptions {
   uint32_t update_threads = 0;  // 0: as many as there are processors
   std::string config_hash;      // a store written under another one is refused; one of the two empty: not compared
   std::string initial_state;    // of create(): what restored_state() is before the first step
+  uint64_t initial_step = 0;    // of create(): that many steps count as done, none of them as a parameter's update
   // Where opening must read a whole store because a root of it is in doubt. Decision thread.
   aio::ScrubProgress verifying;
   // Called when a root is durable: from now on a crash leaves this step or a later one. On the decision thread, so it

@@ -106,6 +106,12 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   create.state_capacity = state_capacity_of(workload);
   create.payload.config_hash = options.config_hash;
   create.payload.trainer_state = options.initial_state;
+  create.payload.step = options.initial_step;
+  if (options.initial_step > 0) {
+    EngineState state = engine_state(workload);
+    state.updates = options.initial_step;
+    create.payload.engine_state = encode(state);
+  }
   create.checksum = cpu_optim::checksum_function();
   create.memory = arena->bytes();
   create.rates = request.machine.step_rates(drives.folders.size());

@@ -167,6 +167,7 @@ Result<EmbeddedOptions> options_of(const penstock_options& given, const penstock
   options.host_bytes = given.host_bytes;
   options.slots = given.slots;
   options.threads = given.threads;
+  options.initial_step = given.initial_step;
   if (given.initial != nullptr) {
     options.initial = [fill = given.initial, context = given.initial_context](uint32_t parameter, uint64_t first,
                                                                               std::span<float> values) {

@@ -126,6 +126,9 @@ struct penstock_options {
   /* What was decided and found at opening, line by line. NULL: nobody listens. */
   void (*log)(void* context, int level, const char* line);
   void* log_context;
+  /* Where the store is made: so many steps count as done. Moments and update counts are zero all the same; to make a
+   * larger store of another one, copy them with penstock_write() and penstock_set_count(). */
+  uint64_t initial_step;
 };
 
 struct penstock_engine;

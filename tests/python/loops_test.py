@@ -245,6 +245,34 @@ class PlainLoops(Case):
 
         self.same(scenario)
 
+    def test_groups_added_between_steps(self):
+        def scenario(make):
+            model = net()
+            optimizer = make([*model[0].parameters(), *model[2].parameters()], lr=1e-2)
+
+            def pre(s, m, o):
+                if s in (3, 5):
+                    o.add_param_group(dict(params=[m[4].weight] if s == 3 else [m[4].bias], lr=3e-3))
+
+            return loop(make, 9, k=2, model=model, optimizer=optimizer, pre=pre, zero=lambda m, o: m.zero_grad())
+
+        # All but the first step and the two in which the store grows.
+        self.assertEqual(self.same(scenario)[1]._penstock.early.published, 6)
+
+    def test_accumulation_that_is_told_is_not_learned(self):
+        published = []
+        for accumulation in (None, 2, 3):
+            def make(params, lr, accumulation=accumulation):
+                return self.tiered(params, lr=lr, begin="backward", accumulation=accumulation)
+
+            # One layer's gradients first come in the third step.
+            before = dict(before=lambda s, m, o: m[4].requires_grad_(s >= 2))
+            theirs, _ = loop(self.fused, 4, k=2, **before)
+            ours, optimizer = loop(make, 4, k=2, **before)
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
+            published.append(optimizer._penstock.early.published)
+        self.assertEqual(published, [3, 3, 0])
+
     def test_layouts_that_the_engine_does_not_write_itself(self):
         def scenario(make):
             torch.manual_seed(SEED)

@@ -6,6 +6,9 @@ Usage: state_dict_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and
 import copy
 import io
 import os
+import shutil
+import signal
+import sys
 import unittest
 
 from optimizer_support import X, Case, loop, mse, net, nn, torch, words_different
@@ -100,6 +103,118 @@ class StateDicts(Case):
         self.assertFalse((self.folder / "1").exists())
 
 
+class Groups(Case):
+    """Groups that come when the store is there: it is written anew, and goes on with its steps."""
+
+    def trained(self, stores, groups, steps, **more):
+        """The optimizer of the first layers, after so many steps of all of them."""
+        model = net()
+        optimizer = self.tiered(model[0].parameters(), lr=1e-2, store=stores, **more)
+        for layer in groups:
+            optimizer.add_param_group(dict(params=list(model[layer].parameters())))
+        optimizer.resume()
+        for s in range(steps):
+            mse(model, X[s]).backward()
+            optimizer.step(), optimizer.zero_grad()
+        return model, optimizer
+
+    def test_the_store_goes_on_with_its_steps(self):
+        store = self.folder / "store"
+        model, optimizer = self.trained(store, (), 3)
+        kept = optimizer.state_dict()["penstock"]
+        optimizer.add_param_group(dict(params=list(model[2].parameters())))
+        mse(model, X[3]).backward()
+        optimizer.step()
+        self.assertEqual([float(optimizer.state[model[layer].weight]["step"]) for layer in (0, 2)], [4, 1])
+        state = optimizer.state_dict()
+        self.assertEqual(state["penstock"]["step"], 4)
+        self.assertEqual(optimizer.kept(), [4])
+        self.assertEqual(optimizer.statistics()["parameters"], 4)
+        weights = copy.deepcopy(list(model.parameters()))
+        optimizer.close()
+
+        again, optimizer = self.trained(store, (2,), 0)
+        self.assertEqual(words_different(weights, again.parameters()), 0)
+        optimizer.load_state_dict(state)
+        self.assertEqual(optimizer.param_groups[1]["lr"], 1e-2)
+        optimizer.close()
+        # What was kept stays with the store that it was kept in.
+        _, before = self.trained(store / f"before-{kept['store'][:8]}", (), 0)
+        self.assertEqual((before.resume(), before.kept(), before._penstock.store.id), (3, [3], kept["store"]))
+
+    def test_a_budget_that_is_too_small_for_both_leaves_the_store_as_it_was(self):
+        model, optimizer = self.trained(self.folder / "store", (), 0, budget="host=24MiB")
+        for s in range(4):
+            mse(model, X[s]).backward()
+            if s == 2:
+                optimizer.add_param_group(dict(params=list(model[2].parameters())))
+                self.refused("with half the budget for each: ", optimizer.step)
+                del optimizer.param_groups[1]
+            optimizer.step(), model.zero_grad()
+        self.assertEqual(float(optimizer.state[model[0].weight]["step"]), 4)
+
+    def test_a_crash_leaves_the_smaller_store_or_the_larger_one(self):
+        """Killed at each of the calls that change files, on two drives, with a step that is kept."""
+        made = [self.folder / "a", self.folder / "b"]
+        model, optimizer = self.trained(made, (), 3)
+        optimizer.state_dict()
+        weights = copy.deepcopy(list(model.parameters()))
+        moments = optimizer.state[model[0].weight]["exp_avg"].clone()
+        optimizer.close()
+        outcomes = []
+        while not outcomes or outcomes[-1] != "whole":
+            stores = [self.folder / f"{len(outcomes)}{folder.name}" for folder in made]
+            for folder, store in zip(made, stores, strict=True):
+                shutil.copytree(folder, store)
+            child = os.fork()
+            if child == 0:
+                self.grow_and_die(stores, len(outcomes) + 1)
+            killed = os.waitpid(child, 0)[1] == signal.SIGKILL
+            for layers in ((), (2,)):  # the smaller one, or else the larger one
+                again = self.tiered((model := net())[0].parameters(), lr=1e-2, store=stores)
+                for layer in layers:
+                    again.add_param_group(dict(params=list(model[layer].parameters())))
+                try:
+                    self.assertEqual(again.resume(), 3)
+                    break
+                except penstock.PenstockError as error:
+                    self.assertIn("another", str(error))
+            else:
+                self.fail(f"call {len(outcomes) + 1}: neither store is there")
+            self.assertEqual(words_different(weights[:2], model[0].parameters()), 0)
+            self.assertTrue(torch.equal(again.state[model[0].weight]["exp_avg"], moments))
+            self.assertEqual([(store / "growing").exists() for store in stores], [False, False])
+            again.close()
+            for store in stores:
+                shutil.rmtree(store)
+            outcomes.append(("larger" if layers else "smaller") if killed else "whole")
+        self.assertEqual(outcomes, sorted(outcomes[:-1], reverse=True) + ["whole"])
+        self.assertIn("smaller", outcomes)
+        self.assertIn("larger", outcomes)
+
+    def grow_and_die(self, stores, at):
+        """In a child: ends with 0 where there are fewer such calls."""
+        calls = 0
+
+        def hook(event, arguments):
+            nonlocal calls
+            changes = event in ("os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir") or (
+                event == "open" and "growing" in str(arguments[0]) and arguments[1] == "w")
+            if changes and (calls := calls + 1) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            model = net()
+            optimizer = self.tiered(model[0].parameters(), lr=1e-2, store=stores)
+            optimizer.resume()
+            optimizer.add_param_group(dict(params=list(model[2].parameters())))
+            sys.addaudithook(hook)
+            optimizer.state_dict()
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+
 class Refusals(Case):
     def test_sentences(self):
         model, optimizer = loop(self.tiered, steps=2)
@@ -112,11 +227,14 @@ class Refusals(Case):
         for copying in (copy.deepcopy, lambda o: io.BytesIO(torch.save(o, io.BytesIO()))):
             with self.assertRaisesRegex(TypeError, "owns a store and cannot be copied or pickled; use state_dict()"):
                 copying(optimizer)
-        self.refused("add groups before the first step", optimizer.add_param_group,
-                     dict(params=[nn.Parameter(torch.ones(3))]))
+        self.refused("float32, bfloat16 or float16 expected", optimizer.add_param_group,
+                     dict(params=[nn.Parameter(torch.ones(3).double())]))
         self.refused("float32, bfloat16 or float16 expected", self.tiered, [nn.Parameter(torch.ones(3).double())])
         self.refused("begin='forward': one of 'step', 'backward' expected",
                      lambda: self.tiered(net().parameters(), begin="forward"))
+        self.refused('accumulation=2: only begin="backward" asks', lambda: self.tiered(net().parameters(), accumulation=2))
+        self.refused("accumulation=0: 1 or more micro-batches expected",
+                     lambda: self.tiered(net().parameters(), begin="backward", accumulation=0))
         self.refused("budget 'lots'", lambda: self.tiered(net().parameters(), budget="lots"))
         sparse = nn.Embedding(16, 16, sparse=True)
         sparse(torch.tensor([1])).sum().backward()

@@ -204,6 +204,29 @@ TEST(PenstockC, GivesBackTheStateOfTheStepThatItWasOpenedAt) {
   EXPECT_EQ(id, penstock_store_id(program.engine));
 }
 
+TEST(PenstockC, CountsStepsFromTheOneThatANewStoreBeginsAt) {
+  Program program(11);
+  program.options.initial_step = 7;
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  auto expect_steps = [&](uint64_t expected) {
+    uint64_t steps = 0, updates = 0;
+    ASSERT_EQ(penstock_steps(program.engine, &steps), 0) << penstock_message();
+    ASSERT_EQ(penstock_count(program.engine, 0, &updates), 0) << penstock_message();
+    EXPECT_EQ(steps, expected);
+    EXPECT_LE(updates, expected - 7);
+  };
+  expect_steps(7);
+  EXPECT_EQ(program.words_different(), 0u);
+  for (uint64_t step = 8; step < 12; ++step) {
+    penstock_report report = {};
+    ASSERT_EQ(program.step(1, &report), 0) << penstock_message();
+    EXPECT_EQ(report.step, step);
+    EXPECT_EQ(program.words_different(), 0u);
+    ASSERT_EQ(program.reopen(), 0) << penstock_message();
+    expect_steps(step);
+  }
+}
+
 TEST(PenstockC, GoesOnAfterARefusal) {
   Program program(2);
   program.options.size = 8;

@@ -20,8 +20,9 @@ class EarlyStart:
     STRIKES = 2
     PAUSE = 50  # steps
 
-    def __init__(self, optimizer):
+    def __init__(self, optimizer, accumulation=None):
         self._optimizer = weakref.ref(optimizer)
+        self._accumulation = accumulation
         self._watched = WeakTensorKeyDictionary()
         self.counts = {}  # by parameter: contributions in this step
         self.learned = {}  # and in the last one
@@ -61,7 +62,7 @@ class EarlyStart:
             self.spoilt = True  # there is more of it: too early
         if self.spoilt or self.pause > 0 or p.grad is None or p.grad.requires_grad or p.grad.is_sparse:
             return
-        if self.counts[p] != self.learned.get(p) or not _is_last_micro_batch():
+        if self.counts[p] != (self._accumulation or self.learned.get(p)) or not _is_last_micro_batch():
             return
         if not self.under_way:
             optimizer._adopt_weights()

@@ -42,6 +42,7 @@ class Options(c.Structure):
         ("initial_context", c.c_void_p),
         ("log", LOG),
         ("log_context", c.c_void_p),
+        ("initial_step", c.c_uint64),
     ]
 
 
@@ -124,7 +125,10 @@ def _load():
     try:
         library = c.CDLL(path)
     except OSError as error:
-        raise ImportError(f"penstock: {error}; install the package with pip, or name the library in PENSTOCK_LIBRARY")
+        remedy = "install the package with pip, or name the library in PENSTOCK_LIBRARY"
+        if not str(error).startswith(path):  # one that it needs
+            remedy = "on Debian and Ubuntu `apt-get install liburing2 libaio1 libtbb12` brings what it needs"
+        raise ImportError(f"penstock: {error}; {remedy}") from None
     for name, arguments in _SIGNATURES.items():
         getattr(library, name).argtypes = arguments
     for name, arguments in _TEXTS.items():

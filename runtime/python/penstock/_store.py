@@ -14,6 +14,7 @@ from ._refusal import PenstockError
 
 log = logging.getLogger("penstock")
 DTYPES = {torch.float32: lib.FP32, torch.bfloat16: lib.BF16, torch.float16: lib.FP16}
+_RUN_ELEMENTS = 1 << 22  # copied at once
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {unit + "i": 1024**power for power, unit in enumerate("KMGT", 1)}
 
@@ -49,7 +50,7 @@ class Store:
     """`tensors`: the parameters, whose values a new store begins with. `groups`: the number of each one's group."""
 
     def __init__(self, folders, host_bytes, optimizer, tensors, groups, existing=lib.OPEN_OR_CREATE, threads=0,
-                 clip_norm=0.0, durability="step"):
+                 clip_norm=0.0, durability="step", initial_step=0):
         self.pid = os.getpid()
         self._engine = c.c_void_p()
         self._tensors = list(tensors)
@@ -80,6 +81,7 @@ class Store:
             durable_every=durability if isinstance(durability, int) else 0,
             clip_norm=clip_norm,
             log=_listener,
+            initial_step=initial_step,
         )
         call("penstock_open", c.byref(options), parameters, len(keep_alive), c.byref(self._engine))
 
@@ -181,6 +183,17 @@ class Store:
         values, changed = on_host(self._tensors[number]), c.c_uint64()
         call("penstock_adopt", self._engine, number, DTYPES[values.dtype], values.data_ptr(), c.byref(changed))
         return changed.value
+
+    def copy_into(self, other, roles):
+        """The parameters' state, to those of the same numbers there, which the caller has open for writes()."""
+        run = torch.empty(_RUN_ELEMENTS)
+        for number, tensor in enumerate(self._tensors):
+            for role in roles:
+                for first in range(0, tensor.numel(), _RUN_ELEMENTS):
+                    count = min(_RUN_ELEMENTS, tensor.numel() - first)
+                    for engine, verb in ((self._engine, "penstock_read"), (other._engine, "penstock_write")):
+                        call(verb, engine, number, role, first, count, lib.FP32, run.data_ptr())
+            other.set_count(number, self.count(number))
 
     def read(self, number, role, dtype=torch.float32):
         values = torch.empty(self._tensors[number].shape, dtype=dtype)

@@ -1,0 +1,374 @@
+"""What the optimizers have in common: torch's verbs over a store, which is opened, made and made larger as needed."""
+
+import os
+
+import torch
+
+from . import _growth
+from . import _library as lib
+from ._early import EarlyStart
+from ._refusal import PenstockError
+from ._store import DTYPES, Store, bytes_of, log
+
+_STATES = {
+    "AdamW": {"exp_avg": lib.MOMENTUM, "exp_avg_sq": lib.VARIANCE},
+    "Adam": {"exp_avg": lib.MOMENTUM, "exp_avg_sq": lib.VARIANCE},
+    "Adagrad": {"sum": lib.VARIANCE},
+    "Lion": {"exp_avg": lib.MOMENTUM},
+    "SGD": {"momentum_buffer": lib.MOMENTUM},
+}
+
+
+class _View(dict):
+    """optimizer.state[p]: "step" is in it; moments are read from the store when somebody asks, as copies."""
+
+    def __init__(self, engine, number):
+        super().__init__(step=torch.tensor(float(engine.store.count(number))))
+        self._engine, self._number = engine, number
+
+    def __missing__(self, name):
+        if name not in self._engine.states:
+            raise KeyError(name)
+        if self._engine.early and self._engine.early.under_way:
+            self._engine.early.give_up()
+        return self._engine.store.read(self._number, self._engine.states[name])
+
+
+class _Engine:
+    """What the optimizer knows besides torch's own: one object that is never replaced, for wrappers copy attributes."""
+
+    def __init__(self, kind, folders, host_bytes, existing, threads, clip_norm, durability):
+        self.clip_norm, self.durability, self.report = clip_norm, durability, None
+        self.kind, self.folders, self.host_bytes, self.existing = kind, folders, host_bytes, existing
+        self.threads, self.pid, self.states = threads, os.getpid(), _STATES[kind]
+        self.store = None
+        self.parameters = []  # in the store's order
+        self.numbers = {}  # of them
+        self.early = None  # an EarlyStart
+        self.seen = {}  # by number: what the tensor was like after the last step
+
+    def refuse(self, what):
+        raise PenstockError(f"penstock.{self.kind}: {what}")
+
+    def check_process(self):
+        if os.getpid() != self.pid:
+            self.refuse("this process was forked; the store belongs to its parent")
+
+
+class Tiered(torch.optim.Optimizer):
+    def __init__(
+        self, params, defaults, *, store, budget, begin="step", weights="version", state_dict="reference",
+        existing="refuse", threads=0, clip_norm=0.0, durability="step", accumulation=None,
+    ):
+        kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _STATES)
+        folders = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else [os.fspath(one) for one in store]
+        self._penstock = engine = _Engine(
+            kind, folders, bytes_of(budget), existing, threads, clip_norm, durability
+        )
+        for name, value, known in (
+            ("begin", begin, ("step", "backward")),
+            ("weights", weights, ("version", "fingerprint")),
+            ("state_dict", state_dict, ("reference", "full")),
+            ("existing", existing, ("refuse", "resume", "replace")),
+        ):
+            if value not in known:
+                engine.refuse(f"{name}={value!r}: one of {', '.join(map(repr, known))} expected")
+        engine.fingerprint, engine.full = weights == "fingerprint", state_dict == "full"
+        if durability not in ("step", "exit") and not (isinstance(durability, int) and durability > 0):
+            engine.refuse(f"durability={durability!r}: 'step', 'exit' or a number of steps expected")
+        if accumulation is not None:
+            if begin != "backward":
+                engine.refuse(f'accumulation={accumulation!r}: only begin="backward" asks for the micro-batches of a step')
+            if not isinstance(accumulation, int) or accumulation < 1:
+                engine.refuse(f"accumulation={accumulation!r}: 1 or more micro-batches expected")
+        if begin == "backward":
+            if durability != "step" and clip_norm == 0:
+                engine.refuse('begin="backward" takes updates back, which needs durability="step" or a clip_norm')
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                if torch.distributed.get_world_size() > 1:
+                    engine.refuse(
+                        'begin="backward" would take gradients before the ranks have averaged them; use begin="step"'
+                    )
+            engine.early = EarlyStart(self, accumulation)
+        super().__init__(params, defaults)
+
+    # -- torch's verbs --------------------------------------------------------------------------------------------
+
+    def add_param_group(self, group):
+        """As torch's. A store that is there already is written anew for all parameters in the next step; the new ones
+        begin without state. Another process adds the group before its resume() or load_state_dict()."""
+        engine = self._penstock
+        super().add_param_group(group)
+        for p in self.param_groups[-1]["params"]:
+            if p.dtype not in DTYPES:
+                del self.param_groups[-1]
+                engine.refuse(f"a parameter of {p.dtype}; float32, bfloat16 or float16 expected")
+        if engine.early:
+            for p in self.param_groups[-1]["params"]:
+                engine.early.watch(p)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        engine = self._penstock
+        engine.check_process()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        found_inf = float(getattr(self, "found_inf", None) or 0)  # GradScaler's, with fp16 weights
+        if found_inf or all(p.grad is None for p in parameters):
+            if engine.early:
+                engine.early.skipped()
+            return loss
+        if any(p.grad is not None and p.grad.is_sparse for p in parameters):
+            engine.refuse("a gradient is sparse; dense ones expected")
+        self._open()
+        gradients = [p.grad for p in engine.parameters]
+        early = engine.early
+        published = early is not None and early.agrees(self, gradients)
+        if not published:
+            self._give_up_early()
+            self._adopt_weights()
+            engine.store.begin(*self._settings())
+        try:
+            engine.report = engine.store.step(gradients, early.given if published else ())
+        finally:
+            if early:
+                early.ended(published)
+        for number, p in enumerate(engine.parameters):
+            engine.seen[number] = self._mark(p)
+            if early:
+                early.watch(p)  # it may have been unfrozen since
+            if gradients[number] is not None:
+                self.state[p] = _View(engine, number)
+        return loss
+
+    def state_dict(self):
+        """With state_dict="reference" a few kilobytes that name store and step, and the store keeps that step, until
+        drop(); with "full" torch's own layout."""
+        engine = self._penstock
+        engine.check_process()
+        self._give_up_early()
+        if engine.store is not None:
+            self._open()
+        packed = super().state_dict()
+        names = ("step", *engine.states) if engine.full else ("step",)
+        packed["state"] = {i: {name: view[name] for name in names} for i, view in packed["state"].items()}
+        if not engine.full and engine.store is not None:
+            step = engine.store.steps()
+            engine.store.keep()
+            packed["penstock"] = {"store": engine.store.id, "step": step}
+            # torch.distributed.checkpoint keeps state and groups alone.
+            packed["param_groups"][0]["penstock"] = dict(packed["penstock"])
+        return packed
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict):
+        """Takes what state_dict() gave, or torch's own layout. A store that is ahead of the step rolls back to it."""
+        engine = self._penstock
+        engine.check_process()
+        self._give_up_early()
+        groups, state = state_dict["param_groups"], state_dict["state"]
+        reference = state_dict.get("penstock") or groups[0].get("penstock")
+        if reference:
+            self._open(existing=lib.OPEN)
+            self._roll_back(reference)
+        elif state and not all(name in entry for entry in state.values() for name in self._needed_states(entry)):
+            engine.refuse("the state dict has neither moments nor the name of a store")
+        ours = [{key: value for key, value in group.items() if key != "penstock"} for group in groups]
+        # torch would cast the state to the weights' dtype.
+        super().load_state_dict({"param_groups": ours, "state": {}})
+        if not reference and state:
+            self._open(existing=lib.OPEN_OR_CREATE)
+            # Parameters are known by their places in the groups, whatever they are called there.
+            self._write_state([state.get(name, {}) for group in groups for name in group["params"]])
+        engine.seen.clear()
+        self._show_state()
+
+    def __getstate__(self):
+        raise TypeError(
+            f"penstock.{self._penstock.kind}: owns a store and cannot be copied or pickled; use state_dict()"
+        )
+
+    @property
+    def _step_supports_amp_scaling(self):
+        # GradScaler refuses fp16 gradients otherwise. Lightning then refuses to clip.
+        return any(p.dtype == torch.float16 for group in self.param_groups for p in group["params"])
+
+    # -- besides torch's ------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def resume(self):
+        """Goes on from the store's last step, if there is one: the parameters get its weights. How many steps were
+        done, 0 where there is no store."""
+        engine = self._penstock
+        engine.check_process()
+        self._give_up_early()
+        if engine.store is None:
+            if not self._is_there():
+                return 0
+            self._open(existing=lib.OPEN)
+        engine.store.restore_weights()
+        engine.seen = {number: self._mark(p) for number, p in enumerate(engine.parameters)}
+        self._show_state()
+        return engine.store.steps()
+
+    @property
+    def gradient_norm(self):
+        """Of all gradients of the last step together, before clip_norm; None before the first step."""
+        return self._penstock.report and self._penstock.report.gradient_norm
+
+    def statistics(self):
+        """Parameters, elements, host_bytes that are planned of the budget, read_bytes and written_bytes of the drives
+        since the store was opened. Empty before the first step."""
+        return self._penstock.store.statistics() if self._penstock.store else {}
+
+    def kept(self):
+        """The steps that state_dict() has had kept."""
+        return self._penstock.store.kept() if self._penstock.store else []
+
+    def drop(self, step):
+        """The store need not keep the step any longer."""
+        self._penstock.store.drop(step)
+
+    def close(self):
+        """Makes the last step durable and gives the store back. It is done at exit, too."""
+        if self._penstock.store is not None:
+            self._penstock.store.close()
+            self._penstock.store = None
+
+    # -- within ---------------------------------------------------------------------------------------------------
+
+    def _settings(self):
+        """What an update is made with: rates by group, as they can be compared, and the scale of the gradients."""
+        rates = [tuple(sorted(self._rates(group).items())) for group in self.param_groups]
+        return rates, float(getattr(self, "grad_scale", None) or 1.0)
+
+    def _give_up_early(self):
+        if self._penstock.early:
+            self._penstock.early.give_up()
+
+    def _is_there(self):
+        return any(os.path.exists(os.path.join(folder, "rank0.tiles")) for folder in self._penstock.folders)
+
+    def _open(self, existing=None):
+        engine = self._penstock
+        numbered = [(p, g) for g, group in enumerate(self.param_groups) for p in group["params"] if p.numel() > 0]
+        if engine.store is not None and engine.store.is_open:
+            if len(numbered) > len(engine.parameters):
+                self._grow(numbered)
+            return
+        if existing is None:
+            existing = {"refuse": lib.OPEN_OR_CREATE, "resume": lib.OPEN_OR_CREATE, "replace": lib.REPLACE}[
+                engine.existing
+            ]
+            refuses = engine.existing == "refuse" and self._is_there()
+        else:
+            refuses = False
+        _growth.finish(engine.folders)
+        store = self._make_store(engine.folders, engine.host_bytes, numbered, existing)
+        if refuses and (steps := store.steps()) > 0:
+            store.close()
+            engine.refuse(
+                f"{engine.folders[0]} holds step {steps} of an earlier run; call resume() to go on from it, or pass"
+                ' existing="replace"'
+            )
+        self._take_store(store, numbered)
+
+    def _make_store(self, folders, host_bytes, numbered, existing, initial_step=0):
+        engine = self._penstock
+        return Store(
+            folders, host_bytes, engine.kind, [p for p, _ in numbered], [g for _, g in numbered], existing,
+            engine.threads, engine.clip_norm, engine.durability, initial_step,
+        )
+
+    def _take_store(self, store, numbered):
+        engine = self._penstock
+        engine.store, engine.parameters = store, [p for p, _ in numbered]
+        engine.numbers = {p: number for number, p in enumerate(engine.parameters)}
+
+    def _grow(self, numbered):
+        """The store, which is open, becomes one for the parameters that groups have brought since."""
+        engine = self._penstock
+        self._give_up_early()
+        small = numbered[: len(engine.parameters)]
+        if any(p is not q for (p, _), q in zip(small, engine.parameters, strict=True)):
+            engine.refuse("parameters came before those that the store has; add groups with add_param_group()")
+
+        def make(folders, host_bytes, larger, existing, initial_step):
+            return self._make_store(folders, host_bytes, numbered if larger else small, existing, initial_step)
+
+        try:
+            roles = (lib.WEIGHT, *engine.states.values())
+            store = _growth.grown(engine.folders, engine.store, make, engine.host_bytes, roles)
+        except PenstockError as error:
+            self._take_store(make(engine.folders, engine.host_bytes, False, lib.OPEN, 0), small)
+            raise PenstockError(
+                f"penstock.{engine.kind}: a store for more parameters, beside the one that is there, with half the"
+                f" budget for each: {error.message}", error.code, error.remedy
+            ) from None
+        self._take_store(store, numbered)
+
+    def _roll_back(self, reference):
+        engine, store = self._penstock, self._penstock.store
+        kept = store.kept()
+        if reference["store"] != store.id or (reference["step"] != store.steps() and reference["step"] not in kept):
+            engine.refuse(
+                f"the checkpoint names step {reference['step']} of store {reference['store'][:8]}; this is store"
+                f" {store.id[:8]} at step {store.steps()}, kept: {kept}"
+            )
+        if reference["step"] != store.steps():
+            log.info("rolling the store back from step %d to step %d", store.steps(), reference["step"])
+            store.roll_back(reference["step"])
+
+    def _needed_states(self, entry):
+        if self._penstock.kind == "SGD" and entry.get("momentum_buffer") is None:
+            return ()  # torch's, without momentum
+        return self._penstock.states
+
+    def _write_state(self, entries):
+        store, numbers = self._penstock.store, self._penstock.numbers
+        with store.writes():
+            parameters = (p for group in self.param_groups for p in group["params"])
+            for p, entry in zip(parameters, entries, strict=True):
+                if p not in numbers:
+                    continue
+                for name, role in self._penstock.states.items():
+                    value = entry.get(name)
+                    store.write(numbers[p], role, torch.zeros_like(p, dtype=torch.float32) if value is None else value)
+                store.set_count(numbers[p], int(entry.get("step", 1 if entry else 0)))
+
+    def _show_state(self):
+        """state[p] of every parameter that has been updated."""
+        engine = self._penstock
+        self.state.clear()
+        for number, p in enumerate(engine.parameters if engine.store else ()):
+            if engine.store.count(number) > 0:
+                self.state[p] = _View(engine, number)
+
+    def _mark(self, p):
+        """Changes when somebody else writes the weights; writes through .data change the fingerprint alone."""
+        bits = 0
+        if self._penstock.fingerprint:
+            bits = int(p.detach().contiguous().view(torch.int32 if p.element_size() == 4 else torch.int16).sum())
+        return p._version, p.data_ptr(), bits
+
+    def _adopt_weights(self):
+        engine = self._penstock
+        if not engine.seen and engine.store.steps() == 0 and not self.state:
+            return  # the store was made of these very weights
+        marks = {number: self._mark(p) for number, p in enumerate(engine.parameters)}
+        edited = [number for number, mark in marks.items() if engine.seen.get(number) != mark]
+        if edited:
+            with engine.store.writes():
+                for number in edited:
+                    if changed := engine.store.adopt(number):
+                        log.debug("parameter %d: %d weights were written by somebody else", number, changed)
+        engine.seen = marks
+
+    def _rates(self, group):
+        for name in ("maximize", "amsgrad"):
+            if group.get(name):
+                self._penstock.refuse(f"{name}=True is not among what the engine can do")
+        return self._hypers(group)
