@@ -24,6 +24,11 @@ std::span<std::byte> DeviceMemory::at(Area area, uint64_t offset_bytes, uint64_t
   return device_->memory().subspan(run.offset_bytes + offset_bytes, bytes);
 }
 
+std::span<std::byte> DeviceMemory::forward_units() const {
+  const MemoryRun run = run_of(plan_.budget_lines, Region::device_forward_units);
+  return device_->memory().subspan(run.offset_bytes, run.bytes);
+}
+
 std::string DeviceMemory::description() const {
   return registration_.empty() ? device_->description() : device_->description() + "; " + registration_;
 }

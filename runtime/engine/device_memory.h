@@ -35,6 +35,8 @@ class DeviceMemory {
   std::span<std::byte> place_of(const Move& move) const {
     return at(move.area, move.place_offset_bytes, move.place_bytes);
   }
+  // Of forward passes within steps.
+  std::span<std::byte> forward_units() const;
   std::string description() const;
 
  private:

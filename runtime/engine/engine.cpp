@@ -68,8 +68,8 @@ Status Engine::start() {
 }
 
 Engine::~Engine() {
-  if (thread_ && now_ == Now::in_step) (void)discard();
   if (thread_ && now_ == Now::in_forward) (void)end_forward();
+  if (thread_ && now_ == Now::in_step) (void)discard();
   if (thread_ && plan_) (void)settle();
   thread_.reset();
 }
@@ -133,7 +133,7 @@ Status Engine::begin(const StepBegin& begin) {
   begin_ = begin;
   completed_.clear();
   put_.clear();
-  has_acquired_ = false;
+  has_acquired_ = updates_ = false;
   next_compute_ = 0;
   skip_left_out_computes();
   intake_->begin(begin.micro_batches);

@@ -9,7 +9,7 @@
 //                          update when complete.
 //   step()                 learns the norm, confirms or redoes speculative updates; returns before the last writes do.
 //   discard()              after a failure of the trainer: as if begin() had not happened.
-//   begin_forward()        outside a step: forward passes that change nothing, up to end_forward().
+//   begin_forward()        forward passes that change nothing, up to end_forward().
 //   read(), write()        parameters and their state, outside a step.
 //
 // engine.cpp opens, begins and ends steps; engine_pass.cpp has what a step consists of, engine_state.cpp what is
@@ -212,9 +212,11 @@ class Engine {
   Result<StepReport> step(std::string trainer_state = {});
   Status discard();
 
-  // Between steps: passes that change nothing, for evaluation and generation. acquire() and release() take forward
-  // passes of any use, in any order and number, one at a time; uses in turn come without waiting for the drives, as far
-  // as the plan has room for two. `micro_batch` is not looked at: weights come once for all that is computed with them.
+  // Passes that change nothing, for evaluation and generation. acquire() and release() take forward passes of any use,
+  // in any order and number, one at a time; between steps uses in turn come without waiting for the drives, as far as
+  // the plan has room for two. `micro_batch` is not looked at: weights come once for all that is computed with them.
+  // Within a step, where the plan was asked for room (forward_in_steps), with the weights that the step began with: as
+  // long as no pass is acquired and no gradient of the step is complete. The step goes on after end_forward().
   Status begin_forward();
   Status end_forward();
 
@@ -244,6 +246,7 @@ class Engine {
   explicit Engine(EngineOptions options);
 
   Status start();
+  Status begin_forward_in_step();
   enum class Now { between_steps, in_step, in_forward };
   // Where it is not so, an earlier failure is why, and the answer; or the caller's order of verbs is wrong.
   Status expect(Now now, const char* verb);
@@ -308,6 +311,8 @@ class Engine {
 
   std::mutex verbs_;  // held by the verb that runs; guards all below
   Now now_ = Now::between_steps;
+  Now after_forward_ = Now::between_steps;  // what it is with end_forward()
+  bool updates_ = false;                    // a gradient of the step is complete
   bool in_writes_ = false;
   bool has_written_ = false;  // since begin_writes()
   size_t next_compute_ = 0;   // of the plan's

@@ -258,6 +258,15 @@ Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::sp
   });
 }
 
+void EngineCore::begin_forward(ForwardWeights::Room room) {
+  ForwardWeights::Parts parts{
+      room, options_.request.workload, *plan_, *memory_, device(), *store_, *drives_.io, *workers_, mailbox_};
+  if (room == ForwardWeights::Room::own) {
+    parts.is_current = [this](uint32_t unit) { return executor_->has_current_weights(unit); };
+  }
+  forward_.emplace(std::move(parts));
+}
+
 void EngineCore::end_forward() {
   passed_ = passed_ + forward_->moved();
   forward_.reset();

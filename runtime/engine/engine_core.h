@@ -26,11 +26,8 @@ class EngineCore {
   // Since open().
   Moved moved() const { return executor_->moved() + passed_ + (forward_ ? forward_->moved() : Moved()); }
 
-  // Weights for passes between steps. REQUIRES: the executor is idle, and stays so until end_forward().
-  void begin_forward() {
-    forward_.emplace(ForwardWeights::Parts{options_.request.workload, *plan_, *memory_, device(), *store_, *drives_.io,
-                                           *workers_, mailbox_});
-  }
+  // Weights for passes that change nothing; see there what the executor may do until end_forward().
+  void begin_forward(ForwardWeights::Room room);
   ForwardWeights& forward() { return *forward_; }
   void end_forward();
 

@@ -1,4 +1,4 @@
-// Engine's verbs for passes between steps, which change nothing.
+// Engine's verbs for passes that change nothing: between steps, and within one.
 #include <utility>
 
 #include "runtime/engine/engine_waits.h"
@@ -7,13 +7,14 @@ namespace penstock::engine {
 
 Status Engine::begin_forward() {
   std::lock_guard lock(verbs_);
+  if (now_ == Now::in_step) return begin_forward_in_step();
   PENSTOCK_TRY(expect(Now::between_steps, "begin_forward"));
   if (options_.request.workload.pass != Pass::training) {
     return Status(Code::kUsage, "begin_forward: the plan has no passes through the model, only updates",
                   "plan with Pass::training and the model's uses");
   }
   PENSTOCK_TRY(when_idle([](EngineCore& core) {
-    core.begin_forward();
+    core.begin_forward(ForwardWeights::Room::of_the_pass);
     return Status();
   }));
   now_ = Now::in_forward;
@@ -21,11 +22,38 @@ Status Engine::begin_forward() {
   return Status();
 }
 
+// From the first update on, some weights would be those of the step and others those from before it.
+Status Engine::begin_forward_in_step() {
+  if (!plan_->forward_in_steps) {
+    return Status(Code::kUsage, "begin_forward: called inside a step, where the plan has no room for it",
+                  "plan with forward_in_steps, or end the step first");
+  }
+  if (has_acquired_) {
+    return Status(Code::kUsage,
+                  text("begin_forward: ", words_of(pass_of(plan_->computes[next_compute_])), " is acquired"),
+                  "release it first");
+  }
+  if (updates_) {
+    return Status(Code::kUsage, "begin_forward: the step has complete gradients, and weights are being updated",
+                  "evaluate before the last micro-batch's backward passes, or between steps");
+  }
+  report_.trainer_s += seconds_since(left_);
+  PENSTOCK_TRY(wait_for([](EngineCore&) { return true; },
+                        [](EngineCore& core) {
+                          core.begin_forward(ForwardWeights::Room::own);
+                          return Status();
+                        }));
+  left_ = Clock::now();
+  after_forward_ = Now::in_step;
+  now_ = Now::in_forward;
+  return Status();
+}
+
 Status Engine::end_forward() {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::in_forward, "end_forward"));
   PENSTOCK_TRY_ASSIGN(done, end_of_reading());
-  now_ = Now::between_steps;
+  now_ = std::exchange(after_forward_, Now::between_steps);
   return thread_->ask([this, &done] {
     if (done) core_->forward().release(done);
     core_->end_forward();
@@ -37,14 +65,16 @@ Status Engine::expect_forward(const ComputePass& pass, const char* verb) const {
   const size_t uses = options_.request.workload.uses.size();
   if (pass.use >= uses) return Status(Code::kUsage, text(verb, ": use ", pass.use, " of ", uses));
   if (pass.direction == Direction::forward) return Status();
-  return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": between steps there are forward passes only"));
+  return Status(Code::kUsage, text(verb, ": ", words_of(pass),
+                                   ": between begin_forward() and end_forward() there are forward passes only"));
 }
 
 Result<std::vector<UnitWeights>> Engine::acquire_in_forward(const ComputePass& pass, Stream stream) {
   PENSTOCK_TRY(expect_forward(pass, "acquire"));
   if (has_acquired_) return Status(Code::kUsage, "acquire: the pass before has not been released");
+  report_.trainer_s += seconds_since(left_);
   std::vector<UnitWeights> weights;
-  PENSTOCK_TRY(wait_for(
+  const Status held = wait_for(
       [use = pass.use](EngineCore& core) {
         core.forward().want(use);
         return core.forward().is_settled(use);
@@ -54,7 +84,9 @@ Result<std::vector<UnitWeights>> Engine::acquire_in_forward(const ComputePass& p
         const std::vector<uint32_t>& units = options_.request.workload.uses[pass.use].units;
         for (size_t i = 0; i < views.size(); ++i) weights.push_back(weights_of(units[i], views[i]));
         return Status();
-      }));
+      });
+  left_ = Clock::now();
+  PENSTOCK_TRY(held);
   has_acquired_ = true;
   held_use_ = pass.use;
   pass_stream_ = stream;

@@ -300,6 +300,7 @@ void Engine::skip_tiles(const std::vector<TileId>& tiles) {
 }
 
 Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
+  updates_ = true;
   std::vector<TileId> tiles = tiles_to_update(unit);
   std::deque<Lease> places;  // of this tile and those that follow
   for (size_t i = 0; i < tiles.size(); ++i) {

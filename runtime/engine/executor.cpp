@@ -19,6 +19,10 @@ Executor::Executor(Parts parts)
       run_(parts.plan, [this](Ticket taker) { released(taker); }),
       accounted_(std::chrono::steady_clock::now()) {
   for (const Compute& compute : parts.plan.computes) computes_[compute.move] = &compute;
+  for (MoveId id = 0; id < parts.plan.moves.size(); ++id) {
+    const Move& move = parts.plan.moves[id];
+    if (move.kind == MoveKind::weights_current) weights_current_[move.unit] = id;
+  }
   note_sources_of_lowering();
 }
 

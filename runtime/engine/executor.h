@@ -83,6 +83,8 @@ class Executor {
   // A compute move that may begin: its weights are where they are used, or on a device will be with the events of its
   // grant. It is the trainer's until end_compute().
   bool is_granted(MoveId compute) const { return granted_.contains({round(), compute}); }
+  // Whether the unit's weights are what the step before has left. REQUIRES: a step is open, or was.
+  bool has_current_weights(uint32_t unit) const { return run_.is_over({round(), weights_current_.at(unit)}); }
   // By the use's units.
   std::vector<std::span<std::byte>> weights_of(const Compute& compute) const;
   // Where the pass leaves or finds what backward needs of forward; empty where the trainer keeps that itself.
@@ -235,9 +237,10 @@ class Executor {
   std::map<MoveKey, Lease> placed_;  // units in the places that the plan gave them, until their release
   std::map<MoveKey, Grant> granted_;
   std::map<MoveId, const Compute*> computes_;
-  std::map<MoveId, uint64_t> lowered_from_;  // by move: where in Area::device_gradients
-  std::map<MoveKey, Event> on_stream_;       // moves that have not ended, and when they will have
-  std::vector<Ticket> marked_;               // of them, the computes: their ends are looked for
+  std::map<uint32_t, MoveId> weights_current_;  // by unit
+  std::map<MoveId, uint64_t> lowered_from_;     // by move: where in Area::device_gradients
+  std::map<MoveKey, Event> on_stream_;          // moves that have not ended, and when they will have
+  std::vector<Ticket> marked_;                  // of them, the computes: their ends are looked for
   std::deque<LoweredSum> lowered_;
   size_t lowered_taken_ = 0;
   std::list<Waiter> waiters_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/engine/coded_weights.h"
+#include "tiering/plan/plan_builder.h"
 
 namespace penstock::engine {
 namespace {
@@ -15,7 +16,11 @@ MemoryRun place_of(const Move& move) { return {move.place_offset_bytes, move.pla
 
 }  // namespace
 
-ForwardWeights::ForwardWeights(Parts parts) : parts_(parts), uses_(parts.plan.activations.size()) {
+ForwardWeights::ForwardWeights(Parts parts) : parts_(std::move(parts)), uses_(parts_.plan.activations.size()) {
+  if (parts_.room == Room::own) {
+    for (size_t use = 0; use < uses_.size(); ++use) uses_[use] = own_places_of(parts_.workload.uses[use]);
+    return;
+  }
   for (const Compute& compute : parts_.plan.computes) {
     UsePlaces& use = uses_[compute.use];
     if (!use.empty()) continue;  // where its first pass finds them
@@ -35,6 +40,31 @@ ForwardWeights::UnitPlaces ForwardWeights::places_of(const Compute::Weights& wei
   return places;
 }
 
+// Side by side, from the room's first byte on.
+ForwardWeights::UsePlaces ForwardWeights::own_places_of(const Use& use) const {
+  UsePlaces all;
+  uint64_t in_host = 0, on_device = 0;
+  auto take = [](uint64_t& at, uint64_t bytes) {
+    at += bytes;
+    return MemoryRun{at - bytes, bytes};
+  };
+  for (uint32_t unit : use.units) {
+    UnitPlaces& places = all.emplace_back(UnitPlaces{.unit = unit, .host = {}, .device = {}, .dequantised = {}});
+    const WeightBytes bytes = weight_bytes(parts_.workload, parts_.plan.tiles, unit);
+    const bool rests = parts_.memory.weight_rests(parts_.plan.tiles.first_of(unit));
+    if (!rests) places.host = take(in_host, bytes.at_rest);
+    if (parts_.device != nullptr) places.device = take(on_device, bytes.at_rest);
+    if (bytes.dequantised > 0) {
+      places.dequantised = take(parts_.device != nullptr ? on_device : in_host, bytes.dequantised);
+    }
+  }
+  return all;
+}
+
+BufferArea& ForwardWeights::units() const {
+  return parts_.room == Room::own ? parts_.memory.forward_units() : parts_.memory.units();
+}
+
 ForwardWeights::~ForwardWeights() {
   while (is_under_way()) {
     const size_t ended = parts_.io.poll() + (parts_.device != nullptr ? parts_.device->device().poll() : 0);
@@ -50,7 +80,9 @@ ForwardWeights::~ForwardWeights() {
 
 void ForwardWeights::want(uint32_t use) {
   end_dequantising();
-  if (fetched_.contains(use) || !make_room(use)) return;
+  if (fetched_.contains(use)) return;
+  const std::vector<uint32_t>& units = parts_.workload.uses[use].units;
+  if (!std::ranges::all_of(units, parts_.is_current) || !make_room(use)) return;
   fetched_[use];
   auto join = std::make_shared<Join>([this, use](const Status& status) { fetched_.at(use) = status; });
   for (const UnitPlaces& places : uses_[use]) {
@@ -77,9 +109,8 @@ Result<std::vector<std::span<std::byte>>> ForwardWeights::hold(uint32_t use) {
       views.push_back(on_device(places.dequantised ? *places.dequantised : *places.device));
       continue;
     }
-    leases_.push_back(places.dequantised
-                          ? parts_.memory.units().share(places.dequantised->offset_bytes, places.dequantised->bytes)
-                          : share_at_rest(places));
+    leases_.push_back(places.dequantised ? units().share(places.dequantised->offset_bytes, places.dequantised->bytes)
+                                         : share_at_rest(places));
     views.push_back(leases_.back().bytes());
   }
   want(static_cast<uint32_t>((use + 1) % uses_.size()));
@@ -93,11 +124,12 @@ void ForwardWeights::release(Event done) {
 }
 
 Lease ForwardWeights::share_at_rest(const UnitPlaces& places) const {
-  return places.host ? parts_.memory.units().share(places.host->offset_bytes, places.host->bytes)
+  return places.host ? units().share(places.host->offset_bytes, places.host->bytes)
                      : parts_.memory.share_unit(places.unit);
 }
 
 std::span<std::byte> ForwardWeights::on_device(const MemoryRun& run) const {
+  if (parts_.room == Room::own) return parts_.device->forward_units().subspan(run.offset_bytes, run.bytes);
   return parts_.device->at(Area::device_units, run.offset_bytes, run.bytes);
 }
 
@@ -137,7 +169,7 @@ void ForwardWeights::bring(uint32_t use, const UnitPlaces& places, const std::sh
     join->end(status);
   };
   if (!places.host) return arrived(Status());
-  moved_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, places.unit, parts_.memory.units(),
+  moved_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, places.unit, units(),
                                  places.host->offset_bytes, ++deadline_, arrived);
 }
 
@@ -158,7 +190,7 @@ void ForwardWeights::dequantise(const UnitPlaces& places, const std::shared_ptr<
   Dequantising& work = dequantising_.emplace_back(Dequantising{.join = join});
   work.is_done = std::make_shared<std::atomic<bool>>(false);
   work.codes = share_at_rest(places);
-  work.weights = parts_.memory.units().lend(places.dequantised->offset_bytes, places.dequantised->bytes);
+  work.weights = units().lend(places.dequantised->offset_bytes, places.dequantised->bytes);
   parts_.workers.enqueue_pieces(
       unit.elements(), kBlockElements,
       [unit, codes = work.codes.data(), weights = work.weights.data()](uint64_t first, uint64_t end) {

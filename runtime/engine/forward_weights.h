@@ -1,9 +1,10 @@
-// ForwardWeights brings the weights of one use after another for passes that change nothing: evaluation, generation. It
-// works between steps, in the places that the plan gives the same units in a step's forward, and fetches the next use's
-// weights while one computes, where their places do not overlap. Weights that rest in codes are dequantised when they
-// have arrived.
+// ForwardWeights brings the weights of one use after another for passes that change nothing: evaluation, generation.
+// Between steps it works in the places that the plan gives the same units in a step's forward, and fetches the next
+// use's weights while one computes, where their places do not overlap. Within a step it has a room of its own, for one
+// use. Weights that rest in codes are dequantised when they have arrived.
 //
-// Decision thread only. REQUIRES: the executor is idle for as long as it lives.
+// Decision thread only. REQUIRES: the executor is idle for as long as it lives; or, within a step, it updates no
+// weights but those of the step before.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,9 @@ namespace penstock::engine {
 
 class ForwardWeights {
  public:
+  enum class Room : uint8_t { of_the_pass, own };
   struct Parts {
+    Room room;
     const Workload& workload;
     const Plan& plan;
     HostMemory& memory;
@@ -33,6 +36,8 @@ class ForwardWeights {
     IoEngine& io;
     cpu_optim::UpdateWorkers& workers;
     Mailbox& mailbox;  // woken when the workers have dequantised
+    // Of a unit: whether the step before has updated its weights.
+    std::function<bool(uint32_t unit)> is_current = [](uint32_t) { return true; };
   };
   explicit ForwardWeights(Parts parts);
   // Waits for what is under way, and for the events that release() was given.
@@ -68,6 +73,8 @@ class ForwardWeights {
   };
 
   UnitPlaces places_of(const Compute::Weights& weights) const;
+  UsePlaces own_places_of(const Use& use) const;
+  BufferArea& units() const;
   static bool overlap(const std::optional<MemoryRun>& one, const std::optional<MemoryRun>& other);
   bool overlap(const UnitPlaces& one, const UnitPlaces& other) const;
   bool overlap(const UsePlaces& one, const UsePlaces& other) const;

@@ -28,6 +28,7 @@ void HostMemory::cut() {
   gradients_ = pool(Region::gradients, plan_.tiles.gradient_bytes_max());
   returned_ = pool(Region::returned, plan_.tiles.gradient_bytes_max());
   units_ = area(Region::units, "units under way");
+  forward_units_ = area(Region::forward_units, "units of forward passes within steps");
   lowered_ = area(Region::lowered_gradients, "lowered gradients");
   activations_ = area(Region::activations, "activations");
   offloaded_ = area(Region::offloaded_activations, "offloaded activations");

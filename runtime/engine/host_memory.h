@@ -25,6 +25,8 @@ class HostMemory {
   BufferPool& returned() { return *returned_; }
   // Places in it are those of moves that fill Area::host_units.
   BufferArea& units() { return *units_; }
+  // Of forward passes within steps.
+  BufferArea& forward_units() { return *forward_units_; }
   // Places in it are those of moves that fill Area::lowered_gradients.
   BufferArea& lowered() { return *lowered_; }
   // Those of moves that fill Area::activations, where it is computed in place, and Area::offloaded_activations.
@@ -46,7 +48,7 @@ class HostMemory {
   std::span<std::byte> bytes() const { return arena_->bytes(); }
   // What a device copies from and to.
   std::vector<std::span<std::byte>> copied() const {
-    return {units_->memory(), lowered_->memory(), offloaded_->memory(), weights_->memory()};
+    return {units_->memory(), forward_units_->memory(), lowered_->memory(), offloaded_->memory(), weights_->memory()};
   }
   std::string description() const { return arena_->description(); }
 
@@ -60,7 +62,7 @@ class HostMemory {
   const Plan& plan_;
   std::unique_ptr<aio::HostArena> arena_;
   std::unique_ptr<BufferPool> windows_, gradients_, returned_;
-  std::unique_ptr<BufferArea> units_, lowered_, activations_, offloaded_, weights_, states_;
+  std::unique_ptr<BufferArea> units_, forward_units_, lowered_, activations_, offloaded_, weights_, states_;
   std::span<std::byte> sums_;
   std::vector<uint64_t> weight_offsets_, state_offsets_;  // by tile
 };

@@ -200,7 +200,8 @@ TEST_F(TrainingVerbs, PassForwardBetweenStepsInAnyOrderAndRefuseTheRest) {
   EXPECT_EQ(refusal(begin()), "begin: called between begin_forward() and end_forward()");
   EXPECT_EQ(refusal(engine_->step().status()), "step: called between begin_forward() and end_forward()");
   EXPECT_EQ(refusal(engine_->acquire({backward, 1, 0}).status()),
-            "acquire: backward of use use1, micro-batch 0: between steps there are forward passes only");
+            "acquire: backward of use use1, micro-batch 0: between begin_forward() and end_forward() there are forward "
+            "passes only");
   EXPECT_EQ(refusal(engine_->acquire({forward, 2, 0}).status()), "acquire: use 2 of 2");
   EXPECT_EQ(refusal(engine_->release({forward, 0, 0})), "release: the pass was not acquired");
   for (uint32_t use : {1u, 1u, 0u, 1u, 0u, 0u}) {
@@ -223,6 +224,46 @@ TEST_F(TrainingVerbs, PassForwardBetweenStepsInAnyOrderAndRefuseTheRest) {
   EXPECT_EQ(world_.words_different(*engine_), 0u);
   ASSERT_TRUE(engine_->begin_forward().ok());
   engine_.reset();  // in the middle of them
+}
+
+TEST_F(TrainingVerbs, PassForwardInAStepUntilItsFirstGradientIsComplete) {
+  using enum Direction;
+  ASSERT_TRUE(begin().ok());
+  EXPECT_EQ(engine_->begin_forward().message(),
+            "begin_forward: called inside a step, where the plan has no room for it");
+  engine_.reset();
+  world_.options.request.forward_in_steps = true;
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  engine_ = std::move(*engine);
+  ASSERT_TRUE(begin().ok());
+  ASSERT_TRUE(engine_->acquire({forward, 0, 0}).ok());
+  EXPECT_EQ(engine_->begin_forward().message(), "begin_forward: forward of use use0, micro-batch 0 is acquired");
+  ASSERT_TRUE(engine_->discard().ok());
+  // The sixth pass completes the gradient of unit 1.
+  TrainingWorld::Manner manner;
+  int passes = 0;
+  manner.before_pass = [&](const ComputePass&) {
+    const Result<TrainingWorld::Answers> answers = world_.evaluate(*engine_);
+    EXPECT_EQ(answers.ok(), ++passes <= 6) << passes;
+    if (answers.ok()) {
+      EXPECT_EQ(*answers, world_.plain_evaluate());
+    } else {
+      EXPECT_EQ(answers.status().message(),
+                "begin_forward: the step has complete gradients, and weights are being updated");
+    }
+    return Status();
+  };
+  const Result<StepReport> report = world_.train(*engine_, 2, 1, manner);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  world_.plain_train(1, 2, 1);
+  EXPECT_EQ(passes, 8);
+  EXPECT_EQ(world_.words_different(*engine_), 0u);
+  ASSERT_TRUE(begin().ok());
+  ASSERT_TRUE(engine_->begin_forward().ok());
+  EXPECT_EQ(engine_->step().status().message(), "step: called between begin_forward() and end_forward()");
+  ASSERT_TRUE(engine_->acquire({forward, 1, 0}).ok());
+  engine_.reset();  // in the middle of both
 }
 
 }  // namespace

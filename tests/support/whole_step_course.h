@@ -55,6 +55,8 @@ class Course {
     world_.settings.loss_scale = up_to(1) ? 1 : 1024;
     manner_.by_parameter = up_to(1);
     manner_.leaves_zeros = up_to(1);
+    request.forward_in_steps = seed % 3 == 1;
+    evaluations_.seed(seed);
     if (device != nullptr) compute_on(*device, seed);
   }
 
@@ -81,7 +83,14 @@ class Course {
       const float usual = up_to(1) ? 1e-3f : 2.0f;
       const float size = (skips && !late ? kNan : usual) * static_cast<float>(world_.settings.loss_scale);
       const uint32_t count = 1 + static_cast<uint32_t>(up_to(planned - 1));
-      Result<StepReport> report = world_.train(*engine_, count, size, manner_);
+      TrainingWorld::Manner manner = manner_;
+      if (world_.options.request.forward_in_steps) {
+        manner.before_pass = [this](const ComputePass& pass) {
+          if (evaluations_() % 4 == 0) evaluate_before(pass);
+          return Status();
+        };
+      }
+      Result<StepReport> report = world_.train(*engine_, count, size, manner);
       ASSERT_TRUE(report.ok()) << report.status().message();
       world_.plain_train(engine_->steps_done(), count, size);
       struck += report->verdict == Verdict::strike;
@@ -98,22 +107,23 @@ class Course {
   std::string words() const {
     const PlanRequest& request = world_.options.request;
     const PlanChoices& choices = request.choices;
-    return text(!streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
-                request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
-                " units, ", request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
-                ", weights ", static_cast<int>(choices.weights), ", state in host ",
-                choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
-                ", durable ", text_of(*request.durability), ", clip ", request.workload.clipping.norm,
-                request.workload.clipping.skips_overflow ? ", skipping" : "",
-                manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations),
-                " but for ", choices.keep_share.value_or(0), ", offloaded to host ",
-                choices.offload_host_share.value_or(-1), manner_.by_parameter ? ", gradients by parameter" : "",
-                manner_.leaves_zeros ? ", zeros left out" : "", frozen_words(1), frozen_words(3));
+    return text(
+        !streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
+        request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(), " units, ",
+        request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group, ", weights ",
+        static_cast<int>(choices.weights), ", state in host ", choices.host_state_share.value_or(-1), ", retained ",
+        choices.retained_host_share.value_or(-1), ", durable ", text_of(*request.durability), ", clip ",
+        request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
+        manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations), " but for ",
+        choices.keep_share.value_or(0), ", offloaded to host ", choices.offload_host_share.value_or(-1),
+        manner_.by_parameter ? ", gradients by parameter" : "", manner_.leaves_zeros ? ", zeros left out" : "",
+        frozen_words(1), frozen_words(3), request.forward_in_steps ? ", evaluation within steps" : "");
   }
 
   int struck = 0, skipped = 0, discarded = 0;
   int offloaded = 0, spilled = 0;  // activations, by the plan
   int in_codes = 0;                // units
+  int evaluated = 0;               // within steps
 
  private:
   std::string frozen_words(uint32_t number) const {
@@ -144,6 +154,16 @@ class Course {
     ASSERT_TRUE(answers.ok()) << answers.status().message();
     ASSERT_EQ(*answers, world_.plain_evaluate());
   }
+  // Within a step. In its backward passes updates may have begun.
+  void evaluate_before(const ComputePass& pass) {
+    const Result<TrainingWorld::Answers> answers = world_.evaluate(*engine_);
+    const bool may_be_late = pass.direction == Direction::backward;
+    const std::string late = "begin_forward: the step has complete gradients, and weights are being updated";
+    if (!answers.ok() && may_be_late && answers.status().message() == late) return;
+    ASSERT_TRUE(answers.ok()) << answers.status().message();
+    ASSERT_EQ(*answers, world_.plain_evaluate());
+    ++evaluated;
+  }
   void reopen() {
     ASSERT_TRUE(engine_->settle().ok());
     engine_.reset();
@@ -168,7 +188,7 @@ class Course {
     ++discarded;
   }
 
-  std::mt19937_64 random_;
+  std::mt19937_64 random_, evaluations_;
   TrainingWorld world_;
   TrainingWorld::Manner manner_;
   std::unique_ptr<Engine> engine_;
@@ -176,7 +196,7 @@ class Course {
 };
 
 inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr) {
-  int struck = 0, skipped = 0, discarded = 0, offloaded = 0, spilled = 0, in_codes = 0;
+  int struck = 0, skipped = 0, discarded = 0, offloaded = 0, spilled = 0, in_codes = 0, evaluated = 0;
   // Instrumented builds are slow.
   const bool all = test::kStride == 1;
   for (uint64_t seed = 1; seed <= (all ? 40 : 10); ++seed) {
@@ -190,6 +210,7 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
     offloaded += course.offloaded;
     spilled += course.spilled;
     in_codes += course.in_codes;
+    evaluated += course.evaluated;
   }
   if (!all) return;
   EXPECT_GT(struck, 20);
@@ -198,6 +219,7 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
   EXPECT_GT(offloaded, device != nullptr ? 50 : -1);
   EXPECT_GT(spilled, 50);
   EXPECT_GT(in_codes, 10);
+  EXPECT_GT(evaluated, 100);
 }
 
 }  // namespace penstock::engine

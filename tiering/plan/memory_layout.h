@@ -37,9 +37,11 @@ enum class Region : uint8_t {
   offloaded_activations,
   resting_weights,
   resting_states,
+  forward_units,  // of forward passes within steps
   device_units,
   device_gradients,
   device_activations,
+  device_forward_units,
   none  // of no arena: on the drives, or memory that the program or the trainer has
 };
 

@@ -142,6 +142,7 @@ struct Plan {
   uint32_t micro_batches = 1;
   uint32_t micro_batch_group = 1;
   std::vector<ActivationChoice> activations;  // by use
+  bool forward_in_steps = false;              // has room for passes that change nothing beside those of the step
   bool stores_activations = false;            // in the engine's memory; else they are the trainer's, and only counted
 
   uint64_t needed_bytes(Tier tier) const;

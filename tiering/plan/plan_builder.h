@@ -22,7 +22,8 @@ struct PlanSizes {
   bool stores_activations = false;
   uint64_t host_units_bytes = 0;
   uint64_t device_units_bytes = 0;
-  uint64_t kept_bytes = 0;    // activations that stay where they were made
+  uint64_t forward_units_bytes = 0, device_forward_units_bytes = 0;  // of forward passes within steps
+  uint64_t kept_bytes = 0;                                           // activations that stay where they were made
   uint64_t moving_bytes = 0;  // those there on their way to or from where they are offloaded to
   uint64_t offloaded_bytes = 0;
   uint64_t passing_bytes = 0;  // those of a device that pass through host memory on their way to the drives and back

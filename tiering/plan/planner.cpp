@@ -79,6 +79,7 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   };
   const Tier computes = ground.has_device() ? Tier::device : Tier::host;
   take(Tier::device, "units under way", sizes.device_units_bytes, Region::device_units);
+  take(Tier::device, "forward passes within steps", sizes.device_forward_units_bytes, Region::device_forward_units);
   take(Tier::device, "gradients under way", sizes.device_gradients_bytes, Region::device_gradients);
   const Region activations = !sizes.stores_activations  ? Region::none
                              : computes == Tier::device ? Region::device_activations
@@ -104,6 +105,7 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   host("returned gradients", sizes.returned_tiles * tiles.gradient_bytes_max(), Region::returned);
   host("accumulated gradients", sizes.sums.bytes, Region::sums);
   host("units under way", sizes.host_units_bytes, Region::units);
+  host("forward passes within steps", sizes.forward_units_bytes, Region::forward_units);
   host("lowered gradients", sizes.lowered_bytes, Region::lowered_gradients);
   if (computes == Tier::host) host("activations", sizes.kept_bytes + sizes.moving_bytes, activations);
   host("offloaded activations", sizes.offloaded_bytes + sizes.passing_bytes, Region::offloaded_activations);
@@ -157,9 +159,11 @@ void size_units(const Ground& ground, PlanSizes& sizes) {
   // Where memory is short, there are few windows, and a unit arrives when the one before has left.
   const bool is_short = sizes.window_tiles <= kWindowTilesLeast && !ground.request.choices.window_tiles;
   sizes.host_units_bytes = most_in_a_row(bytes.host, is_short ? 1 : kUsesUnderWay);
+  sizes.forward_units_bytes = ground.request.forward_in_steps ? most_in_a_row(bytes.host, 1) : 0;
   if (!ground.has_device()) return;
   const uint64_t ranks = std::max(1u, workload.ranks);
   sizes.device_units_bytes = most_in_a_row(bytes.device, is_short ? 1 : 2) * ranks;
+  sizes.device_forward_units_bytes = ground.request.forward_in_steps ? most_in_a_row(bytes.device, 1) * ranks : 0;
   // Added up for one use while those of the one before are lowered, and taken in while the next are.
   std::vector<uint64_t> sums;
   uint64_t lowered = 0;
@@ -356,6 +360,7 @@ Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& 
   PENSTOCK_TRY_ASSIGN(fitted, fit(request, choices));
   Plan plan = build_plan(request.workload, request.machine, std::move(fitted.tiles), fitted.sizes);
   plan.durability = request.durability.value_or(Durability{});
+  plan.forward_in_steps = request.forward_in_steps;
   plan.budget_lines = std::move(fitted.lines);
   return plan;
 }

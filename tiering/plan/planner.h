@@ -39,6 +39,9 @@ struct PlanRequest {
   // Whether the trainer hands activations to the engine (put and get), which keeps them in its own memory. Else they
   // stay in the trainer's, which the plan only counts, and cannot be offloaded.
   bool stores_activations = true;
+  // Whether forward passes that change nothing may come within a step too, for evaluation between micro-batches: the
+  // plan keeps room for the weights of the largest use.
+  bool forward_in_steps = false;
   // Taken from the host budget before anything else: the program and its libraries.
   uint64_t process_bytes = 0;
   // Slots per tile on the drives; 0: two, or three where durability is relaxed and updates are speculative.
