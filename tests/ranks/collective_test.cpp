@@ -64,6 +64,10 @@ TEST(HostRanks, EndWithTheNameOfOneThatDoesNotCome) {
   EXPECT_EQ(ends[1].said.find("rank 1 hangs in step 5: rank "), 0u) << ends[1].said;
 }
 
+TEST(HostRanks, EndWithTheNameOfOneWhoseTrainerHangs) {
+  expect_ended(run_ranks(3, "away"), "rank 1 hangs in step 5: its trainer has been computing for ");
+}
+
 TEST(HostRanks, EndWithWhatOneFailedOf) {
   const std::vector<RankEnd> ends = run_ranks(3, "fail");
   expect_ended(ends, "rank 1 failed in step 5: read 4096 B at 0 of rank1.tiles: EIO");

@@ -27,7 +27,8 @@ Status end_ranks(Ranks& ranks, const std::string& how) {
       if (how == "stop") ::raise(SIGSTOP);
       if (how == "leave") return Status();
       if (how == "fail") ranks.fail(Status(Code::kEnvironment, "read 4096 B at 0 of rank1.tiles: EIO"));
-      if (how == "late") {
+      if (how == "away") ranks.went();
+      if (how == "late" || how == "away") {
         while (ranks.status().ok()) ::usleep(1000);
       }
       if (how == "differ") PENSTOCK_TRY(barrier(ranks));
@@ -43,6 +44,7 @@ Status run(const std::string& check, uint64_t seed) {
   RanksOptions options{.place = place, .memory_bytes = CollectiveContract::kMemoryBytes};
   if (check == "stop") options.silent_at_most = std::chrono::seconds(3);
   if (check == "late") options.late_at_most = std::chrono::seconds(1);
+  if (check == "away") options.hangs_after = std::chrono::seconds(3);
   if (check == "lonely") options.meets_within = std::chrono::milliseconds(500);
   if (check == "lonely" && place.rank == kUnlucky) return Status();
   if (check == "same" && place.rank > 0) options.place.rank = kUnlucky;

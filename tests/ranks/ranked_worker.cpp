@@ -57,6 +57,9 @@ class DyingRanks final : public Ranks {
   Collective& passes() override { return inner_.passes(); }
   Collective& commits() override { return commits_; }
   void at_step(uint64_t step) override { inner_.at_step(step); }
+  void came() override { inner_.came(); }
+  void went() override { inner_.went(); }
+  void expect_pass(double seconds) override { inner_.expect_pass(seconds); }
   void fail(const Status& why) override { inner_.fail(why); }
   Status status() const override { return inner_.status(); }
 

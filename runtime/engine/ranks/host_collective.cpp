@@ -27,8 +27,8 @@ uint64_t digest_of(Kind kind, Numbers... numbers) {
 
 Result<std::unique_ptr<HostCollective>> HostCollective::make(const SharedMemory& memory, uint32_t channel,
                                                              uint32_t rank, std::span<std::byte> area,
-                                                             std::chrono::milliseconds late_at_most) {
-  auto made = std::unique_ptr<HostCollective>(new HostCollective(memory, channel, rank, area, late_at_most));
+                                                             const RanksOptions& options) {
+  auto made = std::unique_ptr<HostCollective>(new HostCollective(memory, channel, rank, area, options));
   try {
     made->thread_ = std::thread([collective = made.get()] { collective->run(); });
   } catch (const std::system_error& error) {
@@ -90,26 +90,49 @@ Status HostCollective::carry_out(const Operation& operation) {
   return wait_for_all(&ChannelOfRank::done, number, operation.name);
 }
 
+std::chrono::milliseconds HostCollective::away_at_most() const {
+  uint64_t most_ms = static_cast<uint64_t>(hangs_after_.count());
+  for (uint32_t other = 0; other < ranks(); ++other) {
+    const ControlOfRank& control = memory_.control().ranks[other];
+    most_ms = std::max({most_ms, 3 * control.longest_absence_ms.load(std::memory_order_relaxed),
+                        10 * control.expected_pass_ms.load(std::memory_order_relaxed)});
+  }
+  return std::min(std::chrono::milliseconds(most_ms), late_at_most_);
+}
+
 Status HostCollective::wait_for_all(Counter counter, uint64_t number, const std::string& name) const {
-  const Clock::time_point since = Clock::now();
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point looked = begin, since = begin;  // that the other is as it is
+  uint64_t absence = 0;
   for (uint32_t other = 0; other < ranks();) {
     const uint32_t heard = memory_.control().bells[channel_].load(std::memory_order_seq_cst);
-    const bool has_left = memory_.control().ranks[other].has_left.load(std::memory_order_acquire) != 0;
+    const ControlOfRank& control = memory_.control().ranks[other];
+    const bool has_left = control.has_left.load(std::memory_order_acquire) != 0;
     if ((of(other).*counter).load(std::memory_order_acquire) >= number) {
       ++other;
+      absence = 0;
       continue;
     }
     PENSTOCK_TRY(memory_.failure());
-    const auto waited = Clock::now() - since;
+    const Clock::time_point now = Clock::now();
+    // Where this process was stopped itself, or the whole machine, nothing is known of the other's time.
+    const bool was_away = now - std::exchange(looked, now) > hangs_after_ / 4;
+    const uint64_t its_absence = control.absence.load(std::memory_order_relaxed);
+    if (was_away || its_absence != absence) since = now;
+    absence = its_absence;
+    const std::chrono::milliseconds most = absence != 0 ? away_at_most() : late_at_most_;
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - (absence != 0 ? since : begin));
     if (has_left) {
       memory_.fail(Status(Code::kEnvironment, text("rank ", other, " ended in step ", step_of(other), ", while rank ",
                                                    rank_, " waited for it in step ", step_of(rank_), ": ", name)));
-    } else if (waited > late_at_most_) {
-      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
-      memory_.fail(Status(Code::kEnvironment,
-                          text("rank ", other, " hangs in step ", step_of(other), ": rank ", rank_, " waited ", seconds,
-                               " s for it: ", name),
-                          "where its passes take so long, let ranks be late for longer"));
+    } else if (waited > most) {
+      memory_.fail(
+          Status(Code::kEnvironment,
+                 text("rank ", other, " hangs in step ", step_of(other), ": ",
+                      absence != 0 ? text("its trainer has been computing for ", waited.count() / 1000.0,
+                                          " s, at most ", most.count() / 1000.0, " s expected")
+                                   : text("rank ", rank_, " waited ", waited.count() / 1000.0, " s for it: ", name)),
+                 "where its passes take so long, let ranks be late for longer"));
     } else {
       memory_.listen(channel_, heard);
     }

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "cpu_optim/gradient.h"
+#include "runtime/engine/ranks/ranks.h"
 #include "runtime/engine/ranks/shared_memory.h"
 #include "tiering/collective.h"
 
@@ -20,8 +21,7 @@ class HostCollective final : public Collective {
  public:
   // `memory` outlives it. `area`: the rank's own part of it, empty where the channel has none.
   static Result<std::unique_ptr<HostCollective>> make(const SharedMemory& memory, uint32_t channel, uint32_t rank,
-                                                      std::span<std::byte> area,
-                                                      std::chrono::milliseconds late_at_most);
+                                                      std::span<std::byte> area, const RanksOptions& options);
   ~HostCollective() override;
 
   uint32_t rank() const override { return rank_; }
@@ -34,8 +34,13 @@ class HostCollective final : public Collective {
 
  private:
   HostCollective(const SharedMemory& memory, uint32_t channel, uint32_t rank, std::span<std::byte> area,
-                 std::chrono::milliseconds late_at_most)
-      : memory_(memory), channel_(channel), rank_(rank), area_(area), late_at_most_(late_at_most) {}
+                 const RanksOptions& options)
+      : memory_(memory),
+        channel_(channel),
+        rank_(rank),
+        area_(area),
+        hangs_after_(options.hangs_after),
+        late_at_most_(options.late_at_most) {}
 
   struct Operation {
     std::string name;  // for messages
@@ -52,6 +57,8 @@ class HostCollective final : public Collective {
   using Counter = std::atomic<uint64_t> ChannelOfRank::*;
   // Until every rank's counter is at least `number`.
   Status wait_for_all(Counter counter, uint64_t number, const std::string& name) const;
+  // How long a trainer may be away.
+  std::chrono::milliseconds away_at_most() const;
   Status refuse_others(const Operation& operation) const;
   ChannelOfRank& of(uint32_t rank) const { return memory_.control().ranks[rank].channels[channel_]; }
   uint64_t step_of(uint32_t rank) const { return memory_.control().ranks[rank].step.load(std::memory_order_relaxed); }
@@ -62,7 +69,7 @@ class HostCollective final : public Collective {
   const uint32_t channel_;
   const uint32_t rank_;
   const std::span<std::byte> area_;
-  const std::chrono::milliseconds late_at_most_;
+  const std::chrono::milliseconds hangs_after_, late_at_most_;
   const cpu_optim::GradientKernels kernels_;
   uint64_t number_ = 0;  // of the operation under way; its thread's
 

@@ -28,7 +28,7 @@ Result<std::unique_ptr<Ranks>> HostRanks::make(const RanksOptions& options) {
   const SharedMemory& memory = *ranks->memory_;
   for (uint32_t channel : {kPasses, kCommits}) {
     const std::span<std::byte> area = channel == kPasses ? memory.area(ranks->rank()) : std::span<std::byte>();
-    PENSTOCK_TRY_ASSIGN(collective, HostCollective::make(memory, channel, ranks->rank(), area, options.late_at_most));
+    PENSTOCK_TRY_ASSIGN(collective, HostCollective::make(memory, channel, ranks->rank(), area, options));
     ranks->collectives_[channel] = std::move(collective);
   }
   try {
@@ -58,6 +58,26 @@ HostRanks::~HostRanks() {
 }
 
 void HostRanks::at_step(uint64_t step) { memory_->control().ranks[rank()].step.store(step, std::memory_order_relaxed); }
+
+void HostRanks::came() {
+  ControlOfRank& mine = memory_->control().ranks[rank()];
+  if (mine.absence.exchange(0, std::memory_order_relaxed) == 0) return;
+  const auto away = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - went_);
+  const auto away_ms = static_cast<uint64_t>(away.count());
+  if (away_ms > mine.longest_absence_ms.load(std::memory_order_relaxed)) {
+    mine.longest_absence_ms.store(away_ms, std::memory_order_relaxed);
+  }
+}
+
+void HostRanks::went() {
+  went_ = Clock::now();
+  memory_->control().ranks[rank()].absence.store(++absences_, std::memory_order_relaxed);
+}
+
+void HostRanks::expect_pass(double seconds) {
+  memory_->control().ranks[rank()].expected_pass_ms.store(static_cast<uint64_t>(seconds * 1000),
+                                                          std::memory_order_relaxed);
+}
 
 void HostRanks::fail(const Status& why) {
   memory_->fail(Status(why.code(),

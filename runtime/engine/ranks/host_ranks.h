@@ -50,6 +50,9 @@ class HostRanks final : public Ranks {
   Collective& passes() override { return *collectives_[0]; }
   Collective& commits() override { return *collectives_[1]; }
   void at_step(uint64_t step) override;
+  void came() override;
+  void went() override;
+  void expect_pass(double seconds) override;
   void fail(const Status& why) override;
   Status status() const override { return memory_->failure(); }
 
@@ -63,6 +66,9 @@ class HostRanks final : public Ranks {
   std::unique_ptr<SharedMemory> memory_;
   std::vector<Connection> connections_;
   std::array<std::unique_ptr<HostCollective>, kChannels> collectives_;
+  // The trainer's thread's alone.
+  uint64_t absences_ = 0;
+  std::chrono::steady_clock::time_point went_;
   // The watching thread's alone.
   struct LastSign {
     uint64_t number = 0;

@@ -24,14 +24,43 @@ uint64_t hash_of(const std::vector<Hyper>& groups) {
   return store_hash(std::as_bytes(std::span(fields)), kHyperSeed);
 }
 
+std::optional<Plane> plane_of(const StateForm& form, Role role) {
+  if (role == Role::weight) return Plane{role, form.weight};
+  for (const Plane& plane : resting_planes(form)) {
+    if (plane.role == role) return plane;
+  }
+  return std::nullopt;
+}
+
+// While a verb runs, the trainer is not away.
+class InVerb {
+ public:
+  explicit InVerb(Ranks& ranks) : ranks_(ranks) { ranks_.came(); }
+  ~InVerb() { ranks_.went(); }
+  InVerb(const InVerb&) = delete;
+  InVerb& operator=(const InVerb&) = delete;
+
+ private:
+  Ranks& ranks_;
+};
+
 }  // namespace
 
 Status RankedEngine::passed_on(const Status& status) {
   if (status.ok()) return status;
   const Status ended = ranks_.status();
   if (!ended.ok()) return ended;
-  if (status.code() != Code::kUsage) ranks_.fail(status);
-  return status;
+  return status.code() == Code::kUsage ? status : fail(status);
+}
+
+Status RankedEngine::fail(const Status& why) {
+  ranks_.fail(why);
+  return ranks_.status();
+}
+
+Status RankedEngine::exchange(std::span<const uint64_t> mine, std::span<uint64_t> all) {
+  const InVerb in_verb(ranks_);
+  return passed_on(exchange_bytes(ranks_, std::as_bytes(mine), std::as_writable_bytes(all)));
 }
 
 Status RankedEngine::run(const std::function<void(Collective::Then)>& operation) {
@@ -39,6 +68,7 @@ Status RankedEngine::run(const std::function<void(Collective::Then)>& operation)
 }
 
 Status RankedEngine::begin(const StepBegin& begin) {
+  const InVerb in_verb(ranks_);
   if (in_step_) return here_->begin(begin);  // which refuses it
   ranks_.at_step(steps_done() + 1);
   const uint64_t numbers[] = {steps_done() + 1, begin.micro_batches, std::bit_cast<uint64_t>(begin.loss_scale),
@@ -64,11 +94,13 @@ Status RankedEngine::begin(const StepBegin& begin) {
 }
 
 Status RankedEngine::begin_forward() {
+  const InVerb in_verb(ranks_);
   is_gathered_.assign(model().units.size(), false);
   return passed_on(here_->begin_forward());
 }
 
 Result<std::vector<UnitWeights>> RankedEngine::acquire(const ComputePass& pass, Stream stream) {
+  const InVerb in_verb(ranks_);
   auto acquired = here_->acquire(pass, stream);
   PENSTOCK_TRY(passed_on(acquired.status()));
   is_held_ = true;
@@ -103,7 +135,33 @@ Result<std::vector<UnitWeights>> RankedEngine::acquire(const ComputePass& pass, 
   return whole;
 }
 
+Result<std::span<std::byte>> RankedEngine::put(const ComputePass& pass, uint64_t bytes) {
+  const InVerb in_verb(ranks_);
+  return here_->put(pass, bytes);
+}
+
+Result<std::span<std::byte>> RankedEngine::get(const ComputePass& pass, size_t number) {
+  const InVerb in_verb(ranks_);
+  return here_->get(pass, number);
+}
+
+Status RankedEngine::end_forward() {
+  const InVerb in_verb(ranks_);
+  return passed_on(here_->end_forward());
+}
+
+Status RankedEngine::finish() {
+  const InVerb in_verb(ranks_);
+  return passed_on(here_->finish());
+}
+
+Status RankedEngine::settle() {
+  const InVerb in_verb(ranks_);
+  return passed_on(here_->settle());
+}
+
 Status RankedEngine::release(const ComputePass& pass) {
+  const InVerb in_verb(ranks_);
   const bool is_expected = in_step_ && is_held_ && next_pass_ < passes_.size() && passes_[next_pass_] == pass;
   if (is_expected && pass.direction == Direction::backward) {
     (void)intake_->end_pass(pass.use, pass.micro_batch);
@@ -119,6 +177,7 @@ Status RankedEngine::release(const ComputePass& pass) {
 
 Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
                               std::optional<Stream>) {
+  const InVerb in_verb(ranks_);
   auto refuse = [&](const std::string& why, const std::string& remedy) {
     return Status(Code::kUsage, text("gradient: unit ", part.unit, ", micro-batch ", part.micro_batch, ": ", why),
                   remedy);
@@ -241,6 +300,7 @@ Result<double> RankedEngine::sum_of_squares(const std::vector<std::vector<double
 }
 
 Result<StepReport> RankedEngine::step(std::string trainer_state) {
+  const InVerb in_verb(ranks_);
   Result<StepReport> report = here_->step(std::move(trainer_state));
   if (!report.ok()) {
     // The others have gone on to the verdict.
@@ -252,15 +312,52 @@ Result<StepReport> RankedEngine::step(std::string trainer_state) {
 }
 
 Status RankedEngine::discard() {
+  const InVerb in_verb(ranks_);
   PENSTOCK_TRY(passed_on(here_->discard()));
   in_step_ = false;
   return Status();
 }
 
 Status RankedEngine::read_shard(uint32_t unit, Role role, std::span<std::byte> values) {
+  const InVerb in_verb(ranks_);
   const std::optional<uint32_t> here = unit < shards_.unit_here.size() ? shards_.unit_here[unit] : std::nullopt;
   if (here) return passed_on(here_->read(*here, role, 0, values));
   return values.empty() ? Status() : Status(Code::kUsage, text("read: rank ", rank(), " has nothing of unit ", unit));
+}
+
+// Piece by piece, through the place of a gradient under way: there is none outside a step.
+Status RankedEngine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
+  const InVerb in_verb(ranks_);
+  auto refuse = [](const std::string& why) { return Status(Code::kUsage, "read: " + why); };
+  if (unit >= model().units.size()) return refuse(text("unit ", unit, " of ", model().units.size()));
+  const std::optional<Plane> plane = plane_of(model().form, role);
+  if (!plane) return refuse(text("unit ", model().units[unit].name, " has no ", name_of(role)));
+  const std::optional<uint32_t> here = shards_.unit_here[unit];
+  if (map_.group_ranks() == 1) return passed_on(here_->read(*here, role, first, values));
+  const uint64_t bytes = bytes_of(plane->dtype), end = first + values.size() / bytes;
+  const uint64_t at_once = taken_.given_bytes / bytes;
+  // Shards begin at multiples of what shares a scale.
+  auto values_of = [&](uint32_t other, uint64_t from, uint64_t until) {
+    const ElementRun shard = map_.shard(unit, other);
+    const uint64_t begin = plane->values(shard.begin);
+    return ElementRun{std::clamp(begin, from, until), std::clamp(begin + plane->values(shard.elements()), from, until)};
+  };
+  for (uint64_t at = first; at < end; at += at_once) {
+    const uint64_t until = std::min(end, at + at_once);
+    std::vector<Collective::Shard> parts;
+    for (uint32_t member : map_.group(rank())) {
+      const ElementRun part = values_of(member, at, until);
+      if (part.elements() == 0) continue;
+      parts.push_back({member, given_at_ + (part.begin - at) * bytes, part.elements() * bytes});
+      if (member != rank()) continue;
+      const uint64_t shard_begin = plane->values(map_.shard(unit, rank()).begin);
+      const std::span<std::byte> place{memory(parts.back().offset_bytes), parts.back().bytes};
+      PENSTOCK_TRY(passed_on(here_->read(*here, role, part.begin - shard_begin, place)));
+    }
+    PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(parts, std::move(then)); }));
+    std::memcpy(values.data() + (at - first) * bytes, memory(given_at_), (until - at) * bytes);
+  }
+  return Status();
 }
 
 std::string RankedEngine::description() const {

@@ -47,7 +47,12 @@ struct RankMemory {
 
 class RankedEngine final : private RankSide {
  public:
+  // Refuses what several ranks cannot do.
+  static Status check(const RankedOptions& options, uint32_t ranks);
+  // REQUIRES: check() is ok.
   static RankMemory memory_of(const RankedOptions& options, uint32_t ranks);
+  // What this rank's own engine is asked for: its shards, and what is left of its budget. REQUIRES: check() is ok.
+  static Result<PlanRequest> request_of(const RankedOptions& options, const RankPlace& place);
 
   // All ranks together. `initial` as of Engine::create(), by the model's units.
   static Status create(const RankedOptions& options, Ranks& ranks, const InitialValues& initial,
@@ -57,7 +62,9 @@ class RankedEngine final : private RankSide {
   ~RankedEngine() override;
 
   uint64_t steps_done() const { return here_->steps_done(); }
+  uint64_t updates_done() const { return here_->updates_done(); }
   const Plan& plan() const { return here_->plan(); }
+  double predicted_step_s() const { return here_->predicted_step_s(); }
   const std::string& restored_state() const { return here_->restored_state(); }
   const std::string& store_id() const { return here_->store_id(); }
   std::string description() const;
@@ -68,8 +75,8 @@ class RankedEngine final : private RankSide {
   std::vector<ComputePass> passes() const { return here_->passes(); }
   Result<std::vector<UnitWeights>> acquire(const ComputePass& pass, Stream stream = {});
   Status release(const ComputePass& pass);
-  Result<std::span<std::byte>> put(const ComputePass& pass, uint64_t bytes) { return here_->put(pass, bytes); }
-  Result<std::span<std::byte>> get(const ComputePass& pass, size_t number) { return here_->get(pass, number); }
+  Result<std::span<std::byte>> put(const ComputePass& pass, uint64_t bytes);
+  Result<std::span<std::byte>> get(const ComputePass& pass, size_t number);
   // Without a stream: ranks compute in place.
   Status gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
                   std::optional<Stream> stream = {});
@@ -79,12 +86,20 @@ class RankedEngine final : private RankSide {
   Result<StepReport> step(std::string trainer_state = {});
   Status discard();
   Status begin_forward();
-  Status end_forward() { return passed_on(here_->end_forward()); }
-  Status finish() { return passed_on(here_->finish()); }
-  Status settle() { return passed_on(here_->settle()); }
+  Status end_forward();
+  Status finish();
+  Status settle();
 
   // Of this rank's shard of the unit, from its first element on; see shards().
   Status read_shard(uint32_t unit, Role role, std::span<std::byte> values);
+  // As Engine::read(), of whole units: every rank gets what any of them keeps. All ranks together, outside a step.
+  Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
+
+  // `all` gets every rank's numbers, in the order of ranks. All ranks together.
+  Status exchange(std::span<const uint64_t> mine, std::span<uint64_t> all);
+  // This rank cannot go on, for a reason of its trainer's: ends all ranks, and returns what they are told.
+  Status fail(const Status& why);
+
   // Of this rank's drives.
   Moved moved() const { return here_->moved(); }
 

@@ -17,7 +17,16 @@ uint32_t group_ranks_of(const RankedOptions& options, uint32_t ranks) {
   return options.group_ranks == 0 ? ranks : options.group_ranks;
 }
 
-Status check(const RankedOptions& options, uint32_t ranks) {
+uint64_t sum_bytes(const PlanRequest& request) {
+  const uint32_t most = request.workload.micro_batches;
+  const uint32_t group = request.choices.micro_batch_group.value_or(most);
+  return std::max(lay_out_sums(request.workload, group).bytes,
+                  request.choices.micro_batch_group ? 0 : lay_out_sums(request.workload, 1).bytes);
+}
+
+}  // namespace
+
+Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
   const Workload& model = options.engine.request.workload;
   PENSTOCK_TRY(validate(model));
   const uint32_t group = group_ranks_of(options, ranks);
@@ -45,15 +54,6 @@ Status check(const RankedOptions& options, uint32_t ranks) {
   }
   return Status();
 }
-
-uint64_t sum_bytes(const PlanRequest& request) {
-  const uint32_t most = request.workload.micro_batches;
-  const uint32_t group = request.choices.micro_batch_group.value_or(most);
-  return std::max(lay_out_sums(request.workload, group).bytes,
-                  request.choices.micro_batch_group ? 0 : lay_out_sums(request.workload, 1).bytes);
-}
-
-}  // namespace
 
 RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks) {
   const Workload& model = options.engine.request.workload;
@@ -98,6 +98,7 @@ RankedEngine::RankedEngine(const RankedOptions& options, Ranks& ranks)
 // What is still to be committed waits for all ranks. Where the others have not come here but go on training, nobody may
 // wait for the other: their operation is another one, and ends all.
 RankedEngine::~RankedEngine() {
+  ranks_.came();
   if (in_step_) ranks_.fail(Status(Code::kInterrupted, "its engine was closed inside the step"));
   if (is_open_) (void)agree_on(ranks_, Status());
 }
@@ -126,22 +127,31 @@ void RankedEngine::lay_out() {
   }
 }
 
-Result<EngineOptions> RankedEngine::options_here() {
-  EngineOptions here = options_.engine;
-  here.request.workload = shards_.workload;
-  here.ranks = this;
-  const uint64_t needed = taken_.shared_bytes() + taken_.sums_bytes, there = here.request.budgets.host_bytes;
-  if (ranks_.passes().memory().size() < taken_.shared_bytes()) {
-    return Status(Code::kUsage, text("ranks: ", bytes_text(taken_.shared_bytes()), " of shared memory needed, ",
-                                     bytes_text(ranks_.passes().memory().size()), " taken"));
-  }
+Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const RankPlace& place) {
+  PlanRequest here = options.engine.request;
+  const ShardMap map(here.workload.units, place.ranks, group_ranks_of(options, place.ranks));
+  const RankMemory taken = memory_of(options, place.ranks);
+  const uint64_t needed = taken.shared_bytes() + taken.sums_bytes, there = here.budgets.host_bytes;
   if (there <= needed) {
     return Status(Code::kDoesNotFit,
                   text("ranks: gathered weights and gradients under way take ", bytes_text(needed), " of host memory, ",
                        bytes_text(there), " are given"),
                   "give each rank a larger host budget");
   }
-  here.request.budgets.host_bytes = there - needed;
+  here.budgets.host_bytes = there - needed;
+  here.workload = workload_of(here.workload, map, place.rank).workload;
+  return here;
+}
+
+Result<EngineOptions> RankedEngine::options_here() {
+  if (ranks_.passes().memory().size() < taken_.shared_bytes()) {
+    return Status(Code::kUsage, text("ranks: ", bytes_text(taken_.shared_bytes()), " of shared memory needed, ",
+                                     bytes_text(ranks_.passes().memory().size()), " taken"));
+  }
+  EngineOptions here = options_.engine;
+  PENSTOCK_TRY_ASSIGN(request, request_of(options_, {.rank = ranks_.rank(), .ranks = ranks_.ranks(), .meeting = {}}));
+  here.request = std::move(request);
+  here.ranks = this;
   return here;
 }
 
@@ -201,6 +211,9 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   const SumLayout sums = lay_out_sums(engine->model(), engine->plan().micro_batch_group);
   engine->sums_ = Buffer::on_heap(sums.bytes);
   engine->intake_ = std::make_unique<GradientIntake>(engine->model(), sums, engine->sums_.bytes(), *engine->workers_);
+  double longest_pass_s = 0;
+  for (const Use& use : engine->model().uses) longest_pass_s = std::max(longest_pass_s, use.forward_s + use.backward_s);
+  ranks.expect_pass(longest_pass_s);
   engine->is_open_ = true;
   return engine;
 }

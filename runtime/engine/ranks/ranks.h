@@ -22,8 +22,10 @@ struct RanksOptions {
   std::chrono::milliseconds meets_within{std::chrono::minutes(5)};
   // A process that shows no sign of life for so long hangs, or was stopped.
   std::chrono::milliseconds silent_at_most{std::chrono::seconds(20)};
-  // One that lives but does not come to what the others wait at for so long is taken for one that hangs. What a pass
-  // may take to compute must be less.
+  // A trainer that computes for so long without a verb is taken for one that hangs; unless passes take long: it may be
+  // away for 3 times as long as any trainer was so far, and for 10 times as long as a pass is expected to take.
+  std::chrono::milliseconds hangs_after{std::chrono::seconds(20)};
+  // The same of one that is within a verb, whose drives may be slow; and the most that it may ever be away.
   std::chrono::milliseconds late_at_most{std::chrono::minutes(10)};
 };
 
@@ -39,6 +41,11 @@ class Ranks {
 
   // What a refusal names.
   virtual void at_step(uint64_t step) = 0;
+  // This rank's trainer, by its own thread: it has come to the engine, or goes off to compute.
+  virtual void came() = 0;
+  virtual void went() = 0;
+  // What the longest pass is expected to take.
+  virtual void expect_pass(double seconds) = 0;
   // This rank cannot go on. The first that says so is named to all.
   virtual void fail(const Status& why) = 0;
   // The failure of any rank.

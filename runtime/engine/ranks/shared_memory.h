@@ -40,6 +40,10 @@ struct alignas(64) ControlOfRank {
   std::atomic<uint64_t> sign_of_life = 0;
   std::atomic<uint64_t> step = 0;
   std::atomic<uint32_t> has_left = 0;
+  // Of its trainer: the number of the absence in which it computes, counted from 1; 0: it is within a verb.
+  std::atomic<uint64_t> absence = 0;
+  std::atomic<uint64_t> longest_absence_ms = 0;
+  std::atomic<uint64_t> expected_pass_ms = 0;
   std::array<ChannelOfRank, kChannels> channels;
 };
 
