@@ -381,6 +381,16 @@ class HalfWeights(Case):
         whole = 992
         self.assertEqual(words_different([ours[:whole]], [master[:whole].bfloat16()]), 0)
 
+    def test_gradients_accumulated_in_bf16_are_the_same_for_both_values_of_begin(self):
+        def scenario(begin):
+            x = X.bfloat16()
+            return loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), k=3, model=net(torch.bfloat16),
+                        loss=lambda m, _, rows=iter(x): mse(m, next(rows)))
+
+        (first, _), (second, optimizer) = scenario("step"), scenario("backward")
+        self.assertEqual(words_different(first.parameters(), second.parameters()), 0)
+        self.assertEqual(optimizer._penstock.early.published, 5)
+
     def test_grad_scaler(self):
         p = nn.Parameter(torch.ones(64).half())
         optimizer, scaler = self.tiered([p], lr=0.25, weight_decay=0.0), torch.amp.GradScaler("cpu", init_scale=256.0)

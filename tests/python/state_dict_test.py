@@ -69,6 +69,24 @@ class StateDicts(Case):
         self.assertEqual(words_different(whole.parameters(), model.parameters()), 0)
         self.assertEqual(float(ours.state[model[0].weight]["step"]), 9)
 
+    def test_full_state_of_bf16_weights_is_plain_and_stays_fp32(self):
+        """torch's own load_state_dict would cast the moments to the weights' dtype."""
+        p = nn.Parameter(torch.randn(1000).bfloat16())
+        first = self.tiered([p], state_dict="full")
+        for _ in range(3):
+            p.grad = torch.randn(1000).bfloat16()
+            first.step()
+        file = io.BytesIO()
+        torch.save(first.state_dict(), file)
+        file.seek(0)
+        second = self.tiered([p])
+        second.load_state_dict(torch.load(file, weights_only=True))
+        for name in ("exp_avg", "exp_avg_sq"):
+            moment = second.state[p][name]
+            self.assertEqual(moment.dtype, torch.float32)
+            self.assertTrue(torch.equal(moment, first.state[p][name]), name)
+            self.assertFalse(torch.equal(moment, moment.bfloat16().float()), name)
+
     def test_state_is_there_to_read(self):
         theirs_model, theirs = loop(self.fused)
         model, ours = loop(self.tiered)
