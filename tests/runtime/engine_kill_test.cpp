@@ -142,7 +142,7 @@ TEST_P(EngineKill, LeavesWhatWasPromisedInWhateverPhaseItComes) {
   std::printf("killed in%s\n", counts.c_str());
 }
 
-INSTANTIATE_TEST_SUITE_P(Durability, EngineKill, testing::Values("step", "every2"),
+INSTANTIATE_TEST_SUITE_P(Durability, EngineKill, testing::Values("step", "every2", "passes"),
                          [](const auto& each) { return std::string(each.param); });
 
 }  // namespace

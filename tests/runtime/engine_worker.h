@@ -1,7 +1,8 @@
 // What engine_worker does to its store, and what a store that it was killed over may hold.
 //
 // Calm steps, struck ones, overflows, as in EngineCrashWorld; some are settled, and after every fifth step part of a
-// momentum is written over, by a life that finds it so again.
+// momentum is written over, by a life that finds it so again. Steps are updates, or whole ones: forward and backward
+// through every unit, with activations that leave for the drives.
 #pragma once
 
 #include <functional>
@@ -9,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/engine_world.h"
+#include "tests/support/training_world.h"
 
 namespace penstock::engine {
 
@@ -17,7 +18,8 @@ constexpr const char* kPhases[] = {"create", "open", "step", "redo", "overflow",
 
 class WorkerWorld {
  public:
-  // `durability`: "step", all on drives; or "every2", half of the states in host memory.
+  // `durability`: "step", all on drives; or "every2", half of the states in host memory; or "passes": as "step", in
+  // whole steps.
   WorkerWorld(const std::string& durability, const std::vector<std::string>& folders)
       : world_(47, static_cast<uint32_t>(folders.size()), elements()), first_(world_.plain()) {
     PlanRequest& request = world_.options.request;
@@ -30,8 +32,16 @@ class WorkerWorld {
       request.choices.host_state_share = 0.5;
       request.durability = {Durability::Kind::every, 2};
     }
-    world_.options.request.workload.clipping.norm = world_.settings.clip =
-        14;  // of a struck step, the last gradients pass it
+    passes_ = durability == "passes";
+    // Of a struck step, the last gradients pass it.
+    request.workload.clipping.norm = world_.settings.clip = passes_ ? 0.05 : 14;
+    if (passes_) {
+      std::vector<std::vector<uint32_t>> uses;
+      for (uint32_t unit = 0; unit < request.workload.units.size(); ++unit) uses.push_back({unit});
+      world_.set_uses(uses);
+      request.workload.micro_batches = kMicroBatches;
+      request.choices.activations = ActivationChoice::offload;
+    }
     world_.options.request.workload.clipping.skips_overflow = world_.settings.skip_overflow = true;
     world_.options.drives = direct_drives(folders);
   }
@@ -57,7 +67,10 @@ class WorkerWorld {
       const uint64_t number = engine.steps_done() + 1;
       const float size = size_of(number);
       say(size == kStruck ? "redo" : size == kInfinite ? "overflow" : "step");
-      PENSTOCK_TRY(world_.step(engine, size).status());
+      const Verdict expected = size == kStruck ? Verdict::strike : size == kInfinite ? Verdict::skip : Verdict::confirm;
+      PENSTOCK_TRY_ASSIGN(report, passes_ ? world_.train(engine, kMicroBatches, loss_of(size), {.puts = true})
+                                          : world_.step(engine, size));
+      if (report.verdict != expected) return Status(Code::kUsage, text("step ", number, " ends with another verdict"));
       // A redo goes on behind the step.
       if (size == 0.003f) say("settle");
       if (size != 0.001f) PENSTOCK_TRY(engine.settle());
@@ -72,7 +85,12 @@ class WorkerWorld {
     while (plain_steps_ < step) {
       if (is_due(plain_steps_)) write_over(world_.plain(), plain_steps_);
       ++plain_steps_;
-      world_.plain_step(plain_steps_, size_of(plain_steps_));
+      const float size = size_of(plain_steps_);
+      if (passes_) {
+        world_.plain_train(plain_steps_, kMicroBatches, loss_of(size));
+      } else {
+        world_.plain_step(plain_steps_, size);
+      }
     }
     const uint64_t words = world_.words_different(engine);
     if (words == 0 && (!is_due(step) || wrote < step)) return "";
@@ -91,6 +109,9 @@ class WorkerWorld {
  private:
   static constexpr uint64_t kFirst = 60'000, kCount = 9'000;  // of unit 0, over the border of its two tiles
   static constexpr float kStruck = 0.05f, kInfinite = std::numeric_limits<float>::infinity();
+  // Of a whole step.
+  static constexpr float loss_of(float size) { return size == kStruck ? 2 : size; }
+  static constexpr uint32_t kMicroBatches = 2;
 
   static std::vector<uint64_t> elements() {
     std::vector<uint64_t> units(11, 20'000);
@@ -118,7 +139,8 @@ class WorkerWorld {
     return Status();
   }
 
-  EngineWorld world_;
+  TrainingWorld world_;
+  bool passes_ = false;
   PlainModel first_;
   uint64_t plain_steps_ = 0;  // of the plain loop, that step's writing over not included
 };

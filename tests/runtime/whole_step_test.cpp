@@ -2,6 +2,8 @@
 // loop, whatever the placement, the group of micro-batches, the order of gradients and what is skipped or struck.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "tests/support/capricious_device.h"
 #include "tests/support/whole_step_course.h"
 
@@ -25,6 +27,23 @@ TEST(WholeSteps, LeaveTheBitsOfAPlainLoopOnADevice) {
   const CourseDevice device{test::open_capricious_device,
                             [](uint64_t seed) { return std::make_unique<SlowStream>(seed); }};
   leave_the_bits_of_a_plain_loop(&device);
+}
+
+// WHOLE_STEP_SEEDS says how many, WHOLE_STEP_FIRST_SEED from which on; every second computes on a device.
+TEST(WholeSteps, LeaveTheBitsOfAPlainLoopWhateverTimeEachLaneTakes) {
+  const char* asked = std::getenv("WHOLE_STEP_SEEDS");
+  const uint64_t seeds = asked ? std::strtoull(asked, nullptr, 10) : test::kStride == 1 ? 6 : 2;
+  const CourseDevice device{test::open_capricious_device,
+                            [](uint64_t seed) { return std::make_unique<SlowStream>(seed); }};
+  const char* from = std::getenv("WHOLE_STEP_FIRST_SEED");
+  const uint64_t first = from ? std::strtoull(from, nullptr, 10) : 1001;
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    Course course(seed, seed % 2 == 0 ? &device : nullptr);
+    course.delay_all_lanes(seed);
+    SCOPED_TRACE(text("seed ", seed, ": ", course.words()));
+    course.run(3);
+    if (HasFailure()) return;
+  }
 }
 
 // Copies wait until the test lets them go.

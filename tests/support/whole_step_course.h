@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "tests/support/capricious_device.h"
+#include "tests/support/faulty_backend.h"
 #include "tests/support/instrumented.h"
 #include "tests/support/training_world.h"
 
@@ -60,6 +62,30 @@ class Course {
     if (device != nullptr) compute_on(*device, seed);
   }
 
+  // Every lane takes its time, each move another: drives, updates (where nothing may take them back), the trainer's
+  // computing and its calls; a device's copies and streams do anyway.
+  void delay_all_lanes(uint64_t seed) {
+    delays_ = std::make_unique<test::Delays>(seed);
+    world_.make_backend_ = [seed] {
+      aio::FaultOptions slow{.seed = seed};
+      slow.delay_chance = 0.3;
+      slow.delay_rounds_max = 64;
+      return std::make_unique<aio::FaultyBackend>(std::make_unique<aio::MemoryBackend>(), slow);
+    };
+    auto pause = [this] { std::this_thread::sleep_for(delays_->draw()); };
+    if (!world_.options.request.workload.clipping.on()) {
+      world_.options.on_updated = [pause](uint32_t, uint64_t, std::span<const std::byte>) { pause(); };
+    }
+    world_.computing.put = [pause, put = world_.computing.put](std::function<void()> work) {
+      pause();
+      put(std::move(work));
+    };
+    manner_.before_pass = [pause](const ComputePass&) {
+      pause();
+      return Status();
+    };
+  }
+
   void run(uint64_t steps) {
     ASSERT_TRUE(world_.create().ok());
     open();
@@ -85,9 +111,9 @@ class Course {
       const uint32_t count = 1 + static_cast<uint32_t>(up_to(planned - 1));
       TrainingWorld::Manner manner = manner_;
       if (world_.options.request.forward_in_steps) {
-        manner.before_pass = [this](const ComputePass& pass) {
+        manner.before_pass = [this, before = manner_.before_pass](const ComputePass& pass) {
           if (evaluations_() % 4 == 0) evaluate_before(pass);
-          return Status();
+          return before(pass);
         };
       }
       Result<StepReport> report = world_.train(*engine_, count, size, manner);
@@ -189,6 +215,7 @@ class Course {
   }
 
   std::mt19937_64 random_, evaluations_;
+  std::unique_ptr<test::Delays> delays_;  // outlives the engine
   TrainingWorld world_;
   TrainingWorld::Manner manner_;
   std::unique_ptr<Engine> engine_;
