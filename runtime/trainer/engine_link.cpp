@@ -19,6 +19,7 @@ std::vector<Unit> units_of(const Model& model) {
   for (const ModelUnit& of_model : model.units) {
     Unit unit{
         .name = of_model.name, .elements = of_model.elements, .trainable = of_model.trainable(), .parameters = {}};
+    unit.code = of_model.code;
     for (const ModelParameter& parameter : of_model.parameters) {
       unit.parameters.push_back({parameter.name, parameter.first_element, parameter.elements, {}});
     }

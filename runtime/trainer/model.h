@@ -68,6 +68,7 @@ struct ModelUnit {
   std::string name;
   std::vector<ModelParameter> parameters;  // in the order of their elements
   uint64_t elements = 0;                   // padded as each parameter is
+  std::optional<BlockCode> code = {};      // of frozen weights: what they rest in, if not in the model's dtype
 
   bool trainable() const;
 };

@@ -32,6 +32,27 @@ LLAMA = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_atte
              vocab_size=257, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
 
 
+# Of the normal distribution: QLoRA, appendix E.
+QUANTILES = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+             -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+             0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
+
+
+def through_nf4(weight):
+    """What is left of a matrix in blocks of 64 codes."""
+    blocks = weight.detach().float().reshape(-1, 64)
+    largest = blocks.abs().amax(1, keepdim=True)
+    quantiles = torch.tensor(QUANTILES)
+    middles = (quantiles[1:].double() + quantiles[:-1].double()).div(2).float()
+    return (quantiles[torch.bucketize(blocks * (1 / largest), middles)] * largest).bfloat16().reshape(weight.shape)
+
+
+def through_int8(weight):
+    blocks = weight.detach().float().reshape(-1, 64)
+    largest = blocks.abs().amax(1, keepdim=True)
+    return (torch.round(blocks * (127 / largest)) * largest / 127).bfloat16().reshape(weight.shape)
+
+
 class LoraCase(TrainCase):
     @classmethod
     def setUpClass(cls):
@@ -207,6 +228,39 @@ class Tiers(LoraCase):
                 self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0))
                 self.assertGreater(answer["words_compared"], 80_000)
                 self.assertLess(answer["log"][-1]["tiered_loss"], answer["log"][0]["tiered_loss"])
+
+    def test_a_base_in_codes_is_computed_with_as_the_weights_that_they_stand_for(self):
+        base = self.base("llama", torch.bfloat16)
+        changes = {"precision": "bf16", "max_steps": 6}
+        for code in ("nf4", "int8"):
+            with self.subTest(code):
+                lora = {"rank": 4, "alpha": 8, "dropout": 0.1, "base": code}
+                answer = self.json_of("verify", self.lora(code, base, lora, **changes), "--steps", 6)
+                self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0))
+                # B is zero: what is merged is what the codes stand for.
+                config = self.lora(code, base, lora, **changes)
+                self.json_of("checkpoint", "import", base, "--config", config)
+                self.export(code, code + "_begin", "--adapter")
+                self.export(code, code + "_weights", "--merged")
+                before, after = self.load(base, torch.bfloat16), self.load(self.path(code + "_weights"), torch.bfloat16)
+                kept = 0
+                for (name, of_base), ours in zip(before.named_parameters(), after.parameters()):
+                    if of_base.dim() == 2 and "layers" in name:
+                        expected = (through_nf4 if code == "nf4" else through_int8)(of_base)
+                        self.assertTrue(torch.equal(ours, expected), name)
+                        self.assertFalse(torch.equal(ours, of_base), name)
+                    else:
+                        kept += 1
+                        self.assertTrue(torch.equal(ours, of_base), name)
+                self.assertEqual(kept, 2 * 2 + 3)  # norms of the blocks, embedding, last norm, head
+                # Training over these weights, at rest in bf16, leaves the same bits.
+                for store, model, given in ((code + "_a", base, {"base": code}), (code + "_b", self.path(code + "_weights"), {})):
+                    lora = {"adapter": self.path(code + "_begin"), "dropout": 0.1, **given}
+                    self.json_of("train", self.lora(store, model, lora, **changes))
+                    self.export(store, store + "_out", "--adapter")
+                files = [(self.folder / (code + end) / "adapter_model.safetensors").read_bytes() for end in ("_a_out", "_b_out")]
+                self.assertEqual(*files)
+                self.assertNotEqual(files[0], (self.folder / (code + "_begin") / "adapter_model.safetensors").read_bytes())
 
     def test_the_frozen_base_is_read_once_a_pass_and_nothing_else_is(self):
         # Each block's matrices are tiles of their own size; the adapters are a fraction of them.

@@ -51,6 +51,21 @@ TEST(Adapters, AreAUnitOfTheirOwnBehindEachBlockAndAloneAreTrained) {
   EXPECT_EQ(model.trained_parameters(), 3u * 4 * (64 + 64 + 64 + 32));
 }
 
+TEST(Adapters, WhatRestsInCodesIsMatricesAlone) {
+  const Model model = *adapted(kLlama, {.rank = 4, .targets = {"q_proj"}, .base = BlockCode::nf4});
+  ASSERT_EQ(model.units.size(), 11u);
+  EXPECT_EQ(model.uses[1].units, (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_EQ(names_of(model.units[2]), (std::vector<std::string>{"model.layers.0.input_layernorm.weight",
+                                                                "model.layers.0.post_attention_layernorm.weight"}));
+  for (const ModelUnit& unit : model.units) {
+    const bool is_block = unit.name.starts_with("block") && unit.name.size() == 7;
+    EXPECT_EQ(unit.code.has_value(), is_block) << unit.name;
+    for (const ModelParameter& parameter : unit.parameters)
+      EXPECT_TRUE(!is_block || parameter.shape.size() == 2) << parameter.name;
+  }
+  EXPECT_EQ(model.parameters(), adapted(kLlama, {.rank = 4, .targets = {"q_proj"}})->parameters());
+}
+
 TEST(Adapters, ATiedHeadFindsItsEmbeddingBehindThem) {
   const Model model = *adapted(kGpt2, {.rank = 2});
   EXPECT_EQ(model.uses.back().units, (std::vector<uint32_t>{5, 0}));

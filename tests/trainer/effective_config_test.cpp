@@ -44,6 +44,7 @@ const std::map<std::string, std::vector<std::pair<const char*, const char*>>>& s
         {"lora.rslora", "true"},
         {"lora.targets", R"(["q_proj", "v_proj"])"},
         {"lora.modules_to_save", R"(["lm_head"])"},
+        {"lora.base", R"("nf4")"},
         {"lora.adapter", R"("/adapters/x")"},
         {"head_tokens", "10"},
         {"head_rows", "11"},

@@ -7,6 +7,7 @@
 #include "cpu_optim/tile_update.h"
 #include "runtime/trainer/torch/tensor_memory.h"
 #include "runtime/trainer/torch/training_run.h"
+#include "tiering/arithmetic/block_codes.h"
 #include "tiering/arithmetic/convert.h"
 
 namespace penstock::tools {
@@ -65,6 +66,27 @@ double square_sum(const std::byte* gradient, uint64_t elements, Dtype dtype) {
   return total;
 }
 
+// What is left of values that rest in codes: block after block, as tiering/arithmetic/block_codes.h defines it.
+void round_to(BlockCode code, std::vector<float>& values) {
+  for (size_t first = 0; first < values.size(); first += kCodeBlockElements) {
+    const size_t end = std::min<size_t>(values.size(), first + kCodeBlockElements);
+    float largest = 0;
+    for (size_t i = first; i < end; ++i) largest = std::max(largest, std::fabs(values[i]));
+    const float scale = arithmetic::block_scale(largest);
+    const float factor = scale > 0 ? arithmetic::code_factor(code, scale) : 0;
+    for (size_t i = first; i < end; ++i) {
+      const float x = values[i] * factor;
+      if (code == BlockCode::int8) {
+        values[i] = arithmetic::int8_value(static_cast<uint32_t>(arithmetic::whole(x)), scale);
+        continue;
+      }
+      uint32_t nearest = 0;
+      while (nearest < arithmetic::kNf4Midpoints && x > arithmetic::nf4_midpoint(nearest)) ++nearest;
+      values[i] = arithmetic::nf4_value(nearest) * scale;
+    }
+  }
+}
+
 trainer::ComputeChoices choices_of(const TrainingSettings& settings) {
   return {.seed = settings.config.seed,
           .head_tokens = static_cast<int64_t>(settings.config.head_tokens),
@@ -112,6 +134,7 @@ Result<std::unique_ptr<PlainTraining>> PlainTraining::make(const TrainingSetting
   for (uint32_t unit = 0; unit < settings.model.units.size(); ++unit) {
     std::vector<float> masters(settings.model.units[unit].elements);
     PENSTOCK_TRY(starting.read(unit, 0, masters));
+    if (const std::optional<BlockCode> code = settings.model.units[unit].code) round_to(*code, masters);
     PENSTOCK_TRY(plain->fill(unit, masters));
   }
   return plain;
@@ -132,7 +155,8 @@ Status PlainTraining::fill(uint32_t unit, std::span<const float> masters) {
   PlainUnit& plain = units_.emplace_back();
   plain.weights = Buffer::on_heap(round_up(masters.size() * bytes_of(form_.weight), kAlignmentBytes));
   std::fill(plain.weights.bytes().begin(), plain.weights.bytes().end(), std::byte{0});
-  const bool is_split = form_.master == MasterForm::split;
+  // What codes stand for is rounded as any other value; a master is cut.
+  const bool is_split = form_.master == MasterForm::split && !settings_.model.units[unit].code;
   for (uint64_t i = 0; i < masters.size(); ++i) {
     if (is_split)
       put_word(plain.weights.data(), i, arithmetic::split_of(masters[i]).high);

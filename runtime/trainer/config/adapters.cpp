@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <regex>
+#include <utility>
 
 #include "tiering/tier.h"
 
@@ -96,6 +97,16 @@ Result<ModelUnit> adapters_of(const ModelUnit& block, const ModelConfig& config,
   return unit;
 }
 
+// Leaves the matrices of a block in `unit`, to rest in codes. Norms and biases, which a block of 64 codes with one
+// scale would spoil, and save nothing, come into a unit of their own.
+ModelUnit coded(ModelUnit& unit, BlockCode code, uint64_t alignment_elements) {
+  ModelUnit others{.name = unit.name + " vectors", .parameters = {}};
+  const ModelUnit whole = std::exchange(unit, ModelUnit{.name = unit.name, .parameters = {}, .code = code});
+  for (const ModelParameter& parameter : whole.parameters)
+    append(parameter, alignment_elements, is_matrix(parameter) ? unit : others);
+  return others;
+}
+
 std::string matrices_of_blocks(const Model& model) {
   std::string found;
   for (const ModelUse& use : model.uses) {
@@ -156,20 +167,27 @@ Status add_adapters(const LoraConfig& lora, uint64_t alignment_elements, Model& 
 
   std::vector<ModelUnit> units;
   std::vector<uint32_t> place(model.units.size());  // of the units that were there
-  std::vector<std::vector<uint32_t>> adapters(model.uses.size());
+  std::vector<std::vector<uint32_t>> beside(model.uses.size());
+  bool gets_adapters = false;
   for (uint32_t number = 0; number < model.units.size(); ++number) {
     place[number] = static_cast<uint32_t>(units.size());
     units.push_back(model.units[number]);
     for (size_t use = 0; use < model.uses.size(); ++use) {
       if (model.uses[use].kind != UseKind::block || model.uses[use].units.front() != number) continue;
       PENSTOCK_TRY_ASSIGN(unit, adapters_of(model.units[number], model.config, lora, alignment_elements, targets));
+      if (lora.base) {
+        ModelUnit others = coded(units.back(), *lora.base, alignment_elements);
+        beside[use].push_back(static_cast<uint32_t>(units.size()));
+        units.push_back(std::move(others));
+      }
       if (unit.parameters.empty()) continue;
-      adapters[use].push_back(static_cast<uint32_t>(units.size()));
+      gets_adapters = true;
+      beside[use].push_back(static_cast<uint32_t>(units.size()));
       units.push_back(std::move(unit));
     }
   }
   const std::string unused = targets.unused();
-  if (!unused.empty() || units.size() == model.units.size()) {
+  if (!unused.empty() || !gets_adapters) {
     return Status(Code::kUsage,
                   text("config: lora.targets: '", unused.empty() ? lora.target_pattern : unused,
                        "' fits no matrix of the model's blocks"),
@@ -177,7 +195,7 @@ Status add_adapters(const LoraConfig& lora, uint64_t alignment_elements, Model& 
   }
   for (size_t use = 0; use < model.uses.size(); ++use) {
     for (uint32_t& unit : model.uses[use].units) unit = place[unit];
-    model.uses[use].units.insert(model.uses[use].units.end(), adapters[use].begin(), adapters[use].end());
+    model.uses[use].units.insert(model.uses[use].units.end(), beside[use].begin(), beside[use].end());
   }
   model.units = std::move(units);
   model.adapters = Adapters{.scale = scale_of(lora), .dropout = lora.dropout};

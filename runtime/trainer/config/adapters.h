@@ -2,7 +2,8 @@
 //
 // The model's own weights are frozen. Each matrix that is chosen gets two factors, A [rank, in] and B [out, rank], and
 // its product with x becomes x W^T + scale (dropout(x) A^T) B^T. The factors of a block are a unit of their own, which
-// the block's use names behind the block's.
+// the block's use names behind the block's. Where the block's matrices rest in codes (QLoRA), its norms and biases are
+// a unit between the two.
 #pragma once
 
 #include "runtime/trainer/config/train_config.h"

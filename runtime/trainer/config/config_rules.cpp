@@ -226,6 +226,12 @@ const KeyRule kRules[] = {
      read_targets},
     {"lora.modules_to_save", honoured, "trained whole beside the adapters: embed_tokens, lm_head",
      [](const json& value, TrainConfig& config) { return read_names(value, config.lora.modules_to_save); }},
+    {"lora.base", honoured, "what the blocks' frozen matrices rest in: nf4, int8, or bf16 for the precision's own type",
+     [](const json& value, TrainConfig& config) {
+       using Code = std::optional<BlockCode>;
+       return choice<Code>(value, {{"bf16", Code()}, {"int8", BlockCode::int8}, {"nf4", BlockCode::nf4}},
+                           config.lora.base);
+     }},
     {"lora.adapter", honoured, "a folder of PEFT's whose adapters training begins with", PENSTOCK_WORDS(lora.adapter)},
     {"head_tokens", honoured, "", PENSTOCK_WHOLE(head_tokens, 0)},
     {"head_rows", honoured, "", PENSTOCK_WHOLE(head_rows, 0)},

@@ -144,6 +144,7 @@ json lora_json(const LoraConfig& lora) {
   else
     section["targets"] = lora.target_pattern.empty() ? "all-linear" : lora.target_pattern;
   if (!lora.modules_to_save.empty()) section["modules_to_save"] = lora.modules_to_save;
+  if (lora.base) section["base"] = name_of(*lora.base);
   if (!lora.adapter.empty()) section["adapter"] = lora.adapter;
   return section;
 }

@@ -48,6 +48,7 @@ struct LoraConfig {
   std::vector<std::string> targets = {};
   std::string target_pattern = {};
   std::vector<std::string> modules_to_save = {};  // trained whole: embedding, head
+  std::optional<BlockCode> base = {};             // what the blocks' frozen matrices rest in; empty: the precision
   std::string adapter = {};                       // a folder of PEFT's to begin with; empty: from scratch
 
   bool operator==(const LoraConfig&) const = default;

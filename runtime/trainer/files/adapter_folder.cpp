@@ -130,16 +130,18 @@ Result<LoraConfig> read_adapter_config(const std::string& folder) {
 
 Status resolve_adapter(LoraConfig& lora) {
   if (lora.adapter.empty() || lora.rank > 0) return Status();
-  const LoraConfig bare{.dropout = lora.dropout, .adapter = lora.adapter};
+  const LoraConfig bare{.dropout = lora.dropout, .base = lora.base, .adapter = lora.adapter};
   if (lora != bare) {
-    return Status(Code::kUsage, "config: lora.adapter: its adapter_config.json says what of lora is said here, too",
-                  "leave out all but lora.adapter and lora.dropout, or say lora.rank as well: the config counts then");
+    return Status(
+        Code::kUsage, "config: lora.adapter: its adapter_config.json says what of lora is said here, too",
+        "leave out all but lora.adapter, lora.base and lora.dropout, or say lora.rank as well: the config counts then");
   }
   Result<LoraConfig> found = read_adapter_config(lora.adapter);
   if (!found.ok()) return found.status().within("config: lora.adapter");
   const LoraConfig given = lora;
   lora = std::move(*found);
   lora.adapter = given.adapter;
+  lora.base = given.base;
   if (given.dropout > 0) lora.dropout = given.dropout;
   return Status();
 }
