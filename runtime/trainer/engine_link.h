@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "runtime/engine/engine.h"
 #include "runtime/trainer/engine_verbs.h"
 #include "runtime/trainer/model.h"
+#include "runtime/trainer/step_engine.h"
 
 namespace penstock::trainer {
 
@@ -18,7 +18,7 @@ class EngineLink final : public EngineVerbs {
   // `engine` outlives this, and is within a step, or between begin_forward() and end_forward(), while this is
   // used. It computes in place or on a host device: what it
   // gives is memory that the calling thread reaches, and complete when it is given.
-  explicit EngineLink(engine::Engine& engine) : engine_(engine) {}
+  explicit EngineLink(StepEngine& engine) : engine_(engine) {}
 
   // The step's passages, in the order of the plan.
   std::vector<Passage> order() const;
@@ -31,7 +31,7 @@ class EngineLink final : public EngineVerbs {
   Status get(uint32_t use, uint32_t micro_batch, uint32_t index, std::span<std::byte> into) override;
 
  private:
-  engine::Engine& engine_;
+  StepEngine& engine_;
   std::vector<UnitWeights> lent_;
 };
 

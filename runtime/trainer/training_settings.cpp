@@ -11,4 +11,20 @@ TrainerState TrainingSettings::initial_state() const {
           .scale = LossScaler(config.loss_scaling, config.precision).state()};
 }
 
+namespace {
+
+constexpr uint32_t kUsualStage = 3;
+
+}  // namespace
+
+uint32_t group_ranks_of(const TrainConfig& config, uint32_t ranks) {
+  return config.zero_stage.value_or(kUsualStage) == 0 ? 1 : ranks;
+}
+
+engine::RankedOptions TrainingSettings::ranked() const {
+  return {.engine = engine,
+          .group_ranks = group_ranks_of(config, place.ranks),
+          .keeps_weights = config.zero_stage.value_or(kUsualStage) < 3};
+}
+
 }  // namespace penstock::trainer

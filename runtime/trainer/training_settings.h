@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/engine/engine.h"
+#include "runtime/engine/ranks/ranked_engine.h"
 #include "runtime/trainer/config/parameter_groups.h"
 #include "runtime/trainer/config/train_config.h"
 #include "runtime/trainer/data/samples.h"
@@ -13,6 +14,9 @@
 #include "runtime/trainer/trainer_state.h"
 
 namespace penstock::trainer {
+
+// Ranks that have all of the model together, by the config's stage.
+uint32_t group_ranks_of(const TrainConfig& config, uint32_t ranks);
 
 struct TrainingSettings {
   TrainConfig config;        // batches, steps and schedule filled in
@@ -23,12 +27,17 @@ struct TrainingSettings {
   Samples samples;
   engine::EngineOptions engine;  // the machine, the uses' times and activations are not filled in
   uint64_t tensor_bytes = 0;     // that LibTorch needs beside what the plan counts; 0: not measured
+  engine::RankPlace place = {};  // budgets and drives above are this rank's
 
   // The host device's memory is the machine's, as the host's is.
   uint64_t memory_bytes() const { return engine.request.budgets.host_bytes + engine.request.budgets.device_bytes; }
   uint64_t tokens_of_step() const { return config.sequence_length * config.train_batch; }
   // Where forward leaves for backward what is not offloaded: the engine keeps all, or none.
   Keeping keeping() const { return engine.request.stores_activations ? Keeping::with_engine : Keeping::in_memory; }
+  // Of all ranks' micro-batches of a step, the first that this rank computes.
+  uint64_t first_micro_batch() const { return place.rank * config.accumulation; }
+  // REQUIRES: there are several ranks.
+  engine::RankedOptions ranked() const;
   // What a root keeps of the run at its beginning; later ones have counts and the loss scale too.
   TrainerState initial_state() const;
 };

@@ -68,7 +68,7 @@ class Configs(TrainCase):
         good = self.json_of("config", "check", self.config(zero_optimization={"stage": 3}))
         verdicts = {key["key"]: key["verdict"] for key in good["keys"]}
         self.assertEqual(verdicts["max_steps"], "honoured")
-        self.assertEqual(verdicts["zero_optimization.stage"], "no effect")
+        self.assertEqual(verdicts["zero_optimization.stage"], "honoured")
         self.assertEqual(good["config"]["optimizer"]["params"]["lr"], 1e-2)
         bad = self.json_of("config", "check", self.config(gradient_cliping=1, amp={"enabled": True}), code=USAGE)
         verdicts = {key["key"]: key for key in bad["keys"]}

@@ -50,7 +50,7 @@ TEST(TrainConfig, SaysOfEveryKeyWhatBecomesOfIt) {
   };
   EXPECT_EQ(checked->keys.size(), 30u);
   EXPECT_EQ(verdict("optimizer.params.lr").first, Verdict::honoured);
-  EXPECT_EQ(verdict("zero_optimization.stage").first, Verdict::no_effect);
+  EXPECT_EQ(verdict("zero_optimization.stage").first, Verdict::honoured);
   EXPECT_EQ(verdict("zero_optimization.offload_optimizer.buffer_count").first, Verdict::no_effect);
   EXPECT_EQ(verdict("zero_optimization.offload_optimizer.nvme_path").first, Verdict::honoured);
   EXPECT_EQ(verdict("amp.opt_level").first, Verdict::no_effect);

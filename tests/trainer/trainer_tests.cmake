@@ -37,6 +37,11 @@ if(PENSTOCK_HAS_LIBTORCH)
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/lora_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.Lora.${subject} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
   endforeach()
+  foreach(subject Stages Ends Refusals Readme)
+    add_test(NAME Train.InSeveralRanks.${subject}
+             COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/ranks_test.py $<TARGET_FILE:penstock> ${subject})
+    set_tests_properties(Train.InSeveralRanks.${subject} PROPERTIES TIMEOUT 900)
+  endforeach()
   add_test(NAME Train.StaysInAControlGroupThatIsItsBudget
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/train_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 400MiB --steps 2 --probe 1s --clipping always
                    --share 0 --weights nvme)

@@ -1,9 +1,11 @@
 #include "tools/penstock/checkpoint_common.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
+#include "tools/penstock/store_flags.h"
 #include "tools/system/words.h"
 
 namespace penstock::tools {
@@ -56,11 +58,13 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
   aio::OpenOptions options;
   options.purpose = aio::OpenOptions::Purpose::inspect;
   options.checksum = cpu_optim::checksum_function();
+  const auto has_one = [&](const auto& drive) { return drive->has_file(aio::store_file_name(options.rank)); };
   do {
-    PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*stores->engine_, drives, options));
+    const auto of_rank = drives_of_rank(drives, options.rank);
+    PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*stores->engine_, of_rank, options));
     stores->ranks_.push_back(std::move(store));
     ++options.rank;
-  } while (drives.front()->has_file(aio::store_file_name(options.rank)));
+  } while (std::any_of(drives.begin(), drives.end(), has_one));
   return stores;
 }
 

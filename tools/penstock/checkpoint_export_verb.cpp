@@ -2,7 +2,9 @@
 #include <filesystem>
 
 #include "cpu_optim/block_codes.h"
+#include "runtime/engine/ranks/shard_map.h"
 #include "runtime/engine/store_sweep.h"
+#include "runtime/trainer/engine_link.h"
 #include "tiering/arithmetic/convert.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/command.h"
@@ -33,19 +35,58 @@ trainer::FileDtype file_dtype(const std::string& name, Dtype trained) {
 
 bool is_of(trainer::FileDtype file, Dtype trained) { return file == file_dtype("auto", trained); }
 
-// The store was made for this model: it says so itself.
-Status expect_model(const StoreShape& shape, const trainer::Model& model) {
-  bool same = shape.ranks == 1 && shape.units.size() == model.units.size();
-  for (size_t i = 0; same && i < model.units.size(); ++i) {
-    const std::vector<Parameter>& there = shape.units[i].parameters;
-    const std::vector<trainer::ModelParameter>& here = model.units[i].parameters;
-    same = std::equal(there.begin(), there.end(), here.begin(), here.end(), [](const auto& a, const auto& b) {
-      return a.name == b.name && a.first_element == b.first_element && a.elements == b.elements;
-    });
+// What one rank's store has of the model.
+struct Part {
+  aio::TileStore* store = nullptr;
+  struct Place {
+    uint32_t unit = 0;
+    uint64_t first_element = 0;
+  };
+  std::vector<Place> places;  // by unit of the store; one more may stand in for those of other ranks
+};
+
+bool is_alike(const StoreShape::Unit& there, const trainer::ModelUnit& here) {
+  return std::equal(there.parameters.begin(), there.parameters.end(), here.parameters.begin(), here.parameters.end(),
+                    [](const auto& a, const auto& b) {
+                      return a.name == b.name && a.first_element == b.first_element && a.elements == b.elements;
+                    });
+}
+
+// Of as many stores as are needed for all of the model. They were made for it: they say so themselves.
+Result<std::vector<Part>> parts_of(const InspectedStores& stores, const trainer::TrainConfig& config,
+                                   const trainer::Model& model) {
+  const auto refused = Status(Code::kCorrupt, "store: its parameters are not those of the model that its root names",
+                              "`penstock checkpoint scrub` says whether it is damaged");
+  const uint32_t ranks = stores.ranks().front()->shape().ranks;
+  if (stores.ranks().size() != ranks) {
+    return Status(Code::kUsage, text("store: ", stores.ranks().size(), " of ", ranks, " ranks' stores are here"),
+                  "the folders of all ranks' drives");
   }
-  if (same) return Status();
-  return Status(Code::kCorrupt, "store: its parameters are not those of the model that its root names",
-                "`penstock checkpoint scrub` says whether it is damaged");
+  const engine::ShardMap map(trainer::units_of(model), ranks, trainer::group_ranks_of(config, ranks));
+  std::vector<Part> parts;
+  for (uint32_t rank = 0; rank < map.group_ranks(); ++rank) {
+    Part part{.store = stores.ranks()[rank].get(), .places = {}};
+    const std::vector<StoreShape::Unit>& units = part.store->shape().units;
+    std::vector<uint64_t> elements(units.size());
+    for (const StoreShape::Tile& tile : part.store->shape().tiles) elements[tile.unit] += tile.elements;
+    for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+      const engine::ElementRun shard = map.shard(unit, rank);
+      if (shard.elements() == 0) continue;
+      const size_t here = part.places.size();
+      if (here >= units.size() || (ranks == 1 && !is_alike(units[here], model.units[unit]))) return refused;
+      if (units[here].name != model.units[unit].name || elements[here] != shard.elements()) return refused;
+      part.places.push_back({unit, shard.begin});
+    }
+    if (units.size() > part.places.size() + (ranks > 1 ? 1 : 0)) return refused;
+    if (part.store->payload().step != stores.ranks().front()->payload().step) {
+      return Status(Code::kUsage,
+                    text("store: rank 0 is at step ", stores.ranks().front()->payload().step, ", rank ", rank,
+                         " at step ", part.store->payload().step),
+                    "start the run again: it brings all ranks to the newest step that they have in common");
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
 }
 
 // Values of a tile's plane as fp32.
@@ -133,6 +174,48 @@ Result<Kind> kind_of(const ExportFlags& flags, const Trained& trained) {
   return flags.merged || !trained.has_base() ? Kind::merged : Kind::adapter;
 }
 
+// The tiles of these units in one rank's store; the bytes that were read.
+Result<uint64_t> export_part(IoEngine& io, const Part& part, std::span<const uint32_t> units, bool masters,
+                             const Tick& tick, ExportOutput& output) {
+  const StoreShape& shape = part.store->shape();
+  uint64_t tile_bytes = kAlignmentBytes;
+  std::vector<std::vector<uint32_t>> tiles_of(shape.units.size());
+  for (uint32_t tile = 0; tile < shape.tiles.size(); ++tile) {
+    tile_bytes = std::max(tile_bytes, shape.layout(tile).size_bytes);
+    tiles_of[shape.tiles[tile].unit].push_back(tile);
+  }
+  std::vector<engine::StoreSweep::Visit> visits;
+  for (uint32_t unit : units) {
+    for (uint32_t here = 0; here < part.places.size(); ++here) {
+      if (part.places[here].unit != unit) continue;
+      for (uint32_t tile : tiles_of[here]) visits.push_back({tile, range_of(shape.layout(tile), masters)});
+    }
+  }
+  // Some are read while one is written.
+  constexpr uint64_t kWindows = 4;
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kWindows * tile_bytes));
+  PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles to export", kWindows * tile_bytes));
+  BufferPool windows(Tier::host, memory, tile_bytes);
+  std::vector<float> values;
+  engine::StoreSweep pass(io, *part.store, windows);
+  size_t done = 0;
+  const auto write_tile = [&](uint32_t number, std::byte* bytes) {
+    const StoreShape::Tile& tile = shape.tiles[number];
+    values.resize(tile.elements);
+    const TileValues tile_values(shape.layout(number), bytes);
+    if (masters) {
+      tile_values.masters(values);
+    } else {
+      tile_values.weights(values);
+    }
+    PENSTOCK_TRY(tick(static_cast<double>(done++) / static_cast<double>(visits.size())));
+    const Part::Place& place = part.places[tile.unit];
+    return output.write(place.unit, place.first_element + tile.first_element, values);
+  };
+  PENSTOCK_TRY(pass.run(visits, write_tile, engine::StoreSweep::Then::forget));
+  return pass.moved().read_bytes;
+}
+
 Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   if (flags.paths.size() < 2) {
     return Status(Code::kUsage, "checkpoint export: the folders of a store, then the folder to make: one path is given",
@@ -144,7 +227,7 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store.payload().trainer_state));
   PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
   PENSTOCK_TRY_ASSIGN(model, model_of(config, state.model_json));
-  PENSTOCK_TRY(expect_model(store.shape(), model));
+  PENSTOCK_TRY_ASSIGN(parts, parts_of(*stores, config, model));
   const Trained trained{std::move(state), std::move(config), std::move(model)};
   PENSTOCK_TRY_ASSIGN(kind, kind_of(flags, trained));
 
@@ -167,40 +250,22 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   }
 
   const bool masters = !is_of(options.dtype, trained.config.precision);
-  const StoreShape& shape = store.shape();
-  uint64_t tile_bytes = kAlignmentBytes;
-  std::vector<std::vector<uint32_t>> tiles_of(trained.model.units.size());
-  for (uint32_t tile = 0; tile < shape.tiles.size(); ++tile) {
-    tile_bytes = std::max(tile_bytes, shape.layout(tile).size_bytes);
-    tiles_of[shape.tiles[tile].unit].push_back(tile);
-  }
-  std::vector<engine::StoreSweep::Visit> visits;
+  std::vector<uint32_t> wanted;
   for (uint32_t unit : units_in_order(trained.model)) {
-    if (!output->wants(unit)) continue;
-    for (uint32_t tile : tiles_of[unit]) visits.push_back({tile, range_of(shape.layout(tile), masters)});
+    if (output->wants(unit)) wanted.push_back(unit);
   }
-  // Some are read while one is written.
-  constexpr uint64_t kWindows = 4;
-  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kWindows * tile_bytes));
-  PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles to export", kWindows * tile_bytes));
-  BufferPool windows(Tier::host, memory, tile_bytes);
-  std::vector<float> values;
-  const Tick tick = ticking(session, "export");
-  engine::StoreSweep pass(stores->engine(), store, windows);
-  size_t done = 0;
-  const auto write_tile = [&](uint32_t number, std::byte* bytes) {
-    const StoreShape::Tile& tile = shape.tiles[number];
-    values.resize(tile.elements);
-    const TileValues tile_values(shape.layout(number), bytes);
-    if (masters) {
-      tile_values.masters(values);
-    } else {
-      tile_values.weights(values);
+  // One store is read without a pause; of several, a unit's parts come together.
+  const size_t at_once = parts.size() == 1 ? wanted.size() : 1;
+  uint64_t read_bytes = 0;
+  for (size_t first = 0; first < wanted.size(); first += at_once) {
+    const std::span<const uint32_t> units = std::span(wanted).subspan(first, at_once);
+    const auto share = [&](size_t done) { return static_cast<double>(done) / static_cast<double>(wanted.size()); };
+    for (const Part& part : parts) {
+      const Tick tick = ticking(session, "export", share(first), share(first + at_once));
+      PENSTOCK_TRY_ASSIGN(read, export_part(stores->engine(), part, units, masters, tick, *output));
+      read_bytes += read;
     }
-    PENSTOCK_TRY(tick(static_cast<double>(done++) / static_cast<double>(visits.size())));
-    return output->write(tile.unit, tile.first_element, values);
-  };
-  PENSTOCK_TRY(pass.run(visits, write_tile, engine::StoreSweep::Then::forget));
+  }
   PENSTOCK_TRY(output->finish());
 
   constexpr const char* kKinds[] = {"model", "adapter", "merged"};
@@ -210,7 +275,7 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
                  {"parameters", output->parameters()},
                  {"dtype", trainer::name_of(options.dtype)},
                  {"architecture", trained.model.config.architecture},
-                 {"read_bytes", pass.moved().read_bytes},
+                 {"read_bytes", read_bytes},
                  {"tokenizer_from", options.carry_from.empty() ? Json() : Json(options.carry_from)},
                  {"path", into}};
   answer.text = text("step ", store.payload().step, ": ", output->parameters(), " parameters",

@@ -58,6 +58,7 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
 
   Status verdict = parsed.status();
   Json fields = Json::object();
+  bool is_silent = false;
   Status printed;
   if (parsed.ok()) {
     Progress progress(Progress::where_of_stderr());
@@ -72,10 +73,12 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
     Result<Answer> answer = parsed->action(session);
     progress.clear();
     verdict = answer.ok() ? answer->verdict : answer.status();
+    is_silent = answer.ok() && answer->is_for_rank_0;
     if (answer.ok()) fields = std::move(answer->json);
-    if (answer.ok() && !json) session.print(answer->text);
+    if (answer.ok() && !json && !is_silent) session.print(answer->text);
   }
-  if (json) printed = print_json(parsed.ok() ? parsed->verb->name : line.verb_named(arguments), fields, verdict);
+  if (json && !is_silent)
+    printed = print_json(parsed.ok() ? parsed->verb->name : line.verb_named(arguments), fields, verdict);
   if (verdict.ok()) verdict = printed;
   if (!verdict.ok()) print_refusal(verdict);
   return static_cast<int>(verdict.code());

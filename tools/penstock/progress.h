@@ -22,13 +22,15 @@ class Progress {
   // `share` from 0 to 1 of `what` is done.
   void update(double share, const std::string& what);
   void note(const std::string& line);
+  // From now on nothing is shown: another process of the same run shows it.
+  void silence() { where_ = Where::silent; }
   // Leaves no half-drawn bar behind.
   void clear();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  const Where where_;
+  Where where_;
   bool drawn_ = false;
   Clock::time_point last_{};
 };

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "aio/store/tile_store.h"
+#include "runtime/engine/ranks/rank_place.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/update/profiled_machine.h"
@@ -45,6 +46,20 @@ Result<MachineProfile> machine_of(Session& session, const std::string& path, con
   // A store may have a place where scratch files have none, above all one that is there already.
   session.progress.note("steps are not predicted: " + machine.status().message());
   return MachineProfile();
+}
+
+std::vector<std::shared_ptr<aio::DriveFolder>> drives_of_rank(
+    const std::vector<std::shared_ptr<aio::DriveFolder>>& drives, uint32_t rank) {
+  std::vector<std::shared_ptr<aio::DriveFolder>> own;
+  for (const auto& drive : drives) {
+    bool has_others = false;
+    for (uint32_t other = 0; other < engine::kRanksMax; ++other) {
+      has_others |= other != rank && drive->has_file(aio::store_file_name(other));
+    }
+    // Where a file is missing, opening says so.
+    if (!has_others || drive->has_file(aio::store_file_name(rank))) own.push_back(drive);
+  }
+  return own;
 }
 
 bool has_store(const std::vector<std::string>& folders) {

@@ -1,9 +1,11 @@
 // Shared by the verbs that run steps on a store: its folders, the host budget, the rates of its drives.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "aio/drive_folder.h"
 #include "tiering/plan/machine_profile.h"
 #include "tiering/state_layout.h"
 #include "tools/penstock/verb.h"
@@ -28,6 +30,10 @@ class MadeFolders {
 // noted, and the profile then has no drives.
 Result<MachineProfile> machine_of(Session& session, const std::string& path, const std::vector<std::string>& folders,
                                   const MeasureOptions& options);
+
+// Of a run's drives those that this rank's store lies on: not those that have other ranks' alone.
+std::vector<std::shared_ptr<aio::DriveFolder>> drives_of_rank(
+    const std::vector<std::shared_ptr<aio::DriveFolder>>& drives, uint32_t rank);
 
 // Also true if that cannot be found out: opening the store then says why.
 bool has_store(const std::vector<std::string>& folders);

@@ -87,6 +87,10 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.text("--durability", flags.durability, "WHEN",
                "From when a step survives a crash: step, every:N, exit, or auto: every step, but what rests in "
                "host memory only as often as costs at most 3 %");
+  options.count(
+      "--ranks", flags.ranks,
+      "Processes of this node that train together, each with its part of the state and of the budget; torchrun "
+      "starts them likewise");
   options.count("--steps", flags.steps, "Train until this step; 100 of the small GPT");
   options.count("--seq", flags.sequence, "Tokens of a sequence");
   options.count("--sequences", flags.sequences, "Sequences of a micro-batch");

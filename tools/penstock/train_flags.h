@@ -15,6 +15,7 @@ struct TrainFlags {
   std::optional<std::string> config;  // a file
   std::optional<std::string> run, model, data, stores, budget, machine, activations, schedule, io_engine;
   std::optional<std::string> durability;
+  std::optional<uint64_t> ranks;
   std::optional<uint64_t> steps, sequence, sequences, micro_batches, group, warm_up, seed, threads, eval_every,
       keep_every, keep_best;
   std::optional<double> learning_rate, weight_decay, clip;
@@ -34,8 +35,8 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which);
 // The verb, whose work is `train`.
 Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> train);
 
-// Starts penstock-trainer, which stands beside the command, with the command's own arguments. Returns only where it
-// cannot.
-Status start_trainer(Session& session, const std::string& verb);
+// Starts penstock-trainer, which stands beside the command, with the command's own arguments; with `ranks`, so many of
+// them, unless they are started already. Returns only where it cannot, or where nobody else tells what has happened.
+Status start_trainer(Session& session, const std::string& verb, uint64_t ranks = 1);
 
 }  // namespace penstock::tools

@@ -6,11 +6,13 @@
 #include <fstream>
 #include <iterator>
 
+#include "runtime/engine/ranks/rank_place.h"
+#include "tools/penstock/rank_launcher.h"
 #include "tools/penstock/train_flags.h"
 
 namespace penstock::tools {
 
-Status start_trainer(Session& session, const std::string& verb) {
+Status start_trainer(Session& session, const std::string& verb, uint64_t ranks) {
   std::error_code unknown;
   const std::filesystem::path command = std::filesystem::read_symlink("/proc/self/exe", unknown);
   const std::filesystem::path trainer = command.parent_path() / "penstock-trainer";
@@ -24,13 +26,19 @@ Status start_trainer(Session& session, const std::string& verb) {
   for (size_t at = 0; at < line.size(); at += words.back().size() + 1) words.emplace_back(line.c_str() + at);
   if (words.empty()) return Status(Code::kEnvironment, text(verb, ": /proc/self/cmdline: empty"), "mount /proc");
   words.front() = trainer.string();
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
   // Between two products OpenMP's threads would spin, and keep the updates and the decision thread from the processors.
   // (GPT of 25M on two cores beside compilers: 10.2 s a step spinning, 1.3 to 1.9 s waiting.)
   if (getenv("GOMP_SPINCOUNT") == nullptr) setenv("OMP_WAIT_POLICY", "PASSIVE", /*overwrite=*/0);
   session.progress.clear();
+  if (ranks > 1 && getenv("RANK") == nullptr) {
+    if (ranks > engine::kRanksMax)
+      return Status(Code::kUsage, text("--ranks: ", ranks, ": at most ", engine::kRanksMax, " expected"));
+    PENSTOCK_TRY_ASSIGN(code, run_ranks(static_cast<uint32_t>(ranks), words));
+    std::exit(code);
+  }
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   execv(trainer.c_str(), arguments.data());
   return errno_status(text(verb, ": start ", trainer.string()), errno, "`ldd` on it says which library is missing");
 }

@@ -20,6 +20,7 @@ struct Answer {
   Json json = Json::object();
   // A verb may have an answer and still end badly: a comparison that failed, a drive that cannot be used.
   Status verdict;
+  bool is_for_rank_0 = false;  // this is another rank: nothing is printed
 };
 
 // What a running verb may use of the command around it.

@@ -73,9 +73,10 @@ namespace {
 struct VerifyFlags {
   UpdateFlags update;
   std::optional<std::string> config, model, data;  // of a training run, which another program takes
+  std::optional<uint64_t> ranks;                   // likewise
   bool grid = false;                               // likewise
 
-  bool of_training() const { return config || model || data || grid; }
+  bool of_training() const { return config || model || data || ranks || grid; }
 };
 
 }  // namespace
@@ -101,9 +102,13 @@ Verb verify_verb() {
             options.flag("--grid", flags->grid,
                          "Of a training run: in every placement of its state, weights, gradients and activations, in "
                          "place and on the host device");
+            options.count(
+                "--ranks", flags->ranks,
+                "Of a training run: by so many processes, in stages 0, 2 and 3, against a plain loop of as many "
+                "ranks");
             update_options(options, flags->update);
             return [flags](Session& session) -> Result<Answer> {
-              if (flags->of_training()) return start_trainer(session, "verify");
+              if (flags->of_training()) return start_trainer(session, "verify", flags->ranks.value_or(1));
               return verify(session, flags->update);
             };
           }};

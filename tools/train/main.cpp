@@ -88,8 +88,14 @@ Json budget_json(const Plan& plan) {
 
 // What `--dry-run` says.
 Result<Answer> forecast(const TrainingSettings& settings) {
-  PENSTOCK_TRY_ASSIGN(chosen, choose_plan(settings.engine.request));
+  PlanRequest request = settings.engine.request;
+  if (settings.place.ranks > 1) {
+    PENSTOCK_TRY_ASSIGN(of_rank, engine::RankedEngine::request_of(settings.ranked(), settings.place));
+    request = std::move(of_rank);
+  }
+  PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
   Answer answer;
+  answer.is_for_rank_0 = settings.place.rank != 0;
   std::string budget;
   for (const BudgetLine& line : chosen.plan.budget_lines)
     budget += text("  ", name_of(line.tier), "  ", line.name, ": ", bytes_text(line.bytes), "\n");
@@ -119,14 +125,14 @@ Result<Answer> forecast(const TrainingSettings& settings) {
 
 // The store's folders, made where they are missing; then the run is measured, made or resumed.
 Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const TrainFlags& flags,
-                                                       const Prepared& prepared) {
+                                                       const Prepared& prepared, engine::Ranks* ranks) {
   const TrainingSettings& settings = prepared.settings;
   if (!prepared.stored) {
     PENSTOCK_TRY(make_store(settings,
                             flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
-                            ticking(session, "make the store")));
+                            ticking(session, "make the store"), ranks));
   }
-  PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings));
+  PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings, ranks));
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (prepared.stored) {
     for (const std::string& change : changes_since(settings, *prepared.stored))
@@ -144,30 +150,38 @@ struct Course {
   std::optional<Evaluation> evaluation = {};  // the last
 };
 
-Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const Course& course) {
+// All ranks together.
+Result<Answer> answer_of(const TrainingSettings& settings, trainer::StepEngine& engine, const Course& course) {
   const double steps = std::max<double>(1, static_cast<double>(engine.steps_done() - course.first));
   const double step_s = course.seconds / steps;
-  const engine::Moved moved = engine.moved();
+  const Plan& plan = engine.plan();
+  const engine::Moved here = engine.moved();
+  PENSTOCK_TRY_ASSIGN(moved, added_over_ranks(settings, engine, {{}, here.read_bytes, here.written_bytes}));
+  PENSTOCK_TRY_ASSIGN(
+      planned,
+      added_over_ranks(settings, engine,
+                       {{}, plan.read_bytes(), static_cast<uint64_t>(plan.mean_written_bytes(plan.durability))}));
   const auto parameters = static_cast<double>(settings.model.parameters());
   const double read = static_cast<double>(moved.read_bytes) / steps / parameters;
   const double written = static_cast<double>(moved.written_bytes) / steps / parameters;
   const double tokens_per_s = static_cast<double>(settings.tokens_of_step()) / step_s;
-  const Plan& plan = engine.plan();
   const double predicted_s = engine.predicted_step_s();
   const bool did_something = course.first < engine.steps_done();
 
   Answer answer;
+  answer.is_for_rank_0 = settings.place.rank != 0;
   answer.json = {{"steps", engine.steps_done()},
+                 {"ranks", settings.place.ranks},
                  {"loss_first", did_something ? Json(course.loss_first) : Json()},
                  {"loss_last", did_something ? Json(course.loss_last) : Json()},
                  {"step_s", did_something ? Json(step_s) : Json()},
                  {"predicted_s", predicted_json(predicted_s)},
-                 {"floor_s", json_or_null(drive_floor_s(settings.engine.request.machine, moved, steps))},
+                 {"floor_s", json_or_null(drive_floor_s(settings.engine.request.machine, here, steps))},
                  {"tokens_per_s", did_something ? Json(tokens_per_s) : Json()},
                  {"bytes_per_parameter", {{"read", read}, {"written", written}}},
                  {"planned_bytes_per_parameter",
-                  {{"read", static_cast<double>(plan.read_bytes()) / parameters},
-                   {"written", plan.mean_written_bytes(plan.durability) / parameters}}},
+                  {{"read", static_cast<double>(planned.read_bytes) / parameters},
+                   {"written", static_cast<double>(planned.written_bytes) / parameters}}},
                  {"peak_rss_bytes", aio::resident_bytes_peak()},
                  {"budget_bytes", settings.memory_bytes()},
                  {"budget", budget_json(plan)},
@@ -181,30 +195,37 @@ Answer answer_of(const TrainingSettings& settings, engine::Engine& engine, const
     answer.text = text("nothing to do: the store is at step ", course.first, " already\n");
     return answer;
   }
-  answer.text = text(
-      "budget\n", engine.description(), "\nsteps ", course.first + 1, " to ", engine.steps_done(), ": loss ",
-      fixed(course.loss_first, 3), " to ", fixed(course.loss_last, 3), "\n", fixed(step_s, 2), " s a step, ",
-      predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted", "; ", fixed(tokens_per_s, 0),
-      " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2), " B written a parameter and step\n",
-      course.evaluation ? text("held out: loss ", fixed(course.evaluation->loss, 3), ", perplexity ",
-                               fixed(course.evaluation->perplexity(), 2), "\n")
-                        : "",
-      "peak memory ", bytes_text(aio::resident_bytes_peak()), " of ", bytes_text(settings.memory_bytes()), "\n");
+  answer.text = text("budget\n", engine.description(), "\nsteps ", course.first + 1, " to ", engine.steps_done(),
+                     ": loss ", fixed(course.loss_first, 3), " to ", fixed(course.loss_last, 3), "\n", fixed(step_s, 2),
+                     " s a step, ", predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted",
+                     "; ", fixed(tokens_per_s, 0), " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2),
+                     " B written a parameter and step\n",
+                     course.evaluation ? text("held out: loss ", fixed(course.evaluation->loss, 3), ", perplexity ",
+                                              fixed(course.evaluation->perplexity(), 2), "\n")
+                                       : "",
+                     settings.place.ranks > 1 ? "peak memory of rank 0 " : "peak memory ",
+                     bytes_text(aio::resident_bytes_peak()), " of ", bytes_text(settings.memory_bytes()), "\n");
   return answer;
 }
 
 Result<Answer> train(Session& session, const TrainFlags& flags) {
   PENSTOCK_TRY_ASSIGN(prepared, prepare(flags));
   TrainingSettings& settings = prepared.settings;
+  const bool speaks = settings.place.rank == 0;  // and keeps the log
+  if (!speaks) session.progress.silence();
   MadeFolders made;
-  for (const std::string& folder : settings.config.stores) PENSTOCK_TRY(made.make(folder));
-  PENSTOCK_TRY(refuse_twins("--store", settings.config.stores));
-  PENSTOCK_TRY(measure(session, settings));
+  if (speaks) {
+    for (const std::string& folder : settings.config.stores) PENSTOCK_TRY(made.make(folder));
+    PENSTOCK_TRY(refuse_twins("--store", settings.config.stores));
+  }
+  const uint64_t shared_bytes = settings.place.ranks == 1 ? 0 : shared_bytes_of(settings);
+  PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared_bytes));
+  PENSTOCK_TRY(measure(session, settings, ranks.get()));
   if (flags.dry_run) return forecast(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));
-  PENSTOCK_TRY(write_run_config(settings));
-  PENSTOCK_TRY_ASSIGN(log, Log::open(settings.config.run));
-  PENSTOCK_TRY_ASSIGN(run, open_run(session, flags, prepared));
+  if (speaks) PENSTOCK_TRY(write_run_config(settings));
+  PENSTOCK_TRY_ASSIGN(log, Log::open(speaks ? settings.config.run : ""));
+  PENSTOCK_TRY_ASSIGN(run, open_run(session, flags, prepared, ranks.get()));
 
   const uint64_t until = settings.config.max_steps;
   const auto tokens = static_cast<double>(settings.tokens_of_step());
@@ -212,7 +233,8 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
   Course course{.first = run->engine().steps_done()};
   const auto begin = std::chrono::steady_clock::now();
   while (run->engine().steps_done() < until) {
-    if (!check_interrupted().ok()) {
+    PENSTOCK_TRY_ASSIGN(is_asked_to_stop, run->any(interrupted()));
+    if (is_asked_to_stop) {
       PENSTOCK_TRY(run->engine().settle());
       return Status(Code::kInterrupted,
                     text("interrupted: on request: step ", run->engine().steps_done(), " is committed"),

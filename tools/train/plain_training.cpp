@@ -145,8 +145,8 @@ uint64_t PlainTraining::bytes_needed(const TrainingSettings& settings) {
   const StateForm& form = settings.engine.request.workload.form;
   for (const trainer::ModelUnit& unit : settings.model.units) {
     bytes += unit.elements * bytes_of(form.weight);
-    // States, the gradient, and its sum of one use.
-    if (unit.trainable()) bytes += TileLayout(form, unit.elements).size_bytes + unit.elements * 8;
+    // States, the gradient, its sum of one use, and that of ranks.
+    if (unit.trainable()) bytes += TileLayout(form, unit.elements).size_bytes + unit.elements * 12;
   }
   return bytes;
 }
@@ -203,8 +203,7 @@ Status PlainTraining::get(uint32_t, uint32_t, uint32_t, std::span<std::byte>) {
   return Status(Code::kUsage, "the plain loop keeps no activations elsewhere");
 }
 
-double PlainTraining::finish_gradients() {
-  double squares = 0;
+void PlainTraining::add_rank() {
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     if (!settings_.model.units[unit].trainable()) continue;
     const uint64_t elements = settings_.model.units[unit].elements;
@@ -216,10 +215,28 @@ double PlainTraining::finish_gradients() {
       first = false;
     }
     std::byte* gradient = units_[unit].gradient.data();
-    for (uint64_t i = 0; i < elements; ++i) put_value(gradient, i, form_.gradient, total[i]);
-    squares += square_sum(gradient, elements, form_.gradient);
+    std::vector<float>& over_ranks = units_[unit].over_ranks;
+    const bool is_first_rank = over_ranks.empty();
+    over_ranks.resize(elements);
+    for (uint64_t i = 0; i < elements; ++i) {
+      put_value(gradient, i, form_.gradient, total[i]);
+      const float rounded = value_of(gradient, i, form_.gradient);
+      over_ranks[i] = is_first_rank ? rounded : over_ranks[i] + rounded;
+    }
   }
   sums_.clear();
+}
+
+double PlainTraining::finish_gradients() {
+  double squares = 0;
+  for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+    if (!settings_.model.units[unit].trainable()) continue;
+    const uint64_t elements = settings_.model.units[unit].elements;
+    std::byte* gradient = units_[unit].gradient.data();
+    for (uint64_t i = 0; i < elements; ++i) put_value(gradient, i, form_.gradient, units_[unit].over_ranks[i]);
+    units_[unit].over_ranks.clear();
+    squares += square_sum(gradient, elements, form_.gradient);
+  }
   return squares;
 }
 
@@ -244,10 +261,22 @@ void PlainTraining::update(uint32_t unit, const std::vector<Hyper>& groups, doub
 
 Result<double> PlainTraining::step() {
   const uint64_t number = steps_ + 1;
-  const std::vector<trainer::MicroBatch> batches = batches_of(settings_, number);
-  const auto order = trainer::step_order(settings_.model, static_cast<uint32_t>(batches.size()), 1);
+  const uint64_t accumulation = settings_.config.accumulation, sequences = settings_.config.micro_batch;
+  const uint64_t all = accumulation * settings_.place.ranks;
+  std::vector<trainer::MicroBatch> batches;
+  trainer::StepLoss loss;
+  for (uint64_t mb = (number - 1) * all; mb < number * all; ++mb) {
+    batches.push_back(settings_.samples.batch(mb * sequences, sequences));
+    loss.supervised += batches.back().supervised();
+  }
+  const auto order = trainer::step_order(settings_.model, static_cast<uint32_t>(accumulation), 1);
   const double scale = scaler_.scale();
-  PENSTOCK_TRY_ASSIGN(loss, step_.run(number, batches, order, scale));
+  for (uint64_t first = 0; first < all; first += accumulation) {
+    const std::span<const trainer::MicroBatch> of_rank = std::span(batches).subspan(first, accumulation);
+    PENSTOCK_TRY_ASSIGN(part, step_.run(number, of_rank, order, scale, {first, loss.supervised}));
+    loss.sum += part.sum;
+    add_rank();
+  }
   const double squares = finish_gradients();
   const Clipping& clipping = settings_.engine.request.workload.clipping;
   const bool skipped = clipping.skips_overflow && !std::isfinite(squares);
@@ -265,7 +294,22 @@ Result<double> PlainTraining::step() {
   return loss.mean();
 }
 
-Result<Comparison> PlainTraining::compare(engine::Engine& engine) const {
+Status PlainTraining::read_for_comparison(const TrainingSettings& settings, trainer::StepEngine& engine) {
+  const StateForm& form = settings.engine.request.workload.form;
+  for (uint32_t unit = 0; unit < settings.model.units.size(); ++unit) {
+    const trainer::ModelUnit& shape = settings.model.units[unit];
+    auto read = [&](const Plane& plane) {
+      std::vector<std::byte> unused(plane.bytes(shape.elements));
+      return engine.read(unit, plane.role, 0, unused);
+    };
+    PENSTOCK_TRY(read({Role::weight, form.weight}));
+    if (!shape.trainable()) continue;
+    for (const TileLayout::Place& place : TileLayout(form, shape.elements).places) PENSTOCK_TRY(read(place.plane));
+  }
+  return Status();
+}
+
+Result<Comparison> PlainTraining::compare(trainer::StepEngine& engine) const {
   Comparison comparison;
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     const trainer::ModelUnit& shape = settings_.model.units[unit];

@@ -1,6 +1,6 @@
 // PlainTraining runs the steps of a training run without the engine: weights, masters and moments in plain memory, each
-// unit updated whole by the scalar optimizer. No arena, tiles, plan, drives or threads. What `penstock verify` holds
-// the tiers against.
+// unit updated whole by the scalar optimizer. No arena, tiles, plan, drives, threads or processes: of several ranks it
+// computes one after another. What `penstock verify` holds the tiers against.
 #pragma once
 
 #include <map>
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/trainer/step_engine.h"
 #include "runtime/trainer/torch/train_step.h"
 #include "tiering/buffer.h"
 #include "tools/train/settings_of_run.h"
@@ -27,18 +28,23 @@ class PlainTraining final : private trainer::EngineVerbs {
   uint64_t steps_done() const { return steps_; }
 
   // Every word of weights and states, unit after unit.
-  Result<Comparison> compare(engine::Engine& engine) const;
+  Result<Comparison> compare(trainer::StepEngine& engine) const;
+  // What the other ranks do while one compares: what each of them keeps is read by all together.
+  static Status read_for_comparison(const TrainingSettings& settings, trainer::StepEngine& engine);
 
  private:
   struct PlainUnit {
     Buffer weights;
     Buffer states;                      // resting planes, as one tile has them
+    std::vector<float> over_ranks{};    // gradients of the ranks so far
     std::vector<std::byte> gradient{};  // complete, in the form's dtype
   };
 
   explicit PlainTraining(const TrainingSettings& settings);
   Status fill(uint32_t unit, std::span<const float> masters);
-  // Sums by use in order, rounded once; the square of their norm.
+  // Of the rank whose passes have ended: sums by use in order, rounded once, added to those of the ranks before.
+  void add_rank();
+  // Rounded once more; the square of their norm.
   double finish_gradients();
   void update(uint32_t unit, const std::vector<Hyper>& groups, double gradient_scale);
 

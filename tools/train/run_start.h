@@ -1,7 +1,10 @@
 // What `train` and `verify` begin with: a run as its flags ask for it, made ready and measured.
 #pragma once
 
+#include <chrono>
+#include <memory>
 #include "runtime/trainer/torch/training_run.h"
+
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/train/settings_of_run.h"
@@ -16,8 +19,17 @@ struct Prepared {
 
 Result<Prepared> prepare(const TrainFlags& flags);
 
+// Waits for the other ranks; nothing where there are none.
+Result<std::unique_ptr<engine::Ranks>> meet_others(
+    const TrainingSettings& settings, uint64_t memory_bytes,
+    std::chrono::milliseconds within = engine::RanksOptions().meets_within);
+
+uint64_t shared_bytes_of(const TrainingSettings& settings);
+// The refusal of the first rank that has one; `mine` where there are no others.
+Status agreed(engine::Ranks* ranks, const Status& mine);
+
 // Fills in the rates of the store's drives, and what a step takes beside the plan.
-Status measure(Session& session, TrainingSettings& settings);
+Status measure(Session& session, TrainingSettings& settings, engine::Ranks* ranks = nullptr);
 
 // The verb `verify`, of a training run.
 Verb verify_training_verb();

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "aio/available_memory.h"
 #include "aio/direct_folder.h"
@@ -123,13 +124,14 @@ Result<uint64_t> bytes_of_key(const char* key, const std::string& written, uint6
   return bytes;
 }
 
-Status fill_in_placement(const trainer::TrainConfig& config, PlanRequest& request) {
+// Sizes are the node's, of which each rank has its part.
+Status fill_in_placement(const trainer::TrainConfig& config, uint32_t ranks, PlanRequest& request) {
   PENSTOCK_TRY_ASSIGN(host_bytes, bytes_of_key("host_budget", config.host_budget, aio::AvailableMemory::now().bytes));
   PENSTOCK_TRY_ASSIGN(nvme_bytes, bytes_of_key("nvme_budget", config.nvme_budget, request.budgets.nvme_bytes));
   PENSTOCK_TRY_ASSIGN(device_bytes, bytes_of_key("device_budget", config.device_budget, 0));
-  request.budgets.device_bytes = device_bytes;
-  request.budgets.host_bytes = host_bytes;
-  request.budgets.nvme_bytes = nvme_bytes;
+  request.budgets.device_bytes = device_bytes / ranks;
+  request.budgets.host_bytes = host_bytes / ranks;
+  request.budgets.nvme_bytes = nvme_bytes / ranks;
   Result<std::optional<Durability>> durability = parse_durability(config.durability);
   if (!durability.ok()) return durability.status().within("config: penstock.durability");
   request.durability = *durability;
@@ -154,6 +156,12 @@ std::optional<ActivationChoice> activations_of(const trainer::TrainConfig& confi
     if (config.activations == name) return choice;
   }
   return std::nullopt;
+}
+
+// Ranks that all had one for each processor would keep one another from them.
+uint32_t threads_of_rank(const trainer::TrainConfig& config, uint32_t ranks) {
+  if (config.threads > 0 || ranks == 1) return config.threads;
+  return std::max(1u, std::thread::hardware_concurrency() / ranks);
 }
 
 bool has_device(const trainer::TrainConfig& config) { return !config.device_budget.empty(); }
@@ -190,9 +198,9 @@ void fill_in_workload(TrainingSettings& settings) {
   request.stores_activations = leaves || has_device(settings.config);
 }
 
-Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samples) {
+Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samples, uint32_t ranks) {
   constexpr uint64_t kMicroBatchesMost = 65536;  // of a plan
-  PENSTOCK_TRY(trainer::resolve_batches(config, 1));
+  PENSTOCK_TRY(trainer::resolve_batches(config, ranks));
   if (config.accumulation > kMicroBatchesMost) {
     return Status(Code::kUsage,
                   text("config: gradient_accumulation_steps: ", config.accumulation, " micro-batches a step, at most ",
@@ -262,23 +270,38 @@ Result<trainer::StartingValues> starting_values(const TrainingSettings& settings
                                        settings.config.seed);
 }
 
-Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick) {
+Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick,
+                  engine::Ranks* ranks) {
   PENSTOCK_TRY_ASSIGN(starting, starting_values(settings));
   auto initial = [&](uint32_t unit, uint64_t first, std::span<float> values) {
     PENSTOCK_TRY(starting.read(unit, first, values));
     return tick(static_cast<double>(unit) / static_cast<double>(settings.model.units.size()));
   };
+  if (ranks != nullptr) return engine::RankedEngine::create(settings.ranked(), *ranks, initial, existing);
   return engine::Engine::create(settings.engine, initial, existing);
 }
 
-Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders) {
+std::vector<std::string> folders_of_rank(const std::vector<std::string>& stores, const engine::RankPlace& place) {
+  if (place.ranks == 1 || stores.size() != place.ranks) return stores;
+  return {stores[place.rank]};
+}
+
+Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders,
+                                                          const engine::RankPlace& place) {
   if (folders.empty() || !has_store(folders)) return std::optional<trainer::TrainerState>();
   PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
   aio::OpenOptions options;
   options.purpose = aio::OpenOptions::Purpose::inspect;
   options.checksum = cpu_optim::checksum_function();
-  const auto drives = aio::direct_folders(folders, aio::Access::read_only);
+  const auto drives = drives_of_rank(aio::direct_folders(folders, aio::Access::read_only), 0);
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives, options));
+  if (const uint32_t made_by = store->shape().ranks; made_by != place.ranks) {
+    return Status(Code::kUsage,
+                  text("store: ", folders.front(), ": made by ", made_by, made_by == 1 ? " rank" : " ranks", ", ",
+                       place.ranks, place.ranks == 1 ? " is here" : " are here"),
+                  text(made_by == 1 ? std::string("start without --ranks") : text("--ranks ", made_by),
+                       ", another folder, or --force, which replaces it"));
+  }
   PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store->payload().trainer_state));
   return std::optional(std::move(state));
 }
@@ -296,7 +319,8 @@ Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optio
 }
 
 Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
-                                     const std::optional<trainer::TrainerState>& stored) {
+                                     const std::optional<trainer::TrainerState>& stored,
+                                     const engine::RankPlace& place) {
   trainer::TrainConfig config = given;
   PENSTOCK_TRY(trainer::resolve_adapter(config.lora));
   PENSTOCK_TRY_ASSIGN(source, model_source(config, stored));
@@ -308,7 +332,7 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
   }
   PENSTOCK_TRY_ASSIGN(model, model_of(config, source.json));
   PENSTOCK_TRY_ASSIGN(samples, samples_of(config, model.config.vocab));
-  PENSTOCK_TRY(fill_in_counts(config, samples));
+  PENSTOCK_TRY(fill_in_counts(config, samples, place.ranks));
   PENSTOCK_TRY_ASSIGN(groups, trainer::group_parameters(config, model));
   TrainingSettings settings{.config = config,
                             .model_json = source.json,
@@ -317,15 +341,21 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
                             .groups = std::move(groups),
                             .samples = std::move(samples),
                             .engine = {}};
-  PENSTOCK_TRY(fill_in_placement(config, settings.engine.request));
+  settings.place = place;
+  PENSTOCK_TRY(fill_in_placement(config, place.ranks, settings.engine.request));
   fill_in_workload(settings);
   compute_on({}, settings);
   PENSTOCK_TRY_ASSIGN(io, aio::parse_engine_choice(config.io_engine));
-  settings.engine.drives = engine::direct_drives(config.stores, io);
-  settings.engine.update_threads = config.threads;
+  settings.engine.drives = engine::direct_drives(folders_of_rank(config.stores, place), io);
+  settings.engine.update_threads = threads_of_rank(config, place.ranks);
   settings.engine.seed = config.seed;
   settings.engine.config_hash = trainer::config_identity(config);
   settings.engine.initial_state = encode(settings.initial_state());
+  if (place.ranks > 1 && (config.keep_every > 0 || config.keep_best > 0)) {
+    return Status(Code::kUsage, "config: keep_every, keep_best: not implemented for several ranks",
+                  "leave them out, or --ranks");
+  }
+  if (place.ranks > 1) PENSTOCK_TRY(engine::RankedEngine::check(settings.ranked(), place.ranks));
   return settings;
 }
 

@@ -17,8 +17,13 @@ using trainer::TrainingSettings;
 // The machine that drives were measured of, with the device that the config asks for.
 void compute_on(const MachineProfile& machine, TrainingSettings& settings);
 
-// What a root of the store in these folders keeps of the run; none where there is no store.
-Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders);
+// Those of a run's stores that this rank's lies in: all of them, or one for each rank, where there are as many.
+std::vector<std::string> folders_of_rank(const std::vector<std::string>& stores, const engine::RankPlace& place);
+
+// What a root of the store in these folders keeps of the run, that of rank 0 where there are several; none where there
+// is no store. Refuses what another number of ranks has made.
+Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders,
+                                                          const engine::RankPlace& place = {});
 
 // The config that these flags ask for: of the file they name, of the store that is there, or the built-in one.
 // `stored`: what the store has, if it is to be gone on with.
@@ -26,7 +31,8 @@ Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optio
 
 // `stored` as above: where the config names no model, the store's is trained.
 Result<TrainingSettings> settings_of(const trainer::TrainConfig& config,
-                                     const std::optional<trainer::TrainerState>& stored);
+                                     const std::optional<trainer::TrainerState>& stored,
+                                     const engine::RankPlace& place = {});
 
 // What the run does otherwise than the one before it did, one line a key.
 std::vector<std::string> changes_since(const TrainingSettings& settings, const trainer::TrainerState& stored);
@@ -40,8 +46,9 @@ std::string parameters_text(const trainer::Model& model);
 // What the run begins with.
 Result<trainer::StartingValues> starting_values(const TrainingSettings& settings);
 
-// Makes the store: weights come from the model's folder, or begin from scratch.
-Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick);
+// Makes the store: weights come from the model's folder, or begin from scratch. Several ranks make theirs together.
+Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing existing, const Tick& tick,
+                  engine::Ranks* ranks = nullptr);
 
 // The text that ships with Penstock.
 std::string shipped_text();

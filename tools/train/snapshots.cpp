@@ -9,7 +9,7 @@
 
 namespace penstock::tools {
 
-Result<std::string> Snapshots::after(engine::Engine& engine, uint64_t step, std::optional<double> loss) {
+Result<std::string> Snapshots::after(trainer::StepEngine& engine, uint64_t step, std::optional<double> loss) {
   // Of those that were kept for their loss: the worst last, and of equals the later.
   std::vector<std::pair<double, uint64_t>> best;
   if (best_ > 0 && loss) {

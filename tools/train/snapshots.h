@@ -8,6 +8,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/kept_steps.h"
 #include "runtime/trainer/config/train_config.h"
+#include "runtime/trainer/step_engine.h"
 
 namespace penstock::tools {
 
@@ -17,7 +18,7 @@ class Snapshots {
       : every_(config.keep_every), best_(config.keep_best), kept_(config.stores) {}
 
   // After a step; `loss`: of its evaluation. What was done, for the user; empty: nothing.
-  Result<std::string> after(engine::Engine& engine, uint64_t step, std::optional<double> loss);
+  Result<std::string> after(trainer::StepEngine& engine, uint64_t step, std::optional<double> loss);
 
  private:
   bool is_regular(uint64_t step) const { return every_ > 0 && step % every_ == 0; }

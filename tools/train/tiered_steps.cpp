@@ -2,9 +2,10 @@
 
 namespace penstock::tools {
 
-Result<TieredSteps> take_tiered_steps(const TrainingSettings& settings, uint64_t steps, const Tick& tick) {
-  PENSTOCK_TRY(make_store(settings, aio::CreateOptions::Existing::replace, no_tick));
-  PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings));
+Result<TieredSteps> take_tiered_steps(const TrainingSettings& settings, uint64_t steps, const Tick& tick,
+                                      engine::Ranks* ranks) {
+  PENSTOCK_TRY(make_store(settings, aio::CreateOptions::Existing::replace, no_tick, ranks));
+  PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings, ranks));
   TieredSteps taken{.run = std::move(run), .losses = {}};
   const uint64_t every = settings.config.eval_every;
   while (taken.losses.size() < steps) {

@@ -13,6 +13,7 @@ struct TieredSteps {
 };
 
 // Evaluates in between as the config says. Replaces what is in the store's folders. `settings` outlive the run.
-Result<TieredSteps> take_tiered_steps(const TrainingSettings& settings, uint64_t steps, const Tick& tick);
+Result<TieredSteps> take_tiered_steps(const TrainingSettings& settings, uint64_t steps, const Tick& tick,
+                                      engine::Ranks* ranks = nullptr);
 
 }  // namespace penstock::tools

@@ -1,5 +1,6 @@
 // `penstock verify` of a training run: its first steps by the tiers and by a plain loop.
 #include <filesystem>
+#include <iterator>
 
 #include "aio/available_memory.h"
 #include "tools/penstock/quantity.h"
@@ -14,20 +15,24 @@ namespace penstock::tools {
 namespace {
 
 constexpr uint64_t kVerifiedSteps = 5;
+constexpr uint32_t kStages[] = {0, 2, 3};
 
 // A store for the time of a comparison, in a folder of its own beside each of the run's.
 class ScratchStores {
  public:
-  explicit ScratchStores(const std::vector<std::string>& beside) {
+  // Rank 0 removes them.
+  ScratchStores(const std::vector<std::string>& beside, uint32_t rank) : rank_(rank) {
     for (const std::string& folder : beside) folders_.push_back(folder + "/verify");
   }
   ~ScratchStores() {
     std::error_code ignored;
+    if (rank_ != 0) return;
     for (const std::string& folder : folders_) std::filesystem::remove_all(folder, ignored);
   }
   const std::vector<std::string>& folders() const { return folders_; }
 
  private:
+  const uint32_t rank_;
   std::vector<std::string> folders_;
 };
 
@@ -43,10 +48,11 @@ Status refuse_plain_loop_without_memory(const TrainingSettings& settings) {
 }
 
 // The run that the flags name, on scratch stores.
-Result<TrainingSettings> scratch_settings(trainer::TrainConfig config, const ScratchStores& scratch,
-                                          MadeFolders& made) {
+Result<TrainingSettings> scratch_settings(trainer::TrainConfig config, const engine::RankPlace& place,
+                                          const ScratchStores& scratch, MadeFolders& made) {
   config.stores = scratch.folders();
-  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, std::nullopt));
+  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, std::nullopt, place));
+  if (place.rank != 0) return settings;
   for (const std::string& folder : config.stores) PENSTOCK_TRY(made.make(folder));
   PENSTOCK_TRY(refuse_twins("--store", config.stores));
   return settings;
@@ -113,13 +119,7 @@ Result<Answer> verify_grid(Session& session, const TrainingSettings& settings, u
     Result<TieredSteps> tiered = take_tiered_steps(here, steps, [](double) { return check_interrupted(); });
     if (!tiered.ok()) return tiered.status().within(placements[i].name);
     PENSTOCK_TRY_ASSIGN(found, plain.training->compare(tiered->run->engine()));
-    all.tensors += found.tensors;
-    all.words_compared += found.words_compared;
-    all.words_different += found.words_different;
-    if (found.first) {
-      all.first = found.first;
-      all.first->tensor += " (" + placements[i].name + ")";
-    }
+    all.add(found, placements[i].name);
     losses_different = different(tiered->losses, plain.losses);
     struck += tiered->struck, skipped += tiered->skipped;
     rows.push_back({{"placement", placements[i].name},
@@ -136,17 +136,76 @@ Result<Answer> verify_grid(Session& session, const TrainingSettings& settings, u
   return answer;
 }
 
+// Rank 0 has the plain loop of all ranks, and compares. Stages are equal among one another where each is equal to it.
+Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uint64_t steps) {
+  constexpr std::chrono::hours kPlainLoopAtMost{24};  // the others wait for it
+  TrainingSettings settings = given;
+  const bool compares = settings.place.rank == 0;
+  PlainSteps plain;
+  if (compares) {
+    PENSTOCK_TRY(refuse_plain_loop_without_memory(settings));
+    PENSTOCK_TRY_ASSIGN(taken, take_plain_steps(settings, steps, ticking(session, "plain steps", 0, 0.5)));
+    plain = std::move(taken);
+  }
+  uint64_t shared_bytes = 0;
+  for (uint32_t stage : kStages) {
+    settings.config.zero_stage = stage;
+    shared_bytes = std::max(shared_bytes, shared_bytes_of(settings));
+  }
+  PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared_bytes, kPlainLoopAtMost));
+  PENSTOCK_TRY(measure(session, settings, ranks.get()));
+  Comparison all;
+  uint64_t losses_different = 0;
+  Json rows = Json::array();
+  for (uint32_t stage : kStages) {
+    settings.config.zero_stage = stage;
+    const std::string name = text("stage ", stage);
+    PENSTOCK_TRY_ASSIGN(tiered, take_tiered_steps(settings, steps, ticking(session, name, 0.5), ranks.get()));
+    if (!compares) {
+      PENSTOCK_TRY(PlainTraining::read_for_comparison(settings, tiered.run->engine()));
+      continue;
+    }
+    PENSTOCK_TRY_ASSIGN(found, plain.training->compare(tiered.run->engine()));
+    all.add(found, name);
+    losses_different += different(tiered.losses, plain.losses);
+    rows.push_back({{"placement", name},
+                    {"words_different", found.words_different},
+                    {"losses_different", different(tiered.losses, plain.losses)}});
+  }
+  if (!compares) {
+    Answer answer;
+    answer.is_for_rank_0 = true;
+    return answer;
+  }
+  Answer answer = answer_to_comparison(all, steps);
+  count_losses(answer, losses_different, steps * std::size(kStages));
+  answer.json["ranks"] = settings.place.ranks;
+  answer.json["placements"] = rows;
+  answer.text = text(settings.place.ranks, " ranks, stages 0, 2 and 3: ", answer.text, "loss ",
+                     fixed(plain.losses.front(), 4), " to ", fixed(plain.losses.back(), 4), "\n");
+  return answer;
+}
+
 Result<Answer> verify(Session& session, const TrainFlags& given) {
   TrainFlags flags = given;
   const uint64_t steps = flags.steps.value_or(kVerifiedSteps);
   flags.steps.reset();  // the schedule is that of the whole run
   flags.force = true;   // and the store's own steps do not matter
   PENSTOCK_TRY_ASSIGN(prepared, prepare(flags));
+  const engine::RankPlace place = prepared.settings.place;
+  if (place.rank != 0) session.progress.silence();
+  if (place.ranks > 1 && flags.grid) {
+    return Status(Code::kUsage, "--grid: goes through the placements of one rank, and there are several",
+                  "leave out --grid, or --ranks");
+  }
   MadeFolders made;
-  for (const std::string& folder : prepared.settings.config.stores) PENSTOCK_TRY(made.make(folder));
-  const ScratchStores scratch(prepared.settings.config.stores);
+  if (place.rank == 0) {
+    for (const std::string& folder : prepared.settings.config.stores) PENSTOCK_TRY(made.make(folder));
+  }
+  const ScratchStores scratch(prepared.settings.config.stores, place.rank);
   MadeFolders made_inside;
-  PENSTOCK_TRY_ASSIGN(settings, scratch_settings(prepared.settings.config, scratch, made_inside));
+  PENSTOCK_TRY_ASSIGN(settings, scratch_settings(prepared.settings.config, place, scratch, made_inside));
+  if (place.ranks > 1) return verify_ranks(session, settings, steps);
   // What holds activations elsewhere needs no less than what has them.
   if (flags.grid) settings.engine.request.stores_activations = true;
   PENSTOCK_TRY(measure(session, settings));

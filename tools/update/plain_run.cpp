@@ -17,6 +17,15 @@ Comparison::Difference difference_at(const Unit& unit, Role role, uint64_t index
 
 }  // namespace
 
+void Comparison::add(const Comparison& found, const std::string& name) {
+  tensors += found.tensors;
+  words_compared += found.words_compared;
+  words_different += found.words_different;
+  if (first || !found.first) return;
+  first = found.first;
+  first->tensor += " (" + name + ")";
+}
+
 PlainRun::PlainRun(const UpdateRun& run) : run_(run) {
   const std::vector<Unit>& shapes = run.model().units();
   for (uint32_t unit = 0; unit < shapes.size(); ++unit) {

@@ -20,6 +20,9 @@ struct Comparison {
     uint32_t tiered = 0, plain = 0;
   };
   std::optional<Difference> first;
+
+  // Adds what was found under a name of its own.
+  void add(const Comparison& found, const std::string& name);
 };
 
 class PlainRun {

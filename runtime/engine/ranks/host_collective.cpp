@@ -132,7 +132,7 @@ Status HostCollective::wait_for_all(Counter counter, uint64_t number, const std:
                       absence != 0 ? text("its trainer has been computing for ", waited.count() / 1000.0,
                                           " s, at most ", most.count() / 1000.0, " s expected")
                                    : text("rank ", rank_, " waited ", waited.count() / 1000.0, " s for it: ", name)),
-                 "where its passes take so long, let ranks be late for longer"));
+                 "where its passes take so long, a longer `penstock.hangs_after_s`"));
     } else {
       memory_.listen(channel_, heard);
     }

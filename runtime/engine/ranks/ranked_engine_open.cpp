@@ -48,6 +48,13 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
                   "would depend on shards",
                   "take fp32 or int8 moments");
   }
+  for (const Unit& unit : model.units) {
+    if (!unit.code) continue;
+    return Status(
+        Code::kUsage,
+        text("ranks: unit ", unit.name, ": frozen weights in int8 or NF4 are not implemented for ", "several ranks"),
+        "let them rest in the dtype that computes with them");
+  }
   if (options.engine.request.slots == 1) {
     return Status(Code::kUsage, "ranks: one slot a tile: a step of some ranks could not be taken back",
                   "give the store two slots a tile");

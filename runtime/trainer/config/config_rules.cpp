@@ -35,6 +35,11 @@ std::string whole(const json& value, double least, Number& into) {
   return "";
 }
 
+std::string stage(const json& value, uint32_t& into) {
+  const std::string wrong = whole(value, 0, into);
+  return wrong.empty() && into > 3 ? text("is ", into, ", 0 to 3 expected") : wrong;
+}
+
 std::string flag(const json& value, bool& into) {
   if (!value.is_boolean()) return text("is ", value.dump(), ", true or false expected");
   into = value.get<bool>();
@@ -256,6 +261,8 @@ const KeyRule kRules[] = {
            config.io_engine);
      }},
     {"penstock.machine", honoured, "a profile of `penstock nvme probe`", PENSTOCK_WORDS(machine)},
+    {"penstock.hangs_after_s", honoured, "of several ranks: without a sign of one, that all end and name it",
+     PENSTOCK_NUMBER(hangs_after_s, 1, kMost)},
     {"penstock.device_budget", honoured, "", PENSTOCK_WORDS(device_budget)},
     {"penstock.host_budget", honoured, "", PENSTOCK_WORDS(host_budget)},
     {"penstock.nvme_budget", honoured, "", PENSTOCK_WORDS(nvme_budget)},
@@ -429,7 +436,8 @@ const KeyRule kRules[] = {
     {"zero_optimization.zenflow", refused, "it trains on old gradients; updates are hidden without that here"},
     {"zero_optimization.zenflow.*", refused, "it trains on old gradients; updates are hidden without that here"},
     {"zero_optimization.zeropp_loco_param.*", refused, "moving bytes never changes numbers here"},
-    {"zero_optimization.stage", no_effect, "stages are placements of one engine, and change no bit"},
+    {"zero_optimization.stage", honoured, "what each of several ranks keeps; 3 where nothing is said; changes no bit",
+     [](const json& value, TrainConfig& config) { return stage(value, config.zero_stage.emplace()); }},
     {"zero_optimization.contiguous_gradients", no_effect, kPlanned},
     {"zero_optimization.reduce_scatter", no_effect, kPlanned},
     {"zero_optimization.reduce_bucket_size", no_effect, kPlanned},

@@ -169,6 +169,7 @@ json placement_json(const TrainConfig& config) {
   section["moments"] = words_of(config.moments);
   section["threads"] = config.threads;
   section["io_engine"] = config.io_engine;
+  if (config.hangs_after_s != TrainConfig().hangs_after_s) section["hangs_after_s"] = config.hangs_after_s;
   if_said("machine", config.machine);
   return section;
 }
@@ -198,6 +199,7 @@ json whole_json(const TrainConfig& config) {
   if (config.train_batch > 0) file["train_batch_size"] = config.train_batch;
   if (config.micro_batch > 0) file["train_micro_batch_size_per_gpu"] = config.micro_batch;
   if (config.accumulation > 0) file["gradient_accumulation_steps"] = config.accumulation;
+  if (config.zero_stage) file["zero_optimization"] = {{"stage", *config.zero_stage}};
   file["precision"] = name_of(config.precision);
   if (config.precision == Dtype::fp16) file["fp16"] = fp16_json(config.loss_scaling);
   file["tf32"] = config.tf32;

@@ -72,6 +72,9 @@ struct TrainConfig {
   double epochs = 1;
   uint64_t steps_per_print = 1;
 
+  // What each of several ranks keeps, by DeepSpeed's numbers; changes no bit. Empty: 3, its shards of everything.
+  std::optional<uint32_t> zero_stage = {};
+
   // train_batch = micro_batch x accumulation x ranks; 0 where it follows from the others.
   uint64_t train_batch = 0, micro_batch = 0, accumulation = 0;
 
@@ -104,7 +107,8 @@ struct TrainConfig {
   std::optional<double> host_state_share = {};  // of the state, that rests in host memory; empty: the planner's choice
   uint32_t threads = 0;                         // that update; 0: one for each processor
   std::string io_engine = "auto";
-  std::string machine;  // a profile's path; empty: drives are measured at start
+  double hangs_after_s = 20;  // without a sign of a rank, that it is taken for one that hangs
+  std::string machine;        // a profile's path; empty: drives are measured at start
 };
 
 enum class Verdict : uint8_t { honoured, no_effect, refused, unknown };

@@ -29,7 +29,7 @@ struct TrainStep::UnderWay {
 
   DropoutKeys keys_of(uint32_t micro_batch) const {
     DropoutKeys own = keys;
-    own.micro_batch = micro_batch;
+    own.micro_batch += micro_batch;
     return own;
   }
   const Positions& positions_of(const ModelConfig& config, uint32_t micro_batch) {
@@ -117,13 +117,14 @@ Status TrainStep::check(std::span<const MicroBatch> batches) const {
 }
 
 Result<StepLoss> TrainStep::run(uint64_t step, std::span<const MicroBatch> batches, std::span<const Passage> order,
-                                double loss_scale) {
+                                double loss_scale, const StepShare& share) {
   PENSTOCK_TRY(check(batches));
   uint64_t supervised = 0;
   for (const MicroBatch& batch : batches) supervised += batch.supervised();
+  supervised = share.supervised.value_or(supervised);
   UnderWay way;
   way.batches = batches;
-  way.keys = {.training = true, .seed = choices_.seed, .step = step};
+  way.keys = {.training = true, .seed = choices_.seed, .step = step, .micro_batch = share.first_micro_batch};
   way.scale = supervised == 0 ? 0 : loss_scale / static_cast<double>(supervised);
   return pass_all(way, order);
 }

@@ -1,6 +1,7 @@
 // TrainStep computes the loss and the gradients of one step, over the engine's verbs, in the order that the plan gives.
 //
-// The loss is the mean over the supervised tokens of the whole step, however they are spread over micro-batches.
+// The loss is the mean over the supervised tokens of the whole step, however they are spread over micro-batches and
+// ranks.
 //
 // The head's forward happens in its backward, where its logits serve both; the order may name its forward or leave it
 // out. Backward of uses before which, and in which, nothing is trained computes nothing, and may be left out too.
@@ -10,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,6 +36,12 @@ struct StepLoss {
   double mean() const { return supervised == 0 ? 0 : sum / static_cast<double>(supervised); }
 };
 
+// What several ranks share of a step: each computes some of its micro-batches.
+struct StepShare {
+  uint64_t first_micro_batch = 0;           // of the step's, that this rank computes
+  std::optional<uint64_t> supervised = {};  // tokens of all ranks; empty: this one is alone
+};
+
 class TrainStep {
  public:
   // `engine` outlives this. `activations` by use; those of the first and the last do not matter. What is offloaded is
@@ -50,7 +58,7 @@ class TrainStep {
   // Every passage of `order` once; each use's forward before its backward, forward of a micro-batch upwards, backward
   // downwards. The gradients are those of loss_scale x the step's mean loss; a frozen parameter has none.
   Result<StepLoss> run(uint64_t step, std::span<const MicroBatch> batches, std::span<const Passage> order,
-                       double loss_scale = 1);
+                       double loss_scale = 1, const StepShare& share = {});
   // Forward alone, without dropout. All micro-batches pass through a use while it is held: weights come once.
   Result<StepLoss> evaluate(std::span<const MicroBatch> batches);
 

@@ -1,6 +1,8 @@
 #include "runtime/trainer/torch/training_run.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 
 #include "runtime/trainer/torch/dry_step.h"
 #include "runtime/trainer/torch/tensor_memory.h"
@@ -36,8 +38,8 @@ uint64_t tensor_limit(const TrainingSettings& settings, const Plan& plan) {
 std::vector<MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step) {
   std::vector<MicroBatch> batches;
   const uint64_t accumulation = settings.config.accumulation, sequences = settings.config.micro_batch;
-  for (uint64_t mb = 0; mb < accumulation; ++mb) {
-    const uint64_t number = (step - 1) * accumulation + mb;
+  const uint64_t first = (step - 1) * accumulation * settings.place.ranks + settings.first_micro_batch();
+  for (uint64_t number = first; number < first + accumulation; ++number) {
     batches.push_back(settings.samples.batch(number * sequences, sequences));
   }
   return batches;
@@ -67,8 +69,36 @@ Status measure_step(TrainingSettings& settings) {
   return Status();
 }
 
-Result<std::unique_ptr<TrainingRun>> TrainingRun::open(const TrainingSettings& settings) {
+Result<Added> added_over_ranks(const TrainingSettings& settings, StepEngine& engine, const Added& mine) {
+  const std::array<uint64_t, 4> here = {std::bit_cast<uint64_t>(mine.loss.sum), mine.loss.supervised, mine.read_bytes,
+                                        mine.written_bytes};
+  std::vector<uint64_t> all(here.size() * settings.place.ranks);
+  PENSTOCK_TRY(engine.exchange(here, all));
+  Added added;
+  for (size_t at = 0; at < all.size(); at += here.size()) {
+    added.loss.sum += std::bit_cast<double>(all[at]);
+    added.loss.supervised += all[at + 1];
+    added.read_bytes += all[at + 2];
+    added.written_bytes += all[at + 3];
+  }
+  return added;
+}
+
+namespace {
+
+Result<std::unique_ptr<StepEngine>> open_engine(const TrainingSettings& settings, engine::Ranks* ranks) {
+  if (ranks != nullptr && ranks->ranks() > 1) {
+    PENSTOCK_TRY_ASSIGN(engine, engine::RankedEngine::open(settings.ranked(), *ranks));
+    return step_engine(std::move(engine));
+  }
   PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(settings.engine));
+  return step_engine(std::move(engine));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TrainingRun>> TrainingRun::open(const TrainingSettings& settings, engine::Ranks* ranks) {
+  PENSTOCK_TRY_ASSIGN(engine, open_engine(settings, ranks));
   std::unique_ptr<TrainingRun> run(new TrainingRun(settings, std::move(engine)));
   PENSTOCK_TRY(run->restore());
   return run;
@@ -82,7 +112,7 @@ Status TrainingRun::restore() {
   return scaler_.learn(engine_->steps_done(), engine_->updates_done() == state.updates);
 }
 
-TrainingRun::TrainingRun(const TrainingSettings& settings, std::unique_ptr<engine::Engine> engine)
+TrainingRun::TrainingRun(const TrainingSettings& settings, std::unique_ptr<StepEngine> engine)
     : settings_(settings),
       engine_(std::move(engine)),
       link_(*engine_),
@@ -104,14 +134,25 @@ Result<TrainingRun::Step> TrainingRun::step() {
   PENSTOCK_TRY(engine_->begin(
       {.groups = groups, .micro_batches = static_cast<uint32_t>(settings_.config.accumulation), .loss_scale = scale}));
   const std::vector<MicroBatch> batches = batches_of(settings_, number);
-  Result<StepLoss> loss = step_.run(number, batches, link_.order(), scale);
-  if (!loss.ok()) {
-    (void)engine_->discard();  // what it says, the engine's status says too
-    return loss.status();
-  }
+  // What a token of any rank counts for is known before backward begins.
+  Added counted;
+  for (const MicroBatch& batch : batches) counted.loss.supervised += batch.supervised();
+  PENSTOCK_TRY_ASSIGN(of_all, added_over_ranks(settings_, *engine_, counted));
+  const StepShare share{.first_micro_batch = settings_.first_micro_batch(), .supervised = of_all.loss.supervised};
+  Result<StepLoss> loss = step_.run(number, batches, link_.order(), scale, share);
+  if (!loss.ok()) return engine_->give_up(loss.status());
   PENSTOCK_TRY_ASSIGN(report, engine_->step(encode(state)));
   PENSTOCK_TRY(scaler_.learn(number, report.verdict == penstock::Verdict::skip));
-  return Step{report, loss->mean(), groups.front().lr, scale};
+  PENSTOCK_TRY_ASSIGN(added, added_over_ranks(settings_, *engine_, {*loss, report.read_bytes, report.written_bytes}));
+  report.read_bytes = added.read_bytes;
+  report.written_bytes = added.written_bytes;
+  return Step{report, added.loss.mean(), groups.front().lr, scale};
+}
+
+Result<bool> TrainingRun::any(bool here) {
+  std::vector<uint64_t> all(settings_.place.ranks);
+  PENSTOCK_TRY(engine_->exchange(std::array<uint64_t, 1>{here ? 1u : 0u}, all));
+  return std::any_of(all.begin(), all.end(), [](uint64_t says) { return says != 0; });
 }
 
 uint64_t evaluation_group(const TrainingSettings& settings) {
@@ -129,16 +170,19 @@ uint64_t evaluated_micro_batches(const TrainingSettings& settings) {
 Result<StepLoss> TrainingRun::evaluate() {
   const uint64_t sequences = settings_.config.micro_batch, held_out = settings_.samples.held_out_samples();
   const uint64_t all = evaluated_micro_batches(settings_), group = evaluation_group(settings_);
+  const uint64_t ranks = settings_.place.ranks, rank = settings_.place.rank;
   StepLoss loss;
   PENSTOCK_TRY(engine_->begin_forward());
-  for (uint64_t first = 0; first < all; first += group) {
+  // Each rank has its part of a group of all, at last maybe nothing: units are gathered from all of them.
+  for (uint64_t first = 0; first < all; first += group * ranks) {
     std::vector<MicroBatch> batches;
-    for (uint64_t mb = first; mb < std::min(all, first + group); ++mb) {
+    for (uint64_t mb = first + rank * group; mb < std::min(all, first + (rank + 1) * group); ++mb) {
       const uint64_t sample = mb * sequences;
       batches.push_back(settings_.samples.held_out_batch(sample, std::min(sequences, held_out - sample)));
     }
     Result<StepLoss> part = step_.evaluate(batches);
     if (!part.ok()) {
+      if (ranks > 1) return engine_->give_up(part.status());
       (void)engine_->end_forward();
       return part.status();
     }
@@ -146,7 +190,8 @@ Result<StepLoss> TrainingRun::evaluate() {
     loss.supervised += part->supervised;
   }
   PENSTOCK_TRY(engine_->end_forward());
-  return loss;
+  PENSTOCK_TRY_ASSIGN(added, added_over_ranks(settings_, *engine_, {.loss = loss}));
+  return added.loss;
 }
 
 }  // namespace penstock::trainer

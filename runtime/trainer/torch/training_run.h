@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/trainer/engine_link.h"
+#include "runtime/trainer/step_engine.h"
 #include "runtime/trainer/torch/train_step.h"
 #include "runtime/trainer/training_settings.h"
 
@@ -16,36 +17,46 @@ Status measure_step(TrainingSettings& settings);
 
 class TrainingRun {
  public:
-  // `settings` outlive it.
-  static Result<std::unique_ptr<TrainingRun>> open(const TrainingSettings& settings);
+  // `settings` outlive it, and so do `ranks`, where there are several: then all of them call all of this together.
+  static Result<std::unique_ptr<TrainingRun>> open(const TrainingSettings& settings, engine::Ranks* ranks = nullptr);
   ~TrainingRun();
 
   struct Step {
-    engine::StepReport report;
+    engine::StepReport report;  // bytes are those of all ranks
     double loss = 0;
     double learning_rate = 0;
     double loss_scale = 1;
   };
   Result<Step> step();
+  // Whether any rank says so.
+  Result<bool> any(bool here);
 
   // The loss of what is held out, between steps; changes nothing. REQUIRES: something is.
   Result<StepLoss> evaluate();
 
-  engine::Engine& engine() { return *engine_; }
+  StepEngine& engine() { return *engine_; }
 
  private:
-  TrainingRun(const TrainingSettings& settings, std::unique_ptr<engine::Engine> engine);
+  TrainingRun(const TrainingSettings& settings, std::unique_ptr<StepEngine> engine);
   Status restore();
 
   const TrainingSettings& settings_;
-  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<StepEngine> engine_;
   EngineLink link_;
   LossScaler scaler_;
   TrainStep step_;
 };
 
-// The micro-batches of a step: a function of seed and step alone.
+// A rank's micro-batches of a step: a function of seed, step, rank and their number alone. Which samples a step has
+// does not depend on the number of ranks.
 std::vector<MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step);
+
+// What ranks add up, in their order.
+struct Added {
+  StepLoss loss;
+  uint64_t read_bytes = 0, written_bytes = 0;
+};
+Result<Added> added_over_ranks(const TrainingSettings& settings, StepEngine& engine, const Added& mine);
 
 // Micro-batches of one evaluation, and how many of them pass through a unit before the next is fetched.
 uint64_t evaluated_micro_batches(const TrainingSettings& settings);

@@ -222,7 +222,8 @@ TEST_P(EngineTraining, LeavesTheBitsOfAPlainLoopAndLearns) {
   auto opened = engine::Engine::open(options);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   engine::Engine& engine = **opened;
-  EngineLink link(engine);
+  const std::unique_ptr<StepEngine> driven = step_engine(*std::move(opened));
+  EngineLink link(*driven);
   const ComputeChoices choices{.seed = kSeed, .head_tokens = 20};
   TrainStep tiered(model, link, choices, engine.plan().activations, way.keeping);
 

@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""`penstock train` and `penstock verify` in several ranks, as a user starts them: by --ranks and by torchrun.
+
+Usage: ranks_test.py PENSTOCK [CLASS].
+"""
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+PENSTOCK = Path(sys.argv.pop(1)).resolve()
+README = Path(__file__).resolve().parents[2] / "README.md"
+USAGE, DOES_NOT_FIT, ENVIRONMENT, INTERRUPTED = 2, 3, 4, 130
+TINY = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4,
+        "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+TEXT = "Of Mans First Disobedience, and the Fruit Of that Forbidden Tree, whose mortal tast Brought Death into the World. "
+# One thread: a product waits for its slowest, and tests run beside one another.
+ENVIRON = {**{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}, "OMP_NUM_THREADS": "1"}
+
+
+def processes_of(word):
+    """Those whose command line has it, but for this one."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if word in (entry / "cmdline").read_bytes().decode(errors="replace"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def rank_of(process):
+    for variable in (Path("/proc") / str(process) / "environ").read_bytes().decode(errors="replace").split("\0"):
+        if variable.startswith("RANK="):
+            return int(variable[5:])
+    return None
+
+
+class RanksCase(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        """The drive is measured once: every rank of every run would do it again."""
+        cls.place = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
+        cls.addClassCleanup(shutil.rmtree, cls.place, True)
+        cls.machine = cls.place / "machine.json"
+        subprocess.run([PENSTOCK, "nvme", "probe", cls.place, "--duration", "0.1s", "--size", "64MiB", "--profile", cls.machine],
+                       check=True, capture_output=True)
+
+    def setUp(self):
+        # Beside the build: /tmp may be a tmpfs, where no store can be.
+        self.folder = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
+        self.addCleanup(shutil.rmtree, self.folder, True)
+        (self.folder / "tiny.json").write_text(json.dumps(TINY))
+        (self.folder / "text.txt").write_text(TEXT * 40)
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def config(self, name="run", **changes):
+        """A small run with a store and a folder of its own; a section in `changes` is merged with what is here."""
+        file = {"model": self.path("tiny.json"), "data": self.path("text.txt"), "sequence_length": 16, "max_steps": 4,
+                "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "seed": 3, "held_out_share": 0.1,
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
+                "penstock": {"stores": [self.path(name + ".store")], "run": self.path(name), "host_budget": "2GiB",
+                             "machine": str(self.machine)}}
+        for key, value in changes.items():
+            file[key] = {**file[key], **value} if isinstance(value, dict) and key in file else value
+        path = self.folder / (name + ".json")
+        path.write_text(json.dumps(file))
+        return str(path)
+
+    def run_command(self, *arguments, code=0, environ=None):
+        done = subprocess.run([PENSTOCK, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300,
+                              env={**ENVIRON, **(environ or {})})
+        self.assertEqual(done.returncode, code, f"{arguments}: {done.stdout}{done.stderr}")
+        return done
+
+    def json_of(self, *arguments, code=0):
+        return json.loads(self.run_command(*arguments, "--json", code=code).stdout)
+
+    def log(self, name="run"):
+        path = self.folder / name / "log.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def weights(self, name="run", dtype="auto"):
+        out = self.folder / f"{name}.{dtype}.out"
+        self.run_command("checkpoint", "export", self.path(name + ".store"), out, "--dtype", dtype)
+        return (out / "model.safetensors").read_bytes()
+
+    def start(self, config, ranks=2):
+        run = subprocess.Popen([PENSTOCK, "train", config, "--ranks", str(ranks)], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True, env=ENVIRON)
+        self.addCleanup(run.kill)
+        return run
+
+    def wait_for_steps(self, run, name, steps):
+        while run.poll() is None and len(self.log(name)) < steps:
+            time.sleep(0.01)
+        if run.poll() is not None:
+            self.fail(f"the run ended early: {run.communicate()[1]}")
+
+    def expect_nothing_left(self, config):
+        until = time.monotonic() + 60  # the launcher has killed and reaped them: they are gone, or about to be
+        while processes_of(config) and time.monotonic() < until:
+            time.sleep(0.05)
+        self.assertEqual(processes_of(config), [])
+
+
+class Stages(RanksCase):
+    def test_every_stage_gives_the_same_losses_and_weights(self):
+        found = []
+        for stage in (0, 1, 2, 3, None):
+            name = f"stage{stage}"
+            changes = {} if stage is None else {"zero_optimization": {"stage": stage}}
+            answer = self.json_of("train", self.config(name, eval_every=2, eval_batches=3, **changes), "--ranks", 2)
+            self.assertEqual((answer["ranks"], answer["steps"], answer["config"]["train_batch_size"]), (2, 4, 8))
+            log = [(step["loss"], step["grad_norm"], step.get("eval_loss")) for step in self.log(name)]
+            self.assertEqual(len(log), 4)
+            found.append((log, self.weights(name), self.weights(name, "fp32")))
+        for other in found[1:]:
+            self.assertEqual(other, found[0])
+
+    def test_the_samples_of_a_step_do_not_depend_on_the_number_of_ranks(self):
+        first = []
+        for ranks in (1, 2, 4):
+            name = f"world{ranks}"
+            config = self.config(name, gradient_accumulation_steps=4 // ranks, eval_every=1, max_steps=1)
+            self.json_of("train", config, *(["--ranks", ranks] if ranks > 1 else []))
+            first.append(self.log(name)[0])
+        # The same terms, dropout included, added up in another order; evaluation is of weights that differ by rounding.
+        for other in first[1:]:
+            self.assertAlmostEqual(other["loss"], first[0]["loss"], delta=1e-9)
+            self.assertEqual(other["eval_tokens"], first[0]["eval_tokens"])
+            self.assertAlmostEqual(other["eval_loss"], first[0]["eval_loss"], delta=0.05)
+
+    def test_as_many_drives_as_ranks_are_one_for_each(self):
+        stores = {"penstock": {"stores": [self.path("a"), self.path("b")]}}
+        self.json_of("train", self.config("two", **stores), "--ranks", 2)
+        self.assertEqual([sorted(file.name for file in (self.folder / each).iterdir()) for each in "ab"],
+                         [["rank0.tiles"], ["rank1.tiles"]])
+        self.json_of("train", self.config("one"), "--ranks", 2)
+        self.assertEqual([step["loss"] for step in self.log("two")], [step["loss"] for step in self.log("one")])
+        self.run_command("checkpoint", "export", self.path("a") + "," + self.path("b"), self.path("out"))
+        self.assertEqual((self.folder / "out" / "model.safetensors").read_bytes(), self.weights("one"))
+
+    def test_verify_holds_them_against_a_plain_loop_of_as_many_ranks(self):
+        for ranks in (2, 3):
+            answer = self.json_of("verify", self.config(f"verify{ranks}", precision="bf16"), "--ranks", ranks, "--steps", 3)
+            self.assertEqual((answer["words_different"], answer["losses_different"], answer["ranks"]), (0, 0, ranks))
+            self.assertEqual([row["placement"] for row in answer["placements"]], ["stage 0", "stage 2", "stage 3"])
+            self.assertGreater(answer["words_compared"], 3 * 4 * 100_000)
+            self.assertFalse((self.folder / f"verify{ranks}.store").exists())
+
+
+class Ends(RanksCase):
+    def test_a_killed_rank_is_named_and_a_restart_ends_with_the_same_bits(self):
+        self.json_of("train", self.config("whole", max_steps=30), "--ranks", 2)
+        masters = self.weights("whole", "fp32")
+        for victim in (1, 0):
+            config = self.config(f"killed{victim}", max_steps=30, penstock={"hangs_after_s": 60})
+            run = self.start(config)
+            self.wait_for_steps(run, f"killed{victim}", 3)
+            os.kill(next(process for process in processes_of(config) if rank_of(process) == victim), signal.SIGKILL)
+            said = run.communicate(timeout=120)[1]
+            self.assertEqual(run.returncode, ENVIRONMENT, said)
+            refusals = re.findall("^penstock: .*", said, re.M)
+            self.assertEqual(len(refusals), 1, said)
+            self.assertRegex(refusals[0], f"^penstock: rank {victim} died in step [0-9]+$")
+            self.expect_nothing_left(config)
+            self.json_of("train", config, "--ranks", 2)
+            losses = {}
+            for step in self.log(f"killed{victim}"):
+                self.assertEqual(losses.setdefault(step["step"], step["loss"]), step["loss"])
+            self.assertEqual([losses[step] for step in sorted(losses)], [step["loss"] for step in self.log("whole")])
+            self.assertEqual(self.weights(f"killed{victim}", "fp32"), masters)
+
+    def test_a_stopped_rank_is_named_and_all_end(self):
+        for victim in (1, 0):
+            config = self.config(f"stopped{victim}", max_steps=100000, penstock={"hangs_after_s": 5})
+            run = self.start(config)
+            self.wait_for_steps(run, f"stopped{victim}", 2)
+            os.kill(next(process for process in processes_of(config) if rank_of(process) == victim), signal.SIGSTOP)
+            said = run.communicate(timeout=120)[1]
+            self.assertEqual(run.returncode, ENVIRONMENT, said)
+            self.assertRegex(said, f"(?m)^penstock: rank {victim} hangs in step [0-9]+: no sign of life for ")
+            self.expect_nothing_left(config)
+
+    def test_an_interrupt_commits_the_same_step_of_all(self):
+        config = self.config("asked", max_steps=100000)
+        run = self.start(config)
+        self.wait_for_steps(run, "asked", 3)
+        run.send_signal(signal.SIGINT)
+        said = run.communicate(timeout=120)[1]
+        self.assertEqual(run.returncode, INTERRUPTED, said)
+        committed = int(re.search("step ([0-9]+) is committed", said).group(1))
+        self.assertEqual(len(self.log("asked")), committed)
+        self.expect_nothing_left(config)
+        self.weights("asked")  # of stores that are at one step
+
+    def test_no_rank_outlives_a_killed_launcher(self):
+        config = self.config("orphans", max_steps=100000)
+        run = self.start(config)
+        self.wait_for_steps(run, "orphans", 1)
+        run.kill()
+        run.communicate(timeout=120)
+        self.expect_nothing_left(config)
+
+    def test_a_rank_that_cannot_begin_is_named(self):
+        config = self.config("small", penstock={"host_budget": "20MiB"})
+        said = self.run_command("train", config, "--ranks", 2, code=DOES_NOT_FIT).stderr
+        self.assertEqual(len(re.findall("^penstock: ", said, re.M)), 1, said)
+        self.expect_nothing_left(config)
+
+
+class Refusals(RanksCase):
+    def test_each_says_what_to_do(self):
+        def refused(said, *arguments, environ=None):
+            done = self.run_command(*arguments, code=USAGE, environ=environ)
+            self.assertIn(said, done.stderr)
+
+        self.json_of("train", self.config("two"), "--ranks", 2)
+        refused("made by 2 ranks, 1 is here", "train", self.config("two"))
+        refused("made by 2 ranks, 3 are here", "train", self.config("two"), "--ranks", 3)
+        self.json_of("train", self.config("one"))
+        refused("made by 1 rank, 2 are here", "train", self.config("one"), "--ranks", 2)
+        refused("at most 64", "train", self.config("many"), "--ranks", 65)
+        refused("MASTER_PORT", "train", self.config("env"), environ={"RANK": "0", "WORLD_SIZE": "2"})
+        refused("where 1 were started", "train", self.config("env"), "--ranks", 2, environ={"RANK": "0", "WORLD_SIZE": "1"})
+        refused("--grid", "verify", self.config("grid"), "--ranks", 2, "--grid")
+        for changes, said in (({"zero_optimization": {"stage": 4}}, "0 to 3"), ({"train_batch_size": 6}, "train_batch"),
+                              ({"penstock": {"device_budget": "1GiB"}}, "device"), ({"penstock": {"moments": "bf16"}}, "bf16"),
+                              ({"penstock": {"space": "single"}}, "one slot"), ({"penstock": {"hangs_after_s": 0}}, "hangs_after_s")):
+            refused(said, "train", self.config("refused", **changes), "--ranks", 2)
+            self.assertFalse((self.folder / "refused.store").exists(), said)
+
+
+class Readme(RanksCase):
+    def test_its_lines_for_several_ranks_run(self):
+        lines = [line.split("#")[0] for line in README.read_text().splitlines() if "--ranks 2" in line or line.startswith("torchrun")]
+        self.assertEqual(len(lines), 2)
+        torchrun = PENSTOCK.parents[2] / ".venv/bin/torchrun"
+        logs = []
+        for number, line in enumerate(lines):
+            words = shlex.split(line)
+            if words[0] == "torchrun":
+                if not torchrun.exists():
+                    self.skipTest("no torchrun in .venv")
+                words[0] = str(torchrun)
+            config = self.config(f"line{number}")
+            words = [str(PENSTOCK) if word == "build/bin/penstock" else config if word.endswith(".json") else word for word in words]
+            words = words[:words.index(config) + 1] + [word for word in words[words.index(config) + 1:] if word in ("--ranks", "2")]
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300, env=ENVIRON)
+            self.assertEqual(done.returncode, 0, f"{words}: {done.stdout}{done.stderr}")
+            self.assertEqual(done.stdout.count("steps 1 to 4"), 1, done.stdout)
+            logs.append([step["loss"] for step in self.log(f"line{number}")])
+        self.assertEqual(logs[0], logs[1])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,223 @@
+#include "tools/penstock/rank_launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <random>
+
+#include "tools/system/interrupt.h"
+
+namespace penstock::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long the others have, once one has ended badly: they look for one another every 0.1 s, between two passes.
+constexpr std::chrono::seconds kGrace{5};
+constexpr int kLooksEveryMs = 100;
+constexpr size_t kSaidMost = 64 * 1024;
+constexpr const char* kPrefix = "penstock: ";  // of a refusal, on standard error
+
+struct Rank {
+  pid_t process = -1;
+  int out = -1;      // what it says on standard error; none of rank 0
+  std::string said;  // the end of it
+  bool has_ended = false;
+  int signal = 0, code = 0;
+
+  bool ended_badly() const { return has_ended && (signal != 0 || code != 0); }
+};
+
+std::string drawn_name() {
+  std::random_device random;
+  return text("penstock-", getpid(), "-", random());
+}
+
+uint32_t processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<uint32_t>(CPU_COUNT(&set)) : 1;
+}
+
+class Launch {
+ public:
+  ~Launch() {
+    for (Rank& rank : ranks_) {
+      if (!rank.has_ended && rank.process > 0) {
+        kill(rank.process, SIGKILL);
+        waitpid(rank.process, nullptr, 0);
+      }
+      if (rank.out >= 0) close(rank.out);
+    }
+  }
+
+  Status start(uint32_t ranks, const std::vector<std::string>& command) {
+    const std::string run = drawn_name();
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      PENSTOCK_TRY(start_one(
+          command,
+          {text("RANK=", rank), text("WORLD_SIZE=", ranks), text("LOCAL_RANK=", rank), text("LOCAL_WORLD_SIZE=", ranks),
+           "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0", text("TORCHELASTIC_RUN_ID=", run), "TORCHELASTIC_RESTART_COUNT=0"},
+          std::max(1u, processors() / ranks)));
+    }
+    return Status();
+  }
+
+  void wait() {
+    bool has_passed_on = false;
+    Clock::time_point first_bad{};
+    while (true) {
+      read_for(kLooksEveryMs);
+      reap();
+      const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.has_ended; });
+      if (all) return;
+      if (interrupted() && !has_passed_on) {
+        has_passed_on = true;
+        kill_all(SIGTERM);
+      }
+      const bool is_bad =
+          std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.ended_badly(); });
+      if (!is_bad) continue;
+      if (first_bad == Clock::time_point()) first_bad = Clock::now();
+      if (Clock::now() - first_bad > kGrace) kill_all(SIGKILL);
+    }
+  }
+
+  Result<int> outcome() const {
+    const Rank& first = ranks_.front();
+    const bool all_well =
+        std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.ended_badly(); });
+    if (all_well) return 0;
+    if (first.signal == 0 && first.code != 0) return first.code;
+    // Of those that lived long enough to say what has happened, the first.
+    for (uint32_t number = 1; number < ranks_.size(); ++number) {
+      const std::string refusal = refusal_of(ranks_[number]);
+      if (refusal.empty()) continue;
+      const bool names_a_rank = refusal.starts_with("rank ");
+      return Status(static_cast<Code>(ranks_[number].code),
+                    names_a_rank ? refusal : text("rank ", number, ": ", refusal),
+                    "start the same command again: it goes on from the last step that all ranks have");
+    }
+    for (uint32_t number = 0; number < ranks_.size(); ++number) {
+      const Rank& rank = ranks_[number];
+      if (!rank.ended_badly()) continue;
+      return Status(
+          Code::kEnvironment,
+          text("rank ", number,
+               rank.signal != 0 ? text(" was killed by signal ", rank.signal) : text(" ended with ", rank.code),
+               rank.said.empty() ? "" : ": ", rank.said),
+          "start the same command again: it goes on from the last step that all ranks have");
+    }
+    return 0;
+  }
+
+ private:
+  Status start_one(const std::vector<std::string>& command, std::vector<std::string> variables, uint32_t threads) {
+    const bool is_first = ranks_.empty();
+    int ends[2] = {-1, -1};
+    if (!is_first && pipe2(ends, O_CLOEXEC) != 0) return errno_status("--ranks: a pipe", errno);
+    const pid_t launcher = getpid();
+    const pid_t process = fork();
+    if (process < 0) return errno_status(text("--ranks: start rank ", ranks_.size()), errno);
+    if (process == 0) {
+      // Nothing outlives the launcher, and what a terminal sends comes once, from there.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != launcher) _exit(1);
+      setpgid(0, 0);
+      const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+      dup2(nothing, STDIN_FILENO);
+      if (!is_first) {
+        dup2(nothing, STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+      }
+      for (const std::string& variable : variables) {
+        const size_t equals = variable.find('=');
+        setenv(variable.substr(0, equals).c_str(), variable.c_str() + equals + 1, /*overwrite=*/1);
+      }
+      setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
+      std::vector<std::string> words = command;
+      std::vector<char*> arguments;
+      for (std::string& word : words) arguments.push_back(word.data());
+      arguments.push_back(nullptr);
+      execv(arguments.front(), arguments.data());
+      _exit(127);
+    }
+    if (!is_first) close(ends[1]);
+    ranks_.push_back({.process = process, .out = ends[0], .said = {}});
+    return Status();
+  }
+
+  void read_for(int milliseconds) {
+    std::vector<pollfd> sources;
+    std::vector<Rank*> of;
+    for (Rank& rank : ranks_) {
+      if (rank.out < 0) continue;
+      sources.push_back({rank.out, POLLIN, 0});
+      of.push_back(&rank);
+    }
+    poll(sources.data(), sources.size(), milliseconds);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if (sources[i].revents != 0) read_from(*of[i]);
+    }
+  }
+
+  static bool read_from(Rank& rank) {
+    char bytes[4096];
+    const ssize_t got = read(rank.out, bytes, sizeof bytes);
+    if (got > 0) {
+      rank.said.append(bytes, static_cast<size_t>(got));
+      if (rank.said.size() > kSaidMost) rank.said.erase(0, rank.said.size() - kSaidMost);
+      return true;
+    }
+    if (got < 0 && errno == EINTR) return true;
+    close(rank.out);
+    rank.out = -1;
+    return false;
+  }
+
+  void reap() {
+    for (Rank& rank : ranks_) {
+      int how = 0;
+      if (rank.has_ended || waitpid(rank.process, &how, WNOHANG) != rank.process) continue;
+      rank.has_ended = true;
+      rank.signal = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
+      rank.code = WIFEXITED(how) ? WEXITSTATUS(how) : 0;
+      while (rank.out >= 0 && read_from(rank)) continue;
+    }
+  }
+
+  void kill_all(int signal) const {
+    for (const Rank& rank : ranks_) {
+      if (!rank.has_ended) kill(rank.process, signal);
+    }
+  }
+
+  static std::string refusal_of(const Rank& rank) {
+    if (rank.signal != 0 || rank.code == 0) return "";
+    const size_t at = rank.said.rfind(kPrefix);
+    if (at == std::string::npos) return "";
+    const size_t begin = at + std::string(kPrefix).size();
+    return rank.said.substr(begin, rank.said.find('\n', begin) - begin);
+  }
+
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace
+
+Result<int> run_ranks(uint32_t ranks, const std::vector<std::string>& command) {
+  Launch launch;
+  PENSTOCK_TRY(launch.start(ranks, command));
+  launch.wait();
+  return launch.outcome();
+}
+
+}  // namespace penstock::tools
