@@ -50,7 +50,8 @@ def through_nf4(weight):
 def through_int8(weight):
     blocks = weight.detach().float().reshape(-1, 64)
     largest = blocks.abs().amax(1, keepdim=True)
-    return (torch.round(blocks * (127 / largest)) * largest / 127).bfloat16().reshape(weight.shape)
+    factor = torch.tensor(127.0).div(largest)  # 127 / largest is two roundings in torch
+    return (torch.round(blocks * factor) * largest / 127).bfloat16().reshape(weight.shape)
 
 
 class LoraCase(TrainCase):
