@@ -126,7 +126,7 @@ void Executor::abandon(const Event& done) {
   rounds_.rbegin()->second.abandoned = true;
   run_.abandon(round());
   while (!granted_.empty()) end_compute(granted_.begin()->first.second, done);
-  for (const LoweredSum& lowered : std::exchange(lowered_, {})) ended(lowered.ticket, Status());
+  for (const auto& [key, lowered] : std::exchange(lowered_, {})) ended(lowered.ticket, Status());
 }
 
 // -- moves ------------------------------------------------------------------------------------------------------------

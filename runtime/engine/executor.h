@@ -94,8 +94,9 @@ class Executor {
   // `done`: when the trainer's stream will have ended it; an empty one has been reached.
   void end_compute(MoveId compute, const Event& done);
 
-  // Sums of gradients that the device has lowered, in the order of their ends. Whoever takes one ends it.
-  bool has_lowered() const { return !lowered_.empty(); }
+  // Sums of gradients that the device has lowered, in the plan's order, whichever copy is found to have ended first:
+  // they are added up in it. Whoever takes one ends it.
+  bool has_lowered() const { return !lowered_.empty() && is_next_lowered(lowered_.begin()->first); }
   std::optional<LoweredSum> take_lowered();
   void end_lowering(PlanRun::Ticket ticket);
 
@@ -205,6 +206,7 @@ class Executor {
   void begin_return_activation(Ticket ticket, const Move& move);
   void begin_lower(Ticket ticket, const Move& move);
   void lowering_arrived(Ticket ticket, Lease arrived);
+  bool is_next_lowered(MoveKey key) const;
   // Copies whole places, behind what the move is behind. `then` gets the target's lease.
   void put_copy(Ticket ticket, Lease source, Lease target, std::function<void(Ticket, Lease)> then);
   // A move whose end an event on a stream says.
@@ -241,7 +243,7 @@ class Executor {
   std::map<MoveId, uint64_t> lowered_from_;     // by move: where in Area::device_gradients
   std::map<MoveKey, Event> on_stream_;          // moves that have not ended, and when they will have
   std::vector<Ticket> marked_;                  // of them, the computes: their ends are looked for
-  std::deque<LoweredSum> lowered_;
+  std::map<MoveKey, LoweredSum> lowered_;       // and not taken
   size_t lowered_taken_ = 0;
   std::list<Waiter> waiters_;
   std::vector<Ticket> held_back_;  // writes that the store does not let begin yet

@@ -1,4 +1,5 @@
 // The moves of a device with memory of its own. Each is put on its stream behind the events of those before it.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -90,14 +91,21 @@ void Executor::begin_lower(Ticket ticket, const Move& move) {
 void Executor::lowering_arrived(Ticket ticket, Lease arrived) {
   const Move& move = parts_.plan.moves[ticket.move];
   if (!status_.ok() || rounds_.at(ticket.step).abandoned) return ended(ticket, Status());
-  lowered_.push_back({ticket, arrived.bytes().first(move.bytes)});
+  lowered_[{ticket.step, ticket.move}] = {ticket, arrived.bytes().first(move.bytes)};
   placed_[{ticket.step, ticket.move}] = std::move(arrived);
 }
 
+// Those before it in its step have been taken, or are skipped. Of what was taken the place is still held.
+bool Executor::is_next_lowered(MoveKey key) const {
+  return std::all_of(lowered_from_.begin(), lowered_from_.lower_bound(key.second), [&](const auto& before) {
+    return run_.is_over({key.first, before.first}) || placed_.contains({key.first, before.first});
+  });
+}
+
 std::optional<LoweredSum> Executor::take_lowered() {
-  if (lowered_.empty()) return std::nullopt;
-  const LoweredSum first = lowered_.front();
-  lowered_.pop_front();
+  if (!has_lowered()) return std::nullopt;
+  const LoweredSum first = lowered_.begin()->second;
+  lowered_.erase(lowered_.begin());
   ++lowered_taken_;
   return first;
 }
