@@ -109,8 +109,8 @@ class WorkerWorld {
  private:
   static constexpr uint64_t kFirst = 60'000, kCount = 9'000;  // of unit 0, over the border of its two tiles
   static constexpr float kStruck = 0.05f, kInfinite = std::numeric_limits<float>::infinity();
-  // Of a whole step.
-  static constexpr float loss_of(float size) { return size == kStruck ? 2 : size; }
+  // Of a whole step. So much that it is struck wherever training has led, be the model all but saturated.
+  static constexpr float loss_of(float size) { return size == kStruck ? 1e6f : size; }
   static constexpr uint32_t kMicroBatches = 2;
 
   static std::vector<uint64_t> elements() {

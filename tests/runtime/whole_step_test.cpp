@@ -32,7 +32,7 @@ TEST(WholeSteps, LeaveTheBitsOfAPlainLoopOnADevice) {
 // WHOLE_STEP_SEEDS says how many, WHOLE_STEP_FIRST_SEED from which on; every second computes on a device.
 TEST(WholeSteps, LeaveTheBitsOfAPlainLoopWhateverTimeEachLaneTakes) {
   const char* asked = std::getenv("WHOLE_STEP_SEEDS");
-  const uint64_t seeds = asked ? std::strtoull(asked, nullptr, 10) : test::kStride == 1 ? 6 : 2;
+  const uint64_t seeds = asked ? std::strtoull(asked, nullptr, 10) : test::kStride == 1 ? 4 : 2;
   const CourseDevice device{test::open_capricious_device,
                             [](uint64_t seed) { return std::make_unique<SlowStream>(seed); }};
   const char* from = std::getenv("WHOLE_STEP_FIRST_SEED");
