@@ -71,14 +71,21 @@ TEST(PlainTraining, TakesTheSameStepsAndNamesAWordThatDiffers) {
 
   // The last bit of one variance: of element 5 of block 0's second parameter.
   const trainer::ModelParameter& parameter = settings->model.units[1].parameters[1];
-  float value = 0;
-  auto bytes = std::as_writable_bytes(std::span(&value, 1));
-  ASSERT_TRUE((*run)->engine().read(1, Role::variance, parameter.first_element + 5, bytes).ok());
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, 4);
-  bits ^= 1;
-  std::memcpy(&value, &bits, 4);
-  ASSERT_TRUE((*run)->engine().write(1, Role::variance, parameter.first_element + 5, bytes).ok());
+  run->reset();
+  {
+    auto engine = engine::Engine::open(settings->engine);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    float value = 0;
+    auto bytes = std::as_writable_bytes(std::span(&value, 1));
+    ASSERT_TRUE((*engine)->read(1, Role::variance, parameter.first_element + 5, bytes).ok());
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, 4);
+    bits ^= 1;
+    std::memcpy(&value, &bits, 4);
+    ASSERT_TRUE((*engine)->write(1, Role::variance, parameter.first_element + 5, bytes).ok());
+  }
+  run = trainer::TrainingRun::open(*settings);
+  ASSERT_TRUE(run.ok()) << run.status().message();
   comparison = (*plain)->compare((*run)->engine());
   ASSERT_TRUE(comparison.ok());
   EXPECT_EQ(comparison->words_different, 1u);
