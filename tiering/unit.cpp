@@ -110,6 +110,7 @@ std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit) {
 }
 
 uint32_t first_trained_use(const Workload& workload) {
+  if (workload.last_backward_use) return *workload.last_backward_use;
   const auto trains = [&](const Use& use) {
     return std::ranges::any_of(use.units, [&](uint32_t unit) { return workload.units[unit].trainable; });
   };

@@ -80,6 +80,9 @@ struct Workload {
   uint32_t micro_batches = 1;
   uint32_t ranks = 1;
   Clipping clipping;
+  // Where backward ends, where that is not at the first use that trains: one rank's shards may have no trained unit of
+  // a use that trains.
+  std::optional<uint32_t> last_backward_use = {};
 
   uint64_t elements() const {
     uint64_t sum = 0;

@@ -24,6 +24,8 @@ const std::map<std::string, std::vector<std::pair<const char*, const char*>>>& s
         {"eval_every", "5"},
         {"keep_every", "15"},
         {"keep_best", "2"},
+        {"zero_optimization.stage", "2"},
+        {"penstock.hangs_after_s", "30"},
         {"eval_batches", "6"},
         {"seed", "7"},
         {"max_steps", "8"},

@@ -57,6 +57,7 @@ RankWorkload workload_of(const Workload& model, const ShardMap& map, uint32_t ra
   std::vector<Unit>& units = here.workload.units;
   units.clear();
   here.workload.ranks = 1;
+  here.workload.last_backward_use = first_trained_use(model);
   for (uint32_t number = 0; number < model.units.size(); ++number) {
     const Unit& whole = model.units[number];
     const ElementRun shard = map.shard(number, rank);
