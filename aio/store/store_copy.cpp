@@ -14,12 +14,7 @@ class Carrier {
  public:
   Carrier(IoEngine& engine, const StoreParts& from, const StoreParts& to, ChecksumFunction checksum,
           std::span<std::byte> memory)
-      : engine_(engine),
-        from_(from),
-        to_(to),
-        checksum_(checksum),
-        pool_(Tier::host, memory, kChunkBytes),
-        windowed_(engine, pool_) {
+      : from_(from), to_(to), checksum_(checksum), pool_(Tier::host, memory, kChunkBytes), windowed_(engine, pool_) {
     CHECK(pool_.pieces() > 0, "carrying tiles takes at least ", kChunkBytes, " B of memory");
   }
 
@@ -56,7 +51,6 @@ class Carrier {
     return answer;
   }
 
-  IoEngine& engine_;
   const StoreParts& from_;
   const StoreParts& to_;
   const ChecksumFunction checksum_;
