@@ -134,6 +134,7 @@ def main():
                     row["deepspeed_s"] = median_step_s(step_lines(said))
                     row["of_deepspeed_speed"] = row["deepspeed_s"] / row["step_s"]
                 rows.append(row)
+                print(json.dumps(row), file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(ours.folder, ignore_errors=True)
     if options.json:
