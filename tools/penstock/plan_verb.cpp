@@ -3,6 +3,7 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
+#include "tools/plan/advice.h"
 #include "tools/plan/forecast_report.h"
 #include "tools/plan/gantt.h"
 #include "tools/plan/known_models.h"
@@ -22,6 +23,10 @@ struct Flags {
   std::optional<Durability> durability;
   double strike_share = 0;
   bool update_only = false;
+  std::optional<uint64_t> lora_rank;
+  std::optional<std::string> base;
+  bool advise = false;
+  double step_time_s = 0, drive_life_days = 0;  // aims; 0: none
   std::string gantt;
   bool force = false;
 };
@@ -104,6 +109,23 @@ std::optional<ActivationChoice> activations_of(const std::string& name) {
   return std::nullopt;
 }
 
+Result<std::optional<AdapterShape>> adapters_of(const Flags& flags) {
+  if (!flags.lora_rank) {
+    if (!flags.base) return std::optional<AdapterShape>();
+    return Status(Code::kUsage, text("--base ", *flags.base, ": only a frozen model can rest in another form"),
+                  "--lora-rank 16 with it");
+  }
+  if (flags.update_only) {
+    return Status(Code::kUsage, "--lora-rank: does not go with --update-only, which plans no forward and backward",
+                  "--lora-rank alone");
+  }
+  AdapterShape adapters{.rank = *flags.lora_rank};
+  for (BlockCode code : {BlockCode::int8, BlockCode::nf4}) {
+    if (flags.base && *flags.base == name_of(code)) adapters.base_code = code;
+  }
+  return std::optional<AdapterShape>(adapters);
+}
+
 Result<ForecastRequest> request_of(const Flags& flags) {
   ForecastRequest request;
   PENSTOCK_TRY_ASSIGN(shape, choose_model(flags));
@@ -112,7 +134,9 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   if (flags.micro_batches > 1'000'000)
     return Status(Code::kUsage, text("--micro-batches: ", flags.micro_batches, ": at most 1000000 expected"),
                   "--micro-batches 16");
+  PENSTOCK_TRY_ASSIGN(adapters, adapters_of(flags));
   request.shape = shape;
+  request.adapters = adapters;
   request.machine = machine;
   request.budgets = budgets;
   request.durability = flags.durability;
@@ -135,8 +159,9 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   return request;
 }
 
-Result<Answer> plan(Session&, const Flags& flags) {
+Result<Answer> plan(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(request, request_of(flags));
+  const ForecastRequest asked = request;
   PENSTOCK_TRY_ASSIGN(result, forecast(std::move(request)));
   Answer answer;
   answer.text = forecast_text(result);
@@ -148,6 +173,15 @@ Result<Answer> plan(Session&, const Flags& flags) {
     PENSTOCK_TRY(write_new_file(flags.gantt, gantt_svg(*result.plan, result.simulation, title), flags.force));
     answer.text += text("lanes over time: ", flags.gantt, "\n");
     answer.json["gantt_path"] = flags.gantt;
+  }
+  if (result.fits && (flags.advise || flags.step_time_s > 0 || flags.drive_life_days > 0)) {
+    const Aims aims{.step_s = flags.step_time_s, .drive_life_days = flags.drive_life_days};
+    PENSTOCK_TRY_ASSIGN(advice, advise(asked, result, aims, [&](double share, const std::string& what) {
+                          session.progress.update(share, "planning with " + what);
+                        }));
+    session.progress.clear();
+    answer.text += "\n" + advice_text(advice, result);
+    answer.json["advice"] = advice_json(advice);
   }
   return answer;
 }
@@ -190,6 +224,10 @@ void step_options(Options& options, Flags& flags) {
   options.choice("--clip", flags.clip, {"on", "off"}, "Clip gradients to a norm");
   options.share("--strike-share", flags.strike_share, "Expected share of steps whose gradients are clipped");
   options.durability("--durability", flags.durability);
+  options.count("--lora-rank", flags.lora_rank,
+                "Train adapters of this rank on every matrix of the blocks, all else frozen (LoRA)");
+  options.choice("--base", flags.base, {"bf16", "int8", "nf4"},
+                 "What the frozen blocks' matrices rest in; needs --lora-rank; default: bf16");
   options.flag("--update-only", flags.update_only, "Plan the optimizer's part of a step alone");
 }
 
@@ -202,9 +240,9 @@ Verb plan_verb() {
       "Predict whether a model fits, how long a step takes and what limits it",
       "Makes the plan that training would run and runs it in virtual time, at the measured rates of this machine or\n"
       "those of another. Without a model it plans the built-in small GPT. Exit code 3: it does not fit, and the table\n"
-      "shows what the smallest plan needs. All weights are trained in it; `penstock train CONFIG --dry-run` plans a "
-      "run\n"
-      "that trains adapters (LoRA).\n\n"
+      "shows what the smallest plan needs. A lane's last column is what the step would gain if it were a tenth "
+      "faster:\n"
+      "the step is bound by the one that brings the most, however long it is busy.\n\n"
       "Words in the memory table: a unit is a block, the embedding or the head; units under way are in use or\n"
       "moving. A tile is a run of parameters that is read, updated and written together; the tile window is host\n"
       "memory for tiles under way. Retained gradients are kept until clipping is decided; returned gradients were\n"
@@ -213,12 +251,20 @@ Verb plan_verb() {
       {{"penstock plan --params 7e9 --layers 32 --machine rtx4090-2gen4", "A 7B model on a desktop"},
        {"penstock plan --model config.json --budget host=64GiB --gantt step.svg",
         "A Hugging Face model, with a drawing of the step"},
+       {"penstock plan --model llama-2-7b --machine rtx4090-2gen4 --lora-rank 16 --base nf4 --advise",
+        "QLoRA on a desktop, and what more hardware would bring"},
        {"penstock plan --model llama-3-70b --machine 8h200-8gen5 --tokens 512k --json",
         "A node with eight GPUs, as JSON"}},
       [flags](Options& options) -> Action {
         model_options(options, *flags);
         machine_options(options, *flags);
         step_options(options, *flags);
+        options.flag("--advise", flags->advise,
+                     "Plan again with one more drive, more memory and faster links, and say what each would bring");
+        options.seconds("--step-time", flags->step_time_s,
+                        "Aim: the least host memory with which a step takes no longer");
+        options.rate("--drive-life", flags->drive_life_days,
+                     "Aim: how rarely steps must be durable for the drives' rated life to last so many days");
         options.file("--gantt", flags->gantt, "Draw the lanes over time as an SVG file");
         options.flag("--force", flags->force, "Overwrite the drawing if it exists");
         return [flags](Session& session) { return plan(session, *flags); };

@@ -26,6 +26,12 @@ Status check_request(const ForecastRequest& request) {
     return Status(Code::kUsage, text("machine ", request.machine.name, ": its profile has no drive"),
                   "measure one with `penstock nvme probe PATH`, or name a shipped machine with --machine");
   }
+  if (request.adapters && (request.adapters->rank == 0 || request.adapters->rank > request.shape.smallest_side())) {
+    return Status(Code::kUsage,
+                  text("--lora-rank: ", request.adapters->rank, ": 1 to ", request.shape.smallest_side(),
+                       " expected, the smallest side of a matrix of ", request.shape.name),
+                  "--lora-rank 16");
+  }
   if (request.tokens > kTokensMost) {
     return Status(Code::kUsage, text("--tokens: ", request.tokens, " a step: at most ", kTokensMost, " expected"),
                   "fewer --tokens");
@@ -84,7 +90,8 @@ PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
                        .sequence = request.sequence,
                        .micro_batches = request.micro_batches,
                        .ranks = ranks,
-                       .device_flops = request.machine.device_flops};
+                       .device_flops = request.machine.device_flops,
+                       .adapters = request.adapters};
   rank.workload.units = training_units(request.shape, step);
   if (request.pass == Pass::training) rank.workload.uses = training_uses(request.shape, step);
   rank.workload.form = request.form;
@@ -208,6 +215,10 @@ class Forecaster {
     settle_strikes();
     count_bytes();
     find_compute_bound();
+    SimulationOptions options;
+    options.steps = forecast_.simulated_steps;
+    if (forecast_.unknown_rates().empty())
+      forecast_.reliefs = find_reliefs(*forecast_.plan, forecast_.rank_request.machine, options);
     return Status();
   }
 
@@ -353,15 +364,10 @@ std::vector<std::string> Forecast::unknown_rates() const {
 }
 
 std::string Forecast::bottleneck() const {
-  if (!unknown_rates().empty()) return "unknown";
-  std::string busiest = "drives";
-  double most = times.drives_busy_s;
-  for (Lane lane : {Lane::host_to_device, Lane::device_to_host, Lane::update, Lane::collective, Lane::compute}) {
-    if (lane_busy_s(lane) <= most) continue;
-    most = lane_busy_s(lane);
-    busiest = name_of(lane);
-  }
-  return busiest;
+  if (reliefs.empty()) return "unknown";
+  // A tenth of the relief that a resource would bring which is used without a pause.
+  const double least_s = 0.1 * (1 - 1 / kReliefFaster) * times.step_s;
+  return reliefs.front().saved_s > least_s ? reliefs.front().resource : "order";
 }
 
 std::optional<double> Forecast::tokens_per_s() const {

@@ -8,13 +8,15 @@
 #include <vector>
 
 #include "tiering/plan/plan_search.h"
+#include "tools/plan/relief.h"
 #include "tools/plan/training_workload.h"
 
 namespace penstock::tools {
 
 struct ForecastRequest {
   ModelShape shape;
-  MachineProfile machine;  // the whole node
+  std::optional<AdapterShape> adapters = {};  // none: all weights are trained
+  MachineProfile machine;                     // the whole node
   // Of the whole node; device: of each one. 0: nine tenths of what the machine has.
   Budgets budgets{0, 0, 0};
   StateForm form;
@@ -53,12 +55,14 @@ struct Forecast {
   double read_bytes_per_step = 0;  // of all ranks
   double written_bytes_per_step = 0;
   double compute_bound_tokens = 0;  // of a step, from which on compute is the bottleneck; 0: unknown, or never
+  std::vector<Relief> reliefs;      // the largest first; empty where a rate is unknown
   std::vector<std::string> notes;
 
   double lane_busy_s(Lane lane) const { return times.busy_s[static_cast<size_t>(lane)]; }
   // What the profile has no rate of, and so counts as no time: the step then takes at least what is foretold.
   std::vector<std::string> unknown_rates() const;
-  // The busiest resource: "drives", "compute", "host_to_device" ..., or "unknown".
+  // The resource whose relief shortens the step the most: "drives", "compute", "host_to_device" ...; "order" where
+  // none shortens it: parts of the step wait for one another's ends. Or "unknown".
   std::string bottleneck() const;
   // Of what is known.
   std::optional<double> tokens_per_s() const;

@@ -34,11 +34,7 @@ uint64_t ModelShape::embedding_parameters() const {
 }
 
 uint64_t ModelShape::block_parameters() const {
-  uint64_t sum = attention_matrices() + norms * norm_parameters();
-  if (qkv_bias) sum += (heads + 2 * kv_heads) * head_size;
-  if (out_bias) sum += hidden;
-  if (qk_norm) sum += 2 * head_size;
-  sum += experts * (ffn_matrices(ffn) + (ffn_bias ? ffn + hidden : 0));
+  uint64_t sum = block_vector_parameters() + attention_matrices() + experts * ffn_matrices(ffn);
   if (experts > 1) sum += hidden * experts;
   if (shared_ffn > 0) sum += ffn_matrices(shared_ffn) + (shared_gate ? hidden : 0);
   return sum;
@@ -54,6 +50,38 @@ uint64_t ModelShape::parameters() const {
 
 uint64_t ModelShape::active_parameters() const {
   return parameters() - layers * (experts - experts_active) * ffn_matrices(ffn);
+}
+
+uint64_t ModelShape::block_vector_parameters() const {
+  uint64_t sum = norms * norm_parameters();
+  if (qkv_bias) sum += (heads + 2 * kv_heads) * head_size;
+  if (out_bias) sum += hidden;
+  if (qk_norm) sum += 2 * head_size;
+  if (ffn_bias) sum += experts * (ffn + hidden);
+  return sum;
+}
+
+uint64_t ModelShape::attention_adapter_sides() const {
+  return 4 * hidden + 2 * heads * head_size + 2 * kv_heads * head_size;
+}
+
+uint64_t ModelShape::ffn_adapter_sides(uint64_t width) const { return (gated ? 3 : 2) * (hidden + width); }
+
+uint64_t ModelShape::block_adapter_parameters(uint64_t rank) const {
+  uint64_t sides = attention_adapter_sides() + experts * ffn_adapter_sides(ffn);
+  if (shared_ffn > 0) sides += ffn_adapter_sides(shared_ffn);
+  return rank * sides;
+}
+
+uint64_t ModelShape::smallest_side() const {
+  uint64_t side = std::min({hidden, kv_heads * head_size, heads * head_size, ffn});
+  return shared_ffn > 0 ? std::min(side, shared_ffn) : side;
+}
+
+double ModelShape::block_adapter_forward_flops(uint64_t rank) const {
+  uint64_t sides = attention_adapter_sides() + experts_active * ffn_adapter_sides(ffn);
+  if (shared_ffn > 0) sides += ffn_adapter_sides(shared_ffn);
+  return 2.0 * static_cast<double>(rank) * static_cast<double>(sides);
 }
 
 double ModelShape::block_forward_flops(uint64_t sequence) const {

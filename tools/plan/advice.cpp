@@ -1,0 +1,201 @@
+#include "tools/plan/advice.h"
+
+#include <algorithm>
+
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/text_table.h"
+#include "tools/plan/forecast_report.h"
+
+namespace penstock::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kMoreHost = 32 * kGiB, kMoreDevice = 8 * kGiB;
+constexpr uint64_t kHostStep = 64 * kMiB;  // how finely a host budget is looked for
+constexpr int kHostTries = 10, kChangesMost = 7;
+constexpr Durability kDurabilities[] = {{Durability::Kind::step, 1},
+                                        {Durability::Kind::every, 10},
+                                        {Durability::Kind::every, 100},
+                                        {Durability::Kind::every, 1000},
+                                        {Durability::Kind::exit, 1}};
+
+class Adviser {
+ public:
+  Adviser(const ForecastRequest& asked, const Forecast& usual, const AdviceProgress& progress)
+      : asked_(asked), usual_(usual), progress_(progress) {}
+
+  Result<Advice> run(const Aims& aims) {
+    expected_ = kChangesMost + (aims.step_s > 0 ? kHostTries : 0) +
+                (aims.drive_life_days > 0 ? static_cast<int>(std::size(kDurabilities)) : 0);
+    PENSTOCK_TRY(consider_changes());
+    if (aims.step_s > 0) PENSTOCK_TRY(reach_step(aims.step_s));
+    if (aims.drive_life_days > 0) PENSTOCK_TRY(reach_drive_life(aims.drive_life_days));
+    return std::move(advice_);
+  }
+
+ private:
+  Result<Forecast> plan_again(const ForecastRequest& changed, const std::string& what) {
+    progress_(static_cast<double>(planned_++) / expected_, what);
+    return forecast(changed);
+  }
+
+  Status consider(std::string what, const ForecastRequest& changed) {
+    PENSTOCK_TRY_ASSIGN(result, plan_again(changed, what));
+    if (result.fits) advice_.changes.push_back({std::move(what), result.times.step_s, result.drive_life_days()});
+    return Status();
+  }
+
+  Status consider_changes() {
+    ForecastRequest changed = asked_;
+    changed.machine.drives.push_back(changed.machine.drives.back());
+    PENSTOCK_TRY(consider("drives: one more like the last", changed));
+
+    changed = asked_;
+    changed.budgets.host_bytes = usual_.request.budgets.host_bytes + kMoreHost;
+    PENSTOCK_TRY(consider(text("host memory: ", bytes_text(kMoreHost), " more"), changed));
+
+    changed = asked_;
+    changed.machine.host_gbps *= 2;
+    PENSTOCK_TRY(consider("updates on the CPU: twice as fast", changed));
+    if (asked_.pass == Pass::training) {
+      changed = asked_;
+      changed.machine.device_flops *= 2;
+      PENSTOCK_TRY(consider("compute: twice as fast", changed));
+    }
+    if (asked_.machine.devices == 0) return Status();
+
+    changed = asked_;
+    changed.budgets.device_bytes = usual_.request.budgets.device_bytes + kMoreDevice;
+    PENSTOCK_TRY(consider(text("device memory: ", bytes_text(kMoreDevice), " more of each"), changed));
+    if (asked_.machine.host_to_device_gbps > 0) {
+      changed = asked_;
+      changed.machine.host_to_device_gbps *= 2;
+      changed.machine.device_to_host_gbps *= 2;
+      PENSTOCK_TRY(consider("links to devices: twice as fast", changed));
+    }
+    if (usual_.ranks > 1) {
+      changed = asked_;
+      changed.machine.collective_gbps *= 2;
+      PENSTOCK_TRY(consider("links between devices: twice as fast", changed));
+    }
+    return Status();
+  }
+
+  // With so much host memory; none where it does not fit.
+  Result<std::optional<double>> step_with_host(uint64_t bytes) {
+    ForecastRequest changed = asked_;
+    changed.budgets.host_bytes = bytes;
+    PENSTOCK_TRY_ASSIGN(result, plan_again(changed, text(bytes_text(bytes), " of host memory")));
+    return result.fits ? std::optional<double>(result.times.step_s) : std::nullopt;
+  }
+
+  // More memory is never slower, so that halving finds the least.
+  Status reach_step(double aim_s) {
+    AimAnswer answer{.aim = text("a step of at most ", seconds_text(aim_s))};
+    uint64_t enough = usual_.request.budgets.host_bytes, too_little = 0;
+    double reached_s = usual_.times.step_s;
+    answer.is_reached = reached_s <= aim_s;
+    if (!answer.is_reached) {
+      answer.answer = text("not with ", bytes_text(enough), " of host memory: ", seconds_text(reached_s));
+      const Change* best = best_change();
+      if (best != nullptr) {
+        answer.answer += text("; nearest by one change, ", best->what, ": ", seconds_text(best->step_s));
+      }
+    } else {
+      for (int i = 0; i < kHostTries && enough - too_little > kHostStep; ++i) {
+        const uint64_t tried = round_up((enough + too_little) / 2, kHostStep);
+        if (tried >= enough) break;
+        PENSTOCK_TRY_ASSIGN(step_s, step_with_host(tried));
+        if (step_s && *step_s <= aim_s) {
+          enough = tried;
+          reached_s = *step_s;
+        } else {
+          too_little = tried;
+        }
+      }
+      answer.answer = text("--budget host=", bytes_flag_text(enough), ": ", seconds_text(reached_s));
+    }
+    advice_.aims.push_back(std::move(answer));
+    return Status();
+  }
+
+  const Change* best_change() const {
+    const auto best = std::min_element(advice_.changes.begin(), advice_.changes.end(),
+                                       [](const Change& a, const Change& b) { return a.step_s < b.step_s; });
+    return best == advice_.changes.end() ? nullptr : &*best;
+  }
+
+  Status reach_drive_life(double aim_days) {
+    AimAnswer answer{.aim = text("drives that last ", fixed(aim_days, 0), " days")};
+    double longest_days = 0;
+    for (const Durability& durability : kDurabilities) {
+      ForecastRequest changed = asked_;
+      changed.durability = durability;
+      PENSTOCK_TRY_ASSIGN(result, plan_again(changed, "durable " + text_of(durability)));
+      if (!result.fits) continue;
+      const std::optional<double> days = result.drive_life_days();
+      // Nothing is written at all, or nobody knows what the drives endure.
+      const bool wears = result.written_bytes_per_step > 0;
+      if (wears && !days) {
+        answer.answer = "unknown: the profile does not say what its drives endure (endurance_bytes)";
+        break;
+      }
+      longest_days = std::max(longest_days, days.value_or(0));
+      if (wears && *days < aim_days) continue;
+      answer.is_reached = true;
+      answer.answer = text("--durability ", text_of(durability), ": ",
+                           wears ? fixed(*days, 0) + " days" : std::string("no byte is written before the end"), ", ",
+                           seconds_text(result.times.step_s), " a step");
+      break;
+    }
+    if (answer.answer.empty()) {
+      answer.answer = text("not by durability alone: ", fixed(longest_days, 0),
+                           " days at most; more host memory keeps state off the drives");
+    }
+    advice_.aims.push_back(std::move(answer));
+    return Status();
+  }
+
+  const ForecastRequest& asked_;
+  const Forecast& usual_;
+  const AdviceProgress& progress_;
+  int planned_ = 0, expected_ = 1;
+  Advice advice_;
+};
+
+std::string days_text(const std::optional<double>& days) { return days ? fixed(*days, 0) + " days" : "unknown"; }
+
+}  // namespace
+
+Result<Advice> advise(const ForecastRequest& asked, const Forecast& usual, const Aims& aims,
+                      const AdviceProgress& progress) {
+  return Adviser(asked, usual, progress).run(aims);
+}
+
+std::string advice_text(const Advice& advice, const Forecast& usual) {
+  TextTable table({"what would change", "step", "gain", "drive life"});
+  table.add({"as it is", seconds_text(usual.times.step_s), "", days_text(usual.drive_life_days())});
+  for (const Change& change : advice.changes) {
+    const double gain = std::max(0.0, 100 * (1 - change.step_s / usual.times.step_s));
+    table.add({change.what, seconds_text(change.step_s), fixed(gain, 1) + " %", days_text(change.drive_life_days)});
+  }
+  std::string all = table.str();
+  for (const AimAnswer& aim : advice.aims) all += text("aim: ", aim.aim, ": ", aim.answer, "\n");
+  return all;
+}
+
+Json advice_json(const Advice& advice) {
+  Json json = {{"changes", Json::array()}, {"aims", Json::array()}};
+  for (const Change& change : advice.changes) {
+    json["changes"].push_back({{"what", change.what},
+                               {"step_s", change.step_s},
+                               {"drive_life_days", change.drive_life_days ? Json(*change.drive_life_days) : Json()}});
+  }
+  for (const AimAnswer& aim : advice.aims) {
+    json["aims"].push_back({{"aim", aim.aim}, {"reached", aim.is_reached}, {"answer", aim.answer}});
+  }
+  return json;
+}
+
+}  // namespace penstock::tools

@@ -1,0 +1,49 @@
+// Advice: what more of each resource would bring a step, each planned again from nothing, and what it takes to reach an
+// aim.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/plan/forecast.h"
+
+namespace penstock::tools {
+
+// 0: no aim.
+struct Aims {
+  double step_s = 0;
+  double drive_life_days = 0;
+};
+
+struct Change {
+  std::string what;  // "one more drive"
+  double step_s = 0;
+  std::optional<double> drive_life_days;
+};
+
+// What reaches an aim: the least that does, or why nothing would.
+struct AimAnswer {
+  std::string aim;  // "a step of at most 20 s"
+  bool is_reached = false;
+  std::string answer = {};  // "--budget host=48GiB: 19.7 s", or what comes nearest
+};
+
+struct Advice {
+  std::vector<Change> changes;
+  std::vector<AimAnswer> aims;
+};
+
+// What share of the planning is done, and what is planned now.
+using AdviceProgress = std::function<void(double share, const std::string& what)>;
+
+// `asked` is the request before anything was filled in, `usual` its forecast. REQUIRES: usual.fits.
+Result<Advice> advise(const ForecastRequest& asked, const Forecast& usual, const Aims& aims,
+                      const AdviceProgress& progress);
+
+std::string advice_text(const Advice& advice, const Forecast& usual);
+nlohmann::ordered_json advice_json(const Advice& advice);
+
+}  // namespace penstock::tools
