@@ -8,6 +8,7 @@
 #include "tests/aio/test_files.h"
 #include "tests/support/store_shapes.h"
 #include "tests/support/store_trainer.h"
+#include "tests/support/store_world.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/command.h"
 
@@ -51,6 +52,14 @@ class Checkpoint : public testing::Test {
 
   std::string joined() const { return folders_[1] + "," + folders_[0]; }
 
+  void flip_a_bit(uint64_t offset_bytes) const {
+    std::fstream file(weight_file_, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset_bytes));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(offset_bytes));
+    file.put(static_cast<char>(byte ^ 4));
+  }
+
   aio::ScratchFolder scratch_;
   std::vector<std::string> folders_;
   const StoreShape shape_;
@@ -78,13 +87,7 @@ TEST_F(Checkpoint, ScrubFindsNothingInAGoodStore) {
 }
 
 TEST_F(Checkpoint, ScrubNamesFileOffsetAndTensorOfAFlippedBit) {
-  {
-    std::fstream file(weight_file_, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(static_cast<std::streamoff>(weight_.offset_bytes + 7));
-    const int byte = file.get();
-    file.seekp(static_cast<std::streamoff>(weight_.offset_bytes + 7));
-    file.put(static_cast<char>(byte ^ 4));
-  }
+  flip_a_bit(weight_.offset_bytes + 7);
   const Ran ran = run({"checkpoint", "scrub", joined(), "--json"});
   EXPECT_EQ(ran.code, 6);
   const Json json = Json::parse(ran.out);
@@ -92,6 +95,44 @@ TEST_F(Checkpoint, ScrubNamesFileOffsetAndTensorOfAFlippedBit) {
   EXPECT_EQ(json["bad"][0]["file"], weight_file_);
   EXPECT_EQ(json["bad"][0]["offset_bytes"], weight_.offset_bytes);
   EXPECT_EQ(json["bad"][0]["tensor"], "h.1.attention[0..1500), h.1.mlp[0..1500) weight");
+}
+
+// What scrub advises is done as it says.
+TEST_F(Checkpoint, GoesBackToTheStepBeforeWhereTheNewestHasRotted) {
+  flip_a_bit(weight_.offset_bytes + 7);
+  const Ran scrubbed = run({"checkpoint", "scrub", folders_[0], folders_[1]});
+  EXPECT_EQ(scrubbed.code, 6);
+  const std::string advice =
+      text("try: penstock checkpoint rollback ", folders_[0], " ", folders_[1], " --step 1, before anything else runs");
+  ASSERT_NE(scrubbed.err.find(advice), std::string::npos) << scrubbed.err;
+  EXPECT_EQ(run({"checkpoint", "rollback", folders_[0], folders_[1], "--step", "1"}).code, 0);
+  EXPECT_EQ(run({"checkpoint", "scrub", joined()}).code, 0);
+  aio::MadeEngine made = aio::make_engine().value();
+  auto store = aio::TileStore::open(*made.engine, aio::direct_folders(folders_), {}).value();
+  EXPECT_EQ(store->payload().step, 1u);
+  aio::StoreTrainer trainer(*made.engine, *store);
+  EXPECT_EQ(aio::difference(trainer, shape_, 1), "");
+  EXPECT_TRUE(trainer.step().ok() && trainer.settle().ok());
+  EXPECT_EQ(aio::difference(trainer, shape_, 2), "");
+}
+
+TEST_F(Checkpoint, DoesNotGoBackToAStepBeforeThatHasRottedToo) {
+  // Where a step has written the tile, its other slot is the one of the step before.
+  const auto other_slot = [&] {
+    aio::MadeEngine made = aio::make_engine().value();
+    auto store = aio::TileStore::open(*made.engine, aio::direct_folders(folders_), {}).value();
+    aio::StoreTrainer trainer(*made.engine, *store);
+    CHECK(trainer.step().ok() && trainer.settle().ok());
+    return store->begin_read(1)->extents.front().offset_bytes;
+  }();
+  flip_a_bit(other_slot + 7);
+  flip_a_bit(weight_.offset_bytes + 7);
+  const Ran scrubbed = run({"checkpoint", "scrub", joined()});
+  EXPECT_EQ(scrubbed.code, 6);
+  EXPECT_EQ(scrubbed.err.find("rollback"), std::string::npos) << scrubbed.err;
+  const Ran refused = run({"checkpoint", "rollback", joined(), "--step", "2"});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_NE(refused.err.find("step 2"), std::string::npos) << refused.err;
 }
 
 TEST_F(Checkpoint, LsTellsTheSizesOfTheStateBesideTheTiles) {

@@ -1,3 +1,4 @@
+#include "runtime/engine/step_before.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/text_table.h"
@@ -44,7 +45,24 @@ Result<Answer> scrub(Session& session, const std::vector<std::string>& paths) {
     all.bad.insert(all.bad.end(), report.bad.begin(), report.bad.end());
     ++rank;
   }
-  return answer_to_scrub(all, stores->report());
+  Answer answer = answer_to_scrub(all, stores->report());
+  if (answer.verdict.ok() || all.bad.size() == all.unread()) return answer;
+  // Where the newest step has rotted, the one before may still be whole.
+  const uint64_t newest = stores->ranks().front()->payload().step;
+  const auto progress = [&](double share) {
+    session.progress.update(share, "scrub the step before");
+    return check_interrupted();
+  };
+  PENSTOCK_TRY_ASSIGN(before, engine::whole_step_before(newest, stores->folders(), progress));
+  answer.json["whole_step_before"] = before ? Json(*before) : Json();
+  if (!before) return answer;
+  answer.text += text("step ", *before, ", before it, is whole\n");
+  std::string command = "penstock checkpoint rollback";
+  for (const std::string& folder : stores->folders()) command += " " + folder;
+  answer.verdict =
+      Status(answer.verdict.code(), answer.verdict.message(),
+             text(command, " --step ", *before, ", before anything else runs on the store; the drive may be failing"));
+  return answer;
 }
 
 }  // namespace
@@ -75,7 +93,9 @@ Verb checkpoint_scrub_verb() {
       "checkpoint scrub",
       "Verify every block of a store",
       "Reads the whole newest step and compares each block of 65536 elements with its checksum. Lists file, offset\n"
-      "and tensor of each block that differs (corrupt) or that the drive cannot read (unread). Changes nothing.",
+      "and tensor of each block that differs (corrupt) or that the drive cannot read (unread). Where the newest step "
+      "is\n"
+      "corrupt, the one before is verified too: it may still be whole. Changes nothing.",
       {{"penstock checkpoint scrub /mnt/nvme0/run", "Verify a store on one drive"}},
       [paths](Options& options) -> Action {
         options.paths("PATH", *paths, 1,

@@ -1,5 +1,6 @@
 // The verbs that keep steps of a store, go back to one, and remove one.
 #include "runtime/engine/kept_steps.h"
+#include "runtime/engine/step_before.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/checkpoint_snapshots.h"
 #include "tools/penstock/command.h"
@@ -52,7 +53,14 @@ Result<Answer> roll_back(Session& session, const Flags& flags) {
     from = stores->ranks().front()->payload().step;
   }
   if (!flags.step) return missing_step(folders);
-  PENSTOCK_TRY(engine::KeptSteps(folders).restore(*flags.step, ticking(session, "roll back")));
+  const Status kept = engine::KeptSteps(folders).check(*flags.step);
+  if (kept.ok()) {
+    PENSTOCK_TRY(engine::KeptSteps(folders).restore(*flags.step, ticking(session, "roll back")));
+  } else {
+    PENSTOCK_TRY_ASSIGN(before, engine::whole_step_before(from, folders, ticking(session, "verify the step before")));
+    if (before != *flags.step) return kept;
+    PENSTOCK_TRY(engine::go_back_to_step_before(*before, folders));
+  }
   Answer answer;
   answer.json = {{"step", *flags.step}, {"from", from}, {"snapshots", snapshots_json(folders)}};
   answer.text = text("the store is at step ", *flags.step, ", it was at ", from, "; the next run goes on from there\n");
@@ -110,11 +118,13 @@ Verb checkpoint_rollback_verb() {
           "Make the store what it was at a step that was kept",
           "Writes the tiles that have changed since beside those that are there, checks every one, and makes them the\n"
           "store's by one root: a crash leaves the one step or the other. Steps after it are lost, unless they were\n"
-          "kept as well; the step that is gone back to stays kept.",
+          "kept as well; the step that is gone back to stays kept. Where nothing has run since, the step before the\n"
+          "newest is still in the store, and can be gone back to though it was not kept.",
           {{"penstock checkpoint rollback /mnt/nvme0/run --step 400", "Go on from step 400"}},
           [flags](Options& options) -> Action {
             paths_of(options, *flags);
-            options.count("--step", flags->step, "One that `penstock checkpoint ls` lists");
+            options.count("--step", flags->step,
+                          "One that `penstock checkpoint ls` lists, or the step before the newest");
             return [flags](Session& session) { return roll_back(session, *flags); };
           }};
 }
