@@ -2,6 +2,7 @@
 
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,19 +53,62 @@ uint64_t count_huge_bytes(std::span<std::byte> memory) {
   return std::min(kib_in_all * kKiB, memory.size());
 }
 
-std::span<std::byte> map(uint64_t bytes, int flags) {
-  void* mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+// Where addresses are limited, those that are only reserved would be missed elsewhere.
+uint64_t reservable_bytes() {
+  constexpr uint64_t kMost = uint64_t{1} << 45;  // of the 2^47 that a process has
+  rlimit limit{};
+  const bool is_limited = getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
+  return is_limited ? 0 : kMost;
+}
+
+// Addresses without memory.
+std::span<std::byte> reserve(uint64_t bytes) {
+  void* mapping = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return {};
   return {static_cast<std::byte*>(mapping), bytes};
 }
 
-std::span<std::byte> map_explicit_huge(uint64_t bytes) {
-  if (free_huge_page_bytes() < bytes) return {};
-  const std::span<std::byte> mapping = map(bytes, MAP_HUGETLB | MAP_HUGE_2MB);
-  if (mapping.empty()) return {};
-  if (populate(mapping) == 0) return mapping;
-  munmap(mapping.data(), mapping.size());  // the control group allows fewer than the machine has
-  return {};
+// Gives memory at reserved addresses back.
+void reserve_again(std::span<std::byte> memory) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  void* mapping = mmap(memory.data(), memory.size(), PROT_NONE, kFlags, -1, 0);
+  CHECK(mapping == memory.data(), "addresses that are reserved are not given up");
+}
+
+bool take_explicit_huge(std::span<std::byte> memory) {
+  if (free_huge_page_bytes() < memory.size()) return false;
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_HUGETLB | MAP_HUGE_2MB;
+  const bool taken = mmap(memory.data(), memory.size(), PROT_READ | PROT_WRITE, kFlags, -1, 0) == memory.data();
+  if (taken && populate(memory) == 0) return true;
+  reserve_again(memory);  // the control group allows fewer than the machine has
+  return false;
+}
+
+std::string words_of_need(uint64_t bytes) { return text("host arena: ", bytes, " B (", bytes_text(bytes), ") needed"); }
+
+Status refuse_more_than_available(uint64_t bytes, uint64_t needed_more) {
+  const AvailableMemory available = AvailableMemory::now();
+  if (needed_more <= available.bytes) return Status();
+  return Status(Code::kDoesNotFit,
+                text(words_of_need(bytes), ", ", available.bytes, " B (", bytes_text(available.bytes),
+                     ") available by ", available.limited_by),
+                text("lower --budget host= by at least ", bytes_text(needed_more - available.bytes)));
+}
+
+// Reserved addresses become memory. 0, or why not; then they are as they were.
+int take_memory(std::span<std::byte> memory, PageKind best) {
+  if (mprotect(memory.data(), memory.size(), PROT_READ | PROT_WRITE) != 0) return errno;
+  madvise(memory.data(), memory.size(), best == PageKind::small ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+  const int error = populate(memory);
+  if (error != 0) {
+    reserve_again(memory);
+    return error;
+  }
+  // Where memory is fragmented the kernel may have used small pages; it can collapse them into huge ones.
+  if (best != PageKind::small && count_huge_bytes(memory) < memory.size()) {
+    madvise(memory.data(), memory.size(), kCollapse);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -81,48 +125,70 @@ const char* name_of(PageKind kind) {
   return "?";
 }
 
-Result<std::unique_ptr<HostArena>> HostArena::make(uint64_t size_bytes, PageKind best) {
+Result<std::unique_ptr<HostArena>> HostArena::make(uint64_t size_bytes, PageKind best, uint64_t most_bytes) {
   if (size_bytes == 0) return Status(Code::kUsage, "host arena: 0 B", "give it memory: --budget host=");
   const uint64_t bytes = round_up(size_bytes, kHugePageBytes);
   auto arena = [](auto... parts) { return Result(std::unique_ptr<HostArena>(new HostArena(parts...))); };
 
-  if (best == PageKind::explicit_huge) {
-    const std::span<std::byte> mapping = map_explicit_huge(bytes);
-    if (!mapping.empty()) return arena(mapping, mapping, PageKind::explicit_huge);
-  }
-
-  const AvailableMemory available = AvailableMemory::now();
-  const std::string needed = text("host arena: ", bytes, " B (", bytes_text(bytes), ") needed");
-  if (bytes > available.bytes) {
-    return Status(Code::kDoesNotFit,
-                  text(needed, ", ", available.bytes, " B (", bytes_text(available.bytes), ") available by ",
-                       available.limited_by),
-                  text("lower --budget host= by at least ", bytes_text(bytes - available.bytes)));
-  }
   // One huge page more, so that the memory can be aligned to one.
-  const std::span<std::byte> mapping = map(bytes + kHugePageBytes, 0);
-  if (mapping.empty()) return errno_status(needed, errno, "lower --budget host=, or raise ulimit -v");
-  const auto address = reinterpret_cast<uintptr_t>(mapping.data());
-  const std::span<std::byte> memory = mapping.subspan(round_up(address, kHugePageBytes) - address, bytes);
-  const bool huge = best != PageKind::small && madvise(memory.data(), memory.size(), MADV_HUGEPAGE) == 0;
-  if (best == PageKind::small) madvise(memory.data(), memory.size(), MADV_NOHUGEPAGE);
-  if (const int error = populate(memory); error != 0) {
-    munmap(mapping.data(), mapping.size());
-    return errno_status(needed, error, "lower --budget host=");
+  uint64_t reserved_bytes = std::max(bytes, round_up(std::min(most_bytes, reservable_bytes()), kHugePageBytes));
+  std::span<std::byte> mapping = reserve(reserved_bytes + kHugePageBytes);
+  if (mapping.empty() && reserved_bytes > bytes) {  // then it does not grow
+    reserved_bytes = bytes;
+    mapping = reserve(reserved_bytes + kHugePageBytes);
   }
-  // Where memory is fragmented the kernel may have used small pages; it can collapse them into huge ones.
-  if (huge && count_huge_bytes(memory) < memory.size()) madvise(memory.data(), memory.size(), kCollapse);
-  const PageKind kind = huge && count_huge_bytes(memory) > 0 ? PageKind::transparent_huge : PageKind::small;
-  return arena(mapping, memory, kind);
+  const char* remedy = "lower --budget host=, or raise ulimit -v";
+  if (mapping.empty()) {
+    const int error = errno;
+    PENSTOCK_TRY(refuse_more_than_available(bytes, bytes));
+    return errno_status(words_of_need(bytes), error, remedy);
+  }
+  const auto address = reinterpret_cast<uintptr_t>(mapping.data());
+  const std::span<std::byte> reserved = mapping.subspan(round_up(address, kHugePageBytes) - address, reserved_bytes);
+  const std::span<std::byte> memory = reserved.first(bytes);
+  if (best == PageKind::explicit_huge && take_explicit_huge(memory)) {
+    return arena(mapping, reserved, bytes, PageKind::explicit_huge);
+  }
+  Status refused = refuse_more_than_available(bytes, bytes);
+  if (refused.ok()) {
+    const int error = take_memory(memory, best);
+    if (error != 0) refused = errno_status(words_of_need(bytes), error, remedy);
+  }
+  if (!refused.ok()) {
+    munmap(mapping.data(), mapping.size());
+    return refused;
+  }
+  const bool huge = best != PageKind::small && count_huge_bytes(memory) > 0;
+  return arena(mapping, reserved, bytes, huge ? PageKind::transparent_huge : PageKind::small);
 }
 
-HostArena::HostArena(std::span<std::byte> mapping, std::span<std::byte> memory, PageKind pages)
+HostArena::HostArena(std::span<std::byte> mapping, std::span<std::byte> reserved, uint64_t size_bytes, PageKind pages)
     : mapping_(mapping),
-      memory_(memory),
+      reserved_(reserved),
+      memory_(reserved.first(size_bytes)),
       pages_(pages),
-      huge_bytes_(count_huge_bytes(memory)),
-      budget_(Tier::host, memory.size()) {
+      huge_bytes_(count_huge_bytes(memory_)),
+      budget_(std::in_place, Tier::host, memory_.size()) {
   madvise(mapping_.data(), mapping_.size(), MADV_DONTFORK);
+}
+
+Status HostArena::grow(uint64_t size_bytes) {
+  CHECK(used_bytes_ == 0, "an arena from which ", used_bytes_, " B were taken does not grow");
+  const uint64_t bytes = round_up(size_bytes, kHugePageBytes);
+  if (bytes <= memory_.size()) return Status();
+  if (bytes > reserved_.size()) {
+    return Status(Code::kDoesNotFit, text(words_of_need(bytes), ", ", reserved_.size(), " B (",
+                                          bytes_text(reserved_.size()), ") reserved when it was made"));
+  }
+  const std::span<std::byte> added = reserved_.subspan(memory_.size(), bytes - memory_.size());
+  if (pages_ != PageKind::explicit_huge || !take_explicit_huge(added)) {
+    PENSTOCK_TRY(refuse_more_than_available(bytes, added.size()));
+    if (const int error = take_memory(added, pages_); error != 0) return errno_status(words_of_need(bytes), error);
+  }
+  memory_ = reserved_.first(bytes);
+  huge_bytes_ = count_huge_bytes(memory_);
+  budget_.emplace(Tier::host, memory_.size());
+  return Status();
 }
 
 HostArena::~HostArena() { munmap(mapping_.data(), mapping_.size()); }
@@ -131,7 +197,7 @@ Result<std::span<std::byte>> HostArena::take(const std::string& name, uint64_t b
   const uint64_t alignment = bytes >= kHugePageBytes ? kHugePageBytes : kAlignmentBytes;
   const uint64_t begin = round_up(used_bytes_, alignment);
   const uint64_t padded = round_up(bytes, kAlignmentBytes);
-  PENSTOCK_TRY(budget_.take(name, begin - used_bytes_ + padded));
+  PENSTOCK_TRY(budget_->take(name, begin - used_bytes_ + padded));
   used_bytes_ = begin + padded;
   return memory_.subspan(begin, bytes);
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,7 +27,9 @@ class HostArena {
  public:
   // Uses the best kind of page, up to `best`, of which there is enough. Refuses, before it takes anything, if the
   // machine or its control group has too little, and says how much was needed and available.
-  static Result<std::unique_ptr<HostArena>> make(uint64_t size_bytes, PageKind best = PageKind::explicit_huge);
+  // Addresses up to `most_bytes` are reserved, without memory, so that it can grow where it is.
+  static Result<std::unique_ptr<HostArena>> make(uint64_t size_bytes, PageKind best = PageKind::explicit_huge,
+                                                 uint64_t most_bytes = 0);
   ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
@@ -34,8 +37,14 @@ class HostArena {
   // Takes memory and gives it a line of its own in the budget. 2 MiB and more start at a 2 MiB page.
   Result<std::span<std::byte>> take(const std::string& name, uint64_t bytes);
 
+  // More memory behind what there is, whose addresses and bytes stay as they are. A refusal changes nothing: it says
+  // how much was needed, and what there was of memory or of reserved addresses. REQUIRES: nothing was taken by take().
+  Status grow(uint64_t size_bytes);
+
   std::span<std::byte> bytes() const { return memory_; }
-  const Budget& budget() const { return budget_; }
+  // What it can grow to.
+  uint64_t most_bytes() const { return reserved_.size(); }
+  const Budget& budget() const { return *budget_; }
 
   PageKind pages() const { return pages_; }
   // How many bytes lie on 2 MiB pages, according to the kernel.
@@ -44,14 +53,16 @@ class HostArena {
   std::string description() const;
 
  private:
-  HostArena(std::span<std::byte> mapping, std::span<std::byte> memory, PageKind pages);
+  // `reserved`: the memory, and the addresses behind it.
+  HostArena(std::span<std::byte> mapping, std::span<std::byte> reserved, uint64_t size_bytes, PageKind pages);
 
   const std::span<std::byte> mapping_;
-  const std::span<std::byte> memory_;
+  const std::span<std::byte> reserved_;
+  std::span<std::byte> memory_;
   const PageKind pages_;
   uint64_t huge_bytes_ = 0;
   uint64_t used_bytes_ = 0;
-  Budget budget_;
+  std::optional<Budget> budget_;  // of the memory there is
 };
 
 }  // namespace penstock::aio

@@ -36,7 +36,7 @@ Status Engine::start() {
     if (core.ok()) core_ = std::move(*core);
     const bool runs = core.ok();
     opened.give(core.status());
-    while (runs && !thread.stopping()) core_->executor().turn(std::chrono::milliseconds(100));
+    while (runs && !thread.stopping()) core_->turn(std::chrono::milliseconds(100));
     core_.reset();
   });
   PENSTOCK_TRY(made.status());
@@ -51,6 +51,15 @@ Status Engine::start() {
   state_ = std::move(restored);
   store_id_ = thread_->ask([this] { return core_->store().id(); });
   restored_ = std::move(payload.trainer_state);
+  take_up_plan();
+  for (const Unit& unit : options_.request.workload.units) {
+    squares_.emplace_back(ceil_div(unit.elements, kBlockElements));
+    skipped_.push_back({.whole = false, .parameters = std::vector<bool>(unit.parameters.size())});
+  }
+  return Status();
+}
+
+void Engine::take_up_plan() {
   plan_ = std::make_unique<Plan>(core_->plan());
   intake_ = std::make_unique<GradientIntake>(options_.request.workload, plan_->sums, core_->memory().sums(),
                                              core_->workers());
@@ -59,12 +68,7 @@ Status Engine::start() {
     lowered_intake_ = std::move(intake_);
     intake_ = std::make_unique<GradientIntake>(options_.request.workload, *device_sums_, core_->workers());
   }
-  for (const Unit& unit : options_.request.workload.units) {
-    squares_.emplace_back(ceil_div(unit.elements, kBlockElements));
-    skipped_.push_back({.whole = false, .parameters = std::vector<bool>(unit.parameters.size())});
-  }
   predicted_s_ = core_->predicted_step_s();
-  return Status();
 }
 
 Engine::~Engine() {

@@ -13,7 +13,8 @@
 //   read(), write()        parameters and their state, outside a step.
 //
 // engine.cpp opens, begins and ends steps; engine_pass.cpp has what a step consists of, engine_state.cpp what is
-// between steps, engine_forward.cpp the passes that change nothing, engine_create.cpp create().
+// between steps, engine_forward.cpp the passes that change nothing, engine_plan.cpp new plans,
+// engine_create.cpp create().
 //
 // Updates run while later gradients still come. The result does not depend on when they run, on budgets, tile sizes,
 // drives, threads or placement: not by a bit.
@@ -72,6 +73,9 @@ struct EngineOptions {
   std::string config_hash;      // a store written under another one is refused; one of the two empty: not compared
   std::string initial_state;    // of create(): what restored_state() is before the first step
   uint64_t initial_step = 0;    // of create(): that many steps count as done, none of them as a parameter's update
+  // Told of every plan that takes the place of another, in one line: why, what it was and what it is. The caller's
+  // thread, inside new_plan() or begin().
+  std::function<void(const std::string& line)> on_new_plan = {};
   // Where opening must read a whole store because a root of it is in doubt. Decision thread.
   aio::ScrubProgress verifying;
   // Called when a root is durable: from now on a crash leaves this step or a later one. On the decision thread, so it
@@ -171,7 +175,10 @@ class Engine {
   bool survives_crashes() const { return slots_ > 1; }
   // What the trainer gave with the step that the store was opened at; before the first, with create().
   const std::string& restored_state() const { return restored_; }
+  // Of the next step, or of the one that has begun. Another may take its place between steps: see new_plan().
   const Plan& plan() const { return *plan_; }
+  // What it was made for.
+  const PlanRequest& request() const { return options_.request; }
   // 0 if the machine profile has no drive rates to predict from.
   double predicted_step_s() const { return predicted_s_; }
   // Budget lines, what was mended or taken on trust at opening, what I/O engine and what pages are really used: what a
@@ -220,6 +227,13 @@ class Engine {
   Status begin_forward();
   Status end_forward();
 
+  // Between steps: from now on the plan is the fastest for this request, of the same model, state and durability;
+  // machine, budgets, choices, uses and micro-batches may be others. Not a bit of what is learnt depends on it. Every
+  // step so far becomes durable first, and what rests in host memory comes from the store again, so a crash loses
+  // nothing. Refused, with nothing changed, where the plan does not fit the memory that the run has: at most the host
+  // budget that it was opened with, and on a device the arenas as they are; and of one rank of several.
+  Status new_plan(const PlanRequest& request);
+
   // Waits until nothing of the steps so far is under way: their updates have ended, and those that are durable by then
   // are on the drives.
   Status finish();
@@ -246,6 +260,9 @@ class Engine {
   explicit Engine(EngineOptions options);
 
   Status start();
+  // Makes what follows from the plan that the decision thread has. Nothing is under way there.
+  void take_up_plan();
+  Status change_plan(const PlanRequest& request, ChosenPlan chosen, const std::string& why);
   Status begin_forward_in_step();
   enum class Now { between_steps, in_step, in_forward };
   // Where it is not so, an earlier failure is why, and the answer; or the caller's order of verbs is wrong.

@@ -11,31 +11,6 @@
 
 namespace penstock::engine {
 
-namespace {
-
-// What the executor does not carry out is refused before a step waits for it.
-Status refuse_moves(const Plan& plan, bool has_device) {
-  if (plan.on_device && !has_device) {
-    return Status(Code::kUsage, "engine: the plan computes on a device, and the engine was given none",
-                  "give one, or plan for a machine with 0 devices");
-  }
-  for (const Move& move : plan.moves) {
-    if (move.lane == Lane::collective) {
-      return Status(Code::kUsage,
-                    text("engine: the plan has a move of kind ", name_of(move.kind), "; steps run on one rank only"),
-                    "plan for 1 rank");
-    }
-    const bool leaves = move.kind == MoveKind::offload_activation || move.kind == MoveKind::spill_activation;
-    if (leaves && !plan.stores_activations) {
-      return Status(Code::kUsage, "engine: the plan offloads activations, and the trainer keeps them in its own memory",
-                    "plan with activations that are kept or recomputed, or hand them over with put()");
-    }
-  }
-  return Status();
-}
-
-}  // namespace
-
 MakeDrives direct_drives(std::vector<std::string> paths, aio::EngineChoice choice) {
   return [paths = std::move(paths), choice]() -> Result<Drives> {
     PENSTOCK_TRY_ASSIGN(made, aio::make_engine(choice));
@@ -53,22 +28,14 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   core->drives_ = std::move(drives);
   PENSTOCK_TRY(core->open_store());
   PENSTOCK_TRY(core->make_plan());
-  PENSTOCK_TRY_ASSIGN(memory, HostMemory::make(*core->plan_));
+  PENSTOCK_TRY_ASSIGN(memory, HostMemory::make(*core->plan_, options.request.budgets.host_bytes));
   core->memory_ = std::move(memory);
   core->drives_.io->register_memory(core->memory_->bytes());
   if (core->plan_->on_device) {
     PENSTOCK_TRY_ASSIGN(device, DeviceMemory::open(options.device, *core->plan_, *core->memory_));
     core->device_ = std::move(device);
   }
-  PENSTOCK_TRY_ASSIGN(
-      spill, SpillFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
-                              *core->plan_, core->store_->shape().rank));
-  core->spill_ = std::move(spill);
-  PENSTOCK_TRY_ASSIGN(
-      activations,
-      ActivationFiles::make(core->drives_.folders, options.request.machine.step_rates(core->drives_.folders.size()),
-                            *core->plan_, core->store_->shape().rank));
-  core->activations_ = std::move(activations);
+  PENSTOCK_TRY(core->make_scratch_files(*core->plan_));
   const cpu_optim::UpdateWorkersOptions workers{.threads = options.update_threads, .cpus = {}};
   PENSTOCK_TRY_ASSIGN(made, cpu_optim::UpdateWorkers::make(workers));
   core->workers_ = std::move(made);
@@ -79,11 +46,58 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   PENSTOCK_TRY_ASSIGN(io_descriptor, core->drives_.io->completion_fd());
   PENSTOCK_TRY(core->load_resting(Resting::all));
   core->passed_ = Moved();
-  core->executor_ = std::make_unique<Executor>(
-      Executor::Parts{*core->plan_, core->options_.request.workload, *core->memory_, core->device_.get(), *core->store_,
-                      *core->spill_, *core->activations_, *core->drives_.io, *core->workers_, mailbox, io_descriptor,
-                      core->options_.on_durable, core->options_.on_updated});
+  core->io_descriptor_ = io_descriptor;
+  core->make_executor();
   return core;
+}
+
+Status EngineCore::make_scratch_files(const Plan& plan) {
+  const std::vector<double> rates = options_.request.machine.step_rates(drives_.folders.size());
+  const uint32_t rank = store_->shape().rank;
+  PENSTOCK_TRY_ASSIGN(spill, SpillFiles::make(drives_.folders, rates, plan, rank));
+  spill_ = std::move(spill);
+  PENSTOCK_TRY_ASSIGN(activations, ActivationFiles::make(drives_.folders, rates, plan, rank));
+  activations_ = std::move(activations);
+  return Status();
+}
+
+void EngineCore::make_executor() {
+  executor_ = std::make_unique<Executor>(
+      Executor::Parts{*plan_, options_.request.workload, *memory_, device_.get(), *store_, *spill_, *activations_,
+                      *drives_.io, *workers_, mailbox_, io_descriptor_, options_.on_durable, options_.on_updated});
+}
+
+void EngineCore::turn(std::chrono::milliseconds timeout) {
+  executor_->turn(timeout);
+  if (auto work = std::exchange(between_turns_, {})) work();
+}
+
+ArenaRoom EngineCore::arena_room() const {
+  // The device has registered the arena as it was.
+  if (!device_) return {memory_->most_bytes(), 0};
+  return {memory_->bytes().size(), device_->device().memory().size()};
+}
+
+Status EngineCore::change_plan(ChosenPlan chosen) {
+  const uint64_t before_bytes = memory_->bytes().size();
+  PENSTOCK_TRY(memory_->grow(arena_bytes(chosen.plan.budget_lines)));
+  const std::span<std::byte> grown = memory_->bytes().subspan(before_bytes);
+  if (!grown.empty()) drives_.io->register_memory(grown);
+  spill_.reset();  // its files have the names of those to come
+  activations_.reset();
+  if (const Status made = make_scratch_files(chosen.plan); !made.ok()) {
+    executor_->fail(made.code() == Code::kDoesNotFit ? Status(Code::kEnvironment, made.message(), made.remedy())
+                                                     : made);
+    return executor_->status();
+  }
+  passed_ = passed_ + executor_->moved();
+  executor_.reset();
+  predicted_step_s_ = chosen.step_s();
+  *plan_ = std::move(chosen.plan);  // in its place, where others look
+  memory_->lay_out();
+  make_executor();
+  if (const Status loaded = load_resting(Resting::all); !loaded.ok()) executor_->fail(loaded);
+  return executor_->status();
 }
 
 Status EngineCore::open_store() {
@@ -104,12 +118,10 @@ Status EngineCore::open_store() {
 }
 
 Status EngineCore::make_plan() {
-  // The tiles are the store's: only a new store could have others.
   uint64_t tile_elements = 0;
   for (const StoreShape::Tile& tile : store_->shape().tiles) tile_elements = std::max(tile_elements, tile.elements);
-  PlanRequest request = options_.request;
-  request.choices.tile_elements = round_up(tile_elements, kBlockElements);
-  request.slots = store_->layout().slots();
+  const PlanRequest request =
+      with_tiles_of(options_.request, round_up(tile_elements, kBlockElements), store_->layout().slots());
   StoreShape expected = StoreShape::of(request.workload, TileMap(request.workload, *request.choices.tile_elements));
   if (options_.ranks != nullptr) {
     expected.rank = options_.ranks->rank();

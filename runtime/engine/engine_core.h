@@ -5,6 +5,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/forward_weights.h"
+#include "runtime/engine/plan_change.h"
 #include "runtime/engine/store_sweep.h"
 
 namespace penstock::engine {
@@ -13,6 +14,11 @@ class EngineCore {
  public:
   // Opens the store and plans for the tiles it has.
   static Result<std::unique_ptr<EngineCore>> open(const EngineOptions& options, Mailbox& mailbox);
+
+  // Waits for events and acts on them, for at most `timeout`; then does what between_turns() was given.
+  void turn(std::chrono::milliseconds timeout);
+  // What replaces the executor must not run inside one of its calls.
+  void between_turns(std::function<void()> work) { between_turns_ = std::move(work); }
 
   const Plan& plan() const { return *plan_; }
   aio::TileStore& store() { return *store_; }
@@ -45,11 +51,20 @@ class EngineCore {
   // Makes the payload durable with the tiles as they are.
   Status commit(RootPayload payload);
 
+  // What a plan that takes the place of this one may have of memory.
+  ArenaRoom arena_room() const;
+  // Another plan for the same tiles takes over: memory is laid out anew, and what rests there comes from the store. A
+  // refusal with Code::kDoesNotFit leaves the plan as it was; after any other the executor has failed. From
+  // between_turns(). REQUIRES: the store has the last step, and the plan fits arena_room().
+  Status change_plan(ChosenPlan chosen);
+
  private:
   EngineCore(const EngineOptions& options, Mailbox& mailbox) : options_(options), mailbox_(mailbox) {}
   Status read_dequantised(uint32_t unit, uint64_t first, std::span<std::byte> values);
   Status open_store();
   Status make_plan();
+  Status make_scratch_files(const Plan& plan);
+  void make_executor();
 
   // The part of one tile that a run of a plane covers.
   struct PlaneRun {
@@ -77,6 +92,8 @@ class EngineCore {
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
   std::unique_ptr<Executor> executor_;
   std::optional<ForwardWeights> forward_;
+  std::function<void()> between_turns_;
+  int io_descriptor_ = -1;
   double predicted_step_s_ = 0;
   Moved passed_;  // outside of steps
 };

@@ -4,11 +4,12 @@
 
 namespace penstock::engine {
 
-Result<std::unique_ptr<HostMemory>> HostMemory::make(const Plan& plan) {
+Result<std::unique_ptr<HostMemory>> HostMemory::make(const Plan& plan, uint64_t most_bytes) {
   auto memory = std::unique_ptr<HostMemory>(new HostMemory(plan));
-  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(arena_bytes(plan.budget_lines)));
+  PENSTOCK_TRY_ASSIGN(arena,
+                      aio::HostArena::make(arena_bytes(plan.budget_lines), aio::PageKind::explicit_huge, most_bytes));
   memory->arena_ = std::move(arena);
-  memory->cut();
+  memory->lay_out();
   return memory;
 }
 
@@ -17,7 +18,7 @@ std::span<std::byte> HostMemory::run(Region region) const {
   return arena_->bytes().subspan(run.offset_bytes, run.bytes);
 }
 
-void HostMemory::cut() {
+void HostMemory::lay_out() {
   auto pool = [&](Region region, uint64_t piece_bytes) {
     return std::make_unique<BufferPool>(Tier::host, run(region), std::max(piece_bytes, kAlignmentBytes));
   };

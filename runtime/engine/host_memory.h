@@ -17,8 +17,15 @@ namespace penstock::engine {
 
 class HostMemory {
  public:
-  // Refuses what the machine cannot give.
-  static Result<std::unique_ptr<HostMemory>> make(const Plan& plan);
+  // Refuses what the machine cannot give. `plan` outlives it; `most_bytes`: what its arena may grow to.
+  static Result<std::unique_ptr<HostMemory>> make(const Plan& plan, uint64_t most_bytes);
+
+  // For a plan that is to take the place of this one. A refusal changes nothing.
+  Status grow(uint64_t arena_bytes) { return arena_->grow(arena_bytes); }
+  uint64_t most_bytes() const { return arena_->most_bytes(); }
+  // The plan has become another: cuts the arena anew, whatever was there. REQUIRES: its arena fits this one, and every
+  // lease has ended.
+  void lay_out();
 
   BufferPool& windows() { return *windows_; }
   BufferPool& gradients() { return *gradients_; }
@@ -56,7 +63,6 @@ class HostMemory {
   static constexpr uint64_t kNowhere = ~uint64_t{0};
 
   explicit HostMemory(const Plan& plan) : plan_(plan) {}
-  void cut();
   std::span<std::byte> run(Region region) const;
 
   const Plan& plan_;

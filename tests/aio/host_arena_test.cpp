@@ -49,6 +49,40 @@ TEST(HostArena, RefusesMoreThanThereIsBeforeTakingIt) {
   EXPECT_FALSE(HostArena::make(0).ok());
 }
 
+TEST(HostArena, GrowsWhereItIsUpToWhatWasReserved) {
+  auto arena = HostArena::make(4 * kMiB, PageKind::explicit_huge, 11 * kMiB);
+  ASSERT_TRUE(arena.ok()) << arena.status().message();
+  if ((*arena)->most_bytes() == 4 * kMiB) GTEST_SKIP() << "addresses are limited here";
+  EXPECT_EQ((*arena)->most_bytes(), 12 * kMiB);
+  std::byte* const first = (*arena)->bytes().data();
+  std::memset(first, 0x5a, 4 * kMiB);
+  ASSERT_TRUE((*arena)->grow(9 * kMiB).ok());
+  ASSERT_EQ((*arena)->bytes().size(), 10 * kMiB);
+  EXPECT_EQ((*arena)->bytes().data(), first);
+  EXPECT_EQ(first[4 * kMiB - 1], std::byte{0x5a});
+  std::memset(first + 4 * kMiB, 0x17, 6 * kMiB);  // it is memory
+  ASSERT_TRUE((*arena)->grow(kMiB).ok()) << "it never shrinks";
+  EXPECT_EQ((*arena)->bytes().size(), 10 * kMiB);
+  const Status refused = (*arena)->grow(13 * kMiB);
+  EXPECT_EQ(refused.code(), Code::kDoesNotFit);
+  EXPECT_EQ(refused.message(),
+            "host arena: 14680064 B (14.00 MiB) needed, 12582912 B (12.00 MiB) reserved when it was made");
+  EXPECT_EQ((*arena)->bytes().size(), 10 * kMiB);
+  EXPECT_EQ(first[0], std::byte{0x5a});
+}
+
+TEST(HostArena, RefusesToGrowByMoreThanThereIsAndStaysAsItWas) {
+  const uint64_t too_much = 2 * AvailableMemory::now().bytes;
+  auto arena = HostArena::make(2 * kMiB, PageKind::small, too_much);
+  ASSERT_TRUE(arena.ok()) << arena.status().message();
+  if ((*arena)->most_bytes() == 2 * kMiB) GTEST_SKIP() << "addresses are limited here";
+  const Status refused = (*arena)->grow(too_much);
+  EXPECT_EQ(refused.code(), Code::kDoesNotFit);
+  EXPECT_NE(refused.message().find("available"), std::string::npos) << refused.message();
+  EXPECT_EQ((*arena)->bytes().size(), 2 * kMiB);
+  EXPECT_TRUE((*arena)->grow(4 * kMiB).ok());
+}
+
 TEST(HostArena, SaysWhichPagesItReallyHas) {
   auto small = HostArena::make(8 * kMiB, PageKind::small);
   ASSERT_TRUE(small.ok());

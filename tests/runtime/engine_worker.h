@@ -14,7 +14,7 @@
 
 namespace penstock::engine {
 
-constexpr const char* kPhases[] = {"create", "open", "step", "redo", "overflow", "settle", "write"};
+constexpr const char* kPhases[] = {"create", "open", "step", "redo", "overflow", "settle", "write", "plan"};
 
 class WorkerWorld {
  public:
@@ -64,6 +64,10 @@ class WorkerWorld {
   Status live(Engine& engine, uint64_t steps, const std::function<void(const std::string&)>& say) {
     for (uint64_t i = 0; i < steps; ++i) {
       PENSTOCK_TRY(write_if_due(engine, say));
+      if (engine.steps_done() % 3 == 1) {
+        say("plan");
+        PENSTOCK_TRY(engine.new_plan(another_request(engine)));
+      }
       const uint64_t number = engine.steps_done() + 1;
       const float size = size_of(number);
       say(size == kStruck ? "redo" : size == kInfinite ? "overflow" : "step");
@@ -126,6 +130,19 @@ class WorkerWorld {
   static float written_value(uint64_t step, uint64_t i) { return static_cast<float>((step * 7 + i) % 31) * 1e-4f; }
   static void write_over(PlainModel& model, uint64_t step) {
     for (uint64_t i = 0; i < kCount; ++i) model.units[0].m[kFirst + i] = written_value(step, i);
+  }
+  // Of each third step another: what rests in host memory moves there and back.
+  static PlanRequest another_request(const Engine& engine) {
+    PlanRequest request = engine.request();
+    const uint64_t number = engine.steps_done() / 3;
+    request.choices.weights = number % 2 == 0 ? WeightRest::host : WeightRest::nvme;
+    request.choices.host_state_share = number % 2 == 0 ? static_cast<double>(number % 3) / 2 : 0;
+    request.choices.window_tiles = 4 + static_cast<uint32_t>(number % 2);
+    if (request.workload.pass == Pass::training) {
+      request.choices.micro_batch_group = 1 + static_cast<uint32_t>(number % 2);
+      request.choices.activations = number % 2 == 0 ? ActivationChoice::recompute : ActivationChoice::offload;
+    }
+    return request;
   }
   Status write_if_due(Engine& engine, const std::function<void(const std::string&)>& say) {
     const uint64_t step = engine.steps_done();

@@ -86,17 +86,37 @@ class Course {
     };
   }
 
+  // The engine takes another plan before about every second step. On a device, where arenas stay as they are, the
+  // first has large ones.
+  void change_plans(uint64_t seed) {
+    plans_.emplace(seed);
+    if (streams_.empty()) return;
+    PlanRequest& request = world_.options.request;
+    request.workload.micro_batches = 4;
+    PlanChoices& choices = request.choices;
+    choices.window_tiles.reset();
+    choices.keep_share.reset();
+    choices.offload_host_share.reset();
+    choices.host_state_share = choices.retained_host_share = 1;
+    choices.weights = WeightRest::host;
+    choices.micro_batch_group = 4;
+    choices.activations = ActivationChoice::keep;
+    request.forward_in_steps = true;
+  }
+
   void run(uint64_t steps) {
     ASSERT_TRUE(world_.create().ok());
     open();
     if (testing::Test::HasFatalFailure()) return;
-    const uint32_t planned = world_.options.request.workload.micro_batches;
     for (const Unit& unit : world_.options.request.workload.units) in_codes += unit.code.has_value();
     for (const Move& move : engine_->plan().moves) {
       offloaded += move.kind == MoveKind::offload_activation;
       spilled += move.kind == MoveKind::spill_activation;
     }
     for (uint64_t step = 1; step <= steps; ++step) {
+      if (plans_ && (*plans_)() % 2 == 0) take_new_plan();
+      if (testing::Test::HasFatalFailure()) return;
+      const uint32_t planned = world_.options.request.workload.micro_batches;
       world_.overflowing_unit.reset();
       if (up_to(3) == 0) discard_within(1 + static_cast<uint32_t>(up_to(planned - 1)));
       const bool skips = world_.options.request.workload.clipping.skips_overflow && up_to(4) == 0;
@@ -150,6 +170,7 @@ class Course {
   int offloaded = 0, spilled = 0;  // activations, by the plan
   int in_codes = 0;                // units
   int evaluated = 0;               // within steps
+  int new_plans = 0, refused_plans = 0;
 
  private:
   std::string frozen_words(uint32_t number) const {
@@ -174,6 +195,33 @@ class Course {
     Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     engine_ = std::move(*engine);
+  }
+  // Whatever the budgets allow, for any number of micro-batches.
+  void take_new_plan() {
+    auto up_to = [this](uint64_t n) { return (*plans_)() % (n + 1); };
+    PlanRequest request = engine_->request();
+    PlanChoices& choices = request.choices;
+    request.workload.micro_batches = 1 + static_cast<uint32_t>(up_to(3));
+    choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(request.workload.micro_batches - 1));
+    choices.activations = static_cast<ActivationChoice>(up_to(manner_.puts ? 3 : 1));
+    choices.keep_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
+    choices.offload_host_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
+    choices.weights = static_cast<WeightRest>(up_to(2));
+    choices.host_state_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
+    choices.retained_host_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
+    choices.window_tiles = up_to(1) ? std::optional(3 + static_cast<uint32_t>(up_to(3))) : std::nullopt;
+    request.forward_in_steps = up_to(1);
+    const Status taken = engine_->new_plan(request);
+    if (taken.code() == Code::kDoesNotFit) {
+      ++refused_plans;  // a device's arenas stay as they are
+      return;
+    }
+    ASSERT_TRUE(taken.ok()) << taken.message();
+    ASSERT_EQ(engine_->plan().micro_batches, request.workload.micro_batches);
+    world_.options.request = engine_->request();
+    ++new_plans;
+    if (up_to(3) != 0) return;
+    ASSERT_EQ(world_.words_different(*engine_), 0u) << "with the new plan, before its first step";
   }
   void evaluate() {
     const Result<TrainingWorld::Answers> answers = world_.evaluate(*engine_);
@@ -215,12 +263,28 @@ class Course {
   }
 
   std::mt19937_64 random_, evaluations_;
+  std::optional<std::mt19937_64> plans_;
   std::unique_ptr<test::Delays> delays_;  // outlives the engine
   TrainingWorld world_;
   TrainingWorld::Manner manner_;
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<TrainerStream>> streams_;  // end first: what is on them reads the engine's memory
 };
+
+inline void leave_the_bits_with_new_plans(const CourseDevice* device = nullptr) {
+  int new_plans = 0, refused = 0;
+  const bool all = test::kStride == 1;  // instrumented builds are slow
+  for (uint64_t seed = 1; seed <= (all ? 12 : 6); ++seed) {
+    Course course(seed, device);
+    course.change_plans(seed);
+    SCOPED_TRACE(text("seed ", seed, ": ", course.words()));
+    course.run(6);
+    if (testing::Test::HasFailure()) return;
+    new_plans += course.new_plans;
+    refused += course.refused_plans;
+  }
+  EXPECT_GT(new_plans, all ? 12 : 6) << refused << " were refused";
+}
 
 inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr) {
   int struck = 0, skipped = 0, discarded = 0, offloaded = 0, spilled = 0, in_codes = 0, evaluated = 0;

@@ -29,12 +29,23 @@ class CudaStream final : public TrainerStream {
   cudaStream_t stream_ = nullptr;
 };
 
-TEST(WholeStepsOnCuda, LeaveTheBitsOfAPlainLoop) {
-  test::set_up({});
-  const CourseDevice device{
+CourseDevice cuda() {
+  return {
       [](uint64_t, uint64_t arena_bytes) { return gpu::open_cuda_device({.index = 0, .arena_bytes = arena_bytes}); },
       [](uint64_t) { return std::make_unique<CudaStream>(); }};
+}
+
+TEST(WholeStepsOnCuda, LeaveTheBitsOfAPlainLoop) {
+  test::set_up({});
+  const CourseDevice device = cuda();
   leave_the_bits_of_a_plain_loop(&device);
+  EXPECT_EQ(test::left_over(), "");
+}
+
+TEST(WholeStepsOnCuda, LeaveTheBitsOfAPlainLoopWithNewPlans) {
+  test::set_up({});
+  const CourseDevice device = cuda();
+  leave_the_bits_with_new_plans(&device);
   EXPECT_EQ(test::left_over(), "");
 }
 

@@ -1,0 +1,145 @@
+// Another plan between steps: placements, groups, activations and budgets change, the bits do not.
+#include <gtest/gtest.h>
+
+#include "tests/support/whole_step_course.h"
+
+namespace penstock::engine {
+namespace {
+
+TEST(NewPlans, LeaveTheBitsOfAPlainLoop) { leave_the_bits_with_new_plans(); }
+
+class SlowStream final : public TrainerStream {
+ public:
+  explicit SlowStream(uint64_t seed) : stream_(seed) {}
+  WorkStream work() override {
+    return {stream_.handle(), [this](std::function<void()> work) { stream_.put(std::move(work)); }};
+  }
+
+ private:
+  test::CapriciousStream stream_;
+};
+
+TEST(NewPlans, LeaveTheBitsOfAPlainLoopOnADevice) {
+  const CourseDevice device{test::open_capricious_device,
+                            [](uint64_t seed) { return std::make_unique<SlowStream>(seed); }};
+  leave_the_bits_with_new_plans(&device);
+}
+
+class NewPlan : public testing::Test {
+ protected:
+  void SetUp() override {
+    world_.set_uses({{0}, {1}, {2}});
+    PlanRequest& request = world_.options.request;
+    request.workload.micro_batches = 2;
+    request.choices.weights = WeightRest::nvme;
+    request.choices.host_state_share = 0;
+    request.durability = Durability{Durability::Kind::exit, 1};
+    world_.options.on_new_plan = [this](const std::string& line) { lines_.push_back(line); };
+    world_.options.on_durable = [this](uint64_t step) { durable_ = step; };
+    ASSERT_TRUE(world_.create().ok());
+    open();
+  }
+  void open() {
+    Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    engine_ = std::move(*engine);
+  }
+  void train(uint32_t count) {
+    const Result<StepReport> report = world_.train(*engine_, count, 1, {.puts = true});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    world_.plain_train(engine_->steps_done(), count, 1);
+  }
+  std::string refusal(const PlanRequest& request, Code code = Code::kUsage) {
+    const Status refused = engine_->new_plan(request);
+    EXPECT_EQ(refused.code(), code);
+    return refused.message();
+  }
+
+  TrainingWorld world_{17, 2, {70'000, 65'536, 131'073}};
+  std::vector<std::string> lines_;
+  std::atomic<uint64_t> durable_ = 0;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(NewPlan, MakesEveryStepDurableAndSaysInOneLineWhatChanges) {
+  train(2);
+  EXPECT_EQ(durable_, 0u);
+  PlanRequest request = engine_->request();
+  request.choices.weights = WeightRest::host;
+  request.choices.host_state_share = 1;
+  request.choices.micro_batch_group = 1;
+  request.choices.activations = ActivationChoice::keep;
+  ASSERT_TRUE(engine_->new_plan(request).ok());
+  train(2);
+  // Not durable as long as it rests in host memory, until the next plan.
+  request.workload.micro_batches = 4;
+  request.choices.micro_batch_group.reset();
+  request.choices.host_state_share = 0.5;
+  ASSERT_TRUE(engine_->new_plan(request).ok());
+  EXPECT_EQ(durable_, 2u);
+  train(4);
+  ASSERT_EQ(lines_.size(), 2u);
+  EXPECT_TRUE(
+      lines_[0].starts_with("new plan after step 1, as asked for: activations of 3 of 3 uses kept, "
+                            "micro-batches in groups of 1, "))
+      << lines_[0];
+  EXPECT_NE(lines_[0].find("; until now "), std::string::npos) << lines_[0];
+  EXPECT_EQ(lines_[0].find('\n'), std::string::npos);
+  EXPECT_EQ(world_.words_different(*engine_), 0u);
+}
+
+// What another length of sequence needs, and more than the first plan had.
+TEST_F(NewPlan, HasRoomForUsesThatNeedMore) {
+  const uint64_t before = arena_bytes(engine_->plan().budget_lines);
+  train(1);
+  PlanRequest request = engine_->request();
+  for (Use& use : request.workload.uses) use.activation_bytes = use.boundary_bytes = 5 * kMiB;
+  ASSERT_TRUE(engine_->new_plan(request).ok());
+  EXPECT_GT(arena_bytes(engine_->plan().budget_lines), before + 10 * kMiB);
+  world_.options.request = request;
+  train(2);
+  EXPECT_EQ(world_.activation_bytes_different, 0u);
+  EXPECT_EQ(world_.words_different(*engine_), 0u);
+}
+
+TEST_F(NewPlan, IsRefusedWhereItDoesNotFitAndTheOldOneGoesOn) {
+  train(2);
+  const std::string plan = to_text(engine_->plan());
+  PlanRequest request = engine_->request();
+  for (Use& use : request.workload.uses) use.activation_bytes = use.boundary_bytes = 300 * kMiB;
+  refusal(request, Code::kDoesNotFit);
+  // More than the run was opened with.
+  request.budgets.host_bytes = 2 * kGiB;
+  EXPECT_TRUE(refusal(request, Code::kDoesNotFit).size() > 10);
+  EXPECT_EQ(to_text(engine_->plan()), plan);
+  train(2);
+  EXPECT_TRUE(lines_.empty());
+  EXPECT_EQ(world_.words_different(*engine_), 0u);
+}
+
+TEST_F(NewPlan, IsRefusedForWhatWouldChangeTheBitsOrAPromise) {
+  const PlanRequest request = engine_->request();
+  PlanRequest other = request;
+  other.workload.units[1].elements += 1;
+  EXPECT_TRUE(refusal(other).starts_with("new plan: for another model: ")) << refusal(other);
+  other = request;
+  other.workload.units[1].trainable = false;
+  EXPECT_FALSE(refusal(other).empty());
+  other = request;
+  other.workload.clipping.norm = 1;
+  EXPECT_EQ(refusal(other), "new plan: with other clipping, which would change what is learnt");
+  other = request;
+  other.durability = Durability{};
+  EXPECT_EQ(refusal(other), "new plan: with another durability than was promised");
+  other = request;
+  other.machine.devices = 1;
+  other.machine.host_to_device_gbps = other.machine.device_to_host_gbps = 25;
+  other.budgets.device_bytes = kGiB;
+  EXPECT_FALSE(engine_->new_plan(other).ok());
+  ASSERT_TRUE(engine_->begin({.groups = world_.groups, .micro_batches = 2}).ok());
+  EXPECT_EQ(refusal(request), "new plan: called inside a step");
+  ASSERT_TRUE(engine_->begin_forward().message().size() > 0);
+}
+
+}  // namespace
+}  // namespace penstock::engine
