@@ -1,6 +1,6 @@
 // Processes that run the real engine on real files, killed with SIGKILL in every phase: while the store is made,
-// opened, or opened after a kill, in calm, struck and overflowing steps, while a step settles and while state is
-// written over. What they promised is there, bit for bit, and goes on.
+// opened, or opened after a kill, in calm, struck and overflowing steps, while a step settles, while another plan takes
+// over and while state is written over. What they promised is there, bit for bit, and goes on.
 //
 // ENGINE_KILLS sets how many are killed with each setting (150 for the full claim). The phase hit least often is aimed
 // at next, and what counts is what the process had begun when it died; so every phase is hit, by no luck.

@@ -1,8 +1,8 @@
 // What engine_worker does to its store, and what a store that it was killed over may hold.
 //
 // Calm steps, struck ones, overflows, as in EngineCrashWorld; some are settled, and after every fifth step part of a
-// momentum is written over, by a life that finds it so again. Steps are updates, or whole ones: forward and backward
-// through every unit, with activations that leave for the drives.
+// momentum is written over, by a life that finds it so again; before every third another plan takes over. Steps are
+// updates, or whole ones: forward and backward through every unit, with activations that leave for the drives.
 #pragma once
 
 #include <functional>
