@@ -95,7 +95,7 @@ class RanksCase(unittest.TestCase):
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def weights(self, name="run", dtype="auto"):
-        out = self.folder / f"{name}.{dtype}.out"
+        out = Path(tempfile.mkdtemp(dir=self.folder)) / "out"
         self.run_command("checkpoint", "export", self.path(name + ".store"), out, "--dtype", dtype)
         return (out / "model.safetensors").read_bytes()
 
@@ -162,6 +162,90 @@ class Stages(RanksCase):
             self.assertEqual([row["placement"] for row in answer["placements"]], ["stage 0", "stage 2", "stage 3"])
             self.assertGreater(answer["words_compared"], 3 * 4 * 100_000)
             self.assertFalse((self.folder / f"verify{ranks}.store").exists())
+
+
+class Reshard(RanksCase):
+    def reshard(self, source, target, ranks, *flags):
+        return self.json_of("checkpoint", "reshard", self.path(source + ".store"), self.path(target + ".store"), "--ranks", ranks, *flags)
+
+    def files(self, name):
+        return {file.name: file.read_bytes() for file in (self.folder / (name + ".store")).iterdir()}
+
+    def test_a_run_goes_on_as_if_its_world_had_never_changed(self):
+        whole = self.config("whole", zero_optimization={"stage": 3})
+        self.json_of("train", whole, "--ranks", 2)
+        half = self.config("half", max_steps=2, zero_optimization={"stage": 3})
+        self.json_of("train", half, "--ranks", 2)
+        worlds = ["half", "three", "four", "one", "back"]
+        before, masters = self.files("half"), self.weights("half", "fp32")
+        for source, target, ranks in zip(worlds, worlds[1:], (3, 4, 1, 2)):
+            flags = ["--stage", 0] if ranks == 4 else ["--stage", 3]
+            answer = self.reshard(source, target, ranks, *flags)
+            self.assertEqual((answer["step"], answer["ranks"]), (2, ranks))
+            # Eight samples in micro-batches of two: not among three.
+            self.assertEqual(answer["gradient_accumulation_steps"], {1: 4, 2: 2, 3: None, 4: 1}[ranks])
+            self.run_command("checkpoint", "scrub", self.path(target + ".store"))
+            self.assertEqual(self.weights(target, "fp32"), masters)
+        self.assertEqual(self.files("half"), before)
+        # Moments, counts and the trainer's state as well: it goes on with the very bits of the run that was whole.
+        self.json_of("train", self.config("back", zero_optimization={"stage": 3}), "--ranks", 2)
+        self.assertEqual([step["loss"] for step in self.log("back")], [step["loss"] for step in self.log("whole")][2:])
+        self.assertEqual(self.weights("back", "fp32"), self.weights("whole", "fp32"))
+        for name, ranks in (("one", 1), ("four", 4), ("three", 3)):
+            stage = {"stage": 0 if ranks == 4 else 3}
+            config = self.config(name, gradient_accumulation_steps=max(1, 4 // ranks), zero_optimization=stage)
+            self.json_of("train", config, *(["--ranks", ranks] if ranks > 1 else []))
+            self.assertEqual([step["step"] for step in self.log(name)], [3, 4])
+            if ranks == 3:
+                continue  # six samples a step
+            # The same samples; gradients are rounded once for each rank.
+            for mine, other in zip(self.log(name), self.log("back")):
+                self.assertAlmostEqual(mine["loss"], other["loss"], delta=0.02)
+
+    def test_what_it_refuses_stays_as_it_was(self):
+        self.json_of("train", self.config("two", max_steps=1), "--ranks", 2)
+        before = self.files("two")
+
+        def refused(said, code, *arguments):
+            self.assertIn(said, self.run_command("checkpoint", "reshard", *arguments, code=code).stderr)
+            self.assertEqual(self.files("two"), before)
+
+        source = self.path("two.store")
+        refused("a folder of the store that is read", USAGE, source, source, "--ranks", 3)
+        refused("--ranks: missing", USAGE, source, self.path("new"))
+        refused("--ranks: 65", USAGE, source, self.path("new"), "--ranks", 65)
+        refused("--stage: 4", USAGE, source, self.path("new"), "--ranks", 3, "--stage", 4)
+        refused("No such file", USAGE, self.path("none"), self.path("new"), "--ranks", 3)
+        (self.folder / "part").mkdir()
+        shutil.copy(Path(source) / "rank0.tiles", self.folder / "part")
+        refused("1 of 2 ranks' stores are here", USAGE, self.path("part"), self.path("new"), "--ranks", 3)
+        self.assertFalse((self.folder / "new").exists())
+        self.reshard("two", "three", 3)
+        refused("has a store already: rank0.tiles", USAGE, source, self.path("three.store"), "--ranks", 4)
+        self.reshard("two", "three", 2, "--force")
+        self.assertEqual(set(self.files("three")), {"rank0.tiles", "rank1.tiles"})
+        said = self.run_command("train", self.config("two", zero_optimization={"stage": 0}), "--ranks", 2, code=USAGE).stderr
+        self.assertIn("made with zero_optimization.stage 3", said)
+        self.assertIn(f"`penstock checkpoint reshard {source} NEW --ranks 2 --stage 0`", said)
+        said = self.run_command("train", self.config("two"), "--ranks", 3, code=USAGE).stderr
+        self.assertIn(f"`penstock checkpoint reshard {source} NEW --ranks 3`", said)
+
+    def test_a_killed_one_leaves_nothing_that_opens(self):
+        wide = {**TINY, "n_embd": 256, "n_layer": 6, "vocab_size": 4096}
+        (self.folder / "tiny.json").write_text(json.dumps(wide))
+        self.json_of("train", self.config("two", max_steps=1), "--ranks", 2)
+        run = subprocess.Popen([PENSTOCK, "checkpoint", "reshard", self.path("two.store"), self.path("new.store"), "--ranks", "4"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(run.kill)
+        while run.poll() is None and not (self.folder / "new.store" / "rank3.tiles").exists():
+            time.sleep(0.001)
+        run.kill()
+        if run.wait() == 0:
+            self.skipTest("it was done before it could be killed")
+        self.assertFalse((self.folder / "new.store" / "rank0.tiles").exists())
+        self.assertIn("rank0.tiles", self.run_command("checkpoint", "export", self.path("new.store"), self.path("out"), code=USAGE).stderr)
+        self.reshard("two", "new", 4, "--force")
+        self.assertEqual(self.weights("new"), self.weights("two"))
 
 
 class Ends(RanksCase):

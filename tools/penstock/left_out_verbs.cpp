@@ -29,6 +29,7 @@ Verb checkpoint_import_verb() { return left_out("checkpoint import"); }
 Verb checkpoint_snapshot_verb() { return left_out("checkpoint snapshot"); }
 Verb checkpoint_rollback_verb() { return left_out("checkpoint rollback"); }
 Verb checkpoint_rm_verb() { return left_out("checkpoint rm"); }
+Verb checkpoint_reshard_verb() { return left_out("checkpoint reshard"); }
 Verb checkpoint_scrub_verb() { return left_out("checkpoint scrub"); }
 
 }  // namespace penstock::tools

@@ -27,12 +27,12 @@ MadeFolders::~MadeFolders() {
   for (const std::string& folder : folders_) rmdir(folder.c_str());  // stays if there is something in it
 }
 
-Status MadeFolders::make(const std::string& folder) {
-  if (folder.empty()) return Status(Code::kUsage, "--store: '': a folder expected", "--store /mnt/nvme0/model");
+Status MadeFolders::make(const std::string& folder, const std::string& what) {
+  if (folder.empty()) return Status(Code::kUsage, what + ": '': a folder expected", "/mnt/nvme0/model");
   if (mkdir(folder.c_str(), 0700) == 0) {
     folders_.push_back(folder);
   } else if (errno != EEXIST) {
-    return errno_status(text("--store: ", folder), errno,
+    return errno_status(text(what, ": ", folder), errno,
                         "an existing folder, or a new one in a folder that you may write to");
   }
   return Status();
@@ -59,7 +59,7 @@ std::vector<std::shared_ptr<aio::DriveFolder>> drives_of_rank(
     // Where a file is missing, opening says so.
     if (!has_others || drive->has_file(aio::store_file_name(rank))) own.push_back(drive);
   }
-  return own;
+  return own.empty() ? drives : own;
 }
 
 bool has_store(const std::vector<std::string>& folders) {

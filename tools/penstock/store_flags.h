@@ -20,7 +20,8 @@ Result<uint64_t> host_budget(const std::string& budget);
 class MadeFolders {
  public:
   ~MadeFolders();
-  Status make(const std::string& folder);
+  // `what` names the flag or argument in a refusal.
+  Status make(const std::string& folder, const std::string& what = "--store");
 
  private:
   std::vector<std::string> folders_;

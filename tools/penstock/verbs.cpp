@@ -24,6 +24,7 @@
   VERB(checkpoint_snapshot)  \
   VERB(checkpoint_rollback)  \
   VERB(checkpoint_rm)        \
+  VERB(checkpoint_reshard)   \
   VERB(completion)           \
   VERB(manual)
 

@@ -146,6 +146,18 @@ Status fill_in_placement(const trainer::TrainConfig& config, uint32_t ranks, Pla
   return Status();
 }
 
+// Stages other than 0 have the same shards.
+Status expect_same_shards(const trainer::TrainConfig& config, const trainer::TrainerState& stored, uint32_t ranks) {
+  PENSTOCK_TRY_ASSIGN(before, trainer::parse_config(stored.config));
+  if (trainer::group_ranks_of(before, ranks) == trainer::group_ranks_of(config, ranks)) return Status();
+  const uint64_t now = config.zero_stage.value_or(3);
+  return Status(
+      Code::kUsage,
+      text("store: ", joined(config.stores, ","), ": made with zero_optimization.stage ", before.zero_stage.value_or(3),
+           ", now ", now, ", for which it would have to be cut anew"),
+      text("`penstock checkpoint reshard ", joined(config.stores, ","), " NEW --ranks ", ranks, " --stage ", now, "`"));
+}
+
 std::optional<ActivationChoice> activations_of(const trainer::TrainConfig& config) {
   const std::pair<const char*, ActivationChoice> choices[] = {
       {"keep", ActivationChoice::keep},
@@ -179,15 +191,8 @@ StateForm form_of(const trainer::TrainConfig& config) {
 void fill_in_workload(TrainingSettings& settings) {
   PlanRequest& request = settings.engine.request;
   Workload& workload = request.workload;
-  workload.form = form_of(settings.config);
-  workload.units = trainer::units_of(settings.model);
-  workload.uses = trainer::uses_of(settings.model);
-  workload.pass = Pass::training;
+  workload = workload_of(settings.config, settings.model, settings.groups);
   workload.micro_batches = static_cast<uint32_t>(settings.config.accumulation);
-  for (size_t unit = 0; unit < workload.units.size(); ++unit) {
-    for (size_t i = 0; i < workload.units[unit].parameters.size(); ++i)
-      workload.units[unit].parameters[i].group = settings.groups.of[unit][i];
-  }
   const double clip = settings.config.gradient_clipping;
   const bool waits = settings.config.precision == Dtype::fp16 || clip > 0;  // gradients, for the norm
   workload.clipping = {.norm = clip, .skips_overflow = settings.config.skip_overflow.value_or(waits)};
@@ -258,6 +263,20 @@ Result<trainer::Model> model_of(const trainer::TrainConfig& config, const std::s
   return Result<trainer::Model>(std::move(model));
 }
 
+Workload workload_of(const trainer::TrainConfig& config, const trainer::Model& model,
+                     const trainer::ParameterGroups& groups) {
+  Workload workload;
+  workload.form = form_of(config);
+  workload.units = trainer::units_of(model);
+  workload.uses = trainer::uses_of(model);
+  workload.pass = Pass::training;
+  for (size_t unit = 0; unit < workload.units.size(); ++unit) {
+    for (size_t i = 0; i < workload.units[unit].parameters.size(); ++i)
+      workload.units[unit].parameters[i].group = groups.of[unit][i];
+  }
+  return workload;
+}
+
 std::string parameters_text(const trainer::Model& model) {
   const uint64_t all = model.parameters(), trained = model.trained_parameters();
   if (trained == all) return text(all, " parameters");
@@ -300,7 +319,8 @@ Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std:
                   text("store: ", folders.front(), ": made by ", made_by, made_by == 1 ? " rank" : " ranks", ", ",
                        place.ranks, place.ranks == 1 ? " is here" : " are here"),
                   text(made_by == 1 ? std::string("start without --ranks") : text("--ranks ", made_by),
-                       ", another folder, or --force, which replaces it"));
+                       ", or `penstock checkpoint reshard ", joined(folders, ","), " NEW --ranks ", place.ranks,
+                       "`, another folder, or --force, which replaces it"));
   }
   PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store->payload().trainer_state));
   return std::optional(std::move(state));
@@ -356,6 +376,7 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
                   "leave them out, or --ranks");
   }
   if (place.ranks > 1) PENSTOCK_TRY(engine::RankedEngine::check(settings.ranked(), place.ranks));
+  if (stored) PENSTOCK_TRY(expect_same_shards(config, *stored, place.ranks));
   return settings;
 }
 

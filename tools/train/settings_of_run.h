@@ -40,6 +40,11 @@ std::vector<std::string> changes_since(const TrainingSettings& settings, const t
 // The model that a run trained: what its store's units are made of.
 Result<trainer::Model> model_of(const trainer::TrainConfig& config, const std::string& model_json);
 
+// What a run's store is cut by: the model's units and uses in the form that the config asks for. The rest of a step is
+// not filled in.
+Workload workload_of(const trainer::TrainConfig& config, const trainer::Model& model,
+                     const trainer::ParameterGroups& groups);
+
 // "1024 parameters", and how many of them are trained where not all are.
 std::string parameters_text(const trainer::Model& model);
 

@@ -1,0 +1,41 @@
+// Reshard makes the stores of a world of ranks out of the stores of another: every plane of every tile, the counts of
+// updates and the step are the same bits, cut among other ranks.
+//
+// The set is read as it lies, block by block against its checksums, and never written. Beside tables, which grow with
+// the number of tiles, it takes kReshardBytes of memory whatever the model's size.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aio/store/tile_store.h"
+#include "runtime/engine/moved.h"
+#include "tiering/unit.h"
+
+namespace penstock::engine {
+
+constexpr uint64_t kReshardBytes = 36 * kMiB;
+
+// A world's stores, open at one step, by rank.
+struct StoreSet {
+  std::span<const std::unique_ptr<aio::TileStore>> stores;
+  uint32_t group_ranks = 1;  // how many of them have all of the model together, as in RankedOptions
+};
+
+struct NewSet {
+  uint32_t ranks = 1, group_ranks = 1;
+  // Where each rank's store is to lie.
+  std::vector<std::vector<std::shared_ptr<aio::DriveFolder>>> drives;
+  aio::Existing existing = aio::Existing::refuse;  // what is done about stores of any rank that are there already
+  std::string config_hash, trainer_state;          // of the roots
+};
+
+// Refuses a set that is not whole, or not of `model`. A new set of which something failed is removed again; one whose
+// making was killed cannot be opened, because rank 0's store is made last. REQUIRES: the folders of both differ.
+Result<Moved> reshard(IoEngine& io, const StoreSet& set, const Workload& model, const NewSet& wanted,
+                      const aio::ScrubProgress& progress = {});
+
+}  // namespace penstock::engine
