@@ -42,6 +42,9 @@ if(PENSTOCK_HAS_LIBTORCH)
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/ranks_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.InSeveralRanks.${subject} PROPERTIES TIMEOUT 900)
   endforeach()
+  add_test(NAME Train.ReshardStaysBelow300MB
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/reshard.py $<TARGET_FILE:penstock> ${CMAKE_BINARY_DIR} --quick)
+  set_tests_properties(Train.ReshardStaysBelow300MB PROPERTIES TIMEOUT 300 ENVIRONMENT OMP_NUM_THREADS=1)
   add_test(NAME Train.StaysInAControlGroupThatIsItsBudget
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/train_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 400MiB --steps 2 --probe 1s --clipping always
                    --share 0 --weights nvme)
