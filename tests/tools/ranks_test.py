@@ -23,7 +23,7 @@ TINY = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64
         "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 TEXT = "Of Mans First Disobedience, and the Fruit Of that Forbidden Tree, whose mortal tast Brought Death into the World. "
 # One thread: a product waits for its slowest, and tests run beside one another.
-ENVIRON = {**{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}, "OMP_NUM_THREADS": "1"}
+ENVIRON = {**{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE") and not name.startswith("SLURM_")}, "OMP_NUM_THREADS": "1"}
 
 
 def processes_of(word):
@@ -144,6 +144,23 @@ class Stages(RanksCase):
             self.assertAlmostEqual(other["loss"], first[0]["loss"], delta=1e-9)
             self.assertEqual(other["eval_tokens"], first[0]["eval_tokens"])
             self.assertAlmostEqual(other["eval_loss"], first[0]["eval_loss"], delta=0.05)
+
+    def test_slurm_starts_them_as_well(self):
+        self.json_of("train", self.config("launched"), "--ranks", 2)
+        job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "1"}
+        config = self.config("srun")
+        tasks = []
+        for rank in (1, 0):
+            task = subprocess.Popen([PENSTOCK, "train", config], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    env={**ENVIRON, **job, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
+            self.addCleanup(task.kill)
+            tasks.append((rank, task))
+        for rank, task in tasks:
+            out, err = task.communicate(timeout=300)
+            self.assertEqual(task.returncode, 0, out + err)
+            self.assertEqual("steps 1 to 4" in out, rank == 0, out)
+        self.assertEqual([step["loss"] for step in self.log("srun")], [step["loss"] for step in self.log("launched")])
+        self.assertEqual(self.weights("srun"), self.weights("launched"))
 
     def test_as_many_drives_as_ranks_are_one_for_each(self):
         stores = {"penstock": {"stores": [self.path("a"), self.path("b")]}}
@@ -321,6 +338,9 @@ class Refusals(RanksCase):
         refused("made by 1 rank, 2 are here", "train", self.config("one"), "--ranks", 2)
         refused("at most 64", "train", self.config("many"), "--ranks", 65)
         refused("MASTER_PORT", "train", self.config("env"), environ={"RANK": "0", "WORLD_SIZE": "2"})
+        slurm = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
+        refused("2 of 4 ranks are on this host", "train", self.config("env"), environ=slurm)
+        refused("SLURM_NTASKS", "train", self.config("env"), environ={"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"})
         refused("where 1 were started", "train", self.config("env"), "--ranks", 2, environ={"RANK": "0", "WORLD_SIZE": "1"})
         refused("--grid", "verify", self.config("grid"), "--ranks", 2, "--grid")
         for changes, said in (({"zero_optimization": {"stage": 4}}, "0 to 3"), ({"train_batch_size": 6}, "train_batch"),
