@@ -12,6 +12,9 @@
 namespace penstock::engine {
 namespace {
 
+// New plans after which the engine becomes no more patient with rates: a thousand times as many steps.
+constexpr uint64_t kPatienceMost = 10;
+
 // Stochastic rounding counts elements from a unit's first, so each unit draws under a seed of its own.
 uint64_t seed_of(uint64_t seed, uint32_t unit) { return (seed ^ unit) * 0x9e3779b97f4a7c15u + unit; }
 
@@ -69,9 +72,17 @@ void Engine::take_up_plan() {
     intake_ = std::make_unique<GradientIntake>(options_.request.workload, *device_sums_, core_->workers());
   }
   predicted_s_ = core_->predicted_step_s();
+  drives_load_ = DrivesUnderLoad();
+  looking_for_plan_ = {};  // of another plan
+  rate_watch_.reset();
+  if (!options_.new_plan_rule || options_.ranks != nullptr) return;
+  NewPlanRule rule = *options_.new_plan_rule;
+  rule.steps <<= std::min<uint64_t>(plans_found_, kPatienceMost);
+  rate_watch_.emplace(rule);
 }
 
 Engine::~Engine() {
+  if (looking_for_plan_.valid()) looking_for_plan_.wait();
   if (thread_ && now_ == Now::in_forward) (void)end_forward();
   if (thread_ && now_ == Now::in_step) (void)discard();
   if (thread_ && plan_) (void)settle();
@@ -105,6 +116,7 @@ Status Engine::begin(const StepBegin& begin) {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::between_steps, "begin"));
   if (in_writes_) return Status(Code::kUsage, "begin: writes have begun", "end them with end_writes() first");
+  PENSTOCK_TRY(take_found_plan());
   const Workload& workload = options_.request.workload;
   if (begin.micro_batches == 0 || begin.micro_batches > workload.micro_batches) {
     return Status(Code::kUsage,
@@ -269,10 +281,12 @@ Result<StepReport> Engine::step(std::string trainer_state) {
     return fits;
   }
   Moved moved;
+  DrivesUnderLoad load;
   PENSTOCK_TRY(wait_for([](EngineCore&) { return true; },
                         [&](EngineCore& core) {
                           core.executor().give_verdict(report_.verdict, report_.clip_factor, std::move(payload));
                           moved = core.moved();
+                          load = core.executor().drives_load();
                           return core.executor().status();
                         }));
   now_ = Now::between_steps;
@@ -283,6 +297,8 @@ Result<StepReport> Engine::step(std::string trainer_state) {
   report_.written_bytes = since.written_bytes;
   reported_ = moved;
   report_.predicted_s = predicted_s_;
+  report_.new_plans = new_plans_;
+  watch_rates(load);
   report_.wall_s = seconds_since(began_);
   return report_;
 }

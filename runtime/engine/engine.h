@@ -32,6 +32,7 @@
 #include <array>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,7 @@
 #include "runtime/engine/device_sums.h"
 #include "runtime/engine/gradient_intake.h"
 #include "runtime/engine/moved.h"
+#include "runtime/engine/plan_change.h"
 #include "runtime/engine/root_state.h"
 #include "tiering/hyper.h"
 #include "tiering/plan/plan_run.h"
@@ -73,6 +75,10 @@ struct EngineOptions {
   std::string config_hash;      // a store written under another one is refused; one of the two empty: not compared
   std::string initial_state;    // of create(): what restored_state() is before the first step
   uint64_t initial_step = 0;    // of create(): that many steps count as done, none of them as a parameter's update
+  // When the engine takes another plan by itself, in begin(): the drives' rates have changed, and it is faster. It is
+  // looked for beside the next step, on a thread of its own. None: only by new_plan(). A trainer reads plan() and
+  // passes() anew in each step, for micro-batch groups, and which activations are kept, may be others.
+  std::optional<NewPlanRule> new_plan_rule = NewPlanRule{};
   // Told of every plan that takes the place of another, in one line: why, what it was and what it is. The caller's
   // thread, inside new_plan() or begin().
   std::function<void(const std::string& line)> on_new_plan = {};
@@ -111,6 +117,7 @@ struct StepReport {
   double intake_s = 0;                   // adding up, rounding and measuring gradients
   std::array<double, kLanes> stall_s{};  // waiting, per lane; trainer_s, intake_s and all of these add up to wall_s
   double predicted_s = 0;
+  uint64_t new_plans = 0;   // since open()
   uint64_t read_bytes = 0;  // by the drives since the report before
   uint64_t written_bytes = 0;
 };
@@ -262,6 +269,8 @@ class Engine {
   Status start();
   // Makes what follows from the plan that the decision thread has. Nothing is under way there.
   void take_up_plan();
+  void watch_rates(const DrivesUnderLoad& since_open);
+  Status take_found_plan();
   Status change_plan(const PlanRequest& request, ChosenPlan chosen, const std::string& why);
   Status begin_forward_in_step();
   enum class Now { between_steps, in_step, in_forward };
@@ -321,7 +330,11 @@ class Engine {
   SpeculationPolicy speculation_;
   std::string restored_, store_id_;
   double predicted_s_ = 0;
-  uint32_t slots_ = 0;  // a tile, of the store
+  uint64_t new_plans_ = 0, plans_found_ = 0;  // that took over; of them, those that nobody asked for
+  std::optional<RateWatch> rate_watch_;
+  DrivesUnderLoad drives_load_;                // of the executor, up to the last step
+  std::future<PlanAtRates> looking_for_plan_;  // beside a step
+  uint32_t slots_ = 0;                         // a tile, of the store
   StateCapacity state_capacity_;
   uint64_t steps_done_ = 0;
   Moved reported_;  // up to the last report

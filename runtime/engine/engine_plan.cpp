@@ -1,4 +1,5 @@
-// Engine's verb for a new plan between steps.
+// Engine's new plans between steps: those that it is asked for, and those that it looks for itself.
+#include <system_error>
 #include <utility>
 
 #include "runtime/engine/engine_waits.h"
@@ -41,12 +42,48 @@ Status Engine::change_plan(const PlanRequest& request, ChosenPlan chosen, const 
     });
   });
   PENSTOCK_TRY(answer.wait());
+  ++new_plans_;
   take_up_plan();
   if (options_.on_new_plan) {
     options_.on_new_plan(text("new plan after step ", steps_done_, ", ", why, ": ", after, "; until now ", before,
                               "; changed in ", static_cast<uint64_t>(seconds_since(begin) * 1000), " ms"));
   }
   return Status();
+}
+
+// The search is pure and takes up to seconds; nothing waits for it.
+void Engine::watch_rates(const DrivesUnderLoad& since_open) {
+  const DrivesUnderLoad of_step = since_open - std::exchange(drives_load_, since_open);
+  if (!rate_watch_ || looking_for_plan_.valid()) return;
+  const MachineProfile& machine = options_.request.machine;
+  const std::optional<double> share = rate_watch_->learn(expected_gbps(machine, *plan_, of_step.read_share()), of_step);
+  if (!share) return;
+  const ArenaRoom room = thread_->ask([this] { return core_->arena_room(); });
+  auto look = [request = with_tiles_of(options_.request, plan_->tiles.tile_elements(), slots_), present = *plan_, room,
+               rule = *options_.new_plan_rule,
+               of = *share] { return look_for_better(request, present, room, rule, of); };
+  try {
+    looking_for_plan_ = std::async(std::launch::async, std::move(look));
+  } catch (const std::system_error&) {
+    return;  // no thread now; the rates will be off again
+  }
+}
+
+// Without a better plan, the rates are what the present one is held to.
+Status Engine::take_found_plan() {
+  const bool is_found =
+      looking_for_plan_.valid() && looking_for_plan_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (!is_found) return Status();
+  PlanAtRates found = looking_for_plan_.get();
+  thread_->ask([&] {
+    options_.request.machine = std::move(found.machine);
+    return true;
+  });
+  predicted_s_ = found.present_s;
+  if (!found.better) return Status();
+  ++plans_found_;
+  const Status changed = change_plan(PlanRequest(options_.request), std::move(*found.better), found.why);
+  return changed.code() == Code::kDoesNotFit ? Status() : changed;
 }
 
 }  // namespace penstock::engine

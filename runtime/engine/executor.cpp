@@ -11,12 +11,15 @@ namespace {
 
 constexpr std::chrono::microseconds kAwayLeast{20};  // a shorter pause is not worth a sleep
 
+bool on_drives(const Move& move) { return move.lane == Lane::nvme_read || move.lane == Lane::nvme_write; }
+
 }  // namespace
 
 Executor::Executor(Parts parts)
     : parts_(parts),
       updater_(parts.workload.form),
       run_(parts.plan, [this](Ticket taker) { released(taker); }),
+      drives_meter_(parts.plan.lane_room[static_cast<size_t>(Lane::nvme_read)] / 2, parts.load_least_run_s),
       accounted_(std::chrono::steady_clock::now()) {
   for (const Compute& compute : parts.plan.computes) computes_[compute.move] = &compute;
   for (MoveId id = 0; id < parts.plan.moves.size(); ++id) {
@@ -150,6 +153,7 @@ void Executor::begin_move(Ticket ticket) {
   const Move& move = parts_.plan.moves[ticket.move];
   ++in_flight_;
   under_way_[{ticket.step, ticket.move}] = move.kind == MoveKind::commit ? Lane::nvme_write : move.lane;
+  if (on_drives(move)) drives_meter_.begin(move.bytes);
   switch (move.kind) {
     case MoveKind::fetch_weight:
       return begin_fetch(ticket, move);
@@ -198,8 +202,10 @@ void Executor::begin_commit(Ticket ticket) {
   });
 }
 
-void Executor::ended(Ticket ticket, const Status& status) {
+void Executor::ended(Ticket ticket, const Status& status, bool moved) {
   --in_flight_;
+  const Move& move = parts_.plan.moves[ticket.move];
+  if (on_drives(move)) drives_meter_.end(move.lane == Lane::nvme_read, move.bytes, moved);
   account();
   under_way_.erase({ticket.step, ticket.move});
   if (!status.ok()) return fail(status);

@@ -30,6 +30,7 @@
 #include "cpu_optim/update_workers.h"
 #include "runtime/engine/activation_files.h"
 #include "runtime/engine/device_memory.h"
+#include "runtime/engine/drives_meter.h"
 #include "runtime/engine/host_memory.h"
 #include "runtime/engine/mailbox.h"
 #include "runtime/engine/moved.h"
@@ -62,7 +63,8 @@ class Executor {
     IoEngine& io;
     cpu_optim::UpdateWorkers& workers;
     Mailbox& mailbox;
-    int io_descriptor;  // the I/O engine's
+    int io_descriptor;        // the I/O engine's
+    double load_least_run_s;  // NewPlanRule::least_run_s
     const std::function<void(uint64_t step)>& on_durable;
     const std::function<void(uint32_t unit, uint64_t first, std::span<const std::byte> weights)>& on_updated;
   };
@@ -127,6 +129,7 @@ class Executor {
   using LaneSeconds = std::array<double, kLanes>;
   const LaneSeconds& waited_s() const { return waited_s_; }
   Moved moved() const { return moved_; }
+  DrivesUnderLoad drives_load() const { return drives_meter_.load(); }
 
  private:
   using Ticket = PlanRun::Ticket;
@@ -166,7 +169,8 @@ class Executor {
 
   void issue();
   void begin_move(Ticket ticket);
-  void ended(Ticket ticket, const Status& status);
+  // `moved`: whether a lane was asked for anything.
+  void ended(Ticket ticket, const Status& status, bool moved = true);
   void released(Ticket taker);
   void begin_commit(Ticket ticket);
 
@@ -249,6 +253,7 @@ class Executor {
   std::vector<Ticket> held_back_;  // writes that the store does not let begin yet
   std::map<MoveKey, Lane> under_way_;
   size_t in_flight_ = 0;
+  DrivesMeter drives_meter_;
   LaneSeconds waited_s_{};
   std::chrono::steady_clock::time_point accounted_;
   Moved moved_;

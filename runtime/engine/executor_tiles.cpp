@@ -172,7 +172,7 @@ void Executor::begin_write(Ticket ticket, const Move& move) {
   if (parts_.memory.state_rests(move.tile)) {
     // Its last update may have been in an earlier step, and written then.
     auto unwritten = unwritten_.find(move.tile);
-    if (unwritten == unwritten_.end()) return ended(ticket, Status());
+    if (unwritten == unwritten_.end()) return ended(ticket, Status(), /*moved=*/false);
     tile_work.checksums = unwritten->second;
   }
   const bool revocable = run_.write_may_be_taken_back(ticket.step, move.tile);

@@ -21,6 +21,21 @@ uint64_t excess(const Plan& plan, Tier tier, uint64_t room_bytes) {
   return bytes - std::min(bytes, room_bytes);
 }
 
+uint64_t resting_bytes(const Plan& plan) {
+  uint64_t bytes = 0;
+  for (const BudgetLine& line : plan.budget_lines) {
+    const bool rests = line.region == Region::resting_weights || line.region == Region::resting_states;
+    if (rests) bytes += line.bytes;
+  }
+  return bytes;
+}
+
+std::string fixed(double value, int digits) {
+  std::array<char, 48> words{};
+  std::snprintf(words.data(), words.size(), "%.*f", digits, value);
+  return words.data();
+}
+
 }  // namespace
 
 PlanRequest with_tiles_of(PlanRequest request, uint64_t tile_elements, uint32_t slots) {
@@ -87,23 +102,43 @@ Result<ChosenPlan> choose_plan_within(PlanRequest request, const ArenaRoom& room
   return refusal;
 }
 
-std::string summary_of(const Plan& plan, double step_s) {
-  uint64_t resting_bytes = 0;
-  for (const BudgetLine& line : plan.budget_lines) {
-    const bool rests = line.region == Region::resting_weights || line.region == Region::resting_states;
-    if (rests) resting_bytes += line.bytes;
+double expected_gbps(const MachineProfile& machine, const Plan& plan, double read_share) {
+  if (machine.drives.empty()) return 0;
+  const uint64_t windows = plan.pool_pieces[static_cast<size_t>(Pool::window)];
+  return machine.striped().gbps(read_share) * machine.share_by_memory(windows * plan.tiles.slot_bytes_max());
+}
+
+PlanAtRates look_for_better(const PlanRequest& request, const Plan& present, const ArenaRoom& room,
+                            const NewPlanRule& rule, double share) {
+  PlanRequest at_rates = request;
+  for (DriveRates& drive : at_rates.machine.drives) {
+    drive.burst = drive.burst.scaled(share);
+    if (drive.sustained) drive.sustained = drive.sustained->scaled(share);
   }
+  PlanAtRates found;
+  found.machine = at_rates.machine;
+  found.present_s = predicted_step_s(present, found.machine);
+  const double gbps = expected_gbps(found.machine, present, 0.5);
+  found.why = text("the drives give ", fixed(gbps, 3), " GB/s where ", fixed(gbps / share, 3), " were planned with");
+  Result<ChosenPlan> chosen = choose_plan_within(at_rates, room);
+  if (!chosen.ok() || chosen->step_s() >= found.present_s * (1 - rule.faster_by)) return found;
+  // What rests in host memory is written, unless it is durable, and what will rest there is read.
+  const auto moved_bytes = static_cast<double>(resting_bytes(present) + resting_bytes(chosen->plan));
+  const double repaid_s = (found.present_s - chosen->step_s()) * rule.repaid_within_steps;
+  if (repaid_s > moved_bytes / (gbps * 1e9)) found.better = std::move(*chosen);
+  return found;
+}
+
+std::string summary_of(const Plan& plan, double step_s) {
   const auto kept = std::count(plan.activations.begin(), plan.activations.end(), ActivationChoice::keep);
   std::string words;
   if (!plan.computes.empty()) {
     words = text("activations of ", kept, " of ", plan.activations.size(), " uses kept, micro-batches in groups of ",
                  plan.micro_batch_group, ", ");
   }
-  words += text(bytes_text(resting_bytes), " at rest in host memory, durable ", text_of(plan.durability));
+  words += text(bytes_text(resting_bytes(plan)), " at rest in host memory, durable ", text_of(plan.durability));
   if (step_s <= 0) return words;
-  std::array<char, 32> seconds{};
-  std::snprintf(seconds.data(), seconds.size(), ", %.3f s a step", step_s);
-  return words + seconds.data();
+  return text(words, ", ", fixed(step_s, 3), " s a step");
 }
 
 }  // namespace penstock::engine

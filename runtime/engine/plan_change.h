@@ -2,9 +2,11 @@
 // takes.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "tiering/plan/plan_search.h"
+#include "tiering/plan/rate_watch.h"
 
 namespace penstock::engine {
 
@@ -26,6 +28,22 @@ Status same_model(const PlanRequest& here, const PlanRequest& there);
 
 // The fastest plan whose arenas fit: where the budgets would allow larger ones, it is made for smaller budgets.
 Result<ChosenPlan> choose_plan_within(PlanRequest request, const ArenaRoom& room);
+
+// What is known of a plan's rates, and maybe another plan for them.
+struct PlanAtRates {
+  MachineProfile machine;
+  double present_s = 0;  // a step of the present plan
+  std::optional<ChosenPlan> better;
+  std::string why;
+};
+
+// At `share` of the machine's drive rates: whether another plan is so much faster that the change pays. `request` has
+// the tiles that the store has.
+PlanAtRates look_for_better(const PlanRequest& request, const Plan& present, const ArenaRoom& room,
+                            const NewPlanRule& rule, double share);
+
+// What the drives are expected to give, in 10^9 B/s. 0: nobody knows.
+double expected_gbps(const MachineProfile& machine, const Plan& plan, double read_share);
 
 // "activations of 3 of 24 uses kept, micro-batches in groups of 4, 1.20 GiB at rest in host memory, 0.512 s a step";
 // without rates no time is said.

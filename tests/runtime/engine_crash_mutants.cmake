@@ -40,7 +40,7 @@ penstock_mutant(engine_crash settled_before_it_is EveryEventIsACut*/EveryStep ru
     PENSTOCK_TRY(core.executor().status());")
 
 penstock_mutant(engine_crash host_state_not_written_through EveryEventIsACut*/HalfInHost runtime/engine/executor_tiles.cpp
-  "if (unwritten == unwritten_.end()) return ended(ticket, Status());"
+  "if (unwritten == unwritten_.end()) return ended(ticket, Status(), /*moved=*/false);"
   "return ended(ticket, Status());")
 
 penstock_mutant(engine_crash no_data_flush EveryEventIsACut*/EveryStep aio/store/root_writer.cpp

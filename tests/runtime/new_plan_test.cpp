@@ -1,6 +1,8 @@
 // Another plan between steps: placements, groups, activations and budgets change, the bits do not.
 #include <gtest/gtest.h>
 
+#include "runtime/engine/drives_meter.h"
+#include "tests/support/throttled_backend.h"
 #include "tests/support/whole_step_course.h"
 
 namespace penstock::engine {
@@ -139,6 +141,105 @@ TEST_F(NewPlan, IsRefusedForWhatWouldChangeTheBitsOrAPromise) {
   ASSERT_TRUE(engine_->begin({.groups = world_.groups, .micro_batches = 2}).ok());
   EXPECT_EQ(refusal(request), "new plan: called inside a step");
   ASSERT_TRUE(engine_->begin_forward().message().size() > 0);
+}
+
+TEST(DrivesMeter, CountsWhatMovesWhileEnoughIsInFlightForLongEnough) {
+  DrivesMeter meter(100, 0), patient(100, 1e9);
+  for (DrivesMeter* each : {&meter, &patient}) {
+    each->begin(60);
+    each->end(true, 60, true);  // alone
+    each->begin(60);
+    each->begin(50);
+    each->begin(70);
+    each->end(true, 60, true);
+    each->end(false, 50, false);  // nothing was asked for
+    each->end(false, 70, true);   // alone
+    each->begin(100);
+    each->end(false, 100, true);
+  }
+  EXPECT_EQ(meter.load().read_bytes, 60);
+  EXPECT_EQ(meter.load().written_bytes, 100);
+  EXPECT_GT(meter.load().seconds, 0);
+  EXPECT_EQ(patient.load().bytes(), 0);
+  EXPECT_EQ(patient.load().seconds, 0);
+}
+
+// Drives that give a third of what the profile says, whatever else this machine does. With all activations kept nothing
+// rests in host memory, and computing takes longer than the drives by the profile; at a third of it the drives do.
+class SlowDrives : public testing::Test {
+ protected:
+  static constexpr double kPlannedGbps = 0.175;  // of each
+
+  void SetUp() override {
+    world_.set_uses({{0}, {1}, {2}});
+    PlanRequest& request = world_.options.request;
+    for (Use& use : request.workload.uses) {
+      use.forward_s = 3e-3;
+      use.backward_s = 6e-3;
+      use.activation_bytes = 2 * kMiB;
+    }
+    for (DriveRates& drive : request.machine.drives) drive.burst = MixCurve::flat(kPlannedGbps);
+    request.durability = Durability{Durability::Kind::exit, 1};
+    request.choices.window_tiles = 3;
+    PlanChoices least = request.choices;
+    least.activations = ActivationChoice::keep;
+    least.weights = WeightRest::nvme;
+    least.host_state_share = 0;
+    const Result<std::vector<BudgetLine>> lines = budget_lines(request, least);
+    ASSERT_TRUE(lines.ok()) << lines.status().message();
+    request.budgets.host_bytes = needed_bytes(*lines, Tier::host) + 64 * kKiB;
+    world_.options.on_new_plan = [this](const std::string& line) { lines_.push_back(line); };
+    world_.make_backend_ = [] {
+      const double third = kPlannedGbps * 1e9 / 3;
+      return std::make_unique<aio::ThrottledBackend>(
+          std::make_unique<aio::MemoryBackend>(),
+          aio::ThrottleOptions{.read_bytes_per_s = third, .write_bytes_per_s = third});
+    };
+    ASSERT_TRUE(world_.create().ok());
+  }
+  // Until there is another plan, or so many steps were taken.
+  void train(Engine& engine, uint64_t steps) {
+    StepReport report;
+    while (report.new_plans == 0 && report.step < steps) {
+      const Result<StepReport> taken = world_.train(engine, 1, 1, {.puts = true});
+      ASSERT_TRUE(taken.ok()) << taken.status().message();
+      report = *taken;
+      world_.plain_train(report.step, 1, 1);
+    }
+  }
+
+  TrainingWorld world_{23, 2, {70'000, 65'536, 131'073}};
+  std::vector<std::string> lines_;
+};
+
+TEST_F(SlowDrives, BringAPlanThatIsFasterWithThem) {
+  world_.options.new_plan_rule = NewPlanRule{.steps = 2, .least_bytes = 1, .least_run_s = 0};
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const std::vector<ActivationChoice> kept(3, ActivationChoice::keep), recomputed(3, ActivationChoice::recompute);
+  EXPECT_EQ((*engine)->plan().activations, kept);
+  EXPECT_FALSE((*engine)->plan().rests_in_host());
+  const double before_s = (*engine)->predicted_step_s();
+  train(**engine, 500);  // how long the search takes, the machine says
+  ASSERT_EQ(lines_.size(), 1u);
+  EXPECT_NE(lines_[0].find(", the drives give 0."), std::string::npos) << lines_[0];
+  EXPECT_NE(lines_[0].find(" GB/s where 0.350 were planned with: activations of 0 of 3 uses kept"), std::string::npos)
+      << lines_[0];
+  EXPECT_EQ((*engine)->plan().activations, recomputed);
+  EXPECT_TRUE((*engine)->plan().rests_in_host());
+  EXPECT_GT((*engine)->predicted_step_s(), before_s) << "than the drives were expected to allow";
+  EXPECT_EQ(world_.words_different(**engine), 0u);
+}
+
+TEST_F(SlowDrives, AreLeftToTheUserWhoWantsIt) {
+  world_.options.new_plan_rule.reset();
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const double before_s = (*engine)->predicted_step_s();
+  train(**engine, 6);
+  EXPECT_TRUE(lines_.empty());
+  EXPECT_EQ((*engine)->predicted_step_s(), before_s);
+  EXPECT_EQ(world_.words_different(**engine), 0u);
 }
 
 }  // namespace

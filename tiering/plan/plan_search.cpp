@@ -178,6 +178,15 @@ double ChosenPlan::step_s() const {
   return share * durable.step_s + (1 - share) * other.step_s;
 }
 
+double predicted_step_s(const Plan& plan, const MachineProfile& machine) {
+  Plan durable = plan;
+  durable.durability = Durability{};
+  const double durable_s = simulate(durable, machine, {}).step_s;
+  const double share = plan.durability.durable_share();
+  if (share == 1 || !plan.rests_in_host()) return durable_s;
+  return share * durable_s + (1 - share) * simulate_undurable(plan, machine, {}).step_s;
+}
+
 Durability usual_durability(double durable_s, double other_s) {
   const double extra_s = std::max(0.0, durable_s - other_s);
   const double steps = std::ceil(extra_s / (kDurabilityCostMost * other_s));

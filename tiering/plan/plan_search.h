@@ -23,6 +23,9 @@ struct ChosenPlan {
 // that writes the fewest bytes to the drives. Refuses with needed and available bytes, by tier, where none fits.
 Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptions& options = {});
 
+// Of a plan that was made, at these rates: what ChosenPlan::step_s() says of one that is chosen by them.
+double predicted_step_s(const Plan& plan, const MachineProfile& machine);
+
 // How often what rests in host memory is made durable where the request leaves it open: so often that it costs at most
 // 3 % of the steps' time. `durable_s`, `other_s`: of a step that is durable, and of one that is not.
 Durability usual_durability(double durable_s, double other_s);

@@ -69,6 +69,7 @@ Json json_of(const trainer::TrainingRun::Step& step, const std::optional<Evaluat
                {"stall_s", stalls_json(report)},
                {"rss_bytes", aio::resident_bytes()},
                {"skipped", report.verdict == Verdict::skip},
+               {"new_plans", report.new_plans},
                {"loss_scale", step.loss_scale}};
   if (evaluation) {
     line["eval_loss"] = evaluation->loss;
@@ -147,6 +148,7 @@ struct Course {
   uint64_t first = 0;  // steps before it
   double loss_first = 0, loss_last = 0;
   double seconds = 0;
+  uint64_t new_plans = 0;                     // that took the place of the first
   std::optional<Evaluation> evaluation = {};  // the last
 };
 
@@ -176,6 +178,7 @@ Result<Answer> answer_of(const TrainingSettings& settings, trainer::StepEngine& 
                  {"loss_last", did_something ? Json(course.loss_last) : Json()},
                  {"step_s", did_something ? Json(step_s) : Json()},
                  {"predicted_s", predicted_json(predicted_s)},
+                 {"new_plans", course.new_plans},
                  {"floor_s", json_or_null(drive_floor_s(settings.engine.request.machine, here, steps))},
                  {"tokens_per_s", did_something ? Json(tokens_per_s) : Json()},
                  {"bytes_per_parameter", {{"read", read}, {"written", written}}},
@@ -218,6 +221,7 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
     for (const std::string& folder : settings.config.stores) PENSTOCK_TRY(made.make(folder));
     PENSTOCK_TRY(refuse_twins("--store", settings.config.stores));
   }
+  settings.engine.on_new_plan = [&session](const std::string& line) { session.progress.note(line); };
   const uint64_t shared_bytes = settings.place.ranks == 1 ? 0 : shared_bytes_of(settings);
   PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared_bytes));
   PENSTOCK_TRY(measure(session, settings, ranks.get()));
@@ -243,6 +247,7 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
     PENSTOCK_TRY_ASSIGN(step, run->step());
     if (step.report.step == course.first + 1) course.loss_first = step.loss;
     course.loss_last = step.loss;
+    course.new_plans = step.report.new_plans;
     const uint64_t every = settings.config.eval_every;
     std::optional<Evaluation> evaluation;
     if (every > 0 && (step.report.step % every == 0 || step.report.step == until)) {

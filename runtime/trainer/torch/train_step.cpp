@@ -81,8 +81,8 @@ Status check_positions(const MicroBatch& batch) {
 
 TrainStep::TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoices& choices,
                      std::vector<ActivationChoice> activations, Keeping keeping)
-    : model_(model), engine_(engine), choices_(choices), activations_(std::move(activations)), keeping_(keeping) {
-  CHECK(activations_.size() == model.uses.size(), activations_.size(), " choices for ", model.uses.size(), " uses");
+    : model_(model), engine_(engine), choices_(choices), keeping_(keeping) {
+  set_activations(std::move(activations));
   prepare_kernels();
   while (lowest_trained_ < model_.uses.size()) {
     const std::vector<uint32_t>& units = model_.uses[lowest_trained_].units;
@@ -92,6 +92,11 @@ TrainStep::TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoic
 }
 
 TrainStep::~TrainStep() = default;
+
+void TrainStep::set_activations(std::vector<ActivationChoice> activations) {
+  CHECK(activations.size() == model_.uses.size(), activations.size(), " choices for ", model_.uses.size(), " uses");
+  activations_ = std::move(activations);
+}
 
 Status TrainStep::check(std::span<const MicroBatch> batches) const {
   const ModelConfig& config = model_.config;

@@ -51,6 +51,9 @@ class TrainStep {
             std::vector<ActivationChoice> activations, Keeping keeping = Keeping::in_memory);
   ~TrainStep();
 
+  // Between steps: from now on as another plan has it.
+  void set_activations(std::vector<ActivationChoice> activations);
+
   // Refuses tokens outside the vocabulary, sequences longer than the model's learned positions, and batches whose
   // numbers do not agree.
   Status check(std::span<const MicroBatch> batches) const;
@@ -77,7 +80,7 @@ class TrainStep {
   const Model& model_;
   EngineVerbs& engine_;
   const ComputeChoices choices_;
-  const std::vector<ActivationChoice> activations_;
+  std::vector<ActivationChoice> activations_;
   const Keeping keeping_;
   uint32_t lowest_trained_ = 0;  // the first use that has something to train
 };

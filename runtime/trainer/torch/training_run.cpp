@@ -133,6 +133,9 @@ Result<TrainingRun::Step> TrainingRun::step() {
   const double scale = scaler_.scale();
   PENSTOCK_TRY(engine_->begin(
       {.groups = groups, .micro_batches = static_cast<uint32_t>(settings_.config.accumulation), .loss_scale = scale}));
+  // The engine may have taken another plan.
+  step_.set_activations(engine_->plan().activations);
+  TensorMemory::get().set_limit(tensor_limit(settings_, engine_->plan()));
   const std::vector<MicroBatch> batches = batches_of(settings_, number);
   // What a token of any rank counts for is known before backward begins.
   Added counted;
