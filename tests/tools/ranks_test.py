@@ -181,6 +181,34 @@ class Stages(RanksCase):
             self.assertFalse((self.folder / f"verify{ranks}.store").exists())
 
 
+class Lora(RanksCase):
+    def lora(self, name, **changes):
+        return self.config(name, precision="bf16", lora={"rank": 4, "dropout": 0.1}, **changes)
+
+    def test_adapters_over_a_bf16_base_hold_against_a_plain_loop_of_as_many_ranks(self):
+        answer = self.json_of("verify", self.lora("verify"), "--ranks", 2, "--steps", 3)
+        self.assertEqual((answer["words_different"], answer["losses_different"], answer["ranks"]), (0, 0, 2))
+        self.assertEqual([row["placement"] for row in answer["placements"]], ["stage 0", "stage 2", "stage 3"])
+
+    def test_they_are_the_same_in_every_stage_and_through_a_reshard(self):
+        found = []
+        for stage in (0, 2, 3):
+            name = f"stage{stage}"
+            self.json_of("train", self.lora(name, eval_every=2, eval_batches=2, zero_optimization={"stage": stage}), "--ranks", 2)
+            losses = [(step["loss"], step.get("eval_loss")) for step in self.log(name)]
+            self.assertEqual(len(losses), 4)
+            found.append((losses, self.adapter(name)))
+        self.assertEqual(found[1], found[0])
+        self.assertEqual(found[2], found[0])
+        self.json_of("checkpoint", "reshard", self.path("stage3.store"), self.path("one.store"), "--ranks", 1)
+        self.assertEqual(self.adapter("one"), found[0][1])
+
+    def adapter(self, name):
+        out = Path(tempfile.mkdtemp(dir=self.folder)) / "out"
+        self.run_command("checkpoint", "export", self.path(name + ".store"), out, "--dtype", "fp32", "--adapter")
+        return (out / "adapter_model.safetensors").read_bytes()
+
+
 class Reshard(RanksCase):
     def reshard(self, source, target, ranks, *flags):
         return self.json_of("checkpoint", "reshard", self.path(source + ".store"), self.path(target + ".store"), "--ranks", ranks, *flags)

@@ -126,6 +126,7 @@ void RankedEngine::lay_out() {
   for (const Use& use : model().uses) {
     uint64_t of_use = added_at;
     for (uint32_t unit : use.units) {
+      if (!model().units[unit].trainable) continue;
       // Its gradient becomes complete in the first of its uses.
       const bool is_first = added_at_[unit] == 0;
       if (is_first) added_at_[unit] = of_use;
