@@ -64,24 +64,27 @@ at::Tensor activated(const ModelConfig& config, const at::Tensor& x) {
 }
 
 AttentionShape attention_of(const ModelConfig& config, uint32_t layer, const Positions& positions,
-                            const DropoutKeys& keys) {
+                            const DropoutKeys& keys, KeyValues* past) {
   return {.scale = config.attention_scales[layer],
           .window = config.windows[layer],
           .dropout = keys.training ? config.attention_dropout : 0,
           .dropout_key = keys.of(layer + 1, attention_weights),
-          .documents = positions.documents};
+          .documents = positions.documents,
+          .past = past,
+          .sequences = positions.sequences};
 }
 
 at::Tensor gpt2_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
-                        const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys) {
+                        const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
+                        KeyValues* past) {
   const int64_t batch = hidden.size(0), length = hidden.size(1), heads = config.heads, size = config.head_size;
   const double dropout = keys.training ? config.residual_dropout : 0;
   const at::Tensor normed = layer_norm(config, hidden, weights[norm1], weights[norm1_bias]);
   const Products products(weights, layer, keys);
   const at::Tensor all =
       products.multiplied(normed, query_key_value, query_key_value_bias).view({batch, length, 3, heads, size});
-  const at::Tensor attention =
-      attended(all.select(2, 0), all.select(2, 1), all.select(2, 2), attention_of(config, layer, positions, keys));
+  const at::Tensor attention = attended(all.select(2, 0), all.select(2, 1), all.select(2, 2),
+                                        attention_of(config, layer, positions, keys, past));
   const at::Tensor between =
       hidden + dropped(products.multiplied(attention, out, out_bias), dropout, keys.of(layer + 1, attention_out));
   const at::Tensor normed2 = layer_norm(config, between, weights[norm2], weights[norm2_bias]);
@@ -90,7 +93,8 @@ at::Tensor gpt2_forward(const ModelConfig& config, uint32_t layer, const WeightT
 }
 
 at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
-                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys) {
+                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
+                         KeyValues* past) {
   const int64_t batch = hidden.size(0), length = hidden.size(1), size = config.head_size;
   const at::Tensor normed = rms_norm(hidden, weights[norm1], config.norm_epsilon);
   const Products products(weights, layer, keys);
@@ -104,7 +108,7 @@ at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const Weight
     k = rms_norm(k, weights[key_norm], config.norm_epsilon);
   }
   const at::Tensor attention =
-      attended(rotated(q, positions), rotated(k, positions), v, attention_of(config, layer, positions, keys));
+      attended(rotated(q, positions), rotated(k, positions), v, attention_of(config, layer, positions, keys, past));
   const at::Tensor between = hidden + products.projected(attention, out, out_bias);
   const at::Tensor normed2 = rms_norm(between, weights[norm2], config.norm_epsilon);
   const at::Tensor inner =
@@ -117,9 +121,10 @@ at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const Weight
 uint64_t DropoutKeys::of(uint32_t use, uint32_t site) const { return stream_key(seed, step, micro_batch, use, site); }
 
 at::Tensor block_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
-                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys) {
-  return config.block == BlockKind::gpt2 ? gpt2_forward(config, layer, weights, hidden, positions, keys)
-                                         : llama_forward(config, layer, weights, hidden, positions, keys);
+                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
+                         KeyValues* past) {
+  return config.block == BlockKind::gpt2 ? gpt2_forward(config, layer, weights, hidden, positions, keys, past)
+                                         : llama_forward(config, layer, weights, hidden, positions, keys, past);
 }
 
 at::Tensor last_norm(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden) {

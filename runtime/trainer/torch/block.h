@@ -14,9 +14,10 @@ struct DropoutKeys {
   uint64_t of(uint32_t use, uint32_t site) const;
 };
 
-// hidden [batch, length, hidden] before block `layer` becomes the same behind it.
+// hidden [batch, length, hidden] before block `layer` becomes the same behind it. `past`: of the positions' sequences.
 at::Tensor block_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
-                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys);
+                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
+                         KeyValues* past = nullptr);
 
 // The norm before the head.
 at::Tensor last_norm(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden);

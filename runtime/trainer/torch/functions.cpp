@@ -26,6 +26,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "runtime/trainer/counter_random.h"
 #include "tiering/check.h"
@@ -186,6 +188,47 @@ at::Tensor attended_by_document(const at::Tensor& query, const at::Tensor& key, 
   return at::cat(parts, 0).view({batch, length, -1});
 }
 
+// One token after `keys.size(0) - 1` others. The queries that share a key are rows of one product with it.
+at::Tensor attended_by_last(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                            const AttentionShape& shape) {
+  const int64_t heads = query.size(1), size = query.size(2), groups = keys.size(1), all = keys.size(0);
+  const int64_t visible = shape.window == 0 ? all : std::min<int64_t>(all, shape.window);
+  auto by_group = [&](const at::Tensor& x) { return x.narrow(0, all - visible, visible).transpose(0, 1).unsqueeze(0); };
+  const at::Tensor q = query.reshape({1, groups, heads / groups, size});
+  return at::scaled_dot_product_attention(q, by_group(keys), by_group(values), {}, 0, /*is_causal=*/false, shape.scale)
+      .reshape({1, heads * size});
+}
+
+at::Tensor attended_after_past(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const AttentionShape& shape) {
+  const int64_t all = query.size(1);
+  const at::Tensor q = query.squeeze(0), k = key.squeeze(0), v = value.squeeze(0);
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < shape.documents.size(); ++i) {
+    const int64_t first = shape.documents[i];
+    const int64_t count = (i + 1 < shape.documents.size() ? shape.documents[i + 1] : all) - first;
+    auto own = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+    const KeyValues::Seen seen = shape.past->append(shape.sequences[i], own(k), own(v));
+    if (seen.keys.size(0) == count) {
+      parts.push_back(
+          attended_at_once(own(q).unsqueeze(0), own(k).unsqueeze(0), own(v).unsqueeze(0), shape).squeeze(0));
+    } else {
+      CHECK(count == 1, count, " tokens in the middle of a sequence");
+      parts.push_back(attended_by_last(own(q), seen.keys, seen.values, shape));
+    }
+  }
+  return at::cat(parts, 0).unsqueeze(0);
+}
+
+// Cosine and sine of `count` positions from `first` on, in a sequence that ends with them.
+std::pair<at::Tensor, at::Tensor> turns_of(const ModelConfig& config, int64_t first, int64_t count) {
+  std::vector<float> frequencies = rope_frequencies(config, static_cast<uint64_t>(first + count));
+  const at::Tensor frequency =
+      at::from_blob(frequencies.data(), {static_cast<int64_t>(frequencies.size())}, at::kFloat);
+  const at::Tensor angles = at::outer(at::arange(first, first + count, at::kFloat), frequency).unsqueeze(1);
+  return {at::cos(angles) * config.rope.attention_factor, at::sin(angles) * config.rope.attention_factor};
+}
+
 }  // namespace
 
 void prepare_kernels() {
@@ -206,12 +249,7 @@ Positions make_positions(const ModelConfig& config, int64_t length) {
   prepare_kernels();
   Positions positions;
   if (config.block != BlockKind::llama) return positions;
-  std::vector<float> frequencies = rope_frequencies(config, static_cast<uint64_t>(length));
-  const at::Tensor frequency =
-      at::from_blob(frequencies.data(), {static_cast<int64_t>(frequencies.size())}, at::kFloat);
-  const at::Tensor angles = at::outer(at::arange(length, at::kFloat), frequency).unsqueeze(1);
-  positions.cosine = at::cos(angles) * config.rope.attention_factor;
-  positions.sine = at::sin(angles) * config.rope.attention_factor;
+  std::tie(positions.cosine, positions.sine) = turns_of(config, 0, length);
   return positions;
 }
 
@@ -230,6 +268,25 @@ Positions make_positions(const ModelConfig& config, const MicroBatch& batch) {
   return positions;
 }
 
+Positions make_positions(const ModelConfig& config, std::span<const TokenRun> runs) {
+  prepare_kernels();
+  Positions positions;
+  std::vector<at::Tensor> places, cosines, sines;
+  int64_t at = 0;
+  for (const TokenRun& run : runs) {
+    positions.documents.push_back(at);
+    positions.sequences.push_back(run.sequence);
+    at += run.count;
+    places.push_back(at::arange(run.first, run.first + run.count, at::kLong));
+    if (config.block != BlockKind::llama) continue;
+    const auto [cosine, sine] = turns_of(config, run.first, run.count);
+    cosines.push_back(cosine), sines.push_back(sine);
+  }
+  positions.places = at::cat(places, 0).unsqueeze(0);
+  if (!cosines.empty()) positions.cosine = at::cat(cosines, 0), positions.sine = at::cat(sines, 0);
+  return positions;
+}
+
 at::Tensor rotated(const at::Tensor& x, const Positions& positions) {
   return Rotate::apply(x, positions.cosine, positions.sine);
 }
@@ -240,6 +297,7 @@ at::Tensor dropped(const at::Tensor& x, double p, uint64_t key) {
 
 at::Tensor attended(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                     const AttentionShape& shape) {
+  if (shape.past != nullptr) return attended_after_past(query, key, value, shape);
   return shape.documents.empty() ? attended_at_once(query, key, value, shape)
                                  : attended_by_document(query, key, value, shape);
 }

@@ -10,6 +10,7 @@
 
 #include "runtime/trainer/batch.h"
 #include "runtime/trainer/model_config.h"
+#include "runtime/trainer/torch/key_values.h"
 
 namespace penstock::trainer {
 
@@ -26,10 +27,19 @@ struct Positions {
   at::Tensor cosine, sine;         // [length, 1, pairs] or [batch, length, 1, pairs] fp32; undefined where learned
   at::Tensor places;               // [batch, length] int64; undefined where every sequence is one document
   std::vector<int64_t> documents;  // where each begins, among all tokens of a batch; empty likewise
+  std::vector<size_t> sequences;   // of those that are remembered (KeyValues): whose tokens each document is
 };
 Positions make_positions(const ModelConfig& config, int64_t length);
 // REQUIRES: every sequence begins with position 0, and positions rise by 1 or begin again with 0.
 Positions make_positions(const ModelConfig& config, const MicroBatch& batch);
+// Tokens of one sequence, after `first` others of it.
+struct TokenRun {
+  size_t sequence = 0;
+  int64_t first = 0;
+  int64_t count = 0;
+};
+// Of a batch of one row, in which the runs stand one after another, as documents.
+Positions make_positions(const ModelConfig& config, std::span<const TokenRun> runs);
 
 // Rotates the pairs (i, i + head_size / 2) of x [batch, length, heads, head_size]; computed in fp32 and rounded once.
 at::Tensor rotated(const at::Tensor& x, const Positions& positions);
@@ -44,6 +54,9 @@ struct AttentionShape {
   double dropout = 0;   // of the attention's weights; then their whole matrix is in memory
   uint64_t dropout_key = 0;
   std::span<const int64_t> documents = {};  // where each begins, among all tokens; empty: every sequence is one
+  // What came before documents, each of which is a whole beginning or one token.
+  KeyValues* past = nullptr;
+  std::span<const size_t> sequences = {};  // of the past, by document
 };
 // Causal attention within documents of query [batch, length, heads, size] to key and value [batch, length, kv_heads,
 // size]; gives [batch, length, heads * size].
