@@ -31,6 +31,6 @@ if(PENSTOCK_HAS_LIBTORCH)
   add_library(penstock_train STATIC tools/train/tiered_steps.cpp
               tools/train/plain_training.cpp tools/train/placements.cpp)
   target_link_libraries(penstock_train PUBLIC penstock_tools penstock_trainer)
-  add_executable(penstock-trainer tools/train/main.cpp tools/train/snapshots.cpp tools/train/run_start.cpp tools/train/verify_training.cpp)
+  add_executable(penstock-trainer tools/train/main.cpp tools/train/snapshots.cpp tools/train/run_start.cpp tools/train/run_prompts.cpp tools/train/generate.cpp tools/train/verify_training.cpp)
   target_link_libraries(penstock-trainer PRIVATE penstock_train nlohmann_json::nlohmann_json)
 endif()

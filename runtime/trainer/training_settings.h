@@ -11,6 +11,7 @@
 #include "runtime/trainer/data/samples.h"
 #include "runtime/trainer/engine_verbs.h"
 #include "runtime/trainer/model.h"
+#include "runtime/trainer/prompts.h"
 #include "runtime/trainer/trainer_state.h"
 
 namespace penstock::trainer {
@@ -25,6 +26,7 @@ struct TrainingSettings {
   Model model;
   ParameterGroups groups;
   Samples samples;
+  Prompts prompts = {};          // none: nothing is asked while it goes on
   engine::EngineOptions engine;  // the machine, the uses' times and activations are not filled in
   uint64_t tensor_bytes = 0;     // that LibTorch needs beside what the plan counts; 0: not measured
   engine::RankPlace place = {};  // budgets and drives above are this rank's

@@ -109,6 +109,70 @@ class FromChatsToSteps(Command):
                       self.train("store", self.folder / "set", 1, code=2).stderr)
 
 
+class SamplesOfRuns(Command):
+    """A run answers as transformers does with what is exported of it."""
+
+    CHATS = ["What is 3 and 3?", {"messages": [{"role": "user", "content": "What is 5 and 5?"},
+                                              {"role": "assistant", "content": "It is 10."},
+                                              {"role": "user", "content": "Sure?"}]}]
+
+    def model_of(self, kind):
+        torch.manual_seed(7)
+        small = dict(vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                     num_key_value_heads=2, max_position_embeddings=512)
+        t = transformers
+        model = {"llama": lambda: t.LlamaForCausalLM(t.LlamaConfig(**small)),
+                 "qwen3": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**small, head_dim=32, tie_word_embeddings=True)),
+                 "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=VOCABULARY,
+                                                                n_positions=512, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))}
+        family = {"llama": "mistral", "qwen3": "qwen3", "gpt2": "chatml"}[kind]
+        folder = model_folder(self.folder / kind, family)
+        end = json.loads((folder / "config.json").read_text())["eos_token_id"]
+        made = model[kind]()
+        made.config.eos_token_id = made.generation_config.eos_token_id = end
+        made.config.bos_token_id = made.generation_config.bos_token_id = None
+        made.save_pretrained(folder)
+        return folder
+
+    def answers_of(self, folder, prompts, new_tokens):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for prompt in prompts:
+            if isinstance(prompt, dict) and "text" in prompt:
+                asked = tokenizer(prompt["text"], return_tensors="pt")
+            else:
+                chat = prompt["messages"] if isinstance(prompt, dict) else [{"role": "user", "content": prompt}]
+                asked = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+            asked.pop("token_type_ids", None)
+            out = model.generate(**asked, max_new_tokens=new_tokens, do_sample=False)[0].tolist()
+            first = asked["input_ids"].shape[1]
+            text = tokenizer.decode(out, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            before = tokenizer.decode(out[:first], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            ends = out[-1] == tokenizer.eos_token_id
+            yield out[first:-1] if ends else out[first:], text[len(before):], ends
+
+    def test_the_export_answers_in_transformers_as_the_run_did(self):
+        for kind, steps in (("qwen3", 40), ("gpt2", 40), ("llama", 40)):
+            with self.subTest(kind):
+                folder, prompts = self.model_of(kind), [*self.CHATS, {"text": "Of Mans First"}]
+                self.penstock("data", self.chats, "--model", folder, "--out", self.folder / f"{kind}-set", "--length", 128)
+                config = {"model": str(folder), "data": str(self.folder / f"{kind}-set"), "sequence_length": 128,
+                          "max_steps": steps, "precision": "fp32", "train_micro_batch_size_per_gpu": 4,
+                          "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "gradient_accumulation_steps": 1,
+                          "sample_every": steps, "samples": {"prompts": prompts, "max_new_tokens": 40},
+                          "penstock": {"stores": [str(self.folder / f"{kind}-store")], "run": str(self.folder / f"{kind}-run"),
+                                       "host_budget": "1GiB", "weights": "nvme", "host_state_share": 0}}
+                path = self.folder / "config.json"
+                path.write_text(json.dumps(config))
+                self.penstock("train", path)
+                samples = Run(self.folder / f"{kind}-run").log[-1]["samples"]
+                out = self.folder / f"{kind}-out"
+                self.penstock("checkpoint", "export", self.folder / f"{kind}-store", out)
+                expected = list(self.answers_of(out, prompts, 40))
+                self.assertEqual([(s["tokens"], s["text"], s["ended"]) for s in samples], expected)
+                self.assertTrue(any(ended for _, _, ended in expected))  # it has learnt how an answer ends
+
+
 class Verbs(Command):
     def test_data_and_show_are_of_the_command(self):
         self.prepared("set")
@@ -166,7 +230,7 @@ class ManualPage(Folders):
         transformers.Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(model)
         env = {**os.environ, "PENSTOCK_PYTHON": sys.executable, "OMP_WAIT_POLICY": "PASSIVE",
                "PATH": f"{COMMAND.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        said, everything = {}, ""
+        said, everything, everything_else = {}, "", ""
         for name, block in self.blocks():
             if name:
                 (self.folder / name).write_text(block + "\n")
@@ -176,8 +240,9 @@ class ManualPage(Folders):
                 self.assertEqual(ended.returncode, 0, f"{words}\n{ended.stdout}{ended.stderr}")
                 said[" ".join(words.split()[:2])] = ended.stdout
                 everything += ended.stdout
+                everything_else += ended.stderr
         self.assertEqual(list(said), ["penstock data", "penstock train", "penstock checkpoint", "penstock watch",
-                                      "penstock report", "python3 ask.py"])
+                                      "penstock report", "python3 ask.py", "penstock generate"])
         log = Run(self.folder / "run").columns()
         self.assertLess(log["loss"][-1], log["loss"][0] / 4)
         self.assertIn(f"step {len(log['step'])} of {len(log['step'])}", said["penstock watch"])
@@ -195,6 +260,9 @@ class ManualPage(Folders):
             adapted = peft.PeftModel.from_pretrained(base, self.folder / "adapter")(tokens).logits
             merged = merged(tokens).logits
         self.assertLess((adapted - merged).abs().max(), 0.02 * (adapted - frozen).abs().max())  # weights are bf16
+        sampled = Run(self.folder / "run").log[-1]["samples"][0]
+        self.assertEqual(said["penstock generate"], f"{sampled['prompt']} => {sampled['text']}\n")
+        self.assertIn("step 40: samples", everything_else)
         # Which owl sleeps where is a matter of the last bits; that it is a sentence of the chats is not.
         self.assertRegex(said["python3 ask.py"].strip().splitlines()[-1],
                          rf"^The ({'|'.join(animals)}) (sleeps|eats) by the ({'|'.join(places)})( too)?\.$")

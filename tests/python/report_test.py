@@ -127,6 +127,16 @@ class Page(Runs):
         self.assertNotIn("script", Markup(page).tags)
         self.assertEqual(Markup(page).wrong, [])
 
+    def test_shows_what_was_answered(self):
+        def asked(step, text):
+            return [{"prompt": f"Who? {HOSTILE}", "text": f"{text} {step}", "tokens": [1], "ended": step > 8}, {"prompt": 3}]
+        page = self.page([line(i, samples=asked(i, HOSTILE)) for i in range(1, 11)])
+        self.assertIn("<h2>Samples</h2>", page)
+        self.assertEqual(page.count("Who? &lt;/td&gt;"), 1)
+        self.assertEqual(re.findall(r"&lt;/script&gt; (\d+)( …)?</td>", page),
+                         [("1", " …"), ("3", " …"), ("5", " …"), ("7", " …"), ("9", ""), ("10", "")])
+        self.assertNotIn("<h2>Samples</h2>", self.page([line(1, samples="no list")]))
+
     def test_is_made_of_little(self):
         for lines in ([line(1)], [{"step": 1}], [{"step": 1, "loss": None}, {"step": 2, "loss": float("nan")}],
                       [line(1, predicted_s=None, stall_s={}), line(2, loss=float("inf"), stall_s=None)],
@@ -200,6 +210,13 @@ class Terminal(Runs):
         text = "\n".join(lines)
         for word in ("step 20 of 40, 25 s to go", "50 %", "nvme read 20 %", "predicted 1 s"):
             self.assertIn(word, text)
+
+    def test_shows_the_last_answers_on_lines_of_their_own(self):
+        samples = [{"prompt": "Who?\n", "text": "A\033[2Jfox", "ended": True}]
+        run = self.run_of([line(1, samples=[{"prompt": "Who?\n", "text": "x", "ended": True}]), line(2, samples=samples), line(3)])
+        shown = watching.panel(reporting.Summary(run), 60)
+        self.assertEqual([entry for entry in shown if entry.startswith("sample")], ["sample    Who?  => A [2Jfox"])
+        self.assertEqual(watching.plain(line(2, samples=samples)).splitlines()[1:], ["    Who?  => A [2Jfox"])
 
     def test_says_each_step_once_until_the_run_ends(self):
         run = self.run_of([line(1), line(2)], {"max_steps": 5})

@@ -27,7 +27,7 @@ if(PENSTOCK_HAS_LIBTORCH)
   if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
     set(train_python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   endif()
-  foreach(subject Configs Evaluation HuggingFace Snapshots Verify)
+  foreach(subject Configs Evaluation HuggingFace Samples Snapshots Verify)
     add_test(NAME Train.AsAUserRunsIt.${subject}
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.AsAUserRunsIt.${subject} PROPERTIES TIMEOUT 900)

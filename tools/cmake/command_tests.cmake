@@ -22,7 +22,7 @@ add_executable(command_without_steps ${PROJECT_SOURCE_DIR}/tools/penstock/main.c
                ${PROJECT_SOURCE_DIR}/tools/penstock/left_out_verbs.cpp)
 target_link_libraries(command_without_steps PRIVATE penstock_tools)
 foreach(verb "update --params 10M" "verify --steps 6" "checkpoint ls ." "checkpoint scrub ." "checkpoint export . out"
-             "checkpoint import ." "checkpoint reshard a b" "config keys" "train")
+             "checkpoint import ." "checkpoint reshard a b" "config keys" "train" "generate")
   separate_arguments(line UNIX_COMMAND "${verb}")
   add_test(NAME "Command.SaysThatItWasBuiltWithout (${verb})" COMMAND command_without_steps ${line})
   set_tests_properties("Command.SaysThatItWasBuiltWithout (${verb})" PROPERTIES

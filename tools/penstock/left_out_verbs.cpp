@@ -21,6 +21,7 @@ Verb left_out(const std::string& name) {
 Verb config_check_verb() { return left_out("config check"); }
 Verb config_keys_verb() { return left_out("config keys"); }
 Verb train_verb() { return left_out("train"); }
+Verb generate_verb() { return left_out("generate"); }
 Verb update_verb() { return left_out("update"); }
 Verb verify_verb() { return left_out("verify"); }
 Verb checkpoint_ls_verb() { return left_out("checkpoint ls"); }

@@ -10,6 +10,8 @@
 #include <iterator>
 #include <vector>
 
+#include "tools/system/subprocess.h"
+
 namespace penstock::tools {
 namespace {
 
@@ -38,7 +40,29 @@ std::string python_of(const fs::path& package) {
   return fs::exists(own, unknown) ? own.string() : "python3";
 }
 
+// What Python is to find the package by.
+std::string path_with(const fs::path& package) {
+  const char* before = std::getenv("PYTHONPATH");
+  return package.string() + (before != nullptr && *before != '\0' ? text(":", before) : "");
+}
+
 }  // namespace
+
+Result<Json> ask_python(const std::string& module, const std::vector<std::string>& words) {
+  const fs::path package = package_folder();
+  std::vector<std::string> all = {"env", "PYTHONPATH=" + path_with(package), python_of(package), "-m", module};
+  all.insert(all.end(), words.begin(), words.end());
+  Result<std::string> said = run_program(all);
+  if (!said.ok())
+    return Status(Code::kEnvironment, said.status().within(module).message(),
+                  "install Python 3.10 or newer, or name one in PENSTOCK_PYTHON");
+  Json answer = Json::parse(*said, nullptr, false);
+  if (!answer.is_object()) return Status(Code::kEnvironment, text(module, ": an answer that is not JSON"));
+  if (!answer.contains("error")) return Result<Json>(std::move(answer));
+  const Json& refusal = answer["error"];
+  return Status(static_cast<Code>(refusal.value("code", static_cast<int>(Code::kEnvironment))),
+                refusal.value("message", module), refusal.value("try", ""));
+}
 
 Status start_python(Session& session, const std::string& verb, const std::string& module) {
   const fs::path package = package_folder();
@@ -53,9 +77,7 @@ Status start_python(Session& session, const std::string& verb, const std::string
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  const char* before = std::getenv("PYTHONPATH");
-  const std::string path = package.string() + (before != nullptr && *before != '\0' ? text(":", before) : "");
-  setenv("PYTHONPATH", path.c_str(), /*overwrite=*/1);
+  setenv("PYTHONPATH", path_with(package).c_str(), /*overwrite=*/1);
   session.progress.clear();
   execvp(python.c_str(), arguments.data());
   return errno_status(text(verb, ": start ", python), errno,

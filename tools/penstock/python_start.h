@@ -12,4 +12,8 @@ namespace penstock::tools {
 // misses there.
 Status start_python(Session& session, const std::string& verb, const std::string& module);
 
+// The JSON object that `python -m MODULE WORDS...` prints. What it refuses is in there, as "error", with code, message
+// and what to try, and is the answer.
+Result<Json> ask_python(const std::string& module, const std::vector<std::string>& words);
+
 }  // namespace penstock::tools

@@ -62,6 +62,7 @@ Result<Overrides> overrides_of(const TrainFlags& flags) {
   add("scheduler.params.warmup_num_steps", flags.warm_up, overrides);
   add("seed", flags.seed, overrides);
   add("eval_every", flags.eval_every, overrides);
+  add("sample_every", flags.sample_every, overrides);
   add("keep_every", flags.keep_every, overrides);
   add("keep_best", flags.keep_best, overrides);
   return overrides;
@@ -108,6 +109,8 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.count("--warm-up", flags.warm_up, "Steps in which the learning rate rises");
   options.count("--seed", flags.seed, "Seed of weights, dropout and the order of samples");
   options.count("--eval-every", flags.eval_every, "Steps after which the held-out share is evaluated; 0: never");
+  options.count("--sample-every", flags.sample_every,
+                "Steps after which the prompts of CONFIG, samples.prompts, are answered; 0: never");
   options.count("--keep-every", flags.keep_every,
                 "Steps after which a snapshot of the store stays; 0: none. See `penstock checkpoint rollback`");
   options.count("--keep-best", flags.keep_best, "Snapshots that stay, of the steps whose evaluation was best");
@@ -142,6 +145,32 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
       [flags, train = std::move(train)](Options& options) -> Action {
         train_options(options, *flags, TrainOptions::all);
         return [flags, train](Session& session) { return train(session, *flags); };
+      }};
+}
+
+Verb generate_verb_with(std::function<Result<Answer>(Session&, const GenerateFlags&)> generate) {
+  auto flags = std::make_shared<GenerateFlags>();
+  return {
+      "generate",
+      "Let a run's model answer, as it is now",
+      "RUN is the folder that `penstock train --run` was given, or the config of a run. The store's last step "
+      "answers;\n"
+      "nothing is changed. A PROMPT is asked by the tokenizer's chat template where there is one, and continued "
+      "elsewhere;\n"
+      "without any, the config's samples.prompts are. All prompts are answered together: the weights pass by once for\n"
+      "each token. Keys and values of what came before lie in the run's host budget. While a run goes on its store is\n"
+      "taken; \"sample_every\" in its config answers then.",
+      {{"penstock generate ./run \"Where does the owl sleep?\"", "Ask what has been trained"},
+       {"penstock generate finetune.json --temperature 0.8 --new-tokens 200", "The config's own prompts, by chance"}},
+      [flags, generate = std::move(generate)](Options& options) -> Action {
+        options.path("RUN", flags->source, "Folder with config.json, or a config");
+        options.paths("PROMPT", flags->prompts, 0, "What is asked");
+        options.text("--tokenizer", flags->tokenizer, "PATH", "Folder with the tokenizer, where the model's has none");
+        options.count("--new-tokens", flags->new_tokens, "Of an answer, at most");
+        options.number("--temperature", flags->temperature, "0: always the likeliest token");
+        options.count("--top-k", flags->top_k, "Choose among so many of the likeliest tokens; 0: all");
+        options.count("--seed", flags->seed, "Of the choice");
+        return [flags, generate](Session& session) { return generate(session, *flags); };
       }};
 }
 

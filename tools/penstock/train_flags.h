@@ -17,7 +17,7 @@ struct TrainFlags {
   std::optional<std::string> durability;
   std::optional<uint64_t> ranks;
   std::optional<uint64_t> steps, sequence, sequences, micro_batches, group, warm_up, seed, threads, eval_every,
-      keep_every, keep_best;
+      keep_every, keep_best, sample_every;
   std::optional<double> learning_rate, weight_decay, clip;
   bool from_scratch = false;
   bool force = false;
@@ -34,6 +34,16 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which);
 
 // The verb, whose work is `train`.
 Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> train);
+
+// Of `generate`.
+struct GenerateFlags {
+  std::string source;  // a run's folder, or its config
+  std::vector<std::string> prompts;
+  std::optional<std::string> tokenizer;
+  std::optional<uint64_t> new_tokens, top_k, seed;
+  std::optional<double> temperature;
+};
+Verb generate_verb_with(std::function<Result<Answer>(Session&, const GenerateFlags&)> generate);
 
 // Starts penstock-trainer, which stands beside the command, with the command's own arguments; with `ranks`, so many of
 // them, unless they are started already. Returns only where it cannot, or where nobody else tells what has happened.

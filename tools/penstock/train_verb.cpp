@@ -9,4 +9,9 @@ Verb train_verb() {
   });
 }
 
+Verb generate_verb() {
+  return generate_verb_with(
+      [](Session& session, const GenerateFlags&) -> Result<Answer> { return start_trainer(session, "generate"); });
+}
+
 }  // namespace penstock::tools

@@ -13,6 +13,7 @@
   VERB(config_check)         \
   VERB(config_keys)          \
   VERB(train)                \
+  VERB(generate)             \
   VERB(report)               \
   VERB(watch)                \
   VERB(update)               \

@@ -14,6 +14,8 @@
 #include "tools/penstock/update_common.h"
 #include "tools/system/interrupt.h"
 #include "tools/system/words.h"
+#include "tools/train/generate.h"
+#include "tools/train/run_prompts.h"
 #include "tools/train/run_start.h"
 #include "tools/train/snapshots.h"
 #include "tools/update/update_run.h"
@@ -32,7 +34,8 @@ class Log {
     return Result<Log>(std::move(log));
   }
   void add(const Json& line) {
-    if (file_.is_open()) file_ << line.dump() << std::endl;
+    // What a model writes may end within a character.
+    if (file_.is_open()) file_ << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
   }
 
  private:
@@ -53,6 +56,18 @@ Result<Evaluation> evaluate(trainer::TrainingRun& run) {
   PENSTOCK_TRY_ASSIGN(loss, run.evaluate());
   return Evaluation{loss.mean(), loss.supervised,
                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+}
+
+// What the model answered, after a step.
+struct Answers {
+  std::vector<trainer::Continuation> found;
+  double seconds = 0;
+};
+
+Result<Answers> answer(trainer::TrainingRun& run, uint64_t step) {
+  const auto begin = std::chrono::steady_clock::now();
+  PENSTOCK_TRY_ASSIGN(found, run.answer(step));
+  return Answers{std::move(found), std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
 }
 
 Json json_of(const trainer::TrainingRun::Step& step, const std::optional<Evaluation>& evaluation, double tokens) {
@@ -107,6 +122,8 @@ Result<Answer> forecast(const TrainingSettings& settings) {
   const Plan& plan = chosen.plan;
   const double read = static_cast<double>(plan.read_bytes()) / parameters;
   const double written = plan.mean_written_bytes(plan.durability) / parameters;
+  const trainer::GenerationBytes generation =
+      trainer::generation_bytes(settings.model, settings.prompts.prompts, settings.config.samples.max_new_tokens);
   answer.json = {{"dry_run", true},
                  {"steps", settings.config.max_steps},
                  {"parameters", settings.model.parameters()},
@@ -115,6 +132,7 @@ Result<Answer> forecast(const TrainingSettings& settings) {
                  {"bytes_per_parameter", {{"read", read}, {"written", written}}},
                  {"budget_bytes", settings.engine.request.budgets.host_bytes},
                  {"budget", budget_json(chosen.plan)},
+                 {"samples_bytes", generation.all},
                  {"config", Json::parse(config)}};
   answer.text =
       text("config\n", config, "\nbudget\n", budget, parameters_text(settings.model), ", ", settings.config.max_steps,
@@ -214,6 +232,7 @@ Result<Answer> answer_of(const TrainingSettings& settings, trainer::StepEngine& 
 Result<Answer> train(Session& session, const TrainFlags& flags) {
   PENSTOCK_TRY_ASSIGN(prepared, prepare(flags));
   TrainingSettings& settings = prepared.settings;
+  if (settings.config.sample_every > 0) PENSTOCK_TRY(find_prompts(settings));
   const bool speaks = settings.place.rank == 0;  // and keeps the log
   if (!speaks) session.progress.silence();
   MadeFolders made;
@@ -225,6 +244,7 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
   const uint64_t shared_bytes = settings.place.ranks == 1 ? 0 : shared_bytes_of(settings);
   PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared_bytes));
   PENSTOCK_TRY(measure(session, settings, ranks.get()));
+  PENSTOCK_TRY(refuse_prompts_without_room(settings));
   if (flags.dry_run) return forecast(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));
   if (speaks) PENSTOCK_TRY(write_run_config(settings));
@@ -256,7 +276,15 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
       session.progress.note(text("step ", step.report.step, ": held out: loss ", fixed(found.loss, 4), ", perplexity ",
                                  fixed(found.perplexity(), 2), " of ", found.tokens, " tokens"));
     }
-    log.add(json_of(step, evaluation, tokens));
+    Json line = json_of(step, evaluation, tokens);
+    const uint64_t sample_every = settings.config.sample_every;
+    if (sample_every > 0 && (step.report.step % sample_every == 0 || step.report.step == until)) {
+      PENSTOCK_TRY_ASSIGN(answers, answer(*run, step.report.step));
+      line["samples"] = answers_json(settings, answers.found);
+      line["samples_s"] = answers.seconds;
+      session.progress.note(text("step ", step.report.step, ": samples\n", answers_text(settings, answers.found)));
+    }
+    log.add(line);
     PENSTOCK_TRY_ASSIGN(kept, snapshots.after(run->engine(), step.report.step,
                                               evaluation ? std::optional(evaluation->loss) : std::nullopt));
     if (!kept.empty()) session.progress.note(kept);
@@ -277,6 +305,7 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
 int main(int argc, char** argv) {
   penstock::tools::watch_for_interrupts();
   return penstock::tools::run_command(
-      {penstock::tools::train_verb_with(penstock::tools::train), penstock::tools::verify_training_verb()},
+      {penstock::tools::train_verb_with(penstock::tools::train), penstock::tools::verify_training_verb(),
+       penstock::tools::generate_verb_with(penstock::tools::generate)},
       {argv + 1, argv + argc});
 }

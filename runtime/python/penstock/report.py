@@ -30,6 +30,7 @@ p,.dim{color:var(--dim)}.bad{color:var(--bad)}
 .tiles div{background:var(--card);border-radius:8px;padding:8px 12px}
 .tiles b{display:block;font-size:1.25rem;font-variant-numeric:tabular-nums}.tiles span{color:var(--dim);font-size:.85rem}
 figure{margin:14px 0}figcaption{font-weight:600}figure p{margin:.2em 0;font-size:.9rem}
+.prompt{color:var(--fg);font-weight:600}.prompt,.samples td{white-space:pre-wrap;overflow-wrap:anywhere}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--dim);font:12px system-ui,sans-serif}
 svg .grid{stroke:var(--line)}.narrow{display:none}
 .legend{font-size:.85rem;color:var(--dim);display:flex;flex-wrap:wrap;gap:2px 14px}
@@ -189,6 +190,28 @@ def evaluation_table(s):
             f'<th class="n">tokens</th></tr>{rows}</table>')
 
 
+def samples_of(log):
+    """(prompt, [(step, answer, whether it ended)]) for each prompt, in the order of the last samples."""
+    found = {}
+    for entry in log:
+        samples = entry.get("samples")
+        for sample in samples if isinstance(samples, list) else ():
+            if isinstance(sample, dict) and isinstance(sample.get("prompt"), str) and isinstance(sample.get("text"), str):
+                found.setdefault(sample["prompt"], []).append((entry["step"], sample["text"], bool(sample.get("ended"))))
+    return list(found.items())
+
+
+def sample_tables(s):
+    parts = []
+    for prompt, answers in samples_of(s.log):
+        few = answers if len(answers) <= 6 else answers[:: math.ceil(len(answers) / 5)] + [answers[-1]]
+        rows = "".join(f'<tr><td class="n">{step}</td><td>{html.escape(text)}{"" if ended else " …"}</td></tr>'
+                       for step, text, ended in dict.fromkeys(few))
+        parts.append(f'<p class="prompt">{html.escape(prompt)}</p><table class="samples">'
+                     f'<tr><th class="n">step</th><th>answer</th></tr>{rows}</table>')
+    return "<h2>Samples</h2>" + "".join(parts) if parts else ""
+
+
 def page(s):
     log, losses = s.log, finite(s.losses)
     many = len(losses) > 20
@@ -209,6 +232,7 @@ def page(s):
         chart("Learning rate", [{"name": "", "points": points_of(log, "lr")}], from_zero=True),
         chart("Gradient norm", [{"name": "", "points": points_of(log, "grad_norm")}], log=True),
         chart("Loss scale", [{"name": "", "points": scales}], log=True) if len({y for _, y in scales}) > 1 else "",
+        sample_tables(s),
         "<h2>Time</h2>",
         chart("Seconds a step", [{"name": "actual", "points": points_of(log, "step_s")},
                                  {"name": "predicted", "points": points_of(log, "predicted_s"), "dashed": True}],

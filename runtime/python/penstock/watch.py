@@ -7,7 +7,7 @@ import time
 
 from ._verb import Arguments, run as run_verb
 from .charts import finite, short
-from .report import Summary, bytes_text, lane_text, seconds_text
+from .report import Summary, bytes_text, lane_text, samples_of, seconds_text
 from .run import Run
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -25,6 +25,11 @@ def spark(values, width):
         means.append(sum(part) / len(part))
     low, high = min(means), max(means)
     return "".join(BARS[int((v - low) / (high - low) * (len(BARS) - 1) + 0.5) if high > low else 0] for v in means)
+
+
+def one_line(text):
+    """Nothing of it moves the cursor."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def panel(s, width):
@@ -55,14 +60,17 @@ def panel(s, width):
     lines.append("waited    " + (", ".join(stalls) if stalls else "for nothing"))
     if s.skipped:
         lines.append(f"skipped   {len(s.skipped)} steps")
+    for prompt, answers in samples_of(s.log):
+        lines.append(f"sample    {one_line(prompt)} => {one_line(answers[-1][1])}")
     return [line[:width] for line in lines]
 
 
 def plain(entry):
-    """A step in one line."""
+    """A step in one line, and one more for each sample."""
     held_out = f", held out {entry['eval_loss']:.4f}" if isinstance(entry.get("eval_loss"), float) else ""
+    answers = "".join(f"\n    {one_line(prompt)} => {one_line(found[-1][1])}" for prompt, found in samples_of([entry]))
     return (f"step {entry['step']}: loss {entry.get('loss') if entry.get('loss') is None else round(entry['loss'], 4)}"
-            f"{held_out}, {seconds_text(entry.get('step_s'))}, {short(entry.get('tokens_per_s'))} tokens/s")
+            f"{held_out}, {seconds_text(entry.get('step_s'))}, {short(entry.get('tokens_per_s'))} tokens/s{answers}")
 
 
 class Screen:

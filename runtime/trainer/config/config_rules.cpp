@@ -152,6 +152,25 @@ std::string read_targets(const json& value, TrainConfig& config) {
   return wrong.empty() && config.lora.targets.empty() ? "is empty, at least one name expected" : wrong;
 }
 
+// Kept in every root with the rest of the config.
+constexpr size_t kPromptsMostBytes = 16384;
+
+std::string read_prompts(const json& value, TrainConfig& config) {
+  config.samples.prompts.clear();
+  if (!value.is_array() || value.empty()) return text("is ", value.dump(), ", a list of prompts expected");
+  size_t bytes = 0;
+  for (const json& item : value) {
+    const bool is_object = item.is_object() && item.size() == 1;
+    const bool is_text = is_object && item.contains("text") && item["text"].is_string();
+    const bool is_chat = is_object && item.contains("messages") && item["messages"].is_array();
+    if (!item.is_string() && !is_text && !is_chat)
+      return text("has ", item.dump(), "; a string, {\"text\": ...} or {\"messages\": [...]} expected");
+    config.samples.prompts.push_back(item.dump());
+    bytes += config.samples.prompts.back().size();
+  }
+  return bytes > kPromptsMostBytes ? text("has ", bytes, " B, at most ", kPromptsMostBytes, " expected") : "";
+}
+
 std::string read_stores(const json& value, TrainConfig& config) {
   config.stores.clear();
   for (const json& item : value.is_array() ? value : json::array({value}))
@@ -201,6 +220,17 @@ const KeyRule kRules[] = {
     {"held_out_share", honoured, "", PENSTOCK_NUMBER(held_out_share, 0, 0.99)},
     {"eval_every", honoured, "", PENSTOCK_WHOLE(eval_every, 0)},
     {"eval_batches", honoured, "", PENSTOCK_WHOLE(eval_batches, 0)},
+    {"sample_every", honoured, "steps after which samples.prompts are answered", PENSTOCK_WHOLE(sample_every, 0)},
+    {"samples.prompts", honoured,
+     "a string is asked by the chat template where there is one, {\"text\": ...} is continued, {\"messages\": [...]} is "
+     "a chat",
+     read_prompts},
+    {"samples.tokenizer", honoured, "a folder of Hugging Face's; else the model's, or bytes", PENSTOCK_WORDS(samples.tokenizer)},
+    {"samples.max_new_tokens", honoured, "", PENSTOCK_WHOLE(samples.max_new_tokens, 1)},
+    {"samples.temperature", honoured, "0: always the likeliest token", PENSTOCK_NUMBER(samples.rules.temperature, 0, 100)},
+    {"samples.top_k", honoured, "of the likeliest; 0: all", PENSTOCK_WHOLE(samples.rules.top_k, 0)},
+    {"samples.top_p", honoured, "the likeliest that have this share of the probability",
+     PENSTOCK_NUMBER(samples.rules.top_p, 0, 1)},
     {"keep_every", honoured, "steps after which a snapshot of the store stays", PENSTOCK_WHOLE(keep_every, 0)},
     {"keep_best", honoured, "snapshots that stay, of the best evaluations", PENSTOCK_WHOLE(keep_best, 0)},
     {"seed", honoured, "", PENSTOCK_WHOLE(seed, 0)},

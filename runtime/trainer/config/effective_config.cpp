@@ -149,6 +149,20 @@ json lora_json(const LoraConfig& lora) {
   return section;
 }
 
+json samples_json(const SampleConfig& samples) {
+  json section = json::object();
+  if (!samples.prompts.empty()) {
+    section["prompts"] = json::array();
+    for (const std::string& prompt : samples.prompts) section["prompts"].push_back(json::parse(prompt, nullptr, false));
+  }
+  if (!samples.tokenizer.empty()) section["tokenizer"] = samples.tokenizer;
+  section["max_new_tokens"] = samples.max_new_tokens;
+  section["temperature"] = samples.rules.temperature;
+  section["top_k"] = samples.rules.top_k;
+  section["top_p"] = samples.rules.top_p;
+  return section;
+}
+
 json placement_json(const TrainConfig& config) {
   json section = json::object();
   auto if_said = [&](const char* key, const std::string& value) {
@@ -190,6 +204,8 @@ json whole_json(const TrainConfig& config) {
   file["held_out_share"] = config.held_out_share;
   file["eval_every"] = config.eval_every;
   file["eval_batches"] = config.eval_batches;
+  if (config.sample_every > 0) file["sample_every"] = config.sample_every;
+  if (config.samples != SampleConfig()) file["samples"] = samples_json(config.samples);
   file["keep_every"] = config.keep_every;
   file["keep_best"] = config.keep_best;
   file["seed"] = config.seed;

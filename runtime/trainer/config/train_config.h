@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/trainer/config/schedule.h"
+#include "runtime/trainer/token_choice.h"
 #include "tiering/hyper.h"
 #include "tiering/state_layout.h"
 
@@ -54,6 +55,16 @@ struct LoraConfig {
   bool operator==(const LoraConfig&) const = default;
 };
 
+// What is asked while a run goes on.
+struct SampleConfig {
+  std::vector<std::string> prompts = {};  // JSON: a string, {"text": ...} or {"messages": ...}
+  std::string tokenizer = {};             // a folder of Hugging Face's; empty: the model's
+  uint64_t max_new_tokens = 64;
+  ChoiceRules rules = {};
+
+  bool operator==(const SampleConfig&) const = default;
+};
+
 struct TrainConfig {
   std::string model;          // a folder of Hugging Face's, or a config.json to begin from scratch; empty: built in
   bool from_scratch = false;  // of a folder: its config.json alone
@@ -63,6 +74,8 @@ struct TrainConfig {
   double held_out_share = 0.01;
   uint64_t eval_every = 0;    // steps; 0: never
   uint64_t eval_batches = 0;  // micro-batches at most; 0: all that is held out
+  uint64_t sample_every = 0;  // steps; 0: never
+  SampleConfig samples;
 
   // Snapshots of the store: of every so many steps, and of so many steps whose evaluation was best; 0: none.
   uint64_t keep_every = 0, keep_best = 0;

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 
+#include "runtime/trainer/counter_random.h"
 #include "runtime/trainer/torch/dry_step.h"
 #include "runtime/trainer/torch/tensor_memory.h"
 
@@ -65,6 +66,8 @@ Status measure_step(TrainingSettings& settings) {
     settings.tensor_bytes += more * settings.config.micro_batch * settings.config.sequence_length *
                              settings.model.config.hidden * bytes_of(settings.model.dtype);
   }
+  settings.tensor_bytes +=
+      generation_bytes(settings.model, settings.prompts.prompts, settings.config.samples.max_new_tokens).all;
   request.process_bytes = dry.process_bytes + settings.tensor_bytes + kOverheadBytes;
   return Status();
 }
@@ -195,6 +198,26 @@ Result<StepLoss> TrainingRun::evaluate() {
   PENSTOCK_TRY(engine_->end_forward());
   PENSTOCK_TRY_ASSIGN(added, added_over_ranks(settings_, *engine_, {.loss = loss}));
   return added.loss;
+}
+
+uint64_t prompt_tokens_together(const TrainingSettings& settings) {
+  return settings.config.micro_batch * settings.config.sequence_length;
+}
+
+Result<std::vector<Continuation>> TrainingRun::answer(uint64_t number) {
+  constexpr uint64_t kStream = 0x73616d706c6573;  // "samples": apart from what dropout draws
+  const SampleConfig& config = settings_.config.samples;
+  const Question question{.prompts = settings_.prompts.prompts,
+                          .ends = settings_.prompts.ends,
+                          .new_tokens = config.max_new_tokens,
+                          .rules = config.rules,
+                          .key = stream_key(settings_.config.seed, kStream, number),
+                          .tokens_together = prompt_tokens_together(settings_)};
+  PENSTOCK_TRY(engine_->begin_forward());
+  Result<std::vector<Continuation>> answers = generate(settings_.model, link_, question);
+  const Status ended = engine_->end_forward();
+  if (answers.ok() && !ended.ok()) return ended;
+  return answers;
 }
 
 }  // namespace penstock::trainer

@@ -6,6 +6,7 @@
 
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/step_engine.h"
+#include "runtime/trainer/torch/generation.h"
 #include "runtime/trainer/torch/train_step.h"
 #include "runtime/trainer/training_settings.h"
 
@@ -34,6 +35,10 @@ class TrainingRun {
   // The loss of what is held out, between steps; changes nothing. REQUIRES: something is.
   Result<StepLoss> evaluate();
 
+  // The answers to the settings' prompts, between steps; changes nothing. `number` names the draws: one step's are not
+  // another's. REQUIRES: there are prompts, and one rank.
+  Result<std::vector<Continuation>> answer(uint64_t number);
+
   StepEngine& engine() { return *engine_; }
 
  private:
@@ -57,6 +62,9 @@ struct Added {
   uint64_t read_bytes = 0, written_bytes = 0;
 };
 Result<Added> added_over_ranks(const TrainingSettings& settings, StepEngine& engine, const Added& mine);
+
+// Of prompts that are computed at once.
+uint64_t prompt_tokens_together(const TrainingSettings& settings);
 
 // Micro-batches of one evaluation, and how many of them pass through a unit before the next is fetched.
 uint64_t evaluated_micro_batches(const TrainingSettings& settings);
