@@ -39,12 +39,13 @@ struct Target {
 
 constexpr uint64_t kBytesPerByte = 256;
 
-extern const Target command_line, drive_files, fio_output, machine_profile, model_config, profile_file, quantity,
-    root_record, root_state, shape_solver, store_header, store_open, store_shape, system_files, table_page;
+extern const Target adapter_config, command_line, drive_files, fio_output, machine_profile, model_config, profile_file,
+    quantity, root_record, root_state, shape_solver, store_header, store_open, store_shape, system_files, table_page;
 
-constexpr const Target* kTargets[] = {&command_line, &drive_files, &fio_output,  &machine_profile, &model_config,
-                                      &profile_file, &quantity,    &root_record, &root_state,      &shape_solver,
-                                      &store_header, &store_open,  &store_shape, &system_files,    &table_page};
+constexpr const Target* kTargets[] = {&adapter_config,  &command_line, &drive_files,  &fio_output,
+                                      &machine_profile, &model_config, &profile_file, &quantity,
+                                      &root_record,     &root_state,   &shape_solver, &store_header,
+                                      &store_open,      &store_shape,  &system_files, &table_page};
 
 // Runs the input under the target's limits. What is wrong, a thrown exception included; empty if all is well.
 std::string try_input(const Target& target, std::span<const std::byte> input);

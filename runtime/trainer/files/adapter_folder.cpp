@@ -63,7 +63,7 @@ class ConfigReader {
     if (const json* type = find("peft_type"); type == nullptr || *type != "LORA")
       refuse("peft_type", text("is ", type == nullptr ? "missing" : type->dump(), ", \"LORA\" expected"));
     const json* rank = find("r");
-    if (rank == nullptr || !rank->is_number_unsigned() || *rank == 0 || *rank > 65536)
+    if (rank == nullptr || !rank->is_number_unsigned() || rank->get<uint64_t>() == 0 || rank->get<uint64_t>() > 65536)
       refuse("r", "is not a rank from 1 to 65536");
     else
       lora.rank = rank->get<uint32_t>();
