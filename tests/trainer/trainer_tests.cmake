@@ -52,4 +52,7 @@ if(PENSTOCK_HAS_LIBTORCH)
   add_test(NAME Train.KilledAgainAndAgainEndsWithTheSameBits
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_kills.py $<TARGET_FILE:penstock> --steps 8 --every 0)
   set_tests_properties(Train.KilledAgainAndAgainEndsWithTheSameBits PROPERTIES TIMEOUT 900)
+  add_test(NAME Train.SnapshotsAreWhatWasForetoldAndSurviveKills
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_snapshots.py $<TARGET_FILE:penstock> --steps 6 --every 2 --kills 3)
+  set_tests_properties(Train.SnapshotsAreWhatWasForetoldAndSurviveKills PROPERTIES TIMEOUT 900)
 endif()
