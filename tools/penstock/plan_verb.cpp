@@ -159,6 +159,12 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   return request;
 }
 
+// Where only some steps are durable, the drawing shows those, which take longer than the mean.
+std::string drawn_text(const Forecast& result) {
+  if (result.durability.durable_share() == 1) return "";
+  return text("; drawn: durable steps, of ", seconds_text(result.simulation.step_s));
+}
+
 Result<Answer> plan(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(request, request_of(flags));
   const ForecastRequest asked = request;
@@ -168,8 +174,8 @@ Result<Answer> plan(Session& session, const Flags& flags) {
   answer.json = forecast_json(result);
   answer.verdict = forecast_verdict(result);
   if (result.fits && !flags.gantt.empty()) {
-    const std::string title =
-        text(result.request.shape.name, " on ", result.request.machine.name, ": a step takes ", step_text(result));
+    const std::string title = text(result.request.shape.name, " on ", result.request.machine.name, ": a step takes ",
+                                   step_text(result), drawn_text(result));
     PENSTOCK_TRY(write_new_file(flags.gantt, gantt_svg(*result.plan, result.simulation, title), flags.force));
     answer.text += text("lanes over time: ", flags.gantt, "\n");
     answer.json["gantt_path"] = flags.gantt;

@@ -38,6 +38,7 @@ constexpr Paint kPaints[] = {
     {MoveKind::spill_gradient, "#b279a2", nullptr},
     {MoveKind::return_gradient, "#b279a2", nullptr},
 };
+constexpr double kColumn = 2;  // pixels
 constexpr const char* kOther = "#bab0ac";
 
 const char* colour_of(MoveKind kind) {
@@ -52,6 +53,7 @@ struct Bar {
   MoveKind kind;
   uint64_t step;
   uint64_t moves = 1;
+  double busy_s = 0;
 };
 
 // A step has hundreds of thousands of moves, a screen a thousand columns: neighbours of one kind become one bar.
@@ -62,11 +64,52 @@ std::vector<Bar> merged(std::vector<Bar> bars, double near_s) {
     if (!out.empty() && out.back().kind == bar.kind && out.back().step == bar.step &&
         bar.begin_s - out.back().end_s <= near_s) {
       out.back().end_s = std::max(out.back().end_s, bar.end_s);
-      ++out.back().moves;
+      out.back().moves += bar.moves;
     } else {
       out.push_back(bar);
     }
   }
+  return out;
+}
+
+// Where several kinds take turns faster than a column is wide, the column has the colour of the one that takes most of
+// it: a drawing has no more bars than it has columns.
+std::vector<Bar> in_columns(const std::vector<Bar>& bars, double begin_s, double column_s) {
+  std::vector<Bar> out;
+  std::map<std::pair<MoveKind, uint64_t>, Bar> within;
+  double until_s = 0;
+  auto take = [&] {
+    if (within.empty()) return;
+    auto busy_s = [](const auto& one) { return one.second.busy_s; };
+    Bar most = std::max_element(within.begin(), within.end(), [&](const auto& a, const auto& b) {
+                 return busy_s(a) < busy_s(b);
+               })->second;
+    most.moves = 0;
+    for (const auto& [kind, bar] : within) {
+      most.begin_s = std::min(most.begin_s, bar.begin_s);
+      most.end_s = std::max(most.end_s, bar.end_s);
+      most.moves += bar.moves;
+    }
+    out.push_back(most);
+    within.clear();
+  };
+  for (const Bar& bar : bars) {
+    if (bar.begin_s >= until_s) {
+      take();
+      until_s = begin_s + (std::floor((bar.begin_s - begin_s) / column_s) + 1) * column_s;
+    }
+    if (bar.end_s - bar.begin_s >= column_s) {
+      take();
+      out.push_back(bar);
+      continue;
+    }
+    Bar& same =
+        within.try_emplace({bar.kind, bar.step}, Bar{bar.begin_s, bar.end_s, bar.kind, bar.step, 0, 0}).first->second;
+    same.end_s = std::max(same.end_s, bar.end_s);
+    same.moves += bar.moves;
+    same.busy_s += bar.end_s - bar.begin_s;
+  }
+  take();
   return out;
 }
 
@@ -126,7 +169,10 @@ class Drawing {
       lanes_[move.lane].push_back(
           {std::max(span.begin_s, begin_s_), std::min(span.end_s, end_s_), move.kind, span.step});
     }
-    for (auto& [lane, bars] : lanes_) bars = merged(std::move(bars), kMerged / scale());
+    for (auto& [lane, bars] : lanes_) {
+      bars = in_columns(merged(std::move(bars), kMerged / scale()), begin_s_, kColumn / scale());
+      bars = merged(std::move(bars), kMerged / scale());
+    }
   }
 
   double scale() const { return kWidth / (end_s_ - begin_s_); }
