@@ -56,13 +56,16 @@ StepRun::StepRun(const StepSettings& settings)
                              .units = {unit},
                              .forward_s = forward_s,
                              .backward_s = 2 * forward_s,
-                             .activation_bytes = kMiB,
+                             .activation_bytes = settings.activation_bytes,
                              .boundary_bytes = 64 * kKiB});
   }
   request.stores_activations = false;
   request.machine = settings.machine;
   request.budgets.host_bytes = settings.host_bytes;
   request.choices = settings.choices;
+  request.durability = settings.durability;
+  options_.new_plan_rule = settings.new_plan_rule;
+  options_.on_new_plan = settings.on_new_plan;
   options_.drives = engine::direct_drives(settings.folders);
 }
 

@@ -2,7 +2,9 @@
 // measured is what the engine adds to it.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,10 @@ struct StepSettings {
   MachineProfile machine;
   uint64_t host_bytes = 0;  // the program included
   PlanChoices choices;
+  uint64_t activation_bytes = kMiB;  // of a unit and micro-batch, if it is kept
+  Durability durability = {};
+  std::optional<NewPlanRule> new_plan_rule = {};
+  std::function<void(const std::string& line)> on_new_plan = {};
 };
 
 class StepRun {
@@ -36,6 +42,8 @@ class StepRun {
   Status open();
   void close() { engine_.reset(); }
   engine::Engine& engine() { return *engine_; }
+  // What is trained and its budgets, as of the last open().
+  const PlanRequest& request() const { return options_.request; }
 
   struct Step {
     engine::StepReport report;
