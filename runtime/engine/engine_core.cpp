@@ -69,7 +69,8 @@ void EngineCore::make_executor() {
 }
 
 void EngineCore::turn(std::chrono::milliseconds timeout) {
-  executor_->turn(timeout);
+  const size_t ended = executor_->turn(timeout);
+  if (ended > 0 && options_.ranks != nullptr) options_.ranks->progressed();
   if (auto work = std::exchange(between_turns_, {})) work();
 }
 

@@ -35,7 +35,7 @@ Executor::~Executor() {
   while (in_flight_ > 0) turn(std::chrono::milliseconds(100));
 }
 
-void Executor::turn(std::chrono::milliseconds timeout) {
+size_t Executor::turn(std::chrono::milliseconds timeout) {
   size_t events = parts_.mailbox.run_all() + parts_.io.poll() + poll_device();
   issue();
   for (Ticket ticket : std::exchange(held_back_, {})) begin_write(ticket, parts_.plan.moves[ticket.move]);
@@ -43,6 +43,7 @@ void Executor::turn(std::chrono::milliseconds timeout) {
   events += parts_.io.poll() + answer_waiters();
   if (events == 0) sleep(timeout);
   account();
+  return events;
 }
 
 // Messages and the device always wake; the drives only when they are about to need more.

@@ -72,7 +72,7 @@ class Executor {
   ~Executor();
 
   // Waits for events, acts on them, issues what may be issued. Returns after at most `timeout`.
-  void turn(std::chrono::milliseconds timeout);
+  size_t turn(std::chrono::milliseconds timeout);
 
   const Status& status() const { return status_; }
   bool can_begin() const { return run_.can_begin(); }

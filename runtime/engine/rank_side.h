@@ -30,6 +30,8 @@ class RankSide {
   // called from another thread when there is one. Decision thread.
   virtual aio::CommitBarriers barriers(std::function<void()> wake) = 0;
   virtual void poll(std::chrono::milliseconds at_most) = 0;
+  // Something has ended that a verb may wait for: the engine is not stuck. Decision thread.
+  virtual void progressed() = 0;
 };
 
 }  // namespace penstock::engine

@@ -68,6 +68,14 @@ TEST(HostRanks, EndWithTheNameOfOneWhoseTrainerHangs) {
   expect_ended(run_ranks(3, "away"), "rank 1 hangs in step 5: its trainer has been computing for ");
 }
 
+TEST(HostRanks, EndWithTheNameOfOneInWhoseStepNothingEnds) {
+  expect_ended(run_ranks(3, "still"), "rank 1 hangs in step 5: nothing has ended in its engine for ");
+}
+
+TEST(HostRanks, WaitForOneInWhoseStepSomethingEnds) {
+  expect_ended(run_ranks(3, "slow"), "rank 1 failed in step 5: done");
+}
+
 TEST(HostRanks, EndWithWhatOneFailedOf) {
   const std::vector<RankEnd> ends = run_ranks(3, "fail");
   expect_ended(ends, "rank 1 failed in step 5: read 4096 B at 0 of rank1.tiles: EIO");

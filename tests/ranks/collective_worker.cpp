@@ -28,8 +28,18 @@ Status end_ranks(Ranks& ranks, const std::string& how) {
       if (how == "leave") return Status();
       if (how == "fail") ranks.fail(Status(Code::kEnvironment, "read 4096 B at 0 of rank1.tiles: EIO"));
       if (how == "away") ranks.went();
-      if (how == "late" || how == "away") {
+      if (how == "still") ranks.step_began();
+      if (how == "late" || how == "away" || how == "still") {
         while (ranks.status().ok()) ::usleep(1000);
+      }
+      if (how == "slow") {
+        ranks.step_began();
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+        while (ranks.status().ok() && std::chrono::steady_clock::now() < until) {
+          ranks.progressed();
+          ::usleep(1000);
+        }
+        ranks.fail(Status(Code::kInterrupted, "done"));
       }
       if (how == "differ") PENSTOCK_TRY(barrier(ranks));
     }
@@ -44,7 +54,7 @@ Status run(const std::string& check, uint64_t seed) {
   RanksOptions options{.place = place, .memory_bytes = CollectiveContract::kMemoryBytes};
   if (check == "stop") options.silent_at_most = std::chrono::seconds(3);
   if (check == "late") options.late_at_most = std::chrono::seconds(1);
-  if (check == "away") options.hangs_after = std::chrono::seconds(3);
+  if (check == "away" || check == "still" || check == "slow") options.hangs_after = std::chrono::seconds(3);
   if (check == "lonely") options.meets_within = std::chrono::milliseconds(500);
   if (check == "lonely" && place.rank == kUnlucky) return Status();
   if (check == "same" && place.rank > 0) options.place.rank = kUnlucky;

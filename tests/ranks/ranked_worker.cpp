@@ -59,6 +59,9 @@ class DyingRanks final : public Ranks {
   void at_step(uint64_t step) override { inner_.at_step(step); }
   void came() override { inner_.came(); }
   void went() override { inner_.went(); }
+  void step_began() override { inner_.step_began(); }
+  void step_ended() override { inner_.step_ended(); }
+  void progressed() override { inner_.progressed(); }
   void expect_pass(double seconds) override { inner_.expect_pass(seconds); }
   void fail(const Status& why) override { inner_.fail(why); }
   Status status() const override { return inner_.status(); }

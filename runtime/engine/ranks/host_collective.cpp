@@ -23,6 +23,30 @@ uint64_t digest_of(Kind kind, Numbers... numbers) {
   return store_hash(std::as_bytes(std::span(all)), static_cast<uint64_t>(kind));
 }
 
+// What others see of a rank that is in an operation.
+class Waiting {
+ public:
+  Waiting(ControlOfRank& mine, uint32_t channel) : mine_(mine), channel_(channel) {
+    mine_.channels[channel_].waits.store(1, std::memory_order_relaxed);
+  }
+  // What it does next begins now.
+  ~Waiting() {
+    mine_.progress.fetch_add(1, std::memory_order_relaxed);
+    mine_.channels[channel_].waits.store(0, std::memory_order_relaxed);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  ControlOfRank& mine_;
+  const uint32_t channel_;
+};
+
+bool waits_for_others(const ControlOfRank& rank) {
+  return std::any_of(rank.channels.begin(), rank.channels.end(),
+                     [](const ChannelOfRank& channel) { return channel.waits.load(std::memory_order_relaxed) != 0; });
+}
+
 }  // namespace
 
 Result<std::unique_ptr<HostCollective>> HostCollective::make(const SharedMemory& memory, uint32_t channel,
@@ -80,6 +104,7 @@ Status HostCollective::carry_out(const Operation& operation) {
   ChannelOfRank& mine = of(rank_);
   mine.words[number % 2] = operation.word;
   mine.begun.store(number, std::memory_order_release);
+  const Waiting waiting(memory_.control().ranks[rank_], channel_);
   memory_.ring(channel_);
   PENSTOCK_TRY(wait_for_all(&ChannelOfRank::begun, number, operation.name));
   PENSTOCK_TRY(refuse_others(operation));
@@ -103,34 +128,47 @@ std::chrono::milliseconds HostCollective::away_at_most() const {
 Status HostCollective::wait_for_all(Counter counter, uint64_t number, const std::string& name) const {
   const Clock::time_point begin = Clock::now();
   Clock::time_point looked = begin, since = begin;  // that the other is as it is
-  uint64_t absence = 0;
+  Clock::time_point lived = begin;                  // when the other's process last showed a sign of life
+  uint64_t absence = 0, progress = 0, sign = 0;
   for (uint32_t other = 0; other < ranks();) {
     const uint32_t heard = memory_.control().bells[channel_].load(std::memory_order_seq_cst);
     const ControlOfRank& control = memory_.control().ranks[other];
     const bool has_left = control.has_left.load(std::memory_order_acquire) != 0;
     if ((of(other).*counter).load(std::memory_order_acquire) >= number) {
       ++other;
-      absence = 0;
+      absence = progress = 0;
+      since = Clock::now();
       continue;
     }
     PENSTOCK_TRY(memory_.failure());
     const Clock::time_point now = Clock::now();
     // Where this process was stopped itself, or the whole machine, nothing is known of the other's time.
     const bool was_away = now - std::exchange(looked, now) > hangs_after_ / 4;
-    const uint64_t its_absence = control.absence.load(std::memory_order_relaxed);
-    if (was_away || its_absence != absence) since = now;
-    absence = its_absence;
-    const std::chrono::milliseconds most = absence != 0 ? away_at_most() : late_at_most_;
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - (absence != 0 ? since : begin));
+    const uint64_t was_absent = std::exchange(absence, control.absence.load(std::memory_order_relaxed));
+    const uint64_t had_ended = std::exchange(progress, control.progress.load(std::memory_order_relaxed));
+    const bool goes_on = absence == 0 && (progress != had_ended || waits_for_others(control));
+    if (was_away || absence != was_absent || goes_on) since = now;
+    const uint64_t had_sign = std::exchange(sign, control.sign_of_life.load(std::memory_order_relaxed));
+    if (sign != had_sign) lived = now;
+    // A process that is stopped itself is for the watching thread to name.
+    const bool lives = now - lived < away_at_most() / 2;
+    // Its engine goes on, or is still; outside of steps nobody knows.
+    const bool is_still =
+        absence == 0 && control.in_step.load(std::memory_order_relaxed) != 0 && now - since > away_at_most();
+    const bool is_timed = absence != 0 || is_still;
+    const std::chrono::milliseconds most = is_timed ? away_at_most() : late_at_most_;
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - (is_timed ? since : begin));
     if (has_left) {
       memory_.fail(Status(Code::kEnvironment, text("rank ", other, " ended in step ", step_of(other), ", while rank ",
                                                    rank_, " waited for it in step ", step_of(rank_), ": ", name)));
-    } else if (waited > most) {
+    } else if (waited > most && (lives || !is_timed)) {
       memory_.fail(
           Status(Code::kEnvironment,
                  text("rank ", other, " hangs in step ", step_of(other), ": ",
                       absence != 0 ? text("its trainer has been computing for ", waited.count() / 1000.0,
                                           " s, at most ", most.count() / 1000.0, " s expected")
+                      : is_still   ? text("nothing has ended in its engine for ", waited.count() / 1000.0,
+                                          " s, while rank ", rank_, " waits for it: ", name)
                                    : text("rank ", rank_, " waited ", waited.count() / 1000.0, " s for it: ", name)),
                  "where its passes take so long, a longer `penstock.hangs_after_s`"));
     } else {

@@ -74,6 +74,12 @@ void HostRanks::went() {
   memory_->control().ranks[rank()].absence.store(++absences_, std::memory_order_relaxed);
 }
 
+void HostRanks::step_began() { memory_->control().ranks[rank()].in_step.store(1, std::memory_order_relaxed); }
+
+void HostRanks::step_ended() { memory_->control().ranks[rank()].in_step.store(0, std::memory_order_relaxed); }
+
+void HostRanks::progressed() { memory_->control().ranks[rank()].progress.fetch_add(1, std::memory_order_relaxed); }
+
 void HostRanks::expect_pass(double seconds) {
   memory_->control().ranks[rank()].expected_pass_ms.store(static_cast<uint64_t>(seconds * 1000),
                                                           std::memory_order_relaxed);

@@ -52,6 +52,9 @@ class HostRanks final : public Ranks {
   void at_step(uint64_t step) override;
   void came() override;
   void went() override;
+  void step_began() override;
+  void step_ended() override;
+  void progressed() override;
   void expect_pass(double seconds) override;
   void fail(const Status& why) override;
   Status status() const override { return memory_->failure(); }

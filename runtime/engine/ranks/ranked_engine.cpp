@@ -90,6 +90,7 @@ Status RankedEngine::begin(const StepBegin& begin) {
   is_gathered_.assign(model().units.size(), false);
   skips_.clear();
   for (const Unit& unit : model().units) skips_.emplace_back(unit.parameters.size() + 1, false);
+  ranks_.step_began();
   return Status();
 }
 
@@ -308,6 +309,7 @@ Result<StepReport> RankedEngine::step(std::string trainer_state) {
     PENSTOCK_TRY(passed_on(report.status()));
   }
   in_step_ = false;
+  ranks_.step_ended();
   return report;
 }
 
@@ -315,6 +317,7 @@ Status RankedEngine::discard() {
   const InVerb in_verb(ranks_);
   PENSTOCK_TRY(passed_on(here_->discard()));
   in_step_ = false;
+  ranks_.step_ended();
   return Status();
 }
 

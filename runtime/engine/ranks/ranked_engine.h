@@ -114,6 +114,7 @@ class RankedEngine final : private RankSide {
   Result<double> sum_of_squares(const std::vector<std::vector<double>>& blocks) override;
   aio::CommitBarriers barriers(std::function<void()> wake) override { return commits_.barriers(std::move(wake)); }
   void poll(std::chrono::milliseconds at_most) override { commits_.poll(at_most); }
+  void progressed() override { ranks_.progressed(); }
 
   Result<EngineOptions> options_here();
   Status agree_on_plan();

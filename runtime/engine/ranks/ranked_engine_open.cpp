@@ -106,6 +106,7 @@ RankedEngine::RankedEngine(const RankedOptions& options, Ranks& ranks)
 // wait for the other: their operation is another one, and ends all.
 RankedEngine::~RankedEngine() {
   ranks_.came();
+  ranks_.step_ended();
   if (in_step_) ranks_.fail(Status(Code::kInterrupted, "its engine was closed inside the step"));
   if (is_open_) (void)agree_on(ranks_, Status());
 }

@@ -49,6 +49,9 @@ class SoloRanks final : public Ranks {
   void at_step(uint64_t) override {}
   void came() override {}
   void went() override {}
+  void step_began() override {}
+  void step_ended() override {}
+  void progressed() override {}
   void expect_pass(double) override {}
   void fail(const Status& why) override {
     std::lock_guard lock(mutex_);

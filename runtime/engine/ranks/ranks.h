@@ -25,7 +25,9 @@ struct RanksOptions {
   // A trainer that computes for so long without a verb is taken for one that hangs; unless passes take long: it may be
   // away for 3 times as long as any trainer was so far, and for 10 times as long as a pass is expected to take.
   std::chrono::milliseconds hangs_after{std::chrono::seconds(20)};
-  // The same of one that is within a verb, whose drives may be slow; and the most that it may ever be away.
+  // Within a verb of a step the same goes for an engine in which nothing ends: no transfer, no update, no message,
+  // while it does not wait for other ranks itself. Otherwise a rank may be in a verb for so long, since drives may be
+  // slow and stores large; and it is the most that a trainer may ever be away.
   std::chrono::milliseconds late_at_most{std::chrono::minutes(10)};
 };
 
@@ -44,6 +46,10 @@ class Ranks {
   // This rank's trainer, by its own thread: it has come to the engine, or goes off to compute.
   virtual void came() = 0;
   virtual void went() = 0;
+  // Between these two a verb's progress is told, by any thread: something has ended that it may wait for.
+  virtual void step_began() = 0;
+  virtual void step_ended() = 0;
+  virtual void progressed() = 0;
   // What the longest pass is expected to take.
   virtual void expect_pass(double seconds) = 0;
   // This rank cannot go on. The first that says so is named to all.

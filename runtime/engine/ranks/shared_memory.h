@@ -31,6 +31,7 @@ struct Word {
 struct alignas(64) ChannelOfRank {
   std::atomic<uint64_t> begun = 0;  // the operation that it has come to
   std::atomic<uint64_t> done = 0;   // the last that it has done its part of
+  std::atomic<uint32_t> waits = 0;  // for other ranks, or copies from them
   // By the operation's number modulo 2. A rank writes its word of operation n when it has ended n - 1, to which all
   // have come, and so have read the words of n - 2.
   std::array<Word, 2> words;
@@ -42,6 +43,8 @@ struct alignas(64) ControlOfRank {
   std::atomic<uint32_t> has_left = 0;
   // Of its trainer: the number of the absence in which it computes, counted from 1; 0: it is within a verb.
   std::atomic<uint64_t> absence = 0;
+  std::atomic<uint32_t> in_step = 0;
+  std::atomic<uint64_t> progress = 0;  // what has ended within steps
   std::atomic<uint64_t> longest_absence_ms = 0;
   std::atomic<uint64_t> expected_pass_ms = 0;
   std::array<ChannelOfRank, kChannels> channels;
