@@ -8,10 +8,13 @@ import html.parser
 import io
 import json
 import math
+import os
 import re
 import struct
+import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from penstock import Refusal, Run, charts, exports
@@ -274,6 +277,21 @@ def fields_of(message):
         yield key >> 3, value
 
 
+def records_of(content):
+    """Of a file in LevelDB's log format behind a header of 7 bytes: what is in blocks of 32 KiB, joined."""
+    at, whole = 7, b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        whole += content[at + 7:at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield whole
+            whole = b""
+
+
 class OtherPrograms(Runs):
     def test_event_files_have_checksums_that_others_compute(self):
         # CRC-32C's check value is e3069283 for 123456789; masked as TensorFlow masks it.
@@ -309,6 +327,41 @@ class OtherPrograms(Runs):
         events.Reload()
         self.assertEqual([(e.step, round(e.value, 4)) for e in events.Scalars("train/loss")],
                          [(i, round(5 / i, 4)) for i in range(1, 6)])
+
+    def test_wandb_gets_steps_and_samples(self):
+        """The real package, offline: what it wrote is read by its own records."""
+        try:
+            import wandb
+            from wandb.proto.wandb_internal_pb2 import Record
+        except ImportError as error:
+            self.skipTest(f"{error} (tools/setup --checks installs it)")
+        self.addCleanup(wandb.teardown)  # its helper ends before this process does
+        samples = [{"prompt": "Who?", "text": "A fox.", "ended": True}]
+        self.run_of([line(i, **({"samples": samples} if i == 3 else {})) for i in range(1, 6)], {"seed": 7})
+        with unittest.mock.patch.dict(os.environ, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}):
+            code, out, err = self.verb(reporting.report, self.folder, "--wandb", "penstock-test")
+        self.assertEqual(code, 0, err)
+        kept = Path(out.splitlines()[-1])
+        self.assertTrue(kept.is_relative_to(self.folder.resolve()))
+        [file] = kept.glob("*.wandb")
+        histories = {}
+        for content in records_of(file.read_bytes()):
+            record = Record.FromString(content)
+            if record.WhichOneof("record_type") == "run":
+                self.assertEqual((record.run.project, record.run.display_name), ("penstock-test", self.folder.name))
+            if record.WhichOneof("record_type") == "history":
+                items = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+                histories[int(items["_step"])] = items
+        self.assertEqual({step: json.loads(items["train/loss"]) for step, items in histories.items()},
+                         {i: 5 / i for i in range(1, 6)})
+        self.assertEqual([step for step, items in histories.items() if any(key.startswith("samples") for key in items)], [3])
+
+    def test_wandb_that_is_absent_is_named(self):
+        self.run_of([line(1)])
+        with unittest.mock.patch.dict(sys.modules, {"wandb": None}):
+            code, _, err = self.verb(reporting.report, self.folder, "--wandb", "x")
+        self.assertEqual(code, 4)
+        self.assertIn("pip install wandb", err)
 
     def test_prometheus_gets_the_last_step(self):
         text = exports.prometheus_text(reporting.Summary(self.run_of([line(1), line(2, eval_loss=3.0, grad_norm=float("nan"))])))

@@ -8,7 +8,7 @@ namespace penstock::tools {
 
 Verb report_verb() {
   struct Flags {
-    std::string run, out, tensorboard, prometheus;
+    std::string run, out, tensorboard, prometheus, wandb;
     bool force = false;
   };
   auto flags = std::make_shared<Flags>();
@@ -25,6 +25,8 @@ Verb report_verb() {
         options.file("--out", flags->out, "The page; RUN/report.html if nothing is said");
         options.text("--tensorboard", flags->tensorboard, "PATH", "Folder that gets an event file");
         options.file("--prometheus", flags->prometheus, "File that gets the last step as Prometheus reads it");
+        options.text("--wandb", flags->wandb, "PROJECT",
+                     "Project of Weights & Biases that gets the steps and samples, where its package is installed");
         options.flag("--force", flags->force, "Replace a file that is no report");
         return [](Session& session) -> Result<Answer> { return start_python(session, "report", "penstock.report"); };
       }};

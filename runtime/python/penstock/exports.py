@@ -1,10 +1,13 @@
-"""A run's log for other programs: TensorBoard's event files, Prometheus's text format."""
+"""A run's log for other programs: TensorBoard's event files, Prometheus's text format, Weights & Biases."""
 
+import hashlib
 import math
 import os
 import struct
 import time
 from pathlib import Path
+
+from ._refusal import ENVIRONMENT, Refusal
 
 _TAGS = {"loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/gradient_norm",
          "loss_scale": "train/loss_scale", "eval_loss": "eval/loss", "eval_perplexity": "eval/perplexity",
@@ -128,3 +131,29 @@ def prometheus_text(summary):
           [(f',lane="{lane}"', seconds) for lane, seconds in (last.get("stall_s") or {}).items()])
     gauge("skipped_steps", "Steps that changed nothing", [("", len(summary.skipped))])
     return "\n".join(lines) + "\n"
+
+
+def send_to_wandb(project, run):
+    """The run's steps and samples to Weights & Biases, by the package that is installed and as its environment says
+    (WANDB_MODE=offline leaves them in the run's folder). Sent again it is the same run, which gets what is new. Where
+    the package keeps it."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise Refusal(f"report: --wandb: {error}", "pip install wandb", ENVIRONMENT) from error
+    path = run.path.resolve()
+    try:
+        sent = wandb.init(project=project, name=path.name, id=hashlib.sha256(os.fsencode(path)).hexdigest()[:16],
+                          resume="allow", dir=os.fspath(path), config=run.config, settings=wandb.Settings(silent=True))
+        for entry in run.log:
+            values = dict(scalars_of(entry))
+            samples = entry.get("samples")
+            if isinstance(samples, list) and samples:
+                values["samples"] = wandb.Table(columns=["prompt", "answer"],
+                                                data=[[str(s.get("prompt")), str(s.get("text"))] for s in samples])
+            sent.log(values, step=entry["step"])
+        where = os.path.dirname(sent.dir)
+        sent.finish()
+    except (wandb.Error, OSError) as error:
+        raise Refusal(f"report: --wandb: {error}", "WANDB_MODE=offline, or `wandb login`", ENVIRONMENT) from error
+    return where

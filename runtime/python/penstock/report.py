@@ -269,6 +269,7 @@ def report(arguments, progress):
     parser.add_argument("--out", metavar="FILE")
     parser.add_argument("--tensorboard", metavar="FOLDER")
     parser.add_argument("--prometheus", metavar="FILE")
+    parser.add_argument("--wandb", metavar="PROJECT")
     parser.add_argument("--force", action="store_true")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_intermixed_args(arguments)
@@ -283,6 +284,9 @@ def report(arguments, progress):
         exports.replace(Path(options.prometheus), exports.prometheus_text(summary).encode())
         made.append(options.prometheus)
         fields["prometheus"] = os.path.abspath(options.prometheus)
+    if options.wandb:
+        made.append(exports.send_to_wandb(options.wandb, summary.run))
+        fields["wandb"] = made[-1]
     return "".join(f"{path}\n" for path in made), fields
 
 
