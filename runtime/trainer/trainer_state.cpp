@@ -12,15 +12,19 @@ constexpr const char* kSchema = "penstock.trainer_state/1";
 }  // namespace
 
 std::string encode(const TrainerState& state) {
-  const json file = {{"schema", kSchema},
-                     {"config", state.config},
-                     {"model_json", state.model_json},
-                     {"model_folder", state.model_folder},
-                     {"samples", state.samples},
-                     {"updates", state.updates},
-                     {"loss_scale", state.scale.scale},
-                     {"hysteresis", state.scale.hysteresis},
-                     {"last_overflow", state.scale.last_overflow}};
+  json file = {{"schema", kSchema},
+               {"config", state.config},
+               {"model_json", state.model_json},
+               {"model_folder", state.model_folder},
+               {"samples", state.samples},
+               {"updates", state.updates},
+               {"loss_scale", state.scale.scale},
+               {"hysteresis", state.scale.hysteresis},
+               {"last_overflow", state.scale.last_overflow}};
+  if (state.patience.best) {
+    file["eval_loss_best"] = *state.patience.best;
+    file["evaluations_since"] = state.patience.evaluations_since;
+  }
   return file.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -54,6 +58,13 @@ Result<TrainerState> parse_trainer_state(const std::string& bytes) {
   if (scale == file.end() || !scale->is_number() || !(scale->get<double>() > 0))
     return refused("'loss_scale' is not a number above 0");
   state.scale.scale = scale->get<double>();
+  // Of runs that stop early.
+  if (const auto best = file.find("eval_loss_best"); best != file.end()) {
+    const auto since = file.find("evaluations_since");
+    if (!best->is_number() || since == file.end() || !since->is_number_unsigned())
+      return refused("'eval_loss_best' is not a number with a count of evaluations since");
+    state.patience = {.best = best->get<double>(), .evaluations_since = since->get<uint64_t>()};
+  }
   return state;
 }
 

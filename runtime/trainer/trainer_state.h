@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/trainer/loss_scaler.h"
+#include "runtime/trainer/patience.h"
 #include "tiering/status.h"
 
 namespace penstock::trainer {
@@ -17,6 +18,8 @@ struct TrainerState {
   uint64_t samples = 0;      // drawn so far
   uint64_t updates = 0;      // steps before this one that were not skipped
   LossScaleState scale;      // of this step; whether it overflowed is known when it is read, not when it is written
+
+  PatienceState patience = {};  // as this step began
 
   bool operator==(const TrainerState&) const = default;
 };

@@ -211,6 +211,28 @@ class Evaluation(TrainCase):
             self.export(self.path("store" + store), "b" + store)
             self.assertEqual(self.weights("a" + store), self.weights("b" + store))
 
+    def test_a_run_that_does_not_become_better_ends_early(self):
+        # A rate at which the loss rises after a while.
+        early = dict(held_out_share=0.2, eval_every=1, max_steps=40, early_stopping={"patience": 2},
+                     optimizer={"type": "AdamW", "params": {"lr": 0.2}})
+        done = self.run_command("train", self.config(**early), "--json")
+        losses = [step["eval_loss"] for step in self.log()]
+        self.assertTrue(json.loads(done.stdout)["stopped_early"])
+        self.assertLess(len(losses), 40)
+        self.assertGreaterEqual(min(losses[-2:]), min(losses[:-2]))
+        for i in range(2, len(losses) - 1):
+            self.assertLess(min(losses[i - 1:i + 1]), min(losses[:i - 1]), f"it should have ended after step {i + 1}")
+        self.assertEqual([bool(step.get("stopped_early")) for step in self.log()], [False] * (len(losses) - 1) + [True])
+        self.assertIn("stopped early: 2 evaluations without a lower loss", done.stderr)
+        # Started again it stays there; one that is stopped on the way ends at the same step.
+        self.assertIn("where the run stopped early", self.run_command("train", self.config(**early)).stdout)
+        ours = {"stores": [self.path("store2")], "run": self.path("run2")}
+        for until in [*range(1, len(losses)), 40]:
+            self.json_of("train", self.config(**early, penstock=ours), "--steps", until)
+        self.assertEqual([step["eval_loss"] for step in self.log("run2")], losses)
+        done = self.run_command("train", self.config(**{**early, "eval_every": 0}), code=USAGE)
+        self.assertIn("no step is evaluated", done.stderr)
+
     def test_nothing_held_out_cannot_be_evaluated(self):
         done = self.run_command("train", self.config(held_out_share=0, eval_every=2), code=USAGE)
         self.assertIn("held_out_share", done.stderr)

@@ -22,6 +22,8 @@ const std::map<std::string, std::vector<std::pair<const char*, const char*>>>& s
         {"sequence_length", "77"},
         {"held_out_share", "0.25"},
         {"eval_every", "5"},
+        {"early_stopping.patience", "4"},
+        {"early_stopping.min_delta", "0.125"},
         {"sample_every", "13"},
         {"samples.prompts", R"(["a", {"text": "b"}, {"messages": [{"role": "user", "content": "c"}]}])"},
         {"samples.tokenizer", R"("/tokenizers/x")"},

@@ -14,7 +14,8 @@ const TrainerState kState = {.config = "{\"seed\": 7}\n",
                              .model_folder = "/models/x",
                              .samples = 123456789012345,
                              .updates = 17,
-                             .scale = {.scale = 0.125, .hysteresis = 3, .last_overflow = 12}};
+                             .scale = {.scale = 0.125, .hysteresis = 3, .last_overflow = 12},
+                             .patience = {.best = 2.625, .evaluations_since = 5}};
 
 TEST(TrainerState, IsReadAsItWasWritten) {
   const auto read = parse_trainer_state(encode(kState));

@@ -168,6 +168,7 @@ struct Course {
   double seconds = 0;
   uint64_t new_plans = 0;                     // that took the place of the first
   std::optional<Evaluation> evaluation = {};  // the last
+  bool is_over = false;                       // stopped early
 };
 
 // All ranks together.
@@ -210,10 +211,12 @@ Result<Answer> answer_of(const TrainingSettings& settings, trainer::StepEngine& 
                  {"trained_parameters", settings.model.trained_parameters()},
                  {"eval_loss", course.evaluation ? Json(course.evaluation->loss) : Json()},
                  {"eval_perplexity", course.evaluation ? Json(course.evaluation->perplexity()) : Json()},
+                 {"stopped_early", course.is_over},
                  {"store", joined(settings.config.stores, ",")},
                  {"config", Json::parse(trainer::effective_json(settings.config))}};
   if (!did_something) {
-    answer.text = text("nothing to do: the store is at step ", course.first, " already\n");
+    answer.text = text("nothing to do: the store is at step ", course.first, " already",
+                       course.is_over ? ", where the run stopped early" : "", "\n");
     return answer;
   }
   answer.text = text("budget\n", engine.description(), "\nsteps ", course.first + 1, " to ", engine.steps_done(),
@@ -256,7 +259,15 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
   Snapshots snapshots(settings.config);
   Course course{.first = run->engine().steps_done()};
   const auto begin = std::chrono::steady_clock::now();
-  while (run->engine().steps_done() < until) {
+  const trainer::PatienceRules& patience = settings.config.early_stopping;
+  bool is_over = false;  // although steps are left
+  if (patience.evaluations > 0 && course.first > 0 && course.first < until &&
+      course.first % settings.config.eval_every == 0) {
+    // A root is older than the evaluation of its step.
+    PENSTOCK_TRY_ASSIGN(found, evaluate(*run));
+    is_over = trainer::is_over(patience, found.loss, run->patience());
+  }
+  while (!is_over && run->engine().steps_done() < until) {
     PENSTOCK_TRY_ASSIGN(is_asked_to_stop, run->any(interrupted()));
     if (is_asked_to_stop) {
       PENSTOCK_TRY(run->engine().settle());
@@ -273,16 +284,22 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
     if (every > 0 && (step.report.step % every == 0 || step.report.step == until)) {
       PENSTOCK_TRY_ASSIGN(found, evaluate(*run));
       evaluation = course.evaluation = found;
+      is_over = trainer::is_over(patience, found.loss, run->patience()) && step.report.step < until;
       session.progress.note(text("step ", step.report.step, ": held out: loss ", fixed(found.loss, 4), ", perplexity ",
                                  fixed(found.perplexity(), 2), " of ", found.tokens, " tokens"));
     }
     Json line = json_of(step, evaluation, tokens);
     const uint64_t sample_every = settings.config.sample_every;
-    if (sample_every > 0 && (step.report.step % sample_every == 0 || step.report.step == until)) {
+    if (sample_every > 0 && (step.report.step % sample_every == 0 || step.report.step == until || is_over)) {
       PENSTOCK_TRY_ASSIGN(answers, answer(*run, step.report.step));
       line["samples"] = answers_json(settings, answers.found);
       line["samples_s"] = answers.seconds;
       session.progress.note(text("step ", step.report.step, ": samples\n", answers_text(settings, answers.found)));
+    }
+    if (is_over) {
+      line["stopped_early"] = true;
+      session.progress.note(text("stopped early: ", patience.evaluations, " evaluations without a lower loss than ",
+                                 run->patience().best ? fixed(*run->patience().best, 4) : "any"));
     }
     log.add(line);
     PENSTOCK_TRY_ASSIGN(kept, snapshots.after(run->engine(), step.report.step,
@@ -296,6 +313,7 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
   }
   PENSTOCK_TRY(run->engine().settle());
   course.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  course.is_over = is_over;
   return answer_of(settings, run->engine(), course);
 }
 

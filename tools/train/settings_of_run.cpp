@@ -218,6 +218,12 @@ Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samp
                        ", so that nothing is held out"),
                   "\"held_out_share\": 0.01");
   }
+  if (config.early_stopping.evaluations > 0 && config.eval_every == 0) {
+    return Status(Code::kUsage,
+                  text("config: early_stopping.patience: ", config.early_stopping.evaluations,
+                       ": eval_every is 0, so that no step is evaluated"),
+                  "\"eval_every\": 100");
+  }
   if (config.keep_best > 0 && config.eval_every == 0) {
     return Status(Code::kUsage,
                   text("config: keep_best: ", config.keep_best, ": eval_every is 0, so that no step is evaluated"),

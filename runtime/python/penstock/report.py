@@ -155,6 +155,8 @@ def tiles(s):
 
 def remarks(s):
     found = []
+    if s.log[-1].get("stopped_early"):
+        found.append(f"stopped early at step {s.steps}: its evaluations did not become better any more")
     if s.not_finite:
         found.append(f"the loss of {len(s.not_finite)} steps is not finite, of step {s.not_finite[0]} first")
     if s.skipped:

@@ -127,7 +127,8 @@ def _follow(run, out, pause):
                         out.write(plain(entry) + "\n")
                 out.flush()
                 shown = log[-1]["step"]
-            if log and run.config.get("max_steps") and log[-1]["step"] >= run.config["max_steps"]:
+            is_last = log and run.config.get("max_steps") and log[-1]["step"] >= run.config["max_steps"]
+            if is_last or (log and log[-1].get("stopped_early")):
                 return "", {}
         pause(PAUSE_S)
 

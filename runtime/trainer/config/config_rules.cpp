@@ -220,6 +220,10 @@ const KeyRule kRules[] = {
     {"held_out_share", honoured, "", PENSTOCK_NUMBER(held_out_share, 0, 0.99)},
     {"eval_every", honoured, "", PENSTOCK_WHOLE(eval_every, 0)},
     {"eval_batches", honoured, "", PENSTOCK_WHOLE(eval_batches, 0)},
+    {"early_stopping.patience", honoured, "evaluations without a better one, after which the run ends; 0: it goes on",
+     PENSTOCK_WHOLE(early_stopping.evaluations, 0)},
+    {"early_stopping.min_delta", honoured, "a loss that is lower by no more than this is no better",
+     PENSTOCK_NUMBER(early_stopping.least_gain, 0, kMost)},
     {"sample_every", honoured, "steps after which samples.prompts are answered", PENSTOCK_WHOLE(sample_every, 0)},
     {"samples.prompts", honoured,
      "a string is asked by the chat template where there is one, {\"text\": ...} is continued, {\"messages\": [...]} is "

@@ -204,6 +204,9 @@ json whole_json(const TrainConfig& config) {
   file["held_out_share"] = config.held_out_share;
   file["eval_every"] = config.eval_every;
   file["eval_batches"] = config.eval_batches;
+  if (config.early_stopping != PatienceRules())
+    file["early_stopping"] = {{"patience", config.early_stopping.evaluations},
+                              {"min_delta", config.early_stopping.least_gain}};
   if (config.sample_every > 0) file["sample_every"] = config.sample_every;
   if (config.samples != SampleConfig()) file["samples"] = samples_json(config.samples);
   file["keep_every"] = config.keep_every;

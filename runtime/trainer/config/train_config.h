@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/trainer/config/schedule.h"
+#include "runtime/trainer/patience.h"
 #include "runtime/trainer/token_choice.h"
 #include "tiering/hyper.h"
 #include "tiering/state_layout.h"
@@ -74,6 +75,7 @@ struct TrainConfig {
   double held_out_share = 0.01;
   uint64_t eval_every = 0;    // steps; 0: never
   uint64_t eval_batches = 0;  // micro-batches at most; 0: all that is held out
+  PatienceRules early_stopping;
   uint64_t sample_every = 0;  // steps; 0: never
   SampleConfig samples;
 

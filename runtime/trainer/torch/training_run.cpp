@@ -111,6 +111,7 @@ Status TrainingRun::restore() {
   if (engine_->steps_done() == 0) return Status();
   PENSTOCK_TRY_ASSIGN(state, parse_trainer_state(engine_->restored_state()));
   scaler_.restore(state.scale);
+  patience_ = state.patience;
   // Of its last step the root has the state before it; the engine counts the updates, so it knows how that ended.
   return scaler_.learn(engine_->steps_done(), engine_->updates_done() == state.updates);
 }
@@ -133,6 +134,7 @@ Result<TrainingRun::Step> TrainingRun::step() {
   state.samples = number * settings_.config.train_batch;
   state.updates = engine_->updates_done();
   state.scale = scaler_.state();
+  state.patience = patience_;
   const double scale = scaler_.scale();
   PENSTOCK_TRY(engine_->begin(
       {.groups = groups, .micro_batches = static_cast<uint32_t>(settings_.config.accumulation), .loss_scale = scale}));

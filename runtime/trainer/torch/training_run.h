@@ -40,6 +40,8 @@ class TrainingRun {
   Result<std::vector<Continuation>> answer(uint64_t number);
 
   StepEngine& engine() { return *engine_; }
+  // The next step's root has it, and open() finds it there.
+  PatienceState& patience() { return patience_; }
 
  private:
   TrainingRun(const TrainingSettings& settings, std::unique_ptr<StepEngine> engine);
@@ -49,6 +51,7 @@ class TrainingRun {
   std::unique_ptr<StepEngine> engine_;
   EngineLink link_;
   LossScaler scaler_;
+  PatienceState patience_;
   TrainStep step_;
 };
 
