@@ -45,6 +45,19 @@ TEST(CommandLine, FillsInWhatAVerbDeclares) {
   EXPECT_EQ(flags->share, 0.5);
 }
 
+TEST(CommandLine, HelpShowsTheWholeLineOfAVerb) {
+  CommandLine line(two_verbs(std::make_shared<Flags>()));
+  auto usage_of = [&](const std::vector<std::string>& arguments) {
+    const auto parsed = line.parse(arguments);
+    const std::string& said = parsed->help;
+    const size_t begin = said.find("Usage: ");
+    return said.substr(begin, said.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(usage_of({"nvme", "bench", "--help"}), "Usage: penstock nvme bench [OPTIONS] PATH...");
+  EXPECT_EQ(usage_of({"nvme", "--help"}).find("Usage: penstock nvme "), 0u);
+  EXPECT_EQ(usage_of({"--help"}).find("Usage: penstock "), 0u);
+}
+
 struct Refused {
   std::vector<std::string> arguments;
   std::string message, remedy;  // parts of them

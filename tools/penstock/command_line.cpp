@@ -143,7 +143,9 @@ Result<CommandLine::Parsed> CommandLine::parse(const std::vector<std::string>& a
   } catch (const RefusedValue& refused) {
     return refused.status;
   } catch (const CLI::CallForHelp&) {
-    return Parsed{nullptr, {}, false, deepest(*root_).help()};
+    const CLI::App& asked = deepest(*root_);
+    const CLI::App* const parent = asked.get_parent();
+    return Parsed{nullptr, {}, false, asked.help(parent == nullptr ? "" : path_of(*parent))};
   } catch (const CLI::CallForVersion&) {
     return Parsed{nullptr, {}, false, std::string(kVersion) + "\n"};
   } catch (const CLI::ExtrasError&) {
