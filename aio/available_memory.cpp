@@ -42,19 +42,28 @@ uint64_t available_on_machine(const std::string& root) {
 struct Hierarchy {
   const char* limit;
   const char* usage;
-  const char* cache;  // the line of memory.stat that the kernel gives back before it refuses
+  // The lines of memory.stat with what of files the kernel gives back before it refuses: a file that was read twice,
+  // as weights are for their codes and then for the scales, is active. What is mapped are programs and libraries, which
+  // would have to come back.
+  const char* inactive;
+  const char* active;
+  const char* mapped;
 };
-constexpr Hierarchy kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
-constexpr Hierarchy kVersion2 = {"memory.max", "memory.current", "inactive_file"};
+constexpr Hierarchy kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+                                 "total_active_file", "total_mapped_file"};
+constexpr Hierarchy kVersion2 = {"memory.max", "memory.current", "inactive_file", "active_file", "file_mapped"};
 
 uint64_t reclaimable(const fs::path& group, const Hierarchy& names) {
   std::ifstream in(group / "memory.stat");
   std::string key;
-  uint64_t bytes;
+  uint64_t bytes, inactive = 0, active = 0, mapped = 0;
   while (in >> key >> bytes) {
-    if (key == names.cache) return bytes;
+    if (key == names.inactive) inactive = bytes;
+    if (key == names.active) active = bytes;
+    if (key == names.mapped) mapped = bytes;
   }
-  return 0;
+  active -= std::min(active, mapped);
+  return inactive + std::min(active, std::numeric_limits<uint64_t>::max() - inactive);
 }
 
 // The folder of this process's group and all folders above it. In a container the path may be the host's while the

@@ -44,7 +44,7 @@ std::string remedy_for(int error, Operation operation) {
       return "raise `ulimit -u` or the cgroup's pids.max: the kernel could not start a thread for it; or --engine "
              "libaio";
     default:
-      return "look into the kernel's log (dmesg); what was committed is intact";
+      return "look into the kernel's log (dmesg), which says what the drive refused";
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace penstock::gpu {
 
-enum class Direction { host_to_device, device_to_host, device_to_device };
+enum class CopyWay { host_to_device, device_to_host, device_to_device };
 
 // Called by one thread, except launch(), record(), make_wait(), reached() and enter_thread(), which any thread may
 // call. The destructor waits for everything that was issued and frees everything that was handed out.
@@ -32,8 +32,7 @@ class Backend {
   virtual Status make_wait(Stream stream, const Event& event) = 0;
   virtual Result<bool> reached(const Event& event) = 0;
 
-  virtual Status copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction,
-                      Stream stream) = 0;
+  virtual Status copy(std::byte* target, const std::byte* source, uint64_t bytes, CopyWay way, Stream stream) = 0;
   // Calls `function(data)` in stream order, on a thread of the backend. The function must not call the backend.
   virtual Status call(void (*function)(void*), void* data, Stream stream) = 0;
   virtual Status launch(const Kernel& kernel, Stream stream) = 0;

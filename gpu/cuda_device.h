@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "gpu/backend.h"
 #include "tiering/device.h"
 
 namespace penstock::gpu {
@@ -15,6 +16,9 @@ struct CudaDeviceOptions {
 
 // Refused in a build without CUDA.
 Result<std::unique_ptr<Device>> open_cuda_device(const CudaDeviceOptions& options);
+
+// Its primitives alone, for who has streams and memory of a device besides those of a Device.
+Result<std::unique_ptr<Backend>> open_cuda_backend(int index);
 
 // What is known about CUDA on this machine before a device is opened. Versions as CUDA encodes them: 12040 is 12.4.
 struct CudaFindings {

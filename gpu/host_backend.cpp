@@ -116,11 +116,8 @@ void HostBackend::carry(std::byte* target, const std::byte* source, uint64_t byt
   std::this_thread::sleep_until(link->busy_until);
 }
 
-Status HostBackend::copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction,
-                         Stream stream) {
-  Link* link = direction == Direction::host_to_device   ? &to_device_
-               : direction == Direction::device_to_host ? &to_host_
-                                                        : nullptr;
+Status HostBackend::copy(std::byte* target, const std::byte* source, uint64_t bytes, CopyWay way, Stream stream) {
+  Link* link = way == CopyWay::host_to_device ? &to_device_ : way == CopyWay::device_to_host ? &to_host_ : nullptr;
   put(stream, [=, this] { carry(target, source, bytes, link); });
   return Status();
 }

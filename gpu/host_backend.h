@@ -26,7 +26,7 @@ class HostBackend : public Backend {
   Result<Event> record(Stream stream) override;
   Status make_wait(Stream stream, const Event& event) override;
   Result<bool> reached(const Event& event) override;
-  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction, Stream stream) override;
+  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, CopyWay way, Stream stream) override;
   Status call(void (*function)(void*), void* data, Stream stream) override;
   Status launch(const Kernel& kernel, Stream stream) override;
   Status enter_thread() override { return Status(); }

@@ -26,12 +26,12 @@ void signal(void* completion_fd) {
   [[maybe_unused]] ssize_t written = write(*static_cast<int*>(completion_fd), &one, sizeof one);
 }
 
-Direction direction_of(const Lease& source, const Lease& target) {
+CopyWay way_of(const Lease& source, const Lease& target) {
   CHECK(source.tier() == Tier::device || target.tier() == Tier::device, "a device copy from ", name_of(source.tier()),
         " to ", name_of(target.tier()));
-  if (source.tier() != Tier::device) return Direction::host_to_device;
-  if (target.tier() != Tier::device) return Direction::device_to_host;
-  return Direction::device_to_device;
+  if (source.tier() != Tier::device) return CopyWay::host_to_device;
+  if (target.tier() != Tier::device) return CopyWay::device_to_host;
+  return CopyWay::device_to_device;
 }
 
 }  // namespace
@@ -102,12 +102,12 @@ bool StreamedDevice::is_direct(std::span<const std::byte> host) const {
 }
 
 Copy StreamedDevice::copy(std::span<const CopyRun> runs, Lease source, Lease target, std::span<const Event> after) {
-  Direction direction = direction_of(source, target);
-  CopyQueue& queue = direction == Direction::device_to_host ? to_host_ : to_device_;
+  CopyWay way = way_of(source, target);
+  CopyQueue& queue = way == CopyWay::device_to_host ? to_host_ : to_device_;
   Pending pending;
   pending.state = std::make_shared<TransferState>(*this, std::move(target));
   pending.source = std::move(source);
-  pending.refused = issue(runs, pending, queue, direction, after);
+  pending.refused = issue(runs, pending, queue, way, after);
 
   // Record the event even if a part was refused: what was issued still uses the leases.
   Result<Event> done = backend_->record(queue.copies);
@@ -144,7 +144,7 @@ Status StreamedDevice::wake_up_at(const Event& done, Stream signals) {
   return told;
 }
 
-Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, CopyQueue& queue, Direction direction,
+Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, CopyQueue& queue, CopyWay way,
                              std::span<const Event> after) {
   const Lease& target = pending.state->lease();
   const Lease& source = pending.source;
@@ -156,12 +156,12 @@ Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, Co
           run.target_offset_bytes, " of ", target.size_bytes(), " B");
     std::byte* to = target.data() + run.target_offset_bytes;
     const std::byte* from = source.data() + run.source_offset_bytes;
-    bool direct = direction == Direction::device_to_device ||
-                  is_direct({direction == Direction::host_to_device ? from : to, run.length_bytes});
+    bool direct =
+        way == CopyWay::device_to_device || is_direct({way == CopyWay::host_to_device ? from : to, run.length_bytes});
     if (direct) {
-      PENSTOCK_TRY(backend_->copy(to, from, run.length_bytes, direction, queue.copies));
+      PENSTOCK_TRY(backend_->copy(to, from, run.length_bytes, way, queue.copies));
     } else {
-      PENSTOCK_TRY(issue_staged(to, from, run.length_bytes, pending, queue, direction));
+      PENSTOCK_TRY(issue_staged(to, from, run.length_bytes, pending, queue, way));
     }
   }
   return Status();
@@ -169,7 +169,7 @@ Status StreamedDevice::issue(std::span<const CopyRun> runs, Pending& pending, Co
 
 // The memcpy runs in stream order too, so nothing here blocks and events keep their meaning.
 Status StreamedDevice::issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending,
-                                    CopyQueue& queue, Direction direction) {
+                                    CopyQueue& queue, CopyWay way) {
   if (queue.staging.empty()) {
     PENSTOCK_TRY_ASSIGN(staging, backend_->pinned(kStagingBytes));
     queue.staging = staging;
@@ -181,13 +181,13 @@ Status StreamedDevice::issue_staged(std::byte* target, const std::byte* source, 
   std::byte* staging = queue.staging.data();
   for (uint64_t at = 0; at < bytes; at += kStagingBytes) {
     uint64_t length = std::min(kStagingBytes, bytes - at);
-    if (direction == Direction::host_to_device) {
+    if (way == CopyWay::host_to_device) {
       pending.host_parts.push_back({staging, source + at, length});
       PENSTOCK_TRY(backend_->call(memcpy_part, &pending.host_parts.back(), queue.copies));
-      PENSTOCK_TRY(backend_->copy(target + at, staging, length, direction, queue.copies));
+      PENSTOCK_TRY(backend_->copy(target + at, staging, length, way, queue.copies));
     } else {
       pending.host_parts.push_back({target + at, staging, length});
-      PENSTOCK_TRY(backend_->copy(staging, source + at, length, direction, queue.copies));
+      PENSTOCK_TRY(backend_->copy(staging, source + at, length, way, queue.copies));
       PENSTOCK_TRY(backend_->call(memcpy_part, &pending.host_parts.back(), queue.copies));
     }
   }

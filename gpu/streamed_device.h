@@ -63,10 +63,10 @@ class StreamedDevice : public Device {
   explicit StreamedDevice(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
   Status take(uint64_t arena_bytes);
   bool is_direct(std::span<const std::byte> host) const;
-  Status issue(std::span<const CopyRun> runs, Pending& pending, CopyQueue& queue, Direction direction,
+  Status issue(std::span<const CopyRun> runs, Pending& pending, CopyQueue& queue, CopyWay way,
                std::span<const Event> after);
   Status issue_staged(std::byte* target, const std::byte* source, uint64_t bytes, Pending& pending, CopyQueue& queue,
-                      Direction direction);
+                      CopyWay way);
   Status wake_up_at(const Event& done, Stream signals);
   Copy end_now(Pending pending, const Status& unrecorded);
   size_t end_ready(CopyQueue& queue);

@@ -4,13 +4,20 @@
 #include <cstdio>
 
 namespace penstock {
+namespace {
+
+// What is asked for may have been measured, and be a little more the next time.
+uint64_t advised_bytes(uint64_t missing) { return missing < 16 * kMiB ? missing : round_up(missing + kMiB, kMiB); }
+
+}  // namespace
 
 Status Budget::take(const std::string& name, uint64_t bytes) {
   if (bytes > free_bytes()) {
-    return Status(Code::kDoesNotFit,
-                  text(name_of(tier_), " budget: ", name, " needs ", bytes, " B (", bytes_text(bytes), "), ",
-                       free_bytes(), " B of ", capacity_bytes_, " B are free"),
-                  text("raise --budget ", name_of(tier_), "= by at least ", bytes_text(bytes - free_bytes())));
+    return Status(
+        Code::kDoesNotFit,
+        text(name_of(tier_), " budget: ", name, " needs ", bytes, " B (", bytes_text(bytes), "), ", free_bytes(),
+             " B of ", capacity_bytes_, " B are free"),
+        text("raise --budget ", name_of(tier_), "= by at least ", bytes_text(advised_bytes(bytes - free_bytes()))));
   }
   taken_bytes_ += bytes;
   auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& l) { return l.name == name; });

@@ -25,7 +25,6 @@ class Budget {
 
   Tier tier() const { return tier_; }
   uint64_t capacity_bytes() const { return capacity_bytes_; }
-  uint64_t taken_bytes() const { return taken_bytes_; }
   uint64_t free_bytes() const { return capacity_bytes_ - taken_bytes_; }
   const std::vector<Line>& lines() const { return lines_; }
 

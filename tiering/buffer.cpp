@@ -1,5 +1,6 @@
 #include "tiering/buffer.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -14,9 +15,13 @@ Buffer::Buffer(Buffer&& other) noexcept
     : tier_(other.tier_),
       data_(std::exchange(other.data_, nullptr)),
       size_bytes_(std::exchange(other.size_bytes_, 0)),
-      release_(std::move(other.release_)) {}
+      release_(std::move(other.release_)) {
+  CHECK(other.leases_ == 0, "a buffer of ", size_bytes_, " B moves away under ", other.leases_, " leases");
+}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  CHECK(leases_ == 0 && other.leases_ == 0, "a buffer of ", size_bytes_, " B is replaced under ",
+        leases_ + other.leases_, " leases");
   std::swap(tier_, other.tier_);
   std::swap(data_, other.data_);
   std::swap(size_bytes_, other.size_bytes_);
@@ -25,7 +30,15 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Buffer::~Buffer() {
+  CHECK(leases_ == 0, leases_, " leases outlive a buffer of ", size_bytes_, " B");
   if (data_ != nullptr && release_) release_(data_, size_bytes_);
+}
+
+Lease Buffer::lend(uint64_t offset_bytes, uint64_t length_bytes) {
+  CHECK(offset_bytes <= size_bytes_ && length_bytes <= size_bytes_ - offset_bytes, length_bytes, " B from ",
+        offset_bytes, " of a buffer of ", size_bytes_);
+  ++leases_;
+  return Lease(this, tier_, bytes().subspan(offset_bytes, length_bytes));
 }
 
 Buffer Buffer::on_heap(uint64_t size_bytes, uint64_t alignment_bytes) {
@@ -37,11 +50,20 @@ Buffer Buffer::on_heap(uint64_t size_bytes, uint64_t alignment_bytes) {
 
 Lease Lease::over(Tier tier, std::span<std::byte> bytes) { return Lease(nullptr, tier, bytes); }
 
+Lease Lease::also(uint64_t offset_bytes, uint64_t length_bytes) const {
+  CHECK(offset_bytes <= size_bytes_ && length_bytes <= size_bytes_ - offset_bytes, length_bytes, " B from ",
+        offset_bytes, " of a lease of ", size_bytes_);
+  const std::span<std::byte> part = bytes().subspan(offset_bytes, length_bytes);
+  if (lender_ != nullptr) lender_->lend_again(part, id_);
+  return Lease(lender_, tier_, part, id_);
+}
+
 BufferPool::BufferPool(Tier tier, std::span<std::byte> memory, uint64_t piece_bytes)
     : tier_(tier),
       memory_(memory),
       piece_bytes_(piece_bytes),
-      pieces_(piece_bytes == 0 ? 0 : memory.size() / piece_bytes) {
+      pieces_(piece_bytes == 0 ? 0 : memory.size() / piece_bytes),
+      leases_(pieces_, 0) {
   CHECK(piece_bytes > 0 && piece_bytes % kAlignmentBytes == 0, "pieces of ", piece_bytes, " B");
   CHECK(reinterpret_cast<uintptr_t>(memory.data()) % kAlignmentBytes == 0);
   free_.reserve(pieces_);
@@ -53,9 +75,17 @@ BufferPool::~BufferPool() { CHECK(free_.size() == pieces_, pieces_ - free_.size(
 
 std::optional<Lease> BufferPool::try_lease() {
   if (free_.empty()) return std::nullopt;
-  std::byte* data = free_.back();
+  const std::span<std::byte> piece(free_.back(), piece_bytes_);
   free_.pop_back();
-  return Lease(this, tier_, {data, piece_bytes_});
+  leases_[number_of(piece)] = 1;
+  return Lease(this, tier_, piece);
+}
+
+void BufferPool::lend_again(std::span<std::byte> bytes, uint32_t) { ++leases_[number_of(bytes)]; }
+
+void BufferPool::take_back(std::span<std::byte> bytes, uint32_t) {
+  const uint64_t number = number_of(bytes);
+  if (--leases_[number] == 0) free_.push_back(memory_.data() + number * piece_bytes_);
 }
 
 BufferArea::BufferArea(Tier tier, std::string name, std::span<std::byte> memory)
@@ -63,48 +93,46 @@ BufferArea::BufferArea(Tier tier, std::string name, std::span<std::byte> memory)
 
 BufferArea::~BufferArea() { CHECK(lent_.empty(), lent_.size(), " leases outlive ", name_); }
 
-void BufferArea::refuse_overlap(uint64_t offset_bytes, uint64_t length_bytes, bool reads) const {
-  CHECK(length_bytes > 0 && offset_bytes <= memory_.size() && length_bytes <= memory_.size() - offset_bytes,
-        length_bytes, " B from ", offset_bytes, " of ", name_, ", which has ", memory_.size());
-  for (const auto& [offset, lent] : lent_) {
-    if (offset >= offset_bytes + length_bytes) break;
-    const bool apart = lent.end_bytes <= offset_bytes || (reads && lent.readers > 0);
-    CHECK(apart, length_bytes, " B from ", offset_bytes, " of ", name_, " are asked for while ", offset, " to ",
-          lent.end_bytes, " are lent");
-  }
-}
-
 Lease BufferArea::lend(uint64_t offset_bytes, uint64_t length_bytes) {
-  refuse_overlap(offset_bytes, length_bytes, false);
-  lent_.insert({offset_bytes, {offset_bytes + length_bytes, 0}});
-  return lease(offset_bytes, length_bytes);
+  return lend(offset_bytes, length_bytes, Right::writes);
 }
 
 Lease BufferArea::share(uint64_t offset_bytes, uint64_t length_bytes) {
-  refuse_overlap(offset_bytes, length_bytes, true);
-  auto [first, last] = lent_.equal_range(offset_bytes);
-  for (; first != last; ++first) {
-    if (first->second.end_bytes != offset_bytes + length_bytes) continue;
-    ++first->second.readers;
-    return lease(offset_bytes, length_bytes);
-  }
-  lent_.insert({offset_bytes, {offset_bytes + length_bytes, 1}});
-  return lease(offset_bytes, length_bytes);
+  return lend(offset_bytes, length_bytes, Right::reads);
 }
 
-void BufferArea::take_back(std::span<std::byte> bytes) {
-  const auto offset_bytes = static_cast<uint64_t>(bytes.data() - memory_.data());
-  auto [first, last] = lent_.equal_range(offset_bytes);
-  for (; first != last; ++first) {
-    if (first->second.end_bytes != offset_bytes + bytes.size()) continue;
-    if (first->second.readers > 1) {
-      --first->second.readers;
-    } else {
-      lent_.erase(first);
-    }
-    return;
+Lease BufferArea::lend(uint64_t offset_bytes, uint64_t length_bytes, Right right) {
+  CHECK(length_bytes > 0 && offset_bytes <= memory_.size() && length_bytes <= memory_.size() - offset_bytes,
+        length_bytes, " B from ", offset_bytes, " of ", name_, ", which has ", memory_.size());
+  const uint64_t end_bytes = offset_bytes + length_bytes;
+  for (const Lent& lent : lent_) {
+    const bool apart = lent.end_bytes <= offset_bytes || lent.begin_bytes >= end_bytes;
+    const bool both_read = lent.right == Right::reads && right == Right::reads;
+    CHECK(apart || both_read || lent.right == Right::passed_on, length_bytes, " B from ", offset_bytes, " of ", name_,
+          " are asked for while ", lent.begin_bytes, " to ", lent.end_bytes, " are lent");
   }
-  CHECK(false, "a lease of ", name_, " ends twice");
+  lent_.push_back({offset_bytes, end_bytes, next_id_, 1, right});
+  return Lease(this, tier_, memory_.subspan(offset_bytes, length_bytes), next_id_++);
+}
+
+void BufferArea::pass_on(Lease place) {
+  CHECK(place.lender_ == this, "a lease of others is passed on in ", name_);
+  find(place.id_)->right = Right::passed_on;
+}
+
+std::vector<BufferArea::Lent>::iterator BufferArea::find(uint32_t id) {
+  const auto found = std::find_if(lent_.begin(), lent_.end(), [id](const Lent& lent) { return lent.id == id; });
+  CHECK(found != lent_.end(), "a lease of ", name_, " ends twice");
+  return found;
+}
+
+void BufferArea::lend_again(std::span<std::byte>, uint32_t id) { ++find(id)->leases; }
+
+void BufferArea::take_back(std::span<std::byte>, uint32_t id) {
+  const auto found = find(id);
+  if (--found->leases > 0) return;
+  *found = lent_.back();
+  lent_.pop_back();
 }
 
 }  // namespace penstock

@@ -2,7 +2,8 @@
 //
 // A Buffer owns one aligned allocation in one tier. A BufferPool cuts memory into equal pieces once, at start. A
 // BufferArea lends any run of its memory that a plan names: to one who writes it, or to several who only read. A Lease
-// is the only right to touch what was lent; it ends when it is destroyed.
+// is the right to touch what was lent; it ends when it is destroyed. A request takes one along, and so may an owner
+// share its own with requests: Lease::also().
 //
 // A lender and the making and ending of its leases belong to one thread. A Lease may visit another thread inside a
 // request and comes back with it.
@@ -11,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,37 +22,13 @@
 
 namespace penstock {
 
-class Buffer {
- public:
-  using Release = std::function<void(std::byte* data, uint64_t size_bytes)>;
-
-  Buffer() = default;
-  // Takes ownership of `size_bytes` at `data`; `release` is called once with both.
-  Buffer(Tier tier, std::byte* data, uint64_t size_bytes, Release release);
-  Buffer(Buffer&& other) noexcept;
-  Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
-
-  // An ordinary host allocation, for tests and small things; the engine's bytes come from an arena.
-  static Buffer on_heap(uint64_t size_bytes, uint64_t alignment_bytes = kAlignmentBytes);
-
-  Tier tier() const { return tier_; }
-  std::byte* data() const { return data_; }
-  uint64_t size_bytes() const { return size_bytes_; }
-  std::span<std::byte> bytes() const { return {data_, size_bytes_}; }
-  explicit operator bool() const { return data_ != nullptr; }
-
- private:
-  Tier tier_ = Tier::host;
-  std::byte* data_ = nullptr;
-  uint64_t size_bytes_ = 0;
-  Release release_;
-};
-
-// Notified when a lease ends.
+// Told of the leases on its memory.
 class Lender {
  public:
-  virtual void take_back(std::span<std::byte> bytes) = 0;
+  // `id`: of the lease, as its lender has named it.
+  virtual void take_back(std::span<std::byte> bytes, uint32_t id) = 0;
+  // One more lease on those bytes, or on a part of them.
+  virtual void lend_again(std::span<std::byte> bytes, uint32_t id) = 0;
 
  protected:
   ~Lender() = default;
@@ -63,23 +39,30 @@ class Lease {
   Lease() = default;
   Lease(Lease&& other) noexcept
       : lender_(std::exchange(other.lender_, nullptr)),
+        id_(other.id_),
         tier_(other.tier_),
         data_(std::exchange(other.data_, nullptr)),
         size_bytes_(std::exchange(other.size_bytes_, 0)) {}
   Lease& operator=(Lease&& other) noexcept {
     Lease taken(std::move(other));
     std::swap(lender_, taken.lender_);
+    std::swap(id_, taken.id_);
     std::swap(tier_, taken.tier_);
     std::swap(data_, taken.data_);
     std::swap(size_bytes_, taken.size_bytes_);
     return *this;
   }
   ~Lease() {
-    if (lender_ != nullptr) lender_->take_back(bytes());
+    if (lender_ != nullptr) lender_->take_back(bytes(), id_);
   }
 
-  // An untracked lease: the caller keeps the bytes alive until it has ended.
+  // A lease that nobody counts, on memory that its owner keeps until every request on it has ended: for measurements
+  // and tests.
   static Lease over(Tier tier, std::span<std::byte> bytes);
+  // Another lease on these bytes, or on a part of them: they are lent until all have ended. Whoever asks for it orders
+  // what the holders do.
+  Lease also() const { return also(0, size_bytes_); }
+  Lease also(uint64_t offset_bytes, uint64_t length_bytes) const;
 
   Tier tier() const { return tier_; }
   std::byte* data() const { return data_; }
@@ -93,15 +76,54 @@ class Lease {
   }
 
  private:
+  friend class Buffer;
   friend class BufferPool;
   friend class BufferArea;
-  Lease(Lender* lender, Tier tier, std::span<std::byte> bytes)
-      : lender_(lender), tier_(tier), data_(bytes.data()), size_bytes_(bytes.size()) {}
+  Lease(Lender* lender, Tier tier, std::span<std::byte> bytes, uint32_t id = 0)
+      : lender_(lender), id_(id), tier_(tier), data_(bytes.data()), size_bytes_(bytes.size()) {}
 
   Lender* lender_ = nullptr;
+  uint32_t id_ = 0;
   Tier tier_ = Tier::host;
   std::byte* data_ = nullptr;
   uint64_t size_bytes_ = 0;
+};
+
+class Buffer final : private Lender {
+ public:
+  using Release = std::function<void(std::byte* data, uint64_t size_bytes)>;
+
+  Buffer() = default;
+  // Takes ownership of `size_bytes` at `data`; `release` is called once with both.
+  Buffer(Tier tier, std::byte* data, uint64_t size_bytes, Release release);
+  // REQUIRES: nothing of either is lent.
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  // REQUIRES: every lease has ended.
+  ~Buffer();
+
+  // An ordinary host allocation, for tests and small things; the engine's bytes come from an arena.
+  static Buffer on_heap(uint64_t size_bytes, uint64_t alignment_bytes = kAlignmentBytes);
+
+  // Of a buffer whose owner orders what is done with it: any number of leases, on any part.
+  Lease lend() { return lend(0, size_bytes_); }
+  Lease lend(uint64_t offset_bytes, uint64_t length_bytes);
+
+  Tier tier() const { return tier_; }
+  std::byte* data() const { return data_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+  std::span<std::byte> bytes() const { return {data_, size_bytes_}; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  void take_back(std::span<std::byte>, uint32_t) override { --leases_; }
+  void lend_again(std::span<std::byte>, uint32_t) override { ++leases_; }
+
+  Tier tier_ = Tier::host;
+  std::byte* data_ = nullptr;
+  uint64_t size_bytes_ = 0;
+  Release release_;
+  uint32_t leases_ = 0;
 };
 
 class BufferPool final : private Lender {
@@ -122,13 +144,18 @@ class BufferPool final : private Lender {
   uint64_t pieces_free() const { return free_.size(); }
 
  private:
-  void take_back(std::span<std::byte> bytes) override { free_.push_back(bytes.data()); }
+  uint64_t number_of(std::span<std::byte> bytes) const {
+    return static_cast<uint64_t>(bytes.data() - memory_.data()) / piece_bytes_;
+  }
+  void take_back(std::span<std::byte> bytes, uint32_t id) override;
+  void lend_again(std::span<std::byte> bytes, uint32_t id) override;
 
   const Tier tier_;
   const std::span<std::byte> memory_;
   const uint64_t piece_bytes_;
   const uint64_t pieces_;
   std::vector<std::byte*> free_;
+  std::vector<uint32_t> leases_;  // by piece
 };
 
 class BufferArea final : private Lender {
@@ -143,25 +170,32 @@ class BufferArea final : private Lender {
   // REQUIRES of lend(): no byte of the run is lent. REQUIRES of share(): none is lent but by share().
   Lease lend(uint64_t offset_bytes, uint64_t length_bytes);
   Lease share(uint64_t offset_bytes, uint64_t length_bytes);
+  // Ends the lease, and lets others have its bytes although requests on a device's streams may still hold leases on
+  // them. REQUIRES: whoever has them next does on those streams what it does, behind those requests.
+  void pass_on(Lease place);
 
   std::span<std::byte> memory() const { return memory_; }
 
  private:
+  enum class Right : uint8_t { writes, reads, passed_on };
   struct Lent {
+    uint64_t begin_bytes = 0;
     uint64_t end_bytes = 0;
-    uint32_t readers = 0;  // 0: one who writes
+    uint32_t id = 0;
+    uint32_t leases = 0;
+    Right right = Right::writes;
   };
 
-  void take_back(std::span<std::byte> bytes) override;
-  Lease lease(uint64_t offset_bytes, uint64_t length_bytes) {
-    return Lease(this, tier_, memory_.subspan(offset_bytes, length_bytes));
-  }
-  void refuse_overlap(uint64_t offset_bytes, uint64_t length_bytes, bool reads) const;
+  Lease lend(uint64_t offset_bytes, uint64_t length_bytes, Right right);
+  std::vector<Lent>::iterator find(uint32_t id);
+  void take_back(std::span<std::byte> bytes, uint32_t id) override;
+  void lend_again(std::span<std::byte> bytes, uint32_t id) override;
 
   const Tier tier_;
   const std::string name_;
   const std::span<std::byte> memory_;
-  std::multimap<uint64_t, Lent> lent_;  // by offset; few at a time
+  std::vector<Lent> lent_;  // few at a time
+  uint32_t next_id_ = 0;
 };
 
 }  // namespace penstock

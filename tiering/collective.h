@@ -19,6 +19,7 @@
 
 #include "tiering/state_layout.h"
 #include "tiering/status.h"
+#include "tiering/tier.h"
 
 namespace penstock {
 
@@ -36,8 +37,11 @@ class Collective {
 
   virtual uint32_t rank() const = 0;
   virtual uint32_t ranks() const = 0;
-  // This rank's. Begins at a multiple of 4096 B.
+  // This rank's. Begins at a multiple of 4096 B. Where it is a device's, only what runs on that device may follow its
+  // addresses: and what writes to it for an operation, or reads from it, has ended when the operation begins.
   virtual std::span<std::byte> memory() const = 0;
+  // Host, or device.
+  virtual Tier tier() const = 0;
 
   // A run of one rank's memory(), which others take to the same offset of theirs.
   struct Shard {
@@ -46,8 +50,9 @@ class Collective {
     uint64_t bytes = 0;
   };
   // Afterwards every rank that is named has all of the shards. Nobody writes to their bytes meanwhile.
-  // REQUIRES: ranks that are named together give the same shards in the same order; a rank that no other one names
-  // gives none, or its own. Shards share no byte and lie in memory().
+  // REQUIRES: ranks that are named together give the same shards in the same order, and each names itself, with 0 B
+  // where it has nothing to give; a rank that no other one names gives none, or its own. Shards share no byte and lie
+  // in memory().
   virtual void gather(std::span<const Shard> shards, Then then) = 0;
 
   // The values of all ranks, added up.
@@ -59,7 +64,8 @@ class Collective {
     };
     std::vector<Part> parts;  // by rank: what it adds up, maybe nothing; no two share an element
     Dtype target_dtype = Dtype::fp32;
-    std::span<std::byte> target;  // for the sums of this rank's part; shares no byte with the values
+    // For the sums of this rank's part; shares no byte with the values. A device's lies in memory().
+    std::span<std::byte> target;
   };
   // The sum of each element is made in fp32, in the order of ranks, and rounded once: always the same bits.
   // REQUIRES: all ranks give the same but for the target, which has room for the rank's part; offsets are multiples of

@@ -93,7 +93,7 @@ struct DeviceFacts {
 class Device : public TransferDriver {
  public:
   // The arena: the budget, to the byte, reserved when the device was opened and never grown. Its address is a multiple
-  // of kAlignmentBytes. Cut it with Lease::over or BufferPool; only the device may follow its addresses.
+  // of kAlignmentBytes. Cut it with BufferArea or BufferPool; only the device may follow its addresses.
   virtual std::span<std::byte> memory() = 0;
 
   // Lets the copy engines reach the caller's arena: all of it, or failing that each window, or nothing. Refusals are
@@ -103,7 +103,7 @@ class Device : public TransferDriver {
                                                 std::span<const std::span<std::byte>> windows) = 0;
 
   // Copies the runs once the events in `after` have been reached. Tiers give the direction; at least one is the device.
-  // A source that is to live on is passed as a Lease::over, since a copy only reads it.
+  // Of places that are to live on, Lease::also() is passed.
   // REQUIRES: runs lie inside the leases; no two overlap in the target.
   virtual Copy copy(std::span<const CopyRun> runs, Lease source, Lease target, std::span<const Event> after) = 0;
   // The whole of two leases of one size.

@@ -24,6 +24,33 @@ Code code_of_errno(int error) {
   }
 }
 
+// For refusals that know no better way out.
+const char* usual_remedy(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ENAMETOOLONG:
+      return "check the path";
+    case EACCES:
+    case EPERM:
+      return "a path that you may read and write";
+    case EROFS:
+      return "a path on a file system that is mounted for writing";
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space";
+    case EIO:
+      return "look at `dmesg`: the drive may be failing";
+    case EMFILE:
+      return "raise `ulimit -n`";
+    case ENFILE:
+      return "raise sysctl fs.file-max";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 const std::string& Status::nothing() {
@@ -71,8 +98,7 @@ std::string errno_name(int error) {
 }
 
 Status errno_status(const std::string& what_and_where, int error, std::string remedy) {
-  if (remedy.empty() && error == EMFILE) remedy = "raise `ulimit -n`";
-  if (remedy.empty() && error == ENFILE) remedy = "raise sysctl fs.file-max";
+  if (remedy.empty()) remedy = usual_remedy(error);
   return Status(code_of_errno(error),
                 text(what_and_where, ": ", errno_name(error), " (", std::generic_category().message(error), ")"),
                 std::move(remedy));

@@ -1,5 +1,5 @@
-// The three tiers, and the granularities that all of them share. Bytes rest in host memory or on NVMe; what is computed
-// with on a device passes through its memory.
+// The three tiers, and the granularities that all of them share. Bytes rest on NVMe, in host memory, or on the device
+// that computes with them; what rests elsewhere passes through its memory.
 #pragma once
 
 #include <cstdint>

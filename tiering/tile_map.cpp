@@ -32,10 +32,10 @@ TileMap::TileMap(const Workload& workload, uint64_t tile_elements) : tile_elemen
   first_of_unit_.push_back(size());
 }
 
-uint64_t TileMap::weight_bytes(uint32_t unit) const {
-  uint64_t bytes = 0;
-  for (TileId tile = first_of(unit); tile < first_of(unit + 1); ++tile) bytes += tiles_[tile].weight_bytes;
-  return bytes;
+uint64_t TileMap::sum_of(uint32_t unit, uint64_t Tile::*bytes) const {
+  uint64_t sum = 0;
+  for (TileId tile = first_of(unit); tile < first_of(unit + 1); ++tile) sum += tiles_[tile].*bytes;
+  return sum;
 }
 
 }  // namespace penstock

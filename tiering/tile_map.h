@@ -33,19 +33,22 @@ class TileMap {
   TileMap(const Workload& workload, uint64_t tile_elements);
 
   const std::vector<Tile>& tiles() const { return tiles_; }
-  const Tile& operator[](uint32_t tile) const { return tiles_[tile]; }
+  const Tile& operator[](TileId tile) const { return tiles_[tile]; }
   uint32_t size() const { return static_cast<uint32_t>(tiles_.size()); }
   // The tiles of a unit are [first_of(unit), first_of(unit + 1)).
   uint32_t first_of(uint32_t unit) const { return first_of_unit_[unit]; }
   uint64_t tile_elements() const { return tile_elements_; }
-  // Of all tiles of a unit: its weights as they rest.
-  uint64_t weight_bytes(uint32_t unit) const;
+  // Of all tiles of a unit: its weights as they rest, and its gradient.
+  uint64_t weight_bytes(uint32_t unit) const { return sum_of(unit, &Tile::weight_bytes); }
+  uint64_t gradient_bytes(uint32_t unit) const { return sum_of(unit, &Tile::gradient_bytes); }
 
   // Of the largest tile: what every piece of a pool must hold.
   uint64_t slot_bytes_max() const { return slot_bytes_max_; }
   uint64_t gradient_bytes_max() const { return gradient_bytes_max_; }
 
  private:
+  uint64_t sum_of(uint32_t unit, uint64_t Tile::*bytes) const;
+
   std::vector<Tile> tiles_;
   std::vector<uint32_t> first_of_unit_;
   uint64_t tile_elements_;

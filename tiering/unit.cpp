@@ -79,7 +79,7 @@ Status validate_uses(const Workload& workload) {
       }
     }
   }
-  if (workload.pass == Pass::training && workload.uses.empty()) {
+  if (workload.scope == StepScope::training && workload.uses.empty()) {
     return Status(Code::kUsage, "model: a training pass without uses", "say which units forward passes through");
   }
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {

@@ -56,10 +56,11 @@ struct Clipping {
   bool skips_overflow = false;  // a step whose gradients are not finite changes nothing
   double strike_share = 0;      // expected share of steps that clip or overflow; for forecasts
 
-  bool on() const { return norm > 0 || skips_overflow; }
+  // Whether a step's verdict may take updates back.
+  bool may_take_back() const { return norm > 0 || skips_overflow; }
 };
 
-enum class Pass : uint8_t { update_only, training };
+enum class StepScope : uint8_t { update_only, training };
 
 // What backward needs of forward. keep: all of it stays where it was computed. recompute: only each unit's input stays.
 // offload: all of it waits in host memory; recompute_offload: only the inputs do.
@@ -76,7 +77,7 @@ struct Workload {
   std::vector<Unit> units;  // in the order in which forward first uses them
   std::vector<Use> uses;    // in forward order; none where only updates are planned: each unit then has one gradient
   StateForm form;
-  Pass pass = Pass::update_only;
+  StepScope scope = StepScope::update_only;
   uint32_t micro_batches = 1;
   uint32_t ranks = 1;
   Clipping clipping;

@@ -53,7 +53,7 @@ void RootWriter::write_pages() {
         extents.push_back({&file, page_offsets_[i], i * page_bytes, page_bytes});
       }
     }
-    return engine_.write(extents, Lease::over(Tier::host, bytes_.bytes()), IoEngine::Deadline{0});
+    return engine_.write(extents, bytes_.lend(), IoEngine::Deadline{0});
   };
   on_every_drive(write_to, &RootWriter::flush_data, &RootWriter::data_is_flushed);
 }
@@ -67,7 +67,7 @@ void RootWriter::data_is_flushed() { pass(barriers_.data_flushed, &RootWriter::w
 
 void RootWriter::write_root() {
   auto write_to = [&](const File& file) {
-    return engine_.write(file, root_offset_, Lease::over(Tier::host, bytes_.bytes().last(kRecordBytes)),
+    return engine_.write(file, root_offset_, bytes_.lend(bytes_.size_bytes() - kRecordBytes, kRecordBytes),
                          IoEngine::Deadline{0});
   };
   on_every_drive(write_to, &RootWriter::flush_root, &RootWriter::root_is_flushed);

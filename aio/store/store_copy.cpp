@@ -106,7 +106,7 @@ Status TileStore::become(TileStore& copy, std::span<std::byte> memory, const Scr
       const std::span<const uint64_t> wanted = copy.parts_->table.checksums(tile);
       const std::span<const uint64_t> here = versions_[tiles_.current(tile)].checksums(tile);
       if (std::equal(wanted.begin(), wanted.end(), here.begin(), here.end())) continue;
-      const std::optional<uint32_t> slot = tiles_.try_begin_write(tile, Update::unconfirmed);
+      const std::optional<uint32_t> slot = tiles_.try_begin_write(tile, NewVersion::unconfirmed);
       CHECK(slot, "tile ", tile, " has no free slot between steps");
       written_tiles.push_back({{tile, *slot}, wanted});
       PENSTOCK_TRY(carrier.carry({tile, copy.tiles_.current(tile)}, written_tiles.back().place));

@@ -54,11 +54,12 @@ Status check_space(DriveFolders folders, const std::string& name, const StoreLay
   for (const auto& [file_system, space] : spaces) {
     const uint64_t free_bytes = space.free_bytes + space.given_back_bytes;
     if (free_bytes >= space.needed_bytes) continue;
+    const bool half_fits = options.slots > 1 && free_bytes >= space.needed_bytes / 2 + kMiB;
     return Status(Code::kDoesNotFit,
                   text(space.paths, ": the store needs ", bytes_text(space.needed_bytes), " here and ",
                        bytes_text(free_bytes), " are free"),
                   text("free some space, or give another drive",
-                       options.slots > 1 ? ", or use --space single, which needs half of it" : ""));
+                       half_fits ? ", or use --space single, which needs half of it" : ""));
   }
   return Status();
 }

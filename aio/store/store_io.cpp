@@ -7,8 +7,7 @@ namespace penstock::aio {
 
 Result<Buffer> read_bytes(IoEngine& engine, const File& file, uint64_t offset_bytes, uint64_t length_bytes) {
   Buffer buffer = Buffer::on_heap(round_up(length_bytes, kAlignmentBytes));
-  Result<Lease> read = engine.read(file, offset_bytes, Lease::over(Tier::host, buffer.bytes())).wait();
-  if (!read.ok()) return read.status();
+  PENSTOCK_TRY(engine.read(file, offset_bytes, buffer.lend()).wait().status());
   return buffer;
 }
 
@@ -16,7 +15,7 @@ Status write_bytes(IoEngine& engine, const File& file, uint64_t offset_bytes, st
   Buffer buffer = Buffer::on_heap(round_up(bytes.size(), kAlignmentBytes));
   std::memset(buffer.data(), 0, buffer.size_bytes());
   std::memcpy(buffer.data(), bytes.data(), bytes.size());
-  return engine.write(file, offset_bytes, Lease::over(Tier::host, buffer.bytes())).wait().status();
+  return engine.write(file, offset_bytes, buffer.lend()).wait().status();
 }
 
 Status write_on_all(IoEngine& engine, const StoreFiles& files, uint64_t offset_bytes,

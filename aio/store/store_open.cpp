@@ -193,9 +193,8 @@ Result<std::vector<Found>> open_files(IoEngine& engine, DriveFolders folders, co
   return by_drive;
 }
 
-// The first copy, on any drive, with the digest that the headers have; else the caller's own shape if it has it.
-Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, const StoreShape* expected,
-                              std::vector<std::byte>& encoded) {
+// The first copy, on any drive, with the digest that the headers have.
+Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, std::vector<std::byte>& encoded) {
   const StoreHeader& header = *all.front().header;
   Status why;
   for (const Found& found : all) {
@@ -221,17 +220,7 @@ Result<StoreShape> read_shape(IoEngine& engine, const std::vector<Found>& all, c
       }
     }
   }
-  if (expected && expected->digest() == header.shape_digest) {
-    encoded = expected->encode();
-    return *expected;
-  }
   return why;
-}
-
-Status compare_shape(const StoreShape& stored, const StoreShape* expected, const std::string& path) {
-  if (!expected || stored.digest() == expected->digest()) return Status();
-  return Status(Code::kUsage, text(path, ": holds another model's state: ", expected->first_difference(stored)),
-                "use the configuration that the store was made with ('here' is the model, 'there' is the store)");
 }
 
 }  // namespace
@@ -241,8 +230,7 @@ Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders fo
   const std::string name = store_file_name(options.rank);
   PENSTOCK_TRY_ASSIGN(all, open_files(engine, folders, name));
   std::vector<std::byte> encoded_shape;
-  PENSTOCK_TRY_ASSIGN(shape, read_shape(engine, all, options.expected_shape, encoded_shape));
-  PENSTOCK_TRY(compare_shape(shape, options.expected_shape, all.front().file->path()));
+  PENSTOCK_TRY_ASSIGN(shape, read_shape(engine, all, encoded_shape));
 
   const StoreHeader& header = *all.front().header;
   uint64_t bytes = 0;

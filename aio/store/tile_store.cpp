@@ -54,7 +54,6 @@ const OpenReport& TileStore::open_report() const { return parts_->report; }
 const RootPayload& TileStore::payload() const { return parts_->payload; }
 const StateCapacity& TileStore::state_capacity() const { return parts_->header.state_capacity; }
 const Status& TileStore::status() const { return status_; }
-StoreCounters TileStore::counters() const { return counters_; }
 
 uint64_t TileStore::size_bytes() const {
   uint64_t sum = 0;
@@ -87,17 +86,17 @@ Status TileStore::checksum_mismatch(TileSlot slot, uint64_t checksum_number) con
                 "store's files, or make a new store with --force");
 }
 
-Result<std::optional<TileStore::Writing>> TileStore::begin_write(TileId tile, Update update,
+Result<std::optional<TileStore::Writing>> TileStore::begin_write(TileId tile, NewVersion version,
                                                                  uint64_t lease_offset_bytes) {
   CHECK(parts_->shape.kind(tile).updated, "tile ", tile, " is frozen");
   PENSTOCK_TRY(status_);
   const std::optional<Writing> not_yet;
   if (parts_->layout.slots() == 1 && parts_->root.state == RootRecord::State::whole) {
-    CHECK(update == Update::final, "a store of one slot has nothing to go back to");
+    CHECK(version == NewVersion::final, "a store of one slot has nothing to go back to");
     if (!committing()) mark_torn();
     return not_yet;
   }
-  std::optional<uint32_t> slot = tiles_.try_begin_write(tile, update);
+  std::optional<uint32_t> slot = tiles_.try_begin_write(tile, version);
   if (!slot && parts_->layout.slots() == 1) return not_yet;
   if (!slot) return Status(Code::kEnvironment, text("write of tile ", tile, ": no slot is free"));
   TileSlot place{tile, *slot};
@@ -124,6 +123,16 @@ void TileStore::ended_write(TileSlot place) {
 void TileStore::confirm() { tiles_.confirm(); }
 void TileStore::discard() { tiles_.discard(); }
 
+std::string TileStore::committed_text() const {
+  const uint64_t step = payload().step;
+  const uint64_t later = payload_under_way_ ? payload_under_way_->step : root_under_way_.value_or(step);
+  const std::string maybe = later > step ? text("step ", later, " may be") : std::string();
+  if (parts_->root.state == RootRecord::State::torn) {
+    return "no step is committed, for its state was being overwritten" + (maybe.empty() ? "" : "; " + maybe);
+  }
+  return text("step ", step, " is committed", maybe.empty() ? "" : ", and " + maybe);
+}
+
 bool TileStore::committing() const { return writer_.busy() || payload_under_way_.has_value(); }
 void TileStore::set_barriers(CommitBarriers barriers) { barriers_ = std::move(barriers); }
 
@@ -141,7 +150,6 @@ void TileStore::mark_torn() {
   RootRecord torn = next_root(RootRecord::State::torn);
   writer_.write({{}, torn}, barriers_, [this, torn](const Status& outcome) {
     if (!outcome.ok()) return fail(outcome);
-    counters_.root_bytes += kRecordBytes * parts_->files.size();
     parts_->root = torn;
     tiles_.allow_in_place(true);
   });
@@ -150,11 +158,10 @@ void TileStore::mark_torn() {
 void TileStore::write_root() {
   RootRecord root = next_root(RootRecord::State::whole);
   root.set(*payload_under_way_);
+  root_under_way_ = payload_under_way_->step;
   RootWriter::Commit commit;
   commit.pages = changed_pages(root);
   commit.root = root;
-  counters_.page_bytes += commit.pages.size() * parts_->layout.table().page_bytes() * parts_->files.size();
-  counters_.root_bytes += kRecordBytes * parts_->files.size();
   writer_.write(commit, barriers_, [this, root](const Status& outcome) { committed(root, outcome); });
 }
 
@@ -181,7 +188,7 @@ std::vector<RootWriter::PlacedPage> TileStore::changed_pages(RootRecord& root) {
   for (uint32_t page : parts_->table.set_state(state)) changed.insert(page);
   std::vector<RootWriter::PlacedPage> placed;
   for (uint32_t number : changed) {
-    std::optional<uint32_t> slot = pages_.try_begin_write(number, Update::final);
+    std::optional<uint32_t> slot = pages_.try_begin_write(number, NewVersion::final);
     CHECK(slot, geometry.page_name(number), " has no free slot");
     std::span<const uint64_t> words = parts_->table.page_words(number);
     TablePage page{root.store, number, root.sequence, root.step, {words.begin(), words.end()}};
@@ -209,11 +216,11 @@ void TileStore::committed(const RootRecord& root, const Status& outcome) {
   if (Status removed = refuse_removed(); !removed.ok()) return fail(removed);
   if (!status_.ok()) return;  // the next step's write has failed meanwhile, and fail() has ended this commit
   parts_->payload = *std::exchange(payload_under_way_, std::nullopt);
+  root_under_way_.reset();
   pages_.make_durable();
   tiles_.make_durable();
   tiles_.allow_in_place(false);
   parts_->root = root;
-  ++counters_.commits;
   // The next commit may begin inside.
   std::exchange(done_, nullptr)(Status());
 }

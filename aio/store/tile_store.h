@@ -13,7 +13,7 @@
 //
 // A read that fails, or brings bytes that fail their checksums, is told to its caller, and the store stays usable.
 // A failed flush, or a failed write of a page, of a root or of a tile that was not unconfirmed, is final: status()
-// keeps it, every later call is refused with it, and the store must be opened again at its last root.
+// keeps it, every later write and root is refused with it, and the store must be opened again at its last root.
 //
 // Made, used and destroyed by the engine's thread. The engine outlives it; destroying it waits for its own requests.
 #pragma once
@@ -86,8 +86,6 @@ struct OpenOptions {
   // --space single.
   enum class Purpose { run, inspect } purpose = Purpose::run;
   uint32_t rank = 0;
-  // What the caller expects to find; another shape is refused. Null: whatever is there.
-  const StoreShape* expected_shape = nullptr;
   ChecksumFunction checksum = penstock::checksum;
   // The newest step to take: what several ranks' stores all have. A root of a later one is given up for good.
   std::optional<uint64_t> newest_step = {};
@@ -95,7 +93,7 @@ struct OpenOptions {
   ScrubProgress verifying = {};
 };
 
-// A block that is not what was written, or nobody knows whether it is.
+// A block that differs from what was written, or could not be read.
 struct BadBlock {
   std::string file;
   uint64_t offset_bytes = 0;
@@ -108,13 +106,6 @@ struct ScrubReport {
   uint64_t blocks = 0;
   std::vector<BadBlock> bad{};  // those that differ and those that could not be read
   uint64_t unread() const;
-};
-
-// Bytes written beside the tiles, on all drives together.
-struct StoreCounters {
-  uint64_t commits = 0;
-  uint64_t page_bytes = 0;  // of the table and of the state
-  uint64_t root_bytes = 0;
 };
 
 struct StoreParts;
@@ -144,10 +135,11 @@ class TileStore {
   const OpenReport& open_report() const;
   // Of the newest durable root.
   const RootPayload& payload() const;
+  // "step 12 is committed", and which later one may be: what opening the store again would find, for messages.
+  std::string committed_text() const;
   const StateCapacity& state_capacity() const;
   const Status& status() const;
   uint64_t size_bytes() const;
-  StoreCounters counters() const;
 
   struct Reading {
     TileSlot place;
@@ -179,7 +171,7 @@ class TileStore {
   // Refused if the store has failed, or if no slot is free because a root still names it or I/O on it has not ended.
   // With one slot a tile, nothing means "not yet": a root that says so must be durable before the slot is overwritten.
   // Ask again when some I/O has ended.
-  Result<std::optional<Writing>> begin_write(TileId tile, Update update, uint64_t lease_offset_bytes = 0);
+  Result<std::optional<Writing>> begin_write(TileId tile, NewVersion version, uint64_t lease_offset_bytes = 0);
   // The write has ended well.
   void written(TileSlot place, std::span<const uint64_t> checksums);
   // The write has failed. Of an unconfirmed version, only discard() can follow; of another, the store has failed.
@@ -241,8 +233,8 @@ class TileStore {
   RootWriter writer_;
   CommitBarriers barriers_;
   std::optional<RootPayload> payload_under_way_;
+  std::optional<uint64_t> root_under_way_;  // of which step; what has failed of it may be on the drives all the same
   std::function<void(Status)> done_;
-  StoreCounters counters_;
   Status status_;
 };
 

@@ -229,12 +229,11 @@ Result<bool> CudaBackend::reached(const Event& event) {
   return false;
 }
 
-Status CudaBackend::copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction,
-                         Stream stream) {
+Status CudaBackend::copy(std::byte* target, const std::byte* source, uint64_t bytes, CopyWay way, Stream stream) {
   OnDevice here(index_);
-  cudaMemcpyKind kind = direction == Direction::host_to_device   ? cudaMemcpyHostToDevice
-                        : direction == Direction::device_to_host ? cudaMemcpyDeviceToHost
-                                                                 : cudaMemcpyDeviceToDevice;
+  cudaMemcpyKind kind = way == CopyWay::host_to_device   ? cudaMemcpyHostToDevice
+                        : way == CopyWay::device_to_host ? cudaMemcpyDeviceToHost
+                                                         : cudaMemcpyDeviceToDevice;
   cudaError_t error = cudaMemcpyAsync(target, source, bytes, kind, cuda_stream(stream));
   return error == cudaSuccess ? Status() : refusal(text("copy ", bytes, " B"), error);
 }
@@ -270,10 +269,15 @@ CudaFindings find_cuda() {
   return findings;
 }
 
-Result<std::unique_ptr<Device>> open_cuda_device(const CudaDeviceOptions& options) {
-  PENSTOCK_TRY(usable(find_cuda(), options.index));
-  PENSTOCK_TRY_ASSIGN(backend, CudaBackend::open(options.index));
+Result<std::unique_ptr<Backend>> open_cuda_backend(int index) {
+  PENSTOCK_TRY(usable(find_cuda(), index));
+  PENSTOCK_TRY_ASSIGN(backend, CudaBackend::open(index));
   PENSTOCK_TRY(usable(backend->facts()));
+  return Result<std::unique_ptr<Backend>>(std::move(backend));
+}
+
+Result<std::unique_ptr<Device>> open_cuda_device(const CudaDeviceOptions& options) {
+  PENSTOCK_TRY_ASSIGN(backend, open_cuda_backend(options.index));
   return StreamedDevice::open(std::move(backend), options.arena_bytes);
 }
 

@@ -57,9 +57,10 @@ auto run_update(const kernel::UpdateTile& tile, const Run& run) {
     case OptimizerKind::lion:
       return run_update<OptimizerKind::lion>(planes, run);
     case OptimizerKind::sgd:
-      break;
+      return run_update<OptimizerKind::sgd>(planes, run);
   }
-  return run_update<OptimizerKind::sgd>(planes, run);
+  CHECK(false, "optimizer ", static_cast<int>(tile.form.optimizer), " has no kernel");
+  __builtin_unreachable();
 }
 
 // So that a kernel can divide by shifting.

@@ -50,13 +50,16 @@ void DeviceSums::add(const GradientIntake::Part& part, const GradientIntake::Val
 
 void DeviceSums::round() {
   for (const Compute::Sum& sum : compute_->sums) {
-    if (!sum.rounded_offset_bytes) continue;
+    if (!sum.rounded_offset_bytes && !sum.stays) continue;
     const uint64_t elements = workload_.units[sum.unit].elements;
     const Dtype form = workload_.form.gradient;
-    launch(
-        kernel::Cast{place(sum.offset_bytes, elements * sizeof(float)).data(),
-                     place(*sum.rounded_offset_bytes, elements * bytes_of(form)).data(), Dtype::fp32, form, elements},
-        stream_);
+    std::byte* const rounded = sum.stays ? memory_.gradient_of(sum.unit).data()
+                                         : place(*sum.rounded_offset_bytes, elements * bytes_of(form)).data();
+    launch(kernel::Cast{place(sum.offset_bytes, elements * sizeof(float)).data(), rounded, Dtype::fp32, form, elements},
+           stream_);
+    if (!sum.stays) continue;
+    auto* const squares = reinterpret_cast<double*>(memory_.squares_of(sum.unit).data());
+    launch(kernel::SquareSums{rounded, form, elements, squares}, stream_);
   }
 }
 

@@ -25,7 +25,8 @@ class DeviceSums final : public GradientIntake::Adder {
   void zero(uint32_t unit) override;
   void add(const GradientIntake::Part& part, const GradientIntake::Values& values, uint64_t count) override;
 
-  // The pass was the last whose gradients are added up there: what is complete is rounded.
+  // The pass was the last whose gradients are added up there: what is complete is rounded, and of what stays there the
+  // squares are summed.
   void round();
   const Status& status() const { return status_; }
 

@@ -4,12 +4,11 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 
 namespace penstock::engine {
 namespace {
 
-// Threads and rings, besides what is planned.
-constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
 // Converted at once.
 constexpr uint64_t kRunElements = 1 << 20;
 
@@ -29,6 +28,7 @@ Status make_folders(const std::vector<std::string>& folders) {
 EmbeddedEngine::EmbeddedEngine(EmbeddedOptions options, EmbeddedModel model)
     : options_(std::move(options)),
       model_(std::move(model)),
+      published_(options_.parameters, options_.weights_out),
       kept_(options_.drives),
       got_(options_.parameters.size()) {}
 
@@ -36,6 +36,7 @@ Result<std::unique_ptr<EmbeddedEngine>> EmbeddedEngine::open(EmbeddedOptions opt
   if (options.drives.empty()) return Status(Code::kUsage, "open: no drives", "name a folder on a drive");
   PENSTOCK_TRY_ASSIGN(model, EmbeddedModel::of(options.parameters, options.settings));
   auto engine = std::unique_ptr<EmbeddedEngine>(new EmbeddedEngine(std::move(options), std::move(model)));
+  for (uint32_t i = 0; i < engine->got_.size(); ++i) PENSTOCK_TRY(engine->check_weights(i, engine->shape(i).weights));
   PENSTOCK_TRY(engine->start());
   return engine;
 }
@@ -44,7 +45,7 @@ EmbeddedEngine::~EmbeddedEngine() = default;
 
 Status EmbeddedEngine::close() {
   if (engine_ == nullptr) return Status();
-  (void)engine_->discard();  // refused where no step has begun
+  (void)discard();  // refused where no step has begun
   const Status status = engine_->settle();
   engine_.reset();
   return status;
@@ -56,11 +57,6 @@ bool EmbeddedEngine::has_store() const {
   return std::any_of(options_.drives.begin(), options_.drives.end(), [&](const std::string& folder) {
     return std::filesystem::exists(folder + "/" + name, unknown) || unknown;
   });
-}
-
-bool EmbeddedEngine::publishes() const {
-  return std::any_of(options_.parameters.begin(), options_.parameters.end(),
-                     [](const EmbeddedParameter& parameter) { return parameter.weights_into != nullptr; });
 }
 
 Status EmbeddedEngine::start() {
@@ -76,9 +72,9 @@ Status EmbeddedEngine::start() {
   engine_options_.update_threads = options_.threads;
   engine_options_.initial_step = options_.initial_step;
   // Where updates are final as soon as they have ended, weights are given from the update's own memory.
-  if (!options_.settings.clipping.on()) {
+  if (!options_.settings.clipping.may_take_back()) {
     engine_options_.on_updated = [this](uint32_t unit, uint64_t first, std::span<const std::byte> weights) {
-      publish(unit, first, weights);
+      updated(unit, first, weights);
     };
   }
   using Existing = EmbeddedOptions::Existing;
@@ -135,6 +131,8 @@ Status EmbeddedEngine::begin(const std::vector<Hyper>& groups, uint32_t micro_ba
   const auto now = std::chrono::steady_clock::now();
   PENSTOCK_TRY(engine_->begin({.groups = groups, .micro_batches = micro_batches, .loss_scale = loss_scale}));
   std::fill(got_.begin(), got_.end(), Got::nothing);
+  published_.begin();
+  arriving_.reset();
   in_step_ = true;
   began_ = now;
   return Status();
@@ -142,25 +140,64 @@ Status EmbeddedEngine::begin(const std::vector<Hyper>& groups, uint32_t micro_ba
 
 Status EmbeddedEngine::gradient(uint32_t parameter, uint32_t micro_batch, Dtype dtype, const std::byte* values) {
   PENSTOCK_TRY(check("gradient", parameter));
-  if (values == nullptr) return Status(Code::kUsage, text("gradient: parameter ", shape(parameter).name, ": NULL"));
+  return gradient_part(parameter, micro_batch, 0, shape(parameter).elements, dtype, values);
+}
+
+Status EmbeddedEngine::gradient_part(uint32_t parameter, uint32_t micro_batch, uint64_t first, uint64_t count,
+                                     Dtype dtype, const std::byte* values) {
+  PENSTOCK_TRY(check_run("gradient", parameter, first, count));
+  const std::string& name = shape(parameter).name;
+  if (values == nullptr) return Status(Code::kUsage, text("gradient: parameter ", name, ": NULL"));
+  if (count == 0) return Status(Code::kUsage, text("gradient: parameter ", name, ": no values"));
+  const bool goes_on = in_step_ && arriving_ && arriving_->parameter == parameter &&
+                       arriving_->micro_batch == micro_batch && arriving_->next == first;
+  if (!goes_on) PENSTOCK_TRY(expect_whole(text("gradient: parameter ", name, ", values from ", first, " on")));
+  if (!goes_on && first > 0) {
+    return Status(Code::kUsage, text("gradient: parameter ", name, ": values from ", first, " on, expected from 0 on"),
+                  "hand over the parts of a gradient in order");
+  }
   const EmbeddedModel::Place& place = model_.places[parameter];
   const Got before = std::exchange(got_[parameter], Got::gradient);
-  const Status given =
-      engine_->gradient({.unit = place.id.unit, .micro_batch = micro_batch, .first_element = place.first_element},
-                        dtype, {values, shape(parameter).elements * bytes_of(dtype)});
-  if (given.code() == Code::kUsage) got_[parameter] = before;
-  return given.within(text("parameter ", shape(parameter).name));
+  const GradientPart part{
+      .unit = place.id.unit, .micro_batch = micro_batch, .first_element = place.first_element + first};
+  const Status given = engine_->gradient(part, dtype, {values, count * bytes_of(dtype)});
+  if (given.code() == Code::kUsage) {
+    got_[parameter] = before;
+  } else if (first + count < shape(parameter).elements) {
+    arriving_ = {parameter, micro_batch, first + count};
+  } else {
+    arriving_.reset();
+  }
+  return given.within(text("parameter ", name));
+}
+
+// What has come in part comes whole before anything else.
+Status EmbeddedEngine::expect_whole(const std::string& verb) const {
+  if (!in_step_ || !arriving_) return Status();
+  return Status(Code::kUsage,
+                text(verb, ": of the gradient of parameter ", shape(arriving_->parameter).name, ", micro-batch ",
+                     arriving_->micro_batch, ", ", arriving_->next, " of ", shape(arriving_->parameter).elements,
+                     " values have come"),
+                "hand over the rest of it first");
 }
 
 Status EmbeddedEngine::absent(uint32_t parameter) {
   PENSTOCK_TRY(check("absent", parameter));
+  PENSTOCK_TRY(expect_whole("absent"));
   const Got before = std::exchange(got_[parameter], Got::absent);
   const Status told = engine_->absent_gradient(model_.places[parameter].id, Absent::skip);
   if (told.code() == Code::kUsage) got_[parameter] = before;
   return told;
 }
 
+Status EmbeddedEngine::publish() {
+  if (!in_step_) return Status(Code::kUsage, "publish: called outside a step", "call begin() first");
+  published_.allow();
+  return Status();
+}
+
 Result<StepReport> EmbeddedEngine::step(std::string trainer_state) {
+  PENSTOCK_TRY(expect_whole("step"));
   // The engine's own refusal would name a unit. In whole steps what has not come is zero.
   for (uint32_t i = 0; i < got_.size() && in_step_ && !options_.settings.whole_steps; ++i) {
     if (got_[i] != Got::nothing) continue;
@@ -169,14 +206,22 @@ Result<StepReport> EmbeddedEngine::step(std::string trainer_state) {
   }
   PENSTOCK_TRY_ASSIGN(report, engine_->step(std::move(trainer_state)));
   in_step_ = false;
+  published_.allow();
   // In whole steps the tail of the updates runs under the next forward.
-  if (!options_.settings.whole_steps || publishes()) PENSTOCK_TRY(engine_->finish());
+  const bool publishes = published_.any_wanted();
+  if (!options_.settings.whole_steps || publishes) PENSTOCK_TRY(engine_->finish());
   // With what the engine's own report leaves to the next one: the last updates, and their writes.
-  const Moved moved = engine_->moved(), since = moved - reported_;
+  const DriveBytes moved = engine_->drive_bytes(), since = moved - reported_;
   reported_ = moved;
   report.read_bytes = since.read_bytes;
   report.written_bytes = since.written_bytes;
-  if (publishes() && !engine_options_.on_updated && report.verdict != Verdict::skip) PENSTOCK_TRY(publish_read());
+  if (engine_options_.on_updated) {
+    PENSTOCK_TRY(publish_from_store(published_.missed()));
+  } else if (publishes && report.verdict != Verdict::skip) {
+    std::vector<uint32_t> all(got_.size());
+    std::iota(all.begin(), all.end(), 0);
+    PENSTOCK_TRY(publish_from_store(all));
+  }
   report.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   return report;
 }
@@ -185,22 +230,21 @@ Status EmbeddedEngine::discard() {
   PENSTOCK_TRY(engine_->discard());
   acquired_.reset();
   in_step_ = false;
-  return Status();
+  return publish_from_store(published_.given());
 }
 
-void EmbeddedEngine::publish(uint32_t unit, uint64_t first, std::span<const std::byte> weights) {
+void EmbeddedEngine::updated(uint32_t unit, uint64_t first, std::span<const std::byte> weights) {
   const uint64_t end = first + weights.size() / sizeof(float);
   const std::vector<uint32_t>& numbers = model_.of_unit[unit];
   auto begins_later = [&](uint64_t element, uint32_t number) { return element < model_.places[number].first_element; };
   auto number = std::upper_bound(numbers.begin(), numbers.end(), first, begins_later);
   if (number != numbers.begin()) --number;
   for (; number != numbers.end() && model_.places[*number].first_element < end; ++number) {
-    const EmbeddedParameter& parameter = shape(*number);
     const uint64_t begins = model_.places[*number].first_element;
-    const uint64_t from = std::max(first, begins), to = std::min(end, begins + parameter.elements);
-    if (from >= to || parameter.weights_into == nullptr || got_[*number] == Got::absent) continue;
-    kernels_.cast(Dtype::fp32, weights.data() + (from - first) * sizeof(float), parameter.dtype,
-                  parameter.weights_into + (from - begins) * bytes_of(parameter.dtype), to - from);
+    const uint64_t from = std::max(first, begins), to = std::min(end, begins + shape(*number).elements);
+    if (from >= to || got_[*number] == Got::absent) continue;
+    published_.offer(*number, from - begins,
+                     weights.subspan((from - first) * sizeof(float), (to - from) * sizeof(float)));
   }
 }
 
@@ -210,11 +254,23 @@ uint64_t EmbeddedEngine::elements() const {
   return sum;
 }
 
-Status EmbeddedEngine::publish_read() {
-  for (uint32_t i = 0; i < got_.size(); ++i) {
-    const EmbeddedParameter& parameter = shape(i);
-    if (parameter.weights_into == nullptr || got_[i] == Got::absent) continue;
-    PENSTOCK_TRY(read(i, Role::weight, 0, parameter.elements, parameter.dtype, parameter.weights_into));
+Status EmbeddedEngine::publish_from_store(const std::vector<uint32_t>& parameters) {
+  for (uint32_t i : parameters) {
+    if (published_.wanted(i) && got_[i] != Got::absent) PENSTOCK_TRY(publish_from_store(i));
+  }
+  return failure();
+}
+
+Status EmbeddedEngine::publish_from_store(uint32_t number) {
+  const EmbeddedParameter& parameter = shape(number);
+  if (!parameter.weights.out) {
+    return read(number, Role::weight, 0, parameter.elements, parameter.dtype, parameter.weights.into);
+  }
+  std::vector<float> masters(std::min(parameter.elements, kRunElements));
+  for (uint64_t first = 0; first < parameter.elements; first += masters.size()) {
+    const uint64_t here = std::min<uint64_t>(masters.size(), parameter.elements - first);
+    PENSTOCK_TRY(read(number, Role::weight, first, here, Dtype::fp32, bytes_at(masters.data())));
+    published_.give(number, first, std::as_bytes(std::span(masters).first(here)));
   }
   return Status();
 }
@@ -230,6 +286,12 @@ Status EmbeddedEngine::acquire(const ComputePass& pass) {
 
 Status EmbeddedEngine::release(const ComputePass& pass) {
   PENSTOCK_TRY(engine_->release(pass));
+  acquired_.reset();
+  return Status();
+}
+
+Status EmbeddedEngine::end_forward() {
+  PENSTOCK_TRY(engine_->end_forward());
   acquired_.reset();
   return Status();
 }
@@ -279,28 +341,37 @@ Status EmbeddedEngine::write(uint32_t parameter, Role role, uint64_t first, uint
   return engine_->write(place.id.unit, role, begins, std::as_bytes(std::span(run)));
 }
 
-Status EmbeddedEngine::set_weights_into(uint32_t parameter, Dtype dtype, std::byte* weights) {
+Status EmbeddedEngine::check_weights(uint32_t parameter, EmbeddedParameter::Weights weights) const {
+  if (!weights.out || options_.weights_out) return Status();
+  return Status(Code::kUsage,
+                text("parameter ", shape(parameter).name, ": PENSTOCK_WEIGHTS_OUT, and no function weights_out"),
+                "give penstock_options.weights_out");
+}
+
+Status EmbeddedEngine::set_weights(uint32_t parameter, Dtype dtype, EmbeddedParameter::Weights weights) {
   PENSTOCK_TRY(check("weights into", parameter));
+  PENSTOCK_TRY(check_weights(parameter, weights));
   EmbeddedParameter& target = options_.parameters[parameter];
-  if (target.dtype == dtype && target.weights_into == weights) return Status();
+  if (target.dtype == dtype && target.weights == weights) return Status();
   if (in_step_) return Status(Code::kUsage, "weights into: called inside a step");
   if (options_.settings.whole_steps) PENSTOCK_TRY(engine_->finish());
   target.dtype = dtype;
-  target.weights_into = weights;
+  target.weights = weights;
   return Status();
 }
 
-Result<uint64_t> EmbeddedEngine::adopt(uint32_t parameter, Dtype dtype, const std::byte* weights) {
-  PENSTOCK_TRY(check("adopt", parameter));
-  const uint64_t elements = shape(parameter).elements, size = bytes_of(dtype);
-  std::vector<float> masters(std::min(elements, kRunElements)), given(masters.size());
+Result<uint64_t> EmbeddedEngine::adopt(uint32_t parameter, uint64_t begins, uint64_t count, Dtype dtype,
+                                       const std::byte* weights) {
+  PENSTOCK_TRY(check_run("adopt", parameter, begins, count));
+  const uint64_t size = bytes_of(dtype);
+  std::vector<float> masters(std::min(count, kRunElements)), given(masters.size());
   std::vector<std::byte> rounded(masters.size() * size);
   uint64_t changed = 0;
-  for (uint64_t first = 0; first < elements; first += masters.size()) {
-    const uint64_t here = std::min<uint64_t>(masters.size(), elements - first);
+  for (uint64_t done = 0; done < count; done += masters.size()) {
+    const uint64_t here = std::min<uint64_t>(masters.size(), count - done), first = begins + done;
     PENSTOCK_TRY(read(parameter, Role::weight, first, here, Dtype::fp32, bytes_at(masters.data())));
     kernels_.cast(Dtype::fp32, bytes_at(masters.data()), dtype, rounded.data(), here);
-    const std::byte* there = weights + first * size;
+    const std::byte* there = weights + done * size;
     if (std::memcmp(rounded.data(), there, here * size) == 0) continue;
     kernels_.cast(dtype, there, Dtype::fp32, bytes_at(given.data()), here);
     for (uint64_t i = 0; i < here; ++i) {
@@ -335,7 +406,7 @@ Status EmbeddedEngine::roll_back(uint64_t step) {
   engine_.reset();
   const Status restored = kept_.restore(step);
   // What is there is opened in either case.
-  reported_ = Moved();
+  reported_ = DriveBytes();
   PENSTOCK_TRY_ASSIGN(engine, Engine::open(engine_options_));
   engine_ = std::move(engine);
   return restored;

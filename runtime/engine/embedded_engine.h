@@ -12,6 +12,7 @@
 #include "cpu_optim/gradient.h"
 #include "runtime/engine/embedded_model.h"
 #include "runtime/engine/kept_steps.h"
+#include "runtime/engine/published_weights.h"
 
 namespace penstock::engine {
 
@@ -29,6 +30,7 @@ struct EmbeddedOptions {
   uint64_t initial_step = 0;  // EngineOptions::initial_step
   // Of parameters that have no initial values of their own; empty: zeros.
   std::function<Status(uint32_t parameter, uint64_t first, std::span<float> values)> initial;
+  PublishedWeights::Out weights_out;  // of parameters whose weights go out
 };
 
 class EmbeddedEngine {
@@ -40,7 +42,10 @@ class EmbeddedEngine {
 
   Status begin(const std::vector<Hyper>& groups, uint32_t micro_batches, double loss_scale);
   Status gradient(uint32_t parameter, uint32_t micro_batch, Dtype dtype, const std::byte* values);
+  Status gradient_part(uint32_t parameter, uint32_t micro_batch, uint64_t first, uint64_t count, Dtype dtype,
+                       const std::byte* values);
   Status absent(uint32_t parameter);
+  Status publish();
   Result<StepReport> step(std::string trainer_state);
   Status discard();
 
@@ -48,16 +53,19 @@ class EmbeddedEngine {
   Status acquire(const ComputePass& pass);
   Status release(const ComputePass& pass);
   Result<const float*> weight(uint32_t parameter) const;
+  Status begin_forward() { return engine_->begin_forward(); }
+  Status end_forward();
 
   Status read(uint32_t parameter, Role role, uint64_t first, uint64_t count, Dtype dtype, std::byte* values);
   Status write(uint32_t parameter, Role role, uint64_t first, uint64_t count, Dtype dtype, const std::byte* values);
-  Result<uint64_t> adopt(uint32_t parameter, Dtype dtype, const std::byte* weights);
+  // How many masters it has changed.
+  Result<uint64_t> adopt(uint32_t parameter, uint64_t first, uint64_t count, Dtype dtype, const std::byte* weights);
   Result<uint64_t> count(uint32_t parameter);
   Status set_count(uint32_t parameter, uint64_t count);
   Status settle() { return engine_->settle(); }
   Status begin_writes() { return engine_->begin_writes(); }
   Status end_writes() { return engine_->end_writes(); }
-  Status set_weights_into(uint32_t parameter, Dtype dtype, std::byte* weights);
+  Status set_weights(uint32_t parameter, Dtype dtype, EmbeddedParameter::Weights weights);
 
   Result<uint64_t> keep();
   std::vector<uint64_t> kept() const { return kept_.steps(); }
@@ -66,6 +74,8 @@ class EmbeddedEngine {
 
   // A store that could not be opened again after roll_back() leaves nothing to use.
   bool is_open() const { return engine_ != nullptr; }
+  // Weights have not reached the program.
+  Status failure() { return published_.status(); }
   const Engine& engine() const { return *engine_; }
   const EmbeddedModel& model() const { return model_; }
   // Of all parameters.
@@ -78,25 +88,34 @@ class EmbeddedEngine {
   Status start();
   Status create(aio::CreateOptions::Existing existing);
   Status check(const char* verb, uint32_t parameter) const;
+  Status check_weights(uint32_t parameter, EmbeddedParameter::Weights weights) const;
+  Status expect_whole(const std::string& verb) const;
   Status check_run(const char* verb, uint32_t parameter, uint64_t first, uint64_t count) const;
   const EmbeddedParameter& shape(uint32_t parameter) const { return options_.parameters[parameter]; }
   bool has_store() const;
-  bool publishes() const;
   Status initial_values(uint32_t unit, uint64_t first, std::span<float> values);
-  void publish(uint32_t unit, uint64_t first, std::span<const std::byte> weights);
-  Status publish_read();
+  void updated(uint32_t unit, uint64_t first, std::span<const std::byte> weights);
+  Status publish_from_store(const std::vector<uint32_t>& parameters);
+  Status publish_from_store(uint32_t parameter);
 
   EmbeddedOptions options_;
   const EmbeddedModel model_;
   const cpu_optim::GradientKernels kernels_;
+  PublishedWeights published_;
   EngineOptions engine_options_;
   KeptSteps kept_;
   std::unique_ptr<Engine> engine_;
   // What each parameter has got in the step that has begun. Update threads read an entry once its gradient is complete.
   std::vector<Got> got_;
+  // The one whose gradient has come in part.
+  struct Arriving {
+    uint32_t parameter = 0, micro_batch = 0;
+    uint64_t next = 0;
+  };
+  std::optional<Arriving> arriving_;
   bool in_step_ = false;
   std::chrono::steady_clock::time_point began_;
-  Moved reported_;  // up to the last report
+  DriveBytes reported_;  // up to the last report
   std::optional<ComputePass> acquired_;
   const std::byte* unit_weights_ = nullptr;
 };

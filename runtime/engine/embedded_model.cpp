@@ -89,7 +89,7 @@ Result<EmbeddedModel> EmbeddedModel::of(std::span<const EmbeddedParameter> param
   PENSTOCK_TRY(settings.whole_steps ? place_by_unit(placing, parameters, model)
                                     : place_by_size(placing, parameters, model));
   if (settings.whole_steps) {
-    workload.pass = Pass::training;
+    workload.scope = StepScope::training;
     workload.uses = uses_in_turn(workload.units);
   } else {
     // A program's parameters come in any order, micro-batch after micro-batch.

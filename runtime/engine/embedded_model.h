@@ -16,9 +16,16 @@ struct EmbeddedParameter {
   std::string name;
   uint64_t elements = 0;
   uint32_t group = 0;
-  Dtype dtype = Dtype::fp32;           // of `initial` and of `weights_into`
+  Dtype dtype = Dtype::fp32;           // of `initial` and of the weights of every step
   const std::byte* initial = nullptr;  // while the store is made
-  std::byte* weights_into = nullptr;   // receives the weights of every step
+  // Where those go: into memory of the program, out to its function, or nowhere.
+  struct Weights {
+    std::byte* into = nullptr;
+    bool out = false;
+
+    bool operator==(const Weights&) const = default;
+  };
+  Weights weights = {};
   uint32_t unit = kUnitAutomatic;
 };
 

@@ -23,7 +23,7 @@ uint64_t seed_of(uint64_t seed, uint32_t unit) { return (seed ^ unit) * 0x9e3779
 Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
-  if (options.on_updated && options.request.workload.clipping.on()) {
+  if (options.on_updated && options.request.workload.clipping.may_take_back()) {
     return Status(Code::kUsage, "engine: on_updated with clipping, which may take updates back",
                   "read the weights after the step instead");
   }
@@ -68,14 +68,14 @@ void Engine::take_up_plan() {
                                              core_->workers());
   if (DeviceMemory* device = core_->device()) {
     device_sums_ = std::make_unique<DeviceSums>(options_.request.workload, *plan_, *device);
-    lowered_intake_ = std::move(intake_);
+    downloaded_intake_ = std::move(intake_);
     intake_ = std::make_unique<GradientIntake>(options_.request.workload, *device_sums_, core_->workers());
   }
   predicted_s_ = core_->predicted_step_s();
   drives_load_ = DrivesUnderLoad();
   looking_for_plan_ = {};  // of another plan
   rate_watch_.reset();
-  if (!options_.new_plan_rule || options_.ranks != nullptr) return;
+  if (!options_.new_plan_rule || options_.has_other_ranks()) return;
   NewPlanRule rule = *options_.new_plan_rule;
   rule.steps <<= std::min<uint64_t>(plans_found_, kPatienceMost);
   rate_watch_.emplace(rule);
@@ -86,6 +86,7 @@ Engine::~Engine() {
   if (thread_ && now_ == Now::in_forward) (void)end_forward();
   if (thread_ && now_ == Now::in_step) (void)discard();
   if (thread_ && plan_) (void)settle();
+  if (thread_) give_up_arriving();  // after a failure
   thread_.reset();
 }
 
@@ -148,16 +149,17 @@ Status Engine::begin(const StepBegin& begin) {
   setup.choices.micro_batches = begin.micro_batches;
   begin_ = begin;
   completed_.clear();
+  squares_of_all_.reset();
   put_.clear();
   has_acquired_ = updates_ = false;
   next_compute_ = 0;
   skip_left_out_computes();
   intake_->begin(begin.micro_batches);
   // What a device has added up over all micro-batches is one contribution.
-  if (lowered_intake_) lowered_intake_->begin(is_vertical(*plan_) ? 1 : begin.micro_batches);
+  if (downloaded_intake_) downloaded_intake_->begin(is_vertical(*plan_) ? 1 : begin.micro_batches);
   Status status = wait_for([](EngineCore& core) { return core.executor().can_begin(); },
                            [&](EngineCore& core) {
-                             setup.round = core.executor().next_round();
+                             setup.number = core.executor().next_number();
                              const bool each_is_durable = plan_->durability.kind == Durability::Kind::step;
                              setup.choices.may_be_discarded = slots_ > 2 || (slots_ == 2 && each_is_durable);
                              setup.choices.speculate = setup.choices.may_be_discarded && speculation_.speculate();
@@ -232,41 +234,58 @@ void Engine::count_updates() {
   }
 }
 
-Result<StepReport> Engine::step(std::string trainer_state) {
-  std::lock_guard lock(verbs_);
-  PENSTOCK_TRY(expect(Now::in_step, "step"));
+// What step() and gradient_norm() wait for.
+Status Engine::measure_gradients(const char* verb) {
+  PENSTOCK_TRY(expect(Now::in_step, verb));
   report_.trainer_s += seconds_since(left_);
   left_ = Clock::now();
+  if (squares_of_all_) return Status();
   const Workload& workload = options_.request.workload;
   if (next_compute_ < plan_->computes.size()) {
     return Status(Code::kUsage,
-                  text("step: expected ", words_of(pass_of(plan_->computes[next_compute_])), " before it"));
+                  text(verb, ": expected ", words_of(pass_of(plan_->computes[next_compute_])), " before it"));
   }
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
     if (!workload.units[unit].trainable || intake_->complete(unit)) continue;
     PENSTOCK_TRY(thread_->ask([this] { return core_->executor().status(); }));
-    return Status(Code::kUsage, text("step: unit ", workload.units[unit].name, " has no complete gradient"),
+    return Status(Code::kUsage, text(verb, ": unit ", workload.units[unit].name, " has no complete gradient"),
                   "hand over every micro-batch, or declare the gradient absent");
   }
-  PENSTOCK_TRY(wait_taking_in([](EngineCore& core) { return core.executor().gradients_complete(); },
-                              [](EngineCore&) { return Status(); }));
+  // What is downloaded of a unit that was declared absent is taken in too, and left.
+  PENSTOCK_TRY(wait_taking_in(
+      [](EngineCore& core) { return core.executor().gradients_complete() && core.executor().has_ended_downloads(); },
+      [](EngineCore&) { return Status(); }));
   double squares = 0;
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
     if (!workload.units[unit].trainable) continue;
     for (double block : squares_[unit]) squares += block;
   }
-  if (options_.ranks != nullptr) {
+  if (options_.has_other_ranks()) {
     PENSTOCK_TRY_ASSIGN(of_all, options_.ranks->sum_of_squares(squares_));
     squares = of_all;
   }
+  squares_of_all_ = squares;
   report_.gradient_norm = std::sqrt(squares) / begin_.loss_scale;
-  const Clipping& clipping = workload.clipping;
+  left_ = Clock::now();
+  return Status();
+}
+
+Result<double> Engine::gradient_norm() {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(measure_gradients("gradient_norm"));
+  return report_.gradient_norm;
+}
+
+Result<StepReport> Engine::step(std::string trainer_state) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(measure_gradients("step"));
+  const Clipping& clipping = options_.request.workload.clipping;
   double factor = clipping.norm > 0 ? clipping.norm / (report_.gradient_norm + 1e-6) : 1;
   report_.verdict = Verdict::confirm;
-  // A norm that is no number clips nothing; but what had come before may have stopped speculation, which only a strike
-  // ends, be it one by 1.
+  // A norm that is not a number clips nothing. But speculation may have stopped before it came, and only a strike
+  // redoes what was left out: then it strikes with factor 1.
   if (clipping.norm > 0 && !(factor >= 1)) report_.verdict = Verdict::strike;
-  if (clipping.skips_overflow && !std::isfinite(squares)) report_.verdict = Verdict::skip;
+  if (clipping.skips_overflow && !std::isfinite(*squares_of_all_)) report_.verdict = Verdict::skip;
   report_.clip_factor = report_.verdict == Verdict::strike && !std::isnan(factor) ? factor : 1;
 
   EngineState before = state_;
@@ -280,19 +299,19 @@ Result<StepReport> Engine::step(std::string trainer_state) {
     state_ = std::move(before);
     return fits;
   }
-  Moved moved;
+  DriveBytes moved;
   DrivesUnderLoad load;
   PENSTOCK_TRY(wait_for([](EngineCore&) { return true; },
                         [&](EngineCore& core) {
                           core.executor().give_verdict(report_.verdict, report_.clip_factor, std::move(payload));
-                          moved = core.moved();
+                          moved = core.drive_bytes();
                           load = core.executor().drives_load();
                           return core.executor().status();
                         }));
   now_ = Now::between_steps;
   speculation_.learn(report_.verdict == Verdict::strike);
   report_.step = ++steps_done_;
-  const Moved since = moved - reported_;
+  const DriveBytes since = moved - reported_;
   report_.read_bytes = since.read_bytes;
   report_.written_bytes = since.written_bytes;
   reported_ = moved;
@@ -309,8 +328,14 @@ Status Engine::discard() {
   return discard_step();
 }
 
+Status Engine::give_up(const Status& why) {
+  (void)discard();  // what it says, the engine's status says too
+  return why;
+}
+
 Status Engine::discard_step() {
   now_ = Now::between_steps;
+  give_up_arriving();
   // What the trainer has put on its stream still reads what it was given.
   Event done;
   if (std::exchange(has_acquired_, false) && core_->device() != nullptr) {

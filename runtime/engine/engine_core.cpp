@@ -3,24 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
 #include "runtime/engine/coded_weights.h"
 #include "runtime/engine/rank_side.h"
 #include "tiering/plan/plan_search.h"
 
 namespace penstock::engine {
-
-MakeDrives direct_drives(std::vector<std::string> paths, aio::EngineChoice choice) {
-  return [paths = std::move(paths), choice]() -> Result<Drives> {
-    PENSTOCK_TRY_ASSIGN(made, aio::make_engine(choice));
-    Drives drives;
-    drives.io = std::move(made.engine);
-    drives.description = made.reason;
-    drives.folders = aio::direct_folders(paths);
-    return Result<Drives>(std::move(drives));
-  };
-}
 
 Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& options, Mailbox& mailbox) {
   auto core = std::unique_ptr<EngineCore>(new EngineCore(options, mailbox));
@@ -45,7 +33,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& option
   }
   PENSTOCK_TRY_ASSIGN(io_descriptor, core->drives_.io->completion_fd());
   PENSTOCK_TRY(core->load_resting(Resting::all));
-  core->passed_ = Moved();
+  core->outside_steps_ = DriveBytes();
   core->io_descriptor_ = io_descriptor;
   core->make_executor();
   return core;
@@ -70,7 +58,7 @@ void EngineCore::make_executor() {
 
 void EngineCore::turn(std::chrono::milliseconds timeout) {
   const size_t ended = executor_->turn(timeout);
-  if (ended > 0 && options_.ranks != nullptr) options_.ranks->progressed();
+  if (ended > 0 && options_.has_other_ranks()) options_.ranks->progressed();
   if (auto work = std::exchange(between_turns_, {})) work();
 }
 
@@ -92,11 +80,12 @@ Status EngineCore::change_plan(ChosenPlan chosen) {
                                                      : made);
     return executor_->status();
   }
-  passed_ = passed_ + executor_->moved();
+  outside_steps_ = outside_steps_ + executor_->drive_bytes();
   executor_.reset();
   predicted_step_s_ = chosen.step_s();
   *plan_ = std::move(chosen.plan);  // in its place, where others look
   memory_->lay_out();
+  if (device_) device_->lay_out();
   make_executor();
   if (const Status loaded = load_resting(Resting::all); !loaded.ok()) executor_->fail(loaded);
   return executor_->status();
@@ -107,7 +96,7 @@ Status EngineCore::open_store() {
   open.checksum = cpu_optim::checksum_function();
   open.verifying = options_.verifying;
   open.newest_step = options_.newest_step;
-  if (options_.ranks != nullptr) open.rank = options_.ranks->rank();
+  if (options_.has_other_ranks()) open.rank = options_.ranks->rank();
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*drives_.io, drives_.folders, open));
   store_ = std::move(store);
   const std::string& written_under = store_->payload().config_hash;
@@ -125,18 +114,19 @@ Status EngineCore::make_plan() {
   const PlanRequest request =
       with_tiles_of(options_.request, round_up(tile_elements, kBlockElements), store_->layout().slots());
   StoreShape expected = StoreShape::of(request.workload, TileMap(request.workload, *request.choices.tile_elements));
-  if (options_.ranks != nullptr) {
+  if (options_.has_other_ranks()) {
     expected.rank = options_.ranks->rank();
     expected.ranks = options_.ranks->ranks();
   }
   if (std::string difference = expected.first_difference(store_->shape()); !difference.empty()) {
     return Status(Code::kUsage, text("store: holds another model: ", difference),
-                  "'here' is the model, 'there' the store: give the model that it was made for");
+                  "use the model that the store was made for ('here' is the model, 'there' the store)");
   }
   PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
   predicted_step_s_ = chosen.step_s();
   plan_ = std::make_unique<Plan>(std::move(chosen.plan));
   PENSTOCK_TRY(refuse_moves(*plan_, options_.device != nullptr));
+  if (options_.on_updated) PENSTOCK_TRY(refuse_untold_updates(*plan_));
   return validate(*plan_);
 }
 
@@ -156,52 +146,55 @@ std::string EngineCore::description() const {
 
 Status EngineCore::load_resting(Resting which) {
   std::vector<StoreSweep::Visit> visits;
-  for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
+  for (TileId tile = 0; tile < plan_->tiles.size(); ++tile) {
     const Placement& placement = plan_->placements[tile];
-    if (placement.weight != Tier::host) continue;
-    if (which == Resting::weights_without_state && placement.state == Tier::host) continue;
+    if (placement.weight_on_drives()) continue;
+    const bool may_have_changed = placement.weight_in_host() && !placement.state_in_host();
+    if (which == Resting::weights_without_state && !may_have_changed) continue;
     aio::TileStore::Range range = store_->whole(tile);
-    if (placement.state != Tier::host) range.length_bytes = plan_->tiles[tile].weight_bytes;
+    if (!placement.state_in_memory()) range.length_bytes = plan_->tiles[tile].weight_bytes;
     visits.push_back({tile, range});
   }
-  return pass(visits, StoreSweep::Then::forget, [this](uint32_t tile, std::byte* bytes) {
-    scatter_resting(tile, bytes);
-    return Status();
-  });
+  return sweep(visits, StoreSweep::Then::forget,
+               [this](TileId tile, std::byte* bytes) { return scatter_resting(tile, bytes); });
 }
 
 Status EngineCore::commit_resting(RootPayload payload) {
   std::vector<StoreSweep::Visit> visits;
-  for (uint32_t tile = 0; tile < plan_->tiles.size(); ++tile) {
-    if (memory_->state_rests(tile)) visits.push_back({tile, {}});
+  for (TileId tile = 0; tile < plan_->tiles.size(); ++tile) {
+    if (plan_->placements[tile].state_in_memory()) visits.push_back({tile, {}});
   }
-  PENSTOCK_TRY(pass(visits, StoreSweep::Then::write, [this](uint32_t tile, std::byte* bytes) {
-    gather_resting(tile, bytes);
-    return Status();
-  }));
+  PENSTOCK_TRY(sweep(visits, StoreSweep::Then::write,
+                     [this](TileId tile, std::byte* bytes) { return gather_resting(tile, bytes); }));
   return commit(std::move(payload));
 }
 
-void EngineCore::scatter_resting(uint32_t tile, const std::byte* bytes) {
+Status EngineCore::scatter_resting(TileId tile, std::byte* bytes) {
   const Tile& shape = plan_->tiles[tile];
-  if (memory_->weight_rests(tile)) std::memcpy(memory_->lend_weight(tile).data(), bytes, shape.weight_bytes);
-  if (memory_->state_rests(tile)) {
+  if (plan_->placements[tile].weight_on_device())
+    return device_->carry(tile, DeviceMemory::Way::in, whole(tile, bytes));
+  if (memory_->holds_weight(tile)) std::memcpy(memory_->lend_weight(tile).data(), bytes, shape.weight_bytes);
+  if (memory_->holds_state(tile)) {
     std::memcpy(memory_->lend_state(tile).data(), bytes + shape.weight_bytes, shape.state_bytes);
   }
+  return Status();
 }
 
-void EngineCore::gather_resting(uint32_t tile, std::byte* bytes) const {
+Status EngineCore::gather_resting(TileId tile, std::byte* bytes) const {
   const Tile& shape = plan_->tiles[tile];
-  if (memory_->weight_rests(tile)) std::memcpy(bytes, memory_->share_weight(tile).data(), shape.weight_bytes);
-  if (memory_->state_rests(tile)) {
+  if (plan_->placements[tile].weight_on_device())
+    return device_->carry(tile, DeviceMemory::Way::out, whole(tile, bytes));
+  if (memory_->holds_weight(tile)) std::memcpy(bytes, memory_->share_weight(tile).data(), shape.weight_bytes);
+  if (memory_->holds_state(tile)) {
     std::memcpy(bytes + shape.weight_bytes, memory_->share_state(tile).data(), shape.state_bytes);
   }
+  return Status();
 }
 
 Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, uint32_t unit, Role role,
                                                               uint64_t first, uint64_t length_bytes) const {
   std::vector<PlaneRun> runs;
-  for (uint32_t tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
+  for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
     const Tile& shape = plan_->tiles[tile];
     const TileLayout layout = store_->shape().layout(tile);
     const TileLayout::Place* place = layout.find(role);
@@ -217,8 +210,8 @@ Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, 
                     .tile_offset_bytes = place->offset_bytes + (from - begin) * size,
                     .values_offset_bytes = (from - first) * size,
                     .length_bytes = (to - from) * size,
-                    .rests_in_host = plan_->placements[tile].weight == Tier::host &&
-                                     (is_weight || plan_->placements[tile].state == Tier::host)});
+                    .rests_in_memory = !plan_->placements[tile].weight_on_drives() &&
+                                       (is_weight || plan_->placements[tile].state_in_memory())});
   }
   return runs;
 }
@@ -228,10 +221,10 @@ Status EngineCore::read_plane(uint32_t unit, Role role, uint64_t first, std::spa
   PENSTOCK_TRY_ASSIGN(runs, runs_of("read", unit, role, first, values.size()));
   std::vector<StoreSweep::Visit> visits;
   for (const PlaneRun& run : runs)
-    visits.push_back({run.tile, run.rests_in_host ? aio::TileStore::Range{} : run.plane});
+    visits.push_back({run.tile, run.rests_in_memory ? aio::TileStore::Range{} : run.plane});
   auto run = runs.begin();  // of the tile that is visited
-  return pass(visits, StoreSweep::Then::forget, [&](uint32_t tile, std::byte* bytes) {
-    if (run->rests_in_host) gather_resting(tile, bytes);
+  return sweep(visits, StoreSweep::Then::forget, [&](TileId tile, std::byte* bytes) {
+    if (run->rests_in_memory) PENSTOCK_TRY(gather_resting(tile, bytes));
     std::memcpy(values.data() + run->values_offset_bytes, bytes + run->tile_offset_bytes, run->length_bytes);
     ++run;
     return Status();
@@ -245,10 +238,10 @@ Status EngineCore::read_dequantised(uint32_t unit, uint64_t first, std::span<std
   for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) {
     const Tile& shape = plan_->tiles[tile];
     if (shape.first_element >= end || shape.first_element + shape.elements <= first) continue;
-    visits.push_back({tile, memory_->weight_rests(tile) ? aio::TileStore::Range{} : store_->whole(tile)});
+    visits.push_back({tile, memory_->holds_weight(tile) ? aio::TileStore::Range{} : store_->whole(tile)});
   }
-  return pass(visits, StoreSweep::Then::forget, [&](uint32_t tile, std::byte* bytes) {
-    gather_resting(tile, bytes);
+  return sweep(visits, StoreSweep::Then::forget, [&](TileId tile, std::byte* bytes) {
+    PENSTOCK_TRY(gather_resting(tile, bytes));
     const uint64_t from = std::max(first, plan_->tiles[tile].first_element);
     coded.dequantise(coded.codes_of(tile, bytes), from, end, values.data() + (from - first) * coded.weight_size());
     return Status();
@@ -259,14 +252,14 @@ Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::sp
   PENSTOCK_TRY_ASSIGN(runs, runs_of("write", unit, role, first, values.size()));
   std::vector<StoreSweep::Visit> visits;
   for (const PlaneRun& run : runs) {
-    const bool is_here = plan_->placements[run.tile].state == Tier::host;
+    const bool is_here = plan_->placements[run.tile].state_in_memory();
     visits.push_back({run.tile, is_here ? aio::TileStore::Range{} : store_->whole(run.tile)});
   }
   auto run = runs.begin();
-  return pass(visits, StoreSweep::Then::write, [&](uint32_t tile, std::byte* bytes) {
-    gather_resting(tile, bytes);
+  return sweep(visits, StoreSweep::Then::write, [&](TileId tile, std::byte* bytes) {
+    PENSTOCK_TRY(gather_resting(tile, bytes));
     std::memcpy(bytes + run->tile_offset_bytes, values.data() + run->values_offset_bytes, run->length_bytes);
-    scatter_resting(tile, bytes);
+    PENSTOCK_TRY(scatter_resting(tile, bytes));
     ++run;
     return Status();
   });
@@ -282,14 +275,15 @@ void EngineCore::begin_forward(ForwardWeights::Room room) {
 }
 
 void EngineCore::end_forward() {
-  passed_ = passed_ + forward_->moved();
+  outside_steps_ = outside_steps_ + forward_->drive_bytes();
   forward_.reset();
 }
 
-Status EngineCore::pass(std::span<const StoreSweep::Visit> visits, StoreSweep::Then then, const StoreSweep::Use& use) {
-  StoreSweep pass(*drives_.io, *store_, memory_->windows());
-  const Status status = pass.run(visits, use, then);
-  passed_ = passed_ + pass.moved();
+Status EngineCore::sweep(std::span<const StoreSweep::Visit> visits, StoreSweep::Then then,
+                         const StoreSweep::OnTile& on_tile) {
+  StoreSweep sweep(*drives_.io, *store_, memory_->windows());
+  const Status status = sweep.run(visits, on_tile, then);
+  outside_steps_ = outside_steps_ + sweep.drive_bytes();
   return status;
 }
 
@@ -297,8 +291,8 @@ Status EngineCore::commit(RootPayload payload) {
   std::optional<Status> verdict;
   store_->commit(std::move(payload), [&](Status status) { verdict = status; });
   while (!verdict) {
-    const size_t ended = drives_.io->wait(std::chrono::milliseconds(options_.ranks != nullptr ? 1 : 100));
-    if (ended == 0 && options_.ranks != nullptr) options_.ranks->poll(std::chrono::milliseconds(1));
+    const size_t ended = drives_.io->wait(std::chrono::milliseconds(options_.has_other_ranks() ? 1 : 100));
+    if (ended == 0 && options_.has_other_ranks()) options_.ranks->poll(std::chrono::milliseconds(1));
   }
   if (verdict->ok() && options_.on_durable) options_.on_durable(store_->payload().step);
   return *verdict;

@@ -30,7 +30,9 @@ class EngineCore {
   double predicted_step_s() const { return predicted_step_s_; }
   std::string description() const;
   // Since open().
-  Moved moved() const { return executor_->moved() + passed_ + (forward_ ? forward_->moved() : Moved()); }
+  DriveBytes drive_bytes() const {
+    return executor_->drive_bytes() + outside_steps_ + (forward_ ? forward_->drive_bytes() : DriveBytes());
+  }
 
   // Weights for passes that change nothing; see there what the executor may do until end_forward().
   void begin_forward(ForwardWeights::Room room);
@@ -39,10 +41,11 @@ class EngineCore {
 
   // Between steps, nothing under way. All of them block this thread until they are done.
 
-  // What rests in host memory, from the store: all of it, or only the weights of tiles whose state rests on drives.
+  // What rests in memory, the host's or the device's, from the store: all of it, or only the weights in host memory of
+  // tiles whose state rests on drives.
   enum class Resting { all, weights_without_state };
   Status load_resting(Resting which);
-  // Makes what rests in host memory durable, with everything else.
+  // Makes what rests in memory durable, with everything else.
   Status commit_resting(RootPayload payload);
   // One plane's elements; of a unit that rests in codes, its weights as they are computed with.
   Status read_plane(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
@@ -68,17 +71,18 @@ class EngineCore {
 
   // The part of one tile that a run of a plane covers.
   struct PlaneRun {
-    uint32_t tile;
+    TileId tile;
     aio::TileStore::Range plane;  // the whole of it
     uint64_t tile_offset_bytes, values_offset_bytes, length_bytes;
-    bool rests_in_host;
+    bool rests_in_memory;
   };
   Result<std::vector<PlaneRun>> runs_of(const char* verb, uint32_t unit, Role role, uint64_t first,
                                         uint64_t length_bytes) const;
-  Status pass(std::span<const StoreSweep::Visit> visits, StoreSweep::Then then, const StoreSweep::Use& use);
-  // Between a whole tile's bytes and what of it rests in host memory.
-  void scatter_resting(uint32_t tile, const std::byte* bytes);
-  void gather_resting(uint32_t tile, std::byte* bytes) const;
+  Status sweep(std::span<const StoreSweep::Visit> visits, StoreSweep::Then then, const StoreSweep::OnTile& on_tile);
+  // Between a whole tile's bytes and what of it rests in memory.
+  Status scatter_resting(TileId tile, std::byte* bytes);
+  Status gather_resting(TileId tile, std::byte* bytes) const;
+  std::span<std::byte> whole(TileId tile, std::byte* bytes) const { return {bytes, plan_->tiles[tile].slot_bytes()}; }
 
   const EngineOptions& options_;
   Mailbox& mailbox_;
@@ -95,7 +99,7 @@ class EngineCore {
   std::function<void()> between_turns_;
   int io_descriptor_ = -1;
   double predicted_step_s_ = 0;
-  Moved passed_;  // outside of steps
+  DriveBytes outside_steps_;  // outside of steps
 };
 
 }  // namespace penstock::engine

@@ -59,27 +59,42 @@ class Masters {
   std::vector<float> values_;  // none at first: then the first run is none that is here
 };
 
-// The codes of a frozen weight, or their scales: `bytes` from `first_byte` of the plane on. kBlockElements at a time,
-// because a chunk of scales is of many more elements than it has bytes. REQUIRES: it begins with such a block.
-Status fill_coded(BlockCode code, Role role, Masters& masters, TileId tile, uint64_t first_byte,
-                  std::span<std::byte> bytes) {
-  const Plane plane = coded_planes(code)[role == Role::weight ? 0 : 1];
-  const uint64_t block_bytes = plane.bytes(kCodeBlockElements);
-  std::vector<std::byte> codes(coded_planes(code)[0].bytes(kBlockElements));
-  std::vector<float> scales(kBlockElements / kCodeBlockElements);
-  const uint64_t piece_bytes = plane.bytes(kBlockElements);
-  for (uint64_t at = 0; at < bytes.size(); at += piece_bytes) {
-    const std::span<std::byte> piece = bytes.subspan(at, std::min(piece_bytes, bytes.size() - at));
-    const uint64_t first = (first_byte + at) / block_bytes * kCodeBlockElements;
-    PENSTOCK_TRY_ASSIGN(values, masters.of(tile, first, ceil_div(piece.size(), block_bytes) * kCodeBlockElements));
-    cpu_optim::quantise(code, values, codes.data(), scales.data());
-    const auto* made = role == Role::weight ? codes.data() : reinterpret_cast<const std::byte*>(scales.data());
-    const uint64_t made_bytes = std::min<uint64_t>(piece.size(), plane.bytes(values.size()));
-    std::copy_n(made, made_bytes, piece.begin());
-    std::fill(piece.begin() + static_cast<ptrdiff_t>(made_bytes), piece.end(), std::byte{0});
+// Codes of frozen weights and their scales. A block is quantised once: the plane of codes comes first, and the scales
+// that are made with it wait for their own.
+class Coding {
+ public:
+  Coding(const StoreShape& shape, Masters& masters) : shape_(shape), masters_(masters) {}
+
+  // As FillTile.
+  Status fill(BlockCode code, const Plane& plane, TileId tile, uint64_t first_byte, std::span<std::byte> bytes) {
+    if (plane.role == Role::weight) return fill_codes(code, plane, tile, first_byte, bytes);
+    const std::span<const std::byte> made = std::as_bytes(std::span(scales_));
+    CHECK(tile == tile_ && first_byte + bytes.size() <= made.size(), "scales of tile ", tile, " before its codes");
+    std::ranges::copy(made.subspan(first_byte, bytes.size()), bytes.begin());
+    return Status();
   }
-  return Status();
-}
+
+ private:
+  Status fill_codes(BlockCode code, const Plane& plane, TileId tile, uint64_t first_byte, std::span<std::byte> bytes) {
+    if (first_byte == 0) {
+      tile_ = tile;
+      scales_.assign(coded_planes(code)[1].bytes(shape_.tiles[tile].elements) / sizeof(float), 0);
+    }
+    const uint64_t piece_bytes = plane.bytes(kBlockElements);
+    for (uint64_t at = 0; at < bytes.size(); at += piece_bytes) {
+      const std::span<std::byte> piece = bytes.subspan(at, std::min(piece_bytes, bytes.size() - at));
+      const uint64_t first = (first_byte + at) / piece_bytes * kBlockElements;
+      PENSTOCK_TRY_ASSIGN(values, masters_.of(tile, first, kBlockElements));
+      cpu_optim::quantise(code, values, piece.data(), scales_.data() + first / kCodeBlockElements);
+    }
+    return Status();
+  }
+
+  const StoreShape& shape_;
+  Masters& masters_;
+  TileId tile_ = 0;
+  std::vector<float> scales_;  // of that tile
+};
 
 bool holds_master(Role role) { return role == Role::weight || role == Role::master || role == Role::master_low; }
 
@@ -116,11 +131,12 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   create.memory = arena->bytes();
   create.rates = request.machine.step_rates(drives.folders.size());
   Masters masters(shape, initial);
+  Coding coding(shape, masters);
   auto fill = [&](TileId id, uint32_t number, uint64_t first_byte, std::span<std::byte> bytes) {
     const Plane& plane = shape.kind(id).planes[number];
     size_t filled_bytes = 0;
     if (const std::optional<BlockCode> coded = workload.units[shape.tiles[id].unit].code) {
-      return fill_coded(*coded, plane.role, masters, id, first_byte, bytes);
+      return coding.fill(*coded, plane, id, first_byte, bytes);
     }
     if (holds_master(plane.role)) {
       const uint64_t element_bytes = bytes_of(plane.dtype);

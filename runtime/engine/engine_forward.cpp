@@ -9,9 +9,9 @@ Status Engine::begin_forward() {
   std::lock_guard lock(verbs_);
   if (now_ == Now::in_step) return begin_forward_in_step();
   PENSTOCK_TRY(expect(Now::between_steps, "begin_forward"));
-  if (options_.request.workload.pass != Pass::training) {
+  if (options_.request.workload.scope != StepScope::training) {
     return Status(Code::kUsage, "begin_forward: the plan has no passes through the model, only updates",
-                  "plan with Pass::training and the model's uses");
+                  "plan with StepScope::training and the model's uses");
   }
   PENSTOCK_TRY(when_idle([](EngineCore& core) {
     core.begin_forward(ForwardWeights::Room::of_the_pass);

@@ -101,12 +101,23 @@ Status Engine::release(const ComputePass& pass) {
     done = *event;
   }
   has_acquired_ = false;
-  thread_->mailbox().post([this, done, move = plan_->computes[next_compute_].move] {
+  const Compute& compute = plan_->computes[next_compute_];
+  thread_->mailbox().post([this, done, move = compute.move] {
     if (core_->executor().is_granted(move)) core_->executor().end_compute(move, done);
   });
   ++next_compute_;
   skip_left_out_computes();
-  if (!is_backward || device_sums_) return Status();
+  if (!is_backward) return Status();
+  if (device_sums_) {
+    if (options_.ranks == nullptr) return Status();
+    // What ranks have added up lies where the next unit's sum will: it is taken now, instead of what is downloaded.
+    report_.trainer_s += seconds_since(left_);
+    const Status taken =
+        wait_taking_in([&](EngineCore& core) { return core.executor().has_ended_downloads_of(compute); },
+                       [](EngineCore&) { return Status(); });
+    left_ = Clock::now();
+    return taken;
+  }
   return as_intake([&] {
     const std::vector<uint32_t> complete = intake_->end_pass(pass.use, pass.micro_batch);
     completed_.insert(completed_.end(), complete.begin(), complete.end());
@@ -131,7 +142,7 @@ Result<std::span<std::byte>> Engine::put(const ComputePass& pass, uint64_t bytes
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::in_step, "put"));
   PENSTOCK_TRY(expect_held(pass, Direction::forward, "put"));
-  std::vector<Run>& runs = put_[{pass.use, pass.micro_batch}];
+  std::vector<MemoryRun>& runs = put_[{pass.use, pass.micro_batch}];
   const uint64_t begin = runs.empty() ? 0 : round_up(runs.back().offset_bytes + runs.back().bytes, kPutAlignmentBytes);
   const uint64_t room = pass_activation_.size();
   if (begin > room || bytes > room - begin) {
@@ -149,7 +160,7 @@ Result<std::span<std::byte>> Engine::get(const ComputePass& pass, size_t number)
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::in_step, "get"));
   PENSTOCK_TRY(expect_held(pass, Direction::backward, "get"));
-  const std::vector<Run>& runs = put_[{pass.use, pass.micro_batch}];
+  const std::vector<MemoryRun>& runs = put_[{pass.use, pass.micro_batch}];
   if (number >= runs.size()) {
     return Status(Code::kUsage, text("get: ", words_of(pass), ": number ", number, ": ", runs.size(), " were put"));
   }
@@ -158,12 +169,11 @@ Result<std::span<std::byte>> Engine::get(const ComputePass& pass, size_t number)
 
 Status Engine::device_refused(const Status& status) {
   if (status.ok()) return status;
-  thread_->ask([&] {
-    core_->executor().fail(status);
-    return true;
-  });
   now_ = Now::between_steps;
-  return status;
+  return thread_->ask([&] {
+    core_->executor().fail(status);
+    return core_->executor().status();
+  });
 }
 
 // -- gradients --------------------------------------------------------------------------------------------------------
@@ -172,6 +182,7 @@ Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const s
                         std::optional<Stream> stream) {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::in_step, "gradient"));
+  PENSTOCK_TRY(expect_no_arriving("gradient", part.unit));
   const std::vector<uint32_t> uses = part.unit < options_.request.workload.units.size()
                                          ? uses_of(options_.request.workload, part.unit)
                                          : std::vector<uint32_t>{0};
@@ -179,7 +190,7 @@ Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const s
     return Status(Code::kUsage, text("gradient: unit ", part.unit, ": ", uses.size(), " uses have it"),
                   "say of which use the gradient is");
   }
-  if (options_.request.workload.pass == Pass::training) PENSTOCK_TRY(expect_backward(part));
+  if (options_.request.workload.scope == StepScope::training) PENSTOCK_TRY(expect_backward(part));
   if (device_sums_) device_sums_->take_from(stream.value_or(pass_stream_));
   return as_intake([&] {
     const GradientIntake::Values given{dtype, values};
@@ -193,6 +204,7 @@ Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const s
       intake_->finished(part.unit);
       return Status();
     }
+    if (taken == GradientIntake::Taken::passes_by) return pass_by(part, given);
     if (device_sums_) return device_refused(device_sums_->status());
     if (taken == GradientIntake::Taken::completes) completed_.push_back(part.unit);
     // Within a pass the plan does not expect it yet.
@@ -214,10 +226,10 @@ Status Engine::expect_backward(const GradientPart& part) const {
 }
 
 Status Engine::hand_over_completed() {
-  GradientIntake& intake = lowered_intake_ ? *lowered_intake_ : *intake_;
+  GradientIntake& intake = downloaded_intake_ ? *downloaded_intake_ : *intake_;
   for (uint32_t unit : std::exchange(completed_, {})) {
     PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-      if (options_.ranks != nullptr) {
+      if (options_.has_other_ranks()) {
         options_.ranks->take_gradient(unit, tile.first_element, tile.elements, place, squares);
       } else {
         intake.finish(unit, {}, tile.first_element, tile.elements, place, squares);
@@ -228,23 +240,39 @@ Status Engine::hand_over_completed() {
   return Status();
 }
 
-Status Engine::take_in(const LoweredSum& lowered) {
-  const Move& move = plan_->moves[lowered.ticket.move];
+Status Engine::take_in(const DownloadedSum& downloaded) {
+  const Move& move = plan_->moves[downloaded.ticket.move];
+  if (move.kind == MoveKind::download_squares) return take_in_squares(downloaded, move.unit);
   const uint64_t elements = options_.request.workload.units[move.unit].elements;
   const Dtype dtype =
-      lowered.values.size() == elements * sizeof(float) ? Dtype::fp32 : options_.request.workload.form.gradient;
+      downloaded.values.size() == elements * sizeof(float) ? Dtype::fp32 : options_.request.workload.form.gradient;
   // Of a unit that was declared absent, nobody wants it.
-  const bool is_wanted = !lowered_intake_->complete(move.unit);
+  const bool is_wanted = !downloaded_intake_->complete(move.unit);
   const uint32_t left_out = plan_->micro_batches - begin_.micro_batches;
   const uint32_t micro_batch = is_vertical(*plan_) ? 0 : move.micro_batch - left_out;
   if (is_wanted) {
     const Result<GradientIntake::Taken> taken =
-        lowered_intake_->take({move.unit, move.use, micro_batch, 0}, {dtype, lowered.values});
-    CHECK(taken.ok(), "what the device has lowered: ", taken.status().message());
+        downloaded_intake_->take({move.unit, move.use, micro_batch, 0}, {dtype, downloaded.values});
+    CHECK(taken.ok(), "what was downloaded from the device: ", taken.status().message());
     if (*taken == GradientIntake::Taken::completes) completed_.push_back(move.unit);
   }
-  thread_->mailbox().post([this, ticket = lowered.ticket] { core_->executor().end_lowering(ticket); });
+  thread_->mailbox().post([this, ticket = downloaded.ticket] { core_->executor().end_download(ticket); });
   return hand_over_completed();
+}
+
+// The gradient stays on the device, and so does its update.
+Status Engine::take_in_squares(const DownloadedSum& downloaded, uint32_t unit) {
+  const bool is_wanted = !downloaded_intake_->complete(unit);
+  if (is_wanted) std::memcpy(squares_[unit].data(), downloaded.values.data(), downloaded.values.size());
+  thread_->mailbox().post([this, ticket = downloaded.ticket] { core_->executor().end_download(ticket); });
+  if (!is_wanted) return Status();
+  updates_ = true;
+  for (TileId tile : tiles_to_update(unit)) {
+    thread_->mailbox().post([this, tile, squares = squares_of(plan_->tiles[tile])] {
+      core_->executor().gradient_on_device(tile, squares);
+    });
+  }
+  return Status();
 }
 
 // Places are asked for together, as far as they are free: each question is two switches of threads.
@@ -316,16 +344,24 @@ Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
         return taken;
       }
     }
-    auto place = std::make_shared<Lease>(std::move(places.front()));
+    Lease place = std::move(places.front());
     places.pop_front();
-    const uint64_t first_block = shape.first_element / kBlockElements;
-    std::span<double> squares(squares_[unit].data() + first_block, ceil_div(shape.elements, kBlockElements));
-    fill(shape, place->data(), squares);
-    thread_->mailbox().post([this, tile, squares, place = std::move(place)] {
-      core_->executor().gradient_complete(tile, std::move(*place), squares);
-    });
+    fill(shape, place.data(), squares_of(shape));
+    complete_tile(tile, std::move(place));
   }
   return Status();
+}
+
+std::span<double> Engine::squares_of(const Tile& tile) {
+  const uint64_t first_block = tile.first_element / kBlockElements;
+  return {squares_[tile.unit].data() + first_block, ceil_div(tile.elements, kBlockElements)};
+}
+
+void Engine::complete_tile(TileId tile, Lease gradient) {
+  thread_->mailbox().post(
+      [this, tile, squares = squares_of(plan_->tiles[tile]), place = std::make_shared<Lease>(std::move(gradient))] {
+        core_->executor().gradient_complete(tile, std::move(*place), squares);
+      });
 }
 
 Status Engine::absent_gradient(uint32_t unit, Absent absent) {
@@ -336,11 +372,12 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   if (unit >= units.size()) return refuse(text(unit, " of ", units.size()));
   const Unit& shape = units[unit];
   if (!shape.trainable) return refuse(shape.name + " is frozen");
+  PENSTOCK_TRY(expect_no_arriving("absent gradient", unit));
   if (std::string why = intake_->why_not_absent(unit); !why.empty()) return refuse(shape.name + why);
   // What its passes do not give is zero, and complete with the last of them.
-  if (absent == Absent::zero && options_.request.workload.pass == Pass::training) return Status();
+  if (absent == Absent::zero && options_.request.workload.scope == StepScope::training) return Status();
   intake_->give_up(unit);
-  if (lowered_intake_) lowered_intake_->give_up(unit);
+  if (downloaded_intake_) downloaded_intake_->give_up(unit);
   if (absent == Absent::zero) {
     return as_intake([&] {
       return hand_over(unit, [](const Tile& tile, std::byte* place, std::span<double> squares) {
@@ -363,6 +400,7 @@ Status Engine::absent_gradient(ParameterId id, Absent absent) {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::in_step, "absent_gradient"));
   PENSTOCK_TRY(check_parameter("absent gradient", id));
+  PENSTOCK_TRY(expect_no_arriving("absent gradient", id.unit));
   const Unit& unit = options_.request.workload.units[id.unit];
   if (absent == Absent::skip) PENSTOCK_TRY(refuse_shared_scales(unit, id.parameter));
   return as_intake([&] {

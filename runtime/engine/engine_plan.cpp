@@ -11,7 +11,7 @@ Status Engine::new_plan(const PlanRequest& request) {
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::between_steps, "new plan"));
   if (in_writes_) return Status(Code::kUsage, "new plan: writes have begun", "end them with end_writes() first");
-  if (options_.ranks != nullptr) {
+  if (options_.has_other_ranks()) {
     return Status(Code::kUsage, "new plan: of one rank of several", "open the store again, on all ranks");
   }
   PENSTOCK_TRY(same_model(options_.request, request));
@@ -22,6 +22,7 @@ Status Engine::new_plan(const PlanRequest& request) {
 
 Status Engine::change_plan(const PlanRequest& request, ChosenPlan chosen, const std::string& why) {
   PENSTOCK_TRY(refuse_moves(chosen.plan, options_.device != nullptr));
+  if (options_.on_updated) PENSTOCK_TRY(refuse_untold_updates(chosen.plan));
   PENSTOCK_TRY(validate(chosen.plan));
   if (chosen.plan.on_device != plan_->on_device) {
     return Status(Code::kUsage,

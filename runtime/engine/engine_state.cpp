@@ -1,4 +1,5 @@
 // Engine's verbs between steps: what is durable, and the state of parameters as the store has it.
+#include <algorithm>
 #include <utility>
 
 #include "runtime/engine/engine_waits.h"
@@ -33,8 +34,14 @@ std::vector<aio::TileStore::FileRun> Engine::runs_of_durable_step() const {
   return thread_->ask([this] { return core_->store().runs_of_durable_step(); });
 }
 
-Moved Engine::moved() const {
-  return thread_->ask([this] { return core_->moved(); });
+// It is alone.
+Status Engine::exchange(std::span<const uint64_t> mine, std::span<uint64_t> all) {
+  std::copy(mine.begin(), mine.end(), all.begin());
+  return Status();
+}
+
+DriveBytes Engine::drive_bytes() const {
+  return thread_->ask([this] { return core_->drive_bytes(); });
 }
 
 Status Engine::check_run(const char* verb, uint32_t unit, Role role, uint64_t first, uint64_t length_bytes) const {

@@ -19,7 +19,7 @@ inline double seconds_since(Clock::time_point then) {
 // What a verb has left half done must neither be trained on nor become durable with a later step.
 inline Status fail_if_half_done(EngineCore& core, const Status& status) {
   if (!status.ok()) core.executor().fail(status);
-  return status;
+  return core.executor().status();
 }
 
 // Runs `then` on the decision thread once `ready` holds, and books the time as stalls of the lanes waited for.
@@ -57,16 +57,16 @@ Status Engine::when_idle(Function then) {
 template <typename Function>
 Status Engine::wait_taking_in(std::function<bool(EngineCore&)> ready, Function then) {
   while (true) {
-    std::optional<LoweredSum> lowered;
-    PENSTOCK_TRY(wait_for([&](EngineCore& core) { return ready(core) || core.executor().has_lowered(); },
+    std::optional<DownloadedSum> downloaded;
+    PENSTOCK_TRY(wait_for([&](EngineCore& core) { return ready(core) || core.executor().has_downloaded(); },
                           [&](EngineCore& core) {
                             if (ready(core)) return then(core);
-                            lowered = core.executor().take_lowered();
+                            downloaded = core.executor().take_downloaded();
                             return Status();
                           }));
-    if (!lowered) return Status();
+    if (!downloaded) return Status();
     left_ = Clock::now();  // what has passed is booked
-    PENSTOCK_TRY(as_intake([&] { return take_in(*lowered); }));
+    PENSTOCK_TRY(as_intake([&] { return take_in(*downloaded); }));
   }
 }
 

@@ -26,12 +26,12 @@ Executor::Executor(Parts parts)
     const Move& move = parts.plan.moves[id];
     if (move.kind == MoveKind::weights_current) weights_current_[move.unit] = id;
   }
-  note_sources_of_lowering();
+  note_sources_of_downloads();
 }
 
 Executor::~Executor() {
   // Leases and files must outlive the requests that hold them. What the trainer has, it has given up.
-  in_flight_ -= granted_.size() + lowered_.size() + lowered_taken_;
+  in_flight_ -= granted_.size() + downloaded_.size() + downloads_taken_;
   while (in_flight_ > 0) turn(std::chrono::milliseconds(100));
 }
 
@@ -61,11 +61,11 @@ void Executor::sleep(std::chrono::milliseconds timeout) {
 }
 
 void Executor::begin(StepSetup setup) {
-  uint64_t number = setup.round;
-  forget_closed_rounds();
+  uint64_t number = setup.number;
+  forget_closed_steps();
   run_.begin(number, setup.choices);
-  rounds_[number].setup = std::move(setup);
-  next_round_ = number + 1;
+  open_steps_[number].setup = std::move(setup);
+  next_number_ = number + 1;
 }
 
 void Executor::when(std::function<bool()> ready, std::function<void(Status)> then) {
@@ -88,7 +88,7 @@ size_t Executor::answer_waiters() {
 }
 
 std::optional<Lease> Executor::try_take_gradient(TileId tile) {
-  if (!run_.gradient_is_due(round(), tile) || !run_.try_take_gradient(round(), tile)) return std::nullopt;
+  if (!run_.gradient_is_due(step_number(), tile) || !run_.try_take_gradient(step_number(), tile)) return std::nullopt;
   std::optional<Lease> lease = parts_.memory.gradients().try_lease();
   CHECK(lease.has_value(), "the plan counted a place for a gradient that the pool does not have");
   return lease;
@@ -96,18 +96,25 @@ std::optional<Lease> Executor::try_take_gradient(TileId tile) {
 
 void Executor::gradient_complete(TileId tile, Lease gradient, std::span<const double> squares) {
   if (!status_.ok()) return;
-  Round& now = rounds_.rbegin()->second;
+  OpenStep& now = open_steps_.rbegin()->second;
   for (double sum : squares) now.squares += sum;
-  work_[{round(), tile}].gradient = std::move(gradient);
-  run_.gradient_complete(round(), tile);
+  work_[{step_number(), tile}].gradient = std::move(gradient);
+  run_.gradient_complete(step_number(), tile);
   bool overflows = now.setup.skips_overflow && !std::isfinite(now.squares);
   bool strikes = now.setup.certain_strike > 0 && now.squares > now.setup.certain_strike;
-  if (parts_.plan.clipping && (overflows || strikes)) run_.stop_speculating(round());
+  if (parts_.plan.clipping && (overflows || strikes)) run_.stop_speculating(step_number());
+}
+
+void Executor::gradient_on_device(TileId tile, std::span<const double> squares) {
+  if (!status_.ok()) return;
+  const bool taken = run_.gradient_is_due(step_number(), tile) && run_.try_take_gradient(step_number(), tile);
+  CHECK(taken, "the gradient of tile ", tile, " is complete before its sums of squares have come down");
+  gradient_complete(tile, Lease(), squares);
 }
 
 void Executor::give_verdict(Verdict verdict, double clip_factor, RootPayload payload) {
   if (!status_.ok()) return;
-  Round& now = rounds_.rbegin()->second;
+  OpenStep& now = open_steps_.rbegin()->second;
   now.verdict = verdict;
   now.payload = last_payload_ = std::move(payload);
   if (verdict == Verdict::strike) {
@@ -122,15 +129,15 @@ void Executor::give_verdict(Verdict verdict, double clip_factor, RootPayload pay
   } else {
     parts_.store.discard();
   }
-  run_.give_verdict(round(), verdict);
+  run_.give_verdict(step_number(), verdict);
 }
 
 void Executor::abandon(const Event& done) {
   parts_.store.discard();
-  rounds_.rbegin()->second.abandoned = true;
-  run_.abandon(round());
+  open_steps_.rbegin()->second.abandoned = true;
+  run_.abandon(step_number());
   while (!granted_.empty()) end_compute(granted_.begin()->first.second, done);
-  for (const auto& [key, lowered] : std::exchange(lowered_, {})) ended(lowered.ticket, Status());
+  for (const auto& [key, downloaded] : std::exchange(downloaded_, {})) ended(downloaded.ticket, Status());
 }
 
 // -- moves ------------------------------------------------------------------------------------------------------------
@@ -155,30 +162,36 @@ void Executor::begin_move(Ticket ticket) {
   ++in_flight_;
   under_way_[{ticket.step, ticket.move}] = move.kind == MoveKind::commit ? Lane::nvme_write : move.lane;
   if (on_drives(move)) drives_meter_.begin(move.bytes);
+  if (is_on_device(move.area)) placed_[{ticket.step, ticket.move}] = parts_.device->lend_place(move);
   switch (move.kind) {
     case MoveKind::fetch_weight:
       return begin_fetch(ticket, move);
-    case MoveKind::lift_weight:
-      return begin_lift(ticket, move);
+    case MoveKind::upload_weight:
+      return begin_upload_weight(ticket, move);
     case MoveKind::dequantise_weight:
       return parts_.device != nullptr ? begin_dequantise_on_device(ticket, move) : begin_dequantise(ticket, move);
     case MoveKind::forward:
     case MoveKind::backward:
       return begin_compute(ticket);
-    case MoveKind::offload_activation:
-      return begin_offload(ticket, move);
+    case MoveKind::download_activation:
+      return begin_download_activation(ticket, move);
     case MoveKind::spill_activation:
       return begin_spill_activation(ticket, move);
     case MoveKind::fetch_activation:
       return begin_fetch_activation(ticket, move);
-    case MoveKind::return_activation:
-      return begin_return_activation(ticket, move);
-    case MoveKind::lower_gradient:
-      return begin_lower(ticket, move);
+    case MoveKind::upload_activation:
+      return begin_upload_activation(ticket, move);
+    case MoveKind::download_gradient:
+    case MoveKind::download_squares:
+      return begin_download_gradient(ticket, move);
+    case MoveKind::download_state:
+      return begin_download_state(ticket, move);
     case MoveKind::read_state:
     case MoveKind::reread_state:
       return begin_read(ticket, move);
     case MoveKind::update:
+      if (parts_.plan.placements[move.tile].state_on_device()) return begin_update_on_device(ticket, move);
+      return begin_update(ticket, move);
     case MoveKind::update_again:
       return begin_update(ticket, move);
     case MoveKind::write_state:
@@ -186,9 +199,9 @@ void Executor::begin_move(Ticket ticket) {
       return begin_write(ticket, move);
     case MoveKind::spill_gradient:
       return begin_spill(ticket, move);
-    case MoveKind::return_gradient:
-    case MoveKind::return_gradient_again:
-      return begin_return(ticket, move);
+    case MoveKind::fetch_gradient:
+    case MoveKind::fetch_gradient_again:
+      return begin_fetch_gradient(ticket, move);
     case MoveKind::commit:
       return begin_commit(ticket);
     default:
@@ -196,8 +209,14 @@ void Executor::begin_move(Ticket ticket) {
   }
 }
 
+bool Executor::is_on_device(Area area) const {
+  if (parts_.device == nullptr) return false;
+  if (area == Area::activations) return parts_.plan.stores_activations;  // else they are the trainer's
+  return area == Area::device_units || area == Area::device_gradients;
+}
+
 void Executor::begin_commit(Ticket ticket) {
-  parts_.store.commit(rounds_.at(ticket.step).payload, [this, ticket](Status status) {
+  parts_.store.commit(open_steps_.at(ticket.step).payload, [this, ticket](Status status) {
     if (status.ok() && parts_.on_durable) parts_.on_durable(parts_.store.payload().step);
     ended(ticket, status);
   });
@@ -216,7 +235,8 @@ void Executor::ended(Ticket ticket, const Status& status, bool moved) {
 void Executor::released(Ticket taker) {
   const Move& move = parts_.plan.moves[taker.move];
   if (move.area != Area::none) {
-    placed_.erase({taker.step, taker.move});
+    auto place = placed_.extract({taker.step, taker.move});
+    if (is_on_device(move.area) && !place.empty()) parts_.device->pass_on(std::move(place.mapped()));
     return;
   }
   auto found = work_.find({taker.step, move.tile});
@@ -226,18 +246,19 @@ void Executor::released(Ticket taker) {
     found->second.window = Lease();
   }
   if (move.takes == Pool::gradient) found->second.gradient = Lease();
-  if (move.takes == Pool::returned) found->second.returned = Lease();
+  if (move.takes == Pool::fetched_gradient) found->second.fetched_gradient = Lease();
 }
 
 void Executor::fail(const Status& status) {
-  if (status_.ok()) status_ = status;
+  if (!status_.ok()) return;
+  status_ = Status(status.code(), text(status.message(), "; ", parts_.store.committed_text()), status.remedy());
 }
 
 // -- time -------------------------------------------------------------------------------------------------------------
 
-void Executor::forget_closed_rounds() {
+void Executor::forget_closed_steps() {
   std::erase_if(work_, [this](const auto& entry) { return !run_.is_open(entry.first.first); });
-  std::erase_if(rounds_, [this](const auto& entry) { return !run_.is_open(entry.first); });
+  std::erase_if(open_steps_, [this](const auto& entry) { return !run_.is_open(entry.first); });
 }
 
 void Executor::account() {

@@ -5,12 +5,18 @@
 
 #include "runtime/engine/coded_weights.h"
 #include "runtime/engine/executor.h"
+#include "runtime/engine/tile_checksums.h"
 
 namespace penstock::engine {
 
 void Executor::put_copy(Ticket ticket, Lease source, Lease target, std::function<void(Ticket, Lease)> then) {
   const CopyRun whole{0, 0, std::min(source.size_bytes(), target.size_bytes())};
-  Copy copy = parts_.device->device().copy({&whole, 1}, std::move(source), std::move(target), events_before(ticket));
+  put_copy(ticket, {&whole, 1}, std::move(source), std::move(target), std::move(then));
+}
+
+void Executor::put_copy(Ticket ticket, std::span<const CopyRun> runs, Lease source, Lease target,
+                        std::function<void(Ticket, Lease)> then) {
+  Copy copy = parts_.device->device().copy(runs, std::move(source), std::move(target), events_before(ticket));
   on_stream_[{ticket.step, ticket.move}] = copy.done;
   run_.ordered(ticket);
   std::move(copy.transfer).then([this, ticket, done = std::move(then)](Result<Lease> result) {
@@ -20,15 +26,15 @@ void Executor::put_copy(Ticket ticket, Lease source, Lease target, std::function
   });
 }
 
-void Executor::begin_lift(Ticket ticket, const Move& move) {
+void Executor::begin_upload_weight(Ticket ticket, const Move& move) {
   Lease weights;
   if (move.source == kNoMove) {
     weights = parts_.memory.share_unit(move.unit);
   } else {
     weights = share_place(parts_.plan.moves[move.source]);
   }
-  put_copy(ticket, std::move(weights), Lease::over(Tier::device, parts_.device->place_of(move)),
-           [this](Ticket lifted, Lease) { ended(lifted, Status()); });
+  put_copy(ticket, std::move(weights), place_of({ticket.step, ticket.move}).also(),
+           [this](Ticket uploaded, Lease) { ended(uploaded, Status()); });
 }
 
 void Executor::put_mark(Ticket ticket, const Event& done) {
@@ -47,72 +53,176 @@ void Executor::begin_dequantise_on_device(Ticket ticket, const Move& move) {
   put_mark(ticket, *done);
 }
 
-// What returns may be on its stream before what leaves has ended: the place is leased until its release, to be written
-// and then to be read, and the copies are ordered by their events.
-void Executor::begin_offload(Ticket ticket, const Move& move) {
-  Lease& place = placed_[{ticket.step, ticket.move}] = lend_place(move);
-  put_copy(ticket, Lease::over(Tier::device, parts_.device->place_of(parts_.plan.moves[move.source])),
-           Lease::over(Tier::host, place.bytes()), [this](Ticket offloaded, Lease) {
-             Lease& written = placed_.at({offloaded.step, offloaded.move});
-             written = Lease();
-             written = share_place(parts_.plan.moves[offloaded.move]);
-             ended(offloaded, Status());
-           });
+// What returns may be on its stream before what leaves has ended: the copies share the place's lease, and are ordered
+// by their events.
+void Executor::begin_download_activation(Ticket ticket, const Move& move) {
+  const Lease& place = placed_[{ticket.step, ticket.move}] = lend_place(move);
+  put_copy(ticket, place_of({ticket.step, move.source}).also(), place.also(),
+           [this](Ticket offloaded, Lease) { ended(offloaded, Status()); });
 }
 
-void Executor::begin_return_activation(Ticket ticket, const Move& move) {
-  const Lease& place = placed_.at({ticket.step, move.source});
-  put_copy(ticket, Lease::over(Tier::host, place.bytes()), Lease::over(Tier::device, parts_.device->place_of(move)),
-           [this](Ticket returned, Lease) { ended(returned, Status()); });
+void Executor::begin_upload_activation(Ticket ticket, const Move& move) {
+  put_copy(ticket, place_of({ticket.step, move.source}).also(), place_of({ticket.step, ticket.move}).also(),
+           [this](Ticket uploaded, Lease) { ended(uploaded, Status()); });
 }
 
 // -- gradients --------------------------------------------------------------------------------------------------------
 
-void Executor::note_sources_of_lowering() {
-  std::map<std::array<uint32_t, 3>, uint64_t> sources;
+void Executor::note_sources_of_downloads() {
+  std::map<std::array<uint32_t, 3>, SumPlace> sources;
+  MoveId adds_up = kNoMove;  // the pass that has taken the place for its sums, and for those of passes after it
   for (const Compute& compute : parts_.plan.computes) {
+    if (parts_.plan.moves[compute.move].area == Area::device_gradients) adds_up = compute.move;
     for (const Compute::Sum& sum : compute.sums) {
-      sources[{compute.use, compute.micro_batch, sum.unit}] = sum.rounded_offset_bytes.value_or(sum.offset_bytes);
+      const uint64_t offset = sum.rounded_offset_bytes.value_or(sum.offset_bytes);
+      sources[{compute.use, compute.micro_batch, sum.unit}] = {adds_up,
+                                                               offset - parts_.plan.moves[adds_up].place_offset_bytes};
     }
   }
   for (MoveId id = 0; id < parts_.plan.moves.size(); ++id) {
     const Move& move = parts_.plan.moves[id];
-    if (move.kind == MoveKind::lower_gradient) lowered_from_[id] = sources.at({move.use, move.micro_batch, move.unit});
+    if (move.kind == MoveKind::download_squares) downloaded_from_[id] = {};
+    if (move.kind == MoveKind::download_gradient)
+      downloaded_from_[id] = sources.at({move.use, move.micro_batch, move.unit});
   }
 }
 
-void Executor::begin_lower(Ticket ticket, const Move& move) {
-  const auto sum = parts_.device->at(Area::device_gradients, lowered_from_.at(ticket.move), move.bytes);
-  put_copy(ticket, Lease::over(Tier::device, sum), lend_place(move),
-           [this](Ticket lowered, Lease arrived) { lowering_arrived(lowered, std::move(arrived)); });
+// Where the first micro-batches are left out, the pass that would have taken the place is skipped: nobody has a lease
+// on it, and the plan alone keeps it from others.
+Lease Executor::lease_of_sum(MoveKey placed_by, uint64_t offset_bytes, uint64_t bytes) {
+  const auto place = placed_.find(placed_by);
+  if (place != placed_.end()) return place->second.also(offset_bytes, bytes);
+  const uint64_t begin_bytes = parts_.plan.moves[placed_by.second].place_offset_bytes;
+  return Lease::over(Tier::device, parts_.device->at(Area::device_gradients, begin_bytes + offset_bytes, bytes));
+}
+
+void Executor::begin_download_gradient(Ticket ticket, const Move& move) {
+  const auto [placed_by, offset_bytes] = downloaded_from_.at(ticket.move);
+  Lease sum = move.kind == MoveKind::download_squares
+                  ? Lease::over(Tier::device, parts_.device->squares_of(move.unit).first(move.bytes))
+                  : lease_of_sum({ticket.step, placed_by}, offset_bytes, move.bytes);
+  const Lease& place = placed_[{ticket.step, ticket.move}] = lend_place(move);
+  put_copy(ticket, std::move(sum), place.also(), [this](Ticket downloaded, Lease) { gradient_downloaded(downloaded); });
 }
 
 // The trainer's side takes it in; of a step that has failed or was given up nobody does.
-void Executor::lowering_arrived(Ticket ticket, Lease arrived) {
+void Executor::gradient_downloaded(Ticket ticket) {
   const Move& move = parts_.plan.moves[ticket.move];
-  if (!status_.ok() || rounds_.at(ticket.step).abandoned) return ended(ticket, Status());
-  lowered_[{ticket.step, ticket.move}] = {ticket, arrived.bytes().first(move.bytes)};
-  placed_[{ticket.step, ticket.move}] = std::move(arrived);
+  if (!status_.ok() || open_steps_.at(ticket.step).abandoned) return ended(ticket, Status());
+  const Lease& arrived = place_of({ticket.step, ticket.move});
+  downloaded_[{ticket.step, ticket.move}] = {ticket, arrived.bytes().first(move.bytes)};
 }
 
-// Those before it in its step have been taken, or are skipped. Of what was taken the place is still held.
-bool Executor::is_next_lowered(MoveKey key) const {
-  return std::all_of(lowered_from_.begin(), lowered_from_.lower_bound(key.second), [&](const auto& before) {
-    return run_.is_over({key.first, before.first}) || placed_.contains({key.first, before.first});
+// Those before it in its step have arrived, or are skipped. Of what was taken the place is still held.
+bool Executor::is_next_downloaded(MoveKey key) const {
+  return std::all_of(downloaded_from_.begin(), downloaded_from_.lower_bound(key.second), [&](const auto& before) {
+    const MoveKey download{key.first, before.first};
+    return run_.is_over({key.first, before.first}) || (placed_.contains(download) && !on_stream_.contains(download));
   });
 }
 
-std::optional<LoweredSum> Executor::take_lowered() {
-  if (!has_lowered()) return std::nullopt;
-  const LoweredSum first = lowered_.begin()->second;
-  lowered_.erase(lowered_.begin());
-  ++lowered_taken_;
+std::optional<DownloadedSum> Executor::take_downloaded() {
+  if (!has_downloaded()) return std::nullopt;
+  const DownloadedSum first = downloaded_.begin()->second;
+  downloaded_.erase(downloaded_.begin());
+  ++downloads_taken_;
   return first;
 }
 
-void Executor::end_lowering(Ticket ticket) {
-  --lowered_taken_;
+bool Executor::has_ended_downloads_of(const Compute& pass) const {
+  auto end = downloaded_from_.lower_bound(pass.move);
+  const auto is_of_pass = [&](MoveId id) {
+    return parts_.plan.moves[id].use == pass.use && parts_.plan.moves[id].micro_batch == pass.micro_batch;
+  };
+  while (end != downloaded_from_.end() && is_of_pass(end->first)) ++end;
+  return has_ended_downloads_before(end);
+}
+
+bool Executor::has_ended_downloads_before(std::map<MoveId, SumPlace>::const_iterator end) const {
+  return std::all_of(downloaded_from_.begin(), end, [&](const auto& download) {
+    return run_.is_over({step_number(), download.first});
+  });
+}
+
+void Executor::end_download(Ticket ticket) {
+  --downloads_taken_;
   ended(ticket, Status());
+}
+
+// -- tiles that rest on the device ------------------------------------------------------------------------------------
+
+void Executor::begin_update_on_device(Ticket ticket, const Move& move) {
+  Device& device = parts_.device->device();
+  const Stream stream = device.kernel_stream();
+  const Status launched = launch_update(ticket, move, stream);
+  const Result<Event> done = launched.ok() ? device.record(stream) : Result<Event>(launched);
+  if (!done.ok()) return ended(ticket, done.status().within(text("update of tile ", move.tile, " on the device")));
+  unwritten_[move.tile].clear();
+  put_mark(ticket, *done);
+}
+
+// Run by run of equal numbers, as TileUpdater takes them.
+Status Executor::launch_update(Ticket ticket, const Move& move, Stream stream) {
+  Device& device = parts_.device->device();
+  for (const Event& event : events_before(ticket)) PENSTOCK_TRY(device.make_wait(stream, event));
+  const StateForm& form = parts_.workload.form;
+  const Tile& tile = parts_.plan.tiles[move.tile];
+  const TileLayout layout(form, tile.elements);
+  std::byte* const weight = parts_.device->weight_of(move.tile).data();
+  std::byte* const state = parts_.device->state_of(move.tile).data();
+  const std::byte* const gradient =
+      parts_.device->gradient_of(move.unit).data() + tile.first_element * bytes_of(form.gradient);
+  uint64_t first = 0;
+  for (const NumbersRun& run : open_steps_.at(ticket.step).numbers(move.unit)) {
+    if (run.end_element <= tile.first_element + first) continue;
+    const uint64_t end = std::min(run.end_element - tile.first_element, tile.elements);
+    if (!run.untouched) {
+      kernel::UpdateTile update;
+      update.form = form;
+      update.numbers = run.numbers;
+      update.weight = weight + first * bytes_of(form.weight);
+      update.gradient = gradient + first * bytes_of(form.gradient);
+      for (size_t i = 0; i < layout.places.size(); ++i) {
+        const TileLayout::Place& place = layout.places[i];
+        update.planes[i] = state + place.offset_bytes + place.plane.bytes(first);
+      }
+      update.elements = end - first;
+      update.first_element = tile.first_element + first;
+      PENSTOCK_TRY(device.launch(update, stream));
+    }
+    first = end;
+    if (first == tile.elements) break;
+  }
+  return Status();
+}
+
+void Executor::begin_download_state(Ticket ticket, const Move& move) {
+  // Its last update may have been in an earlier step, and written then.
+  if (!unwritten_.contains(move.tile)) return ended(ticket, Status());
+  std::optional<Lease> window = parts_.memory.windows().try_lease();
+  CHECK(window.has_value(), "the plan counted a window that the pool does not have");
+  put_copy(ticket, parts_.device->runs_of(move.tile, DeviceMemory::Way::out),
+           Lease::over(Tier::device, parts_.device->device().memory()), std::move(*window),
+           [this](Ticket downloaded, Lease arrived) { state_downloaded(downloaded, std::move(arrived)); });
+}
+
+// No kernel has taken its checksums.
+void Executor::state_downloaded(Ticket ticket, Lease window) {
+  const TileId tile = parts_.plan.moves[ticket.move].tile;
+  TileWork& tile_work = work(ticket, tile);
+  tile_work.window = std::move(window);
+  auto sums = std::make_shared<std::vector<uint64_t>>();
+  parts_.workers.enqueue_pieces(
+      1, 1,
+      [sums, &shape = parts_.store.shape(), tile, bytes = tile_work.window.data()](uint64_t, uint64_t) {
+        *sums = checksums_of(shape, tile, bytes);
+      },
+      [this, ticket, tile, sums] {
+        parts_.mailbox.post([this, ticket, tile, sums] {
+          work(ticket, tile).checksums = std::move(*sums);
+          ended(ticket, Status());
+        });
+      });
 }
 
 // -- events -----------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@
 namespace penstock::engine {
 
 void Executor::begin_fetch(Ticket ticket, const Move& move) {
-  moved_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, move.unit, parts_.memory.units(),
-                                 move.place_offset_bytes, deadline(ticket), [this, ticket](const Status& status) {
-                                   // From now on it is only read, until the plan releases it.
-                                   if (status.ok())
-                                     placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
-                                   ended(ticket, status);
-                                 });
+  drive_bytes_.read_bytes +=
+      read_unit({parts_.plan.tiles, parts_.store, parts_.io}, move.unit, parts_.memory.units(), move.place_offset_bytes,
+                deadline(ticket), [this, ticket](const Status& status) {
+                  // From now on it is only read, until the plan releases it.
+                  if (status.ok()) placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
+                  ended(ticket, status);
+                });
 }
 
 void Executor::begin_dequantise(Ticket ticket, const Move& move) {
@@ -43,12 +43,18 @@ void Executor::begin_dequantise(Ticket ticket, const Move& move) {
       });
 }
 
+const Lease& Executor::place_of(MoveKey move) const {
+  const auto found = placed_.find(move);
+  CHECK(found != placed_.end(), "move ", move.second, " of step ", move.first, " uses a place that nobody has lent it");
+  return found->second;
+}
+
 BufferArea& Executor::area_of(Area area) {
   switch (area) {
     case Area::host_units:
       return parts_.memory.units();
-    case Area::lowered_gradients:
-      return parts_.memory.lowered();
+    case Area::downloaded_gradients:
+      return parts_.memory.downloaded_gradients();
     case Area::offloaded_activations:
       return parts_.memory.offloaded();
     default:
@@ -79,24 +85,25 @@ void Executor::begin_compute(Ticket ticket) {
 std::span<std::byte> Executor::activation_of(const Compute& compute) const {
   if (compute.activation == kNoMove || !parts_.plan.stores_activations) return {};
   if (parts_.device != nullptr) return parts_.device->place_of(parts_.plan.moves[compute.activation]);
-  return granted_.at({round(), compute.move}).activation.bytes();
+  return granted_.at({step_number(), compute.move}).activation.bytes();
 }
 
 // -- activations on the drives ----------------------------------------------------------------------------------------
 
 void Executor::begin_spill_activation(Ticket ticket, const Move& move) {
-  moved_.written_bytes += move.bytes;
+  drive_bytes_.written_bytes += move.bytes;
   const std::vector<Extent> extents = parts_.activations.extents(move.place_offset_bytes, move.place_bytes);
-  parts_.io.write(extents, share_place(parts_.plan.moves[move.source]), deadline(ticket))
-      .then([this, ticket](Result<Lease> result) {
-        Status status = result.status();
-        { const Lease written = result.ok() ? std::move(*result) : Lease(); }
-        ended(ticket, status);
-      });
+  const auto placed = placed_.find({ticket.step, move.source});  // what was downloaded from a device
+  Lease source = placed != placed_.end() ? placed->second.also() : share_place(parts_.plan.moves[move.source]);
+  parts_.io.write(extents, std::move(source), deadline(ticket)).then([this, ticket](Result<Lease> result) {
+    Status status = result.status();
+    { const Lease written = result.ok() ? std::move(*result) : Lease(); }
+    ended(ticket, status);
+  });
 }
 
 void Executor::begin_fetch_activation(Ticket ticket, const Move& move) {
-  moved_.read_bytes += move.bytes;
+  drive_bytes_.read_bytes += move.bytes;
   const Move& spilled = parts_.plan.moves[move.source];
   const std::vector<Extent> extents = parts_.activations.extents(spilled.place_offset_bytes, spilled.place_bytes);
   parts_.io.read(extents, lend_place(move), deadline(ticket)).then([this, ticket](Result<Lease> result) {
@@ -112,16 +119,17 @@ std::vector<std::span<std::byte>> Executor::weights_of(const Compute& compute) c
   std::vector<std::span<std::byte>> views;
   if (parts_.device != nullptr) {
     for (const Compute::Weights& weights : compute.weights) {
-      views.push_back(parts_.device->place_of(parts_.plan.moves[weights.brought_by]));
+      views.push_back(weights.brought_by == kNoMove ? parts_.device->weights_of(weights.unit)
+                                                    : parts_.device->place_of(parts_.plan.moves[weights.brought_by]));
     }
     return views;
   }
-  for (const Lease& lease : granted_.at({round(), compute.move}).weights) views.push_back(lease.bytes());
+  for (const Lease& lease : granted_.at({step_number(), compute.move}).weights) views.push_back(lease.bytes());
   return views;
 }
 
 void Executor::end_compute(MoveId compute, const Event& done) {
-  const Ticket ticket{round(), compute};
+  const Ticket ticket{step_number(), compute};
   granted_.erase({ticket.step, ticket.move});
   if (!done) return ended(ticket, Status());
   put_mark(ticket, done);

@@ -52,8 +52,8 @@ void Executor::move_tile(Ticket ticket, TileId tile, Way way, const std::vector<
     });
   };
   HostMemory& memory = parts_.memory;
-  const bool weight_rests = memory.weight_rests(tile), state_rests = memory.state_rests(tile);
-  if (!weight_rests && !state_rests) {
+  const bool holds_weight = memory.holds_weight(tile), holds_state = memory.holds_state(tile);
+  if (!holds_weight && !holds_state) {
     request(extents, std::move(tile_work.window), true);
     return join->end();
   }
@@ -61,7 +61,7 @@ void Executor::move_tile(Ticket ticket, TileId tile, Way way, const std::vector<
   if (!halves.before.empty()) {
     request(halves.before, way == Way::in ? memory.lend_weight(tile) : memory.share_weight(tile), false);
   }
-  if (!halves.behind.empty() && state_rests) {
+  if (!halves.behind.empty() && holds_state) {
     request(halves.behind, way == Way::in ? memory.lend_state(tile) : memory.share_state(tile), false);
   } else if (!halves.behind.empty()) {
     std::vector<Extent> behind_weight = halves.behind;
@@ -73,7 +73,7 @@ void Executor::move_tile(Ticket ticket, TileId tile, Way way, const std::vector<
 
 bool Executor::is_restored(Ticket ticket) const {
   return parts_.plan.moves[ticket.move].kind == MoveKind::reread_state &&
-         rounds_.at(ticket.step).verdict == Verdict::skip;
+         open_steps_.at(ticket.step).verdict == Verdict::skip;
 }
 
 void Executor::begin_read(Ticket ticket, const Move& move) {
@@ -88,7 +88,7 @@ void Executor::begin_read(Ticket ticket, const Move& move) {
                                                  : aio::TileStore::Range{tile.weight_bytes, tile.state_bytes};
   tile_work.reading = parts_.store.begin_read(move.tile, range, range.offset_bytes);
   CHECK(tile_work.reading.has_value(), "tile ", move.tile, " is read while it is written");
-  moved_.read_bytes += range.length_bytes;
+  drive_bytes_.read_bytes += range.length_bytes;
   move_tile(ticket, move.tile, Way::in, tile_work.reading->extents,
             [this, ticket](Status status) { read_ended(ticket, status); });
 }
@@ -120,19 +120,21 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   TileWork& tile_work = work(ticket, move.tile);
   HostMemory& memory = parts_.memory;
   auto leases = std::make_shared<UpdateLeases>();
-  if (memory.weight_rests(move.tile)) {
+  if (memory.holds_weight(move.tile)) {
     leases->weight = memory.lend_weight(move.tile);
   } else if (copy != kNoMove && move.kind == MoveKind::update) {
     const uint64_t offset = tile.first_element * bytes_of(parts_.workload.form.weight);
     leases->weight = memory.units().share(parts_.plan.moves[copy].place_offset_bytes + offset, tile.weight_bytes);
   }
-  if (memory.state_rests(move.tile)) leases->state = memory.lend_state(move.tile);
+  if (memory.holds_state(move.tile)) leases->state = memory.lend_state(move.tile);
 
   std::byte* const window = tile_work.window.data();
   std::byte* const state = leases->state ? leases->state.data() : window + tile.weight_bytes;
-  std::byte* const weight = memory.weight_rests(move.tile) ? leases->weight.data() : window;
-  const Lease& gradient = tile_work.returned ? tile_work.returned : tile_work.gradient;
+  std::byte* const weight = memory.holds_weight(move.tile) ? leases->weight.data() : window;
+  const Lease& gradient = tile_work.fetched_gradient ? tile_work.fetched_gradient : tile_work.gradient;
   CHECK(static_cast<bool>(gradient), "tile ", move.tile, " is updated without its gradient");
+  leases->gradient = gradient.also();
+  if (tile_work.window) leases->window = tile_work.window.also();
 
   const TileLayout layout(parts_.workload.form, tile.elements);
   cpu_optim::TileJob job;
@@ -143,7 +145,7 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   job.notes.checksum_seed = checksum_seed(move.tile, 0);
   job.notes.target_checksums = tile_work.checksums;
   if (tile_work.reading) job.notes.expected_checksums = tile_work.reading->checksums;
-  job.numbers = rounds_.at(ticket.step).numbers(move.unit);
+  job.numbers = open_steps_.at(ticket.step).numbers(move.unit);
   const std::span<const std::byte> updated(weight, tile.elements * bytes_of(parts_.workload.form.weight));
   parts_.workers.enqueue(job, [this, ticket, leases, &tile, updated](const cpu_optim::TileReport& report) mutable {
     if (parts_.on_updated && report.ok()) parts_.on_updated(tile.unit, tile.first_element, updated);
@@ -163,25 +165,27 @@ void Executor::update_ended(Ticket ticket, const cpu_optim::TileReport& report) 
     status = parts_.store.checksum_mismatch(tile_work.reading->place, report.checksum_mismatch).within("update");
   }
   end_reading(tile_work);
-  if (parts_.memory.state_rests(move.tile)) unwritten_[move.tile] = tile_work.checksums;
+  if (parts_.memory.holds_state(move.tile)) unwritten_[move.tile] = tile_work.checksums;
   ended(ticket, status);
 }
 
 void Executor::begin_write(Ticket ticket, const Move& move) {
   TileWork& tile_work = work(ticket, move.tile);
-  if (parts_.memory.state_rests(move.tile)) {
+  const bool came_down = parts_.plan.placements[move.tile].state_on_device();
+  if (came_down && !tile_work.window) return ended(ticket, Status(), /*moved=*/false);
+  if (parts_.memory.holds_state(move.tile)) {
     // Its last update may have been in an earlier step, and written then.
     auto unwritten = unwritten_.find(move.tile);
     if (unwritten == unwritten_.end()) return ended(ticket, Status(), /*moved=*/false);
     tile_work.checksums = unwritten->second;
   }
-  const bool revocable = run_.write_may_be_taken_back(ticket.step, move.tile);
-  auto begun = parts_.store.begin_write(move.tile, revocable ? Update::unconfirmed : Update::final);
+  const bool revocable = run_.speculation(ticket.step).write_may_be_taken_back(move.tile);
+  auto begun = parts_.store.begin_write(move.tile, revocable ? NewVersion::unconfirmed : NewVersion::final);
   if (!begun.ok()) return ended(ticket, begun.status());
   const std::optional<aio::TileStore::Writing>& writing = *begun;
   if (!writing) return held_back_.push_back(ticket);
   unwritten_.erase(move.tile);
-  moved_.written_bytes += parts_.plan.tiles[move.tile].slot_bytes();
+  drive_bytes_.written_bytes += parts_.plan.tiles[move.tile].slot_bytes();
   move_tile(ticket, move.tile, Way::out, writing->extents,
             [this, ticket, place = writing->place](Status status) { write_ended(ticket, place, status); });
 }
@@ -198,22 +202,24 @@ void Executor::write_ended(Ticket ticket, TileSlot place, const Status& status) 
 
 void Executor::begin_spill(Ticket ticket, const Move& move) {
   Extent place = parts_.spill.place_of(move.tile);
-  moved_.written_bytes += place.length_bytes;
-  // An update may read the same bytes meanwhile; the plan releases them when both have ended.
-  Lease gradient = Lease::over(Tier::host, work(ticket, move.tile).gradient.bytes());
+  drive_bytes_.written_bytes += place.length_bytes;
+  // An update may read the same bytes meanwhile.
+  Lease gradient = work(ticket, move.tile).gradient.also();
   parts_.io.write({&place, 1}, std::move(gradient), deadline(ticket)).then([this, ticket](Result<Lease> result) {
-    ended(ticket, result.status());
+    const Status status = result.status();
+    { const Lease written = result.ok() ? std::move(*result) : Lease(); }
+    ended(ticket, status);
   });
 }
 
-void Executor::begin_return(Ticket ticket, const Move& move) {
-  std::optional<Lease> lease = parts_.memory.returned().try_lease();
-  CHECK(lease.has_value(), "the plan counted a place for a returned gradient that the pool does not have");
+void Executor::begin_fetch_gradient(Ticket ticket, const Move& move) {
+  std::optional<Lease> lease = parts_.memory.fetched_gradients().try_lease();
+  CHECK(lease.has_value(), "the plan counted a place for a fetched gradient that the pool does not have");
   Extent place = parts_.spill.place_of(move.tile);
-  moved_.read_bytes += place.length_bytes;
+  drive_bytes_.read_bytes += place.length_bytes;
   const TileId tile = move.tile;
   parts_.io.read({&place, 1}, std::move(*lease), deadline(ticket)).then([this, ticket, tile](Result<Lease> result) {
-    if (result.ok()) work(ticket, tile).returned = std::move(*result);
+    if (result.ok()) work(ticket, tile).fetched_gradient = std::move(*result);
     ended(ticket, result.status());
   });
 }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "runtime/engine/coded_weights.h"
-#include "tiering/plan/plan_builder.h"
+#include "tiering/plan/pass_bytes.h"
 
 namespace penstock::engine {
 namespace {
@@ -34,7 +34,7 @@ ForwardWeights::UnitPlaces ForwardWeights::places_of(const Compute::Weights& wei
   for (MoveId id = weights.brought_by; id != kNoMove; id = parts_.plan.moves[id].source) {
     const Move& move = parts_.plan.moves[id];
     if (move.kind == MoveKind::fetch_weight) places.host = place_of(move);
-    if (move.kind == MoveKind::lift_weight) places.device = place_of(move);
+    if (move.kind == MoveKind::upload_weight) places.device = place_of(move);
     if (move.kind == MoveKind::dequantise_weight) places.dequantised = place_of(move);
   }
   return places;
@@ -50,8 +50,9 @@ ForwardWeights::UsePlaces ForwardWeights::own_places_of(const Use& use) const {
   };
   for (uint32_t unit : use.units) {
     UnitPlaces& places = all.emplace_back(UnitPlaces{.unit = unit, .host = {}, .device = {}, .dequantised = {}});
+    if (parts_.plan.rests_on_device(unit)) continue;
     const WeightBytes bytes = weight_bytes(parts_.workload, parts_.plan.tiles, unit);
-    const bool rests = parts_.memory.weight_rests(parts_.plan.tiles.first_of(unit));
+    const bool rests = parts_.memory.holds_weight(parts_.plan.tiles.first_of(unit));
     if (!rests) places.host = take(in_host, bytes.at_rest);
     if (parts_.device != nullptr) places.device = take(on_device, bytes.at_rest);
     if (bytes.dequantised > 0) {
@@ -100,11 +101,16 @@ bool ForwardWeights::is_settled(uint32_t use) const {
 Result<std::vector<std::span<std::byte>>> ForwardWeights::hold(uint32_t use) {
   if (Status failed = *fetched_.at(use); !failed.ok()) {
     fetched_.erase(use);
+    on_device_.erase(use);
     return failed;
   }
   held_ = use;
   std::vector<std::span<std::byte>> views;
   for (const UnitPlaces& places : uses_[use]) {
+    if (parts_.plan.rests_on_device(places.unit)) {
+      views.push_back(parts_.device->weights_of(places.unit));
+      continue;
+    }
     if (parts_.device != nullptr) {
       views.push_back(on_device(places.dequantised ? *places.dequantised : *places.device));
       continue;
@@ -138,7 +144,7 @@ bool ForwardWeights::overlap(const std::optional<MemoryRun>& one, const std::opt
          other->offset_bytes < one->offset_bytes + one->bytes;
 }
 
-// What is dequantised lies in one memory with what was lifted, or, where there is no device, with what was fetched.
+// What is dequantised lies in one memory with what was uploaded, or, where there is no device, with what was fetched.
 bool ForwardWeights::overlap(const UnitPlaces& one, const UnitPlaces& other) const {
   const bool has_device = parts_.device != nullptr;
   const auto &beside = has_device ? one.device : one.host, &beside_other = has_device ? other.device : other.host;
@@ -158,30 +164,34 @@ bool ForwardWeights::make_room(uint32_t use) {
     const bool may_go = other != held_ && fetch.has_value();
     if (!may_go && overlap(uses_[use], uses_[other])) return false;
   }
-  std::erase_if(fetched_, [&](const auto& other) { return overlap(uses_[use], uses_[other.first]); });
+  auto is_in_the_way = [&](const auto& other) { return overlap(uses_[use], uses_[other.first]); };
+  std::erase_if(fetched_, is_in_the_way);
+  std::erase_if(on_device_, is_in_the_way);
   return true;
 }
 
 void ForwardWeights::bring(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
   auto arrived = [this, use, places, join](const Status& status) {
-    if (status.ok() && places.device) return lift(use, places, join);
+    if (status.ok() && places.device) return upload(use, places, join);
     if (status.ok() && places.dequantised) return dequantise(places, join);
     join->end(status);
   };
   if (!places.host) return arrived(Status());
-  moved_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, places.unit, units(),
-                                 places.host->offset_bytes, ++deadline_, arrived);
+  drive_bytes_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, places.unit, units(),
+                                       places.host->offset_bytes, ++deadline_, arrived);
 }
 
-void ForwardWeights::lift(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
+void ForwardWeights::upload(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
   Lease weights = share_at_rest(places);
   const std::span<std::byte> target = on_device(*places.device);
   const CopyRun whole{0, 0, std::min<uint64_t>(weights.size_bytes(), target.size())};
-  Copy copy =
-      parts_.device->device().copy({&whole, 1}, std::move(weights), Lease::over(Tier::device, target), readers_of(use));
-  std::move(copy.transfer).then([this, use, places, join](const Result<Lease>& result) {
-    if (result.ok() && places.dequantised) return dequantise_on_device(use, places, join);
-    join->end(result.status());
+  const Lease& place = on_device_[use].emplace_back(parts_.device->lend(target));
+  Copy copy = parts_.device->device().copy({&whole, 1}, std::move(weights), place.also(), readers_of(use));
+  std::move(copy.transfer).then([this, use, places, join](Result<Lease> result) {
+    const Status status = result.status();
+    { const Lease arrived = result.ok() ? std::move(*result) : Lease(); }
+    if (status.ok() && places.dequantised) return dequantise_on_device(use, places, join);
+    join->end(status);
   });
 }
 
@@ -205,8 +215,8 @@ void ForwardWeights::dequantise(const UnitPlaces& places, const std::shared_ptr<
 void ForwardWeights::dequantise_on_device(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
   const CodedUnit unit(parts_.workload, parts_.plan.tiles, places.unit);
   Device& device = parts_.device->device();
-  const Result<Event> done =
-      dequantise_on(device, unit, on_device(*places.device), on_device(*places.dequantised), readers_of(use));
+  const Lease& target = on_device_[use].emplace_back(parts_.device->lend(on_device(*places.dequantised)));
+  const Result<Event> done = dequantise_on(device, unit, on_device(*places.device), target.bytes(), readers_of(use));
   if (!done.ok()) return join->end(done.status());
   if (const Status woken = device.wake_at(*done); !woken.ok()) return join->end(woken);
   dequantising_.push_back({.join = join, .done = *done});

@@ -14,10 +14,10 @@
 
 #include "cpu_optim/update_workers.h"
 #include "runtime/engine/device_memory.h"
+#include "runtime/engine/drive_bytes.h"
 #include "runtime/engine/host_memory.h"
 #include "runtime/engine/join.h"
 #include "runtime/engine/mailbox.h"
-#include "runtime/engine/moved.h"
 #include "runtime/engine/weight_fetch.h"
 #include "tiering/plan/plan.h"
 
@@ -53,14 +53,14 @@ class ForwardWeights {
   // A device reads them until `done`.
   void release(Event done);
 
-  Moved moved() const { return moved_; }
+  DriveBytes drive_bytes() const { return drive_bytes_; }
 
  private:
-  // None: its weights rest in host memory and are used there.
+  // None: its weights rest where they are used, in host memory or on the device.
   struct UnitPlaces {
     uint32_t unit = 0;
     std::optional<MemoryRun> host;         // weights that come from the drives
-    std::optional<MemoryRun> device;       // that were lifted
+    std::optional<MemoryRun> device;       // that were uploaded
     std::optional<MemoryRun> dequantised;  // on the device, or in host memory where there is none
   };
   using UsePlaces = std::vector<UnitPlaces>;
@@ -81,7 +81,7 @@ class ForwardWeights {
   // Whether its places are free; gives up those of uses that are neither held nor under way.
   bool make_room(uint32_t use);
   void bring(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
-  void lift(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
+  void upload(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
   void dequantise(const UnitPlaces& places, const std::shared_ptr<Join>& join);
   void dequantise_on_device(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
   // Of what the device still reads, that which lies in the use's places.
@@ -97,12 +97,13 @@ class ForwardWeights {
   const Parts parts_;
   std::vector<UsePlaces> uses_;
   std::map<uint32_t, std::optional<Status>> fetched_;  // by use: how it has ended; none while it is under way
+  std::map<uint32_t, std::vector<Lease>> on_device_;   // by use: its places there
   std::optional<uint32_t> held_;
   std::vector<Lease> leases_;             // of the use that is held
   std::map<uint32_t, Event> read_until_;  // by use: the device may still read its places
   std::vector<Dequantising> dequantising_;
   uint64_t deadline_ = 0;
-  Moved moved_;
+  DriveBytes drive_bytes_;
 };
 
 }  // namespace penstock::engine

@@ -73,8 +73,10 @@ Status GradientIntake::check(const Part& part, const Values& values, uint64_t co
       return refuse(text("parameter ", parameter.name, " was declared absent"));
     }
   }
-  if (count != unit.elements && use.sum == nullptr && adder_ == nullptr) {
-    return refuse(text(count, " elements, ", unit.elements, " expected: parts are added up, and no sum is planned"));
+  const uint64_t next = use.given.empty() ? 0 : use.given.back().second;
+  if (passes_by(state, use, count, unit.elements) && part.first_element != next) {
+    return refuse(text("elements from ", part.first_element, " on, expected from ", next,
+                       " on: where nothing is added up, parts come in order"));
   }
   return Status();
 }
@@ -96,6 +98,21 @@ bool GradientIntake::has_all_values(uint32_t index, const UseState& use) const {
   return true;
 }
 
+bool GradientIntake::passes_by(const UnitState& unit, const UseState& use, uint64_t count, uint64_t elements) const {
+  return count != elements && use.sum == nullptr && adder_ == nullptr && workload_.scope == StepScope::update_only &&
+         unit.uses.size() == 1;
+}
+
+void GradientIntake::note_parameters(const Part& part, uint64_t count) {
+  const Unit& unit = workload_.units[part.unit];
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    const Parameter& parameter = unit.parameters[i];
+    const bool overlaps = parameter.first_element < part.first_element + count &&
+                          part.first_element < parameter.first_element + parameter.elements;
+    if (overlaps) units_[part.unit].parameters[i] = UnitState::Of::values;
+  }
+}
+
 Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Values& values) {
   const uint64_t count = values.bytes.size() / bytes_of(values.dtype);
   PENSTOCK_TRY(check(part, values, count));
@@ -105,10 +122,18 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
   UseState& use = state.of_use[static_cast<size_t>(number)];
   const bool is_whole = count == unit.elements;
   const bool is_last_whole = is_whole && state.uses.size() == 1 && part.micro_batch + 1 == micro_batches_;
-  if (is_last_whole && workload_.pass == Pass::update_only) {
+  if (is_last_whole && workload_.scope == StepScope::update_only) {
     state.done = state.has_values = true;
     state.last_given = text("micro-batch ", part.micro_batch);
     return Taken::completes_with;
+  }
+  if (passes_by(state, use, count, unit.elements)) {
+    state.last_given = text("micro-batch ", part.micro_batch);
+    state.has_values = true;
+    note_parameters(part, count);
+    use.given = {{0, part.first_element + count}};
+    state.done = part.first_element + count == unit.elements;
+    return Taken::passes_by;
   }
   const auto [place, is_free] = summing_.insert({use.sum, part.unit});
   if (adder_ == nullptr && !is_free && place->second != part.unit) {
@@ -121,12 +146,7 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
   }
   state.last_given = text("micro-batch ", part.micro_batch);
   state.has_values = true;
-  for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    const Parameter& parameter = unit.parameters[i];
-    const bool overlaps = parameter.first_element < part.first_element + count &&
-                          part.first_element < parameter.first_element + parameter.elements;
-    if (overlaps) state.parameters[i] = UnitState::Of::values;
-  }
+  note_parameters(part, count);
   add(part, values, use, count);
   const auto run = std::make_pair(part.first_element, part.first_element + count);
   use.given.insert(std::upper_bound(use.given.begin(), use.given.end(), run), run);
@@ -144,7 +164,7 @@ Result<bool> GradientIntake::give_up(uint32_t index, uint32_t number) {
   if (state.parameters[number] == UnitState::Of::absent) return refuse(" was declared absent");
   if (state.parameters[number] == UnitState::Of::values || state.done) return refuse(" has one");
   state.parameters[number] = UnitState::Of::absent;
-  if (workload_.pass == Pass::training) return false;  // the last pass completes it
+  if (workload_.scope == StepScope::training) return false;  // the last pass completes it
   const auto is_absent = [](UnitState::Of of) { return of == UnitState::Of::absent; };
   if (std::all_of(state.parameters.begin(), state.parameters.end(), is_absent)) return state.done = true;
   // It may have been all that a micro-batch lacked.
@@ -209,22 +229,29 @@ void GradientIntake::finish(uint32_t index, const std::optional<Values>& last, u
   const std::vector<UseState>& uses = units_[index].of_use;
   const Dtype form = workload_.form.gradient;
   auto as_bytes = [](const float* values) { return reinterpret_cast<const std::byte*>(values); };
-  const std::byte* values = last ? last->bytes.data() + first * bytes_of(last->dtype) : nullptr;
   if (last && micro_batches_ == 1) {  // there is no sum to join
-    if (last->dtype == form) {
-      std::memcpy(target, values, count * bytes_of(form));
-    } else {
-      kernels_.cast(last->dtype, values, form, target, count);
-    }
+    convert(*last, first, count, target);
   } else {
     float* sum = uses.front().sum + first;
     for (size_t use = 1; use < uses.size(); ++use) {
       kernels_.accumulate(Dtype::fp32, as_bytes(uses[use].sum + first), sum, count);
     }
-    if (last) kernels_.accumulate(last->dtype, values, sum, count);
+    if (last) {
+      kernels_.accumulate(last->dtype, last->bytes.data() + first * bytes_of(last->dtype), sum, count);
+    }
     kernels_.cast(Dtype::fp32, as_bytes(sum), form, target, count);
   }
-  kernels_.square_sums(form, target, count, squares);
+  measure(target, count, squares);
+}
+
+void GradientIntake::convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const {
+  const Dtype form = workload_.form.gradient;
+  const std::byte* source = values.bytes.data() + skip * bytes_of(values.dtype);
+  if (values.dtype == form) {
+    std::memcpy(target, source, count * bytes_of(form));
+  } else {
+    kernels_.cast(values.dtype, source, form, target, count);
+  }
 }
 
 void GradientIntake::finished(uint32_t unit) {

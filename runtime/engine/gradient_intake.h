@@ -17,7 +17,7 @@
 
 #include "cpu_optim/gradient.h"
 #include "cpu_optim/update_workers.h"
-#include "tiering/plan/memory_layout.h"
+#include "tiering/plan/sum_layout.h"
 #include "tiering/unit.h"
 
 namespace penstock::engine {
@@ -58,8 +58,9 @@ class GradientIntake {
 
   // Takes the next contribution to a unit, or a part of it. Refuses what comes twice, micro-batches of a use out of
   // order, values outside the unit. `completes_with`: the gradient is complete with these values, which were not added
-  // but are handed on: finish() joins them piece by piece.
-  enum class Taken { added, completes, completes_with };
+  // but are handed on: finish() joins them piece by piece. `passes_by`: the same of a part of it, which convert() joins
+  // and measure() measures; where nothing is added up, parts come in order.
+  enum class Taken { added, completes, completes_with, passes_by };
   Result<Taken> take(const Part& part, const Values& values);
 
   // Backward of the micro-batch has come back through the use: what it has not given is zero. The units whose gradient
@@ -70,6 +71,12 @@ class GradientIntake {
   // workload's gradient dtype, and its sums of squares by block. `last`: what take() did not add, of the whole unit.
   void finish(uint32_t unit, const std::optional<Values>& last, uint64_t first, uint64_t count, std::byte* target,
               std::span<double> squares);
+
+  // Values [skip, skip + count) of what passes by into `target`, in the workload's gradient dtype.
+  void convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const;
+  void measure(const std::byte* gradient, uint64_t count, std::span<double> squares) const {
+    kernels_.square_sums(workload_.form.gradient, gradient, count, squares);
+  }
 
   // All of the unit was finished: what it was added up in may be used by another.
   void finished(uint32_t unit);
@@ -107,6 +114,9 @@ class GradientIntake {
   bool starts_sum(uint32_t micro_batch) const {
     return adder_ != nullptr ? adder_->starts_sum(micro_batch) : micro_batch == 0;
   }
+  // Whether a part of the use's only contribution goes where it belongs without being added up.
+  bool passes_by(const UnitState& unit, const UseState& use, uint64_t count, uint64_t elements) const;
+  void note_parameters(const Part& part, uint64_t count);
   void zero(uint32_t unit, UseState& use);
   void add(const Part& part, const Values& values, UseState& use, uint64_t count);
   bool has_all_values(uint32_t unit, const UseState& use) const;

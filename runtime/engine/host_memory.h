@@ -29,21 +29,21 @@ class HostMemory {
 
   BufferPool& windows() { return *windows_; }
   BufferPool& gradients() { return *gradients_; }
-  BufferPool& returned() { return *returned_; }
+  BufferPool& fetched_gradients() { return *fetched_gradients_; }
   // Places in it are those of moves that fill Area::host_units.
   BufferArea& units() { return *units_; }
   // Of forward passes within steps.
   BufferArea& forward_units() { return *forward_units_; }
-  // Places in it are those of moves that fill Area::lowered_gradients.
-  BufferArea& lowered() { return *lowered_; }
+  // Places in it are those of moves that fill Area::downloaded_gradients.
+  BufferArea& downloaded_gradients() { return *downloaded_; }
   // Those of moves that fill Area::activations, where it is computed in place, and Area::offloaded_activations.
   BufferArea& activations() { return *activations_; }
   BufferArea& offloaded() { return *offloaded_; }
   // The trainer's side adds gradients up there; see SumLayout.
   std::span<std::byte> sums() const { return sums_; }
 
-  bool weight_rests(TileId tile) const { return weight_offsets_[tile] != kNowhere; }
-  bool state_rests(TileId tile) const { return state_offsets_[tile] != kNowhere; }
+  bool holds_weight(TileId tile) const { return weight_offsets_[tile] != kNowhere; }
+  bool holds_state(TileId tile) const { return state_offsets_[tile] != kNowhere; }
   // REQUIRES: it rests there. `lend`: to write; `share`: to read.
   Lease lend_weight(TileId tile) { return weights_->lend(weight_offsets_[tile], plan_.tiles[tile].weight_bytes); }
   Lease share_weight(TileId tile) { return weights_->share(weight_offsets_[tile], plan_.tiles[tile].weight_bytes); }
@@ -54,9 +54,7 @@ class HostMemory {
 
   std::span<std::byte> bytes() const { return arena_->bytes(); }
   // What a device copies from and to.
-  std::vector<std::span<std::byte>> copied() const {
-    return {units_->memory(), forward_units_->memory(), lowered_->memory(), offloaded_->memory(), weights_->memory()};
-  }
+  std::vector<std::span<std::byte>> copied() const;
   std::string description() const { return arena_->description(); }
 
  private:
@@ -67,8 +65,8 @@ class HostMemory {
 
   const Plan& plan_;
   std::unique_ptr<aio::HostArena> arena_;
-  std::unique_ptr<BufferPool> windows_, gradients_, returned_;
-  std::unique_ptr<BufferArea> units_, forward_units_, lowered_, activations_, offloaded_, weights_, states_;
+  std::unique_ptr<BufferPool> windows_, gradients_, fetched_gradients_;
+  std::unique_ptr<BufferArea> units_, forward_units_, downloaded_, activations_, offloaded_, weights_, states_;
   std::span<std::byte> sums_;
   std::vector<uint64_t> weight_offsets_, state_offsets_;  // by tile
 };

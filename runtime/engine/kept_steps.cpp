@@ -16,7 +16,7 @@
 
 #include "aio/direct_folder.h"
 #include "aio/host_arena.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "cpu_optim/checksum.h"
 #include "tiering/store/store_layout.h"
 #include "tiering/tier.h"
@@ -156,7 +156,8 @@ Status KeptSteps::check(uint64_t step) const {
   if (std::find(kept.begin(), kept.end(), step) != kept.end()) return Status();
   std::string list;
   for (uint64_t other : kept) list += text(list.empty() ? "" : ", ", other);
-  return Status(Code::kUsage, text("kept steps: step ", step, " is not among them: ", list.empty() ? "none" : list));
+  return Status(Code::kUsage, text("kept steps: step ", step, " is not among them: ", list.empty() ? "none" : list),
+                "`penstock checkpoint ls` lists those that can be gone back to");
 }
 
 bool KeptSteps::is_as_kept(uint64_t step) const {
@@ -199,7 +200,7 @@ Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) con
   PENSTOCK_TRY(check(step));
   std::vector<std::string> places;
   for (const std::string& folder : folders_) places.push_back(place_of(folder, step));
-  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kCarryingBytes));
   PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles that are carried", kCarryingBytes));
   const auto copies = aio::direct_folders(places, aio::Access::read_only);

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <exception>
 #include <new>
@@ -24,6 +25,7 @@ using penstock::engine::EmbeddedParameter;
 struct penstock_engine {
   std::unique_ptr<EmbeddedEngine> engine;
   pid_t process = ::getpid();
+  std::atomic<bool> called = false;  // by the call that is running
   std::string restored, description, id;
 };
 
@@ -62,24 +64,52 @@ int guarded(Work work) noexcept {
   }
 }
 
-Status check(const penstock_engine* engine) {
+// The right to be the one call of an engine, while it lives.
+class Turn {
+ public:
+  explicit Turn(penstock_engine& engine) : engine_(engine), taken_(!engine.called.exchange(true)) {}
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (taken_) engine_.called.store(false);
+  }
+
+  Status status() const {
+    if (taken_) return Status();
+    return Status(Code::kUsage, "another call of this engine is running",
+                  "call it from one thread at a time, and not from its callbacks");
+  }
+
+ private:
+  penstock_engine& engine_;
+  const bool taken_;
+};
+
+Status check_caller(const penstock_engine* engine) {
   if (engine == nullptr) return usage("engine: NULL");
   if (engine->process != ::getpid()) {
     return Status(Code::kUsage, "this process was forked; the store belongs to its parent",
                   "open another store in the child, or call from the parent");
   }
+  return Status();
+}
+
+Status check_usable(const penstock_engine* engine) {
   if (!engine->engine->is_open()) {
     return Status(Code::kEnvironment, "the store could not be opened again when it was rolled back",
                   "close the engine and open it again");
   }
-  return Status();
+  return engine->engine->failure();
 }
 
 // Of an engine that may be used.
 template <typename Work>
 int verb(penstock_engine* engine, Work work) noexcept {
   return guarded([&]() -> Status {
-    PENSTOCK_TRY(check(engine));
+    PENSTOCK_TRY(check_caller(engine));
+    const Turn turn(*engine);
+    PENSTOCK_TRY(turn.status());
+    PENSTOCK_TRY(check_usable(engine));
     return work(*engine->engine);
   });
 }
@@ -95,6 +125,10 @@ Result<Dtype> dtype_of(int dtype) {
     default:
       return usage(text("dtype: ", dtype, ": PENSTOCK_FP32, PENSTOCK_BF16 or PENSTOCK_FP16 expected"));
   }
+}
+
+int c_dtype_of(Dtype dtype) {
+  return dtype == Dtype::fp32 ? PENSTOCK_FP32 : dtype == Dtype::bf16 ? PENSTOCK_BF16 : PENSTOCK_FP16;
 }
 
 Result<Role> role_of(int role) {
@@ -117,6 +151,11 @@ Result<Enum> chosen(const char* name, int value, Enum last) {
   return usage(text(name, ": ", value, ": from 0 to ", static_cast<int>(last), " expected"));
 }
 
+EmbeddedParameter::Weights weights_of(void* weights_into) {
+  if (weights_into == PENSTOCK_WEIGHTS_OUT) return {.into = nullptr, .out = true};
+  return {.into = static_cast<std::byte*>(weights_into), .out = false};
+}
+
 Result<std::vector<EmbeddedParameter>> parameters_of(const penstock_parameter* parameters, uint32_t count) {
   if (parameters == nullptr && count > 0) return usage("parameters: NULL");
   std::vector<EmbeddedParameter> all;
@@ -128,7 +167,7 @@ Result<std::vector<EmbeddedParameter>> parameters_of(const penstock_parameter* p
                    .group = given.group,
                    .dtype = dtype,
                    .initial = static_cast<const std::byte*>(given.initial),
-                   .weights_into = static_cast<std::byte*>(given.weights_into),
+                   .weights = weights_of(given.weights_into),
                    .unit = given.unit});
   }
   return all;
@@ -173,6 +212,18 @@ Result<EmbeddedOptions> options_of(const penstock_options& given, const penstock
                                                                               std::span<float> values) {
       const int refusal = fill(context, parameter, first, values.size(), values.data());
       return refusal == 0 ? Status() : usage(text("initial: parameter ", parameter, ": the caller returned ", refusal));
+    };
+  }
+  if (given.weights_out != nullptr) {
+    options.weights_out = [out = given.weights_out, context = given.weights_out_context](
+                              uint32_t parameter, uint64_t first, Dtype dtype, std::span<const std::byte> bytes) {
+      const uint64_t count = bytes.size() / penstock::bytes_of(dtype);
+      const int refusal = out(context, parameter, first, count, c_dtype_of(dtype), bytes.data());
+      if (refusal == 0) return Status();
+      return Status(Code::kEnvironment,
+                    text("weights out: parameter ", parameter, ", ", count, " values from ", first,
+                         " on: the caller returned ", refusal),
+                    "open the store again: it has the last committed step, and penstock_read() its weights");
     };
   }
   return options;
@@ -250,6 +301,9 @@ int penstock_open(const penstock_options* options, const penstock_parameter* par
 
 int penstock_close(penstock_engine* engine) {
   if (engine == nullptr || engine->process != ::getpid()) return PENSTOCK_OK;
+  if (engine->called.exchange(true)) {
+    return guarded([] { return usage("close: another call of this engine is running"); });
+  }
   const int code = guarded([&] { return engine->engine->close(); });
   delete engine;
   return code;
@@ -276,8 +330,20 @@ int penstock_gradient(penstock_engine* engine, uint32_t parameter, uint32_t micr
   });
 }
 
+int penstock_gradient_part(penstock_engine* engine, uint32_t parameter, uint32_t micro_batch, uint64_t first,
+                           uint64_t count, int dtype, const void* values) {
+  return verb(engine, [&](EmbeddedEngine& inner) -> Status {
+    PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));
+    return inner.gradient_part(parameter, micro_batch, first, count, type, static_cast<const std::byte*>(values));
+  });
+}
+
 int penstock_absent(penstock_engine* engine, uint32_t parameter) {
   return verb(engine, [&](EmbeddedEngine& inner) { return inner.absent(parameter); });
+}
+
+int penstock_publish(penstock_engine* engine) {
+  return verb(engine, [](EmbeddedEngine& inner) { return inner.publish(); });
 }
 
 int penstock_step(penstock_engine* engine, const void* state, size_t state_bytes, penstock_report* report) {
@@ -333,6 +399,14 @@ int penstock_weight(penstock_engine* engine, uint32_t parameter, const float** v
   return verb(engine, [&](EmbeddedEngine& inner) { return give("weight", inner.weight(parameter), values); });
 }
 
+int penstock_begin_forward(penstock_engine* engine) {
+  return verb(engine, [](EmbeddedEngine& inner) { return inner.begin_forward(); });
+}
+
+int penstock_end_forward(penstock_engine* engine) {
+  return verb(engine, [](EmbeddedEngine& inner) { return inner.end_forward(); });
+}
+
 int penstock_read(penstock_engine* engine, uint32_t parameter, int role, uint64_t first, uint64_t count, int dtype,
                   void* values) {
   return verb(engine, [&](EmbeddedEngine& inner) -> Status {
@@ -361,12 +435,13 @@ int penstock_end_writes(penstock_engine* engine) {
   return verb(engine, [](EmbeddedEngine& inner) { return inner.end_writes(); });
 }
 
-int penstock_adopt(penstock_engine* engine, uint32_t parameter, int dtype, const void* weights, uint64_t* changed) {
+int penstock_adopt(penstock_engine* engine, uint32_t parameter, uint64_t first, uint64_t count, int dtype,
+                   const void* weights, uint64_t* changed) {
   return verb(engine, [&](EmbeddedEngine& inner) -> Status {
     PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));
-    if (weights == nullptr) return usage("adopt: weights: NULL");
-    PENSTOCK_TRY_ASSIGN(count, inner.adopt(parameter, type, static_cast<const std::byte*>(weights)));
-    if (changed != nullptr) *changed = count;
+    if (weights == nullptr && count > 0) return usage("adopt: weights: NULL");
+    PENSTOCK_TRY_ASSIGN(adopted, inner.adopt(parameter, first, count, type, static_cast<const std::byte*>(weights)));
+    if (changed != nullptr) *changed = adopted;
     return Status();
   });
 }
@@ -382,7 +457,7 @@ int penstock_set_count(penstock_engine* engine, uint32_t parameter, uint64_t cou
 int penstock_set_weights_into(penstock_engine* engine, uint32_t parameter, int dtype, void* weights_into) {
   return verb(engine, [&](EmbeddedEngine& inner) -> Status {
     PENSTOCK_TRY_ASSIGN(type, dtype_of(dtype));
-    return inner.set_weights_into(parameter, type, static_cast<std::byte*>(weights_into));
+    return inner.set_weights(parameter, type, weights_of(weights_into));
   });
 }
 
@@ -434,7 +509,7 @@ const char* penstock_store_id(penstock_engine* engine) { return engine == nullpt
 int penstock_get_statistics(penstock_engine* engine, penstock_statistics* statistics) {
   return verb(engine, [&](EmbeddedEngine& inner) {
     if (statistics == nullptr) return usage("statistics: NULL");
-    const penstock::engine::Moved moved = inner.engine().moved();
+    const penstock::engine::DriveBytes moved = inner.engine().drive_bytes();
     *statistics = {.parameters = inner.model().places.size(),
                    .elements = inner.elements(),
                    .host_bytes = needed_bytes(inner.engine().plan().budget_lines, penstock::Tier::host),

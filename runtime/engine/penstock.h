@@ -4,10 +4,12 @@
  *   penstock_open()      opens the store in the drives' folders, or makes it.
  *   penstock_begin()     a step begins: hyper-parameters of every group.
  *   penstock_gradient()  of a parameter. The engine has taken it when the call returns. Updates begin at once.
+ *   penstock_gradient_part()  the same piece by piece, of what is not in the engine's reach as a whole.
  *   penstock_absent()    the parameter has none in this step.
+ *   penstock_publish()   the old weights are no longer looked at: new ones may be written from here on.
  *   penstock_step()      ends the step. When it returns, every weight is updated, and the step is durable if it should
  *                        be. (In whole steps the last updates go on under the next forward.)
- *   penstock_discard()   gives the step up instead, as if it had not begun.
+ *   penstock_discard()   gives the step up instead, as if it had not begun: the weights are the old ones.
  *   penstock_close()     waits for what is under way.
  *
  * What each call returns: 0 (PENSTOCK_OK), or one of enum penstock_code; then penstock_message() says in a sentence
@@ -19,9 +21,11 @@
  * stderr, rather than write wrong state.) No signal handlers are installed.
  *
  * Threads: an engine may be called from any thread, by one at a time; two engines, on different stores, are
- * independent. The callbacks `log` and `initial` are called on the thread whose call is running; they must not call
- * this engine. fork(): the store belongs to the process that opened it. In a forked child every verb is refused with
- * PENSTOCK_USAGE, and penstock_close() returns without touching the store. Fork freely, but not during a call.
+ * independent. The callbacks `log` and `initial` are called on the thread whose call is running, `weights_out` on
+ * threads of the engine too; none of them may call this engine. A call while another one of the same engine is running
+ * is refused with PENSTOCK_USAGE. fork(): the store belongs to the process that opened
+ * it. In a forked child every verb is refused with PENSTOCK_USAGE, and penstock_close() returns without touching the
+ * store. Fork freely, but not during a call.
  *
  * In struct penstock_options what is zero is the usual choice; it begins with its own size, so that later versions can
  * add fields.
@@ -82,6 +86,9 @@ enum penstock_durability {
 
 enum penstock_level { PENSTOCK_INFO = 0, PENSTOCK_WARNING = 1 };
 
+/* As weights_into: new weights go to penstock_options.weights_out, for memory that the engine cannot write. */
+#define PENSTOCK_WEIGHTS_OUT ((void*)UINTPTR_MAX)
+
 /* Elements that are gathered at once; see penstock_acquire(). */
 #define PENSTOCK_UNIT_AUTO 0xffffffffu
 
@@ -93,9 +100,10 @@ struct penstock_parameter {
   /* What training begins with where the store is made: so many values, read during penstock_open() alone. NULL: see
    * penstock_options.initial. */
   const void* initial;
-  /* NULL, or receives the new weight in penstock_step(), and at no other time: rounded to dtype, to nearest. Where the
-   * parameter's gradient is absent, or the step is skipped, nothing is written. If penstock_step() fails, some
-   * parameters may have been written, and others not. */
+  /* NULL, PENSTOCK_WEIGHTS_OUT, or receives the new weight, rounded to dtype, to nearest: in penstock_step(), and, if
+   * the caller allows it by penstock_publish(), before that; at no other time. Where the parameter's gradient is
+   * absent, or the step is skipped, nothing is written. If penstock_step() fails, some parameters may have been
+   * written, and others not. */
   void* weights_into;
   uint32_t unit; /* without whole steps: PENSTOCK_UNIT_AUTO. With them: ascending from 0 */
 };
@@ -129,6 +137,12 @@ struct penstock_options {
   /* Where the store is made: so many steps count as done. Moments and update counts are zero all the same; to make a
    * larger store of another one, copy them with penstock_write() and penstock_set_count(). */
   uint64_t initial_step;
+  /* Is given the new weights of parameters with PENSTOCK_WEIGHTS_OUT when weights_into would be written: `count` values
+   * from `first` on, at most 2^20, in the parameter's dtype, which stay where they are until it returns. Pieces come in
+   * any order; where one comes again, the last counts. From any thread, by one at a time, until penstock_close() has
+   * returned. What is not 0 is a failure of the engine. */
+  int (*weights_out)(void* context, uint32_t parameter, uint64_t first, uint64_t count, int dtype, const void* values);
+  void* weights_out_context;
 };
 
 struct penstock_engine;
@@ -138,7 +152,8 @@ struct penstock_engine;
 PENSTOCK_API int penstock_open(const struct penstock_options* options, const struct penstock_parameter* parameters,
                                uint32_t parameter_count, struct penstock_engine** engine);
 /* Waits for what is under way and makes the last step durable. NULL is nothing. The engine is gone whatever is
- * returned. A step that has begun is given up. */
+ * returned, but for PENSTOCK_USAGE: another call of it is running, and nothing has happened. A step that has begun is
+ * given up. */
 PENSTOCK_API int penstock_close(struct penstock_engine* engine);
 
 /* -- a step -------------------------------------------------------------------------------------------------------- */
@@ -147,12 +162,23 @@ PENSTOCK_API int penstock_close(struct penstock_engine* engine);
 PENSTOCK_API int penstock_begin(struct penstock_engine* engine, const struct penstock_rates* groups,
                                 uint32_t group_count, uint32_t micro_batches, double loss_scale);
 /* All of the parameter's values. Micro-batches of a parameter come in ascending order, all of them; they are added up
- * in fp32. Parameters come in any order. */
+ * in fp32. Parameters come in any order; the engine reads ahead from the last to the first, as backward makes them, and
+ * reads up to twice as much where they come in another. */
 PENSTOCK_API int penstock_gradient(struct penstock_engine* engine, uint32_t parameter, uint32_t micro_batch, int dtype,
                                    const void* values);
+/* The same of values [first, first + count) of it: from its first value on, each piece where the one before has ended.
+ * Nothing of another parameter comes before the last piece. With one micro-batch the engine keeps no more of a large
+ * parameter's gradient than the updates under way need. */
+PENSTOCK_API int penstock_gradient_part(struct penstock_engine* engine, uint32_t parameter, uint32_t micro_batch,
+                                        uint64_t first, uint64_t count, int dtype, const void* values);
 /* The parameter has no gradient in this step, of no micro-batch: it is neither updated nor is the step counted among
  * its updates, as in PyTorch. */
 PENSTOCK_API int penstock_absent(struct penstock_engine* engine, uint32_t parameter);
+
+/* The caller looks no more at the weights that the step began with: from here on weights_into is written as updates
+ * end. Of updates that have ended before, penstock_step() reads the new weights from the store. A caller whose backward
+ * is over before its first penstock_gradient() calls this behind penstock_begin(), and nothing is read twice. */
+PENSTOCK_API int penstock_publish(struct penstock_engine* engine);
 
 enum penstock_verdict {
   PENSTOCK_CONFIRMED = 0,
@@ -172,6 +198,8 @@ struct penstock_report {
  * 0 B is none. `report` may be NULL. Refused where some parameter has neither a gradient nor was declared absent. */
 PENSTOCK_API int penstock_step(struct penstock_engine* engine, const void* state, size_t state_bytes,
                                struct penstock_report* report);
+/* As if penstock_begin() had not been called. What penstock_publish() has let be written is written again with the
+ * store's weights; without it no weight has changed. */
 PENSTOCK_API int penstock_discard(struct penstock_engine* engine);
 
 /* -- whole steps: the weights, too, are in the tiers ----------------------------------------------------------------
@@ -196,6 +224,11 @@ PENSTOCK_API int penstock_release(struct penstock_engine* engine, const struct p
 /* The fp32 values of a parameter of the unit that is acquired. */
 PENSTOCK_API int penstock_weight(struct penstock_engine* engine, uint32_t parameter, const float** values);
 
+/* Between steps: forward passes that change nothing, for evaluation, up to penstock_end_forward(). They are acquired
+ * and released in any order and number, one at a time; their micro_batch is not looked at. */
+PENSTOCK_API int penstock_begin_forward(struct penstock_engine* engine);
+PENSTOCK_API int penstock_end_forward(struct penstock_engine* engine);
+
 /* -- between steps --------------------------------------------------------------------------------------------------
  */
 
@@ -214,10 +247,10 @@ PENSTOCK_API int penstock_write(struct penstock_engine* engine, uint32_t paramet
  * engine that is closed in between has written nothing. No step begins in between. */
 PENSTOCK_API int penstock_begin_writes(struct penstock_engine* engine);
 PENSTOCK_API int penstock_end_writes(struct penstock_engine* engine);
-/* Somebody else may have written the weights, all of them: masters that still round to their weight stay, the others
- * become it. *changed (may be NULL): how many. */
-PENSTOCK_API int penstock_adopt(struct penstock_engine* engine, uint32_t parameter, int dtype, const void* weights,
-                                uint64_t* changed);
+/* Somebody else may have written weights [first, first + count): masters that still round to their weight stay, the
+ * others become it. *changed (may be NULL): how many. */
+PENSTOCK_API int penstock_adopt(struct penstock_engine* engine, uint32_t parameter, uint64_t first, uint64_t count,
+                                int dtype, const void* weights, uint64_t* changed);
 /* How many updates the parameter has had. */
 PENSTOCK_API int penstock_count(struct penstock_engine* engine, uint32_t parameter, uint64_t* count);
 PENSTOCK_API int penstock_set_count(struct penstock_engine* engine, uint32_t parameter, uint64_t count);

@@ -5,10 +5,12 @@
 //   if (!opened) return fail(opened.status().message);
 //   penstock::Store store = std::move(*opened);
 //
-// The rules are penstock.h's: threads, forks, and what a refusal means. Nothing throws but std::bad_alloc.
+// The rules are penstock.h's: threads, forks, and what a refusal means. Nothing throws but std::bad_alloc. A Store that
+// was moved from, or closed, refuses every verb.
 #ifndef PENSTOCK_HPP
 #define PENSTOCK_HPP
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -66,7 +68,7 @@ struct Parameter {
   uint32_t unit = PENSTOCK_UNIT_AUTO;
   int dtype = PENSTOCK_FP32;      // of the two that follow
   const void* initial = nullptr;  // while the store is made
-  void* weights_into = nullptr;
+  void* weights_into = nullptr;   // or PENSTOCK_WEIGHTS_OUT
 };
 
 struct Options {
@@ -81,8 +83,15 @@ struct Options {
   bool skip_overflow = false;
   bool whole_steps = false;
   uint32_t threads = 0;
+  uint32_t slots = 0;
+  uint64_t initial_step = 0;
+  // Hears what was decided at opening, line by line. Must not throw.
+  std::function<void(penstock_level level, const char* line)> log;
   // Of parameters without values of their own: fills [first, first + values.size()). Must not throw.
   std::function<void(uint32_t parameter, uint64_t first, std::span<float> values)> initial;
+  // Of parameters with PENSTOCK_WEIGHTS_OUT: their new weights, from `first` on. `false` is a failure of the engine. The
+  // store has a copy of it. Must not throw.
+  std::function<bool(uint32_t parameter, uint64_t first, int dtype, std::span<const std::byte> values)> weights_out;
 };
 
 class Store {
@@ -108,6 +117,14 @@ class Store {
     c.skip_overflow = options.skip_overflow;
     c.clip_norm = options.clip_norm;
     c.whole_steps = options.whole_steps;
+    c.slots = options.slots;
+    c.initial_step = options.initial_step;
+    c.log_context = const_cast<Options*>(&options);
+    if (options.log) {
+      c.log = [](void* context, int level, const char* line) {
+        static_cast<const Options*>(context)->log(static_cast<penstock_level>(level), line);
+      };
+    }
     c.initial_context = const_cast<Options*>(&options);
     if (options.initial) {
       c.initial = [](void* context, uint32_t parameter, uint64_t first, uint64_t count, float* values) {
@@ -115,10 +132,30 @@ class Store {
         return 0;
       };
     }
+    auto out = std::make_unique<WeightsOut>(options.weights_out);
+    if (options.weights_out) {
+      c.weights_out_context = out.get();
+      c.weights_out = [](void* context, uint32_t parameter, uint64_t first, uint64_t count, int dtype,
+                         const void* values) {
+        const size_t bytes = count * (dtype == PENSTOCK_FP32 ? 4 : 2);
+        const std::span run(static_cast<const std::byte*>(values), bytes);
+        return (*static_cast<WeightsOut*>(context))(parameter, first, dtype, run) ? 0 : 1;
+      };
+    }
     penstock_engine* engine = nullptr;
     Status status = Status::of(penstock_open(&c, all.data(), static_cast<uint32_t>(all.size()), &engine));
     if (!status) return status;
-    return Store(engine);
+    std::vector<uint64_t> elements;
+    for (const Parameter& of : parameters) elements.push_back(of.elements);
+    return Store(engine, std::move(out), std::move(elements));
+  }
+  Store(Store&&) = default;
+  // The engine goes before what it calls.
+  Store& operator=(Store&& other) noexcept {
+    engine_ = std::move(other.engine_);
+    weights_out_ = std::move(other.weights_out_);
+    elements_ = std::move(other.elements_);
+    return *this;
   }
 
   // What the destructor does, too, but says whether the last step is durable.
@@ -128,11 +165,28 @@ class Store {
     const auto count = static_cast<uint32_t>(groups.size());
     return Status::of(penstock_begin(get(), groups.data(), count, micro_batches, loss_scale));
   }
-  // As many values as the parameter has.
+  // As many values as the parameter has; others are refused.
   Status gradient(uint32_t parameter, std::span<const float> values, uint32_t micro_batch = 0) {
-    return Status::of(penstock_gradient(get(), parameter, micro_batch, PENSTOCK_FP32, values.data()));
+    return gradient(parameter, PENSTOCK_FP32, std::as_bytes(values), micro_batch);
+  }
+  // Of any dtype.
+  Status gradient(uint32_t parameter, int dtype, std::span<const std::byte> values, uint32_t micro_batch = 0) {
+    const uint64_t size = dtype == PENSTOCK_FP32 ? 4 : 2;
+    if (parameter < elements_.size() && values.size() != elements_[parameter] * size) {
+      return {PENSTOCK_USAGE,
+              "gradient: " + std::to_string(values.size() / size) + " values of parameter " +
+                  std::to_string(parameter) + ", which has " + std::to_string(elements_[parameter]),
+              "hand over all of them, or pieces by gradient_part()"};
+    }
+    return Status::of(penstock_gradient(get(), parameter, micro_batch, dtype, values.data()));
+  }
+  // Values from `first` on; from the first to the last in order.
+  Status gradient_part(uint32_t parameter, uint64_t first, std::span<const float> values, uint32_t micro_batch = 0) {
+    return Status::of(penstock_gradient_part(get(), parameter, micro_batch, first, values.size(), PENSTOCK_FP32,
+                                             values.data()));
   }
   Status absent(uint32_t parameter) { return Status::of(penstock_absent(get(), parameter)); }
+  Status publish() { return Status::of(penstock_publish(get())); }
   Result<penstock_report> step(std::span<const std::byte> state = {}) {
     penstock_report report{};
     Status status = Status::of(penstock_step(get(), state.data(), state.size(), &report));
@@ -158,11 +212,37 @@ class Store {
     return values;
   }
 
+  // Forward passes that change nothing, between the two.
+  Status begin_forward() { return Status::of(penstock_begin_forward(get())); }
+  Status end_forward() { return Status::of(penstock_end_forward(get())); }
+
   Status read(uint32_t parameter, penstock_role role, uint64_t first, std::span<float> values) {
     return Status::of(penstock_read(get(), parameter, role, first, values.size(), PENSTOCK_FP32, values.data()));
   }
   Status write(uint32_t parameter, penstock_role role, uint64_t first, std::span<const float> values) {
     return Status::of(penstock_write(get(), parameter, role, first, values.size(), PENSTOCK_FP32, values.data()));
+  }
+  // What is written, adopted and counted between the two becomes durable together.
+  Status begin_writes() { return Status::of(penstock_begin_writes(get())); }
+  Status end_writes() { return Status::of(penstock_end_writes(get())); }
+  // Weights that somebody else may have written; how many masters became them.
+  Result<uint64_t> adopt(uint32_t parameter, uint64_t first, std::span<const float> weights) {
+    uint64_t changed = 0;
+    Status status = Status::of(
+        penstock_adopt(get(), parameter, first, weights.size(), PENSTOCK_FP32, weights.data(), &changed));
+    if (!status) return status;
+    return changed;
+  }
+  Result<uint64_t> count(uint32_t parameter) {
+    uint64_t count = 0;
+    if (Status status = Status::of(penstock_count(get(), parameter, &count)); !status) return status;
+    return count;
+  }
+  Status set_count(uint32_t parameter, uint64_t count) {
+    return Status::of(penstock_set_count(get(), parameter, count));
+  }
+  Status set_weights_into(uint32_t parameter, int dtype, void* weights_into) {
+    return Status::of(penstock_set_weights_into(get(), parameter, dtype, weights_into));
   }
   Status settle() { return Status::of(penstock_settle(get())); }
   // The step that is kept.
@@ -170,6 +250,14 @@ class Store {
     uint64_t step = 0;
     if (Status status = Status::of(penstock_keep(get(), &step)); !status) return status;
     return step;
+  }
+  // Ascending.
+  Result<std::vector<uint64_t>> kept() {
+    size_t count = 0;
+    if (Status status = Status::of(penstock_kept(get(), nullptr, 0, &count)); !status) return status;
+    std::vector<uint64_t> steps(count);
+    if (Status status = Status::of(penstock_kept(get(), steps.data(), count, &count)); !status) return status;
+    return steps;
   }
   Status roll_back(uint64_t step) { return Status::of(penstock_roll_back(get(), step)); }
   Status drop(uint64_t step) { return Status::of(penstock_drop(get(), step)); }
@@ -182,6 +270,14 @@ class Store {
     penstock_statistics statistics{};
     return penstock_get_statistics(get(), &statistics) == PENSTOCK_OK ? statistics : penstock_statistics{};
   }
+  // What step() was given with the step that the store was opened at; until roll_back() or close().
+  std::span<const std::byte> restored_state() {
+    const void* state = nullptr;
+    size_t bytes = 0;
+    if (penstock_restored_state(get(), &state, &bytes) != PENSTOCK_OK) return {};
+    return {static_cast<const std::byte*>(state), bytes};
+  }
+  std::string id() { return penstock_store_id(get()); }
   std::string description() { return penstock_description(get()); }
 
   penstock_engine* get() { return engine_.get(); }
@@ -190,8 +286,12 @@ class Store {
   struct Close {
     void operator()(penstock_engine* engine) const { penstock_close(engine); }
   };
-  explicit Store(penstock_engine* engine) : engine_(engine) {}
+  using WeightsOut = decltype(Options::weights_out);
+  Store(penstock_engine* engine, std::unique_ptr<WeightsOut> out, std::vector<uint64_t> elements)
+      : elements_(std::move(elements)), weights_out_(std::move(out)), engine_(engine) {}
 
+  std::vector<uint64_t> elements_;           // by parameter
+  std::unique_ptr<WeightsOut> weights_out_;  // outlives the engine
   std::unique_ptr<penstock_engine, Close> engine_;
 };
 

@@ -21,14 +21,19 @@ uint64_t excess(const Plan& plan, Tier tier, uint64_t room_bytes) {
   return bytes - std::min(bytes, room_bytes);
 }
 
-uint64_t resting_bytes(const Plan& plan) {
+uint64_t resting_bytes(const Plan& plan, Tier tier) {
   uint64_t bytes = 0;
   for (const BudgetLine& line : plan.budget_lines) {
-    const bool rests = line.region == Region::resting_weights || line.region == Region::resting_states;
-    if (rests) bytes += line.bytes;
+    const bool in_host = line.region == Region::resting_weights || line.region == Region::resting_states;
+    const bool on_device =
+        line.region == Region::device_resting_weights || line.region == Region::device_resting_states;
+    if ((in_host || on_device) && line.tier == tier) bytes += line.bytes;
   }
   return bytes;
 }
+
+// What does not come from the drives in each step.
+uint64_t resting_bytes(const Plan& plan) { return resting_bytes(plan, Tier::host) + resting_bytes(plan, Tier::device); }
 
 std::string fixed(double value, int digits) {
   std::array<char, 48> words{};
@@ -55,13 +60,21 @@ Status refuse_moves(const Plan& plan, bool has_device) {
                     text("engine: the plan has a move of kind ", name_of(move.kind), "; steps run on one rank only"),
                     "plan for 1 rank");
     }
-    const bool leaves = move.kind == MoveKind::offload_activation || move.kind == MoveKind::spill_activation;
+    const bool leaves = move.kind == MoveKind::download_activation || move.kind == MoveKind::spill_activation;
     if (leaves && !plan.stores_activations) {
       return Status(Code::kUsage, "engine: the plan offloads activations, and the trainer keeps them in its own memory",
                     "plan with activations that are kept or recomputed, or hand them over with put()");
     }
   }
   return Status();
+}
+
+Status refuse_untold_updates(const Plan& plan) {
+  const bool any = std::any_of(plan.placements.begin(), plan.placements.end(),
+                               [](const Placement& placement) { return placement.state_on_device(); });
+  if (!any) return Status();
+  return Status(Code::kUsage, "engine: on_updated, and the plan updates tiles on the device, which it is not told of",
+                "plan with a device_share of 0, or read the weights after the step instead");
 }
 
 Status same_model(const PlanRequest& here, const PlanRequest& there) {
@@ -76,7 +89,7 @@ Status same_model(const PlanRequest& here, const PlanRequest& there) {
     if (!is_same) return refuse(text("unit ", mine.units[unit].name, " rests in another form"));
   }
   if (mine.form != other.form) return refuse("for another form of the state");
-  if (mine.pass != other.pass) return refuse("with and without passes through the model");
+  if (mine.scope != other.scope) return refuse("with and without passes through the model");
   if (mine.ranks != other.ranks) return refuse(text("for ", other.ranks, " ranks, the run has ", mine.ranks));
   if (mine.clipping.norm != other.clipping.norm || mine.clipping.skips_overflow != other.clipping.skips_overflow) {
     return refuse("with other clipping, which would change what is learnt");
@@ -122,7 +135,7 @@ PlanAtRates look_for_better(const PlanRequest& request, const Plan& present, con
   found.why = text("the drives give ", fixed(gbps, 3), " GB/s where ", fixed(gbps / share, 3), " were planned with");
   Result<ChosenPlan> chosen = choose_plan_within(at_rates, room);
   if (!chosen.ok() || chosen->step_s() >= found.present_s * (1 - rule.faster_by)) return found;
-  // What rests in host memory is written, unless it is durable, and what will rest there is read.
+  // What rests in memory is written, unless it is durable, and what will rest there is read.
   const auto moved_bytes = static_cast<double>(resting_bytes(present) + resting_bytes(chosen->plan));
   const double repaid_s = (found.present_s - chosen->step_s()) * rule.repaid_within_steps;
   if (repaid_s > moved_bytes / (gbps * 1e9)) found.better = std::move(*chosen);
@@ -136,7 +149,10 @@ std::string summary_of(const Plan& plan, double step_s) {
     words = text("activations of ", kept, " of ", plan.activations.size(), " uses kept, micro-batches in groups of ",
                  plan.micro_batch_group, ", ");
   }
-  words += text(bytes_text(resting_bytes(plan)), " at rest in host memory, durable ", text_of(plan.durability));
+  words += text(bytes_text(resting_bytes(plan, Tier::host)), " at rest in host memory, ");
+  const uint64_t on_device = resting_bytes(plan, Tier::device);
+  if (on_device > 0) words += text(bytes_text(on_device), " on the device, ");
+  words += text("durable ", text_of(plan.durability));
   if (step_s <= 0) return words;
   return text(words, ", ", fixed(step_s, 3), " s a step");
 }

@@ -21,6 +21,8 @@ PlanRequest with_tiles_of(PlanRequest request, uint64_t tile_elements, uint32_t 
 
 // Refuses a plan that the executor does not carry out, before a step waits for it.
 Status refuse_moves(const Plan& plan, bool has_device);
+// Refuses a plan whose device updates tiles: EngineOptions::on_updated would not hear of them.
+Status refuse_untold_updates(const Plan& plan);
 
 // Refuses a request for another model, state or durability than what a store and its run are for, with the first
 // difference. Machine, budgets, choices, uses and micro-batches may differ.

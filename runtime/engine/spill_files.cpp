@@ -15,7 +15,7 @@ Result<std::unique_ptr<SpillFiles>> SpillFiles::make(aio::DriveFolders folders, 
   std::vector<uint64_t> used(folders.size(), 0);
   std::vector<Extent> places(plan.tiles.size());
   std::vector<uint32_t> drive_of(plan.tiles.size(), 0);
-  for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) {
+  for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
     if (plan.of_tile[tile].spill == kNoMove) continue;
     const uint32_t drive = drive_of[tile] = furthest_below_share(used, shares);
     const uint64_t bytes = plan.tiles[tile].gradient_bytes;
@@ -23,7 +23,7 @@ Result<std::unique_ptr<SpillFiles>> SpillFiles::make(aio::DriveFolders folders, 
     used[drive] += bytes;
   }
   PENSTOCK_TRY_ASSIGN(files, ScratchFiles::make(folders, rank, "gradients", used));
-  for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) places[tile].file = files->files()[drive_of[tile]];
+  for (TileId tile = 0; tile < plan.tiles.size(); ++tile) places[tile].file = files->files()[drive_of[tile]];
   return std::unique_ptr<SpillFiles>(new SpillFiles(std::move(files), std::move(places)));
 }
 

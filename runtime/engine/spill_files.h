@@ -16,7 +16,7 @@ class SpillFiles {
   static Result<std::unique_ptr<SpillFiles>> make(aio::DriveFolders folders, const std::vector<double>& weights,
                                                   const Plan& plan, uint32_t rank);
 
-  Extent place_of(uint32_t tile) const { return places_[tile]; }
+  Extent place_of(TileId tile) const { return places_[tile]; }
 
  private:
   SpillFiles(std::unique_ptr<ScratchFiles> files, std::vector<Extent> places);

@@ -2,7 +2,7 @@
 
 #include "aio/direct_folder.h"
 #include "aio/host_arena.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "cpu_optim/checksum.h"
 
 namespace penstock::engine {
@@ -15,7 +15,7 @@ constexpr uint64_t kVerifyingBytes = 64 * kMiB;
 Result<std::optional<uint64_t>> whole_step_before(uint64_t newest, const std::vector<std::string>& folders,
                                                   const aio::ScrubProgress& progress) {
   if (newest == 0) return std::optional<uint64_t>();
-  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kVerifyingBytes));
   PENSTOCK_TRY_ASSIGN(memory, arena->take("blocks to verify", kVerifyingBytes));
   const auto drives = aio::direct_folders(folders, aio::Access::read_only);
@@ -29,7 +29,7 @@ Result<std::optional<uint64_t>> whole_step_before(uint64_t newest, const std::ve
 }
 
 Status go_back_to_step_before(uint64_t step, const std::vector<std::string>& folders) {
-  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   const auto drives = aio::direct_folders(folders, aio::Access::read_write);
   return aio::TileStore::open(*made.engine, drives, {.checksum = cpu_optim::checksum_function(), .newest_step = step})
       .status();

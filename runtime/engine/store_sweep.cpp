@@ -4,8 +4,8 @@
 
 namespace penstock::engine {
 
-Status StoreSweep::run(std::span<const Visit> visits, const Use& use, Then then) {
-  use_ = use;
+Status StoreSweep::run(std::span<const Visit> visits, const OnTile& on_tile, Then then) {
+  on_tile_ = on_tile;
   then_ = then;
   aio::WindowedIo windowed(io_, windows_);
   windowed_ = &windowed;
@@ -23,7 +23,7 @@ Status StoreSweep::begin(const Visit& visit, Lease window) {
   }
   std::optional<aio::TileStore::Reading> reading = store_.begin_read(visit.tile, visit.range, visit.range.offset_bytes);
   if (!reading) return Status(Code::kEnvironment, text("read of tile ", visit.tile, ": it is still being written"));
-  moved_.read_bytes += visit.range.length_bytes;
+  drive_bytes_.read_bytes += visit.range.length_bytes;
   const std::vector<Extent> extents = reading->extents;
   Arriving& arriving = arriving_.emplace_back(Arriving{visit, std::move(reading), {}});
   windowed_->read(extents, std::move(window), [this, &arriving](Result<Lease> read) {
@@ -45,7 +45,7 @@ Status StoreSweep::hand_on_arrived() {
 }
 
 Status StoreSweep::end(Arriving arrived) {
-  const uint32_t tile = arrived.visit.tile;
+  const TileId tile = arrived.visit.tile;
   Result<Lease>& window = *arrived.window;
   Status status = window.status();
   if (arrived.reading) {
@@ -55,19 +55,19 @@ Status StoreSweep::end(Arriving arrived) {
     store_.end_read(arrived.reading->place);
   }
   PENSTOCK_TRY(status);
-  PENSTOCK_TRY(use_(tile, window->data()));
+  PENSTOCK_TRY(on_tile_(tile, window->data()));
   return then_ == Then::write ? write(tile, std::move(*window)) : Status();
 }
 
-Status StoreSweep::write(uint32_t tile, Lease window) {
+Status StoreSweep::write(TileId tile, Lease window) {
   std::optional<aio::TileStore::Writing> writing;
   while (!writing) {
-    PENSTOCK_TRY_ASSIGN(begun, store_.begin_write(tile, Update::final));
+    PENSTOCK_TRY_ASSIGN(begun, store_.begin_write(tile, NewVersion::final));
     writing = std::move(begun);
     if (!writing) io_.wait(std::chrono::milliseconds(100));
   }
   std::vector<uint64_t> checksums = checksums_of(store_.shape(), tile, window.data());
-  moved_.written_bytes += store_.whole(tile).length_bytes;
+  drive_bytes_.written_bytes += store_.whole(tile).length_bytes;
   windowed_->write(writing->extents, std::move(window),
                    [this, place = writing->place, sums = std::move(checksums)](const Result<Lease>& written) {
                      if (written.ok()) {

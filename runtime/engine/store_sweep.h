@@ -10,7 +10,7 @@
 
 #include "aio/store/tile_store.h"
 #include "aio/windowed_io.h"
-#include "runtime/engine/moved.h"
+#include "runtime/engine/drive_bytes.h"
 #include "tiering/buffer.h"
 
 namespace penstock::engine {
@@ -18,19 +18,19 @@ namespace penstock::engine {
 class StoreSweep {
  public:
   struct Visit {
-    uint32_t tile = 0;
+    TileId tile = 0;
     aio::TileStore::Range range;  // what is read of the tile; of no length: nothing
   };
   // `bytes`: a whole tile's place, where `range` has been read and compared with its checksums.
-  using Use = std::function<Status(uint32_t tile, std::byte* bytes)>;
+  using OnTile = std::function<Status(TileId tile, std::byte* bytes)>;
   enum class Then { forget, write };
 
   // REQUIRES: nothing else is under way, and a window is free.
   StoreSweep(IoEngine& io, aio::TileStore& store, BufferPool& windows) : io_(io), store_(store), windows_(windows) {}
 
   // REQUIRES: called once.
-  Status run(std::span<const Visit> visits, const Use& use, Then then);
-  Moved moved() const { return moved_; }
+  Status run(std::span<const Visit> visits, const OnTile& on_tile, Then then);
+  DriveBytes drive_bytes() const { return drive_bytes_; }
 
  private:
   struct Arriving {
@@ -43,16 +43,16 @@ class StoreSweep {
   // Of those that have arrived, the ones whose turn it is. All of them are ended, whatever one of them returns.
   Status hand_on_arrived();
   Status end(Arriving arrived);
-  Status write(uint32_t tile, Lease window);
+  Status write(TileId tile, Lease window);
 
   IoEngine& io_;
   aio::TileStore& store_;
   BufferPool& windows_;
-  Use use_;
+  OnTile on_tile_;
   Then then_ = Then::forget;
   aio::WindowedIo* windowed_ = nullptr;  // while run() runs
   std::deque<Arriving> arriving_;        // in the order of the visits
-  Moved moved_;
+  DriveBytes drive_bytes_;
 };
 
 }  // namespace penstock::engine

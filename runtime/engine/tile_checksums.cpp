@@ -6,14 +6,14 @@
 namespace penstock::engine {
 namespace {
 
-uint64_t checksum_of(uint32_t tile, uint64_t number, const TileBlock& block, const std::byte* bytes) {
+uint64_t checksum_of(TileId tile, uint64_t number, const TileBlock& block, const std::byte* bytes) {
   const std::span<const std::byte> run(bytes + block.offset_bytes, block.length_bytes);
   return cpu_optim::checksum_function()(run, checksum_seed(tile, number));
 }
 
 }  // namespace
 
-std::vector<uint64_t> checksums_of(const StoreShape& shape, uint32_t tile, const std::byte* bytes) {
+std::vector<uint64_t> checksums_of(const StoreShape& shape, TileId tile, const std::byte* bytes) {
   const TileLayout layout = shape.layout(tile);
   std::vector<uint64_t> sums(checksum_count(shape, tile));
   for (uint64_t number = 0; number < sums.size(); ++number) {
@@ -24,7 +24,7 @@ std::vector<uint64_t> checksums_of(const StoreShape& shape, uint32_t tile, const
 
 Status compare_checksums(const aio::TileStore& store, const aio::TileStore::Reading& reading,
                          aio::TileStore::Range range, const std::byte* bytes) {
-  const uint32_t tile = reading.place.tile;
+  const TileId tile = reading.place.tile;
   const StoreShape& shape = store.shape();
   const TileLayout layout = shape.layout(tile);
   const uint64_t end = range.offset_bytes + range.length_bytes;

@@ -8,7 +8,7 @@
 
 namespace penstock::engine {
 
-std::vector<uint64_t> checksums_of(const StoreShape& shape, uint32_t tile, const std::byte* bytes);
+std::vector<uint64_t> checksums_of(const StoreShape& shape, TileId tile, const std::byte* bytes);
 
 // Compares what of the slot's tile lies in `range` with the checksums that it was written with. `bytes`: the whole
 // tile's place.

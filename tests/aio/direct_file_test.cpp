@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "aio/drive_info.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/aio/test_files.h"
 
 namespace penstock::aio {
@@ -158,7 +158,7 @@ TEST(DirectFile, WriteOnceFillsEveryBlockThroughABoundedPool) {
   ScratchFolder folder;
   auto file = DirectFile::create(folder / "a", 9 * kMiB + 4096, Existing::refuse, kAnywhere);
   ASSERT_TRUE(file.ok()) << file.status().message();
-  auto made = make_engine();
+  auto made = make_io_engine();
   ASSERT_TRUE(made.ok());
   OwnMemory memory(2 * kMiB);
   BufferPool pool(Tier::host, memory.bytes(), 512 * kKiB);
@@ -175,8 +175,8 @@ TEST(DirectFile, AFileCutShortIsNoticed) {
   auto file = DirectFile::create(folder / "a", kMiB, Existing::refuse, kAnywhere);
   ASSERT_TRUE(file.ok());
   ASSERT_EQ(truncate((folder / "a").c_str(), 512 * 1024), 0);
-  for (EngineChoice choice : {EngineChoice::io_uring, EngineChoice::libaio, EngineChoice::threads}) {
-    auto made = make_engine(choice);
+  for (IoEngineChoice choice : {IoEngineChoice::io_uring, IoEngineChoice::libaio, IoEngineChoice::threads}) {
+    auto made = make_io_engine(choice);
     if (!made.ok()) continue;
     OwnMemory memory(kMiB);
     auto end = made->engine->read(**file, 0, memory.lease()).wait();
@@ -202,7 +202,7 @@ class FileSystem : public TestDrive {};
 TEST_P(FileSystem, MovesBytesPastThePageCache) {
   auto file = DirectFile::create(this->file(), 4 * kMiB, Existing::replace);
   ASSERT_TRUE(file.ok()) << file.status().message();
-  auto made = make_engine();
+  auto made = make_io_engine();
   ASSERT_TRUE(made.ok());
   OwnMemory memory(4 * kMiB);
   fill_telling(memory.bytes(), 1, 0);

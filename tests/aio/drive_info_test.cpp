@@ -71,9 +71,16 @@ TEST(AvailableMemory, IsTheLeastThatMachineAndGroupsLeave) {
   write_file(root / "sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 1073741824\n");
   EXPECT_EQ(AvailableMemory::now(root).bytes, 2 * kGiB);
   EXPECT_EQ(AvailableMemory::now(root).limited_by, "the limit of control group /job");
+  // Files that were read twice; a library that is mapped stays.
+  write_file(root / "sys/fs/cgroup/job/memory.stat",
+             "anon 1\nfile_mapped 268435456\ninactive_file 536870912\nactive_file 805306368\n");
+  EXPECT_EQ(AvailableMemory::now(root).bytes, 2 * kGiB);
+  write_file(root / "sys/fs/cgroup/job/memory.stat",
+             "inactive_file 18446744073709551615\nactive_file 805306368\nfile_mapped 1\n");
+  EXPECT_EQ(AvailableMemory::now(root).bytes, 3 * kGiB);
   // More KiB than there are bytes to count them.
   write_file(root / "proc/meminfo", "MemAvailable: 18014398509481985 kB\n");
-  EXPECT_EQ(AvailableMemory::now(root).bytes, 2 * kGiB);
+  EXPECT_EQ(AvailableMemory::now(root).bytes, 3 * kGiB);
 }
 
 }  // namespace

@@ -38,6 +38,19 @@ TEST(HostArena, RefusesWhatIsNotLeftWithNeededAndAvailable) {
   EXPECT_TRUE((*arena)->take("tiles", 4 * kMiB).ok()) << "a refusal takes nothing";
 }
 
+TEST(HostArena, CountsWhatAlignmentLeavesUnused) {
+  auto arena = HostArena::make(4 * kMiB);
+  ASSERT_TRUE(arena.ok());
+  ASSERT_TRUE((*arena)->take("roots", 4096).ok());
+  // It begins at the second huge page, of two.
+  auto refused = (*arena)->take("tiles", 3 * kMiB);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kDoesNotFit);
+  const auto fits = (*arena)->take("tiles", 2 * kMiB);
+  ASSERT_TRUE(fits.ok()) << fits.status().message();
+  EXPECT_EQ(fits->data() + fits->size(), (*arena)->bytes().data() + (*arena)->bytes().size());
+}
+
 TEST(HostArena, RefusesMoreThanThereIsBeforeTakingIt) {
   const AvailableMemory available = AvailableMemory::now();
   EXPECT_GT(available.bytes, 0u);

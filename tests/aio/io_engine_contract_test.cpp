@@ -1,6 +1,6 @@
 #include "tests/contracts/io_engine_contract.h"
 
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/support/faulty_backend.h"
 #include "tests/support/memory_backend.h"
 #include "tests/support/recording_backend.h"
@@ -15,17 +15,17 @@ using Made = Result<std::unique_ptr<IoEngine>>;
 // Written once, as every file is before it is used.
 MadeFile direct_file(const std::string& path, uint64_t size_bytes) {
   PENSTOCK_TRY_ASSIGN(file, DirectFile::create(path, size_bytes, Existing::refuse, {.in_memory = InMemory::allow}));
-  PENSTOCK_TRY_ASSIGN(made, make_engine(EngineChoice::threads));
+  PENSTOCK_TRY_ASSIGN(made, make_io_engine(IoEngineChoice::threads));
   OwnMemory memory(kMiB);
   BufferPool pool(Tier::host, memory.bytes(), kMiB);
   PENSTOCK_TRY(write_once(*file, *made.engine, pool));
   return MadeFile(std::move(file));
 }
 
-EngineUnderTest real(EngineChoice choice) {
+EngineUnderTest real(IoEngineChoice choice) {
   return {name_of(choice),
           [choice](IoEngineOptions options) -> Made {
-            PENSTOCK_TRY_ASSIGN(made, make_engine(choice, std::move(options)));
+            PENSTOCK_TRY_ASSIGN(made, make_io_engine(choice, std::move(options)));
             return Made(std::move(made.engine));
           },
           direct_file, false};
@@ -65,8 +65,8 @@ std::unique_ptr<IoBackend> recorded(std::unique_ptr<IoBackend> inner) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoEngineContract,
-                         ::testing::Values(real(EngineChoice::io_uring), real(EngineChoice::libaio),
-                                           real(EngineChoice::threads), in_memory("memory", plain),
+                         ::testing::Values(real(IoEngineChoice::io_uring), real(IoEngineChoice::libaio),
+                                           real(IoEngineChoice::threads), in_memory("memory", plain),
                                            in_memory("faulty", faulty), in_memory("throttled", throttled),
                                            in_memory("recorded", recorded)),
                          [](const auto& engine) { return engine.param.name; });

@@ -11,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/ranks.h"
+#include "tests/support/collective_memory.h"
 #include "tests/support/instrumented.h"
 #include "tiering/arithmetic/convert.h"
 
@@ -21,11 +23,18 @@ class CollectiveContract {
  public:
   static constexpr uint64_t kMemoryBytes = 5 << 18;
   static constexpr int kRounds = test::kStride == 1 ? 20 : 4;  // of those that look at all of the memory
+  static constexpr int kRoundsOfCopies = 8;                    // at most, where all of it is copied before and after
 
-  CollectiveContract(Ranks& ranks, uint64_t seed)
-      : ranks_(ranks), passes_(ranks.passes()), common_(seed), own_(seed * 1009 + ranks.rank()) {}
+  // `memory`: of the ranks' collective for passes.
+  CollectiveContract(Ranks& ranks, const test::CollectiveMemory& memory, uint64_t seed)
+      : ranks_(ranks), passes_(ranks.passes()), memory_(memory), common_(seed), own_(seed * 1009 + ranks.rank()) {}
 
   using Check = Status (CollectiveContract::*)();
+  static std::vector<std::string> names_of_checks() {
+    std::vector<std::string> names;
+    for (const auto& [name, check] : checks()) names.push_back(name);
+    return names;
+  }
   static const std::map<std::string, Check>& checks() {
     static const std::map<std::string, Check> all = {
         {"gather", &CollectiveContract::gathers},
@@ -36,29 +45,30 @@ class CollectiveContract {
         {"barrier", &CollectiveContract::carries_verdicts},
         {"several", &CollectiveContract::keeps_the_order_of_many},
         {"two_collectives", &CollectiveContract::keeps_collectives_apart},
+        {"agreement_on_many", &CollectiveContract::agrees_on_many},
     };
     return all;
   }
 
   // Shards of any lengths, none among them, come to the same place; nothing else is touched.
   Status gathers() {
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < rounds(kRounds); ++round) {
       const uint64_t offset = common_() % 5000;
       const std::vector<uint64_t> ends = uneven(common_() % 200'000);
       fill(round);
       std::vector<Collective::Shard> shards = shards_of(ends, offset);
       delay();
-      PENSTOCK_TRY(wait_for_end([&](Collective::Then then) { passes_.gather(shards, std::move(then)); }));
+      PENSTOCK_TRY(carry([&](Collective::Then then) { passes_.gather(shards, std::move(then)); }));
       PENSTOCK_TRY(expect_gathered(round, shards));
       // What the others have read may be overwritten now.
-      std::memset(passes_.memory().data(), 0xee, kMemoryBytes);
+      std::memset(memory_.bytes().data(), 0xee, kMemoryBytes);
     }
     return Status();
   }
 
   // Neighbours in pairs, each of which gathers something else.
   Status gathers_in_groups() {
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < rounds(kRounds); ++round) {
       fill(round);
       const uint32_t first = ranks_.rank() / 2 * 2;
       std::vector<Collective::Shard> shards;
@@ -66,35 +76,35 @@ class CollectiveContract {
         shards.push_back({rank, 40'000ull * first + (rank - first) * 30'001ull, 30'001});
       }
       delay();
-      PENSTOCK_TRY(wait_for_end([&](Collective::Then then) { passes_.gather(shards, std::move(then)); }));
+      PENSTOCK_TRY(carry([&](Collective::Then then) { passes_.gather(shards, std::move(then)); }));
       PENSTOCK_TRY(expect_gathered(round, shards));
-      std::memset(passes_.memory().data(), 0xee, kMemoryBytes);
+      std::memset(memory_.bytes().data(), 0xee, kMemoryBytes);
     }
     return Status();
   }
 
   Status reduces() {
     const Dtype dtypes[] = {Dtype::fp32, Dtype::bf16, Dtype::fp16};
-    for (int round = 0; round < 30; ++round) {
+    for (int round = 0; round < rounds(30); ++round) {
       const Dtype dtype = dtypes[common_() % 3], target_dtype = common_() % 2 ? dtype : dtypes[common_() % 3];
       const uint64_t offset = common_() % 1000 * 4;
       const std::vector<uint64_t> ends = uneven(common_() % 60'000);
       for (uint64_t i = 0; i < ends.back(); ++i) store(dtype, offset, i, value(round, ranks_.rank(), i));
-      std::vector<std::byte> sums(length_of(ends, ranks_.rank()) * bytes_of(target_dtype));
+      const Target sums = target(length_of(ends, ranks_.rank()) * bytes_of(target_dtype));
       delay();
-      PENSTOCK_TRY(wait_for_end([&](Collective::Then then) {
-        passes_.reduce({dtype, offset, parts_of(ends), target_dtype, sums}, std::move(then));
+      PENSTOCK_TRY(carry([&](Collective::Then then) {
+        passes_.reduce({dtype, offset, parts_of(ends), target_dtype, sums.given}, std::move(then));
       }));
       const uint64_t begin = ends[ranks_.rank()] - length_of(ends, ranks_.rank());
       for (uint64_t i = begin; i < ends[ranks_.rank()]; ++i) {
         float sum = rounded(dtype, value(round, 0, i));
         for (uint32_t rank = 1; rank < ranks_.ranks(); ++rank) sum += rounded(dtype, value(round, rank, i));
-        const float got = load(target_dtype, sums.data(), i - begin);
+        const float got = load(target_dtype, sums.seen.data(), i - begin);
         if (bits(got) != bits(rounded(target_dtype, sum))) {
           return different(round, text("the sum of element ", i, " is ", got, ", ", sum, " expected"));
         }
       }
-      std::memset(passes_.memory().data(), 0xee, kMemoryBytes);
+      std::memset(memory_.bytes().data(), 0xee, kMemoryBytes);
     }
     return Status();
   }
@@ -103,19 +113,20 @@ class CollectiveContract {
   Status reduces_in_rank_order() {
     const float given[] = {1e8f, 1, -1e8f};
     constexpr uint64_t kElements = 20'000;
-    for (int round = 0; round < 40; ++round) {
+    for (int round = 0; round < rounds(40); ++round) {
       for (uint64_t i = 0; i < kElements; ++i) {
         store(Dtype::fp32, 0, i, ranks_.rank() < 3 ? given[ranks_.rank()] : 0);
       }
       const std::vector<uint64_t> ends = uneven(kElements);
-      std::vector<float> sums(length_of(ends, ranks_.rank()));
+      const uint64_t count = length_of(ends, ranks_.rank());
+      const Target sums = target(count * sizeof(float));
       delay();
-      PENSTOCK_TRY(wait_for_end([&](Collective::Then then) {
-        passes_.reduce({Dtype::fp32, 0, parts_of(ends), Dtype::fp32, std::as_writable_bytes(std::span(sums))},
-                       std::move(then));
+      PENSTOCK_TRY(carry([&](Collective::Then then) {
+        passes_.reduce({Dtype::fp32, 0, parts_of(ends), Dtype::fp32, sums.given}, std::move(then));
       }));
       const float expected = ranks_.ranks() < 3 ? 1e8f : 0;
-      for (float sum : sums) {
+      for (uint64_t i = 0; i < count; ++i) {
+        const float sum = load(Dtype::fp32, sums.seen.data(), i);
         if (bits(sum) != bits(expected)) return different(round, text("a sum is ", sum, ", ", expected, " expected"));
       }
     }
@@ -165,6 +176,7 @@ class CollectiveContract {
     constexpr int kMany = 30;
     std::vector<int> ended;  // by the collective's thread
     fill(0);
+    PENSTOCK_TRY(memory_.give());
     std::vector<std::vector<Collective::Shard>> gathered;
     for (int i = 0; i < kMany; ++i) {
       const uint64_t each = 1 + common_() % 5000;
@@ -177,6 +189,7 @@ class CollectiveContract {
       passes_.gather(shards, [&ended, i](const Status& status) { ended.push_back(status.ok() ? i : -1); });
     }
     PENSTOCK_TRY(wait_for_end([&](Collective::Then then) { passes_.barrier(Status(), std::move(then)); }));
+    PENSTOCK_TRY(memory_.take());
     for (int i = 0; i < kMany; ++i) {
       if (ended.size() != kMany || ended[static_cast<size_t>(i)] != i)
         return different(i, "operations end in another order");
@@ -211,7 +224,42 @@ class CollectiveContract {
     return Status();
   }
 
+  // More answers than one exchange takes; what any rank denies is denied, and nothing else.
+  Status agrees_on_many() {
+    for (int round = 0; round < 10; ++round) {
+      const size_t count = 2 * kExchangeBytesMax + common_() % kExchangeBytesMax;
+      std::vector<bool> answers(count), expected(count);
+      for (size_t i = 0; i < count; ++i) {
+        const uint64_t denying = common_() % (100 * ranks_.ranks());
+        answers[i] = denying != ranks_.rank();
+        expected[i] = denying >= ranks_.ranks();
+      }
+      delay();
+      PENSTOCK_TRY(all_of_all(ranks_, answers));
+      if (answers != expected) return different(round, text("what all say of ", count, " things"));
+    }
+    return Status();
+  }
+
  private:
+  int rounds(int all) const { return memory_.is_copy() ? std::min(all, kRoundsOfCopies) : all; }
+  Status carry(const std::function<void(Collective::Then)>& operation) {
+    PENSTOCK_TRY(memory_.give());
+    PENSTOCK_TRY(wait_for_end(operation));
+    return memory_.take();
+  }
+  // Where the sums of a reduction go, and where the host sees them.
+  struct Target {
+    std::span<std::byte> given, seen;
+  };
+  Target target(uint64_t bytes) {
+    constexpr uint64_t kBehindTheValues = 3 << 18;
+    if (memory_.is_copy()) {
+      return {passes_.memory().subspan(kBehindTheValues, bytes), memory_.bytes().subspan(kBehindTheValues, bytes)};
+    }
+    sums_.resize(bytes);
+    return {sums_, sums_};
+  }
   // So that ranks come in any order.
   void delay() {
     if (own_() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own_() % 3000));
@@ -244,11 +292,11 @@ class CollectiveContract {
     return static_cast<std::byte>((static_cast<uint64_t>(round) * 7919 + rank * 104'729 + i) * 2'654'435'761u >> 11);
   }
   void fill(int round) {
-    const std::span<std::byte> memory = passes_.memory();
+    const std::span<std::byte> memory = memory_.bytes();
     for (uint64_t i = 0; i < kMemoryBytes; ++i) memory[i] = pattern(round, ranks_.rank(), i);
   }
   Status expect_shard(int round, const Collective::Shard& shard) const {
-    const std::span<const std::byte> memory = passes_.memory();
+    const std::span<const std::byte> memory = memory_.bytes();
     for (uint64_t i = shard.offset_bytes; i < shard.offset_bytes + shard.bytes; ++i) {
       if (memory[i] != pattern(round, shard.rank, i)) {
         return different(round, text("byte ", i, " is not that of rank ", shard.rank));
@@ -287,7 +335,7 @@ class CollectiveContract {
     return value;
   }
   void store(Dtype dtype, uint64_t offset_bytes, uint64_t i, float value) {
-    std::byte* at = passes_.memory().data() + offset_bytes + i * bytes_of(dtype);
+    std::byte* at = memory_.bytes().data() + offset_bytes + i * bytes_of(dtype);
     const uint16_t half = dtype == Dtype::bf16 ? arithmetic::bf16_of_float(value) : arithmetic::fp16_of_float(value);
     if (dtype == Dtype::fp32) {
       std::memcpy(at, &value, sizeof value);
@@ -308,6 +356,8 @@ class CollectiveContract {
 
   Ranks& ranks_;
   Collective& passes_;
+  const test::CollectiveMemory& memory_;
+  std::vector<std::byte> sums_;
   std::mt19937_64 common_, own_;  // drawn alike by all ranks; by each for itself
 };
 

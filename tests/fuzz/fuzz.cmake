@@ -8,7 +8,7 @@ add_library(penstock_fuzz_targets STATIC ${sources} ${CMAKE_CURRENT_LIST_DIR}/ta
 target_include_directories(penstock_fuzz_targets PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(penstock_fuzz_targets PUBLIC penstock_tools penstock_test_support)
 target_link_options(penstock_fuzz_targets INTERFACE -Wl,--wrap=aligned_alloc)
-penstock_compile_soon(penstock_fuzz_targets)
+penstock_optimize_little(penstock_fuzz_targets)
 penstock_tests(fuzz penstock_fuzz_targets)
 
 if(PENSTOCK_FUZZ AND PENSTOCK_HAS_LIBFUZZER)

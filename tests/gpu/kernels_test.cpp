@@ -215,10 +215,13 @@ TEST(RoundStochasticKernel, DependsOnSeedStepAndElementAlone) {
         kernel::RoundStochastic{values.data() + begin, result.data(), count, (1ull << 32) - 5000 + begin, seed, step});
     return result;
   };
-  std::vector<uint16_t> whole = rounded(0, 10'000, 1, 1), joined = rounded(0, 3333, 1, 1);
-  std::vector<uint16_t> rest = rounded(3333, 6667, 1, 1);
-  joined.insert(joined.end(), rest.begin(), rest.end());
-  EXPECT_EQ(joined, whole);
+  const std::vector<uint16_t> whole = rounded(0, 10'000, 1, 1);
+  for (const uint64_t cut : {3333, 6667}) {  // before element 2^32, and behind it
+    std::vector<uint16_t> joined = rounded(0, cut, 1, 1);
+    const std::vector<uint16_t> rest = rounded(cut, 10'000 - cut, 1, 1);
+    joined.insert(joined.end(), rest.begin(), rest.end());
+    EXPECT_EQ(joined, whole) << "cut at " << cut;
+  }
   EXPECT_NE(rounded(0, 10'000, 2, 1), whole);
   EXPECT_NE(rounded(0, 10'000, 1, 2), whole);
 }

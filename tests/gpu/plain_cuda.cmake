@@ -8,27 +8,30 @@ if(NOT PENSTOCK_CUDA_INCLUDE)
   return()
 endif()
 
+# In place of penstock_gpu: what is linked as an object comes before what is in a library.
 file(GLOB device_sources CONFIGURE_DEPENDS gpu/*.cpp)
+add_library(plain_cuda OBJECT ${device_sources} gpu/cuda/cuda_backend.cpp tests/gpu/cuda/plain_runtime.cpp)
+target_include_directories(plain_cuda PUBLIC ${PROJECT_SOURCE_DIR})
+target_include_directories(plain_cuda SYSTEM PUBLIC ${PENSTOCK_CUDA_INCLUDE})
+penstock_optimize_little(plain_cuda)
+
 add_executable(tests_gpu_plain_cuda
-  ${device_sources} gpu/cuda/cuda_backend.cpp tests/gpu/cuda/plain_runtime.cpp tests/gpu/cuda/cuda_backend_test.cpp
-  tests/gpu/device_contract_test.cpp tests/gpu/optimizer_on_device_test.cpp tests/gpu/shared_arena_test.cpp)
+  $<TARGET_OBJECTS:plain_cuda> tests/gpu/cuda/cuda_backend_test.cpp tests/gpu/device_contract_test.cpp tests/gpu/optimizer_on_device_test.cpp tests/gpu/shared_arena_test.cpp)
 target_include_directories(tests_gpu_plain_cuda PRIVATE ${PROJECT_SOURCE_DIR})
 target_include_directories(tests_gpu_plain_cuda SYSTEM PRIVATE ${PENSTOCK_CUDA_INCLUDE})
 target_link_libraries(tests_gpu_plain_cuda PRIVATE penstock_aio penstock_cpu_optim GTest::gtest GTest::gtest_main)
 # What is asked of the driver is looked up by name.
 set_target_properties(tests_gpu_plain_cuda PROPERTIES ENABLE_EXPORTS ON)
-penstock_compile_soon(tests_gpu_plain_cuda)
+penstock_optimize_little(tests_gpu_plain_cuda)
 gtest_discover_tests(tests_gpu_plain_cuda TEST_PREFIX "PlainMemory." TEST_FILTER "CudaOnPlainMemory*:CudaDevice*"
                      DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT DEVICE_ELEMENTS=20000)
 
-# Whole steps of the engine over it. The device's own sources come before those of the library.
-add_executable(tests_engine_plain_cuda
-  ${device_sources} gpu/cuda/cuda_backend.cpp tests/gpu/cuda/plain_runtime.cpp
-  tests/gpu/cuda/whole_step_on_cuda_test.cpp)
+# Whole steps of the engine over it.
+add_executable(tests_engine_plain_cuda $<TARGET_OBJECTS:plain_cuda> tests/gpu/cuda/whole_step_on_cuda_test.cpp)
 target_include_directories(tests_engine_plain_cuda PRIVATE ${PROJECT_SOURCE_DIR})
 target_include_directories(tests_engine_plain_cuda SYSTEM PRIVATE ${PENSTOCK_CUDA_INCLUDE})
 target_link_libraries(tests_engine_plain_cuda PRIVATE penstock_test_support GTest::gtest GTest::gtest_main)
 set_target_properties(tests_engine_plain_cuda PROPERTIES ENABLE_EXPORTS ON)
-penstock_compile_soon(tests_engine_plain_cuda)
+penstock_optimize_little(tests_engine_plain_cuda)
 gtest_discover_tests(tests_engine_plain_cuda TEST_PREFIX "PlainMemory." DISCOVERY_TIMEOUT 120
                      PROPERTIES TIMEOUT 600)

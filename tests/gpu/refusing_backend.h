@@ -60,10 +60,10 @@ class RefusingBackend : public HostBackend {
     if (refusals_->calls-- <= 0) return refusal("cudaLaunchHostFunc");
     return HostBackend::call(function, data, stream);
   }
-  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, Direction direction, Stream stream) override {
+  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, CopyWay way, Stream stream) override {
     if (refusals_->copies-- <= 0) return refusal("cudaMemcpyAsync");
     EXPECT_TRUE(is_reachable(target, bytes) && is_reachable(source, bytes)) << "a copy engine went astray";
-    return HostBackend::copy(target, source, bytes, direction, stream);
+    return HostBackend::copy(target, source, bytes, way, stream);
   }
 
  private:

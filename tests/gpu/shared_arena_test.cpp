@@ -12,7 +12,7 @@
 
 #include "aio/direct_file.h"
 #include "aio/host_arena.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/gpu/device_cases.h"
 
 namespace penstock {
@@ -50,7 +50,7 @@ class SharedArena : public testing::TestWithParam<DeviceCase> {
 TEST_P(SharedArena, ServesDrivesAndDeviceAtOnceThroughAFork) {
   Folder folder;
   std::unique_ptr<aio::HostArena> arena = aio::HostArena::make(4 * kBytes).value();
-  std::unique_ptr<IoEngine> engine = aio::make_engine().value().engine;
+  std::unique_ptr<IoEngine> engine = aio::make_io_engine().value().engine;
   engine->register_memory(arena->bytes());
   std::unique_ptr<Device> opened = GetParam().open(kBytes).value();
   Device& device = *opened;

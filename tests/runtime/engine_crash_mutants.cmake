@@ -14,8 +14,8 @@ penstock_mutant(engine_crash commit_before_the_writes EveryEventIsACut*/EverySte
   ".kind = MoveKind::commit, .after = {plan_.verdict}")
 
 penstock_mutant(engine_crash speculative_write_published EveryEventIsACut*/EveryStep runtime/engine/executor_tiles.cpp
-  "revocable ? Update::unconfirmed : Update::final"
-  "Update::final")
+  "revocable ? NewVersion::unconfirmed : NewVersion::final"
+  "NewVersion::final")
 
 penstock_mutant(engine_crash struck_update_confirmed EveryEventIsACut*/EveryStep runtime/engine/executor.cpp
   "    parts_.store.discard();
@@ -30,7 +30,7 @@ penstock_mutant(engine_crash write_before_the_root_is_durable EveryEventIsACut*/
   "")
 
 penstock_mutant(engine_crash slot_reused_early EveryEventIsACut*/EverySecondStep tiering/store/slot_table.cpp
-  "if (slot == names.durable || slot == names.sealed || names.pins[slot] > 0) return false;"
+  "if (slot == names.durable || slot == names.sealed) return false;"
   "")
 
 penstock_mutant(engine_crash settled_before_it_is EveryEventIsACut*/EveryStep runtime/engine/engine_state.cpp
@@ -62,15 +62,15 @@ penstock_mutant(engine_crash root_early EveryEventIsACut*/EveryStep aio/store/ro
   data_is_flushed();")
 
 penstock_mutant(engine_crash rng_captured_late EngineCrashRoot runtime/engine/executor.cpp
-  "parts_.store.commit(rounds_.at(ticket.step).payload,"
-  "RootPayload payload = rounds_.at(ticket.step).payload;
+  "parts_.store.commit(open_steps_.at(ticket.step).payload,"
+  "RootPayload payload = open_steps_.at(ticket.step).payload;
   payload.trainer_state = last_payload_.trainer_state;
   parts_.store.commit(std::move(payload),")
 
 penstock_mutant(engine_crash state_page_in_place EveryEventIsACut*/EveryStep aio/store/tile_store.cpp
-  "std::optional<uint32_t> slot = pages_.try_begin_write(number, Update::final);"
+  "std::optional<uint32_t> slot = pages_.try_begin_write(number, NewVersion::final);"
   "const bool table = number < geometry.table_pages();
-  std::optional<uint32_t> slot = table ? pages_.try_begin_write(number, Update::final) : root.page_slots[number];"
+  std::optional<uint32_t> slot = table ? pages_.try_begin_write(number, NewVersion::final) : root.page_slots[number];"
   "pages_.end_write({number, *slot});"
   "if (table) pages_.end_write({number, *slot});")
 

@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(EngineCrashSetting{.name = "EveryStep"},
                     EngineCrashSetting{.name = "EveryStepThreeSlots", .slots = 3, .retained_share = 1},
                     EngineCrashSetting{.name = "EverySecondStep", .durability = {Durability::Kind::every, 2}},
-                    EngineCrashSetting{.name = "HalfInHost", .host_state_share = 0.5, .weights = WeightRest::host},
+                    EngineCrashSetting{.name = "HalfInHost", .host_state_share = 0.5, .weights = WeightTier::host},
                     EngineCrashSetting{.name = "HalfInHostEverySecondStep",
                                        .host_state_share = 0.5,
                                        .durability = {Durability::Kind::every, 2}},

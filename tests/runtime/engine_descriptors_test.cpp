@@ -29,10 +29,10 @@ class DescriptorsLeft {
   rlimit before_{};
 };
 
-class EngineDescriptors : public testing::TestWithParam<aio::EngineChoice> {};
+class EngineDescriptors : public testing::TestWithParam<aio::IoEngineChoice> {};
 
 TEST_P(EngineDescriptors, TooFewEndInASentence) {
-  if (Status made = aio::make_engine(GetParam()).status(); !made.ok()) GTEST_SKIP() << made.message();
+  if (Status made = aio::make_io_engine(GetParam()).status(); !made.ok()) GTEST_SKIP() << made.message();
   if (test::kStride > 1) GTEST_SKIP() << "a sanitizer asks through a pipe whether an object is one";
   aio::ScratchFolder scratch;
   EngineWorld world(17, 1);
@@ -59,8 +59,8 @@ TEST_P(EngineDescriptors, TooFewEndInASentence) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, EngineDescriptors,
-                         testing::Values(aio::EngineChoice::io_uring, aio::EngineChoice::libaio,
-                                         aio::EngineChoice::threads),
+                         testing::Values(aio::IoEngineChoice::io_uring, aio::IoEngineChoice::libaio,
+                                         aio::IoEngineChoice::threads),
                          [](const auto& choice) { return std::string(aio::name_of(choice.param)); });
 
 }  // namespace

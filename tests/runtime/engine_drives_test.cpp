@@ -21,7 +21,7 @@ class EngineOnDrive : public testing::Test {
     world_.options.request.workload.clipping.norm = world_.settings.clip = 5;
     world_.options.request.choices.window_tiles = 4;
     world_.options.request.choices.host_state_share = 0;
-    world_.options.request.choices.weights = WeightRest::nvme;
+    world_.options.request.choices.weights = WeightTier::nvme;
     world_.options.request.choices.retained_host_share = 1;
     world_.options.on_durable = [this](uint64_t step) { promised_ = step; };
   }

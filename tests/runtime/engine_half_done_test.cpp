@@ -15,7 +15,7 @@ namespace {
 struct Rest {
   const char* name;
   double host_state_share;
-  WeightRest weights;
+  WeightTier weights;
   Durability durability;
 
   friend std::ostream& operator<<(std::ostream& out, const Rest& rest) { return out << rest.name; }
@@ -156,9 +156,9 @@ TEST_P(EngineHalfDiscarded, AFailureIsTheEnd) {
   fail_everywhere(begin_step, [](Engine& engine) { return engine.discard(); });
 }
 
-constexpr Rest kDrives{"Drives", 0, WeightRest::nvme, {}};
-constexpr Rest kWeightsInHost{"WeightsInHost", 0, WeightRest::host, {}};
-constexpr Rest kHalfInHost{"HalfInHostEverySecondStep", 0.5, WeightRest::automatic, {Durability::Kind::every, 2}};
+constexpr Rest kDrives{"Drives", 0, WeightTier::nvme, {}};
+constexpr Rest kWeightsInHost{"WeightsInHost", 0, WeightTier::host, {}};
+constexpr Rest kHalfInHost{"HalfInHostEverySecondStep", 0.5, WeightTier::automatic, {Durability::Kind::every, 2}};
 
 std::string name_of(const testing::TestParamInfo<Rest>& info) { return info.param.name; }
 

@@ -20,7 +20,7 @@ struct MediaSetting {
   const char* name;
   uint32_t drives = 3;
   double host_state_share = 0;
-  WeightRest weights = WeightRest::nvme;
+  WeightTier weights = WeightTier::nvme;
 
   friend std::ostream& operator<<(std::ostream& out, const MediaSetting& setting) { return out << setting.name; }
 };
@@ -53,7 +53,7 @@ class EngineMedia : public testing::TestWithParam<MediaSetting> {
   }
 
   // What the store names for a tile's plane now, by drive.
-  std::vector<StoreLayout::FileRange> pieces_of(uint32_t tile, Role role) {
+  std::vector<StoreLayout::FileRange> pieces_of(TileId tile, Role role) {
     aio::QueuedIoEngine io(std::make_unique<aio::MemoryBackend>());
     std::vector<std::shared_ptr<aio::DriveFolder>> folders;
     for (uint32_t drive = 0; drive < drives(); ++drive) {
@@ -154,7 +154,7 @@ TEST_P(EngineMedia, NamesAFlippedBitOfEveryPlane) {
 // Any one accident to any one place of any one drive.
 // No update looks at what a skipped step reads again.
 TEST_P(EngineMedia, NamesAWeightThatRottedBeforeASkippedStepTakesItBack) {
-  if (GetParam().weights != WeightRest::host || GetParam().host_state_share > 0) return;
+  if (GetParam().weights != WeightTier::host || GetParam().host_state_share > 0) return;
   restore();
   world_.options.request.workload.clipping.skips_overflow = true;
   const StoreLayout::FileRange piece = pieces_of(5, Role::weight).front();
@@ -168,7 +168,8 @@ TEST_P(EngineMedia, NamesAWeightThatRottedBeforeASkippedStepTakesItBack) {
   ASSERT_TRUE((*engine)->begin({.groups = world_.groups}).ok());
   for (uint32_t unit = 11; unit > 0; --unit) ASSERT_TRUE(give(unit, 0x3c00).ok());
   const uint64_t eleven = (*engine)->plan().written_bytes() / 12 * 11;
-  while ((*engine)->moved().written_bytes < eleven) std::this_thread::yield();  // all are updated ahead of the verdict
+  while ((*engine)->drive_bytes().written_bytes < eleven)
+    std::this_thread::yield();  // all are updated ahead of the verdict
   ASSERT_TRUE(give(0, 0x7f80).ok());
   Result<StepReport> report = (*engine)->step();
   EXPECT_TRUE(!report.ok() || report->verdict == Verdict::skip);
@@ -212,8 +213,8 @@ TEST_P(EngineMedia, NeverGoesOnSilentlyAfterAnyDamage) {
 INSTANTIATE_TEST_SUITE_P(
     Settings, EngineMedia,
     testing::Values(MediaSetting{.name = "ThreeDrives"}, MediaSetting{.name = "OneDrive", .drives = 1},
-                    MediaSetting{.name = "WeightsInHost", .weights = WeightRest::host},
-                    MediaSetting{.name = "HalfInHost", .host_state_share = 0.5, .weights = WeightRest::host}),
+                    MediaSetting{.name = "WeightsInHost", .weights = WeightTier::host},
+                    MediaSetting{.name = "HalfInHost", .host_state_share = 0.5, .weights = WeightTier::host}),
     [](const auto& each) { return each.param.name; });
 
 }  // namespace

@@ -40,8 +40,8 @@ class Storm {
     request.choices.window_tiles = one_of(2u, 4u, 8u, 36u);
     request.choices.host_state_share = one_of(0.0, 0.0, 0.5, 1.0);
     request.choices.retained_host_share = one_of(0.0, 0.5, 1.0);
-    request.choices.weights = one_of(WeightRest::nvme, WeightRest::host, WeightRest::automatic);
-    if (*request.choices.host_state_share > 0) request.choices.weights = WeightRest::host;
+    request.choices.weights = one_of(WeightTier::nvme, WeightTier::host, WeightTier::automatic);
+    if (*request.choices.host_state_share > 0) request.choices.weights = WeightTier::host;
     request.durability = one_of(Durability{}, Durability{Durability::Kind::every, 2},
                                 Durability{Durability::Kind::every, 3}, Durability{Durability::Kind::exit, 1});
     request.slots = one_of(0u, 0u, 0u, 1u, 2u, 3u);

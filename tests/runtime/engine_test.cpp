@@ -21,7 +21,7 @@ struct Case {
   const char* name;
   uint64_t tile_blocks = 1;
   double host_state_share = 0;
-  WeightRest weights = WeightRest::nvme;
+  WeightTier weights = WeightTier::nvme;
   double retained_share = 1;
   double clip = 0;
   bool skip_overflow = false;
@@ -88,16 +88,16 @@ using D = Durability;
 INSTANTIATE_TEST_SUITE_P(
     Engine, Placements,
     testing::Values(
-        Case{.name = "AllOnDrives"}, Case{.name = "WeightsInHost", .weights = WeightRest::host},
+        Case{.name = "AllOnDrives"}, Case{.name = "WeightsInHost", .weights = WeightTier::host},
         Case{.name = "HalfInHost", .host_state_share = 0.5},
-        Case{.name = "AllInHost", .host_state_share = 1, .weights = WeightRest::host},
+        Case{.name = "AllInHost", .host_state_share = 1, .weights = WeightTier::host},
         Case{.name = "OneThreadOneDrive", .threads = 1, .drives = 1}, Case{.name = "LargeTiles", .tile_blocks = 3},
         Case{.name = "SmallestWindow", .clip = 5, .window = 1}, Case{.name = "Clipped", .clip = 5},
         Case{.name = "ClippedNothingRetained", .retained_share = 0, .clip = 5},
         Case{.name = "ClippedHalfRetained", .retained_share = 0.5, .clip = 5},
-        Case{.name = "ClippedWeightsInHost", .weights = WeightRest::host, .retained_share = 0.5, .clip = 5},
+        Case{.name = "ClippedWeightsInHost", .weights = WeightTier::host, .retained_share = 0.5, .clip = 5},
         Case{.name = "ClippedHalfInHost", .host_state_share = 0.5, .retained_share = 0, .clip = 5},
-        Case{.name = "ClippedAndSkipping", .weights = WeightRest::host, .clip = 5, .skip_overflow = true},
+        Case{.name = "ClippedAndSkipping", .weights = WeightTier::host, .clip = 5, .skip_overflow = true},
         Case{.name = "SkippingOnDrives", .retained_share = 0.5, .skip_overflow = true},
         Case{.name = "SkippingHalfInHost", .host_state_share = 0.5, .clip = 5, .skip_overflow = true},
         Case{.name = "FourMicroBatches", .clip = 5, .micro_batches = 4},
@@ -116,7 +116,7 @@ TEST(Engine, DecidesByTheDrivesHowOftenAStepIsDurable) {
   EngineWorld world(7, 2);
   PlanRequest& request = world.options.request;
   request.choices.host_state_share = 0.5;
-  request.choices.weights = WeightRest::host;
+  request.choices.weights = WeightTier::host;
   request.durability.reset();
   request.machine.host_gbps = 20;
   request.machine.drives.resize(2);
@@ -169,9 +169,9 @@ TEST(Engine, SpillsMoreGradientsToTheFasterDrive) {
 
 TEST(Engine, DiscardsAStepAsIfItHadNotBegun) {
   for (bool clips : {false, true}) {
-    for (WeightRest weights : {WeightRest::host, WeightRest::nvme}) {
+    for (WeightTier weights : {WeightTier::host, WeightTier::nvme}) {
       EngineWorld world(11);
-      world.options.request.choices.host_state_share = weights == WeightRest::host ? 0.5 : 0;
+      world.options.request.choices.host_state_share = weights == WeightTier::host ? 0.5 : 0;
       world.options.request.choices.weights = weights;
       world.options.request.workload.clipping.norm = world.settings.clip = clips ? 5 : 0;
       ASSERT_TRUE(world.create().ok());
@@ -301,7 +301,7 @@ TEST(Engine, WritesAnEarlierStepsUpdateOfAUnitWithoutGradientWhateverTheVerdict)
     EngineWorld world(5);
     PlanRequest& request = world.options.request;
     request.choices.host_state_share = 1;
-    request.choices.weights = WeightRest::host;
+    request.choices.weights = WeightTier::host;
     request.durability = {Durability::Kind::every, 2};
     request.slots = 3;
     world.options.request.workload.clipping.norm = world.settings.clip = 5;
@@ -334,6 +334,32 @@ TEST(Engine, WritesAnEarlierStepsUpdateOfAUnitWithoutGradientWhateverTheVerdict)
     EXPECT_EQ((*engine)->steps_done(), 2u);
     EXPECT_EQ(world.words_different(**engine), 0u) << "gradients of " << size;
   }
+}
+
+TEST(Engine, WritesAnEarlierStepsUpdateOfAUnitWithoutGradientAfterADiscardToo) {
+  EngineWorld world(5);
+  PlanRequest& request = world.options.request;
+  request.choices.host_state_share = 1;
+  request.choices.weights = WeightTier::host;
+  request.durability = {Durability::Kind::every, 2};
+  request.slots = 3;
+  request.workload.clipping.norm = world.settings.clip = 5;
+  ASSERT_TRUE(world.create().ok());
+  world.given = [](uint64_t step, uint32_t unit) { return step == 2 && unit == 1 ? Given::skip : Given::gradients; };
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE(world.step(**engine, 0.001f).ok());
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
+  const Status discarded = (*engine)->discard();
+  ASSERT_TRUE(discarded.ok()) << discarded.message();
+  ASSERT_TRUE(world.step(**engine, 0.001f).ok());
+  world.plain_step(1, 0.001f);
+  world.plain_step(2, 0.001f);
+  engine->reset();
+  engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ((*engine)->steps_done(), 2u);
+  EXPECT_EQ(world.words_different(**engine), 0u);
 }
 
 TEST(Engine, TellsWhereTheTimeWent) {

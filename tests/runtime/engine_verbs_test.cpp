@@ -21,12 +21,12 @@ Status write(Engine& engine, uint32_t unit, Role role, uint64_t first, const std
 TEST(Engine, WritesWhatTheNextStepsAndTheNextRunGoOnFrom) {
   struct Rest {
     double host_state_share;
-    WeightRest weights;
+    WeightTier weights;
     Durability durability;
   };
-  for (Rest rest : {Rest{0, WeightRest::nvme, {}}, Rest{0, WeightRest::host, {}}, Rest{1, WeightRest::host, {}},
-                    Rest{0.5, WeightRest::automatic, {Durability::Kind::every, 2}},
-                    Rest{1, WeightRest::host, {Durability::Kind::every, 2}}}) {
+  for (Rest rest : {Rest{0, WeightTier::nvme, {}}, Rest{0, WeightTier::host, {}}, Rest{1, WeightTier::host, {}},
+                    Rest{0.5, WeightTier::automatic, {Durability::Kind::every, 2}},
+                    Rest{1, WeightTier::host, {Durability::Kind::every, 2}}}) {
     SCOPED_TRACE(testing::Message() << rest.host_state_share << " of the states in host memory");
     EngineWorld world(23);
     PlanRequest& request = world.options.request;
@@ -160,6 +160,42 @@ TEST(Engine, RefusesALossScaleThatScalesNothing) {
   EXPECT_TRUE((*engine)->begin({.groups = world.groups}).ok());
 }
 
+// Without clipping, where updates have run by then.
+TEST(Engine, TellsTheNormBeforeTheStepEndsSoThatItCanBeDiscarded) {
+  for (const double host_state_share : {0.0, 0.5, 1.0}) {
+    SCOPED_TRACE(testing::Message() << host_state_share << " of the states in host memory");
+    EngineWorld world(37);
+    world.options.request.choices.host_state_share = host_state_share;
+    ASSERT_TRUE(world.create().ok());
+    Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    EXPECT_EQ((*engine)->gradient_norm().status().code(), Code::kUsage) << "outside a step";
+    for (const float size : {0.001f, std::numeric_limits<float>::infinity(), 0.002f}) {
+      const Status given = world.begin_and_give(**engine, size);
+      ASSERT_TRUE(given.ok()) << given.message();
+      const Result<double> norm = (*engine)->gradient_norm();
+      ASSERT_TRUE(norm.ok()) << norm.status().message();
+      ASSERT_EQ(std::isfinite(*norm), std::isfinite(size));
+      EXPECT_GT(*norm, 0);
+      if (!std::isfinite(*norm)) {
+        ASSERT_TRUE((*engine)->discard().ok());
+        EXPECT_EQ(world.words_different(**engine), 0u);
+        continue;
+      }
+      EXPECT_EQ(*(*engine)->gradient_norm(), *norm) << "asked again";
+      const Result<StepReport> report = (*engine)->step();
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      EXPECT_EQ(report->gradient_norm, *norm);
+      world.plain_step(report->step, size);
+    }
+    EXPECT_EQ((*engine)->steps_done(), 2u);
+    EXPECT_EQ(world.words_different(**engine), 0u);
+    ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
+    EXPECT_EQ((*engine)->gradient_norm().status().code(), Code::kUsage) << "before its gradients";
+    ASSERT_TRUE((*engine)->discard().ok());
+  }
+}
+
 TEST(Engine, RefusesMoreStateThanARootHolds) {
   EngineWorld world(30);
   world.options.config_hash = std::string(4096, 'x');
@@ -222,7 +258,7 @@ TEST(Engine, ReadsOfAPlaneNoMoreThanItHoldsAndSeveralTilesAtOnce) {
   EngineWorld world(6);
   PlanRequest& request = world.options.request;
   request.choices.host_state_share = 0;
-  request.choices.weights = WeightRest::nvme;
+  request.choices.weights = WeightTier::nvme;
   ASSERT_TRUE(world.create().ok());
   std::atomic<uint64_t> read_bytes = 0, reads = 0;
   std::atomic<bool> opened = false, two_are_under_way = false;
@@ -303,6 +339,41 @@ TEST(Engine, TakesARefusedGradientAgainOnceThereIsMemoryToAddUpIn) {
   EXPECT_FALSE((*engine)->step().ok());
   ASSERT_TRUE(give(0, 1).ok());
   EXPECT_TRUE((*engine)->step().ok());
+}
+
+// A tile's place is held until its gradient is whole, and others would wait for it.
+TEST(Engine, TakesPartsThatNobodyAddsUpInOrderAndOneUnitAtATime) {
+  EngineWorld world(41);
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const std::vector<uint16_t> values(200'000);
+  auto give = [&](uint32_t unit, uint64_t first, uint64_t count) {
+    return (*engine)->gradient({.unit = unit, .first_element = first}, Dtype::bf16,
+                               std::as_bytes(std::span(values).first(count)));
+  };
+  for (const bool discards : {true, false}) {
+    ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
+    ASSERT_TRUE(give(0, 0, 70'000).ok());
+    EXPECT_EQ(give(0, 70'001, 10).message(),
+              "gradient: unit 0, micro-batch 0: elements from 70001 on, expected from 70000 on: where nothing is added "
+              "up, parts come in order");
+    const std::string held = "unit 1: the gradient of unit unit0 has come in part";
+    EXPECT_EQ(give(1, 0, 65'536).message(), "gradient: " + held);
+    EXPECT_EQ((*engine)->absent_gradient(1, Absent::zero).message(), "absent gradient: " + held);
+    EXPECT_EQ((*engine)->step().status().code(), Code::kUsage);
+    ASSERT_TRUE(give(0, 70'000, 100'000).ok());
+    if (discards) {
+      ASSERT_TRUE((*engine)->discard().ok());
+      EXPECT_EQ(world.words_different(**engine), 0u);
+      continue;
+    }
+    ASSERT_TRUE(give(0, 170'000, 30'000).ok());
+    EXPECT_EQ(give(0, 0, 10).code(), Code::kUsage);
+    ASSERT_TRUE(give(1, 0, 65'536).ok());
+    ASSERT_TRUE((*engine)->absent_gradient(2, Absent::skip).ok());
+    EXPECT_TRUE((*engine)->step().ok());
+  }
 }
 
 TEST(Engine, RefusesAMicroBatchTwiceOrBeforeItsTurn) {

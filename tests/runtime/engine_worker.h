@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/host_device.h"
 #include "tests/support/training_world.h"
 
 namespace penstock::engine {
@@ -19,20 +20,21 @@ constexpr const char* kPhases[] = {"create", "open", "step", "redo", "overflow",
 class WorkerWorld {
  public:
   // `durability`: "step", all on drives; or "every2", half of the states in host memory; or "passes": as "step", in
-  // whole steps.
+  // whole steps; or "device": whole steps on a device on which all rests, durable every second.
   WorkerWorld(const std::string& durability, const std::vector<std::string>& folders)
       : world_(47, static_cast<uint32_t>(folders.size()), elements()), first_(world_.plain()) {
     PlanRequest& request = world_.options.request;
     request.choices.window_tiles = 4;
     request.choices.retained_host_share = 0.5;
-    request.choices.weights = WeightRest::nvme;
+    request.choices.weights = WeightTier::nvme;
     request.choices.host_state_share = 0;
     if (durability == "every2") {
-      request.choices.weights = WeightRest::host;
+      request.choices.weights = WeightTier::host;
       request.choices.host_state_share = 0.5;
       request.durability = {Durability::Kind::every, 2};
     }
-    passes_ = durability == "passes";
+    on_device_ = durability == "device";
+    passes_ = on_device_ || durability == "passes";
     // Of a struck step, the last gradients pass it.
     request.workload.clipping.norm = world_.settings.clip = passes_ ? 0.05 : 14;
     if (passes_) {
@@ -41,6 +43,14 @@ class WorkerWorld {
       world_.set_uses(uses);
       request.workload.micro_batches = kMicroBatches;
       request.choices.activations = ActivationChoice::offload;
+    }
+    if (on_device_) {
+      request.durability = {Durability::Kind::every, 2};
+      request.machine.devices = 1;
+      request.machine.host_to_device_gbps = request.machine.device_to_host_gbps = 25;
+      request.budgets.device_bytes = 64 * kMiB;
+      request.choices.device_share = 1;
+      world_.options.device = [](uint64_t arena_bytes) { return gpu::open_host_device({.arena_bytes = arena_bytes}); };
     }
     world_.options.request.workload.clipping.skips_overflow = world_.settings.skip_overflow = true;
     world_.options.drives = direct_drives(folders);
@@ -132,13 +142,17 @@ class WorkerWorld {
     for (uint64_t i = 0; i < kCount; ++i) model.units[0].m[kFirst + i] = written_value(step, i);
   }
   // Of each third step another: what rests in host memory moves there and back.
-  static PlanRequest another_request(const Engine& engine) {
+  PlanRequest another_request(const Engine& engine) const {
     PlanRequest request = engine.request();
     const uint64_t number = engine.steps_done() / 3;
-    request.choices.weights = number % 2 == 0 ? WeightRest::host : WeightRest::nvme;
+    if (on_device_) {  // whose arena stays as it is
+      request.choices.device_share = number % 2 == 0 ? 1 : 0.5;
+      return request;
+    }
+    request.choices.weights = number % 2 == 0 ? WeightTier::host : WeightTier::nvme;
     request.choices.host_state_share = number % 2 == 0 ? static_cast<double>(number % 3) / 2 : 0;
     request.choices.window_tiles = 4 + static_cast<uint32_t>(number % 2);
-    if (request.workload.pass == Pass::training) {
+    if (request.workload.scope == StepScope::training) {
       request.choices.micro_batch_group = 1 + static_cast<uint32_t>(number % 2);
       request.choices.activations = number % 2 == 0 ? ActivationChoice::recompute : ActivationChoice::offload;
     }
@@ -157,7 +171,7 @@ class WorkerWorld {
   }
 
   TrainingWorld world_;
-  bool passes_ = false;
+  bool passes_ = false, on_device_ = false;
   PlainModel first_;
   uint64_t plain_steps_ = 0;  // of the plain loop, that step's writing over not included
 };

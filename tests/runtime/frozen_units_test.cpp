@@ -37,7 +37,7 @@ class FrozenUnits : public testing::TestWithParam<BlockCode> {
 };
 
 TEST_P(FrozenUnits, AreReadAsTheyAreComputedWithFromAnywhereToAnywhere) {
-  for (const WeightRest rest : {WeightRest::host, WeightRest::nvme}) {
+  for (const WeightTier rest : {WeightTier::host, WeightTier::nvme}) {
     for (const uint64_t tile_blocks : {1u, 3u}) {
       world_.options.request.choices.weights = rest;
       world_.options.request.choices.tile_elements = tile_blocks * kBlockElements;
@@ -50,6 +50,21 @@ TEST_P(FrozenUnits, AreReadAsTheyAreComputedWithFromAnywhereToAnywhere) {
       }
       engine_.reset();
     }
+  }
+}
+
+// A base that is larger than memory streams by once: its codes and their scales are made of the same values.
+TEST_P(FrozenUnits, AreAskedForOnceWhenTheStoreIsMade) {
+  for (const uint64_t tile_blocks : {1u, 3u, 64u}) {
+    world_.options.request.choices.tile_elements = tile_blocks * kBlockElements;
+    uint64_t asked = 0;
+    auto initial = [&](uint32_t unit, uint64_t first, std::span<float> values) {
+      if (unit == 1) asked += values.size();
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((first + i) % 7);
+      return Status();
+    };
+    ASSERT_TRUE(Engine::create(world_.options, initial, aio::CreateOptions::Existing::replace).ok());
+    EXPECT_EQ(asked, 200'003u) << tile_blocks << " blocks a tile";
   }
 }
 
@@ -82,7 +97,7 @@ TEST_P(FrozenUnits, MakeAStoreThatSaysSo) {
 
 // One bit of a scale.
 TEST_P(FrozenUnits, AreComparedWithTheirChecksumsBeforeAnythingIsComputedWithThem) {
-  for (const WeightRest rest : {WeightRest::host, WeightRest::nvme}) {
+  for (const WeightTier rest : {WeightTier::host, WeightTier::nvme}) {
     world_.options.request.choices.weights = rest;
     ASSERT_TRUE(world_.create(aio::CreateOptions::Existing::replace).ok());
     // Tiles that no step writes come last: the end of a file is a scale, or what it is padded with.

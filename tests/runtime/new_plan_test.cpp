@@ -10,20 +10,8 @@ namespace {
 
 TEST(NewPlans, LeaveTheBitsOfAPlainLoop) { leave_the_bits_with_new_plans(); }
 
-class SlowStream final : public TrainerStream {
- public:
-  explicit SlowStream(uint64_t seed) : stream_(seed) {}
-  WorkStream work() override {
-    return {stream_.handle(), [this](std::function<void()> work) { stream_.put(std::move(work)); }};
-  }
-
- private:
-  test::CapriciousStream stream_;
-};
-
 TEST(NewPlans, LeaveTheBitsOfAPlainLoopOnADevice) {
-  const CourseDevice device{test::open_capricious_device,
-                            [](uint64_t seed) { return std::make_unique<SlowStream>(seed); }};
+  const CourseDevice device = course_device();
   leave_the_bits_with_new_plans(&device);
 }
 
@@ -33,7 +21,7 @@ class NewPlan : public testing::Test {
     world_.set_uses({{0}, {1}, {2}});
     PlanRequest& request = world_.options.request;
     request.workload.micro_batches = 2;
-    request.choices.weights = WeightRest::nvme;
+    request.choices.weights = WeightTier::nvme;
     request.choices.host_state_share = 0;
     request.durability = Durability{Durability::Kind::exit, 1};
     world_.options.on_new_plan = [this](const std::string& line) { lines_.push_back(line); };
@@ -67,7 +55,7 @@ TEST_F(NewPlan, MakesEveryStepDurableAndSaysInOneLineWhatChanges) {
   train(2);
   EXPECT_EQ(durable_, 0u);
   PlanRequest request = engine_->request();
-  request.choices.weights = WeightRest::host;
+  request.choices.weights = WeightTier::host;
   request.choices.host_state_share = 1;
   request.choices.micro_batch_group = 1;
   request.choices.activations = ActivationChoice::keep;
@@ -183,7 +171,7 @@ class SlowDrives : public testing::Test {
     request.choices.window_tiles = 3;
     PlanChoices least = request.choices;
     least.activations = ActivationChoice::keep;
-    least.weights = WeightRest::nvme;
+    least.weights = WeightTier::nvme;
     least.host_state_share = 0;
     const Result<std::vector<BudgetLine>> lines = budget_lines(request, least);
     ASSERT_TRUE(lines.ok()) << lines.status().message();
@@ -218,7 +206,7 @@ TEST_F(SlowDrives, BringAPlanThatIsFasterWithThem) {
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   const std::vector<ActivationChoice> kept(3, ActivationChoice::keep), recomputed(3, ActivationChoice::recompute);
   EXPECT_EQ((*engine)->plan().activations, kept);
-  EXPECT_FALSE((*engine)->plan().rests_in_host());
+  EXPECT_FALSE((*engine)->plan().has_state_in_memory());
   const double before_s = (*engine)->predicted_step_s();
   train(**engine, 500);  // how long the search takes, the machine says
   ASSERT_EQ(lines_.size(), 1u);
@@ -226,7 +214,7 @@ TEST_F(SlowDrives, BringAPlanThatIsFasterWithThem) {
   EXPECT_NE(lines_[0].find(" GB/s where 0.350 were planned with: activations of 0 of 3 uses kept"), std::string::npos)
       << lines_[0];
   EXPECT_EQ((*engine)->plan().activations, recomputed);
-  EXPECT_TRUE((*engine)->plan().rests_in_host());
+  EXPECT_TRUE((*engine)->plan().has_state_in_memory());
   EXPECT_GT((*engine)->predicted_step_s(), before_s) << "than the drives were expected to allow";
   EXPECT_EQ(world_.words_different(**engine), 0u);
 }

@@ -6,10 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <random>
+#include <thread>
+#include <utility>
 
 #include "tiering/status.h"
 #include "tools/update/plain_loop.h"
@@ -31,6 +35,12 @@ float bf16(uint16_t word) { return plain::real(uint32_t{word} << 16); }
 uint16_t rounded(float x) {
   const uint32_t b = plain::bits(x);
   return static_cast<uint16_t>((b + 0x7fff + (b >> 16 & 1)) >> 16);
+}
+
+bool eventually(const std::function<bool()>& holds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!holds() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  return holds();
 }
 
 // A program's model: parameters of awkward sizes in two groups, with 16-bit or fp32 weights in memory of its own.
@@ -73,6 +83,47 @@ class Program {
   }
   ~Program() { EXPECT_EQ(penstock_close(engine), 0) << penstock_message(); }
 
+  // The weights are where the engine cannot look: gradients come in pieces, and weights go out in pieces.
+  void live_elsewhere() {
+    for (penstock_parameter& parameter : parameters) {
+      parameter.initial = nullptr;
+      parameter.weights_into = PENSTOCK_WEIGHTS_OUT;
+    }
+    options.initial_context = options.weights_out_context = this;
+    options.initial = [](void* context, uint32_t parameter, uint64_t first, uint64_t count, float* values) {
+      const std::vector<float>& initial = static_cast<Program*>(context)->fp32[parameter];
+      std::copy_n(initial.begin() + static_cast<ptrdiff_t>(first), count, values);
+      return 0;
+    };
+    options.weights_out = [](void* context, uint32_t parameter, uint64_t first, uint64_t count, int dtype,
+                             const void* values) {
+      Program& program = *static_cast<Program*>(context);
+      EXPECT_EQ(dtype, program.parameters[parameter].dtype);
+      EXPECT_LE(first + count, program.parameters[parameter].elements);
+      if (program.pieces_to_take-- == 0) return 7;
+      if (dtype == PENSTOCK_FP32) {
+        std::memcpy(program.fp32[parameter].data() + first, values, count * sizeof(float));
+      } else {
+        std::memcpy(program.half[parameter].data() + first, values, count * sizeof(uint16_t));
+      }
+      return 0;
+    };
+  }
+  int gradient(uint32_t parameter, uint32_t micro_batch, const std::vector<uint16_t>& values) {
+    if (parameters[parameter].weights_into != PENSTOCK_WEIGHTS_OUT) {
+      return penstock_gradient(engine, parameter, micro_batch, PENSTOCK_BF16, values.data());
+    }
+    for (uint64_t first = 0; first < values.size();) {
+      const uint64_t count = std::min<uint64_t>(values.size() - first, 1 + random_() % 50'000);
+      if (const int refused = penstock_gradient_part(engine, parameter, micro_batch, first, count, PENSTOCK_BF16,
+                                                     values.data() + first)) {
+        return refused;
+      }
+      first += count;
+    }
+    return 0;
+  }
+
   int open() { return penstock_open(&options, parameters.data(), static_cast<uint32_t>(parameters.size()), &engine); }
   int reopen() {
     EXPECT_EQ(penstock_close(engine), 0) << penstock_message();
@@ -114,12 +165,24 @@ class Program {
           word = rounded(static_cast<float>(static_cast<int>(random_() % 7) - 3) * 0x1p-9f * size);
         }
         model.add_gradient(gradient.data(), mb == 0, mb + 1 == micro_batches);
-        if (penstock_gradient(engine, i, mb, PENSTOCK_BF16, gradient.data())) return -1;
+        if (this->gradient(i, mb, gradient)) return -1;
       }
     }
     for (size_t i = 0; i < absent.size(); ++i) models[i].parts[0].absent = absent[i];
-    plain::step(models, settings, updates_);
+    step_plain_loop();
     return penstock_step(engine, "state", 5, report);
+  }
+  uint64_t elements() const {
+    uint64_t sum = 0;
+    for (const penstock_parameter& parameter : parameters) sum += parameter.elements;
+    return sum;
+  }
+  void step_plain_loop() { plain::step(models, settings, updates_); }
+  // By the drives, in all: updates write as they end.
+  uint64_t written_bytes() const {
+    penstock_statistics statistics = {};
+    EXPECT_EQ(penstock_get_statistics(engine, &statistics), 0) << penstock_message();
+    return statistics.written_bytes;
   }
 
   uint64_t words_different() const {
@@ -152,6 +215,7 @@ class Program {
   plain::Settings settings;
   uint32_t micro_batches = 1;
   penstock_engine* engine = nullptr;
+  int pieces_to_take = -1;  // before weights_out is refused; less than 0: all
 
  private:
   std::mt19937_64 random_;
@@ -248,6 +312,8 @@ TEST(PenstockC, GoesOnAfterARefusal) {
     EXPECT_EQ(penstock_message(), message);
   };
   expect_refused(penstock_step(program.engine, nullptr, 0, nullptr), "step: called outside a step");
+  expect_refused(penstock_begin_forward(program.engine),
+                 "begin_forward: the plan has no passes through the model, only updates");
   expect_refused(penstock_begin(program.engine, nullptr, 0, 1, 1),
                  "begin: parameter p0 of unit from p0 is in group 0 of 0");
   ASSERT_EQ(program.begin(), 0);
@@ -288,6 +354,59 @@ TEST(PenstockC, RefusesEveryVerbInAForkedChildAndGoesOnInTheParent) {
   EXPECT_EQ(program.words_different(), 0u);
 }
 
+// What its callbacks try, from whatever thread, while penstock_step() is running.
+TEST(PenstockC, RefusesACallBesideAnother) {
+  Folder folder;
+  struct Caller {
+    penstock_engine* engine = nullptr;
+    std::vector<std::string> told;
+  } caller;
+  const char* drives[] = {folder.path.c_str()};
+  penstock_options options{};
+  options.size = sizeof(options);
+  options.drives = drives;
+  options.drive_count = 1;
+  options.host_bytes = 64 << 20;
+  options.weights_out_context = &caller;
+  options.weights_out = [](void* context, uint32_t, uint64_t, uint64_t, int, const void*) {
+    auto& me = *static_cast<Caller*>(context);
+    uint64_t steps = 0;
+    EXPECT_EQ(penstock_steps(me.engine, &steps), PENSTOCK_USAGE);
+    me.told.emplace_back(penstock_message());
+    EXPECT_EQ(penstock_close(me.engine), PENSTOCK_USAGE);
+    me.told.emplace_back(penstock_message());
+    return 0;
+  };
+  const penstock_parameter parameter{.name = "p",
+                                     .elements = 100,
+                                     .group = 0,
+                                     .dtype = PENSTOCK_FP32,
+                                     .initial = nullptr,
+                                     .weights_into = PENSTOCK_WEIGHTS_OUT,
+                                     .unit = PENSTOCK_UNIT_AUTO};
+  ASSERT_EQ(penstock_open(&options, &parameter, 1, &caller.engine), 0) << penstock_message();
+  const penstock_rates rates{.lr = 0.1,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .weight_decay = 0,
+                             .momentum = 0,
+                             .dampening = 0,
+                             .lr_decay = 0,
+                             .nesterov = 0};
+  const std::vector<float> ones(100, 1);
+  ASSERT_EQ(penstock_begin(caller.engine, &rates, 1, 1, 1), 0) << penstock_message();
+  ASSERT_EQ(penstock_gradient(caller.engine, 0, 0, PENSTOCK_FP32, ones.data()), 0) << penstock_message();
+  ASSERT_EQ(penstock_step(caller.engine, nullptr, 0, nullptr), 0) << penstock_message();
+  ASSERT_EQ(caller.told.size(), 2u);
+  EXPECT_EQ(caller.told[0], "another call of this engine is running");
+  EXPECT_EQ(caller.told[1], "close: another call of this engine is running");
+  uint64_t steps = 0;
+  ASSERT_EQ(penstock_steps(caller.engine, &steps), 0) << penstock_message();
+  EXPECT_EQ(steps, 1u);
+  EXPECT_EQ(penstock_close(caller.engine), 0) << penstock_message();
+}
+
 TEST(PenstockC, RollsBackToAStepThatItKept) {
   Program program(4);
   ASSERT_EQ(program.open(), 0) << penstock_message();
@@ -309,7 +428,9 @@ TEST(PenstockC, RollsBackToAStepThatItKept) {
                 0);
     }
     EXPECT_EQ(program.words_different(), 0u);
-    ASSERT_EQ(program.step(1), 0) << penstock_message();
+    penstock_report report = {};
+    ASSERT_EQ(program.step(1, &report), 0) << penstock_message();
+    EXPECT_EQ(report.written_bytes, program.written_bytes()) << "of the store as it was opened again";
     EXPECT_EQ(program.words_different(), 0u);
   }
   uint64_t steps[4];
@@ -355,19 +476,170 @@ TEST(PenstockC, KeepsTheStepOfTheRunThatWentOnAfterARollback) {
   EXPECT_EQ(count, 9u);
 }
 
+// Backward goes on using the weights while updates end behind it.
+TEST(PenstockC, WritesNoWeightBeforeStep) {
+  for (const auto& [publishes, elsewhere] : {std::pair(false, false), {true, false}, {true, true}}) {
+    SCOPED_TRACE(testing::Message() << "seed 13, published in the middle: " << publishes << ", out: " << elsewhere);
+    Program program(13);
+    if (elsewhere) program.live_elsewhere();
+    ASSERT_EQ(program.open(), 0) << penstock_message();
+    ASSERT_EQ(program.step(1), 0) << penstock_message();
+    const auto fp32 = program.fp32;
+    const auto half = program.half;
+    EXPECT_EQ(penstock_publish(program.engine), PENSTOCK_USAGE);
+    EXPECT_STREQ(penstock_message(), "publish: called outside a step");
+    const std::vector<float> ones(140'000, 1.0f);
+    for (const bool discards : {true, false}) {
+      const uint64_t written = program.written_bytes();
+      ASSERT_EQ(program.begin(), 0) << penstock_message();
+      for (uint32_t i = 0; i < program.models.size(); ++i) {
+        if (publishes && i == 2) {
+          ASSERT_EQ(penstock_publish(program.engine), 0) << penstock_message();
+        }
+        ASSERT_EQ(penstock_gradient(program.engine, i, 0, PENSTOCK_FP32, ones.data()), 0) << penstock_message();
+      }
+      // Of each tile its update has ended when its write begins: masters and moments, 12 B an element.
+      ASSERT_TRUE(eventually([&] { return program.written_bytes() >= written + 12 * program.elements(); }));
+      if (!publishes) {
+        EXPECT_EQ(program.fp32, fp32);
+        EXPECT_EQ(program.half, half);
+      }
+      if (!discards) continue;
+      EXPECT_EQ(publishes, program.fp32 != fp32) << "an update has been published, which discard() is to take back";
+      ASSERT_EQ(penstock_discard(program.engine), 0) << penstock_message();
+      EXPECT_EQ(program.fp32, fp32);
+      EXPECT_EQ(program.half, half);
+      EXPECT_EQ(program.words_different(), 0u);
+    }
+    ASSERT_EQ(penstock_step(program.engine, nullptr, 0, nullptr), 0) << penstock_message();
+    for (plain::Unit& model : program.models) {
+      const std::vector<uint16_t> gradient(model.p.size(), rounded(1.0f));
+      model.parts[0].absent = false;
+      model.add_gradient(gradient.data(), true, true);
+    }
+    program.step_plain_loop();
+    EXPECT_EQ(program.words_different(), 0u);
+  }
+}
+
+TEST(PenstockC, TrainsWeightsThatItCannotAddressToTheSameBits) {
+  for (const double clip : {0.0, 0.5}) {
+    for (const uint32_t micro_batches : {1u, 3u}) {
+      SCOPED_TRACE(testing::Message() << "seed 14, clip " << clip << ", " << micro_batches << " micro-batches");
+      Program program(14);
+      program.live_elsewhere();
+      program.options.clip_norm = program.settings.clip = clip;
+      program.options.micro_batches = program.micro_batches = micro_batches;
+      ASSERT_EQ(program.open(), 0) << penstock_message();
+      for (int step = 1; step <= 4; ++step) {
+        ASSERT_EQ(program.step(step % 2 ? 1.0f : 0.125f), 0) << penstock_message();
+        ASSERT_EQ(program.words_different(), 0u) << "step " << step;
+        if (step == 2) {
+          ASSERT_EQ(program.reopen(), 0) << penstock_message();
+        }
+      }
+    }
+  }
+}
+
+TEST(PenstockC, RefusesPiecesOutOfOrderAndGoesOn) {
+  Program program(15);
+  program.live_elsewhere();
+  const auto weights_out = std::exchange(program.options.weights_out, nullptr);
+  EXPECT_EQ(program.open(), PENSTOCK_USAGE);
+  EXPECT_STREQ(penstock_message(), "parameter p0: PENSTOCK_WEIGHTS_OUT, and no function weights_out");
+  program.options.weights_out = weights_out;
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+
+  const std::vector<float> values(140'000, 1.0f);
+  auto give = [&](uint32_t parameter, uint64_t first, uint64_t count) {
+    return penstock_gradient_part(program.engine, parameter, 0, first, count, PENSTOCK_FP32, values.data());
+  };
+  auto expect_refused = [](int code, const std::string& message) {
+    EXPECT_EQ(code, PENSTOCK_USAGE);
+    EXPECT_EQ(penstock_message(), message);
+  };
+  expect_refused(give(6, 0, 10), "parameter p6: gradient: called outside a step");
+  // Of a large parameter, which goes to the update as it comes, and of one that shares its unit with others.
+  for (const uint32_t number : {6u, 4u}) {
+    const uint64_t elements = program.parameters[number].elements;
+    const std::string name = program.parameters[number].name, all = std::to_string(elements);
+    ASSERT_EQ(program.begin(), 0) << penstock_message();
+    expect_refused(give(number, 0, elements + 1), "gradient: " + std::to_string(elements + 1) +
+                                                      " values from 0 on of parameter " + name + ", which has " + all);
+    expect_refused(give(number, 2, UINT64_MAX),
+                   "gradient: 18446744073709551615 values from 2 on of parameter " + name + ", which has " + all);
+    expect_refused(give(number, elements + 1, 0), "gradient: 0 values from " + std::to_string(elements + 1) +
+                                                      " on of parameter " + name + ", which has " + all);
+    expect_refused(give(number, 0, 0), "gradient: parameter " + name + ": no values");
+    expect_refused(penstock_gradient_part(program.engine, number, 0, 0, 1, PENSTOCK_FP32, nullptr),
+                   "gradient: parameter " + name + ": NULL");
+    expect_refused(give(number, 5, 1), "gradient: parameter " + name + ": values from 5 on, expected from 0 on");
+    ASSERT_EQ(give(number, 0, 1000), 0) << penstock_message();
+    const std::string come =
+        ": of the gradient of parameter " + name + ", micro-batch 0, 1000 of " + all + " values have come";
+    expect_refused(give(number, 0, 10), "gradient: parameter " + name + ", values from 0 on" + come);
+    expect_refused(give(number, 1001, 10), "gradient: parameter " + name + ", values from 1001 on" + come);
+    expect_refused(give(3, 0, 10), "gradient: parameter p3, values from 0 on" + come);
+    expect_refused(penstock_gradient(program.engine, 3, 0, PENSTOCK_FP32, values.data()),
+                   "gradient: parameter p3, values from 0 on" + come);
+    expect_refused(penstock_absent(program.engine, 3), "absent" + come);
+    expect_refused(penstock_step(program.engine, nullptr, 0, nullptr), "step" + come);
+    ASSERT_EQ(give(number, 1000, 500), 0) << penstock_message();
+    ASSERT_EQ(penstock_discard(program.engine), 0) << penstock_message();
+    ASSERT_EQ(program.step(1), 0) << penstock_message();
+    EXPECT_EQ(program.words_different(), 0u);
+  }
+  ASSERT_EQ(program.begin(), 0) << penstock_message();
+  ASSERT_EQ(give(6, 0, 1000), 0) << penstock_message();
+  ASSERT_EQ(program.reopen(), 0) << penstock_message();  // in the middle of it
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  EXPECT_EQ(program.words_different(), 0u);
+}
+
+TEST(PenstockC, FailsWhereTheCallerDoesNotTakeItsWeights) {
+  Program program(16);
+  program.live_elsewhere();
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  auto expect_failed = [](int code) {
+    EXPECT_EQ(code, PENSTOCK_ENVIRONMENT);
+    EXPECT_NE(std::string(penstock_message()).find("on: the caller returned 7"), std::string::npos)
+        << penstock_message();
+  };
+  program.pieces_to_take = 2;
+  expect_failed(program.step(1));
+  expect_failed(program.begin());
+  expect_failed(penstock_discard(program.engine));
+  program.pieces_to_take = -1;
+  ASSERT_EQ(program.reopen(), 0) << penstock_message();
+  uint64_t steps = 0;
+  ASSERT_EQ(penstock_steps(program.engine, &steps), 0);
+  EXPECT_EQ(steps, 2u);  // it was committed; the weights are read from the store
+  for (uint32_t i = 0; i < program.parameters.size(); ++i) {
+    const penstock_parameter& parameter = program.parameters[i];
+    void* weights = parameter.dtype == PENSTOCK_FP32 ? static_cast<void*>(program.fp32[i].data())
+                                                     : static_cast<void*>(program.half[i].data());
+    ASSERT_EQ(penstock_read(program.engine, i, PENSTOCK_WEIGHT, 0, parameter.elements, parameter.dtype, weights), 0);
+  }
+  EXPECT_EQ(program.words_different(), 0u);
+}
+
 TEST(PenstockC, AdoptsWeightsThatSomebodyElseWroteAndKeepsOtherMasters) {
   Program program(5);
   ASSERT_EQ(program.open(), 0) << penstock_message();
   for (int step = 0; step < 3; ++step) ASSERT_EQ(program.step(1), 0) << penstock_message();
   std::vector<uint16_t>& weights = program.half[1];
   uint64_t changed = 9;
-  ASSERT_EQ(penstock_adopt(program.engine, 1, PENSTOCK_BF16, weights.data(), &changed), 0) << penstock_message();
+  ASSERT_EQ(penstock_adopt(program.engine, 1, 0, weights.size(), PENSTOCK_BF16, weights.data(), &changed), 0)
+      << penstock_message();
   EXPECT_EQ(changed, 0u);
   for (size_t i : {size_t{0}, weights.size() - 1}) {
     weights[i] = rounded(0.75f);
     program.models[1].p[i] = 0.75f;
   }
-  ASSERT_EQ(penstock_adopt(program.engine, 1, PENSTOCK_BF16, weights.data(), &changed), 0) << penstock_message();
+  ASSERT_EQ(penstock_adopt(program.engine, 1, 0, weights.size(), PENSTOCK_BF16, weights.data(), &changed), 0)
+      << penstock_message();
   EXPECT_EQ(changed, 2u);
   EXPECT_EQ(program.words_different(), 0u);
   ASSERT_EQ(program.step(1), 0) << penstock_message();
@@ -461,6 +733,21 @@ TEST(PenstockC, LendsTheWeightsOfWholeSteps) {
       ASSERT_EQ(penstock_release(engine, &pass), 0) << penstock_message();
     }
     ASSERT_EQ(penstock_step(engine, nullptr, 0, nullptr), 0) << penstock_message();
+    // Evaluation, in an order of its own.
+    ASSERT_EQ(penstock_begin_forward(engine), 0) << penstock_message();
+    EXPECT_EQ(penstock_begin(engine, &rates, 1, 2, 1), PENSTOCK_USAGE);
+    for (const uint32_t unit : {2u, 0u, 2u, 1u}) {
+      const penstock_pass pass = {unit, 0, PENSTOCK_FORWARD};
+      const penstock_pass back = {unit, 0, PENSTOCK_BACKWARD};
+      EXPECT_EQ(penstock_acquire(engine, &back), PENSTOCK_USAGE);
+      ASSERT_EQ(penstock_acquire(engine, &pass), 0) << penstock_message();
+      const float* values = nullptr;
+      ASSERT_EQ(penstock_weight(engine, unit, &values), 0) << penstock_message();
+      EXPECT_EQ(values[kElements - 1], static_cast<float>(unit + kElements) - 2.0f * static_cast<float>(step + 1));
+      ASSERT_EQ(penstock_release(engine, &pass), 0) << penstock_message();
+    }
+    ASSERT_EQ(penstock_end_forward(engine), 0) << penstock_message();
+    EXPECT_EQ(penstock_end_forward(engine), PENSTOCK_USAGE);
   }
   EXPECT_EQ(penstock_close(engine), 0) << penstock_message();
 }

@@ -11,7 +11,7 @@ namespace {
 
 struct Rest {
   double host_state_share;
-  WeightRest weights;
+  WeightTier weights;
 };
 
 std::unique_ptr<Engine> open(EngineWorld& world) {
@@ -31,8 +31,8 @@ Given luck(uint64_t seed, uint64_t step, uint32_t unit, uint32_t parameter) {
 
 TEST(UpdateCounts, LeaveTheBitsOfAPlainLoopThatCountsByParameter) {
   uint64_t seed = 100;
-  for (const Rest rest : {Rest{0, WeightRest::nvme}, Rest{0, WeightRest::host}, Rest{0.5, WeightRest::automatic},
-                          Rest{1, WeightRest::host}}) {
+  for (const Rest rest : {Rest{0, WeightTier::nvme}, Rest{0, WeightTier::host}, Rest{0.5, WeightTier::automatic},
+                          Rest{1, WeightTier::host}}) {
     for (const double clip : {0.0, 3.0}) {
       for (const uint32_t micro_batches : {1u, 2u}) {
         ++seed;

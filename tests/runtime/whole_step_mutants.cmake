@@ -31,7 +31,7 @@ penstock_mutant(whole_step use_summed_over_all_micro_batches_at_once LeaveTheBit
       kernels_.cast(")
 
 penstock_mutant(whole_step skip_leaves_a_changed_weight TakeBackTheWeights tiering/plan/step_speculation.cpp
-  "return verdict_ == Verdict::skip && tiles_[tile].speculated && plan_.placements[tile].weight == Tier::host;"
+  "return verdict_ == Verdict::skip && tiles_[tile].speculated && plan_.placements[tile].weight_in_host();"
   "return tiles_.empty() && tile == 0;")
 
 penstock_mutant(whole_step postponed_update_forgotten LeaveTheBits tiering/plan/step_speculation.cpp
@@ -64,8 +64,8 @@ penstock_mutant(whole_step left_out_passes_order_nothing OnADevice runtime/engin
   " || run_.is_skipped({step, id});"
   ";")
 
-penstock_mutant(whole_step sum_overwritten_while_it_is_lowered OnADevice tiering/plan/plan_pass.cpp
-  "std::exchange(lowered_now_, {}))"
+penstock_mutant(whole_step sum_overwritten_while_it_is_downloaded OnADevice tiering/plan/plan_pass.cpp
+  "std::exchange(downloads_now_, {}))"
   "{})")
 
 penstock_mutant(whole_step gradient_taken_before_it_is_made OnADevice runtime/engine/device_sums.cpp
@@ -89,3 +89,11 @@ penstock_mutant(whole_step backward_before_its_activation LeaveTheBits tiering/p
   std::vector<Compute::Sum> laid_out;"
   ".after = {}};
   std::vector<Compute::Sum> laid_out;")
+
+penstock_mutant(whole_step squares_summed_before_they_are_rounded OnADevice runtime/engine/device_sums.cpp
+  "launch(kernel::SquareSums{rounded, form, elements, squares}, stream_);"
+  "launch(kernel::SquareSums{rounded, form, elements, squares}, memory_.device().kernel_stream());")
+
+penstock_mutant(whole_step updated_there_and_never_written OnADevice runtime/engine/executor_device.cpp
+  "unwritten_[move.tile].clear();"
+  "")

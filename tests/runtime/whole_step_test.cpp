@@ -12,29 +12,42 @@ namespace {
 
 TEST(WholeSteps, LeaveTheBitsOfAPlainLoop) { leave_the_bits_of_a_plain_loop(); }
 
-class SlowStream final : public TrainerStream {
- public:
-  explicit SlowStream(uint64_t seed) : stream_(seed) {}
-  WorkStream work() override {
-    return {stream_.handle(), [this](std::function<void()> work) { stream_.put(std::move(work)); }};
-  }
-
- private:
-  test::CapriciousStream stream_;
-};
-
 TEST(WholeSteps, LeaveTheBitsOfAPlainLoopOnADevice) {
-  const CourseDevice device{test::open_capricious_device,
-                            [](uint64_t seed) { return std::make_unique<SlowStream>(seed); }};
+  const CourseDevice device = course_device();
   leave_the_bits_of_a_plain_loop(&device);
+}
+
+// Its gradient is downloaded all the same, and is no later step's.
+TEST(WholeSteps, LeaveNothingOfAUnitWithoutAGradientOnADevice) {
+  TrainingWorld world(3, 1, {5000, 6000, 7000});
+  world.set_uses({{0}, {1}, {2}});
+  world.options.request.workload.micro_batches = 2;
+  std::vector<std::unique_ptr<TrainerStream>> streams;
+  compute_on(course_device(), 3, 1, world, streams);
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  for (uint64_t step = 1; step <= 6; ++step) {
+    const uint32_t absent = step % 2 == 0 ? 0 : static_cast<uint32_t>(step % 3);
+    bool is_said = false;
+    const TrainingWorld::Manner manner{.without = {absent}, .puts = true, .before_pass = [&](const ComputePass&) {
+                                         if (std::exchange(is_said, true)) return Status();
+                                         return (*engine)->absent_gradient(absent, Absent::skip);
+                                       }};
+    auto gradients = world.plain_gradients(step, 2, 1);
+    const Result<StepReport> report = world.train(**engine, 2, 1, manner);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    world.plain_update(std::move(gradients), {absent});
+  }
+  EXPECT_EQ(world.words_different(**engine), 0u);
+  engine->reset();
 }
 
 // WHOLE_STEP_SEEDS says how many, WHOLE_STEP_FIRST_SEED from which on; every second computes on a device.
 TEST(WholeSteps, LeaveTheBitsOfAPlainLoopWhateverTimeEachLaneTakes) {
   const char* asked = std::getenv("WHOLE_STEP_SEEDS");
   const uint64_t seeds = asked ? std::strtoull(asked, nullptr, 10) : test::kStride == 1 ? 4 : 2;
-  const CourseDevice device{test::open_capricious_device,
-                            [](uint64_t seed) { return std::make_unique<SlowStream>(seed); }};
+  const CourseDevice device = course_device();
   const char* from = std::getenv("WHOLE_STEP_FIRST_SEED");
   const uint64_t first = from ? std::strtoull(from, nullptr, 10) : 1001;
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
@@ -51,10 +64,9 @@ class GatedBackend final : public gpu::HostBackend {
  public:
   using HostBackend::HostBackend;
 
-  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, gpu::Direction direction,
-              Stream stream) override {
+  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, gpu::CopyWay way, Stream stream) override {
     PENSTOCK_TRY(call([](void* gate) { static_cast<std::atomic<bool>*>(gate)->wait(false); }, &open, stream));
-    return HostBackend::copy(target, source, bytes, direction, stream);
+    return HostBackend::copy(target, source, bytes, way, stream);
   }
 
   std::atomic<bool> open = false;
@@ -99,7 +111,7 @@ TEST(WholeSteps, TakeBackTheWeightsInHostMemoryThatASkippedStepHadChanged) {
   TrainingWorld world(11, 2, {70'000, 65'536, 131'073});
   world.set_uses({{0}, {1}, {2}});
   PlanRequest& request = world.options.request;
-  request.choices.weights = WeightRest::host;
+  request.choices.weights = WeightTier::host;
   request.choices.host_state_share = 0;
   request.workload.clipping.skips_overflow = world.settings.skip_overflow = true;
   ASSERT_TRUE(world.create().ok());

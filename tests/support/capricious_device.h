@@ -31,12 +31,11 @@ class Delays {
   std::mt19937_64 random_;  // GUARDED_BY(mutex_)
 };
 
-class CapriciousBackend final : public gpu::HostBackend {
+class CapriciousBackend : public gpu::HostBackend {
  public:
   CapriciousBackend(uint64_t seed, uint64_t arena_bytes) : HostBackend({.arena_bytes = arena_bytes}), delays_(seed) {}
 
-  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, gpu::Direction direction,
-              Stream stream) override {
+  Status copy(std::byte* target, const std::byte* source, uint64_t bytes, gpu::CopyWay way, Stream stream) override {
     struct Noise {
       std::byte* target;
       uint64_t bytes;
@@ -48,7 +47,7 @@ class CapriciousBackend final : public gpu::HostBackend {
       std::this_thread::sleep_for(noise->delay);
     };
     PENSTOCK_TRY(call(make_noise, new Noise{target, bytes, delays_.draw()}, stream));
-    return HostBackend::copy(target, source, bytes, direction, stream);
+    return HostBackend::copy(target, source, bytes, way, stream);
   }
 
  private:

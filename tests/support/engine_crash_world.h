@@ -16,7 +16,7 @@ struct EngineCrashSetting {
   uint32_t slots = 0;  // 0: what the durability needs
   uint32_t window_tiles = 4;
   double host_state_share = 0;
-  WeightRest weights = WeightRest::nvme;
+  WeightTier weights = WeightTier::nvme;
   double retained_share = 0.5;
   Durability durability = {};
   bool some_absent = false;  // some units get no gradient in some steps

@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "aio/queued_io_engine.h"
 #include "runtime/engine/engine.h"
-#include "tests/support/memory_folder.h"
+#include "tests/support/memory_drives.h"
 #include "tools/update/plain_loop.h"
 
 namespace penstock::engine {
@@ -49,12 +48,7 @@ class EngineWorld {
     options.request.choices.tile_elements = kBlockElements;
     options.update_threads = 2;
     options.drives = [this] {
-      Drives drives_made;
-      drives_made.io = std::make_unique<aio::QueuedIoEngine>(make_backend_ ? make_backend_()
-                                                                           : std::make_unique<aio::MemoryBackend>());
-      drives_made.folders.assign(folders_.begin(), folders_.end());
-      drives_made.description = "memory";
-      return Result<Drives>(std::move(drives_made));
+      return make_backend_ ? test::drives_in_memory(folders_, make_backend_()) : test::drives_in_memory(folders_);
     };
     settings.groups.clear();
     for (const Hyper& group : groups) {
@@ -79,18 +73,21 @@ class EngineWorld {
 
   // One step of both; `size` scales the gradients.
   Result<StepReport> step(Engine& engine, float size) {
+    PENSTOCK_TRY(begin_and_give(engine, size));
+    return engine.step(trainer_state(engine.steps_done() + 1));
+  }
+  // A step up to its end, which step() or discard() is.
+  Status begin_and_give(Engine& engine, float size) {
     const uint64_t number = engine.steps_done() + 1;
-    Status begun = engine.begin({.groups = groups, .micro_batches = micro_batches, .loss_scale = settings.loss_scale});
-    if (!begun.ok()) return begun;
+    PENSTOCK_TRY(engine.begin({.groups = groups, .micro_batches = micro_batches, .loss_scale = settings.loss_scale}));
     std::vector<uint32_t> order = unit_order;
     for (uint32_t unit = static_cast<uint32_t>(plain_.units.size()); order.size() < plain_.units.size();)
       order.push_back(--unit);
     for (uint32_t unit : order) {
-      Status status =
-          give(engine, unit, given(number, unit), [&](uint32_t mb) { return gradient(number, unit, mb, size); });
-      if (!status.ok()) return status;
+      PENSTOCK_TRY(
+          give(engine, unit, given(number, unit), [&](uint32_t mb) { return gradient(number, unit, mb, size); }));
     }
-    return engine.step(trainer_state(number));
+    return Status();
   }
   // All of a unit's gradients, or the word that there are none; nothing where it is frozen.
   Status give(Engine& engine, uint32_t unit, Given what,

@@ -48,8 +48,8 @@ void PlanWorld::check_weights_of_compute(PlanRun::Ticket ticket) {
     }
     for (TileId id = first; id < end; ++id) {
       const bool copied = weights.brought_by != kNoMove && !there->second.empty();
-      if (!copied && plan_.placements[id].weight == Tier::nvme) continue;  // on a device, whose places have no history
-      if ((copied ? there->second[id - first] : tiles_[id].host_weight) != expected(id)) {
+      if (!copied && plan_.placements[id].weight_on_drives()) continue;  // on a device, whose places have no history
+      if ((copied ? there->second[id - first] : tiles_[id].memory_weight) != expected(id)) {
         fail(text("step ", ticket.step, ": move ", ticket.move, " computes with another version of tile ", id));
       }
     }
@@ -81,16 +81,19 @@ void PlanWorld::begin_write(TileWorld& tile, uint32_t id, uint64_t step, bool sp
 void PlanWorld::update(TileWorld& tile, uint32_t id, uint64_t step, bool speculative) {
   if (!tile.of_step[step].gradient_here && !tile.of_step[step].gradient_returned)
     fail(text("step ", step, ": tile ", id, " updated without gradient"));
-  if (tile.of_step[step].gradient_here && run_.is_over({step, plan_.of_tile[id].release_gradient}) &&
+  const MoveId release = plan_.of_tile[id].release_gradient;  // none where it has a place of its own
+  if (tile.of_step[step].gradient_here && release != kNoMove && run_.is_over({step, release}) &&
       !tile.of_step[step].gradient_returned) {
     fail(text("step ", step, ": tile ", id, " updated after its gradient had left"));
   }
   if (speculative && stopped_.count(step) != 0) fail(text("step ", step, ": tile ", id, " still speculates"));
   Verdict factor = speculative ? Verdict::confirm : verdict(step);
-  bool in_host = plan_.placements[id].state == Tier::host;
-  History& place = in_host ? tile.host : tile.of_step[step].window;
+  for (const auto& [other, of_step] : tile.of_step) {
+    if (of_step.downloading) fail(text("step ", step, ": tile ", id, " updated while it is downloaded"));
+  }
+  History& place = plan_.placements[id].state_in_memory() ? tile.memory : tile.of_step[step].window;
   const History before = place;
-  if (const MoveId copy = plan_.of_tile[id].weight_copy; copy != kNoMove && !run_.is_redone(step, id)) {
+  if (const MoveId copy = plan_.of_tile[id].weight_copy; copy != kNoMove && !run_.speculation(step).is_redone(id)) {
     const auto there = filled_.find({step, copy});
     if (there == filled_.end()) {
       fail(text("step ", step, ": tile ", id, " updated with a copy of its weight that has left"));
@@ -99,10 +102,10 @@ void PlanWorld::update(TileWorld& tile, uint32_t id, uint64_t step, bool specula
     }
   }
   place = after(place, step, factor);
-  if (plan_.placements[id].weight == Tier::host) {
+  if (!plan_.placements[id].weight_on_drives()) {
     // Weight and state are of one version before an update, wherever either rests.
-    if (tile.host_weight != before) fail(text("step ", step, ": the weight of tile ", id, " is of another version"));
-    tile.host_weight = place;
+    if (tile.memory_weight != before) fail(text("step ", step, ": the weight of tile ", id, " is of another version"));
+    tile.memory_weight = place;
   }
 }
 
@@ -110,7 +113,7 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
   const Move& move = plan_.moves[ticket.move];
   ++issued_[move.kind];
   if (move.area != Area::none) fill_place(ticket);
-  if (move.lane == Lane::compute) check_weights_of_compute(ticket);
+  if (computes_.contains(ticket.move)) check_weights_of_compute(ticket);
   if (move.kind == MoveKind::commit) {
     for (uint32_t id = 0; id < tiles_.size(); ++id) {
       TileWorld& tile = tiles_[id];
@@ -124,6 +127,7 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
   if (move.tile == kNone) return;
   TileWorld& tile = tiles_[move.tile];
   TileWorld::OfStep& now = tile.of_step[ticket.step];
+  const StepSpeculation& speculation = run_.speculation(ticket.step);
   switch (move.kind) {
     case MoveKind::read_state:
     case MoveKind::reread_state:
@@ -139,14 +143,17 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
       ++tile.slots[tile.current].readers;
       break;
     case MoveKind::write_state:
-      begin_write(tile, move.tile, ticket.step,
-                  run_.was_speculative(ticket.step, move.tile) && !run_.has_verdict(ticket.step));
+      begin_write(tile, move.tile, ticket.step, speculation.was_speculative(move.tile) && !speculation.verdict());
       break;
     case MoveKind::write_state_again:
       begin_write(tile, move.tile, ticket.step, false);
       break;
+    case MoveKind::download_state:
+      now.window = tile.memory;
+      now.downloading = true;
+      break;
     case MoveKind::update:
-      update(tile, move.tile, ticket.step, run_.was_speculative(ticket.step, move.tile));
+      update(tile, move.tile, ticket.step, speculation.was_speculative(move.tile));
       break;
     case MoveKind::update_again:
       update(tile, move.tile, ticket.step, false);
@@ -155,8 +162,8 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
       if (tile.spills + tile.returns > 0) fail(text("tile ", move.tile, ": a gradient is spilled over another"));
       ++tile.spills;
       break;
-    case MoveKind::return_gradient:
-    case MoveKind::return_gradient_again:
+    case MoveKind::fetch_gradient:
+    case MoveKind::fetch_gradient_again:
       if (!now.gradient_on_nvme || tile.spills + tile.returns > 0) {
         fail(text("tile ", move.tile, ": a gradient returns that was not spilled"));
       }
@@ -180,13 +187,17 @@ void PlanWorld::end_move(PlanRun::Ticket ticket) {
     case MoveKind::reread_state:
       --tile.slots[now.reading_from].readers;
       now.window = tile.slots[now.reading_from].history;
-      if (move.kind == MoveKind::reread_state) tile.host_weight = now.window;
+      if (move.kind == MoveKind::reread_state) tile.memory_weight = now.window;
       break;
     case MoveKind::write_state:
     case MoveKind::write_state_again: {
       size_t slot = now.writing_to;
       --tile.slots[slot].writers;
-      tile.slots[slot].history = plan_.placements[move.tile].state == Tier::host ? tile.host : now.window;
+      tile.slots[slot].history = plan_.placements[move.tile].state_in_host() ? tile.memory : now.window;
+      if (plan_.placements[move.tile].state_on_device() &&
+          !run_.is_over({ticket.step, plan_.of_tile[move.tile].download})) {
+        fail(text("step ", ticket.step, ": tile ", move.tile, " is written before it has come down"));
+      }
       // A speculative write is made current, or dropped, by the verdict; the ends of others are their own.
       bool dropped = speculated_[ticket.step][move.tile] && move.kind == MoveKind::write_state &&
                      verdict(ticket.step) != Verdict::confirm;
@@ -195,12 +206,15 @@ void PlanWorld::end_move(PlanRun::Ticket ticket) {
       }
       break;
     }
+    case MoveKind::download_state:
+      now.downloading = false;
+      break;
     case MoveKind::spill_gradient:
       --tile.spills;
       now.gradient_on_nvme = true;
       break;
-    case MoveKind::return_gradient:
-    case MoveKind::return_gradient_again:
+    case MoveKind::fetch_gradient:
+    case MoveKind::fetch_gradient_again:
       --tile.returns;
       now.gradient_returned = true;
       break;
@@ -244,7 +258,7 @@ void PlanWorld::check_room(Lane lane) {
 std::optional<uint32_t> PlanWorld::next_gradient(uint64_t step) {
   if (options_.gradients == WorldOptions::Gradients::as_planned) return run_.next_gradient(step);
   for (size_t i = coming_.size(); i-- > 0;) {
-    const uint32_t tile = coming_[i];
+    const TileId tile = coming_[i];
     if (!run_.gradient_is_due(step, tile)) continue;
     return tile;
   }
@@ -290,10 +304,11 @@ std::string PlanWorld::run() {
         if (options_.streams && is_on_stream(plan_, move)) {
           ahead_ += waits_on_stream(*ticket);
           ordered_.insert({ticket->step, ticket->move});
+          if (move.kind == MoveKind::download_state) tiles_[move.tile].of_step[ticket->step].downloading = false;
           run_.ordered(*ticket);
         }
         if (move.kind == MoveKind::update) {
-          speculated_[ticket->step][move.tile] = run_.was_speculative(ticket->step, move.tile);
+          speculated_[ticket->step][move.tile] = run_.speculation(ticket->step).was_speculative(move.tile);
         }
         progress = true;
       }
@@ -342,7 +357,7 @@ std::string PlanWorld::run() {
           }
         }
         run_.give_verdict(gradient_step, outcome);
-        for (uint32_t tile = 0; tile < tiles_.size(); ++tile) {
+        for (TileId tile = 0; tile < tiles_.size(); ++tile) {
           if (plan_.of_tile[tile].update != kNoMove && outcome != Verdict::skip && !absent(gradient_step, tile)) {
             expected[tile] = after(expected[tile], gradient_step, plan_.clipping ? outcome : Verdict::confirm);
           }
@@ -354,11 +369,12 @@ std::string PlanWorld::run() {
     quiet = progress || !in_flight_.empty() ? 0 : quiet + 1;
     if (quiet > 1000) fail("no progress: " + run_.stall_text());
   }
-  for (uint32_t tile = 0; tile < tiles_.size() && failure_.empty(); ++tile) {
-    bool in_host = plan_.placements[tile].state == Tier::host;
-    History found = in_host ? tiles_[tile].host : tiles_[tile].slots[tiles_[tile].current].history;
+  for (TileId tile = 0; tile < tiles_.size() && failure_.empty(); ++tile) {
+    const Placement& placement = plan_.placements[tile];
+    const History found =
+        placement.state_in_memory() ? tiles_[tile].memory : tiles_[tile].slots[tiles_[tile].current].history;
     if (found != expected[tile])
-      fail(text("tile ", tile, in_host ? " in host memory" : " on nvme", " differs from the plain loop"));
+      fail(text("tile ", tile, " on ", name_of(placement.state), " differs from the plain loop"));
   }
   for (size_t pool = 0; pool < kPools && failure_.empty(); ++pool) {
     if (run_.pool_free(static_cast<Pool>(pool)) != plan_.pool_pieces[pool]) {

@@ -50,11 +50,12 @@ class PlanWorld {
     std::vector<Slot> slots;
     size_t current = 0, committing = 0, durable = 0;
     long unconfirmed = -1;
-    History host = 0;         // where the state rests in host memory
-    History host_weight = 0;  // where the weight does
+    History memory = 0;         // where the state rests in host memory or on the device
+    History memory_weight = 0;  // where the weight does
     struct OfStep {
       History window = 0;  // what was read, or updated, there
       size_t writing_to = 0, reading_from = 0;
+      bool downloading = false;  // what rests on the device, behind nothing that orders it on streams
       bool gradient_here = false, gradient_on_nvme = false, gradient_returned = false;
     };
     std::map<uint64_t, OfStep> of_step;
@@ -64,7 +65,7 @@ class PlanWorld {
   Verdict verdict(uint64_t step) const {
     return plan_.clipping && step < options_.verdicts.size() ? options_.verdicts[step] : Verdict::confirm;
   }
-  bool absent(uint64_t step, uint32_t tile) const {
+  bool absent(uint64_t step, TileId tile) const {
     return options_.some_absent && (step * 31 + tile * 7 + options_.seed) % 4 == 0;
   }
   void fail(const std::string& how) {

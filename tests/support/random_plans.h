@@ -48,7 +48,7 @@ inline PlanRequest random_request(std::mt19937_64& random) {
     use.boundary_bytes = use.activation_bytes / 10;
   }
   work.clipping.norm = up_to(2) != 0 ? 1 : 0;
-  work.pass = up_to(1) ? Pass::training : Pass::update_only;
+  work.scope = up_to(1) ? StepScope::training : StepScope::update_only;
   work.micro_batches = 1 + static_cast<uint32_t>(up_to(3));
   work.ranks = up_to(2) == 0 ? 2 : 1;
   static constexpr OptimizerKind kKinds[] = {OptimizerKind::adamw, OptimizerKind::lion, OptimizerKind::sgd,
@@ -63,7 +63,7 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   request.budgets.device_bytes = up_to(40 * kMiB);
   if (up_to(2) == 0) request.choices.host_state_share = static_cast<double>(up_to(4)) / 4;
   if (up_to(2) == 0) request.choices.retained_host_share = static_cast<double>(up_to(4)) / 4;
-  if (up_to(2) == 0) request.choices.weights = up_to(1) ? WeightRest::host : WeightRest::nvme;
+  if (up_to(2) == 0) request.choices.weights = up_to(1) ? WeightTier::host : WeightTier::nvme;
   if (up_to(2) == 0) request.choices.window_tiles = 1 + static_cast<uint32_t>(up_to(5));
   if (up_to(2) == 0) request.choices.tile_elements = kBlockElements * (1 + up_to(3));
   if (up_to(2) == 0) request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(3));
@@ -71,7 +71,8 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   if (up_to(2) == 0) request.choices.keep_share = static_cast<double>(up_to(4)) / 4;
   if (up_to(2) == 0) request.choices.offload_host_share = static_cast<double>(up_to(4)) / 4;
   request.stores_activations = up_to(1);
-  if (work.pass == Pass::update_only) work.uses.clear();
+  if (work.scope == StepScope::update_only) work.uses.clear();
+  if (up_to(1)) request.choices.device_share = static_cast<double>(up_to(4)) / 4;
   return request;
 }
 

@@ -40,10 +40,11 @@ class RankProcesses {
     // Never bound: the name of a meeting, which no other test has.
     port_ = text((static_cast<uint32_t>(::getpid()) % 4'000'000) * 1000 + ++runs % 1000);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
-      std::vector<std::string> variables = {text("RANK=", rank),       text("WORLD_SIZE=", ranks),
-                                            text("LOCAL_RANK=", rank), text("LOCAL_WORLD_SIZE=", ranks),
-                                            "MASTER_ADDR=127.0.0.1",   text("MASTER_PORT=", port_)};
-      variables.insert(variables.end(), environment.begin(), environment.end());
+      // What is asked for comes first, and is found first.
+      std::vector<std::string> variables = environment;
+      variables.insert(variables.end(),
+                       {text("RANK=", rank), text("WORLD_SIZE=", ranks), text("LOCAL_WORLD_SIZE=", ranks),
+                        "MASTER_ADDR=127.0.0.1", text("MASTER_PORT=", port_)});
       processes_.push_back(start(command, variables));
     }
   }

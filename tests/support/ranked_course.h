@@ -7,13 +7,15 @@
 #include <thread>
 
 #include "runtime/engine/ranks/ranked_engine.h"
-#include "tests/support/training_world.h"
+#include "tests/support/course_device.h"
 
 namespace penstock::engine {
 
 class RankedCourse {
  public:
-  RankedCourse(uint64_t seed, const RankPlace& place, uint32_t group_ranks, bool keeps_weights)
+  // On the device, if there is one; otherwise in place.
+  RankedCourse(uint64_t seed, const RankPlace& place, uint32_t group_ranks, bool keeps_weights,
+               const CourseDevice* device = nullptr)
       : seed_(seed),
         place_(place),
         common_(seed),
@@ -37,7 +39,7 @@ class RankedCourse {
     // Each rank's own. What must be alike they are to agree on.
     request.choices.micro_batch_group = 1 + static_cast<uint32_t>(own(request.workload.micro_batches - 1));
     request.choices.activations = static_cast<ActivationChoice>(own(1));
-    request.choices.weights = static_cast<WeightRest>(own(2));
+    request.choices.weights = static_cast<WeightTier>(own(2));
     if (own(1)) request.choices.host_state_share = static_cast<double>(own(2)) / 2;
     if (own(1)) request.choices.retained_host_share = static_cast<double>(own(2)) / 2;
     if (own(1)) request.choices.window_tiles = 3 + static_cast<uint32_t>(own(3));
@@ -46,6 +48,7 @@ class RankedCourse {
     world_.options.update_threads = 1 + static_cast<uint32_t>(own(1));
     manner_.before_pass = [this](const ComputePass&) { return before_pass(); };
     for (const plain::Unit& unit : world_.plain().units) first_values_.push_back(unit.p);
+    if (device != nullptr) compute_on_device(*device);
     options_ = {.engine = world_.options, .group_ranks = group_ranks, .keeps_weights = keeps_weights};
   }
 
@@ -165,6 +168,13 @@ class RankedCourse {
   int struck = 0, skipped = 0, discarded = 0, absent = 0;
 
  private:
+  void compute_on_device(const CourseDevice& device) {
+    PlanChoices& choices = world_.options.request.choices;
+    if (manner_.puts) choices.activations = static_cast<ActivationChoice>(own(3));
+    if (own(1)) choices.offload_host_share = static_cast<double>(own(2)) / 2;
+    compute_on(device, own_(), 1 + static_cast<uint32_t>(own(1)), world_, streams_);
+  }
+
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
   uint64_t common(uint64_t most) { return common_() % (most + 1); }
@@ -296,6 +306,7 @@ class RankedCourse {
   std::optional<uint64_t> passes_left_;
   std::function<Status()> at_first_pass_;
   uint64_t plain_steps_ = 0;
+  std::vector<std::unique_ptr<TrainerStream>> streams_;
 };
 
 }  // namespace penstock::engine

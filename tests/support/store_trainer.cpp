@@ -194,12 +194,13 @@ bool StoreTrainer::start_read(const Work& work) {
 }
 
 bool StoreTrainer::start_write(const Work& work, Lease& lease) {
-  Update update = work.pass == Pass::final ? Update::final : Update::unconfirmed;
-  auto begun = store_.begin_write(work.tile, update);
+  NewVersion version = work.pass == Pass::final ? NewVersion::final : NewVersion::unconfirmed;
+  auto begun = store_.begin_write(work.tile, version);
   if (!begun.ok() || !*begun) return false;  // no slot is free yet, or the store has failed
   const std::optional<TileStore::Writing>& writing = *begun;
   std::vector<uint64_t> sums = checksums(work.tile, lease.bytes().first(store_.whole(work.tile).length_bytes));
   ++in_flight_;
+  tile_bytes_written_ += store_.whole(work.tile).length_bytes;
   engine_.write(writing->extents, std::move(lease), IoEngine::kWhenever)
       .then([this, place = writing->place, sums](Result<Lease> written) {
         --in_flight_;

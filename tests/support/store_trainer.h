@@ -59,6 +59,8 @@ class StoreTrainer {
   uint64_t acknowledged() const { return acknowledged_; }
   void on_acknowledged(std::function<void(uint64_t)> function) { on_acknowledged_ = std::move(function); }
   const TrainingNumbers& numbers() const { return numbers_; }
+  // Of tiles, those that were discarded included.
+  uint64_t tile_bytes_written() const { return tile_bytes_written_; }
 
   // The current version of every tile, checked against its checksums; zero between planes.
   Result<std::vector<std::vector<std::byte>>> read_all();
@@ -87,6 +89,7 @@ class StoreTrainer {
   std::optional<RootPayload> held_;  // of a step that has ended, until its commit may begin
   bool holds_back_ = false;
   uint64_t acknowledged_ = 0;
+  uint64_t tile_bytes_written_ = 0;
   std::function<void(uint64_t)> on_acknowledged_;
   std::vector<std::pair<Work, Lease>> updated_;  // ready to be written
   uint32_t in_flight_ = 0;

@@ -34,7 +34,7 @@ class TrainingWorld : public EngineWorld {
   // Uses in the order of `names`, each by the numbers of its units.
   void set_uses(const std::vector<std::vector<uint32_t>>& units_of_uses) {
     Workload& workload = options.request.workload;
-    workload.pass = Pass::training;
+    workload.scope = StepScope::training;
     workload.uses.clear();
     for (const std::vector<uint32_t>& units : units_of_uses) {
       workload.uses.push_back({.name = text("use", workload.uses.size()),

@@ -5,26 +5,13 @@
 #include <random>
 
 #include "tests/support/capricious_device.h"
+#include "tests/support/course_device.h"
 #include "tests/support/faulty_backend.h"
 #include "tests/support/instrumented.h"
-#include "tests/support/training_world.h"
 
 namespace penstock::engine {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-// A trainer's stream; ends when what is on it has.
-class TrainerStream {
- public:
-  virtual ~TrainerStream() = default;
-  virtual WorkStream work() = 0;
-};
-
-// Where the courses compute, if not in place.
-struct CourseDevice {
-  std::function<Result<std::unique_ptr<Device>>(uint64_t seed, uint64_t arena_bytes)> open;
-  std::function<std::unique_ptr<TrainerStream>(uint64_t seed)> make_stream;
-};
 
 // Draws one model, budget and course of training.
 class Course {
@@ -45,7 +32,7 @@ class Course {
     request.choices.activations = static_cast<ActivationChoice>(up_to(manner_.puts ? 3 : 1));
     if (up_to(3) == 0) request.choices.keep_share = static_cast<double>(up_to(2)) / 2;
     if (up_to(3) != 0) request.choices.offload_host_share = static_cast<double>(up_to(2)) / 2;
-    request.choices.weights = static_cast<WeightRest>(up_to(2));
+    request.choices.weights = static_cast<WeightTier>(up_to(2));
     if (up_to(1)) request.choices.host_state_share = static_cast<double>(up_to(2)) / 2;
     if (up_to(1)) request.choices.retained_host_share = static_cast<double>(up_to(2)) / 2;
     if (up_to(1)) request.choices.window_tiles = 3 + static_cast<uint32_t>(up_to(3));
@@ -59,7 +46,9 @@ class Course {
     manner_.leaves_zeros = up_to(1);
     request.forward_in_steps = seed % 3 == 1;
     evaluations_.seed(seed);
-    if (device != nullptr) compute_on(*device, seed);
+    if (device != nullptr) compute_on(*device, seed, 1 + static_cast<uint32_t>(up_to(1)), world_, streams_);
+    // None, half and all of the units that may rest there.
+    if (device != nullptr && seed % 3 != 0) request.choices.device_share = static_cast<double>(seed % 3) / 2;
   }
 
   // Every lane takes its time, each move another: drives, updates (where nothing may take them back), the trainer's
@@ -73,7 +62,8 @@ class Course {
       return std::make_unique<aio::FaultyBackend>(std::make_unique<aio::MemoryBackend>(), slow);
     };
     auto pause = [this] { std::this_thread::sleep_for(delays_->draw()); };
-    if (!world_.options.request.workload.clipping.on()) {
+    const PlanRequest& request = world_.options.request;
+    if (!request.workload.clipping.may_take_back() && !request.choices.device_share) {
       world_.options.on_updated = [pause](uint32_t, uint64_t, std::span<const std::byte>) { pause(); };
     }
     world_.computing.put = [pause, put = world_.computing.put](std::function<void()> work) {
@@ -98,10 +88,11 @@ class Course {
     choices.keep_share.reset();
     choices.offload_host_share.reset();
     choices.host_state_share = choices.retained_host_share = 1;
-    choices.weights = WeightRest::host;
+    choices.weights = WeightTier::host;
     choices.micro_batch_group = 4;
     choices.activations = ActivationChoice::keep;
     request.forward_in_steps = true;
+    choices.device_share = 1;
   }
 
   void run(uint64_t steps) {
@@ -109,8 +100,12 @@ class Course {
     open();
     if (testing::Test::HasFatalFailure()) return;
     for (const Unit& unit : world_.options.request.workload.units) in_codes += unit.code.has_value();
+    for (const Placement& placement : engine_->plan().placements) {
+      resting_there += placement.weight_on_device();
+      updated_there += placement.state_on_device();
+    }
     for (const Move& move : engine_->plan().moves) {
-      offloaded += move.kind == MoveKind::offload_activation;
+      offloaded += move.kind == MoveKind::download_activation;
       spilled += move.kind == MoveKind::spill_activation;
     }
     for (uint64_t step = 1; step <= steps; ++step) {
@@ -153,23 +148,25 @@ class Course {
   std::string words() const {
     const PlanRequest& request = world_.options.request;
     const PlanChoices& choices = request.choices;
-    return text(
-        !streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
-        request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(), " units, ",
-        request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group, ", weights ",
-        static_cast<int>(choices.weights), ", state in host ", choices.host_state_share.value_or(-1), ", retained ",
-        choices.retained_host_share.value_or(-1), ", durable ", text_of(*request.durability), ", clip ",
-        request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
-        manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations), " but for ",
-        choices.keep_share.value_or(0), ", offloaded to host ", choices.offload_host_share.value_or(-1),
-        manner_.by_parameter ? ", gradients by parameter" : "", manner_.leaves_zeros ? ", zeros left out" : "",
-        frozen_words(1), frozen_words(3), request.forward_in_steps ? ", evaluation within steps" : "");
+    return text(!streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
+                request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
+                " units, ", request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
+                ", weights ", static_cast<int>(choices.weights), ", state in host ",
+                choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
+                ", on the device ", choices.device_share.value_or(0), ", durable ", text_of(*request.durability),
+                ", clip ", request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
+                manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations),
+                " but for ", choices.keep_share.value_or(0), ", offloaded to host ",
+                choices.offload_host_share.value_or(-1), manner_.by_parameter ? ", gradients by parameter" : "",
+                manner_.leaves_zeros ? ", zeros left out" : "", frozen_words(1), frozen_words(3),
+                request.forward_in_steps ? ", evaluation within steps" : "");
   }
 
   int struck = 0, skipped = 0, discarded = 0;
-  int offloaded = 0, spilled = 0;  // activations, by the plan
-  int in_codes = 0;                // units
-  int evaluated = 0;               // within steps
+  int offloaded = 0, spilled = 0;            // activations, by the plan
+  int in_codes = 0;                          // units
+  int resting_there = 0, updated_there = 0;  // tiles, on the device
+  int evaluated = 0;                         // within steps
   int new_plans = 0, refused_plans = 0;
 
  private:
@@ -180,17 +177,6 @@ class Course {
   }
   uint64_t up_to(uint64_t n) { return random_() % (n + 1); }
 
-  void compute_on(const CourseDevice& device, uint64_t seed) {
-    MachineProfile& machine = world_.options.request.machine;
-    machine.devices = 1;
-    machine.host_to_device_gbps = machine.device_to_host_gbps = 25;
-    world_.options.request.budgets.device_bytes = 64 * kMiB;
-    world_.options.device = [open = device.open, seed](uint64_t arena_bytes) { return open(seed, arena_bytes); };
-    streams_.push_back(device.make_stream(seed));
-    if (up_to(1)) streams_.push_back(device.make_stream(seed + 1));
-    world_.computing = streams_.front()->work();
-    if (streams_.size() > 1) world_.giving = streams_.back()->work();
-  }
   void open() {
     Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -206,11 +192,13 @@ class Course {
     choices.activations = static_cast<ActivationChoice>(up_to(manner_.puts ? 3 : 1));
     choices.keep_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
     choices.offload_host_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
-    choices.weights = static_cast<WeightRest>(up_to(2));
+    choices.weights = static_cast<WeightTier>(up_to(2));
     choices.host_state_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
     choices.retained_host_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
     choices.window_tiles = up_to(1) ? std::optional(3 + static_cast<uint32_t>(up_to(3))) : std::nullopt;
     request.forward_in_steps = up_to(1);
+    choices.device_share.reset();
+    if (!streams_.empty()) choices.device_share = static_cast<double>(up_to(2)) / 2;
     const Status taken = engine_->new_plan(request);
     if (taken.code() == Code::kDoesNotFit) {
       ++refused_plans;  // a device's arenas stay as they are
@@ -288,6 +276,7 @@ inline void leave_the_bits_with_new_plans(const CourseDevice* device = nullptr) 
 
 inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr) {
   int struck = 0, skipped = 0, discarded = 0, offloaded = 0, spilled = 0, in_codes = 0, evaluated = 0;
+  int resting_there = 0, updated_there = 0;
   // Instrumented builds are slow.
   const bool all = test::kStride == 1;
   for (uint64_t seed = 1; seed <= (all ? 40 : 10); ++seed) {
@@ -302,6 +291,8 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
     spilled += course.spilled;
     in_codes += course.in_codes;
     evaluated += course.evaluated;
+    resting_there += course.resting_there;
+    updated_there += course.updated_there;
   }
   if (!all) return;
   EXPECT_GT(struck, 20);
@@ -311,6 +302,8 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
   EXPECT_GT(spilled, 50);
   EXPECT_GT(in_codes, 10);
   EXPECT_GT(evaluated, 100);
+  EXPECT_GT(updated_there, device != nullptr ? 30 : -1);
+  EXPECT_GT(resting_there, device != nullptr ? updated_there : -1) << "frozen ones besides";
 }
 
 }  // namespace penstock::engine

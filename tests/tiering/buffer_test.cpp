@@ -93,5 +93,58 @@ TEST(BufferAreaDeathTest, RefusesToDieBeforeItsLeases) {
       "1 leases outlive units");
 }
 
+TEST(Lease, OfAPieceThatIsSharedKeepsItFromOthersUntilBothHaveEnded) {
+  Buffer memory = Buffer::on_heap(2 * 4096);
+  BufferPool pool(Tier::host, memory.bytes(), 4096);
+  std::optional<Lease> first = pool.try_lease();
+  Lease part = first->also(512, 1024);
+  EXPECT_EQ(part.data(), first->data() + 512);
+  EXPECT_EQ(part.size_bytes(), 1024u);
+  first.reset();
+  EXPECT_EQ(pool.pieces_free(), 1u);
+  part = Lease();
+  EXPECT_EQ(pool.pieces_free(), 2u);
+}
+
+TEST(LeaseDeathTest, OfARunThatIsSharedKeepsItFromOthersUntilBothHaveEnded) {
+  Buffer memory = Buffer::on_heap(2 * 4096);
+  BufferArea area(Tier::host, "units", memory.bytes());
+  Lease owner = area.lend(0, 4096);
+  Lease request = owner.also();
+  owner = Lease();
+  EXPECT_DEATH(area.lend(0, 4096), "while 0 to 4096 are lent");
+  request = Lease();
+  EXPECT_EQ(area.lend(0, 8192).size_bytes(), 8192u);
+}
+
+TEST(BufferArea, LendsWhatIsPassedOnWhileRequestsOnStreamsStillHoldIt) {
+  Buffer memory = Buffer::on_heap(4096);
+  BufferArea area(Tier::device, "arena", memory.bytes());
+  Lease place = area.lend(0, 4096);
+  Lease copy = place.also();
+  area.pass_on(std::move(place));
+  Lease next = area.lend(0, 2048);
+  EXPECT_DEATH(area.lend(0, 4096), "while 0 to 2048 are lent");
+  copy = Lease();
+  EXPECT_DEATH(area.share(0, 2048), "while 0 to 2048 are lent");
+  next = Lease();
+  EXPECT_EQ(area.share(0, 4096).size_bytes(), 4096u);
+}
+
+TEST(BufferDeathTest, RefusesToMoveOrDieBeforeItsLeases) {
+  EXPECT_DEATH(
+      {
+        Lease late;
+        Buffer memory = Buffer::on_heap(4096);
+        late = memory.lend();
+      },
+      "1 leases outlive a buffer of 4096 B");
+  Buffer memory = Buffer::on_heap(4096);
+  const Lease half = memory.lend(2048, 2048);
+  EXPECT_EQ(half.data(), memory.data() + 2048);
+  EXPECT_DEATH(Buffer moved = std::move(memory), "moves away under 1 leases");
+  EXPECT_DEATH(memory.lend(4096, 1), "1 B from 4096 of a buffer of 4096");
+}
+
 }  // namespace
 }  // namespace penstock

@@ -52,7 +52,7 @@ struct DriveRates {
   MixCurve burst;
   std::optional<MixCurve> sustained;
   MemoryCurve by_memory;
-  double latency_s = 100e-6;
+  double latency_s = 100e-6;  // measured and kept for who reads the profile; plans have enough under way to hide it
   double flush_s = 1e-3;
   uint64_t capacity_bytes = 0;
   double endurance_bytes = 0;  // rated total bytes written; 0: unknown
@@ -70,6 +70,7 @@ struct MachineProfile {
   uint32_t devices = 0;            // accelerators; 0: the CPU computes
   double device_flops = 0;         // achieved, of one device
   uint64_t device_bytes = 0;       // of one device
+  double device_gbps = 0;          // memory traffic of an update on one device; 0: not measured
   double host_to_device_gbps = 0;  // of one device; 0: device memory is host memory
   double device_to_host_gbps = 0;
   double collective_gbps = 0;
@@ -77,6 +78,11 @@ struct MachineProfile {
   uint64_t host_bytes = 0;
   uint32_t threads = 0;
 
+  // What updates on a device are timed with: its memory's rate, or where nobody has measured that, its link's, which is
+  // slower.
+  double device_update_gbps() const { return device_gbps > 0 ? device_gbps : host_to_device_gbps; }
+  // Whether what a device computes with is copied to it: one without a rate to it computes in host memory.
+  bool copies_to_device() const { return devices > 0 && host_to_device_gbps > 0; }
   bool uses_burst_rates() const;
   // Several drives in a stripe whose shares follow their rates, as one.
   MixCurve striped() const;

@@ -4,6 +4,8 @@
 
 #include <sstream>
 
+#include "tiering/plan/pass_bytes.h"
+
 namespace penstock {
 
 const char* name_of(Lane lane) {
@@ -13,32 +15,34 @@ const char* name_of(Lane lane) {
 }
 
 const char* name_of(Pool pool) {
-  static constexpr const char* kNames[kPools] = {"window", "gradient", "returned", "none"};
+  static constexpr const char* kNames[kPools] = {"window", "gradient", "fetched_gradient", "none"};
   return kNames[static_cast<size_t>(pool)];
 }
 
 const char* name_of(MoveKind kind) {
   static constexpr const char* kNames[] = {"weights_current",
                                            "fetch_weight",
-                                           "lift_weight",
+                                           "upload_weight",
                                            "gather",
                                            "dequantise_weight",
                                            "forward",
-                                           "offload_activation",
+                                           "download_activation",
                                            "spill_activation",
                                            "fetch_activation",
-                                           "return_activation",
+                                           "upload_activation",
                                            "backward",
-                                           "lower_gradient",
+                                           "download_gradient",
+                                           "download_squares",
                                            "reduce",
                                            "gradient",
                                            "spill_gradient",
-                                           "return_gradient",
+                                           "fetch_gradient",
                                            "read_state",
                                            "update",
+                                           "download_state",
                                            "write_state",
                                            "reread_state",
-                                           "return_gradient_again",
+                                           "fetch_gradient_again",
                                            "update_again",
                                            "write_state_again",
                                            "verdict",
@@ -47,9 +51,9 @@ const char* name_of(MoveKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-bool Plan::rests_in_host() const {
+bool Plan::has_state_in_memory() const {
   return std::any_of(placements.begin(), placements.end(),
-                     [](const Placement& placement) { return placement.state == Tier::host; });
+                     [](const Placement& placement) { return placement.state_in_memory(); });
 }
 
 uint64_t room_of(const Move& move) {
@@ -60,14 +64,18 @@ uint64_t room_of(const Move& move) {
 bool is_on_stream(const Plan& plan, const Move& move) {
   if (!plan.on_device) return false;
   switch (move.kind) {
-    case MoveKind::lift_weight:
+    case MoveKind::upload_weight:
     case MoveKind::dequantise_weight:
     case MoveKind::forward:
     case MoveKind::backward:
-    case MoveKind::offload_activation:
-    case MoveKind::return_activation:
-    case MoveKind::lower_gradient:
+    case MoveKind::download_activation:
+    case MoveKind::upload_activation:
+    case MoveKind::download_gradient:
+    case MoveKind::download_squares:
+    case MoveKind::download_state:
       return true;
+    case MoveKind::update:
+      return plan.placements[move.tile].state_on_device();
     case MoveKind::release: {
       const Area area = plan.moves[move.gives_back].area;
       return area == Area::device_units || area == Area::device_gradients || area == Area::activations;
@@ -83,9 +91,9 @@ namespace {
 
 bool only_when_struck_or_late(MoveKind kind) {
   switch (kind) {
-    case MoveKind::return_gradient:
+    case MoveKind::fetch_gradient:
     case MoveKind::reread_state:
-    case MoveKind::return_gradient_again:
+    case MoveKind::fetch_gradient_again:
     case MoveKind::update_again:
     case MoveKind::write_state_again:
       return true;
@@ -106,7 +114,7 @@ uint64_t bytes_on(const Plan& plan, Lane lane) {
 uint64_t written_through_bytes(const Plan& plan) {
   uint64_t sum = 0;
   for (const Move& move : plan.moves) {
-    if (move.kind == MoveKind::write_state && plan.placements[move.tile].state == Tier::host) sum += move.bytes;
+    if (move.kind == MoveKind::write_state && plan.placements[move.tile].state_in_memory()) sum += move.bytes;
   }
   return sum;
 }
@@ -216,25 +224,25 @@ Status validate_area(const Plan& plan, Area area, uint64_t capacity_bytes, const
   // Bytes of `taker`'s place that were filled last by `other`, going back from it, in this step or the one before.
   for (size_t i = 0; i < takers.size(); ++i) {
     const Move& move = plan.moves[takers[i]];
-    struct Rest {
+    struct Stretch {
       uint64_t begin, end;
     };
-    std::vector<Rest> unseen = {{move.place_offset_bytes, move.place_offset_bytes + move.place_bytes}};
+    std::vector<Stretch> unseen = {{move.place_offset_bytes, move.place_offset_bytes + move.place_bytes}};
     for (size_t back = 1; back <= takers.size() && !unseen.empty(); ++back) {
       const bool in_step_before = back > i;
       const MoveId other_id = takers[(i + takers.size() - back) % takers.size()];
       const Move& other = plan.moves[other_id];
       const uint64_t begin = other.place_offset_bytes, end = begin + other.place_bytes;
-      std::vector<Rest> left;
+      std::vector<Stretch> left;
       bool meets = false;
-      for (const Rest& rest : unseen) {
-        if (end <= rest.begin || begin >= rest.end) {
-          left.push_back(rest);
+      for (const Stretch& stretch : unseen) {
+        if (end <= stretch.begin || begin >= stretch.end) {
+          left.push_back(stretch);
           continue;
         }
         meets = true;
-        if (rest.begin < begin) left.push_back({rest.begin, begin});
-        if (end < rest.end) left.push_back({end, rest.end});
+        if (stretch.begin < begin) left.push_back({stretch.begin, begin});
+        if (end < stretch.end) left.push_back({end, stretch.end});
       }
       unseen = std::move(left);
       if (!meets) continue;
@@ -251,10 +259,22 @@ Status validate_area(const Plan& plan, Area area, uint64_t capacity_bytes, const
 // What the regions and lines of a plan must have room for.
 Status validate_memory(const Plan& plan, const std::vector<MoveId>& releases) {
   auto pieces = [&](Pool pool) { return plan.pool_pieces[static_cast<size_t>(pool)]; };
-  uint64_t weights = 0, states = 0;
+  uint64_t weights = 0, states = 0, device_weights = 0, device_states = 0, device_gradients = 0;
   for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
-    if (plan.placements[tile].weight == Tier::host) weights += plan.tiles[tile].weight_bytes;
-    if (plan.placements[tile].state == Tier::host) states += plan.tiles[tile].state_bytes;
+    const Tile& shape = plan.tiles[tile];
+    const Placement& placement = plan.placements[tile];
+    const bool is_device = placement.weight_on_device();
+    if (is_device != plan.rests_on_device(shape.unit) || (is_device && placement.state_in_host()) ||
+        (placement.state_on_device() && !is_device)) {
+      return Status(Code::kUsage, text("plan: tile ", tile, " rests on the device without the rest of its unit"));
+    }
+    if (placement.weight_in_host()) weights += shape.weight_bytes;
+    if (placement.state_in_host()) states += shape.state_bytes;
+    if (is_device) device_weights += shape.weight_bytes;
+    if (placement.state_on_device()) device_states += shape.state_bytes;
+    if (placement.state_on_device() && shape.first_element == 0) {
+      device_gradients += resting_gradient_bytes(plan.tiles, shape.unit);
+    }
   }
   const struct {
     Region region;
@@ -262,10 +282,14 @@ Status validate_memory(const Plan& plan, const std::vector<MoveId>& releases) {
     uint64_t bytes;
   } needs[] = {{Region::windows, "windows", pieces(Pool::window) * plan.tiles.slot_bytes_max()},
                {Region::gradients, "gradients", pieces(Pool::gradient) * plan.tiles.gradient_bytes_max()},
-               {Region::returned, "returned gradients", pieces(Pool::returned) * plan.tiles.gradient_bytes_max()},
+               {Region::fetched_gradients, "fetched gradients",
+                pieces(Pool::fetched_gradient) * plan.tiles.gradient_bytes_max()},
                {Region::sums, "sums", plan.sums.bytes},
                {Region::resting_weights, "resting weights", weights},
-               {Region::resting_states, "resting states", states}};
+               {Region::resting_states, "resting states", states},
+               {Region::device_resting_weights, "weights that rest on the device", device_weights},
+               {Region::device_resting_states, "states that rest on the device", device_states},
+               {Region::device_resting_gradients, "gradients that rest on the device", device_gradients}};
   for (const auto& need : needs) {
     const uint64_t there = run_of(plan.budget_lines, need.region).bytes;
     if (there < need.bytes) {
@@ -283,7 +307,7 @@ Status validate_memory(const Plan& plan, const std::vector<MoveId>& releases) {
   auto region = [&](Region of) { return run_of(plan.budget_lines, of).bytes; };
   PENSTOCK_TRY(validate_area(plan, Area::device_units, region(Region::device_units), releases));
   PENSTOCK_TRY(validate_area(plan, Area::device_gradients, region(Region::device_gradients), releases));
-  PENSTOCK_TRY(validate_area(plan, Area::lowered_gradients, region(Region::lowered_gradients), releases));
+  PENSTOCK_TRY(validate_area(plan, Area::downloaded_gradients, region(Region::downloaded_gradients), releases));
   PENSTOCK_TRY(validate_area(plan, Area::spilled_activations, line(Tier::nvme, "spilled activations"), releases));
   return validate_area(plan, Area::activations, line(plan.on_device ? Tier::device : Tier::host, "activations"),
                        releases);

@@ -6,10 +6,16 @@
 //
 // Memory. Units and activations under way lie where the plan says: a move that fills such a place waits for the moves
 // after which what was there before is not needed any more. Windows and places for gradients are equal pieces, because
-// gradients may come in another order than planned; a piece is taken when a move is issued. Both go back by `release`.
+// gradients may come in another order than planned; a piece is taken when a move is issued, or when a gradient comes.
 //
 // Streams. Where a device computes, its moves may follow one another before they have ended, ordered by events: see
 // is_on_stream().
+//
+// What rests on a device stays there: a unit's weights are computed with where they rest, its gradient is added up and
+// rounded there, and its tiles are updated there, in place, on the compute lane beside the passes. Only the sums of
+// squares of its gradient come down each step, for the norm. The tiles themselves come down where a durable step writes
+// them through, as it does what rests in host memory. With clipping they are updated after the verdict, in place as
+// well: nothing of theirs is speculative, and nothing is redone.
 #pragma once
 
 #include <array>
@@ -21,6 +27,7 @@
 
 #include "tiering/plan/durability.h"
 #include "tiering/plan/memory_layout.h"
+#include "tiering/plan/sum_layout.h"
 #include "tiering/tile_map.h"
 
 namespace penstock {
@@ -30,33 +37,37 @@ namespace penstock {
 enum class Lane : uint8_t { nvme_read, nvme_write, host_to_device, device_to_host, update, collective, compute, none };
 constexpr size_t kLanes = 8;
 
-// In runtime/engine, executor_pass.cpp carries out those of a training pass and executor_tiles.cpp those of an update.
-// PlanRun itself ends weights_current, verdict and release, and is told of gradient.
+// Names say the way: fetched from the drives to host memory and spilled back, uploaded from there to a device and
+// downloaded; a tile's state is read from its slot and written to another.
+// In runtime/engine, executor_pass.cpp and executor_device.cpp carry out those of a training pass, executor_tiles.cpp
+// those of an update. PlanRun ends weights_current, verdict and release by itself, and is told of gradient.
 enum class MoveKind : uint8_t {
   // A training pass: `use` and `micro_batch` say which computation, `unit` whose weights or gradient.
-  weights_current,     // the unit's weights are what the step before has left: ends inside, needs no lane
-  fetch_weight,        // nvme -> host
-  lift_weight,         // host -> device
-  gather,              // from all ranks
-  dequantise_weight,   // from the codes that a frozen unit rests in, to what is computed with
-  forward,             // compute: granted to the trainer, who ends it
-  offload_activation,  // device -> host
-  spill_activation,    // host -> nvme
-  fetch_activation,    // nvme -> host
-  return_activation,   // host -> device
-  backward,            // compute, recomputation included
-  lower_gradient,      // device -> host
-  reduce,              // among ranks
+  weights_current,      // the unit's weights are what the step before has left: ends inside, needs no lane
+  fetch_weight,         // nvme -> host
+  upload_weight,        // host -> device
+  gather,               // from all ranks
+  dequantise_weight,    // from the codes that a frozen unit rests in, to what is computed with
+  forward,              // compute: granted to the trainer, who ends it
+  download_activation,  // device -> host
+  spill_activation,     // host -> nvme
+  fetch_activation,     // nvme -> host
+  upload_activation,    // host -> device
+  backward,             // compute, recomputation included
+  download_gradient,    // device -> host
+  download_squares,     // device -> host: of a gradient that stays on the device, its sums of squares by block
+  reduce,               // among ranks
 
   // An update; `tile` says which.
-  gradient,         // the tile's gradient is complete in host memory: told from outside
-  spill_gradient,   // host -> nvme: retained for a redo, or until the verdict, where host memory ran out
-  return_gradient,  // nvme -> host, if the update could not use it while it was here
-  read_state,       // nvme -> host
-  update,           // speculative until the verdict
-  write_state,      // host -> nvme, into a free slot
-  reread_state,     // the redo of a struck speculative update: the old slot once more
-  return_gradient_again,
+  gradient,        // the tile's gradient is complete where it is needed: told from outside
+  spill_gradient,  // host -> nvme: retained for a redo, or until the verdict, where host memory ran out
+  fetch_gradient,  // nvme -> host, if the update could not use it while it was here
+  read_state,      // nvme -> host
+  update,          // speculative until the verdict
+  download_state,  // device -> host: of a tile that rests on the device, before it is written
+  write_state,     // host -> nvme, into a free slot
+  reread_state,    // the redo of a struck speculative update: the old slot once more
+  fetch_gradient_again,
   update_again,
   write_state_again,
 
@@ -69,8 +80,8 @@ using MoveId = uint32_t;
 constexpr MoveId kNoMove = std::numeric_limits<MoveId>::max();
 constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
 
-// Equal pieces of host memory, taken when a move is issued.
-enum class Pool : uint8_t { window, gradient, returned, none };
+// Equal pieces of host memory, given back by a `release`. fetched_gradient: for what had been spilled to the drives.
+enum class Pool : uint8_t { window, gradient, fetched_gradient, none };
 constexpr size_t kPools = 4;
 
 struct Move {
@@ -80,7 +91,7 @@ struct Move {
   Area area = Area::none;  // that it fills; with its place there
   uint32_t unit = kNone;
   uint32_t use = kNone;
-  uint32_t tile = kNone;
+  TileId tile = kNone;
   // For what passes several micro-batches through a unit: the last of them.
   uint32_t micro_batch = kNone;
   uint64_t bytes = 0;  // over the lane
@@ -92,11 +103,22 @@ struct Move {
   std::vector<MoveId> after_previous = {};  // of the step before
 };
 
-// Where a tile's bytes rest between steps.
+// Where a tile's bytes rest between steps. A unit's tiles rest on the device all or none, with the state of one that is
+// trained.
 struct Placement {
   Tier weight = Tier::nvme;
   Tier state = Tier::nvme;
   Tier retained = Tier::host;  // where its gradient waits for the verdict
+
+  bool weight_in_host() const { return weight == Tier::host; }
+  bool weight_on_drives() const { return weight == Tier::nvme; }
+  bool weight_on_device() const { return weight == Tier::device; }
+  bool state_in_host() const { return state == Tier::host; }
+  bool state_on_drives() const { return state == Tier::nvme; }
+  bool state_on_device() const { return state == Tier::device; }
+  // Updated in place, in memory that does not outlive the process: only durable steps write it.
+  bool state_in_memory() const { return state != Tier::nvme; }
+  bool gradient_spills() const { return retained == Tier::nvme; }
 };
 
 enum class Direction : uint8_t { forward, backward };
@@ -118,8 +140,11 @@ struct Compute {
   struct Sum {
     uint32_t unit = 0;
     uint64_t offset_bytes = 0;
-    // Where the device rounds it before it is lowered: it is the unit's whole gradient then.
+    // Where the device rounds it before it is downloaded: it is the unit's whole gradient then.
     std::optional<uint64_t> rounded_offset_bytes = {};
+    // The unit rests on the device: its whole gradient is rounded into the unit's place in
+    // Region::device_resting_gradients, for the update there, with its sums of squares behind it.
+    bool stays = false;
   };
   std::vector<Sum> sums = {};
 };
@@ -146,9 +171,11 @@ struct Plan {
   bool stores_activations = false;            // in the engine's memory; else they are the trainer's, and only counted
 
   uint64_t needed_bytes(Tier tier) const;
-  // Whether some tile's state does, so that a durable step writes more than another.
-  bool rests_in_host() const;
-  // Moved by a step that is neither clipped nor skipped and whose updates are all speculative.
+  // Whether some tile's state rests in host memory or on the device, so that a durable step writes more than another.
+  bool has_state_in_memory() const;
+  // Whether the unit's weights, and its state where it is trained, rest on the device.
+  bool rests_on_device(uint32_t unit) const { return placements[tiles.first_of(unit)].weight_on_device(); }
+  // DriveBytes by a step that is neither clipped nor skipped and whose updates are all speculative.
   uint64_t read_bytes() const;
   uint64_t written_bytes() const;  // by one that is durable
   // On average over steps of which some are durable.
@@ -159,9 +186,9 @@ struct Plan {
 
   // Of each tile; kNoMove where the tile has none.
   struct TileMoves {
-    MoveId gradient = kNoMove, spill = kNoMove, return_gradient = kNoMove, read = kNoMove, update = kNoMove,
-           write = kNoMove, reread = kNoMove, return_again = kNoMove, update_again = kNoMove, write_again = kNoMove,
-           release_gradient = kNoMove;
+    MoveId gradient = kNoMove, spill = kNoMove, fetch_gradient = kNoMove, read = kNoMove, update = kNoMove,
+           write = kNoMove, reread = kNoMove, fetch_again = kNoMove, update_again = kNoMove, write_again = kNoMove,
+           release_gradient = kNoMove, download = kNoMove;
     MoveId weight_copy = kNoMove;  // the fetch whose copy of the weights the first update uses, instead of reading them
   };
   std::vector<TileMoves> of_tile;

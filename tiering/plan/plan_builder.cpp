@@ -1,6 +1,7 @@
 #include "tiering/plan/plan_builder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -30,27 +31,43 @@ std::vector<TileId> update_order(const Workload& workload, const TileMap& tiles)
   return order;
 }
 
-WeightBytes weight_bytes(const Workload& workload, const TileMap& tiles, uint32_t number) {
-  const Unit& unit = workload.units[number];
-  const uint64_t computed = round_up(unit.elements * bytes_of(workload.form.weight), kAlignmentBytes);
-  return {.at_rest = tiles.weight_bytes(number), .dequantised = unit.code ? computed : 0};
-}
-
-std::vector<TileRange> weight_rests(const Workload& workload, const TileMap& tiles) {
-  std::vector<TileRange> rests;
-  if (workload.pass == Pass::training) {
-    for (uint32_t unit : completion_order(workload)) rests.push_back({tiles.first_of(unit), tiles.first_of(unit + 1)});
-  } else {
-    for (TileId tile : update_order(workload, tiles)) rests.push_back({tile, tile + 1});
+std::vector<bool> units_on_device(const Workload& workload, std::optional<double> share, uint32_t group) {
+  if (share.value_or(0) <= 0) return {};
+  std::vector<uint32_t> may_rest;
+  for (uint32_t unit : completion_order(workload)) {
+    if (may_rest_on_device(workload, unit, group)) may_rest.push_back(unit);
   }
-  return rests;
+  const double chosen = std::clamp(*share, 0.0, 1.0) * static_cast<double>(may_rest.size());
+  std::vector<bool> on_device(workload.units.size(), false);
+  std::for_each_n(may_rest.rbegin(), std::lround(chosen), [&](uint32_t unit) { on_device[unit] = true; });
+  return on_device;
 }
 
-uint32_t rests_placed_first(const Workload& workload, const TileMap& tiles) {
+std::vector<TileRange> weight_ranges(const Workload& workload, const TileMap& tiles,
+                                     const std::vector<bool>& on_device) {
+  std::vector<TileRange> ranges;
+  if (workload.scope == StepScope::training) {
+    for (uint32_t unit : completion_order(workload)) {
+      if (!rests_on_device(on_device, unit)) ranges.push_back({tiles.first_of(unit), tiles.first_of(unit + 1)});
+    }
+  } else {
+    for (TileId tile : update_order(workload, tiles)) ranges.push_back({tile, tile + 1});
+  }
+  return ranges;
+}
+
+uint32_t ranges_placed_first(const Workload& workload, const TileMap& tiles, const std::vector<bool>& on_device) {
   uint64_t trained = 0, frozen = 0;
-  for (const Tile& tile : tiles.tiles()) (workload.units[tile.unit].trainable ? trained : frozen) += tile.slot_bytes();
-  if (workload.pass != Pass::training || 2 * trained > frozen) return 0;
-  return static_cast<uint32_t>(std::ranges::count_if(workload.units, &Unit::trainable));
+  for (const Tile& tile : tiles.tiles()) {
+    if (rests_on_device(on_device, tile.unit)) continue;
+    (workload.units[tile.unit].trainable ? trained : frozen) += tile.slot_bytes();
+  }
+  if (workload.scope != StepScope::training || 2 * trained > frozen) return 0;
+  uint32_t ranges = 0;
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
+    ranges += workload.units[unit].trainable && !rests_on_device(on_device, unit);
+  }
+  return ranges;
 }
 
 namespace {
@@ -62,20 +79,20 @@ std::vector<bool> spread_evenly(uint64_t chosen, uint64_t count) {
   return is_chosen;
 }
 
-// Those of weight_rests() that rest in host memory.
-std::vector<TileRange> rests_in_host(const Workload& workload, const TileMap& tiles, uint32_t count) {
-  std::vector<TileRange> rests = weight_rests(workload, tiles);
-  const uint32_t first = rests_placed_first(workload, tiles);
-  const auto is_trained = [&](const TileRange& rest) { return workload.units[tiles[rest.first].unit].trainable; };
-  if (first > 0) std::ranges::stable_partition(rests, is_trained);
+// Those of weight_ranges() that rest in host memory.
+std::vector<TileRange> weight_ranges_in_host(const Workload& workload, const TileMap& tiles, const PlanSizes& sizes) {
+  std::vector<TileRange> ranges = weight_ranges(workload, tiles, sizes.on_device);
+  const uint32_t first = ranges_placed_first(workload, tiles, sizes.on_device), count = sizes.host_weights;
+  const auto is_trained = [&](const TileRange& range) { return workload.units[tiles[range.first].unit].trainable; };
+  if (first > 0) std::ranges::stable_partition(ranges, is_trained);
   std::vector<TileRange> chosen;
   auto choose = [&](uint64_t begin, uint64_t end, uint64_t how_many) {
     const std::vector<bool> is_chosen = spread_evenly(how_many, end - begin);
     for (uint64_t i = begin; i < end; ++i)
-      if (is_chosen[i - begin]) chosen.push_back(rests[i]);
+      if (is_chosen[i - begin]) chosen.push_back(ranges[i]);
   };
   choose(0, first, std::min(first, count));
-  choose(first, rests.size(), count - std::min(first, count));
+  choose(first, ranges.size(), count - std::min(first, count));
   return chosen;
 }
 
@@ -83,7 +100,7 @@ void size_lanes(Plan& plan, const PlanSizes& sizes) {
   auto pieces = [&](Pool pool) -> uint64_t& { return plan.pool_pieces[static_cast<size_t>(pool)]; };
   pieces(Pool::window) = sizes.window_tiles;
   pieces(Pool::gradient) = sizes.backlog_tiles + sizes.leaving_tiles + sizes.retained_tiles;
-  pieces(Pool::returned) = sizes.returned_tiles;
+  pieces(Pool::fetched_gradient) = sizes.fetched_gradient_tiles;
   plan.lane_room.fill(1);
   auto room = [&](Lane lane) -> uint64_t& { return plan.lane_room[static_cast<size_t>(lane)]; };
   room(Lane::nvme_read) = room(Lane::nvme_write) = tiles_a_lane(sizes) * plan.tiles.slot_bytes_max();
@@ -94,13 +111,19 @@ void size_lanes(Plan& plan, const PlanSizes& sizes) {
 
 std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tiles, const PlanSizes& sizes) {
   std::vector<Placement> placements(tiles.size());
-  for (const TileRange& rest : rests_in_host(workload, tiles, sizes.host_weights)) {
-    for (TileId tile = rest.first; tile < rest.end; ++tile) placements[tile].weight = Tier::host;
+  for (const TileRange& range : weight_ranges_in_host(workload, tiles, sizes)) {
+    for (TileId tile = range.first; tile < range.end; ++tile) placements[tile].weight = Tier::host;
   }
-  const std::vector<TileId> order = update_order(workload, tiles);
+  std::vector<TileId> order = update_order(workload, tiles);
+  std::erase_if(order, [&](TileId tile) { return rests_on_device(sizes.on_device, tiles[tile].unit); });
+  for (TileId tile = 0; tile < tiles.size(); ++tile) {
+    if (!rests_on_device(sizes.on_device, tiles[tile].unit)) continue;
+    placements[tile].weight = Tier::device;
+    if (workload.units[tiles[tile].unit].trainable) placements[tile].state = placements[tile].retained = Tier::device;
+  }
   std::vector<TileId> candidates;
   for (TileId tile : order) {
-    if (placements[tile].weight == Tier::host) candidates.push_back(tile);
+    if (placements[tile].weight_in_host()) candidates.push_back(tile);
   }
   const std::vector<bool> state =
       spread_evenly(std::min<uint64_t>(sizes.host_state_tiles, candidates.size()), candidates.size());
@@ -112,8 +135,8 @@ std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tile
   const std::vector<bool> others = spread_evenly(sizes.retained_tiles - of_states, order.size() - states);
   size_t other = 0;
   for (TileId tile : order) {
-    const bool stays = placements[tile].state == Tier::host ? of_states > 0 : others[other++];
-    if (placements[tile].state == Tier::host && of_states > 0) --of_states;
+    const bool stays = placements[tile].state_in_host() ? of_states > 0 : others[other++];
+    if (placements[tile].state_in_host() && of_states > 0) --of_states;
     placements[tile].retained = stays ? Tier::host : Tier::nvme;
   }
   return placements;
@@ -121,7 +144,7 @@ std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tile
 
 Plan build_plan(const Workload& workload, const MachineProfile& machine, TileMap tiles, const PlanSizes& sizes) {
   Plan plan(std::move(tiles));
-  plan.clipping = workload.clipping.on();
+  plan.clipping = workload.clipping.may_take_back();
   plan.micro_batches = workload.micro_batches;
   plan.micro_batch_group = sizes.micro_batch_group;
   plan.activations = sizes.activations;
@@ -132,9 +155,9 @@ Plan build_plan(const Workload& workload, const MachineProfile& machine, TileMap
   const std::vector<TileId> order = update_order(workload, plan.tiles);
   size_lanes(plan, sizes);
 
-  plan.on_device = workload.pass == Pass::training && machine.devices > 0 && machine.host_to_device_gbps > 0;
-  UpdateMoves update(plan, order);
-  if (workload.pass == Pass::update_only) {
+  plan.on_device = workload.scope == StepScope::training && machine.copies_to_device();
+  UpdateMoves update(plan, order, machine.device_update_gbps());
+  if (workload.scope == StepScope::update_only) {
     for (TileId tile : order) update.add_tile(tile, {}, kNoMove);
     update.finish();
     return plan;

@@ -1,7 +1,10 @@
 // Builds the moves of one step from sizes that the planner has settled.
 #pragma once
 
+#include <optional>
+
 #include "tiering/plan/machine_profile.h"
+#include "tiering/plan/pass_bytes.h"
 #include "tiering/plan/plan.h"
 
 namespace penstock {
@@ -10,9 +13,10 @@ struct PlanSizes {
   uint32_t window_tiles = 0;
   uint32_t backlog_tiles = 0;
   uint32_t leaving_tiles = 0;  // gradients on their way to the drives
-  uint32_t returned_tiles = 0;
+  uint32_t fetched_gradient_tiles = 0;
   uint32_t retained_tiles = 0;    // gradients that wait for the verdict in host memory; the others on nvme
-  uint32_t host_weights = 0;      // of weight_rests(): how many rest in host memory
+  std::vector<bool> on_device;    // by unit: rests on the device; empty: none does
+  uint32_t host_weights = 0;      // of weight_ranges(): how many rest in host memory
   uint32_t host_state_tiles = 0;  // of the tiles whose weights do, how many whose state does too
   SumLayout sums;
 
@@ -30,7 +34,7 @@ struct PlanSizes {
   uint64_t spilled_bytes = 0;
   std::vector<bool> spills_activations;  // by use, of those that are offloaded: to the drives
   uint64_t device_gradients_bytes = 0;
-  uint64_t lowered_bytes = 0;
+  uint64_t downloaded_bytes = 0;
   // Not given places by the plan, but there while units are computed.
   uint64_t computing_bytes = 0;
 };
@@ -42,26 +46,25 @@ inline uint32_t tiles_a_lane(const PlanSizes& sizes) { return sizes.window_tiles
 std::vector<uint32_t> completion_order(const Workload& workload);
 // Trainable tiles in that order.
 std::vector<TileId> update_order(const Workload& workload, const TileMap& tiles);
+// Which units rest on the device: PlanChoices::device_share of those that may, where all micro-batches of a group of
+// `group` pass through a unit before the next is used.
+std::vector<bool> units_on_device(const Workload& workload, std::optional<double> share, uint32_t group);
+inline bool rests_on_device(const std::vector<bool>& on_device, uint32_t unit) {
+  return !on_device.empty() && on_device[unit];
+}
 
-// What a unit's weights take as they rest, which is what moves, and where they are dequantised to be computed with: 0
-// if they are computed with as they rest.
-struct WeightBytes {
-  uint64_t at_rest = 0;
-  uint64_t dequantised = 0;
-};
-WeightBytes weight_bytes(const Workload& workload, const TileMap& tiles, uint32_t unit);
-
-// Tiles whose weights rest in the same tier: a whole unit's where they are computed with, so that a view of them is one
-// run of memory; else each alone.
+// Tiles whose weights rest in the same tier, of units that do not rest on the device: a whole unit's where they are
+// computed with, so that a view of them is one run of memory; else each alone.
 struct TileRange {
   TileId first = 0;
   TileId end = 0;
 };
-std::vector<TileRange> weight_rests(const Workload& workload, const TileMap& tiles);
+std::vector<TileRange> weight_ranges(const Workload& workload, const TileMap& tiles,
+                                     const std::vector<bool>& on_device);
 // How many of them rest in host memory before any other does: those that are trained, where they take at most half of
 // what the frozen ones beside them weigh, as adapters do. A byte of either saves the drives two a step, but what is
 // trained is many small transfers, and waits for gradients.
-uint32_t rests_placed_first(const Workload& workload, const TileMap& tiles);
+uint32_t ranges_placed_first(const Workload& workload, const TileMap& tiles, const std::vector<bool>& on_device = {});
 
 // Where every tile rests, as evenly spread as can be, so that the lanes are loaded evenly.
 std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tiles, const PlanSizes& sizes);

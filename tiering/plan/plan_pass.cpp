@@ -17,7 +17,7 @@ PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& pla
       host_units_(Area::host_units, 0, sizes.host_units_bytes),
       device_units_(Area::device_units, 0, sizes.device_units_bytes),
       device_gradients_(Area::device_gradients, 0, sizes.device_gradients_bytes),
-      lowered_(Area::lowered_gradients, 0, sizes.lowered_bytes),
+      downloaded_(Area::downloaded_gradients, 0, sizes.downloaded_bytes),
       keeping_(Area::activations, 0, sizes.kept_bytes),
       moving_(Area::activations, sizes.kept_bytes, sizes.moving_bytes),
       offloaded_(Area::offloaded_activations, 0, sizes.offloaded_bytes),
@@ -49,6 +49,7 @@ std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
   // Side by side, because they are used together.
   uint64_t of_host = 0, of_device = 0;
   for (uint32_t unit : workload_.uses[use].units) {
+    if (plan_.rests_on_device(unit)) continue;
     const WeightBytes bytes = weight_bytes(workload_, plan_.tiles, unit);
     if (rests_on_nvme(unit)) of_host += bytes.at_rest;
     if (has_device_) {
@@ -65,11 +66,12 @@ std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
 }
 
 bool PassMoves::rests_on_nvme(uint32_t unit) const {
-  return plan_.placements[plan_.tiles.first_of(unit)].weight == Tier::nvme;
+  return plan_.placements[plan_.tiles.first_of(unit)].weight_on_drives();
 }
 
 PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last) {
   if (current_[unit] == kNoMove) current_[unit] = add(plan_, {.kind = MoveKind::weights_current, .unit = unit});
+  if (plan_.rests_on_device(unit)) return {.ready = current_[unit]};
   const auto [bytes, dequantised] = weight_bytes(workload_, plan_.tiles, unit);
   auto move_of = [&](MoveKind kind, Lane lane, uint64_t moved, MoveId after) {
     return Move{
@@ -82,7 +84,7 @@ PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last
     held.host = held.ready = add(plan_, std::move(move));
   }
   if (has_device_) {
-    Move move = move_of(MoveKind::lift_weight, Lane::host_to_device, bytes, held.ready);
+    Move move = move_of(MoveKind::upload_weight, Lane::host_to_device, bytes, held.ready);
     move.source = held.host;
     device_units_.cut(plan_, move, bytes * ranks());
     held.device = held.ready = add(plan_, std::move(move));
@@ -121,7 +123,7 @@ void PassMoves::add_all() {
     forward(first, end);
     backward(first, end);
   }
-  for (AreaCutter* area : {&host_units_, &device_units_, &device_gradients_, &lowered_, &keeping_, &moving_,
+  for (AreaCutter* area : {&host_units_, &device_units_, &device_gradients_, &downloaded_, &keeping_, &moving_,
                            &offloaded_, &passing_, &spilled_}) {
     area->close_cycle(plan_);
   }
@@ -143,6 +145,10 @@ void PassMoves::forward(uint32_t first, uint32_t end) {
   for (uint32_t use = 0; use < workload_.uses.size(); ++use) {
     const std::vector<Held> weights = fetch(use, end - 1);
     for (uint32_t mb = first; mb < end; ++mb) forward_use(use, mb, weights);
+    if (turns_at(use)) {
+      turning_ = weights;
+      continue;
+    }
     for (const Held& held : weights) {
       if (held.device != kNoMove) give_back(device_units_, held.device, {last_compute_});
       if (held.host != kNoMove) give_back(host_units_, held.host, {has_device_ ? held.device : last_compute_});
@@ -176,7 +182,7 @@ void PassMoves::offload(uint32_t use, uint32_t mb) {
         .kind = kind, .lane = lane, .use = use, .micro_batch = mb, .bytes = bytes, .source = here, .after = {here}};
   };
   if (has_device_) {
-    Move move = move_of(MoveKind::offload_activation, Lane::device_to_host);
+    Move move = move_of(MoveKind::download_activation, Lane::device_to_host);
     AreaCutter& area = spills ? passing_ : offloaded_;
     if (!spills) area.reserve_at(activation_place(use, mb), bytes);
     area.cut(plan_, move, bytes);
@@ -207,7 +213,7 @@ MoveId PassMoves::bring_back(uint32_t use, uint32_t mb) {
   }
   if (has_device_) {
     const MoveId in_host = here;
-    Move move = move_of(MoveKind::return_activation, Lane::host_to_device);
+    Move move = move_of(MoveKind::upload_activation, Lane::host_to_device);
     moving_.cut(plan_, move, bytes);
     here = add(plan_, std::move(move));
     give_back(kept.spilled != kNoMove ? passing_ : offloaded_, in_host, {here});
@@ -219,14 +225,14 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
   const bool is_last_group = end == workload_.micro_batches;
   const bool is_vertical = first == 0 && is_last_group;
   for (uint32_t use = static_cast<uint32_t>(workload_.uses.size()); use-- > first_trained_use_;) {
-    const std::vector<Held> weights = fetch(use, end - 1);
+    const std::vector<Held> weights = turns_at(use) ? std::exchange(turning_, {}) : fetch(use, end - 1);
     const std::vector<uint32_t>& units = workload_.uses[use].units;
     for (uint32_t mb = first; mb < end; ++mb) {
       // The sum over micro-batches is in their order, so a device hands over either each one's or the sum of all.
       backward_use(use, mb, weights, !is_vertical || mb == first);
       if (is_vertical && mb + 1 < end) continue;
       for (uint32_t unit : units) hand_over(unit, use, mb);
-      if (adds_up_ != kNoMove) give_back(device_gradients_, adds_up_, std::exchange(lowered_now_, {}));
+      if (adds_up_ != kNoMove) give_back(device_gradients_, adds_up_, std::exchange(downloads_now_, {}));
     }
     for (size_t i = 0; i < units.size(); ++i) {
       const Held& held = weights[i];
@@ -261,8 +267,10 @@ void PassMoves::backward_use(uint32_t use, uint32_t mb, const std::vector<Held>&
 uint64_t PassMoves::lay_out_sums(uint32_t use, uint64_t at, std::vector<Compute::Sum>& sums) const {
   for (uint32_t unit : workload_.uses[use].units) {
     if (!workload_.units[unit].trainable) continue;
-    const DeviceSumBytes bytes = device_sum_bytes(workload_, unit, sizes_.micro_batch_group);
-    Compute::Sum& sum = sums.emplace_back(Compute::Sum{unit, at});
+    DeviceSumBytes bytes = device_sum_bytes(workload_, unit, sizes_.micro_batch_group);
+    Compute::Sum& sum = sums.emplace_back(Compute::Sum{.unit = unit, .offset_bytes = at});
+    sum.stays = plan_.rests_on_device(unit);
+    if (sum.stays) bytes.rounded = 0;
     if (bytes.rounded > 0) sum.rounded_offset_bytes = at + bytes.sum;
     at += bytes.sum + bytes.rounded;
   }
@@ -271,6 +279,23 @@ uint64_t PassMoves::lay_out_sums(uint32_t use, uint64_t at, std::vector<Compute:
 
 void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb) {
   if (!workload_.units[unit].trainable) return;
+  if (plan_.rests_on_device(unit)) {
+    const uint64_t squares = squares_bytes(workload_.units[unit].elements);
+    Move download{.kind = MoveKind::download_squares,
+                  .lane = Lane::device_to_host,
+                  .unit = unit,
+                  .use = use,
+                  .micro_batch = mb,
+                  .bytes = squares,
+                  .after = {last_compute_}};
+    downloaded_.cut(plan_, download, round_up(squares, kAlignmentBytes));
+    const MoveId here = add(plan_, std::move(download));
+    give_back(downloaded_, here, {});
+    // The sum has been rounded by then; the place of what it was rounded to is of this unit alone.
+    downloads_now_.push_back(last_compute_);
+    handed_over_[unit].push_back(here);
+    return;
+  }
   // Not rounded by a device if the host has others to add to it.
   const bool as_sum = has_device_ && device_sum_bytes(workload_, unit, sizes_.micro_batch_group).rounded == 0;
   const uint64_t bytes = workload_.units[unit].elements * (as_sum ? sizeof(float) : bytes_of(workload_.form.gradient));
@@ -283,18 +308,18 @@ void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb) {
     here = add(plan_, move_of(MoveKind::reduce, Lane::collective, bytes * (workload_.ranks - 1)));
   }
   if (has_device_) {
-    Move lower = move_of(MoveKind::lower_gradient, Lane::device_to_host, bytes);
-    lowered_.cut(plan_, lower, round_up(bytes, kAlignmentBytes));
-    here = add(plan_, std::move(lower));
-    lowered_now_.push_back(here);
-    give_back(lowered_, here, {});
+    Move download = move_of(MoveKind::download_gradient, Lane::device_to_host, bytes);
+    downloaded_.cut(plan_, download, round_up(bytes, kAlignmentBytes));
+    here = add(plan_, std::move(download));
+    downloads_now_.push_back(here);
+    give_back(downloaded_, here, {});
   }
   handed_over_[unit].push_back(here);
 }
 
 void PassMoves::complete(uint32_t unit, const Held& held, std::vector<MoveId>& until) {
   if (!workload_.units[unit].trainable) return;
-  // Weights that rest in host memory are not changed before the host knows that they have been lifted.
+  // Weights that rest in host memory are not changed before the host knows that they have been uploaded.
   std::vector<MoveId> until_complete = handed_over_[unit];
   if (held.device != kNoMove) until_complete.push_back(held.device);
   for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
@@ -304,12 +329,20 @@ void PassMoves::complete(uint32_t unit, const Held& held, std::vector<MoveId>& u
 }
 
 void PassMoves::tie_to_step_before() {
+  // A gradient that stays on the device is not rounded over that of the step before while its sums still come down.
+  for (const Compute& compute : plan_.computes) {
+    for (const Compute::Sum& sum : compute.sums) {
+      if (!sum.stays) continue;
+      std::vector<MoveId>& waits = plan_.moves[compute.move].after_previous;
+      waits.insert(waits.end(), handed_over_[sum.unit].begin(), handed_over_[sum.unit].end());
+    }
+  }
   for (uint32_t unit = 0; unit < current_.size(); ++unit) {
     if (current_[unit] == kNoMove) continue;
     std::vector<MoveId>& waits = plan_.moves[current_[unit]].after_previous;
     for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
       const Plan::TileMoves& moves = plan_.of_tile[tile];
-      const bool on_nvme = plan_.placements[tile].weight == Tier::nvme;
+      const bool on_nvme = plan_.placements[tile].weight_on_drives();
       // Where weights rest in host memory, the reread after a skip brings back what a speculative update had changed.
       for (MoveId id : on_nvme ? std::vector<MoveId>{moves.write, moves.write_again}
                                : std::vector<MoveId>{moves.update, moves.reread, moves.update_again}) {

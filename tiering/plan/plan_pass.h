@@ -33,11 +33,13 @@ class PassMoves {
     MoveId made = kNoMove, offloaded = kNoMove, spilled = kNoMove;
   };
 
-  // Of the micro-batches [first, end).
+  // Of the micro-batches [first, end). The last use's weights stay from its forward to its backward, which follows at
+  // once.
   void forward(uint32_t first, uint32_t end);
   void backward(uint32_t first, uint32_t end);
+  bool turns_at(uint32_t use) const { return use + 1 == workload_.uses.size() && use >= first_trained_use_; }
   void forward_use(uint32_t use, uint32_t micro_batch, const std::vector<Held>& weights);
-  // `begins_sum`: of the gradients that a device adds up before they are lowered.
+  // `begins_sum`: of the gradients that a device adds up before they are downloaded.
   void backward_use(uint32_t use, uint32_t micro_batch, const std::vector<Held>& weights, bool begins_sum);
 
   // Brings the weights of a use's units to where they are used, for micro-batches up to `last`.
@@ -73,15 +75,17 @@ class PassMoves {
   const uint32_t first_trained_use_;
   Plan& plan_;
   UpdateMoves& update_;
-  AreaCutter host_units_, device_units_, device_gradients_, lowered_, keeping_, moving_, offloaded_, passing_, spilled_;
+  AreaCutter host_units_, device_units_, device_gradients_, downloaded_, keeping_, moving_, offloaded_, passing_,
+      spilled_;
   // Of each use that has activations: where its first micro-batch's are kept, here, in host memory or on the drives.
   std::vector<uint64_t> activation_offset_bytes_;
   std::vector<std::vector<Kept>> kept_;           // activations, by use and micro-batch
   MoveId last_compute_ = kNoMove;                 // computes follow one another
   MoveId adds_up_ = kNoMove;                      // the backward that took the place of gradients now added up
-  std::vector<MoveId> lowered_now_;               // out of that place
+  std::vector<MoveId> downloads_now_;             // out of that place
   std::vector<std::vector<MoveId>> handed_over_;  // by unit
   std::vector<MoveId> current_;                   // by unit: its weights_current
+  std::vector<Held> turning_;                     // of the use whose backward follows its forward
 };
 
 }  // namespace penstock

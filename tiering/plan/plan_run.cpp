@@ -23,6 +23,23 @@ PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
   }
 }
 
+// All that a step needs, so that nothing is allocated while it runs.
+PlanRun::Step::Step(uint64_t of_number, const PlanRun& of, StepSpeculation of_step)
+    : number(of_number), speculation(std::move(of_step)) {
+  const size_t moves = of.plan_.moves.size();
+  unfinished = moves;
+  state.assign(moves, State::waiting);
+  waits.resize(moves);
+  tiles.resize(of.plan_.tiles.size());
+  parked = gradients_due = pressing = MoveSet(moves);
+  for (const Move& move : of.plan_.moves) {
+    MoveSet& beside = ready[index(move.lane)][index(move.takes)];
+    if (!beside.is_made()) beside = MoveSet(moves);
+  }
+  takers.fill(MoveSet(moves));
+  windows_held.reserve(of.plan_.pool_pieces[index(Pool::window)]);
+}
+
 PlanRun::Step* PlanRun::find(uint64_t step) {
   for (Step& open : steps_) {
     if (open.number == step) return &open;
@@ -53,11 +70,7 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
     return state != State::ended && state != State::skipped && !(state == State::ordered && on_stream_[follower]);
   };
 
-  Step fresh(number, StepSpeculation(plan_, choices.speculate, choices.may_be_discarded));
-  fresh.unfinished = plan_.moves.size();
-  fresh.state.assign(plan_.moves.size(), State::waiting);
-  fresh.waits.resize(plan_.moves.size());
-  fresh.tiles.resize(plan_.tiles.size());
+  Step fresh(number, *this, StepSpeculation(plan_, choices.speculate, choices.may_be_discarded));
   for (MoveId id = 0; id < plan_.moves.size(); ++id) {
     const Move& move = plan_.moves[id];
     fresh.waits[id] = static_cast<uint32_t>(move.after.size());
@@ -72,7 +85,9 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
   if (!choices.durable) {
     skip_if_any(step, plan_.commit);
     for (TileId tile = 0; tile < plan_.tiles.size(); ++tile) {
-      if (plan_.placements[tile].state == Tier::host) skip_if_any(step, plan_.of_tile[tile].write);
+      if (!plan_.placements[tile].state_in_memory()) continue;
+      skip_if_any(step, plan_.of_tile[tile].download);
+      skip_if_any(step, plan_.of_tile[tile].write);
     }
   }
   postpone_updates(step);
@@ -99,7 +114,7 @@ void PlanRun::postpone_updates(Step& step) {
     if (!step.speculation.postpones(tile)) continue;
     const Plan::TileMoves& moves = plan_.of_tile[tile];
     step.speculation.postpone(tile);
-    for (MoveId id : {moves.read, moves.return_gradient, moves.update, moves.write}) skip_if_any(step, id);
+    for (MoveId id : {moves.read, moves.fetch_gradient, moves.update, moves.write}) skip_if_any(step, id);
   }
 }
 
@@ -110,15 +125,15 @@ bool PlanRun::gate_open(const Step& step, MoveId id) const {
   };
   switch (move.kind) {
     case MoveKind::update: {
-      MoveId returned = plan_.of_tile[move.tile].return_gradient;
+      const MoveId fetch = plan_.of_tile[move.tile].fetch_gradient;
       bool gradient_here =
-          step.tiles[move.tile].gradient_held || (returned != kNoMove && step.state[returned] == State::ended);
+          step.tiles[move.tile].gradient_held || (fetch != kNoMove && step.state[fetch] == State::ended);
       return gradient_here && step.speculation.may_update(move.tile);
     }
-    case MoveKind::return_gradient:
+    case MoveKind::fetch_gradient:
       return !step.tiles[move.tile].gradient_held;
     case MoveKind::reread_state:
-    case MoveKind::return_gradient_again:
+    case MoveKind::fetch_gradient_again:
     case MoveKind::update_again:
     case MoveKind::write_state_again:
     case MoveKind::verdict:
@@ -136,11 +151,9 @@ bool PlanRun::gate_open(const Step& step, MoveId id) const {
 }
 
 MoveId PlanRun::first_taker(const Step& step, Pool pool) const {
-  const std::set<MoveId>& takers = step.takers[index(pool)];
   // Before the verdict, where nothing is updated, no gradient waits for a window either.
-  if (pool == Pool::window && !step.pressing.empty() && step.speculation.any_may_update())
-    return *step.pressing.begin();
-  return takers.empty() ? kNoMove : *takers.begin();
+  if (pool == Pool::window && !step.pressing.empty() && step.speculation.any_may_update()) return step.pressing.first();
+  return step.takers[index(pool)].first();
 }
 
 bool PlanRun::earlier_step_takes(const Step& step, Pool pool) const {
@@ -164,18 +177,19 @@ bool PlanRun::waits_without_gradient(const Step& step, MoveId read) const {
   if (step.state[read] != State::ended || (update != State::waiting && update != State::parked)) return false;
   if (!step.tiles[tile].gradient_taken) return true;
   if (step.state[moves.gradient] != State::ended || step.tiles[tile].gradient_held) return false;
-  const State returned = moves.return_gradient == kNoMove ? State::skipped : step.state[moves.return_gradient];
-  return returned == State::waiting || returned == State::parked || returned == State::ready;
+  const State fetch = moves.fetch_gradient == kNoMove ? State::skipped : step.state[moves.fetch_gradient];
+  return fetch == State::waiting || fetch == State::parked || fetch == State::ready;
 }
 
 // The one whose window serves a pressing read sooner; kNoMove where none does.
 MoveId PlanRun::read_to_take_back(const Step& step, MoveId wanted_by) const {
   if (!step.pressing.contains(wanted_by) || !step.speculation.any_may_update()) return kNoMove;
-  for (auto read = step.windows_held.rbegin(); read != step.windows_held.rend(); ++read) {
-    const bool later = !step.tiles[plan_.moves[*read].tile].gradient_taken || *read > wanted_by;
-    if (later && waits_without_gradient(step, *read)) return *read;
+  MoveId latest = kNoMove;
+  for (MoveId read : step.windows_held) {
+    const bool later = !step.tiles[plan_.moves[read].tile].gradient_taken || read > wanted_by;
+    if (later && waits_without_gradient(step, read) && (latest == kNoMove || read > latest)) latest = read;
   }
-  return kNoMove;
+  return latest;
 }
 
 // As if the read had not been issued.
@@ -191,7 +205,7 @@ void PlanRun::take_back(Step& step, MoveId read) {
   step.ready[index(move.lane)][index(move.takes)].insert(read);
   step.takers[index(move.takes)].insert(read);
   if (step.tiles[move.tile].gradient_taken) step.pressing.insert(read);
-  step.windows_held.erase(read);
+  std::erase(step.windows_held, read);
   ++pool_free_[index(move.takes)];
   tell_release(step, read);
 }
@@ -221,11 +235,11 @@ void PlanRun::reconsider(Step& step, MoveId id) {
       if (step.state[move.gives_back] != State::skipped) {
         if (taker.takes != Pool::none) ++pool_free_[index(taker.takes)];
         tell_release(step, move.gives_back);
-        step.windows_held.erase(move.gives_back);
+        std::erase(step.windows_held, move.gives_back);
       }
       if (taker.kind == MoveKind::gradient) step.tiles[taker.tile].gradient_held = false;
       finish(step, id, State::ended);
-      if (taker.kind == MoveKind::gradient) reconsider(step, plan_.of_tile[taker.tile].return_gradient);
+      if (taker.kind == MoveKind::gradient) reconsider(step, plan_.of_tile[taker.tile].fetch_gradient);
       return;
     }
     default:
@@ -234,8 +248,7 @@ void PlanRun::reconsider(Step& step, MoveId id) {
 }
 
 void PlanRun::reconsider_all_parked(Step& step) {
-  std::vector<MoveId> parked(step.parked.begin(), step.parked.end());
-  for (MoveId id : parked) reconsider(step, id);
+  for (MoveId id = step.parked.first(); id != kNoMove; id = step.parked.after(id)) reconsider(step, id);
 }
 
 bool PlanRun::has_room(const Move& move) const {
@@ -248,9 +261,9 @@ std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
   for (Step& step : steps_) {
     MoveId best = kNoMove;
     for (size_t pool = 0; pool < kPools; ++pool) {
-      const std::set<MoveId>& ready = step.ready[index(lane)][pool];
+      const MoveSet& ready = step.ready[index(lane)][pool];
       if (ready.empty()) continue;
-      MoveId first = pool == index(Pool::none) ? *ready.begin() : first_taker(step, static_cast<Pool>(pool));
+      MoveId first = pool == index(Pool::none) ? ready.first() : first_taker(step, static_cast<Pool>(pool));
       if (first >= best || !ready.contains(first)) continue;
       if (earlier_step_takes(step, plan_.moves[first].takes)) continue;
       if (has_memory(first) || read_to_take_back(step, first) != kNoMove) best = first;
@@ -276,11 +289,11 @@ void PlanRun::issue(Step& step, MoveId id) {
   }
   if (move.kind == MoveKind::read_state) {
     step.pressing.erase(id);
-    step.windows_held.insert(id);
+    step.windows_held.push_back(id);
   }
   if (move.kind == MoveKind::update) {
     step.speculation.update_issued(move.tile);
-    if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].return_gradient);
+    if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].fetch_gradient);
   }
 }
 
@@ -332,7 +345,7 @@ void PlanRun::finish(Step& step, MoveId id, State how) {
   const Move& move = plan_.moves[id];
   if (move.tile == kNone) return;
   const Plan::TileMoves& of_tile = plan_.of_tile[move.tile];
-  if (move.kind == MoveKind::return_gradient) reconsider(step, of_tile.update);
+  if (move.kind == MoveKind::fetch_gradient) reconsider(step, of_tile.update);
   if (move.kind == MoveKind::update) reconsider(step, of_tile.release_gradient);
 }
 
@@ -358,7 +371,7 @@ void PlanRun::close_finished_steps() {
 std::optional<TileId> PlanRun::next_gradient(uint64_t number) const {
   const Step* step = find(number);
   if (step == nullptr || step->gradients_due.empty()) return std::nullopt;
-  return plan_.moves[*step->gradients_due.begin()].tile;
+  return plan_.moves[step->gradients_due.first()].tile;
 }
 
 bool PlanRun::gradient_is_due(uint64_t number, TileId tile) const {
@@ -369,9 +382,11 @@ bool PlanRun::gradient_is_due(uint64_t number, TileId tile) const {
 bool PlanRun::try_take_gradient(uint64_t number, TileId tile) {
   Step& step = require(number);
   CHECK(!step.tiles[tile].gradient_taken, "the gradient of tile ", tile, " comes twice");
-  uint64_t& free = pool_free_[index(Pool::gradient)];
-  if (free == 0) return false;
-  --free;
+  const Pool pool = plan_.moves[plan_.of_tile[tile].gradient].takes;  // none where it has a place of its own
+  if (pool != Pool::none) {
+    if (pool_free_[index(pool)] == 0) return false;
+    --pool_free_[index(pool)];
+  }
   step.tiles[tile].gradient_taken = true;
   step.gradients_due.erase(plan_.of_tile[tile].gradient);
   const MoveId read = plan_.of_tile[tile].read;
@@ -395,10 +410,10 @@ void PlanRun::gradient_absent(uint64_t number, TileId tile) {
   step.speculation.gradient_absent(tile);
   step.gradients_due.erase(moves.gradient);
   --step.gradients_missing;
-  for (MoveId id : {moves.gradient, moves.spill, moves.read, moves.return_gradient, moves.update}) {
+  for (MoveId id : {moves.gradient, moves.spill, moves.read, moves.fetch_gradient, moves.update}) {
     skip_if_any(step, id);
   }
-  if (plan_.placements[tile].state != Tier::host) skip_if_any(step, moves.write);
+  if (!plan_.placements[tile].state_in_memory()) skip_if_any(step, moves.write);
   close_finished_steps();
 }
 
@@ -410,7 +425,7 @@ void PlanRun::stop_speculating(uint64_t number) {
     if (step.speculation.was_speculative(tile)) skip_if_any(step, plan_.of_tile[tile].write);
     MoveId update = plan_.of_tile[tile].update;
     if (update != kNoMove && step.state[update] == State::ready) {
-      step.ready[index(Lane::update)][index(Pool::none)].erase(update);
+      step.ready[index(plan_.moves[update].lane)][index(Pool::none)].erase(update);
       step.parked.insert(update);
       step.state[update] = State::parked;
     }
@@ -426,7 +441,7 @@ void PlanRun::abandon(uint64_t number) {
   for (TileId tile = 0; tile < step.tiles.size(); ++tile) {
     MoveId gradient = plan_.of_tile[tile].gradient;
     if (gradient == kNoMove || is_over({number, gradient})) continue;
-    if (step.tiles[tile].gradient_taken) {
+    if (step.tiles[tile].gradient_taken && plan_.moves[gradient].takes != Pool::none) {
       ++pool_free_[index(Pool::gradient)];
       tell_release(step, gradient);
     }
@@ -434,7 +449,10 @@ void PlanRun::abandon(uint64_t number) {
     step.gradients_due.erase(gradient);
     skip(step, gradient);
   }
-  for (const Plan::TileMoves& moves : plan_.of_tile) skip_if_any(step, moves.write);
+  for (const Plan::TileMoves& moves : plan_.of_tile) {
+    skip_if_any(step, moves.download);
+    skip_if_any(step, moves.write);
+  }
   for (MoveId id = 0; id < plan_.moves.size(); ++id) {  // of the passes, what has not begun
     if (plan_.moves[id].use != kNone && plan_.moves[id].kind != MoveKind::release) skip(step, id);
   }
@@ -453,22 +471,17 @@ void PlanRun::give_verdict(uint64_t number, Verdict verdict) {
   for (TileId tile = 0; tile < step.tiles.size(); ++tile) {
     const Plan::TileMoves& moves = plan_.of_tile[tile];
     const bool redo = speculation.is_redone(tile);
-    const bool rests_in_host = plan_.placements[tile].state == Tier::host;
+    const bool is_in_memory = plan_.placements[tile].state_in_memory();
     if (verdict == Verdict::skip) {
-      for (MoveId id : {moves.spill, moves.read, moves.return_gradient, moves.update}) skip_if_any(step, id);
+      for (MoveId id : {moves.spill, moves.read, moves.fetch_gradient, moves.update}) skip_if_any(step, id);
     }
-    if (redo || (verdict == Verdict::skip && !rests_in_host)) skip_if_any(step, moves.write);
+    if (redo || (verdict == Verdict::skip && !is_in_memory)) skip_if_any(step, moves.write);
     if (redo) continue;
     if (!speculation.is_restored(tile)) skip_if_any(step, moves.reread);
-    for (MoveId id : {moves.return_again, moves.update_again, moves.write_again}) skip_if_any(step, id);
+    for (MoveId id : {moves.fetch_again, moves.update_again, moves.write_again}) skip_if_any(step, id);
   }
   reconsider_all_parked(step);
   close_finished_steps();
-}
-
-bool PlanRun::has_verdict(uint64_t number) const {
-  const Step* step = find(number);
-  return step == nullptr || step->speculation.verdict().has_value();
 }
 
 bool PlanRun::gradients_complete(uint64_t number) const {
@@ -488,20 +501,10 @@ bool PlanRun::is_skipped(Ticket ticket) const {
   return step != nullptr && step->state[ticket.move] == State::skipped;
 }
 
-bool PlanRun::was_speculative(uint64_t number, TileId tile) const {
-  const Step* step = find(number);
-  return step != nullptr && step->speculation.was_speculative(tile);
-}
-
-bool PlanRun::write_may_be_taken_back(uint64_t number, TileId tile) const {
+const StepSpeculation& PlanRun::speculation(uint64_t number) const {
   const Step* step = find(number);
   CHECK(step != nullptr, "step ", number, " is not open");
-  return step->speculation.write_may_be_taken_back(tile);
-}
-
-bool PlanRun::is_redone(uint64_t number, TileId tile) const {
-  const Step* step = find(number);
-  return step != nullptr && step->speculation.is_redone(tile);
+  return step->speculation;
 }
 
 std::string PlanRun::stall_text() const {

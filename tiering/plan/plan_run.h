@@ -14,8 +14,8 @@
 #include <deque>
 #include <functional>
 #include <optional>
-#include <set>
 
+#include "tiering/plan/move_set.h"
 #include "tiering/plan/plan.h"
 #include "tiering/plan/step_speculation.h"
 
@@ -73,18 +73,13 @@ class PlanRun {
   // Open until every move of the step has ended or was skipped.
   bool is_open(uint64_t step) const { return find(step) != nullptr; }
   bool idle() const { return steps_.empty(); }
-  bool has_verdict(uint64_t step) const;
   bool gradients_complete(uint64_t step) const;
   // Whether the move has ended or was skipped; true for steps that are closed.
   bool is_over(Ticket ticket) const;
   // Whether it was skipped, so that it orders nothing; false for steps that are closed.
   bool is_skipped(Ticket ticket) const;
-  // Whether the tile's first update was issued before the verdict.
-  bool was_speculative(uint64_t step, TileId tile) const;
-  // Whether a write of the tile that begins now must be one that a verdict can take back. REQUIRES: is_open(step).
-  bool write_may_be_taken_back(uint64_t step, TileId tile) const;
-  // Whether the verdict has brought, or will bring, a second update of the tile.
-  bool is_redone(uint64_t step, TileId tile) const;
+  // Which of the step's updates and writes a verdict may take back. REQUIRES: is_open(step).
+  const StepSpeculation& speculation(uint64_t step) const;
 
   uint64_t pool_free(Pool pool) const { return pool_free_[static_cast<size_t>(pool)]; }
   const Plan& plan() const { return plan_; }
@@ -103,7 +98,7 @@ class PlanRun {
   };
 
   struct Step {
-    Step(uint64_t of_number, StepSpeculation of_step) : number(of_number), speculation(std::move(of_step)) {}
+    Step(uint64_t of_number, const PlanRun& of, StepSpeculation of_step);
 
     uint64_t number;
     StepSpeculation speculation;
@@ -113,13 +108,13 @@ class PlanRun {
     std::vector<bool> left_out;   // of micro-batches that the step does not have; empty where it has all
     std::vector<uint32_t> waits;  // for how many moves
     std::vector<TileState> tiles;
-    std::set<MoveId> parked;
-    std::set<MoveId> gradients_due;  // gradient moves whose waits are over and whose place is not taken
+    MoveSet parked;
+    MoveSet gradients_due;  // gradient moves whose waits are over and whose place is not taken
     // By lane and by the pool they take from: of those that take, only the first can be next.
-    std::array<std::array<std::set<MoveId>, kPools>, kLanes> ready;
-    std::array<std::set<MoveId>, kPools> takers;  // not yet issued nor skipped
-    std::set<MoveId> pressing;                    // of them, the first reads of tiles whose gradient was taken
-    std::set<MoveId> windows_held;                // by first reads, in flight or over
+    std::array<std::array<MoveSet, kPools>, kLanes> ready;
+    std::array<MoveSet, kPools> takers;  // not yet issued nor skipped
+    MoveSet pressing;                    // of them, the first reads of tiles whose gradient was taken
+    std::vector<MoveId> windows_held;    // by first reads, in flight or over
   };
 
   Step* find(uint64_t step);

@@ -6,6 +6,11 @@
 namespace penstock {
 namespace {
 
+// Without drives there are no rates to tell by: all plans are alike, and the first that fits is taken.
+Simulation simulate_if_known(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options) {
+  return machine.drives.empty() ? Simulation() : simulate(plan, machine, options);
+}
+
 constexpr double kDurabilityCostMost = 0.03;  // of the steps' time
 constexpr double kStepsBetweenMost = 1e6;
 // Below this, times of plans are alike, and bytes decide.
@@ -13,7 +18,7 @@ constexpr double kAlike = 1e-3;
 
 std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
   using enum ActivationChoice;
-  if (request.workload.pass == Pass::update_only) return {recompute};
+  if (request.workload.scope == StepScope::update_only) return {recompute};
   if (request.choices.activations) return {*request.choices.activations};
   // Without a device there is nowhere to offload to.
   if (request.machine.devices == 0 || !request.stores_activations) return {keep, recompute};
@@ -59,9 +64,7 @@ class Best {
   void consider(Plan plan) {
     // No plan is faster than its computation.
     if (best_ && compute_s(plan) > best_->simulation.step_s * (1 + kAlike)) return;
-    // Without drives there are no rates to tell by: the first that fits.
-    Simulation simulation;
-    if (!machine_.drives.empty()) simulation = simulate(plan, machine_, options_);
+    Simulation simulation = simulate_if_known(plan, machine_, options_);
     if (best_ && !is_better(plan, simulation)) return;
     best_.emplace(Timed{std::move(plan), std::move(simulation)});
   }
@@ -83,7 +86,8 @@ class Best {
 // State that rests in host memory is updated in place, so where gradients are clipped not before the verdict: all at
 // once, and the next forward waits. From the drives it is updated while backward runs.
 bool waits_for_verdict(const PlanRequest& request, const Plan& plan) {
-  return request.workload.clipping.on() && request.workload.pass == Pass::training && plan.rests_in_host();
+  return request.workload.clipping.may_take_back() && request.workload.scope == StepScope::training &&
+         plan.has_state_in_memory();
 }
 
 // Of the state, instead of as much as fits: none, and of models whose plans are soon simulated, parts.
@@ -96,7 +100,7 @@ std::vector<double> smaller_shares(size_t plan_moves) {
 // What durability costs beside a step of unknown time is unknown too.
 bool rates_are_known(const PlanRequest& request) {
   const std::vector<Use>& uses = request.workload.uses;
-  const bool computes = request.workload.pass == Pass::update_only ||
+  const bool computes = request.workload.scope == StepScope::update_only ||
                         std::any_of(uses.begin(), uses.end(), [](const Use& use) { return use.forward_s > 0; });
   return !request.machine.drives.empty() && request.machine.host_gbps > 0 && computes;
 }
@@ -161,12 +165,12 @@ Result<Timed> fastest_plan(PlanRequest request, const SimulationOptions& options
 Simulation simulate_undurable(Plan plan, const MachineProfile& machine, SimulationOptions options) {
   plan.durability = {Durability::Kind::exit, 1};
   options.record_spans = false;
-  return simulate(plan, machine, options);
+  return simulate_if_known(plan, machine, options);
 }
 
 ChosenPlan chosen(Timed found, const PlanRequest& request, const SimulationOptions& options) {
   ChosenPlan result{std::move(found.plan), slots_per_tile(request), std::move(found.simulation), {}};
-  const bool alike = result.plan.durability.kind == Durability::Kind::step || !result.plan.rests_in_host();
+  const bool alike = result.plan.durability.kind == Durability::Kind::step || !result.plan.has_state_in_memory();
   result.other = alike ? result.durable : simulate_undurable(result.plan, request.machine, options);
   return result;
 }
@@ -181,9 +185,9 @@ double ChosenPlan::step_s() const {
 double predicted_step_s(const Plan& plan, const MachineProfile& machine) {
   Plan durable = plan;
   durable.durability = Durability{};
-  const double durable_s = simulate(durable, machine, {}).step_s;
+  const double durable_s = simulate_if_known(durable, machine, {}).step_s;
   const double share = plan.durability.durable_share();
-  if (share == 1 || !plan.rests_in_host()) return durable_s;
+  if (share == 1 || !plan.has_state_in_memory()) return durable_s;
   return share * durable_s + (1 - share) * simulate_undurable(plan, machine, {}).step_s;
 }
 
@@ -197,7 +201,7 @@ Durability usual_durability(double durable_s, double other_s) {
 Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptions& options) {
   PENSTOCK_TRY(validate(request));
   PENSTOCK_TRY_ASSIGN(found, fastest_plan(request, options));
-  if (request.durability || !found.plan.rests_in_host() || !rates_are_known(request)) {
+  if (request.durability || !found.plan.has_state_in_memory() || !rates_are_known(request)) {
     return chosen(std::move(found), request, options);
   }
   PlanRequest relaxed = request;
@@ -205,7 +209,7 @@ Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptio
   relaxed.durability = usual_durability(found.simulation.step_s, other.step_s);
   if (relaxed.durability->kind == Durability::Kind::step) return chosen(std::move(found), request, options);
   // Updates ahead of the verdict are worth more than fewer writes, and take a third slot where roots are rare.
-  const bool speculates = !request.workload.clipping.on() || slots_per_tile(relaxed) > 2;
+  const bool speculates = !request.workload.clipping.may_take_back() || slots_per_tile(relaxed) > 2;
   if (!speculates) return chosen(std::move(found), request, options);
   if (slots_per_tile(relaxed) == slots_per_tile(request)) {
     found.plan.durability = *relaxed.durability;

@@ -27,16 +27,21 @@ void UpdateMoves::add_tile(TileId tile, std::vector<MoveId> gradient_after, Move
   const Tile& shape = plan_.tiles[tile];
   const Placement& placement = plan_.placements[tile];
   Plan::TileMoves& moves = plan_.of_tile[tile];
-  const bool state_on_nvme = placement.state == Tier::nvme;
-  const bool spilled = plan_.clipping && placement.retained == Tier::nvme;
-  const bool weight_in_memory = placement.weight == Tier::host || weight_here != kNoMove;
+  const bool state_on_nvme = placement.state_on_drives();
+  const bool spilled = plan_.clipping && placement.gradient_spills();
+  const bool weight_in_memory = placement.weight_in_host() || weight_here != kNoMove;
   moves.weight_copy = weight_here;
 
+  if (placement.state_on_device()) {
+    moves.gradient = add_move(MoveKind::gradient, Lane::none, tile, 0, std::move(gradient_after));
+    if (!plan_.clipping) update_on_device(tile);
+    return;
+  }
   moves.gradient = add_move(MoveKind::gradient, Lane::none, tile, 0, std::move(gradient_after), Pool::gradient);
   if (spilled) {
     moves.spill = add_move(MoveKind::spill_gradient, Lane::nvme_write, tile, shape.gradient_bytes, {moves.gradient});
-    moves.return_gradient =
-        add_move(MoveKind::return_gradient, Lane::nvme_read, tile, shape.gradient_bytes, {moves.spill}, Pool::returned);
+    moves.fetch_gradient = add_move(MoveKind::fetch_gradient, Lane::nvme_read, tile, shape.gradient_bytes,
+                                    {moves.spill}, Pool::fetched_gradient);
   }
   if (state_on_nvme) {
     moves.read = add_move(MoveKind::read_state, Lane::nvme_read, tile,
@@ -46,20 +51,41 @@ void UpdateMoves::add_tile(TileId tile, std::vector<MoveId> gradient_after, Move
       add_move(MoveKind::update, Lane::update, tile, update_bytes(shape), {moves.gradient, moves.read, weight_here});
   moves.write = add_move(MoveKind::write_state, Lane::nvme_write, tile, shape.slot_bytes(), {moves.update});
   if (moves.read != kNoMove) release(plan_, moves.read, {moves.update, moves.write});
-  if (moves.return_gradient != kNoMove) release(plan_, moves.return_gradient, {moves.update});
+  if (moves.fetch_gradient != kNoMove) release(plan_, moves.fetch_gradient, {moves.update});
   if (spilled) moves.release_gradient = release(plan_, moves.gradient, {moves.spill});
   if (!plan_.clipping) moves.release_gradient = release(plan_, moves.gradient, {moves.update});
 }
 
+void UpdateMoves::update_on_device(TileId tile) {
+  const Tile& shape = plan_.tiles[tile];
+  Plan::TileMoves& moves = plan_.of_tile[tile];
+  const uint64_t bytes = update_bytes(shape);
+  moves.update = add_move(MoveKind::update, Lane::compute, tile, bytes, {moves.gradient, plan_.verdict});
+  if (device_gbps_ > 0) plan_.moves[moves.update].seconds = static_cast<double>(bytes) / (device_gbps_ * 1e9);
+}
+
+void UpdateMoves::write_from_device(TileId tile) {
+  const Tile& shape = plan_.tiles[tile];
+  Plan::TileMoves& moves = plan_.of_tile[tile];
+  moves.download =
+      add_move(MoveKind::download_state, Lane::device_to_host, tile, shape.slot_bytes(), {moves.update}, Pool::window);
+  moves.write = add_move(MoveKind::write_state, Lane::nvme_write, tile, shape.slot_bytes(), {moves.download});
+  release(plan_, moves.download, {moves.write});
+}
+
 void UpdateMoves::finish() {
   std::vector<MoveId> gradients, writes;
-  for (TileId tile : order_) {
-    gradients.push_back(plan_.of_tile[tile].gradient);
-    writes.push_back(plan_.of_tile[tile].write);
-  }
+  for (TileId tile : order_) gradients.push_back(plan_.of_tile[tile].gradient);
   plan_.verdict = add(plan_, {.kind = MoveKind::verdict, .after = gradients});
+  const auto on_device = [&](TileId tile) { return plan_.placements[tile].state_on_device(); };
   if (plan_.clipping) {
-    for (TileId tile : order_) redo_tile(tile);
+    for (TileId tile : order_) on_device(tile) ? update_on_device(tile) : redo_tile(tile);
+  }
+  for (TileId tile : order_) {
+    if (on_device(tile)) write_from_device(tile);
+  }
+  for (TileId tile : order_) writes.push_back(plan_.of_tile[tile].write);
+  if (plan_.clipping) {
     for (TileId tile : order_) writes.push_back(plan_.of_tile[tile].write_again);
   }
   writes.push_back(plan_.verdict);
@@ -87,11 +113,17 @@ void UpdateMoves::tie_to_step_before(TileId tile) {
   if (moves.reread != kNoMove) of_update.push_back(moves.reread);  // nor redone, but its weight may be restored
   plan_.moves[moves.write].after_previous = {plan_.commit};
   if (moves.write_again != kNoMove) plan_.moves[moves.write_again].after_previous = {plan_.commit};
-  // A tile in host memory is written also by a step that does not update it.
-  if (plan_.placements[tile].state == Tier::host) plan_.moves[moves.write].after_previous.push_back(moves.update);
+  // What rests in memory is written also by a step that does not update it.
+  if (plan_.placements[tile].state_in_host()) plan_.moves[moves.write].after_previous.push_back(moves.update);
+  if (moves.download != kNoMove) {
+    plan_.moves[moves.download].after_previous = {moves.update, moves.write};
+    // A step that was given up leaves a download without its write.
+    of_update.push_back(moves.download);
+    plan_.moves[moves.download].after_previous.push_back(moves.download);
+  }
   if (moves.spill != kNoMove) {  // one place on the drive holds the tile's gradient of every step
     // The spill itself as well: an update that found the gradient here has skipped its return.
-    for (MoveId id : {moves.spill, moves.return_gradient, moves.return_again}) {
+    for (MoveId id : {moves.spill, moves.fetch_gradient, moves.fetch_again}) {
       if (id != kNoMove) plan_.moves[moves.spill].after_previous.push_back(id);
     }
   }
@@ -101,20 +133,20 @@ void UpdateMoves::tie_to_step_before(TileId tile) {
 void UpdateMoves::redo_tile(TileId tile) {
   const Tile& shape = plan_.tiles[tile];
   Plan::TileMoves& moves = plan_.of_tile[tile];
-  if (plan_.placements[tile].state == Tier::nvme) {
+  if (plan_.placements[tile].state_on_drives()) {
     // After the first read too: the verdict may come while that is under way, for an update that never begins.
     moves.reread = add_move(MoveKind::reread_state, Lane::nvme_read, tile, shape.slot_bytes(),
                             {plan_.verdict, moves.read, moves.update, moves.write}, Pool::window);
     if (moves.spill != kNoMove) {
-      moves.return_again = add_move(MoveKind::return_gradient_again, Lane::nvme_read, tile, shape.gradient_bytes,
-                                    {plan_.verdict, moves.spill, moves.return_gradient}, Pool::returned);
+      moves.fetch_again = add_move(MoveKind::fetch_gradient_again, Lane::nvme_read, tile, shape.gradient_bytes,
+                                   {plan_.verdict, moves.spill, moves.fetch_gradient}, Pool::fetched_gradient);
     }
     moves.update_again =
-        add_move(MoveKind::update_again, Lane::update, tile, update_bytes(shape), {moves.reread, moves.return_again});
+        add_move(MoveKind::update_again, Lane::update, tile, update_bytes(shape), {moves.reread, moves.fetch_again});
     moves.write_again =
         add_move(MoveKind::write_state_again, Lane::nvme_write, tile, shape.slot_bytes(), {moves.update_again});
     release(plan_, moves.reread, {moves.update_again, moves.write_again});
-    if (moves.return_again != kNoMove) release(plan_, moves.return_again, {moves.update_again});
+    if (moves.fetch_again != kNoMove) release(plan_, moves.fetch_again, {moves.update_again});
   }
   if (moves.release_gradient == kNoMove) {
     std::vector<MoveId> users = {plan_.verdict, moves.update};

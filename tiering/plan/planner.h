@@ -14,14 +14,20 @@ struct Budgets {
   uint64_t nvme_bytes = std::numeric_limits<uint64_t>::max();
 };
 
-enum class WeightRest : uint8_t { automatic, host, nvme };
+// What an engine's threads and rings take besides what is planned: a part of PlanRequest::process_bytes.
+constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
+
+enum class WeightTier : uint8_t { automatic, host, nvme };
 
 // What the user, a test or a benchmark wants to fix. Everything left empty is the planner's choice.
 struct PlanChoices {
   std::optional<uint64_t> tile_elements;
   std::optional<uint32_t> window_tiles;
   std::optional<double> host_state_share;  // share of the tiles whose state rests in host memory
-  WeightRest weights = WeightRest::automatic;
+  // Share of the units that may rest on the device (may_rest_on_device()) that do, weights and state: those whose
+  // gradients come last first, because nothing hides their update. Empty: none.
+  std::optional<double> device_share;
+  WeightTier weights = WeightTier::automatic;
   std::optional<double> retained_host_share;  // share of the tiles whose gradient waits in host memory; the rest: nvme
   std::optional<uint32_t> micro_batch_group;
   std::optional<ActivationChoice> activations;

@@ -80,8 +80,8 @@ class Simulator {
     uint64_t resting = 0;
     if (writes) {
       const Placement& placement = plan_.placements[move.tile];
-      if (placement.weight == Tier::host) resting += plan_.tiles[move.tile].weight_bytes;
-      if (placement.state == Tier::host) resting += plan_.tiles[move.tile].state_bytes;
+      if (placement.weight_in_host()) resting += plan_.tiles[move.tile].weight_bytes;
+      if (placement.state_in_host()) resting += plan_.tiles[move.tile].state_bytes;
     }
     return static_cast<double>(resting) / resting_share_ + static_cast<double>(move.bytes - resting) / window_share_;
   }

@@ -44,7 +44,7 @@ struct SimulationOptions {
   uint32_t steps = 4;
   // Seconds that the trainer needs to hand over a tile's gradient. Where gradients follow from planned moves (a
   // training pass) it is 0.
-  std::function<double(uint32_t tile)> gradient_s;
+  std::function<double(TileId tile)> gradient_s;
   // How each step's gradients turn out; by default all are confirmed.
   std::function<Verdict(uint64_t step)> verdict;
   // The share of a striking step's gradients after which the partial norm has passed the clip.

@@ -34,7 +34,7 @@ bool StepSpeculation::is_redone(TileId tile) const {
 }
 
 bool StepSpeculation::is_restored(TileId tile) const {
-  return verdict_ == Verdict::skip && tiles_[tile].speculated && plan_.placements[tile].weight == Tier::host;
+  return verdict_ == Verdict::skip && tiles_[tile].speculated && plan_.placements[tile].weight_in_host();
 }
 
 }  // namespace penstock

@@ -2,10 +2,10 @@
 // it, and which writes are speculative: the one place that knows.
 //
 // In a plan that clips, until the verdict an update is speculative if its step still speculates; else it waits. A tile
-// whose state rests in host memory is updated in place, and so never before the verdict: there would be nothing to go
-// back to. An update that would use backward's copy of its weights and cannot run before the verdict is *postponed*:
-// its first read, update and write are left out, because the copy cannot stay until the verdict, and it is done from
-// its slot afterwards, by the moves of a redo.
+// whose state rests in host memory or on a device is updated in place, and so never before the verdict: there would be
+// nothing to go back to. An update that would use backward's copy of its weights and cannot run before the verdict is
+// *postponed*: its first read, update and write are left out, because the copy cannot stay until the verdict, and it is
+// done from its slot afterwards, by the moves of a redo.
 //
 // Pure: it decides, PlanRun acts.
 #pragma once
@@ -19,7 +19,7 @@
 namespace penstock {
 
 // confirm: gradients are as they were taken. strike: the norm passed the clip, and what was updated speculatively is
-// read and updated again. skip: nothing of the step is updated or written.
+// read and updated again. skip: nothing of the step stays.
 enum class Verdict : uint8_t { confirm, strike, skip };
 
 class StepSpeculation {
@@ -37,9 +37,9 @@ class StepSpeculation {
   bool any_may_update() const { return !plan_.clipping || verdict_ || speculating_; }
   // Whether a write that begins now must be one that a verdict can take back.
   bool write_may_be_taken_back(TileId tile) const {
-    // Where gradients are clipped, what rests in host memory is updated after the verdict: what is written before it is
-    // an earlier step's update, which no verdict of this one takes back.
-    return !verdict_ && may_be_discarded_ && !(plan_.clipping && rests_in_host(tile));
+    // Where gradients are clipped, what rests in memory is updated after the verdict: what is written before it is an
+    // earlier step's update, which no verdict of this one takes back.
+    return !verdict_ && may_be_discarded_ && !(plan_.clipping && state_in_memory(tile));
   }
 
   void update_issued(TileId tile) { tiles_[tile].speculated = plan_.clipping && !verdict_; }
@@ -66,8 +66,8 @@ class StepSpeculation {
     bool absent = false;
   };
 
-  bool rests_in_host(TileId tile) const { return plan_.placements[tile].state == Tier::host; }
-  bool speculates(TileId tile) const { return speculating_ && !rests_in_host(tile); }
+  bool state_in_memory(TileId tile) const { return plan_.placements[tile].state_in_memory(); }
+  bool speculates(TileId tile) const { return speculating_ && !state_in_memory(tile); }
 
   const Plan& plan_;
   const bool may_be_discarded_;

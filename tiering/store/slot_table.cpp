@@ -15,13 +15,13 @@ SlotTable::SlotTable(std::vector<uint8_t> durable_slots, uint32_t slots) : slots
   }
 }
 
-bool SlotTable::is_free(TileId tile, uint32_t slot, Update update) const {
+bool SlotTable::is_free(TileId tile, uint32_t slot, NewVersion version) const {
   const Names& names = tiles_[tile];
   if (names.writing[slot] || names.reads[slot] > 0) return false;
-  if (slots_ == 1) return in_place_allowed_ && !is_sealed_ && update == Update::final;
-  if (slot == names.durable || slot == names.sealed || names.pins[slot] > 0) return false;
+  if (slots_ == 1) return in_place_allowed_ && !is_sealed_ && version == NewVersion::final;
+  if (slot == names.durable || slot == names.sealed) return false;
   if (slot == names.next) return false;
-  return slot != names.current || update == Update::final;
+  return slot != names.current || version == NewVersion::final;
 }
 
 std::optional<uint32_t> SlotTable::try_begin_read(TileId tile) {
@@ -36,13 +36,13 @@ void SlotTable::end_read(TileSlot place) {
   --tiles_[place.tile].reads[place.slot];
 }
 
-std::optional<uint32_t> SlotTable::try_begin_write(TileId tile, Update update) {
+std::optional<uint32_t> SlotTable::try_begin_write(TileId tile, NewVersion version) {
   Names& names = tiles_[tile];
   CHECK(names.next == kNoSlot, "tile ", tile, " has an unconfirmed update already");
   for (uint32_t slot = 0; slot < slots_; ++slot) {
-    if (!is_free(tile, slot, update)) continue;
+    if (!is_free(tile, slot, version)) continue;
     names.writing[slot] = true;
-    if (update == Update::final) {
+    if (version == NewVersion::final) {
       names.current = static_cast<uint8_t>(slot);
     } else {
       names.next = static_cast<uint8_t>(slot);
@@ -88,24 +88,6 @@ void SlotTable::make_durable() {
   CHECK(is_sealed_, "no root is under way");
   is_sealed_ = false;
   for (Names& names : tiles_) names.durable = names.sealed;
-}
-
-std::vector<uint8_t> SlotTable::pin() {
-  std::vector<uint8_t> pinned;
-  pinned.reserve(tiles_.size());
-  for (Names& names : tiles_) {
-    ++names.pins[names.durable];
-    pinned.push_back(names.durable);
-  }
-  return pinned;
-}
-
-void SlotTable::unpin(std::span<const uint8_t> pinned_slots) {
-  CHECK(pinned_slots.size() == tiles_.size());
-  for (TileId tile = 0; tile < tiles(); ++tile) {
-    CHECK(tiles_[tile].pins[pinned_slots[tile]] > 0);
-    --tiles_[tile].pins[pinned_slots[tile]];
-  }
 }
 
 }  // namespace penstock

@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "tiering/status.h"
@@ -27,7 +26,7 @@ struct TileSlot {
 };
 
 // unconfirmed: becomes current by confirm(), or is dropped by discard(). final: is current at once.
-enum class Update : uint8_t { unconfirmed, final };
+enum class NewVersion : uint8_t { unconfirmed, final };
 
 class SlotTable {
  public:
@@ -42,14 +41,14 @@ class SlotTable {
   uint32_t durable(TileId tile) const { return tiles_[tile].durable; }
   // The slot that the root under way names; the durable slot if none is under way.
   uint32_t sealed(TileId tile) const { return tiles_[tile].sealed; }
-  bool is_free(TileId tile, uint32_t slot, Update update) const;
+  bool is_free(TileId tile, uint32_t slot, NewVersion version) const;
 
   // The slot of the current version; nothing while it is still being written.
   std::optional<uint32_t> try_begin_read(TileId tile);
   void end_read(TileSlot place);
 
   // A slot for the next version; nothing while none is free.
-  std::optional<uint32_t> try_begin_write(TileId tile, Update update);
+  std::optional<uint32_t> try_begin_write(TileId tile, NewVersion version);
   // The I/O has ended, well or not. Which slots are current, sealed and durable does not change.
   void end_write(TileSlot place);
   bool is_writing(TileSlot place) const { return tiles_[place.tile].writing[place.slot]; }
@@ -66,10 +65,6 @@ class SlotTable {
   // How many slots that the root under way names are still being written.
   uint32_t landing() const { return landing_; }
 
-  // A snapshot keeps the slots that the durable root names, until unpin() is given them again.
-  std::vector<uint8_t> pin();
-  void unpin(std::span<const uint8_t> pinned_slots);
-
   // Whether the only slot of a tile may be overwritten: only while the durable root says that it may be torn.
   void allow_in_place(bool allowed) { in_place_allowed_ = allowed; }
 
@@ -80,7 +75,6 @@ class SlotTable {
     uint8_t sealed;
     uint8_t current;
     uint8_t next = kNoSlot;
-    std::array<uint8_t, kSlotsMax> pins{};
     std::array<bool, kSlotsMax> writing{};
     std::array<uint16_t, kSlotsMax> reads{};
   };

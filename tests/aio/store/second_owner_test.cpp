@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/aio/test_files.h"
 
 namespace penstock::aio {
@@ -23,9 +23,10 @@ constexpr uint64_t kOld = 1;
 const FileOptions kPatient{.lock_wait = std::chrono::seconds(10), .in_memory = InMemory::allow};
 
 // Writes the file over and over, all of it under way at once, until somebody kills it.
-[[noreturn]] void write_until_killed(const std::string& path, EngineChoice choice, int ready) {
+[[noreturn]] void write_until_killed(const std::string& path, IoEngineChoice choice, int ready) {
   auto file = DirectFile::open(path, Access::read_write, kPatient);
-  auto made = make_engine(choice, {.drive = {.block_bytes = kPieceBytes, .depth = 32}, .drives = {}, .on_stuck = {}});
+  auto made =
+      make_io_engine(choice, {.drive = {.block_bytes = kPieceBytes, .depth = 32}, .drives = {}, .on_stuck = {}});
   if (!file.ok() || !made.ok()) _exit(1);
   OwnMemory memory(kFileBytes);
   fill_telling(memory.bytes(), kOld, 0);
@@ -37,11 +38,11 @@ const FileOptions kPatient{.lock_wait = std::chrono::seconds(10), .in_memory = I
   }
 }
 
-class SecondOwner : public ::testing::TestWithParam<EngineChoice> {};
+class SecondOwner : public ::testing::TestWithParam<IoEngineChoice> {};
 
 TEST_P(SecondOwner, WaitsForTheDeadOnesWrites) {
-  const EngineChoice choice = GetParam();
-  if (auto made = make_engine(choice); !made.ok()) GTEST_SKIP() << made.status().message();
+  const IoEngineChoice choice = GetParam();
+  if (auto made = make_io_engine(choice); !made.ok()) GTEST_SKIP() << made.status().message();
   // On a slow drive the dead one's writes take long, so that there is something to wait for.
   const std::string slow = "/run/penstock-test-drives/tenth";
   ScratchFolder scratch;
@@ -53,7 +54,7 @@ TEST_P(SecondOwner, WaitsForTheDeadOnesWrites) {
     (*file)->keep();
   }
 
-  const int rounds = choice == EngineChoice::io_uring ? 100 : 10;
+  const int rounds = choice == IoEngineChoice::io_uring ? 100 : 10;
   std::mt19937_64 random(1);
   auto waited_most = steady_clock::duration::zero();
   for (int round = 0; round < rounds; ++round) {
@@ -73,7 +74,7 @@ TEST_P(SecondOwner, WaitsForTheDeadOnesWrites) {
     auto file = DirectFile::open(path, Access::read_write, kPatient);
     ASSERT_TRUE(file.ok()) << file.status().message();
     waited_most = std::max(waited_most, steady_clock::now() - killed);
-    auto made = make_engine(choice);
+    auto made = make_io_engine(choice);
     ASSERT_TRUE(made.ok());
     OwnMemory memory(kFileBytes);
     const uint64_t version = 2 + static_cast<uint64_t>(round);
@@ -93,7 +94,7 @@ TEST_P(SecondOwner, WaitsForTheDeadOnesWrites) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, SecondOwner,
-                         ::testing::Values(EngineChoice::io_uring, EngineChoice::libaio, EngineChoice::threads),
+                         ::testing::Values(IoEngineChoice::io_uring, IoEngineChoice::libaio, IoEngineChoice::threads),
                          [](const auto& engine) { return std::string(name_of(engine.param)); });
 
 }  // namespace

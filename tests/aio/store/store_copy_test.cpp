@@ -107,6 +107,21 @@ TEST_P(StoreCopy, HasOneSlotOfWhatStepsUpdate) {
   EXPECT_EQ(Copy(*world_, **store, GetParam().drives).copied_bytes(), wanted);
 }
 
+TEST_P(StoreCopy, IsOfTheDurableStepWhereALaterOneIsNotYet) {
+  auto store = world_->open();
+  ASSERT_TRUE(store.ok());
+  run(**store, 0, 2);
+  auto places = [&] {
+    std::vector<std::pair<std::string, uint64_t>> all;
+    for (const TileStore::FileRun& run : (*store)->runs_of_durable_step()) all.push_back({run.file, run.offset_bytes});
+    return all;
+  };
+  const auto durable = places();
+  StoreTrainer trainer(world_->engine(), **store);
+  ASSERT_TRUE(trainer.step(/*every=*/1000).ok());
+  EXPECT_EQ(places(), durable);
+}
+
 TEST_P(StoreCopy, ADamagedOneIsRefusedAndTheStoreStaysWhatItWas) {
   auto store = world_->open();
   ASSERT_TRUE(store.ok());

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "aio/direct_folder.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/support/loop_drive.h"
 #include "tests/support/store_world.h"
 
@@ -17,7 +17,7 @@ class StoreOnDrive : public testing::Test {
     CreateOptions options;
     options.memory = memory.bytes();
     options.payload = TrainingNumbers{}.payload();
-    made_ = make_engine().value();
+    made_ = make_io_engine().value();
     Status created = TileStore::create(*made_.engine, folders(), shape_, options, initial_fill);
     ASSERT_TRUE(created.ok()) << created.message();
   }
@@ -46,7 +46,7 @@ class StoreOnDrive : public testing::Test {
 
   LoopDrive drive_;
   const StoreShape shape_ = small_shape(12, 40000, kBlockElements);
-  MadeEngine made_;
+  MadeIoEngine made_;
   uint64_t acknowledged_ = 0;
 };
 

@@ -46,7 +46,7 @@ class StoreFaults : public testing::Test {
       if (outcome.status.ok()) outcome.status = trainer.settle();
       outcome.acknowledged = trainer.acknowledged();
       if (!(*store)->status().ok()) {
-        EXPECT_FALSE((*store)->begin_write(0, Update::final).ok()) << "a store that has failed takes no more";
+        EXPECT_FALSE((*store)->begin_write(0, NewVersion::final).ok()) << "a store that has failed takes no more";
       }
     }
     struck_ += counting.count_all();

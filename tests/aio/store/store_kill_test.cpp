@@ -9,7 +9,7 @@
 #include <random>
 
 #include "aio/direct_folder.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/aio/store/store_worker.h"
 #include "tests/aio/test_files.h"
 #include "tests/support/store_trainer.h"
@@ -43,7 +43,7 @@ class StoreKill : public testing::Test {
 
   // Opens as the next run would. Whether there is a store; what was promised of it is checked.
   bool check(bool created, uint64_t acknowledged) {
-    Result<MadeEngine> made = make_engine();
+    Result<MadeIoEngine> made = make_io_engine();
     Result<std::unique_ptr<TileStore>> store = TileStore::open(*made->engine, direct_folders(folders_), {});
     if (!store.ok()) {
       EXPECT_TRUE(!created && was_never_created(store.status())) << store.status().message();

@@ -10,7 +10,7 @@
 
 #include "aio/direct_folder.h"
 #include "aio/drive_info.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "aio/store/store_parts.h"
 #include "tests/aio/test_files.h"
 #include "tests/support/instrumented.h"
@@ -118,12 +118,6 @@ TEST_F(StoreOpen, NamesADriveOfAnotherStore) {
   expect_refused(Code::kCorrupt, "/drive1: belongs to store ");
 }
 
-TEST_F(StoreOpen, NamesAnotherModelsState) {
-  StoreShape other = small_shape(12, 2000, kBlockElements);
-  expect_refused(Code::kUsage, "holds another model's state: unit h.0 has 2000 elements here and 3000 there",
-                 {.expected_shape = &other});
-}
-
 TEST_F(StoreOpen, NamesAnotherFormat) {
   set_format(1, 7);
   expect_refused(Code::kUsage,
@@ -156,7 +150,7 @@ TEST_F(StoreOpen, NamesAHeaderThatIsDamagedTwice) {
 // A store in a real file, which can be mostly holes: what it says of itself may then be far more than what is there.
 class SparseStore : public testing::Test {
  protected:
-  SparseStore() : folders_(direct_folders({scratch_.path()})), made_(make_engine().value()) {
+  SparseStore() : folders_(direct_folders({scratch_.path()})), made_(make_io_engine().value()) {
     Buffer memory = Buffer::on_heap(2 * kChunkBytes);
     CreateOptions options;
     options.memory = memory.bytes();
@@ -197,7 +191,7 @@ class SparseStore : public testing::Test {
   const ScratchFolder scratch_{std::filesystem::current_path()};
   const std::string path_ = scratch_ / store_file_name(0);
   const std::vector<std::shared_ptr<DriveFolder>> folders_;
-  MadeEngine made_;
+  MadeIoEngine made_;
   StoreHeader header_;
   RootRecord root_;
 };

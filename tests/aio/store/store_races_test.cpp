@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "aio/direct_folder.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/aio/test_files.h"
 #include "tests/support/store_shapes.h"
 #include "tests/support/store_trainer.h"
@@ -59,7 +59,7 @@ class StoreRaces : public testing::Test {
   }
 
   const ScratchFolder scratch_{std::filesystem::current_path()};
-  MadeEngine made_ = make_engine().value();
+  MadeIoEngine made_ = make_io_engine().value();
 };
 
 TEST_F(StoreRaces, WhoComesSecondDoesNotRemoveWhatTheFirstHasMade) {

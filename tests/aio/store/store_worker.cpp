@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "aio/direct_folder.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/aio/store/store_worker.h"
 #include "tests/support/store_trainer.h"
 
@@ -43,7 +43,7 @@ Status run(IoEngine& engine, const std::vector<std::shared_ptr<DriveFolder>>& fo
 int main(int argc, char** argv) {
   using namespace penstock::aio;
   if (argc < 3) return 2;
-  penstock::Result<MadeEngine> made = make_engine();
+  penstock::Result<MadeIoEngine> made = make_io_engine();
   if (!made.ok()) return 4;
   const auto folders = direct_folders({argv + 2, argv + argc});
   penstock::Status ended =

@@ -54,9 +54,9 @@ std::string run(std::span<const std::byte> input) {
   const Result<MachineProfile> thrice = parse_machine_profile(to_json(*again));
   if (!thrice.ok() || to_json(*thrice) != to_json(*again)) return "written again it is another";
   if (std::string wrong = rates_of(*machine); !wrong.empty()) return wrong;
-  for (const Pass pass : {Pass::update_only, Pass::training}) {
+  for (const StepScope scope : {StepScope::update_only, StepScope::training}) {
     tools::ForecastRequest request = request_of(tiny_model(), *machine);
-    request.pass = pass;
+    request.scope = scope;
     request.tokens = 8192;
     request.sequence = 8;
     request.micro_batches = 2;

@@ -43,7 +43,7 @@ std::string sizes_of(const tools::ModelShape& shape) {
 }
 
 std::string run(std::span<const std::byte> input) {
-  const Result<tools::ModelShape> shape = tools::parse_model_config(text_of(input));
+  const Result<tools::ModelShape> shape = tools::parse_model_shape(text_of(input));
   if (!shape.ok()) return shape.status().remedy().empty() ? "refused without a way out" : "";
   if (std::string wrong = sizes_of(*shape); !wrong.empty()) return wrong;
   const tools::StepShape step{

@@ -1,11 +1,13 @@
 #include "tests/gpu/cuda/plain_runtime.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "gpu/cuda/kernels.h"
 #include "gpu/host_kernels.h"
@@ -124,11 +126,16 @@ std::string left_over() {
 
 namespace penstock::gpu {
 
-// In place of kernels.cu: the same functions, in the host's loops.
+// In place of kernels.cu: the same functions, in the host's loops. With PLAIN_CUDA_SLOW_KERNELS set each takes
+// 0.3 ms, so that what does not wait for it is ahead of it.
 cudaError_t launch_on_cuda(const Kernel& kernel, cudaStream_t stream) {
   std::lock_guard lock(test::runtime().mutex);
   if (test::refused("launch")) return test::answer(test::runtime().machine.refusal);
-  test::stream_of(stream).put([kernel] { run_on_host(kernel); });
+  static const bool is_slow = std::getenv("PLAIN_CUDA_SLOW_KERNELS") != nullptr;
+  test::stream_of(stream).put([kernel] {
+    if (is_slow) std::this_thread::sleep_for(std::chrono::microseconds(300));
+    run_on_host(kernel);
+  });
   return cudaSuccess;
 }
 
@@ -141,6 +148,9 @@ using namespace penstock::test;
   Runtime& r = runtime();        \
   std::lock_guard lock(r.mutex); \
   if (refused(name)) return answer(r.machine.refusal)
+
+// By name, by code that is not linked with this.
+#define LOOKED_UP __attribute__((visibility("default")))
 
 extern "C" {
 
@@ -198,7 +208,7 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 // Of the driver.
-__attribute__((visibility("default"))) int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+LOOKED_UP int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   std::lock_guard lock(runtime().mutex);
   *flags = 0;
   *active = runtime().contexts.contains(device);
@@ -238,6 +248,13 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 cudaError_t cudaFree(void* memory) {
   PLAIN_CALL("cudaFree");
   return give_memory_back(r.device_memory, memory);
+}
+LOOKED_UP cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* place) {
+  PLAIN_CALL("cudaPointerGetAttributes");
+  *attributes = {};
+  const bool is_here = holds(r.device_memory, static_cast<const std::byte*>(place), 1);
+  attributes->type = is_here ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   PLAIN_CALL("cudaHostAlloc");
@@ -341,7 +358,7 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
   stream_of(stream).put([=] { std::memcpy(target, source, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+LOOKED_UP cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   PLAIN_CALL("cudaLaunchHostFunc");
   stream_of(stream).put([=] { function(data); });
   return cudaSuccess;

@@ -25,7 +25,7 @@ PlanRequest adapted_model(uint64_t host_bytes) {
   }
   frozen("head", 4 * kBlockElements);
   for (Use& use : work.uses) use.boundary_bytes = 4096, use.activation_bytes = 65536;
-  work.pass = Pass::training;
+  work.scope = StepScope::training;
   work.clipping.norm = 1;
   work.micro_batches = 2;
   request.choices.tile_elements = kBlockElements;
@@ -42,10 +42,10 @@ InHost in_host(const PlanRequest& request, const Plan& plan) {
   InHost found;
   for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
     const bool trains = request.workload.units[plan.tiles[tile].unit].trainable;
-    const bool here = plan.placements[tile].weight == Tier::host;
+    const bool here = plan.placements[tile].weight_in_host();
     found.adapters += trains && here;
     found.frozen += !trains && here;
-    found.states += trains && plan.placements[tile].state == Tier::host;
+    found.states += trains && plan.placements[tile].state_in_host();
   }
   return found;
 }
@@ -70,19 +70,20 @@ TEST(AdapterPlacement, AdaptersRestInHostMemoryBeforeAnyFrozenWeight) {
 
 TEST(AdapterPlacement, AStepReadsWhatIsFrozenOnceAPassAndNothingElse) {
   PlanRequest request = adapted_model(64 * kMiB);
-  request.choices.weights = WeightRest::nvme;
+  request.choices.weights = WeightTier::nvme;
   const Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   const InHost here = in_host(request, *plan);
   EXPECT_EQ(here.frozen, 0u);
   EXPECT_EQ(here.states, 12u);
-  // Backward ends at the first block with adapters: the embedding is not read again.
-  EXPECT_EQ(plan->read_bytes(), 2 * (12 * kBlockBytes + kBlockBytes / 2) + kBlockBytes / 2);
+  // Backward begins with the head, whose weights are still there, and ends at the first block with adapters: neither
+  // the head nor the embedding is read again.
+  EXPECT_EQ(plan->read_bytes(), 2 * 12 * kBlockBytes + kBlockBytes / 2 + kBlockBytes / 2);
 }
 
 TEST(AdapterPlacement, WhatIsChosenIsFollowed) {
   PlanRequest request = adapted_model(64 * kMiB);
-  request.choices.weights = WeightRest::nvme;
+  request.choices.weights = WeightTier::nvme;
   request.choices.host_state_share = 0;
   Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
@@ -97,13 +98,13 @@ TEST(AdapterPlacement, WhatIsChosenIsFollowed) {
 TEST(AdapterPlacement, OnlyTheFewAreFavoured) {
   PlanRequest request = adapted_model(64 * kMiB);
   const TileMap adapters(request.workload, kBlockElements);
-  EXPECT_EQ(rests_placed_first(request.workload, adapters), 12u);
+  EXPECT_EQ(ranges_placed_first(request.workload, adapters), 12u);
   for (Unit& unit : request.workload.units) unit.trainable = unit.name != "block5";
   const TileMap most(request.workload, kBlockElements);
-  EXPECT_EQ(rests_placed_first(request.workload, most), 0u);
+  EXPECT_EQ(ranges_placed_first(request.workload, most), 0u);
   for (Unit& unit : request.workload.units) unit.trainable = true;
   const TileMap all(request.workload, kBlockElements);
-  EXPECT_EQ(rests_placed_first(request.workload, all), 0u);
+  EXPECT_EQ(ranges_placed_first(request.workload, all), 0u);
 }
 
 }  // namespace

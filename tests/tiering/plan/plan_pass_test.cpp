@@ -75,6 +75,7 @@ class TrainingPlan {
 
   int offloaded = 0, spilled = 0;  // activations: to host memory, and to the drives
   int in_codes = 0;                // weights of a pass
+  int on_device = 0;               // at rest
 
  private:
   // The units' weights are there and stay, and so is what the use before has made of the micro-batch.
@@ -98,36 +99,48 @@ class TrainingPlan {
     const Move& move = plan_.moves[id];
     auto is_for = [&](const Move& other) { return other.unit == unit && other.use == move.use; };
     const std::vector<MoveId> fetched = before_.all(MoveKind::fetch_weight, id, is_for);
-    const std::vector<MoveId> lifted = before_.all(MoveKind::lift_weight, id, is_for);
+    const std::vector<MoveId> uploaded = before_.all(MoveKind::upload_weight, id, is_for);
     const std::vector<MoveId> gathered = before_.all(MoveKind::gather, id, is_for);
     const std::vector<MoveId> dequantised = before_.all(MoveKind::dequantise_weight, id, is_for);
     const bool is_coded = work_.units[unit].code.has_value();
     in_codes += is_coded;
+    if (plan_.rests_on_device(unit)) {
+      ++on_device;
+      EXPECT_TRUE(fetched.empty() && uploaded.empty() && dequantised.empty()) << "unit " << unit << " rests there";
+      EXPECT_EQ(before_.of_unit(MoveKind::weights_current, unit, id).size(), 1u);
+      return;
+    }
     ASSERT_EQ(dequantised.empty(), !is_coded);
     if (!fetched.empty()) {
-      const MoveId reads = has_device_ ? lifted.back() : is_coded ? dequantised.back() : id;
+      const MoveId reads = has_device_ ? uploaded.back() : is_coded ? dequantised.back() : id;
       EXPECT_TRUE(before_(fetched.back(), reads) && before_(reads, release_of(plan_, fetched.back())));
     } else {
       EXPECT_FALSE(rests_on_nvme(unit)) << "unit " << unit << " is used and was not read";
     }
     if (has_device_) {
-      ASSERT_FALSE(lifted.empty());
-      EXPECT_TRUE(before_(is_coded ? dequantised.back() : id, release_of(plan_, lifted.back())));
-      EXPECT_EQ(plan_.moves[lifted.back()].place_bytes, plan_.moves[lifted.back()].bytes * work_.ranks);
+      ASSERT_FALSE(uploaded.empty());
+      EXPECT_TRUE(before_(is_coded ? dequantised.back() : id, release_of(plan_, uploaded.back())));
+      EXPECT_EQ(plan_.moves[uploaded.back()].place_bytes, plan_.moves[uploaded.back()].bytes * work_.ranks);
     }
     if (is_coded) {
       const Move& last = plan_.moves[dequantised.back()];
       EXPECT_TRUE(before_(id, release_of(plan_, dequantised.back())));
-      EXPECT_EQ(last.source, has_device_ ? lifted.back() : fetched.empty() ? kNoMove : fetched.back());
+      EXPECT_EQ(last.source, has_device_ ? uploaded.back() : fetched.empty() ? kNoMove : fetched.back());
       EXPECT_GE(last.place_bytes, work_.units[unit].elements * bytes_of(work_.form.weight));
     }
     if (work_.ranks > 1) {
       ASSERT_FALSE(gathered.empty());
-      EXPECT_TRUE(!has_device_ || before_(lifted.back(), gathered.back()));
+      EXPECT_TRUE(!has_device_ || before_(uploaded.back(), gathered.back()));
       EXPECT_TRUE(!is_coded || before_(gathered.back(), dequantised.back()));
     }
-    // Once for forward and once more for backward.
-    EXPECT_GE(lifted.size(), !has_device_ ? 0 : move.kind == MoveKind::forward ? 1 : 2);
+    // Once for forward and once more for backward; for the last use, which turns, once for both of each group.
+    const bool turns = move.use + 1 == work_.uses.size();
+    EXPECT_GE(uploaded.size(), !has_device_ ? 0 : move.kind == MoveKind::forward || turns ? 1 : 2);
+    if (turns) {
+      const size_t groups = move.micro_batch / plan_.micro_batch_group + 1;
+      EXPECT_EQ(fetched.size(), rests_on_nvme(unit) ? groups : 0);
+      EXPECT_EQ(uploaded.size(), has_device_ ? groups : 0);
+    }
     EXPECT_EQ(before_.of_unit(MoveKind::weights_current, unit, id).size(), 1u);
   }
 
@@ -137,8 +150,8 @@ class TrainingPlan {
     if (plan_.moves[made].area == Area::none) return;
     // Each copy is made of the one before, which stays until then; the last stays for backward.
     std::vector<MoveId> copies = {made};
-    for (MoveKind kind : {MoveKind::offload_activation, MoveKind::spill_activation, MoveKind::fetch_activation,
-                          MoveKind::return_activation}) {
+    for (MoveKind kind : {MoveKind::download_activation, MoveKind::spill_activation, MoveKind::fetch_activation,
+                          MoveKind::upload_activation}) {
       const auto found = before_.of_use(kind, move.use, move.micro_batch, id);
       copies.insert(copies.end(), found.begin(), found.end());
     }
@@ -167,13 +180,15 @@ class TrainingPlan {
       }
     }
     const auto reduced = before_.of_unit(MoveKind::reduce, unit, gradient);
-    const auto lowered = before_.of_unit(MoveKind::lower_gradient, unit, gradient);
+    const auto downloaded = before_.of_unit(MoveKind::download_gradient, unit, gradient);
+    const bool stays = plan_.rests_on_device(unit);
     EXPECT_EQ(reduced.size(), work_.ranks > 1 ? shares : 0);
-    EXPECT_EQ(lowered.size(), has_device_ ? shares : 0);
-    for (size_t i = 0; i < std::min(reduced.size(), lowered.size()); ++i) {
-      EXPECT_TRUE(before_(reduced[i], lowered[i]));
+    EXPECT_EQ(downloaded.size(), has_device_ && !stays ? shares : 0);
+    EXPECT_EQ(before_.of_unit(MoveKind::download_squares, unit, gradient).size(), stays ? 1 : 0);
+    for (size_t i = 0; i < std::min(reduced.size(), downloaded.size()); ++i) {
+      EXPECT_TRUE(before_(reduced[i], downloaded[i]));
     }
-    for (MoveId id : has_device_ ? lowered : reduced) {
+    for (MoveId id : has_device_ ? downloaded : reduced) {
       const Move& move = plan_.moves[id];
       EXPECT_FALSE(before_.of_use(MoveKind::backward, move.use, move.micro_batch, id).empty());
     }
@@ -183,7 +198,7 @@ class TrainingPlan {
   void check_weight_of_update(MoveId update) {
     const Move& move = plan_.moves[update];
     const Plan::TileMoves& moves = plan_.of_tile[move.tile];
-    const bool rests = plan_.placements[move.tile].weight == Tier::host;
+    const bool rests = !plan_.placements[move.tile].weight_on_drives();
     EXPECT_EQ(moves.weight_copy == kNoMove, rests);
     if (rests) return;
     EXPECT_EQ(plan_.moves[moves.read].bytes, plan_.tiles[move.tile].state_bytes);
@@ -198,7 +213,7 @@ class TrainingPlan {
       if (move.kind != MoveKind::weights_current || !work_.units[move.unit].trainable) continue;
       for (TileId tile = plan_.tiles.first_of(move.unit); tile < plan_.tiles.first_of(move.unit + 1); ++tile) {
         const Plan::TileMoves& moves = plan_.of_tile[tile];
-        const bool on_nvme = plan_.placements[tile].weight == Tier::nvme;
+        const bool on_nvme = plan_.placements[tile].weight_on_drives();
         for (MoveId id : {on_nvme ? moves.write : moves.update, on_nvme ? moves.write_again : moves.update_again,
                           on_nvme ? kNoMove : moves.reread}) {
           if (id == kNoMove) continue;
@@ -225,8 +240,8 @@ class TrainingPlan {
   }
 
   bool rests_on_nvme(uint32_t unit) const {
-    for (uint32_t tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
-      if (plan_.placements[tile].weight == Tier::nvme) return true;
+    for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
+      if (plan_.placements[tile].weight_on_drives()) return true;
     }
     return false;
   }
@@ -238,20 +253,22 @@ class TrainingPlan {
 };
 
 TEST_F(RandomPlans, UseNothingBeforeItIsThereNorAfterItHasLeft) {
-  int trained = 0, offloaded = 0, spilled = 0, in_codes = 0;
+  int trained = 0, offloaded = 0, spilled = 0, in_codes = 0, on_device = 0;
   for_each_plan(600, [&](const PlanRequest& request, const Plan& plan, std::mt19937_64&) {
-    if (request.workload.pass != Pass::training) return;
+    if (request.workload.scope != StepScope::training) return;
     TrainingPlan training(request, plan);
     training.check();
     ++trained;
     offloaded += training.offloaded;
     spilled += training.spilled;
     in_codes += training.in_codes;
+    on_device += training.on_device;
   });
   EXPECT_GT(trained, 100);
   EXPECT_GT(offloaded, 100);
   EXPECT_GT(spilled, 100);
   EXPECT_GT(in_codes, 100);
+  EXPECT_GT(on_device, 100);
 }
 
 uint64_t line_of(const Plan& plan, Tier tier, const std::string& name) {
@@ -272,27 +289,27 @@ TEST(FrozenBase, MovesAndTakesTheBytesOfItsCodes) {
     request.workload.units.push_back({.name = text("adapter", i), .elements = kBlockElements, .parameters = {}});
     request.workload.uses.push_back({.name = text("use", i), .units = {2 * i, 2 * i + 1}, .forward_s = 1e-3});
   }
-  request.workload.pass = Pass::training;
+  request.workload.scope = StepScope::training;
   request.budgets = {.device_bytes = kGiB, .host_bytes = kGiB};
   request.choices.tile_elements = 4 * kBlockElements;
   constexpr uint64_t kCoded = kElements / 16 * 9, kComputed = kElements * 2;
-  for (const WeightRest rest : {WeightRest::host, WeightRest::nvme}) {
+  for (const WeightTier rest : {WeightTier::host, WeightTier::nvme}) {
     request.choices.weights = rest;
     const Result<Plan> made = make_plan(request);
     ASSERT_TRUE(made.ok()) << made.status().message();
-    uint64_t fetched = 0, lifted = 0;
+    uint64_t fetched = 0, uploaded = 0;
     for (const Move& move : made->moves) {
       if (move.unit == kNone || !request.workload.units[move.unit].code) continue;
       fetched += move.kind == MoveKind::fetch_weight ? move.bytes : 0;
-      lifted += move.kind == MoveKind::lift_weight ? move.bytes : 0;
+      uploaded += move.kind == MoveKind::upload_weight ? move.bytes : 0;
       if (move.kind == MoveKind::dequantise_weight) {
         EXPECT_EQ(move.place_bytes, kComputed);
       }
     }
-    EXPECT_EQ(lifted, 2 * 4 * kCoded) << "forward and backward";
-    EXPECT_EQ(fetched, rest == WeightRest::host ? 0 : lifted);
+    EXPECT_EQ(uploaded, (2 * 4 - 1) * kCoded) << "forward and backward, and the last use's once for both";
+    EXPECT_EQ(fetched, rest == WeightTier::host ? 0 : uploaded);
     const uint64_t adapters = 4 * kBlockElements * 2;
-    EXPECT_EQ(line_of(*made, Tier::host, "resting weights"), rest == WeightRest::host ? 4 * kCoded + adapters : 0);
+    EXPECT_EQ(line_of(*made, Tier::host, "resting weights"), rest == WeightTier::host ? 4 * kCoded + adapters : 0);
     EXPECT_EQ(line_of(*made, Tier::device, "units under way"), 2 * (kCoded + kComputed + kBlockElements * 2));
     EXPECT_EQ(line_of(*made, Tier::nvme, "slots"), 4 * kCoded + 4 * kBlockElements * 12 * slots_per_tile(request))
         << "what no step writes has one slot";
@@ -309,14 +326,20 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
     const Plan& plan = *made;
     auto pieces = [&](Pool which) { return plan.pool_pieces[static_cast<size_t>(which)]; };
     uint64_t weights = 0, states = 0, slots = 0, spilled = 0, retained = 0;
+    uint64_t device_weights = 0, device_states = 0, device_gradients = 0;
     for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
       const Tile& shape = plan.tiles[tile];
       const Placement& placement = plan.placements[tile];
-      if (placement.weight == Tier::host) weights += shape.weight_bytes;
-      if (placement.state == Tier::host) states += shape.state_bytes;
+      if (placement.weight_in_host()) weights += shape.weight_bytes;
+      if (placement.state_in_host()) states += shape.state_bytes;
       slots += shape.slot_bytes() * (request.workload.units[shape.unit].trainable ? slots_per_tile(request) : 1);
-      const bool waits = plan.clipping && plan.of_tile[tile].update != kNoMove;
-      (placement.retained == Tier::host ? retained : spilled) += waits ? plan.tiles.gradient_bytes_max() : 0;
+      if (placement.weight_on_device()) device_weights += shape.weight_bytes;
+      if (placement.state_on_device()) {
+        device_states += shape.state_bytes;
+        device_gradients += shape.gradient_bytes;
+      }
+      const bool waits = plan.clipping && plan.of_tile[tile].update != kNoMove && !placement.state_on_device();
+      (!placement.gradient_spills() ? retained : spilled) += waits ? plan.tiles.gradient_bytes_max() : 0;
     }
     std::array<uint64_t, kAreas> filled{};
     for (const Move& move : plan.moves) {
@@ -333,9 +356,12 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
     EXPECT_EQ(line_of(plan, Tier::host, "resting weights"), weights);
     EXPECT_EQ(line_of(plan, Tier::host, "resting state"), states);
     EXPECT_EQ(line_of(plan, Tier::host, "accumulated gradients"), plan.sums.bytes);
+    EXPECT_EQ(line_of(plan, Tier::device, "resting weights"), device_weights);
+    EXPECT_EQ(line_of(plan, Tier::device, "resting state"), device_states);
+    EXPECT_GE(line_of(plan, Tier::device, "resting gradients"), device_gradients) << "sums of squares besides";
     EXPECT_GE(line_of(plan, Tier::host, "units under way"), area(Area::host_units));
     EXPECT_GE(line_of(plan, Tier::host, "offloaded activations"), area(Area::offloaded_activations));
-    EXPECT_GE(line_of(plan, Tier::host, "lowered gradients"), area(Area::lowered_gradients));
+    EXPECT_GE(line_of(plan, Tier::host, "downloaded gradients"), area(Area::downloaded_gradients));
     EXPECT_GE(line_of(plan, Tier::device, "units under way"), area(Area::device_units));
     EXPECT_GE(line_of(plan, Tier::device, "gradients under way"), area(Area::device_gradients));
     const Tier computes = request.machine.devices > 0 ? Tier::device : Tier::host;

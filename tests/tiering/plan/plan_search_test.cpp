@@ -11,13 +11,13 @@ PlanRequest half_in_host() {
   for (int unit = 0; unit < 8; ++unit) {
     request.workload.units.push_back({.name = text("unit", unit), .elements = 4 * kBlockElements, .parameters = {}});
   }
-  request.workload.pass = Pass::update_only;
+  request.workload.scope = StepScope::update_only;
   request.machine.host_gbps = 60;
   request.machine.drives.resize(1);
   request.machine.drives[0].burst = MixCurve({{0, 4}, {1, 3.5}});
   request.budgets.host_bytes = 64 * kMiB;
   request.choices.tile_elements = kBlockElements;
-  request.choices.weights = WeightRest::host;
+  request.choices.weights = WeightTier::host;
   request.choices.host_state_share = 0.5;
   request.durability.reset();
   return request;
@@ -45,6 +45,20 @@ TEST(ChosenDurability, IsWhatIsGiven) {
   EXPECT_EQ(text_of(chosen_durability(request)), "every:5");
   request.durability = Durability{Durability::Kind::exit, 1};
   EXPECT_EQ(text_of(chosen_durability(request)), "exit");
+}
+
+TEST(ChosenDurability, IsWhatIsGivenWhereNoRatesAreKnown) {
+  using Kind = Durability::Kind;
+  for (Durability durability : {Durability{Kind::step, 1}, Durability{Kind::every, 3}, Durability{Kind::exit, 1}}) {
+    PlanRequest request = half_in_host();
+    request.machine = MachineProfile();
+    request.durability = durability;
+    const Result<ChosenPlan> chosen = choose_plan(request);
+    ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+    EXPECT_EQ(chosen->plan.durability.kind, durability.kind);
+    EXPECT_EQ(chosen->step_s(), 0);
+    EXPECT_EQ(predicted_step_s(chosen->plan, request.machine), 0);
+  }
 }
 
 TEST(ChosenDurability, IsEveryStepWhereAllIsWrittenAnyway) {

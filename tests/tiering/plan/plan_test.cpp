@@ -44,7 +44,7 @@ TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
       read_twice += world.moves_issued(MoveKind::read_state) > options.steps * plan.tiles.size();
     }
     redone += world.moves_issued(MoveKind::update_again);
-    deferred += world.moves_issued(MoveKind::return_gradient);
+    deferred += world.moves_issued(MoveKind::fetch_gradient);
     ran_ahead += world.moves_ahead();
   });
   EXPECT_GT(ran_ahead, test::fewer(500));
@@ -59,9 +59,9 @@ TEST_F(RandomPlans, EndInTheSimulatorAndMoveTheBytesTheyAnnounce) {
     options.gradient_s = [](uint32_t) { return 1e-4; };
     Simulation simulation = simulate(plan, request.machine, options);
     EXPECT_GE(simulation.total_s, 0);
-    for (uint32_t tile = 0; tile < plan.tiles.size(); ++tile) {
+    for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
       // Such a gradient may or may not have left before the verdict.
-      if (plan.placements[tile].state == Tier::host && plan.of_tile[tile].spill != kNoMove) return;
+      if (plan.placements[tile].state_in_host() && plan.of_tile[tile].spill != kNoMove) return;
     }
     for (uint64_t step = 0; step < options.steps; ++step) {
       if (!plan.durability.durable_after(step)) continue;
@@ -114,23 +114,24 @@ TEST(Planner, FindsTheLargeTilesThatFitWhereSmallOnesDoNot) {
 TEST(Planner, MovesTheFewestBytes) {
   PlanRequest request;
   const uint64_t elements = 1 << 24;
-  request.workload.units = {Unit{.name = "u", .elements = elements, .parameters = {}}};
+  request.workload.units.assign(3, Unit{.name = "u", .elements = elements, .parameters = {}});
   request.machine = test::test_machine(false);
   request.budgets.host_bytes = kGiB;
   request.choices.host_state_share = 0;
-  request.choices.weights = WeightRest::host;
+  request.choices.weights = WeightTier::host;
   Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->read_bytes(), 10 * elements);
-  EXPECT_EQ(plan->written_bytes(), 12 * elements);
+  EXPECT_EQ(plan->read_bytes(), 3 * 10 * elements);
+  EXPECT_EQ(plan->written_bytes(), 3 * 12 * elements);
 
-  request.workload.uses = {{.name = "u", .units = {0}, .forward_s = 1e-3, .backward_s = 1e-3}};
-  request.workload.pass = Pass::training;
-  request.choices.weights = WeightRest::nvme;
+  request.workload.uses = uses_in_turn(request.workload.units);
+  for (Use& use : request.workload.uses) use.forward_s = use.backward_s = 1e-3;
+  request.workload.scope = StepScope::training;
+  request.choices.weights = WeightTier::nvme;
   plan = make_plan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_EQ(plan->read_bytes(), 14 * elements);
-  EXPECT_EQ(plan->written_bytes(), 12 * elements);
+  EXPECT_EQ(plan->read_bytes(), (2 * 14 + 12) * elements) << "the last use's weights serve forward and backward";
+  EXPECT_EQ(plan->written_bytes(), 3 * 12 * elements);
 }
 
 // Embedding, blocks, and a head that is computed with the embedding's weights.
@@ -143,7 +144,7 @@ PlanRequest tied_request() {
   work.uses = uses_in_turn(work.units);
   work.uses.back().units.push_back(0);
   for (Use& use : work.uses) use.forward_s = use.backward_s = 1e-3;
-  work.pass = Pass::training;
+  work.scope = StepScope::training;
   work.micro_batches = 4;
   request.machine = test::test_machine(true);
   request.budgets = {kGiB, kGiB};
@@ -154,10 +155,10 @@ TEST(Planner, ATiedGradientLeavesTheDeviceAsASumOfEachUse) {
   const PlanRequest request = tied_request();
   const Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  uint64_t lowered = 0;
-  for (const Move& move : plan->moves) lowered += move.kind == MoveKind::lower_gradient ? move.bytes : 0;
+  uint64_t downloaded = 0;
+  for (const Move& move : plan->moves) downloaded += move.kind == MoveKind::download_gradient ? move.bytes : 0;
   const uint64_t tied = request.workload.units.front().elements;
-  EXPECT_EQ(lowered, 2 * (request.workload.elements() - tied) + 2 * 4 * tied);
+  EXPECT_EQ(downloaded, 2 * (request.workload.elements() - tied) + 2 * 4 * tied);
 }
 
 TEST(Planner, InGroupsEachMicroBatchesGradientLeavesTheDevice) {
@@ -165,9 +166,9 @@ TEST(Planner, InGroupsEachMicroBatchesGradientLeavesTheDevice) {
   request.choices.micro_batch_group = 2;
   const Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  uint64_t lowered = 0;
-  for (const Move& move : plan->moves) lowered += move.kind == MoveKind::lower_gradient ? move.bytes : 0;
-  EXPECT_EQ(lowered, 4 * 4 * (request.workload.elements() + request.workload.units.front().elements));
+  uint64_t downloaded = 0;
+  for (const Move& move : plan->moves) downloaded += move.kind == MoveKind::download_gradient ? move.bytes : 0;
+  EXPECT_EQ(downloaded, 4 * 4 * (request.workload.elements() + request.workload.units.front().elements));
 }
 
 TEST(Planner, OfATiedModelOnlyTheTiedSumsLastAllOfBackward) {
@@ -247,13 +248,29 @@ TEST(Simulator, HidesTheUpdateBehindTheDrive) {
   request.machine = test::test_machine(false);
   request.budgets.host_bytes = kGiB;
   request.choices.host_state_share = 0;
-  request.choices.weights = WeightRest::host;
+  request.choices.weights = WeightTier::host;
   Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok());
   Simulation simulation = simulate(*plan, request.machine, {});
   double floor_s = 20.0 * static_cast<double>(elements) / 3.8e9 + 2.0 * static_cast<double>(elements) / 4e9;
   EXPECT_GE(simulation.step_s, 0.99 * floor_s);
   EXPECT_LE(simulation.step_s, 1.05 * floor_s);
+}
+
+TEST(Simulator, CommitsWithTwoFlushes) {
+  PlanRequest request;
+  request.workload.units = {Unit{.name = "u", .elements = 1 << 24, .parameters = {}}};
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok());
+  auto step_with_flushes_of = [&](double flush_s) {
+    for (DriveRates& drive : request.machine.drives) drive.flush_s = flush_s;
+    SimulationOptions options;
+    options.steps = 1;
+    return simulate(*plan, request.machine, options).total_s;
+  };
+  EXPECT_NEAR(step_with_flushes_of(0.25) - step_with_flushes_of(0), 0.5, 1e-9);
 }
 
 }  // namespace

@@ -11,54 +11,54 @@ namespace {
 
 SlotTable table_of(uint32_t tiles, uint32_t slots) { return SlotTable(std::vector<uint8_t>(tiles, 0), slots); }
 
-void write_and_land(SlotTable& table, TileId tile, Update update) {
-  std::optional<uint32_t> slot = table.try_begin_write(tile, update);
+void write_and_land(SlotTable& table, TileId tile, NewVersion version) {
+  std::optional<uint32_t> slot = table.try_begin_write(tile, version);
   ASSERT_TRUE(slot);
   table.end_write({tile, *slot});
 }
 
 TEST(SlotTable, KeepsTheDurableSlotUntilTheNextRootIsDurable) {
   SlotTable table = table_of(1, 2);
-  write_and_land(table, 0, Update::final);
+  write_and_land(table, 0, NewVersion::final);
   EXPECT_EQ(table.current(0), 1u);
   table.seal();
-  EXPECT_FALSE(table.try_begin_write(0, Update::final)) << "slot 0 is durable, slot 1 is in the root under way";
+  EXPECT_FALSE(table.try_begin_write(0, NewVersion::final)) << "slot 0 is durable, slot 1 is in the root under way";
   table.make_durable();
-  EXPECT_EQ(table.try_begin_write(0, Update::final), 0u);
+  EXPECT_EQ(table.try_begin_write(0, NewVersion::final), 0u);
 }
 
 TEST(SlotTable, ReturnsToTheOldVersionOnDiscard) {
   SlotTable table = table_of(1, 2);
-  write_and_land(table, 0, Update::unconfirmed);
+  write_and_land(table, 0, NewVersion::unconfirmed);
   EXPECT_EQ(table.current(0), 0u);
   table.discard();
   EXPECT_EQ(table.current(0), 0u);
-  EXPECT_TRUE(table.is_free(0, 1, Update::unconfirmed)) << "a discard frees the slot at once";
+  EXPECT_TRUE(table.is_free(0, 1, NewVersion::unconfirmed)) << "a discard frees the slot at once";
 }
 
 TEST(SlotTable, FreesADiscardedSlotOnlyWhenItsWriteHasEnded) {
   SlotTable table = table_of(1, 2);
-  ASSERT_EQ(table.try_begin_write(0, Update::unconfirmed), 1u);
+  ASSERT_EQ(table.try_begin_write(0, NewVersion::unconfirmed), 1u);
   table.discard();
-  EXPECT_FALSE(table.try_begin_write(0, Update::final));
+  EXPECT_FALSE(table.try_begin_write(0, NewVersion::final));
   table.end_write({0, 1});
-  EXPECT_TRUE(table.try_begin_write(0, Update::final));
+  EXPECT_TRUE(table.try_begin_write(0, NewVersion::final));
 }
 
 TEST(SlotTable, KeepsASlotThatIsBeingRead) {
   SlotTable table = table_of(1, 2);
   ASSERT_EQ(table.try_begin_read(0), 0u);
-  write_and_land(table, 0, Update::final);
+  write_and_land(table, 0, NewVersion::final);
   table.seal();
   table.make_durable();
-  EXPECT_FALSE(table.try_begin_write(0, Update::final)) << "the old version is still being read";
+  EXPECT_FALSE(table.try_begin_write(0, NewVersion::final)) << "the old version is still being read";
   table.end_read({0, 0});
-  EXPECT_TRUE(table.try_begin_write(0, Update::final));
+  EXPECT_TRUE(table.try_begin_write(0, NewVersion::final));
 }
 
 TEST(SlotTable, OffersNoReadOfAVersionThatHasNotLanded) {
   SlotTable table = table_of(1, 2);
-  ASSERT_EQ(table.try_begin_write(0, Update::final), 1u);
+  ASSERT_EQ(table.try_begin_write(0, NewVersion::final), 1u);
   EXPECT_FALSE(table.try_begin_read(0));
   table.end_write({0, 1});
   EXPECT_EQ(table.try_begin_read(0), 1u);
@@ -66,9 +66,9 @@ TEST(SlotTable, OffersNoReadOfAVersionThatHasNotLanded) {
 
 TEST(SlotTable, SealsWhatIsCurrentAndNotWhatIsUnconfirmed) {
   SlotTable table = table_of(2, 3);
-  write_and_land(table, 0, Update::unconfirmed);
+  write_and_land(table, 0, NewVersion::unconfirmed);
   table.confirm();
-  write_and_land(table, 1, Update::unconfirmed);
+  write_and_land(table, 1, NewVersion::unconfirmed);
   table.seal();
   EXPECT_EQ(table.sealed(0), 1u);
   EXPECT_EQ(table.sealed(1), 0u);
@@ -76,11 +76,11 @@ TEST(SlotTable, SealsWhatIsCurrentAndNotWhatIsUnconfirmed) {
 
 TEST(SlotTable, CountsWhatTheRootUnderWayWaitsFor) {
   SlotTable table = table_of(2, 3);
-  ASSERT_TRUE(table.try_begin_write(0, Update::final));
-  ASSERT_TRUE(table.try_begin_write(1, Update::unconfirmed));
+  ASSERT_TRUE(table.try_begin_write(0, NewVersion::final));
+  ASSERT_TRUE(table.try_begin_write(1, NewVersion::unconfirmed));
   table.seal();
   EXPECT_EQ(table.landing(), 1u) << "the unconfirmed write is not the root's";
-  ASSERT_EQ(table.try_begin_write(0, Update::unconfirmed), 2u) << "the next step's";
+  ASSERT_EQ(table.try_begin_write(0, NewVersion::unconfirmed), 2u) << "the next step's";
   table.end_write({0, 2});
   EXPECT_EQ(table.landing(), 1u);
   table.end_write({0, 1});
@@ -90,33 +90,19 @@ TEST(SlotTable, CountsWhatTheRootUnderWayWaitsFor) {
 // Two slots and rare commits: a version that no root will ever name may be overwritten, but not by a guess.
 TEST(SlotTable, LetsAFinalUpdateReplaceAVersionThatWasNeverDurable) {
   SlotTable table = table_of(1, 2);
-  write_and_land(table, 0, Update::final);
-  EXPECT_FALSE(table.is_free(0, 1, Update::unconfirmed));
-  EXPECT_TRUE(table.is_free(0, 1, Update::final));
-  EXPECT_FALSE(table.is_free(0, 0, Update::final));
-}
-
-TEST(SlotTable, KeepsPinnedSlots) {
-  SlotTable table = table_of(1, 3);
-  std::vector<uint8_t> pinned = table.pin();
-  for (int step = 0; step < 4; ++step) {
-    write_and_land(table, 0, Update::final);
-    EXPECT_NE(table.current(0), 0u);
-    table.seal();
-    table.make_durable();
-  }
-  table.unpin(pinned);
-  write_and_land(table, 0, Update::final);
-  EXPECT_EQ(table.current(0), 0u);
+  write_and_land(table, 0, NewVersion::final);
+  EXPECT_FALSE(table.is_free(0, 1, NewVersion::unconfirmed));
+  EXPECT_TRUE(table.is_free(0, 1, NewVersion::final));
+  EXPECT_FALSE(table.is_free(0, 0, NewVersion::final));
 }
 
 TEST(SlotTable, OverwritesASingleSlotOnlyWhileTheRootSaysSo) {
   SlotTable table = table_of(1, 1);
-  EXPECT_FALSE(table.try_begin_write(0, Update::final));
+  EXPECT_FALSE(table.try_begin_write(0, NewVersion::final));
   table.allow_in_place(true);
-  write_and_land(table, 0, Update::final);
+  write_and_land(table, 0, NewVersion::final);
   table.seal();
-  EXPECT_FALSE(table.try_begin_write(0, Update::final)) << "the root under way names it";
+  EXPECT_FALSE(table.try_begin_write(0, NewVersion::final)) << "the root under way names it";
 }
 
 // The rule, kept by a second account of who names what, over random runs of everything that can happen.
@@ -162,20 +148,20 @@ class Ledger {
 
   void begin_write(TileId tile) {
     if (unconfirmed_.contains(tile)) return;
-    Update update = random_() % 2 ? Update::final : Update::unconfirmed;
-    std::optional<uint32_t> slot = table_.try_begin_write(tile, update);
+    NewVersion version = random_() % 2 ? NewVersion::final : NewVersion::unconfirmed;
+    std::optional<uint32_t> slot = table_.try_begin_write(tile, version);
     if (!slot) return;
     ASSERT_NE(*slot, durable_[tile]) << "a durable root names it";
     if (sealed_) {
       ASSERT_NE(*slot, (*sealed_)[tile]) << "the root under way names it";
     }
-    if (update == Update::unconfirmed) {
+    if (version == NewVersion::unconfirmed) {
       ASSERT_NE(*slot, current_[tile]) << "a discard returns to it";
     }
     ASSERT_FALSE(writes_.contains({tile, *slot})) << "a write in flight names it";
     ASSERT_FALSE(reads_.contains({tile, *slot})) << "a read in flight names it";
     writes_.insert({tile, *slot});
-    if (update == Update::final) {
+    if (version == NewVersion::final) {
       current_[tile] = *slot;
     } else {
       unconfirmed_[tile] = *slot;

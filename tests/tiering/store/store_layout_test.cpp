@@ -53,7 +53,9 @@ TEST(StoreLayout, GivesEveryByteAPlaceOfItsOwn) {
     std::vector<uint32_t> shares(1 + random() % 4);
     for (uint32_t& share : shares) share = 1 + static_cast<uint32_t>(random() % kShareWhole);
     const auto weights = random() % 2 ? WeightPlacement::by_unit : WeightPlacement::beside_state;
-    const StateCapacity state{random() % 20000, random() % 20000};
+    // Of some, the pages take more than the MiB that tiles begin at anyway.
+    const uint64_t most = random() % 8 == 0 ? kEngineStateBytesMax : 20000;
+    const StateCapacity state{random() % most, random() % 20000};
     StoreLayout layout(shape, 1 + static_cast<uint32_t>(random() % 3), shares, state, weights);
     std::vector<std::vector<Taken>> runs = all_runs(shape, layout);
     for (uint32_t drive = 0; drive < layout.drives(); ++drive) {

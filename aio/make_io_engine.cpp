@@ -1,4 +1,4 @@
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 
 #include <iterator>
 #include <utility>
@@ -10,13 +10,13 @@
 namespace penstock::aio {
 namespace {
 
-constexpr EngineChoice kByPreference[] = {EngineChoice::io_uring, EngineChoice::libaio, EngineChoice::threads};
+constexpr IoEngineChoice kByPreference[] = {IoEngineChoice::io_uring, IoEngineChoice::libaio, IoEngineChoice::threads};
 
-Result<std::unique_ptr<IoBackend>> make_backend(EngineChoice choice) {
+Result<std::unique_ptr<IoBackend>> make_backend(IoEngineChoice choice) {
   switch (choice) {
-    case EngineChoice::io_uring:
+    case IoEngineChoice::io_uring:
       return make_uring_backend();
-    case EngineChoice::libaio:
+    case IoEngineChoice::libaio:
       return make_libaio_backend();
     default:
       return ThreadBackend::make();
@@ -25,39 +25,39 @@ Result<std::unique_ptr<IoBackend>> make_backend(EngineChoice choice) {
 
 }  // namespace
 
-const char* name_of(EngineChoice choice) {
+const char* name_of(IoEngineChoice choice) {
   switch (choice) {
-    case EngineChoice::automatic:
+    case IoEngineChoice::automatic:
       return "auto";
-    case EngineChoice::io_uring:
+    case IoEngineChoice::io_uring:
       return "io_uring";
-    case EngineChoice::libaio:
+    case IoEngineChoice::libaio:
       return "libaio";
-    case EngineChoice::threads:
+    case IoEngineChoice::threads:
       return "threads";
   }
   return "?";
 }
 
-Result<EngineChoice> parse_engine_choice(const std::string& name) {
-  for (EngineChoice choice :
-       {EngineChoice::automatic, EngineChoice::io_uring, EngineChoice::libaio, EngineChoice::threads}) {
+Result<IoEngineChoice> parse_engine_choice(const std::string& name) {
+  for (IoEngineChoice choice :
+       {IoEngineChoice::automatic, IoEngineChoice::io_uring, IoEngineChoice::libaio, IoEngineChoice::threads}) {
     if (name == name_of(choice)) return choice;
   }
   return Status(Code::kUsage, text("unknown engine '", name, "': auto, io_uring, libaio or threads expected"),
                 "choose one of them");
 }
 
-Result<MadeEngine> make_engine(EngineChoice choice, IoEngineOptions options) {
-  const bool any = choice == EngineChoice::automatic;
+Result<MadeIoEngine> make_io_engine(IoEngineChoice choice, IoEngineOptions options) {
+  const bool any = choice == IoEngineChoice::automatic;
   std::string refusals;
-  for (EngineChoice candidate : kByPreference) {
+  for (IoEngineChoice candidate : kByPreference) {
     if (!any && candidate != choice) continue;
     Result<std::unique_ptr<IoBackend>> backend = make_backend(candidate);
     if (backend.ok()) {
       auto engine = std::make_unique<QueuedIoEngine>(std::move(backend).value(), std::move(options));
       std::string reason = engine->description() + refusals;
-      return MadeEngine{std::move(engine), std::move(reason)};
+      return MadeIoEngine{std::move(engine), std::move(reason)};
     }
     if (!any) return backend.status().within(text("engine ", name_of(choice)));
     refusals += "; " + backend.status().message();

@@ -1,0 +1,51 @@
+// Frozen weights in codes, on the CPU: what comes back. That a device gives the same bits is
+// tests/gpu/quantise_test.cpp's.
+#include "cpu_optim/block_codes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace penstock::cpu_optim {
+namespace {
+
+// No two neighbouring codes of NF4 are further apart than 0.304 of the largest; those of int8 are 1 / 127.
+double half_a_step(BlockCode code) { return code == BlockCode::int8 ? 0.5 / 127 : 0.152; }
+
+TEST(BlockCodes, StandForEachValueWithinHalfAStepOfItsOwnBlockHoweverTheyAreRead) {
+  constexpr uint64_t kElements = 5 * kCodeBlockElements + 17;
+  const uint64_t seed = 41;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  for (const BlockCode code : {BlockCode::int8, BlockCode::nf4}) {
+    std::vector<float> values(kElements), scales(kElements / kCodeBlockElements + 1);
+    // Each block is of another size.
+    for (uint64_t i = 0; i < kElements; ++i)
+      values[i] = normal(random) * std::pow(8.0f, static_cast<float>(i / kCodeBlockElements));
+    std::vector<std::byte> codes(kElements);
+    quantise(code, values, codes.data(), scales.data());
+    const CodedRun run{code, codes.data(), scales.data()};
+    std::vector<float> whole(kElements);
+    dequantise(run, 0, kElements, Dtype::fp32, reinterpret_cast<std::byte*>(whole.data()));
+    for (uint64_t i = 0; i < kElements; ++i) {
+      const uint64_t block = i / kCodeBlockElements * kCodeBlockElements;
+      float largest = 0;
+      for (uint64_t k = block; k < std::min(kElements, block + kCodeBlockElements); ++k)
+        largest = std::max(largest, std::fabs(values[k]));
+      ASSERT_LE(std::fabs(whole[i] - values[i]), half_a_step(code) * largest * (1 + 1e-5)) << name_of(code) << ' ' << i;
+    }
+    for (int round = 0; round < 200; ++round) {
+      const uint64_t first = random() % kElements, count = 1 + random() % (kElements - first);
+      std::vector<float> part(count);
+      dequantise(run, first, count, Dtype::fp32, reinterpret_cast<std::byte*>(part.data()));
+      ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(first))) << first;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::cpu_optim

@@ -1,0 +1,42 @@
+#include "tiering/plan/sum_layout.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tiering/tier.h"
+
+namespace penstock {
+
+SumLayout lay_out_sums(const Workload& workload, uint32_t group) {
+  SumLayout layout;
+  layout.offset_bytes.resize(workload.units.size());
+  // Where all micro-batches pass through a unit before the next, the sum of a unit with one use ends before that of the
+  // next but one begins: every second shares a place.
+  const bool vertical = group >= workload.micro_batches;
+  std::array<uint64_t, 2> shared_bytes{};
+  std::vector<uint32_t> sharing;
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
+    const Unit& shape = workload.units[unit];
+    const size_t uses = uses_of(workload, unit).size();
+    const bool comes_at_once = workload.scope == StepScope::update_only && workload.micro_batches * uses <= 1;
+    if (!shape.trainable || (comes_at_once && !shape.gradient_in_parts)) continue;
+    const uint64_t bytes = round_up(shape.elements * sizeof(float), kAlignmentBytes);
+    if (vertical && uses == 1 && !shape.gradient_in_parts) {
+      uint64_t& most = shared_bytes[sharing.size() % 2];
+      most = std::max(most, bytes);
+      sharing.push_back(unit);
+      continue;
+    }
+    for (size_t use = 0; use < uses; ++use) {
+      layout.offset_bytes[unit].push_back(layout.bytes);
+      layout.bytes += bytes;
+    }
+  }
+  for (size_t i = 0; i < sharing.size(); ++i) {
+    layout.offset_bytes[sharing[i]] = {layout.bytes + (i % 2) * shared_bytes[0]};
+  }
+  layout.bytes += shared_bytes[0] + shared_bytes[1];
+  return layout;
+}
+
+}  // namespace penstock

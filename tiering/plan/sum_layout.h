@@ -1,0 +1,22 @@
+// Where gradients are added up in fp32: the account of one region.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tiering/unit.h"
+
+namespace penstock {
+
+// Each use's sum of a unit lies apart, since the sum over micro-batches of each use comes before the sum over uses.
+struct SumLayout {
+  // By unit, then by the unit's uses in forward order: where that sum lies in the region. Empty for a unit that needs
+  // none. Units whose sums are never under way together may share a place.
+  std::vector<std::vector<uint64_t>> offset_bytes;
+  uint64_t bytes = 0;
+};
+
+// `group`: how many micro-batches pass through a unit before the next is used.
+SumLayout lay_out_sums(const Workload& workload, uint32_t group);
+
+}  // namespace penstock
