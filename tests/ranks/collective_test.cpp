@@ -25,14 +25,9 @@ TEST_P(CollectiveOf, KeepsItsContract) {
   for (const RankEnd& end : run_ranks(ranks, check)) EXPECT_EQ(end.code + end.signal, 0) << end.said << " (seed 1)";
 }
 
-std::vector<std::string> names_of_checks() {
-  std::vector<std::string> names;
-  for (const auto& [name, check] : CollectiveContract::checks()) names.push_back(name);
-  return names;
-}
-
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveOf,
-                         testing::Combine(testing::Values(1, 2, 3, 4, 8), testing::ValuesIn(names_of_checks())),
+                         testing::Combine(testing::Values(1, 2, 3, 4, 8),
+                                          testing::ValuesIn(CollectiveContract::names_of_checks())),
                          [](const auto& each) { return text(std::get<0>(each.param), "_", std::get<1>(each.param)); });
 
 // What the ranks other than the unlucky one, which is 1, say.
@@ -92,6 +87,14 @@ TEST(HostRanks, EndWhenOneBeginsAnotherOperation) {
   }
 }
 
+TEST(HostRanks, EndWhenOneGathersOtherShards) {
+  const std::vector<RankEnd> ends = run_ranks(3, "unlike");
+  for (const RankEnd& end : ends) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_NE(end.said.find(" in step 5 gathers other shards than rank "), std::string::npos) << end.said;
+  }
+}
+
 TEST(HostRanks, NameThoseThatDoNotCome) {
   const std::vector<RankEnd> ends = run_ranks(3, "lonely");
   EXPECT_EQ(ends[0].said, "ranks: 2 of 3 came within 0.5 s; missing: rank 1\n");
@@ -146,6 +149,35 @@ TEST(RankPlace, IsThatOfSlurm) {
   EXPECT_EQ(place->meeting, "slurm:77:0");
 }
 
+TEST(RankPlace, IsOnOneOfSeveralHosts) {
+  std::map<std::string, std::string> torchrun = {{"RANK", "2"},
+                                                 {"WORLD_SIZE", "4"},
+                                                 {"LOCAL_WORLD_SIZE", "2"},
+                                                 {"MASTER_ADDR", "10.0.0.1"},
+                                                 {"MASTER_PORT", "29500"},
+                                                 {"LOCAL_RANK", "0"},
+                                                 {"GROUP_RANK", "1"}};
+  const Result<RankPlace> place = find_rank_place(given(torchrun));
+  ASSERT_TRUE(place.ok()) << place.status().message();
+  EXPECT_EQ(place->hosts, 2u);
+  EXPECT_EQ(place->ranks_here(), 2u);
+  EXPECT_EQ(place->host(), 1u);
+  EXPECT_EQ(place->rank_here(), 0u);
+  EXPECT_EQ(place->address, "10.0.0.1");
+  EXPECT_EQ(place->port, 29500u);
+  torchrun["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // which is there
+  EXPECT_EQ(find_rank_place(given(torchrun))->port, 29501u);
+  const Result<RankPlace> task = find_rank_place(given({{"SLURM_PROCID", "1"},
+                                                        {"SLURM_NTASKS", "2"},
+                                                        {"SLURM_NNODES", "2"},
+                                                        {"SLURM_JOB_ID", "77"},
+                                                        {"SLURM_STEP_ID", "0"},
+                                                        {"MASTER_ADDR", "n1"},
+                                                        {"MASTER_PORT", "29500"}}));
+  ASSERT_TRUE(task.ok()) << task.status().message();
+  EXPECT_EQ(task->hosts, 2u);
+}
+
 TEST(RankPlace, IsOneRankWhereNothingIsSet) {
   const Result<RankPlace> place = find_rank_place(given({}));
   ASSERT_TRUE(place.ok());
@@ -160,7 +192,21 @@ TEST(RankPlace, RefusesWhatHasNoMeaning) {
       {{{"RANK", "0"}, {"WORLD_SIZE", "0"}}, "ranks: 0 ranks, 1 to 64 expected"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "ranks: the environment variable MASTER_PORT is not set"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}},
-       "ranks: 2 of 4 ranks are on this host; all are expected"},
+       "ranks: several hosts, and the environment variable MASTER_ADDR is not set"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "3"}, {"MASTER_PORT", "1"}},
+       "ranks: 3 of 4 ranks are on this host"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "65536"}},
+       "ranks: MASTER_PORT 65536, 1 to 65534 expected"},
+      {{{"SLURM_PROCID", "1"},
+        {"SLURM_NTASKS", "4"},
+        {"SLURM_NNODES", "2"},
+        {"SLURM_JOB_ID", "77"},
+        {"SLURM_STEP_ID", "0"},
+        {"MASTER_ADDR", "n1"},
+        {"MASTER_PORT", "29500"},
+        {"SLURM_LOCALID", "0"},
+        {"SLURM_NODEID", "1"}},
+       "ranks: rank 1 of 4 on 2 hosts has SLURM_LOCALID 0, 1 expected"},
   };
   for (const auto& [values, message] : cases) {
     EXPECT_EQ(find_rank_place(given(values)).status().message(), message);

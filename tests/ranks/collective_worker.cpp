@@ -1,5 +1,5 @@
-// collective_worker CHECK SEED: one rank of a run that tries its collectives. Says what is wrong and ends with 1; or,
-// of checks in which something ends the ranks, says why they ended.
+// collective_worker CHECK SEED [device]: one rank of a run that tries its collectives, in shared memory or by NCCL on
+// devices. Says what is wrong and ends with 1; or, of checks in which something ends the ranks, says why they ended.
 #include <unistd.h>
 
 #include <csignal>
@@ -19,7 +19,6 @@ Status barrier(Ranks& ranks) {
 
 // Rounds of work, of which the unlucky rank does not see the end of the fifth.
 Status end_ranks(Ranks& ranks, const std::string& how) {
-  std::memset(ranks.passes().memory().data(), 1, ranks.passes().memory().size());
   for (uint64_t step = 1;; ++step) {
     ranks.at_step(step);
     if (step == 5 && ranks.rank() == kUnlucky) {
@@ -43,25 +42,42 @@ Status end_ranks(Ranks& ranks, const std::string& how) {
       }
       if (how == "differ") PENSTOCK_TRY(barrier(ranks));
     }
+    const bool is_unlike = how == "unlike" && step == 5 && ranks.rank() == kUnlucky;
     std::vector<Collective::Shard> shards;
-    for (uint32_t rank = 0; rank < ranks.ranks(); ++rank) shards.push_back({rank, rank * 1000, 1000});
+    for (uint32_t rank = 0; rank < ranks.ranks(); ++rank)
+      shards.push_back({rank, rank * 1000, is_unlike ? 999u : 1000});
+    if (step == 5 && ranks.rank() == kUnlucky && how.starts_with("within_")) {
+      std::thread([how] {
+        ::usleep(200'000);
+        ::raise(how == "within_die" ? SIGKILL : SIGSTOP);
+      }).detach();
+    }
     PENSTOCK_TRY(wait_for_end([&](Collective::Then then) { ranks.passes().gather(shards, std::move(then)); }));
   }
 }
 
-Status run(const std::string& check, uint64_t seed) {
+Status run(const std::string& check, uint64_t seed, bool on_device) {
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
   RanksOptions options{.place = place, .memory_bytes = CollectiveContract::kMemoryBytes};
-  if (check == "stop") options.silent_at_most = std::chrono::seconds(3);
+  if (on_device) {
+    options.device = static_cast<int>(place.rank) % std::max(1, gpu::find_cuda().devices);
+    options.staging_bytes = 128 << 10;  // so that sums are made in rounds
+  }
+  if (check == "unequal" && place.rank == kUnlucky) options.device.reset();
+  if (check == "stuck") options.hangs_after = std::chrono::seconds(2);
+  if (check == "stop" || check == "within_stop") options.silent_at_most = std::chrono::seconds(3);
   if (check == "late") options.late_at_most = std::chrono::seconds(1);
   if (check == "away" || check == "still" || check == "slow") options.hangs_after = std::chrono::seconds(3);
   if (check == "lonely") options.meets_within = std::chrono::milliseconds(500);
+  if (check == "stranger") options.meets_within = std::chrono::seconds(place.rank == kUnlucky ? 20 : 2);
+  if (check == "stranger" && place.rank == kUnlucky) ::setenv("PENSTOCK_SECRET", "a guess", 1);
   if (check == "lonely" && place.rank == kUnlucky) return Status();
   if (check == "same" && place.rank > 0) options.place.rank = kUnlucky;
   PENSTOCK_TRY_ASSIGN(ranks, meet(options));
   const auto& checks = CollectiveContract::checks();
   if (checks.contains(check)) {
-    CollectiveContract contract(*ranks, seed);
+    PENSTOCK_TRY_ASSIGN(memory, test::CollectiveMemory::open(ranks->passes(), options.device));
+    CollectiveContract contract(*ranks, *memory, seed);
     PENSTOCK_TRY((contract.*checks.at(check))());
     return barrier(*ranks);  // an early end must not look like a failure
   }
@@ -72,8 +88,9 @@ Status run(const std::string& check, uint64_t seed) {
 }  // namespace penstock::engine
 
 int main(int count, char** arguments) {
-  if (count != 3) return 2;
-  const penstock::Status status = penstock::engine::run(arguments[1], std::strtoull(arguments[2], nullptr, 10));
+  if (count < 3 || count > 4) return 2;
+  const penstock::Status status =
+      penstock::engine::run(arguments[1], std::strtoull(arguments[2], nullptr, 10), count == 4);
   if (!status.ok()) std::printf("%s\n", status.message().c_str());
   return status.ok() ? 0 : 1;
 }

@@ -16,32 +16,37 @@ struct Stage {
   const char* gathers;  // for each pass, or once a step
 };
 
-class Stages : public testing::TestWithParam<Stage> {};
+class Stages : public testing::TestWithParam<Stage> {
+ protected:
+  static void leave_the_bits(const char* worker, uint64_t courses, const std::vector<std::string>& environment) {
+    const Stage& stage = GetParam();
+    int struck = 0, skipped = 0, discarded = 0, absent = 0;
+    for (uint64_t seed = 1; seed <= courses; ++seed) {
+      RankProcesses processes(stage.ranks, {worker, text(seed), "5", text(stage.group_ranks), stage.gathers},
+                              environment);
+      for (const RankEnd& end : processes.wait()) {
+        ASSERT_EQ(end.code + end.signal, 0) << "seed " << seed << ": " << end.said;
+        int of[4];
+        ASSERT_EQ(
+            std::sscanf(end.said.c_str(), "struck %d skipped %d discarded %d absent %d", of, of + 1, of + 2, of + 3), 4)
+            << end.said;
+        struck += of[0];
+        skipped += of[1];
+        discarded += of[2];
+        absent += of[3];
+      }
+    }
+    if (courses < 4) return;
+    EXPECT_GT(struck, 0);
+    EXPECT_GT(skipped, 0);
+    EXPECT_GT(discarded, 0);
+    EXPECT_GT(absent, 0);
+  }
+};
 
 TEST_P(Stages, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {
-  const Stage& stage = GetParam();
-  int struck = 0, skipped = 0, discarded = 0, absent = 0;
-  const uint64_t courses = test::kStride != 1 || stage.ranks > 4 ? 1 : stage.ranks > 2 ? 2 : 4;
-  for (uint64_t seed = 1; seed <= courses; ++seed) {
-    RankProcesses processes(
-        stage.ranks, {test::worker_or_mutant(RANKED_WORKER), text(seed), "5", text(stage.group_ranks), stage.gathers});
-    for (const RankEnd& end : processes.wait()) {
-      ASSERT_EQ(end.code + end.signal, 0) << "seed " << seed << ": " << end.said;
-      int of[4];
-      ASSERT_EQ(
-          std::sscanf(end.said.c_str(), "struck %d skipped %d discarded %d absent %d", of, of + 1, of + 2, of + 3), 4)
-          << end.said;
-      struck += of[0];
-      skipped += of[1];
-      discarded += of[2];
-      absent += of[3];
-    }
-  }
-  if (courses < 4) return;
-  EXPECT_GT(struck, 0);
-  EXPECT_GT(skipped, 0);
-  EXPECT_GT(discarded, 0);
-  EXPECT_GT(absent, 0);
+  const uint64_t courses = test::kStride != 1 || GetParam().ranks > 4 ? 1 : GetParam().ranks > 2 ? 2 : 4;
+  leave_the_bits(test::worker_or_mutant(RANKED_WORKER).c_str(), courses, {});
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Stages,
@@ -50,6 +55,24 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Stages,
                                          Stage{"three_stage_0", 3, 1, "each"}, Stage{"three_stage_3", 3, 3, "each"},
                                          Stage{"four_stage_3", 4, 4, "each"}, Stage{"four_hybrid", 4, 2, "each"},
                                          Stage{"eight_stage_3", 8, 8, "each"}, Stage{"eight_hybrid", 8, 4, "once"}),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+class StagesOnDevices : public Stages {};
+
+TEST_P(StagesOnDevices, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {
+  const uint64_t courses = test::kStride != 1 || GetParam().ranks != 2 ? 1 : 2;
+  leave_the_bits(test::worker_or_mutant(RANKED_WORKER).c_str(), courses, {"ON_DEVICE=1"});
+}
+
+#ifdef RANKED_CUDA_WORKER
+// Over a runtime in plain memory.
+TEST_P(StagesOnDevices, LeaveTheBitsOfAPlainLoopOnCuda) { leave_the_bits(RANKED_CUDA_WORKER, 1, {"ON_DEVICE=1"}); }
+#endif
+
+INSTANTIATE_TEST_SUITE_P(Ranks, StagesOnDevices,
+                         testing::Values(Stage{"one", 1, 1, "each"}, Stage{"two_stage_0", 2, 1, "each"},
+                                         Stage{"two_stage_2", 2, 2, "once"}, Stage{"two_stage_3", 2, 2, "each"},
+                                         Stage{"three_stage_3", 3, 3, "each"}, Stage{"four_hybrid", 4, 2, "once"}),
                          [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

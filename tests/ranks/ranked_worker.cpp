@@ -2,6 +2,8 @@
 // gathered for each pass or once a step. A whole course in memory; or a store's creation in these folders, or a life of
 // a run that goes on with it, to be killed. Says what happened, or what is wrong and ends with 1.
 //
+// ON_DEVICE: set, the course computes on a device.
+//
 // DIES="RANK BARRIER WHEN": that rank kills itself at this barrier of its commits, counted from 0. WHEN is `before` it
 // comes there, or `after`: then with the verdict of all, which it does not learn, and when the others have had time to
 // go on.
@@ -28,6 +30,7 @@ class DyingCollective final : public Collective {
   uint32_t rank() const override { return inner_.rank(); }
   uint32_t ranks() const override { return inner_.ranks(); }
   std::span<std::byte> memory() const override { return inner_.memory(); }
+  Tier tier() const override { return Tier::host; }
   void gather(std::span<const Shard> shards, Then then) override { inner_.gather(shards, std::move(then)); }
   void reduce(const Reduction& reduction, Then then) override { inner_.reduce(reduction, std::move(then)); }
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all, Then then) override {
@@ -54,6 +57,7 @@ class DyingRanks final : public Ranks {
 
   uint32_t rank() const override { return inner_.rank(); }
   uint32_t ranks() const override { return inner_.ranks(); }
+  std::string name_of(uint32_t rank) const override { return inner_.name_of(rank); }
   Collective& passes() override { return inner_.passes(); }
   Collective& commits() override { return commits_; }
   void at_step(uint64_t step) override { inner_.at_step(step); }
@@ -84,7 +88,10 @@ std::optional<DyingRanks> dying(Ranks& ranks) {
 Status run(int count, char** arguments) {
   auto number = [&](int index) { return std::strtoull(arguments[index], nullptr, 10); };
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
-  RankedCourse course(number(1), place, static_cast<uint32_t>(number(3)), std::string(arguments[4]) == "once");
+  std::optional<CourseDevice> device;
+  if (std::getenv("ON_DEVICE") != nullptr) device = course_device();
+  RankedCourse course(number(1), place, static_cast<uint32_t>(number(3)), std::string(arguments[4]) == "once",
+                      device ? &*device : nullptr);
   if (count > 6) {
     course.options().engine.drives = direct_drives({arguments + 6, arguments + count});
     // A course that is killed makes something durable.

@@ -3,12 +3,15 @@ foreach(worker collective ranked)
   string(TOUPPER ${worker}_WORKER variable)
   add_library(${worker}_worker_object OBJECT tests/ranks/${worker}_worker.cpp)
   target_link_libraries(${worker}_worker_object PRIVATE penstock_test_support)
-  penstock_compile_soon(${worker}_worker_object)
+  penstock_optimize_little(${worker}_worker_object)
   add_executable(${worker}_worker $<TARGET_OBJECTS:${worker}_worker_object>)
   target_link_libraries(${worker}_worker PRIVATE penstock_test_support)
   set_property(SOURCE tests/ranks/${worker}_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS ${variable}="$<TARGET_FILE:${worker}_worker>")
   add_dependencies(tests_ranks ${worker}_worker)
 endforeach()
+set_property(SOURCE tests/ranks/nccl_on_gpu_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS COLLECTIVE_WORKER="$<TARGET_FILE:collective_worker>")
+set_property(SOURCE tests/ranks/tcp_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+             COLLECTIVE_WORKER="$<TARGET_FILE:collective_worker>" RANKED_WORKER="$<TARGET_FILE:ranked_worker>")
 set_property(SOURCE tests/ranks/ranked_kill_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS RANKED_WORKER="$<TARGET_FILE:ranked_worker>")
 
 # The rules of several ranks, broken one by one: the suites must catch each.
@@ -19,22 +22,10 @@ endif()
 
 # A worker whose FILE has FROM replaced by TO, under the TESTS that must fail with it.
 function(penstock_rank_mutant name tests file from to)
-  file(READ ${PROJECT_SOURCE_DIR}/${file} source)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
-  string(FIND "${source}" "${from}" found)
-  if(found EQUAL -1)
-    message(FATAL_ERROR "rank mutant ${name}: ${file} no longer has: ${from}")
-  endif()
-  string(REPLACE "${from}" "${to}" source "${source}")
-  get_filename_component(basename ${file} NAME)
-  set(mutant ${CMAKE_BINARY_DIR}/mutants/ranks/${name}/${basename})
-  file(CONFIGURE OUTPUT ${mutant} CONTENT "${source}" @ONLY)
+  penstock_read_source(source ${file})
+  penstock_put_mistake(source ${name} ${file} "${from}" "${to}")
   set(program ranks_mutant_${name})
-  add_executable(${program} $<TARGET_OBJECTS:ranked_worker_object> ${mutant})
-  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${program} PRIVATE -Wno-unused -Wno-unused-but-set-variable)
-  target_link_libraries(${program} PRIVATE penstock_test_support)
-  penstock_compile_soon(${program})
+  penstock_mutant_program(${program} ranked_worker_object ${file} "${source}" penstock_test_support)
   add_test(NAME RanksMutant.${name} COMMAND sh -c "\"$0\" \"$@\" || true" $<TARGET_FILE:tests_ranks> --gtest_fail_fast --gtest_filter=${tests})
   set_tests_properties(RanksMutant.${name} PROPERTIES PASS_REGULAR_EXPRESSION "FAILED TEST"
     ENVIRONMENT PENSTOCK_RANK_MUTANT=$<TARGET_FILE:${program}> TIMEOUT 120)
@@ -79,3 +70,8 @@ penstock_rank_mutant(reuse_before_the_second_barrier *BringsAllRanks*/2 runtime/
 penstock_rank_mutant(each_rank_at_its_newest_step *BringsAllRanks*/2 runtime/engine/ranks/ranked_engine_open.cpp
   "if (common == std::max_element"
   "if (common <= std::max_element")
+
+penstock_rank_mutant(uploaded_under_what_is_computed *StagesOnDevices*AsManyRanks/two_stage_3 runtime/engine/ranks/ranked_engine.cpp
+  "PENSTOCK_TRY(end_reading());
+  PENSTOCK_TRY(passed_on(here_->release(pass)));"
+  "PENSTOCK_TRY(passed_on(here_->release(pass)));")

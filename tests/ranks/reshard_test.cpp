@@ -131,7 +131,7 @@ TEST_P(Reshard, ThroughAnyWorldsGivesTheSamePlanesCountsAndTrainersState) {
     const Stores stores = open(there);
     const Folders drives = folders(text("ranks", ranks, "of", group_ranks), ranks % 3 + 1);
     const NewSet set = wanted(ranks, group_ranks, drives);
-    const Result<Moved> moved = reshard(engine(), {stores, group}, model_, set);
+    const Result<DriveBytes> moved = reshard(engine(), {stores, group}, model_, set);
     ASSERT_TRUE(moved.ok()) << moved.status().message();
     there = set.drives;
     group = group_ranks;

@@ -96,7 +96,7 @@ TEST(RankWorkload, GivesShardsTheGroupsOfTheirElements) {
 
 TEST(RankWorkload, HasSomethingForEveryUse) {
   Workload model;
-  model.pass = Pass::training;
+  model.scope = StepScope::training;
   model.units = units_of({10, 10, 10});
   model.uses = uses_in_turn(model.units);
   const ShardMap map(model.units, 4, 4);

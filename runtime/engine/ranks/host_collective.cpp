@@ -12,8 +12,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kSumElements = 4096;  // in fp32 half of a first-level cache
-
 enum class Kind : uint64_t { gather = 1, reduce, exchange, barrier };
 
 // Of what all ranks must say alike.
@@ -50,9 +48,9 @@ bool waits_for_others(const ControlOfRank& rank) {
 }  // namespace
 
 Result<std::unique_ptr<HostCollective>> HostCollective::make(const SharedMemory& memory, uint32_t channel,
-                                                             uint32_t rank, std::span<std::byte> area,
+                                                             uint32_t rank, std::unique_ptr<Carrier> carrier,
                                                              const RanksOptions& options) {
-  auto made = std::unique_ptr<HostCollective>(new HostCollective(memory, channel, rank, area, options));
+  auto made = std::unique_ptr<HostCollective>(new HostCollective(memory, channel, rank, std::move(carrier), options));
   try {
     made->thread_ = std::thread([collective = made.get()] { collective->run(); });
   } catch (const std::system_error& error) {
@@ -108,11 +106,20 @@ Status HostCollective::carry_out(const Operation& operation) {
   memory_.ring(channel_);
   PENSTOCK_TRY(wait_for_all(&ChannelOfRank::begun, number, operation.name));
   PENSTOCK_TRY(refuse_others(operation));
-  if (operation.work) PENSTOCK_TRY(operation.work(number));
+  const Status worked = operation.work ? operation.work(number) : Status();
+  if (!worked.ok()) return operation.is_carried ? end_all(operation, worked) : worked;
   mine.done.store(number, std::memory_order_release);
-  if (!operation.others_read) return Status();
+  if (!operation.is_carried) return Status();
   memory_.ring(channel_);
   return wait_for_all(&ChannelOfRank::done, number, operation.name);
+}
+
+Status HostCollective::end_all(const Operation& operation, const Status& why) const {
+  memory_.fail(Status(
+      why.code(),
+      text(memory_.name_of(rank_), " failed in step ", step_of(rank_), ": ", operation.name, ": ", why.message()),
+      why.remedy()));
+  return memory_.failure();
 }
 
 std::chrono::milliseconds HostCollective::away_at_most() const {
@@ -159,12 +166,13 @@ Status HostCollective::wait_for_all(Counter counter, uint64_t number, const std:
     const std::chrono::milliseconds most = is_timed ? away_at_most() : late_at_most_;
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - (is_timed ? since : begin));
     if (has_left) {
-      memory_.fail(Status(Code::kEnvironment, text("rank ", other, " ended in step ", step_of(other), ", while rank ",
-                                                   rank_, " waited for it in step ", step_of(rank_), ": ", name)));
+      memory_.fail(
+          Status(Code::kEnvironment, text(memory_.name_of(other), " ended in step ", step_of(other), ", while rank ",
+                                          rank_, " waited for it in step ", step_of(rank_), ": ", name)));
     } else if (waited > most && (lives || !is_timed)) {
       memory_.fail(
           Status(Code::kEnvironment,
-                 text("rank ", other, " hangs in step ", step_of(other), ": ",
+                 text(memory_.name_of(other), " hangs in step ", step_of(other), ": ",
                       absence != 0 ? text("its trainer has been computing for ", waited.count() / 1000.0,
                                           " s, at most ", most.count() / 1000.0, " s expected")
                       : is_still   ? text("nothing has ended in its engine for ", waited.count() / 1000.0,
@@ -181,10 +189,30 @@ Status HostCollective::wait_for_all(Counter counter, uint64_t number, const std:
 Status HostCollective::refuse_others(const Operation& operation) const {
   for (uint32_t other = 0; other < ranks(); ++other) {
     if (word_of(other, number_).digest == operation.word.digest) continue;
-    memory_.fail(Status(Code::kUsage,
-                        text("rank ", other, " in step ", step_of(other), " begins another operation than rank ", rank_,
-                             " in step ", step_of(rank_), ": ", operation.name, ", number ", number_),
-                        "all ranks call the same verbs in the same order"));
+    memory_.fail(
+        Status(Code::kUsage,
+               text(memory_.name_of(other), " in step ", step_of(other), " begins another operation than rank ", rank_,
+                    " in step ", step_of(rank_), ": ", operation.name, ", number ", number_),
+               "all ranks call the same verbs in the same order"));
+    return memory_.failure();
+  }
+  return Status();
+}
+
+// Of those that are named together.
+Status HostCollective::refuse_other_shards(std::span<const Shard> shards, uint64_t number) const {
+  auto digest = [&](uint32_t rank) {
+    uint64_t given;
+    std::memcpy(&given, word_of(rank, number).given.data(), sizeof given);
+    return given;
+  };
+  for (const Shard& shard : shards) {
+    if (digest(shard.rank) == digest(rank_)) continue;
+    memory_.fail(
+        Status(Code::kUsage,
+               text(memory_.name_of(shard.rank), " in step ", step_of(shard.rank), " gathers other shards than rank ",
+                    rank_, " in step ", step_of(rank_), ", number ", number),
+               "all ranks call the same verbs in the same order"));
     return memory_.failure();
   }
   return Status();
@@ -192,26 +220,25 @@ Status HostCollective::refuse_others(const Operation& operation) const {
 
 void HostCollective::gather(std::span<const Shard> shards, Then then) {
   uint64_t taken = 0;
+  uint64_t digest = 0;
+  bool is_named = shards.empty();
   for (const Shard& shard : shards) {
+    is_named = is_named || shard.rank == rank_;
+    digest = digest_of(Kind::gather, digest, shard.rank, shard.offset_bytes, shard.bytes);
     CHECK(shard.rank < ranks(), "gather from rank ", shard.rank, " of ", ranks());
     const uint64_t end = shard.offset_bytes + shard.bytes;
-    CHECK(end <= area_.size() && end <= memory_.area(shard.rank).size(), "gather of ", shard.bytes, " B at ",
-          shard.offset_bytes, ": the memory has ", area_.size(), " B");
+    CHECK(end <= memory().size(), "gather of ", shard.bytes, " B at ", shard.offset_bytes, ": the memory has ",
+          memory().size(), " B");
     if (shard.rank != rank_) taken += shard.bytes;
   }
+  CHECK(is_named, "gather: rank ", rank_, " takes ", taken, " B and is not among those that give");
   // What groups of ranks gather differs from group to group.
   Operation operation = make_operation(text("gather of ", taken, " B"), digest_of(Kind::gather), std::move(then));
-  operation.others_read = true;
-  operation.work = [this, all = std::vector<Shard>(shards.begin(), shards.end())](uint64_t) {
-    // Each rank begins behind its own, so that all do not read from one at once.
-    const auto own = std::find_if(all.begin(), all.end(), [this](const Shard& shard) { return shard.rank == rank_; });
-    const size_t first = static_cast<size_t>(own - all.begin());
-    for (size_t i = 0; i < all.size(); ++i) {
-      const Shard& shard = all[(first + i) % all.size()];
-      if (shard.rank == rank_ || shard.bytes == 0) continue;
-      std::memcpy(area_.data() + shard.offset_bytes, memory_.area(shard.rank).data() + shard.offset_bytes, shard.bytes);
-    }
-    return Status();
+  std::memcpy(operation.word.given.data(), &digest, sizeof digest);
+  operation.is_carried = true;
+  operation.work = [this, all = std::vector<Shard>(shards.begin(), shards.end())](uint64_t number) {
+    PENSTOCK_TRY(refuse_other_shards(all, number));
+    return carrier_->gather(all);
   };
   begin(std::move(operation));
 }
@@ -228,34 +255,12 @@ void HostCollective::reduce(const Reduction& reduction, Then then) {
     digest = digest_of(Kind::reduce, digest, part.begin, part.end);
     bytes = std::max(bytes, part.end * bytes_of(reduction.dtype));
   }
-  CHECK(reduction.offset_bytes % sizeof(float) == 0 && reduction.offset_bytes + bytes <= area_.size(), "reduce of ",
-        bytes, " B at ", reduction.offset_bytes, ": the memory has ", area_.size(), " B");
+  CHECK(reduction.offset_bytes % sizeof(float) == 0 && reduction.offset_bytes + bytes <= memory().size(), "reduce of ",
+        bytes, " B at ", reduction.offset_bytes, ": the memory has ", memory().size(), " B");
   Operation operation = make_operation(text("reduction of ", bytes, " B"), digest, std::move(then));
-  operation.others_read = true;
-  operation.work = [this, reduction](uint64_t) { return sum(reduction); };
+  operation.is_carried = true;
+  operation.work = [this, reduction](uint64_t) { return carrier_->reduce(reduction); };
   begin(std::move(operation));
-}
-
-// In pieces that stay in the cache: a value is read once, from its rank's memory, and a sum is written once.
-Status HostCollective::sum(const Reduction& reduction) const {
-  const auto [begin, end] = reduction.parts[rank_];
-  const uint64_t source_bytes = bytes_of(reduction.dtype), target_bytes = bytes_of(reduction.target_dtype);
-  std::vector<float> sums(std::min(kSumElements, end - begin));
-  std::byte* const sum_bytes = reinterpret_cast<std::byte*>(sums.data());
-  for (uint64_t at = begin; at < end; at += kSumElements) {
-    const uint64_t count = std::min(kSumElements, end - at);
-    for (uint32_t other = 0; other < ranks(); ++other) {
-      const std::byte* values = memory_.area(other).data() + reduction.offset_bytes + at * source_bytes;
-      if (other == 0) {
-        kernels_.cast(reduction.dtype, values, Dtype::fp32, sum_bytes, count);
-      } else {
-        kernels_.accumulate(reduction.dtype, values, sums.data(), count);
-      }
-    }
-    kernels_.cast(Dtype::fp32, sum_bytes, reduction.target_dtype, reduction.target.data() + (at - begin) * target_bytes,
-                  count);
-  }
-  return Status();
 }
 
 void HostCollective::exchange(std::span<const std::byte> mine, std::span<std::byte> all, Then then) {
@@ -284,7 +289,8 @@ void HostCollective::barrier(const Status& mine, Then then) {
       const Word& word = word_of(other, number);
       if (word.code == 0) continue;
       const std::string message(reinterpret_cast<const char*>(word.given.data()), word.bytes);
-      return Status(static_cast<Code>(word.code), text("rank ", other, " in step ", step_of(other), ": ", message));
+      return Status(static_cast<Code>(word.code),
+                    text(memory_.name_of(other), " in step ", step_of(other), ": ", message));
     }
     return Status();
   };

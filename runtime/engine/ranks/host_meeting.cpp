@@ -15,8 +15,6 @@
 namespace penstock::engine {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr uint64_t kMagic = 0x314b'4e41'5253'4e50;  // PNSRANK1
 constexpr std::chrono::milliseconds kTriesAgainAfter{20};
 
@@ -25,7 +23,8 @@ struct Hello {
   uint64_t magic = kMagic;
   uint32_t rank = 0;
   uint32_t ranks = 0;
-  uint64_t memory_bytes = 0;
+  uint64_t shared_bytes = 0;
+  uint64_t has_device = 0;
 };
 // What rank 0 answers with the shared memory, when all have come.
 struct Welcome {
@@ -49,29 +48,8 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&socket); }
 };
 
-class Deadline {
- public:
-  explicit Deadline(std::chrono::milliseconds after) : at_(Clock::now() + after), after_(after) {}
-  bool is_over() const { return Clock::now() >= at_; }
-  int left_ms() const {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(at_ - Clock::now()).count();
-    return static_cast<int>(std::clamp<int64_t>(left, 0, 3600 * 1000));
-  }
-  std::string words() const { return text(static_cast<double>(after_.count()) / 1000, " s"); }
-
- private:
-  const Clock::time_point at_;
-  const std::chrono::milliseconds after_;
-};
-
-bool readable_within(int descriptor, const Deadline& deadline) {
-  pollfd source{descriptor, POLLIN, 0};
-  int ready;
-  do {
-    ready = ::poll(&source, 1, deadline.left_ms());
-  } while (ready < 0 && errno == EINTR);
-  return ready > 0;
-}
+// A device's memory is nobody else's to map.
+uint64_t shared_bytes(const RanksOptions& options) { return options.device ? 0 : options.memory_bytes; }
 
 // Another user may have taken the name.
 bool is_ours(int descriptor) {
@@ -149,18 +127,20 @@ std::string missing(const std::vector<Connection>& connections) {
 // Rank 0.
 Result<Meeting> receive_all(const RanksOptions& options, const Address& address, const Deadline& deadline) {
   const RankPlace& place = options.place;
-  PENSTOCK_TRY_ASSIGN(listening, make_socket());
-  if (::bind(listening.descriptor(), address.get(), address.length) != 0) {
-    return errno_status(text("ranks: meet at ", place.meeting), errno,
-                        "another run of this user meets there: give this one another MASTER_PORT");
-  }
-  if (::listen(listening.descriptor(), static_cast<int>(place.ranks)) != 0) {
-    return errno_status(text("ranks: meet at ", place.meeting), errno);
-  }
   Meeting meeting;
   meeting.connections.resize(place.ranks);
   std::vector<uint64_t> bytes(place.ranks);
-  bytes[0] = options.memory_bytes;
+  bytes[0] = shared_bytes(options);
+  PENSTOCK_TRY_ASSIGN(listening, make_socket());
+  // Alone it has no name to meet at.
+  if (place.ranks > 1 && ::bind(listening.descriptor(), address.get(), address.length) != 0) {
+    return errno_status(text("ranks: meet at ", place.meeting), errno,
+                        "another run of this user meets there: give this one another MASTER_PORT");
+  }
+  if (place.ranks > 1 && ::listen(listening.descriptor(), static_cast<int>(place.ranks)) != 0) {
+    return errno_status(text("ranks: meet at ", place.meeting), errno);
+  }
+  Status equal;  // refused when all have come: who comes later would wait for a rank 0 that has gone
   for (uint32_t come = 1; come < place.ranks;) {
     if (!readable_within(listening.descriptor(), deadline)) {
       return Status(Code::kEnvironment,
@@ -180,10 +160,17 @@ Result<Meeting> receive_all(const RanksOptions& options, const Address& address,
                          fits ? ", which is here already" : text(", where there are ", place.ranks)),
                     "give every process its own RANK, and all the same WORLD_SIZE");
     }
-    bytes[hello.rank] = hello.memory_bytes;
+    if ((hello.has_device != 0) != options.device.has_value() && equal.ok()) {
+      equal = Status(Code::kUsage,
+                     text("ranks: rank ", options.device ? 0 : hello.rank, " computes on a device, and rank ",
+                          options.device ? hello.rank : 0, " on none"),
+                     "give every rank a device of its own, or none");
+    }
+    bytes[hello.rank] = hello.shared_bytes;
     meeting.connections[hello.rank] = std::move(connection);
     ++come;
   }
+  PENSTOCK_TRY(equal);
   PENSTOCK_TRY_ASSIGN(memory, SharedMemory::make(bytes));
   meeting.memory = std::move(memory);
   Welcome welcome;
@@ -219,7 +206,10 @@ Result<Meeting> come(const RanksOptions& options, const Address& address, const 
     return Status(Code::kEnvironment, text("ranks: another user's process waits at ", place.meeting),
                   "give this run another MASTER_PORT");
   }
-  const Hello hello{.rank = place.rank, .ranks = place.ranks, .memory_bytes = options.memory_bytes};
+  const Hello hello{.rank = place.rank,
+                    .ranks = place.ranks,
+                    .shared_bytes = shared_bytes(options),
+                    .has_device = options.device ? 1u : 0u};
   Welcome welcome;
   int descriptor = -1;
   if (!send_message(connection.descriptor(), hello) || !readable_within(connection.descriptor(), deadline) ||

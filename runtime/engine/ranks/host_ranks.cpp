@@ -8,6 +8,10 @@
 #include <cerrno>
 #include <system_error>
 
+#include "runtime/engine/ranks/nccl_carrier.h"
+#include "runtime/engine/ranks/shared_memory_carrier.h"
+#include "runtime/engine/ranks/tcp_carrier.h"
+
 namespace penstock::engine {
 namespace {
 
@@ -16,31 +20,62 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLooksEvery{100};
 constexpr uint32_t kPasses = 0, kCommits = 1;
 
-}  // namespace
-
-Connection::~Connection() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+Result<Meeting> meet_on_several(const RanksOptions& options) {
+  if (options.device) {
+    return Status(Code::kUsage, "ranks: those of several hosts have their memory in host memory, not on a device",
+                  "start all ranks on one host");
+  }
+  PENSTOCK_TRY_ASSIGN(mesh, meet_over_tcp(options));
+  std::vector<uint64_t> bytes(options.place.ranks);
+  bytes[options.place.rank] = options.memory_bytes;
+  PENSTOCK_TRY_ASSIGN(memory, SharedMemory::make(bytes));
+  memory->name_hosts(mesh.hosts);
+  Meeting meeting;
+  meeting.memory = std::move(memory);
+  meeting.mesh = std::move(mesh);
+  return Result<Meeting>(std::move(meeting));
 }
 
+}  // namespace
+
 Result<std::unique_ptr<Ranks>> HostRanks::make(const RanksOptions& options) {
-  PENSTOCK_TRY_ASSIGN(meeting, meet_on_host(options));
+  PENSTOCK_TRY_ASSIGN(meeting, options.place.hosts > 1 ? meet_on_several(options) : meet_on_host(options));
+  std::optional<TcpMesh> mesh = std::move(meeting.mesh);
   auto ranks = std::unique_ptr<HostRanks>(new HostRanks(options, std::move(meeting)));
   const SharedMemory& memory = *ranks->memory_;
-  for (uint32_t channel : {kPasses, kCommits}) {
-    const std::span<std::byte> area = channel == kPasses ? memory.area(ranks->rank()) : std::span<std::byte>();
-    PENSTOCK_TRY_ASSIGN(collective, HostCollective::make(memory, channel, ranks->rank(), area, options));
-    ranks->collectives_[channel] = std::move(collective);
+  if (mesh) {
+    ControlMirror::Connections control{std::move(mesh->connections[TcpMesh::kPassesControl]),
+                                       std::move(mesh->connections[TcpMesh::kCommitsControl])};
+    PENSTOCK_TRY_ASSIGN(mirror, ControlMirror::make(memory, ranks->rank(), std::move(control)));
+    ranks->mirror_ = std::move(mirror);
   }
+  PENSTOCK_TRY(ranks->start(kCommits, nullptr));
   try {
     ranks->watcher_ = std::thread([watched = ranks.get()] { watched->watch(); });
   } catch (const std::system_error& error) {
     return thread_status("ranks: start the watching thread: 0 of 1", error.code().value());
   }
+  std::unique_ptr<Carrier> carrier;
+  if (options.device) {
+    PENSTOCK_TRY_ASSIGN(made, NcclCarrier::make(options, *ranks));
+    carrier = std::move(made);
+  } else if (mesh) {
+    carrier = std::make_unique<TcpCarrier>(memory, options, std::move(mesh->connections[TcpMesh::kBytes]));
+  } else {
+    carrier = std::make_unique<SharedMemoryCarrier>(memory, ranks->rank());
+  }
+  PENSTOCK_TRY(ranks->start(kPasses, std::move(carrier)));
   // Who lacks memory says so before any rank begins to train.
   const Status mine = memory.populate(ranks->rank());
   PENSTOCK_TRY(
       wait_for_end([&](Collective::Then then) { ranks->commits().barrier(mine, std::move(then)); }).within("ranks"));
   return std::unique_ptr<Ranks>(std::move(ranks));
+}
+
+Status HostRanks::start(uint32_t channel, std::unique_ptr<Carrier> carrier) {
+  PENSTOCK_TRY_ASSIGN(collective, HostCollective::make(*memory_, channel, rank(), std::move(carrier), options_));
+  collectives_[channel] = std::move(collective);
+  return Status();
 }
 
 HostRanks::HostRanks(const RanksOptions& options, Meeting meeting)
@@ -57,7 +92,10 @@ HostRanks::~HostRanks() {
   if (watcher_.joinable()) watcher_.join();
 }
 
-void HostRanks::at_step(uint64_t step) { memory_->control().ranks[rank()].step.store(step, std::memory_order_relaxed); }
+void HostRanks::at_step(uint64_t step) {
+  memory_->control().ranks[rank()].step.store(step, std::memory_order_relaxed);
+  if (mirror_) mirror_->tell_step();
+}
 
 void HostRanks::came() {
   ControlOfRank& mine = memory_->control().ranks[rank()];
@@ -87,7 +125,7 @@ void HostRanks::expect_pass(double seconds) {
 
 void HostRanks::fail(const Status& why) {
   memory_->fail(Status(why.code(),
-                       text("rank ", rank(), " failed in step ",
+                       text(memory_->name_of(rank()), " failed in step ",
                             memory_->control().ranks[rank()].step.load(std::memory_order_relaxed), ": ", why.message()),
                        why.remedy()));
 }
@@ -112,8 +150,8 @@ void HostRanks::look_at_connections() {
     const ControlOfRank& control = memory_->control().ranks[other];
     connections_[other] = Connection();
     if (control.has_left.load(std::memory_order_acquire) != 0) continue;
-    memory_->fail(Status(Code::kEnvironment,
-                         text("rank ", other, " died in step ", control.step.load(std::memory_order_relaxed))));
+    memory_->fail(Status(Code::kEnvironment, text(memory_->name_of(other), " died in step ",
+                                                  control.step.load(std::memory_order_relaxed))));
   }
 }
 
@@ -131,9 +169,9 @@ void HostRanks::look_for_signs_of_life() {
       last = {number, now};
     } else if (now - last.seen > options_.silent_at_most) {
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - last.seen).count();
-      memory_->fail(Status(Code::kEnvironment,
-                           text("rank ", other, " hangs in step ", control.step.load(std::memory_order_relaxed),
-                                ": no sign of life for ", seconds, " s")));
+      memory_->fail(Status(Code::kEnvironment, text(memory_->name_of(other), " hangs in step ",
+                                                    control.step.load(std::memory_order_relaxed),
+                                                    ": no sign of life for ", seconds, " s")));
     }
   }
 }

@@ -1,4 +1,6 @@
-// HostRanks are the processes of one host, which share memory.
+// HostRanks are the processes of one host, which share memory; or, where they have devices, agree by it on what NCCL
+// moves among those. On several hosts each has such memory of its own, whose control a ControlMirror keeps alike, and
+// TCP moves the bytes, among those of one host too.
 //
 // They meet at a socket without a name in any file system: rank 0 listens, hands each of the others the shared memory,
 // and keeps the connection, whose end tells that a process has died. A thread of each rank gives signs of life and
@@ -7,36 +9,23 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 #include <thread>
 
+#include "runtime/engine/ranks/connection.h"
+#include "runtime/engine/ranks/control_mirror.h"
 #include "runtime/engine/ranks/host_collective.h"
 #include "runtime/engine/ranks/ranks.h"
 #include "runtime/engine/ranks/shared_memory.h"
+#include "runtime/engine/ranks/tcp_mesh.h"
 
 namespace penstock::engine {
 
-// A descriptor that is closed with its owner.
-class Connection {
- public:
-  Connection() = default;
-  explicit Connection(int descriptor) : descriptor_(descriptor) {}
-  Connection(Connection&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Connection& operator=(Connection&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~Connection();
-
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_ = -1;
-};
-
-// What the ranks have once they have met. Rank 0 is connected with all others, each of them with rank 0.
+// What the ranks have once they have met. On one host rank 0 is connected with all others, each of them with rank 0.
 struct Meeting {
   std::unique_ptr<SharedMemory> memory;
   std::vector<Connection> connections;  // by rank
+  std::optional<TcpMesh> mesh = {};     // on several hosts
 };
 Result<Meeting> meet_on_host(const RanksOptions& options);
 
@@ -47,6 +36,7 @@ class HostRanks final : public Ranks {
 
   uint32_t rank() const override { return options_.place.rank; }
   uint32_t ranks() const override { return options_.place.ranks; }
+  std::string name_of(uint32_t rank) const override { return memory_->name_of(rank); }
   Collective& passes() override { return *collectives_[0]; }
   Collective& commits() override { return *collectives_[1]; }
   void at_step(uint64_t step) override;
@@ -61,6 +51,7 @@ class HostRanks final : public Ranks {
 
  private:
   HostRanks(const RanksOptions& options, Meeting meeting);
+  Status start(uint32_t channel, std::unique_ptr<Carrier> carrier);
   void watch();
   void look_at_connections();
   void look_for_signs_of_life();
@@ -68,6 +59,7 @@ class HostRanks final : public Ranks {
   const RanksOptions options_;
   std::unique_ptr<SharedMemory> memory_;
   std::vector<Connection> connections_;
+  std::unique_ptr<ControlMirror> mirror_;  // on several hosts
   std::array<std::unique_ptr<HostCollective>, kChannels> collectives_;
   // The trainer's thread's alone.
   uint64_t absences_ = 0;

@@ -20,7 +20,7 @@ Status expect_same(Ranks& ranks, const std::string& what, std::span<const uint64
                    all.begin() + static_cast<ptrdiff_t>(rank * mine.size()))) {
       continue;
     }
-    return Status(Code::kUsage, text("rank ", rank, ": ", what, " differs from that of rank 0"),
+    return Status(Code::kUsage, text(ranks.name_of(rank), ": ", what, " differs from that of ", ranks.name_of(0)),
                   "give all ranks the same configuration");
   }
   return Status();
@@ -34,7 +34,7 @@ Status expect_one_run(Ranks& ranks, const std::string& store_id) {
                       first = all.substr(0, store_id.size());
     if (other == first) continue;
     return Status(Code::kUsage,
-                  text("rank ", rank, ": its store belongs to run ", other, ", that of rank 0 to run ", first),
+                  text(ranks.name_of(rank), ": its store belongs to run ", other, ", that of rank 0 to run ", first),
                   "give each rank the folders that it was created with");
   }
   return Status();

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <utility>
 
 namespace penstock::engine {
 namespace {
@@ -38,9 +39,43 @@ Status check(const RankPlace& place) {
                 text("ranks: rank ", place.rank, " of ", place.ranks, ", less than ", place.ranks, " expected"));
 }
 
-Status several_hosts(uint32_t here, uint32_t all) {
-  return Status(Code::kUsage, text("ranks: ", here, " of ", all, " ranks are on this host; all are expected"),
-                "start all ranks on one host: they share its memory");
+// Where rank 0 of several hosts listens. torchrun keeps MASTER_PORT for itself.
+Status find_meeting_place(const Variables& variables, RankPlace& place) {
+  if (!variables.has("MASTER_ADDR")) {
+    return Status(Code::kUsage, "ranks: several hosts, and the environment variable MASTER_ADDR is not set",
+                  "give all ranks the address of rank 0's host in MASTER_ADDR, and a free port in MASTER_PORT");
+  }
+  PENSTOCK_TRY_ASSIGN(port, variables.number("MASTER_PORT"));
+  place.address = variables.word("MASTER_ADDR");
+  place.port = port + (variables.word("TORCHELASTIC_USE_AGENT_STORE") == "True" ? 1 : 0);
+  if (place.port > 0 && place.port < 65536) return Status();
+  return Status(Code::kUsage, text("ranks: MASTER_PORT ", port, ", 1 to 65534 expected"),
+                "give all ranks the same free port of rank 0's host");
+}
+
+Status hosts_of(uint32_t here, RankPlace& place) {
+  if (here > 0 && place.ranks % here == 0) {
+    place.hosts = place.ranks / here;
+    return Status();
+  }
+  return Status(Code::kUsage, text("ranks: ", here, " of ", place.ranks, " ranks are on this host"),
+                "start as many ranks on every host");
+}
+
+// What shares a budget, or all of a model, is neighbours; the launcher may deal ranks out in another order.
+Status expect_neighbours(const Variables& variables, const char* rank_name, const char* host_name,
+                         const RankPlace& place) {
+  const std::pair<const char*, uint32_t> expected[] = {{rank_name, place.rank_here()}, {host_name, place.host()}};
+  for (const auto& [name, number] : expected) {
+    if (!variables.has(name)) continue;
+    PENSTOCK_TRY_ASSIGN(there, variables.number(name));
+    if (there == number) continue;
+    return Status(Code::kUsage,
+                  text("ranks: rank ", place.rank, " of ", place.ranks, " on ", place.hosts, " hosts has ", name, " ",
+                       there, ", ", number, " expected"),
+                  "number the ranks host by host: torchrun does, and `srun --distribution=block`");
+  }
+  return Status();
 }
 
 }  // namespace
@@ -60,9 +95,13 @@ Result<RankPlace> find_rank_place(const Environment& environment) {
     PENSTOCK_TRY(check(place));
     if (variables.has("LOCAL_WORLD_SIZE")) {
       PENSTOCK_TRY_ASSIGN(here, variables.number("LOCAL_WORLD_SIZE"));
-      if (here != ranks) return several_hosts(here, ranks);
+      PENSTOCK_TRY(hosts_of(here, place));
     }
     if (ranks == 1) return place;
+    if (place.hosts > 1) {
+      PENSTOCK_TRY(find_meeting_place(variables, place));
+      PENSTOCK_TRY(expect_neighbours(variables, "LOCAL_RANK", "GROUP_RANK", place));
+    }
     PENSTOCK_TRY(variables.number("MASTER_PORT").status());
     // A launcher that starts the ranks again after a failure must not have the new ones meet the old.
     place.meeting = text(variables.word("MASTER_ADDR"), ":", variables.word("MASTER_PORT"), ":",
@@ -76,7 +115,15 @@ Result<RankPlace> find_rank_place(const Environment& environment) {
     PENSTOCK_TRY(check(place));
     if (variables.has("SLURM_NNODES")) {
       PENSTOCK_TRY_ASSIGN(hosts, variables.number("SLURM_NNODES"));
-      if (hosts > 1) return several_hosts(ranks / hosts, ranks);
+      if (hosts == 0 || ranks % hosts != 0) {
+        return Status(Code::kUsage, text("ranks: ", ranks, " tasks on ", hosts, " nodes, as many on each expected"),
+                      "srun --ntasks-per-node");
+      }
+      place.hosts = hosts;
+      if (hosts > 1) {
+        PENSTOCK_TRY(find_meeting_place(variables, place));
+        PENSTOCK_TRY(expect_neighbours(variables, "SLURM_LOCALID", "SLURM_NODEID", place));
+      }
     }
     if (ranks > 1) place.meeting = text("slurm:", variables.word("SLURM_JOB_ID"), ":", variables.word("SLURM_STEP_ID"));
     return place;

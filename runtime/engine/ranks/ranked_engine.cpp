@@ -50,10 +50,10 @@ Status RankedEngine::passed_on(const Status& status) {
   if (status.ok()) return status;
   const Status ended = ranks_.status();
   if (!ended.ok()) return ended;
-  return status.code() == Code::kUsage ? status : fail(status);
+  return status.code() == Code::kUsage ? status : give_up(status);
 }
 
-Status RankedEngine::fail(const Status& why) {
+Status RankedEngine::give_up(const Status& why) {
   ranks_.fail(why);
   return ranks_.status();
 }
@@ -105,35 +105,58 @@ Result<std::vector<UnitWeights>> RankedEngine::acquire(const ComputePass& pass, 
   auto acquired = here_->acquire(pass, stream);
   PENSTOCK_TRY(passed_on(acquired.status()));
   is_held_ = true;
-  std::vector<UnitWeights> views = std::move(*acquired);
-  if (map_.group_ranks() == 1) {
-    for (UnitWeights& view : views) view.unit = *shards_.model_unit[view.unit];
-    return views;
-  }
+  pass_stream_ = stream;
+  if (map_.group_ranks() > 1) return gather(pass, *acquired);
+  for (UnitWeights& view : *acquired) view.unit = *shards_.model_unit[view.unit];
+  return acquired;
+}
+
+Result<std::vector<UnitWeights>> RankedEngine::gather(const ComputePass& pass, const std::vector<UnitWeights>& views) {
   const uint64_t weight_bytes = bytes_of(model().form.weight);
   std::vector<UnitWeights> whole;
   std::vector<Collective::Shard> shards;
+  std::vector<RankDevice::Download> down;
+  std::vector<RankDevice::Run> up;
   uint64_t at = 0;
   for (uint32_t unit : model().uses[pass.use].units) {
-    const uint64_t elements = model().units[unit].elements;
-    const uint64_t place = options_.keeps_weights ? gathered_at_[unit] : at;
-    at += place_bytes(elements * weight_bytes);
-    whole.push_back({unit, elements, {memory(place), elements * weight_bytes}});
+    const uint64_t elements = model().units[unit].elements, bytes = elements * weight_bytes;
+    // Where they are computed with, and where they are gathered.
+    const uint64_t computed = options_.keeps_weights ? gathered_at_[unit] : at;
+    const uint64_t place = device_ ? at : computed;
+    at += place_bytes(bytes);
+    const std::span<std::byte> gathered{memory(place), bytes};
+    whole.push_back({unit, elements, device_ ? device_->weights(computed, bytes) : gathered});
     if (options_.keeps_weights && is_gathered_[unit]) continue;
     is_gathered_[unit] = true;
+    if (device_) up.push_back({device_->weights(computed, bytes), gathered});
     for (uint32_t member : map_.group(rank())) {
       const ElementRun shard = map_.shard(unit, member);
       shards.push_back({member, place + shard.begin * weight_bytes, shard.elements() * weight_bytes});
     }
     for (const UnitWeights& view : views) {
       if (shards_.unit_here[unit] != view.unit) continue;
-      std::memcpy(memory(place + map_.shard(unit, rank()).begin * weight_bytes), view.bytes.data(), view.bytes.size());
+      const std::span<std::byte> own =
+          gathered.subspan(map_.shard(unit, rank()).begin * weight_bytes, view.bytes.size());
+      if (device_) {
+        down.push_back({view.bytes, own});
+      } else {
+        std::memcpy(own.data(), view.bytes.data(), own.size());
+      }
     }
   }
-  if (!shards.empty()) {
-    PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(shards, std::move(then)); }));
+  if (shards.empty()) return whole;
+  if (device_) {
+    PENSTOCK_TRY(passed_on(device_->finish_uploads()));
+    PENSTOCK_TRY(passed_on(device_->download(down, pass_stream_)));
   }
+  PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(shards, std::move(then)); }));
+  if (device_) PENSTOCK_TRY(passed_on(device_->upload(up, pass_stream_)));
   return whole;
+}
+
+Status RankedEngine::end_reading() {
+  if (!device_ || !is_held_) return Status();
+  return passed_on(device_->end_pass(pass_stream_));
 }
 
 Result<std::span<std::byte>> RankedEngine::put(const ComputePass& pass, uint64_t bytes) {
@@ -148,7 +171,10 @@ Result<std::span<std::byte>> RankedEngine::get(const ComputePass& pass, size_t n
 
 Status RankedEngine::end_forward() {
   const InVerb in_verb(ranks_);
-  return passed_on(here_->end_forward());
+  PENSTOCK_TRY(end_reading());
+  PENSTOCK_TRY(passed_on(here_->end_forward()));
+  is_held_ = false;
+  return Status();
 }
 
 Status RankedEngine::finish() {
@@ -170,6 +196,7 @@ Status RankedEngine::release(const ComputePass& pass) {
       if (model().units[unit].trainable && last_pass_[unit] == next_pass_) PENSTOCK_TRY(finish_unit(unit));
     }
   }
+  PENSTOCK_TRY(end_reading());
   PENSTOCK_TRY(passed_on(here_->release(pass)));
   is_held_ = false;
   if (in_step_) ++next_pass_;
@@ -177,7 +204,7 @@ Status RankedEngine::release(const ComputePass& pass) {
 }
 
 Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
-                              std::optional<Stream>) {
+                              std::optional<Stream> stream) {
   const InVerb in_verb(ranks_);
   auto refuse = [&](const std::string& why, const std::string& remedy) {
     return Status(Code::kUsage, text("gradient: unit ", part.unit, ", micro-batch ", part.micro_batch, ": ", why),
@@ -190,8 +217,15 @@ Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<c
     return refuse("its backward pass is not acquired",
                   "give gradients between acquire() and release() of their backward pass");
   }
+  std::span<const std::byte> here = values;
+  // What is longer than any unit's is refused unread.
+  if (device_ && values.size() <= taken_.downloaded_bytes) {
+    const std::span<std::byte> downloaded{memory(downloaded_at_), values.size()};
+    PENSTOCK_TRY(passed_on(device_->download_gradient(values, dtype, downloaded, stream.value_or(pass_stream_))));
+    here = downloaded;
+  }
   const Result<GradientIntake::Taken> taken =
-      intake_->take({part.unit, passes_[next_pass_].use, part.micro_batch, part.first_element}, {dtype, values});
+      intake_->take({part.unit, passes_[next_pass_].use, part.micro_batch, part.first_element}, {dtype, here});
   return taken.status();
 }
 
@@ -300,14 +334,23 @@ Result<double> RankedEngine::sum_of_squares(const std::vector<std::vector<double
   return sum;
 }
 
+// What refused while the others went on to the verdict ends them, too.
+Status RankedEngine::passed_on_after_asking(const Status& status) {
+  if (!status.ok() && has_asked_all_ && ranks_.status().ok()) ranks_.fail(status);
+  return passed_on(status);
+}
+
+Result<double> RankedEngine::gradient_norm() {
+  const InVerb in_verb(ranks_);
+  Result<double> norm = here_->gradient_norm();
+  PENSTOCK_TRY(passed_on_after_asking(norm.status()));
+  return norm;
+}
+
 Result<StepReport> RankedEngine::step(std::string trainer_state) {
   const InVerb in_verb(ranks_);
   Result<StepReport> report = here_->step(std::move(trainer_state));
-  if (!report.ok()) {
-    // The others have gone on to the verdict.
-    if (has_asked_all_ && ranks_.status().ok()) ranks_.fail(report.status());
-    PENSTOCK_TRY(passed_on(report.status()));
-  }
+  PENSTOCK_TRY(passed_on_after_asking(report.status()));
   in_step_ = false;
   ranks_.step_ended();
   return report;
@@ -315,10 +358,16 @@ Result<StepReport> RankedEngine::step(std::string trainer_state) {
 
 Status RankedEngine::discard() {
   const InVerb in_verb(ranks_);
+  PENSTOCK_TRY(end_reading());
   PENSTOCK_TRY(passed_on(here_->discard()));
-  in_step_ = false;
+  in_step_ = is_held_ = false;
   ranks_.step_ended();
   return Status();
+}
+
+std::vector<aio::TileStore::FileRun> RankedEngine::runs_of_durable_step() const {
+  CHECK(false, "steps of several ranks are not kept");
+  return {};
 }
 
 Status RankedEngine::read_shard(uint32_t unit, Role role, std::span<std::byte> values) {
@@ -350,9 +399,8 @@ Status RankedEngine::read(uint32_t unit, Role role, uint64_t first, std::span<st
     std::vector<Collective::Shard> parts;
     for (uint32_t member : map_.group(rank())) {
       const ElementRun part = values_of(member, at, until);
-      if (part.elements() == 0) continue;
       parts.push_back({member, given_at_ + (part.begin - at) * bytes, part.elements() * bytes});
-      if (member != rank()) continue;
+      if (member != rank() || part.elements() == 0) continue;
       const uint64_t shard_begin = plane->values(map_.shard(unit, rank()).begin);
       const std::span<std::byte> place{memory(parts.back().offset_bytes), parts.back().bytes};
       PENSTOCK_TRY(passed_on(here_->read(*here, role, part.begin - shard_begin, place)));
@@ -364,11 +412,17 @@ Status RankedEngine::read(uint32_t unit, Role role, uint64_t first, std::span<st
 }
 
 std::string RankedEngine::description() const {
-  auto line = [](const char* name, uint64_t bytes) { return text("  host  ", name, "  ", bytes_text(bytes), "\n"); };
+  auto line = [](const char* tier, const char* name, uint64_t bytes) {
+    return bytes == 0 ? "" : text("  ", tier, "  ", name, "  ", bytes_text(bytes), "\n");
+  };
   return text("  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(), "\n",
-              line("gathered weights", taken_.gathered_bytes), line("gradients given", taken_.given_bytes),
-              line("gradients added up", taken_.added_bytes), line("norm blocks", taken_.squares_bytes),
-              line("sums of this rank", taken_.sums_bytes), here_->description());
+              line("device", "gathered weights", taken_.on_device.weights),
+              line("device", "gradients given", taken_.on_device.gradient),
+              line("host", "gathered weights", taken_.gathered_bytes),
+              line("host", "gradients given", taken_.given_bytes),
+              line("host", "gradients added up", taken_.added_bytes), line("host", "norm blocks", taken_.squares_bytes),
+              line("host", "downloaded gradients", taken_.downloaded_bytes),
+              line("host", "sums of this rank", taken_.sums_bytes), here_->description());
 }
 
 }  // namespace penstock::engine

@@ -1,5 +1,5 @@
-// RankedEngine is one rank's part of an engine that several processes drive together, by the verbs of Engine. Each has
-// a store of its own with its shards, and the same trainer beside it, with other samples.
+// RankedEngine is the StepEngine of one rank, whose processes drive one model together. Each has an Engine of its own
+// for its shards, with their store, and the same trainer beside it, with other samples.
 //
 //   acquire(...)   gathers the weights of a use's units from the ranks of this one's group
 //   release(...)   of a unit's last backward pass: its gradients are added up over all ranks, each rank's piece there
@@ -13,11 +13,16 @@
 // gradients and absences, which are each rank's own. What no rank has a gradient of is absent; what some rank has one
 // of is updated. A root is written when all ranks have flushed, and a slot used again when all have their roots. What
 // refuses a verb, other than a wrong call, ends all ranks.
+//
+// Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Ranks gather and add
+// up in host memory: shards come down from the device, whole units go up, and gradients come down, before they are
+// added up. acquire() and gradient() wait for what they bring down.
 #pragma once
 
 #include "runtime/engine/engine.h"
 #include "runtime/engine/rank_side.h"
 #include "runtime/engine/ranks/rank_commits.h"
+#include "runtime/engine/ranks/rank_device.h"
 #include "runtime/engine/ranks/ranks.h"
 #include "runtime/engine/ranks/shard_map.h"
 
@@ -39,13 +44,18 @@ struct RankMemory {
   uint64_t given_bytes = 0;     // a gradient on its way to those who add it up
   uint64_t added_bytes = 0;     // what this rank has added up
   uint64_t squares_bytes = 0;   // of all blocks
-  uint64_t sums_bytes = 0;      // of this rank's micro-batches and uses, in fp32; in no other rank's reach
+  // Where a device computes: a gradient as the trainer gives it, and what the rank has on the device.
+  uint64_t downloaded_bytes = 0;
+  RankDevice::Bytes on_device = {};
+  uint64_t sums_bytes = 0;  // of this rank's micro-batches and uses, in fp32; in no other rank's reach
 
   // What the ranks' collective for passes must have.
-  uint64_t shared_bytes() const { return gathered_bytes + given_bytes + added_bytes + squares_bytes; }
+  uint64_t shared_bytes() const {
+    return gathered_bytes + given_bytes + added_bytes + squares_bytes + downloaded_bytes;
+  }
 };
 
-class RankedEngine final : private RankSide {
+class RankedEngine final : public StepEngine, private RankSide {
  public:
   // Refuses what several ranks cannot do.
   static Status check(const RankedOptions& options, uint32_t ranks);
@@ -61,47 +71,44 @@ class RankedEngine final : private RankSide {
   static Result<std::unique_ptr<RankedEngine>> open(const RankedOptions& options, Ranks& ranks);
   ~RankedEngine() override;
 
-  uint64_t steps_done() const { return here_->steps_done(); }
-  uint64_t updates_done() const { return here_->updates_done(); }
-  const Plan& plan() const { return here_->plan(); }
-  double predicted_step_s() const { return here_->predicted_step_s(); }
-  const std::string& restored_state() const { return here_->restored_state(); }
-  const std::string& store_id() const { return here_->store_id(); }
-  std::string description() const;
-  std::vector<std::string> remarks() const { return here_->remarks(); }
+  uint64_t steps_done() const override { return here_->steps_done(); }
+  uint64_t updates_done() const override { return here_->updates_done(); }
+  const Plan& plan() const override { return here_->plan(); }
+  double predicted_step_s() const override { return here_->predicted_step_s(); }
+  const std::string& restored_state() const override { return here_->restored_state(); }
+  const std::string& store_id() const override { return here_->store_id(); }
+  std::string description() const override;
+  std::vector<std::string> remarks() const override { return here_->remarks(); }
+  // Of this rank's drives.
+  DriveBytes drive_bytes() const override { return here_->drive_bytes(); }
   const ShardMap& shards() const { return map_; }
 
-  Status begin(const StepBegin& begin);
-  std::vector<ComputePass> passes() const { return here_->passes(); }
-  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass, Stream stream = {});
-  Status release(const ComputePass& pass);
-  Result<std::span<std::byte>> put(const ComputePass& pass, uint64_t bytes);
-  Result<std::span<std::byte>> get(const ComputePass& pass, size_t number);
-  // Without a stream: ranks compute in place.
+  Status begin(const StepBegin& begin) override;
+  std::vector<ComputePass> passes() const override { return here_->passes(); }
+  // Returns when all ranks have come.
+  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass, Stream stream = {}) override;
+  Status release(const ComputePass& pass) override;
+  Result<std::span<std::byte>> put(const ComputePass& pass, uint64_t bytes) override;
+  Result<std::span<std::byte>> get(const ComputePass& pass, size_t number) override;
+  // As Engine::gradient().
   Status gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
-                  std::optional<Stream> stream = {});
-  // On this rank: it is absent where all ranks say so.
-  Status absent_gradient(uint32_t unit, Absent absent);
-  Status absent_gradient(ParameterId parameter, Absent absent);
-  Result<StepReport> step(std::string trainer_state = {});
-  Status discard();
-  Status begin_forward();
-  Status end_forward();
-  Status finish();
-  Status settle();
+                  std::optional<Stream> stream = {}) override;
+  Status absent_gradient(uint32_t unit, Absent absent) override;
+  Status absent_gradient(ParameterId parameter, Absent absent) override;
+  Result<double> gradient_norm() override;
+  Result<StepReport> step(std::string trainer_state = {}) override;
+  Status discard() override;
+  Status give_up(const Status& why) override;
+  Status begin_forward() override;
+  Status end_forward() override;
+  Status finish() override;
+  Status settle() override;
+  std::vector<aio::TileStore::FileRun> runs_of_durable_step() const override;
 
   // Of this rank's shard of the unit, from its first element on; see shards().
   Status read_shard(uint32_t unit, Role role, std::span<std::byte> values);
-  // As Engine::read(), of whole units: every rank gets what any of them keeps. All ranks together, outside a step.
-  Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values);
-
-  // `all` gets every rank's numbers, in the order of ranks. All ranks together.
-  Status exchange(std::span<const uint64_t> mine, std::span<uint64_t> all);
-  // This rank cannot go on, for a reason of its trainer's: ends all ranks, and returns what they are told.
-  Status fail(const Status& why);
-
-  // Of this rank's drives.
-  Moved moved() const { return here_->moved(); }
+  Status read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) override;
+  Status exchange(std::span<const uint64_t> mine, std::span<uint64_t> all) override;
 
  private:
   RankedEngine(const RankedOptions& options, Ranks& ranks);
@@ -119,11 +126,17 @@ class RankedEngine final : private RankSide {
   Result<EngineOptions> options_here();
   Status agree_on_plan();
   Status open_at_common_step();
+  Status open_device();
   void lay_out();
 
   // Tells the others of what is no wrong call.
   Status passed_on(const Status& status);
+  Status passed_on_after_asking(const Status& status);
   Status run(const std::function<void(Collective::Then)>& operation);
+  // The units of a use, whole: of the shards in `views`, this rank's.
+  Result<std::vector<UnitWeights>> gather(const ComputePass& pass, const std::vector<UnitWeights>& views);
+  // What the trainer has put on the stream of the pass that is held reads weights.
+  Status end_reading();
   Status finish_unit(uint32_t unit);
   Status add_up(uint32_t unit);
 
@@ -137,12 +150,13 @@ class RankedEngine final : private RankSide {
   const RankMemory taken_;
   const cpu_optim::GradientKernels kernels_;
   RankCommits commits_;
-  // By unit: where in the collective's memory its gathered weights begin, and what this rank's shard has been added up
-  // to.
+  // By unit: where its gathered weights begin, if they are kept, in the collective's memory or on the device; and in
+  // that memory, what this rank's shard has been added up to.
   std::vector<uint64_t> gathered_at_, added_at_;
-  uint64_t given_at_ = 0, squares_at_ = 0;
-  std::vector<uint64_t> first_block_;  // by unit, of all
-  std::unique_ptr<Engine> here_;       // of this rank's shards
+  uint64_t given_at_ = 0, squares_at_ = 0, downloaded_at_ = 0;
+  std::vector<uint64_t> first_block_;   // by unit, of all
+  std::unique_ptr<Engine> here_;        // of this rank's shards
+  std::unique_ptr<RankDevice> device_;  // none: it computes in place
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
   Buffer sums_;
   std::unique_ptr<GradientIntake> intake_;  // of what this rank's trainer gives
@@ -152,6 +166,7 @@ class RankedEngine final : private RankSide {
   // Of the step that has begun.
   bool in_step_ = false, has_asked_all_ = false;
   bool is_held_ = false;  // a pass
+  Stream pass_stream_;    // of the pass that was acquired last
   size_t next_pass_ = 0;
   std::vector<ComputePass> passes_;
   std::vector<size_t> last_pass_;         // by unit: in which its gradient becomes complete

@@ -17,11 +17,25 @@ uint32_t group_ranks_of(const RankedOptions& options, uint32_t ranks) {
   return options.group_ranks == 0 ? ranks : options.group_ranks;
 }
 
+// As the planner has it: see Plan::on_device.
+bool computes_on_device(const EngineOptions& options) {
+  return options.device && options.request.machine.copies_to_device();
+}
+
 uint64_t sum_bytes(const PlanRequest& request) {
   const uint32_t most = request.workload.micro_batches;
   const uint32_t group = request.choices.micro_batch_group.value_or(most);
   return std::max(lay_out_sums(request.workload, group).bytes,
                   request.choices.micro_batch_group ? 0 : lay_out_sums(request.workload, 1).bytes);
+}
+
+Status no_common_step(const Ranks& ranks, const std::vector<std::array<uint64_t, 1>>& steps) {
+  std::string words;
+  for (uint32_t rank = 0; rank < ranks.ranks(); ++rank) {
+    words += text(rank == 0 ? "" : ", ", ranks.name_of(rank), " at step ", steps[rank][0]);
+  }
+  return Status(Code::kCorrupt, text("ranks: their stores have no step in common: ", words),
+                "put back a copy of all ranks' stores, or make a new store with --force");
 }
 
 }  // namespace
@@ -34,13 +48,9 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
     return Status(Code::kUsage, text("ranks: ", ranks, " ranks in groups of ", group),
                   "give a number of ranks a group that divides the number of ranks");
   }
-  if (model.pass != Pass::training) {
+  if (model.scope != StepScope::training) {
     return Status(Code::kUsage, "ranks: only updates are planned, without passes through the model",
-                  "plan with Pass::training and the model's uses");
-  }
-  if (options.engine.device) {
-    return Status(Code::kUsage, "ranks: computing on a device is not implemented for several ranks",
-                  "plan for a machine with 0 devices");
+                  "plan with StepScope::training and the model's uses");
   }
   if (model.form.moments == MomentForm::bf16) {
     return Status(Code::kUsage,
@@ -75,6 +85,7 @@ RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks)
     blocks += ceil_div(elements, kBlockElements);
     if (!model.units[unit].trainable) continue;
     memory.given_bytes = std::max(memory.given_bytes, place_bytes(elements * gradient_bytes));
+    memory.downloaded_bytes = std::max(memory.downloaded_bytes, place_bytes(elements * sizeof(float)));
   }
   for (const Use& use : model.uses) {
     uint64_t weights = 0, added = 0;
@@ -85,8 +96,14 @@ RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks)
     memory.gathered_bytes = std::max(memory.gathered_bytes, weights);
     memory.added_bytes = std::max(memory.added_bytes, added);
   }
-  if (options.keeps_weights) memory.gathered_bytes = all_weights;
-  if (group == 1) memory.gathered_bytes = 0;
+  if (group == 1) memory.gathered_bytes = all_weights = 0;
+  const uint64_t computed = options.keeps_weights ? all_weights : memory.gathered_bytes;
+  if (computes_on_device(options.engine)) {
+    memory.on_device = {.weights = computed, .gradient = memory.downloaded_bytes};
+  } else {
+    memory.gathered_bytes = computed;
+    memory.downloaded_bytes = 0;
+  }
   memory.squares_bytes = place_bytes(blocks * sizeof(double));
   memory.sums_bytes = sum_bytes(options.engine.request);
   return memory;
@@ -116,6 +133,7 @@ void RankedEngine::lay_out() {
   const uint64_t added_at = taken_.gathered_bytes + taken_.given_bytes;
   given_at_ = taken_.gathered_bytes;
   squares_at_ = added_at + taken_.added_bytes;
+  downloaded_at_ = squares_at_ + taken_.squares_bytes;
   uint64_t at = 0, block = 0;
   for (const Unit& unit : model().units) {
     gathered_at_.push_back(at);
@@ -148,11 +166,24 @@ Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const
                   "give each rank a larger host budget");
   }
   here.budgets.host_bytes = there - needed;
+  if (const uint64_t on_device = taken.on_device.all(); on_device > 0) {
+    if (here.budgets.device_bytes <= on_device) {
+      return Status(Code::kDoesNotFit,
+                    text("ranks: gathered weights and a gradient take ", bytes_text(on_device), " of device memory, ",
+                         bytes_text(here.budgets.device_bytes), " are given"),
+                    "give each rank a larger device budget");
+    }
+    here.budgets.device_bytes -= on_device;
+  }
   here.workload = workload_of(here.workload, map, place.rank).workload;
   return here;
 }
 
 Result<EngineOptions> RankedEngine::options_here() {
+  if (ranks_.passes().tier() != Tier::host) {
+    return Status(Code::kUsage, "ranks: their memory is on devices, where an engine does not gather yet",
+                  "meet without a device: what is gathered in host memory goes to each rank's device");
+  }
   if (ranks_.passes().memory().size() < taken_.shared_bytes()) {
     return Status(Code::kUsage, text("ranks: ", bytes_text(taken_.shared_bytes()), " of shared memory needed, ",
                                      bytes_text(ranks_.passes().memory().size()), " taken"));
@@ -219,6 +250,7 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   engine->workers_ = std::move(*workers);
   const SumLayout sums = lay_out_sums(engine->model(), engine->plan().micro_batch_group);
   engine->sums_ = Buffer::on_heap(sums.bytes);
+  PENSTOCK_TRY(agree_on(ranks, engine->open_device()));
   engine->intake_ = std::make_unique<GradientIntake>(engine->model(), sums, engine->sums_.bytes(), *engine->workers_);
   double longest_pass_s = 0;
   for (const Use& use : engine->model().uses) longest_pass_s = std::max(longest_pass_s, use.forward_s + use.backward_s);
@@ -227,10 +259,18 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   return engine;
 }
 
+Status RankedEngine::open_device() {
+  if (taken_.on_device.all() == 0) return Status();
+  PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, taken_.on_device, ranks_.passes().memory()));
+  device_ = std::move(device);
+  return Status();
+}
+
 // Ranks that were killed between two roots differ by a step. Those that are ahead go back: what the step before names
 // has not been overwritten, since that waits for the second barrier.
 Status RankedEngine::open_at_common_step() {
   PENSTOCK_TRY_ASSIGN(here, options_here());
+  std::vector<std::array<uint64_t, 1>> steps(ranks_.ranks());
   for (int opening = 0; opening < kOpenings; ++opening) {
     Status mine;
     if (!here_) {
@@ -238,17 +278,17 @@ Status RankedEngine::open_at_common_step() {
       mine = opened.status();
       if (opened.ok()) here_ = std::move(*opened);
     }
-    PENSTOCK_TRY(agree_on(ranks_, mine));
+    const Status all = agree_on(ranks_, mine);
+    if (!all.ok() && opening > 0) return no_common_step(ranks_, steps);
+    PENSTOCK_TRY(all);
     PENSTOCK_TRY(expect_one_run(ranks_, here_->store_id()));
-    std::vector<std::array<uint64_t, 1>> steps(ranks_.ranks());
     PENSTOCK_TRY(exchange_numbers(ranks_, std::array<uint64_t, 1>{here_->steps_done()}, steps));
     const uint64_t common = std::min_element(steps.begin(), steps.end())->front();
     if (common == std::max_element(steps.begin(), steps.end())->front()) return Status();
     here.newest_step = common;
     if (here_->steps_done() > common) here_.reset();
   }
-  return Status(Code::kCorrupt, "ranks: their stores have no step in common",
-                "put back a copy of all ranks' stores, or make a new store with --force");
+  return no_common_step(ranks_, steps);
 }
 
 }  // namespace penstock::engine

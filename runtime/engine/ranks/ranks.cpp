@@ -20,6 +20,7 @@ class SoloCollective final : public Collective {
   uint32_t rank() const override { return 0; }
   uint32_t ranks() const override { return 1; }
   std::span<std::byte> memory() const override { return memory_.bytes(); }
+  Tier tier() const override { return Tier::host; }
   void gather(std::span<const Shard>, Then then) override { then(Status()); }
   void reduce(const Reduction& reduction, Then then) override {
     const auto [begin, end] = reduction.parts.front();
@@ -44,6 +45,7 @@ class SoloRanks final : public Ranks {
 
   uint32_t rank() const override { return 0; }
   uint32_t ranks() const override { return 1; }
+  std::string name_of(uint32_t rank) const override { return text("rank ", rank); }
   Collective& passes() override { return passes_; }
   Collective& commits() override { return commits_; }
   void at_step(uint64_t) override {}
@@ -71,7 +73,7 @@ class SoloRanks final : public Ranks {
 }  // namespace
 
 Result<std::unique_ptr<Ranks>> meet(const RanksOptions& options) {
-  if (options.place.ranks > 1) return HostRanks::make(options);
+  if (options.place.ranks > 1 || options.device) return HostRanks::make(options);
   return std::unique_ptr<Ranks>(std::make_unique<SoloRanks>(options.memory_bytes));
 }
 

@@ -9,6 +9,8 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "runtime/engine/ranks/rank_place.h"
 #include "tiering/collective.h"
@@ -18,6 +20,11 @@ namespace penstock::engine {
 struct RanksOptions {
   RankPlace place;
   uint64_t memory_bytes = 0;  // of the collective for passes, this rank's
+  // The rank's device, by its index: the collective for passes then has its memory there, and NCCL moves it. All ranks
+  // have one, or none has.
+  std::optional<int> device = {};
+  // Besides, on the device: what the others give to a sum passes through.
+  uint64_t staging_bytes = 64 * kMiB;
   // How long the ranks wait for one another at the start.
   std::chrono::milliseconds meets_within{std::chrono::minutes(5)};
   // A process that shows no sign of life for so long hangs, or was stopped.
@@ -37,6 +44,8 @@ class Ranks {
 
   virtual uint32_t rank() const = 0;
   virtual uint32_t ranks() const = 0;
+  // "rank 3", or among several hosts "rank 3 on node1".
+  virtual std::string name_of(uint32_t rank) const = 0;
   virtual Collective& passes() = 0;
   // Without memory: for barriers and exchanges.
   virtual Collective& commits() = 0;
@@ -58,7 +67,8 @@ class Ranks {
   virtual Status status() const = 0;
 };
 
-// Waits until all ranks have come. One rank needs no other process; several share memory of this host.
+// Waits until all ranks have come. One rank needs no other process; several share memory of this host, or where they
+// have devices, agree by it.
 Result<std::unique_ptr<Ranks>> meet(const RanksOptions& options);
 
 // Runs one operation and waits for its end: wait_for_end([&](Collective::Then then) { ranks.commits().barrier(status,

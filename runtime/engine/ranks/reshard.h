@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "aio/store/tile_store.h"
-#include "runtime/engine/moved.h"
+#include "runtime/engine/drive_bytes.h"
 #include "tiering/unit.h"
 
 namespace penstock::engine {
@@ -35,7 +35,7 @@ struct NewSet {
 
 // Refuses a set that is not whole, or not of `model`. A new set of which something failed is removed again; one whose
 // making was killed cannot be opened, because rank 0's store is made last. REQUIRES: the folders of both differ.
-Result<Moved> reshard(IoEngine& io, const StoreSet& set, const Workload& model, const NewSet& wanted,
-                      const aio::ScrubProgress& progress = {});
+Result<DriveBytes> reshard(IoEngine& io, const StoreSet& set, const Workload& model, const NewSet& wanted,
+                           const aio::ScrubProgress& progress = {});
 
 }  // namespace penstock::engine

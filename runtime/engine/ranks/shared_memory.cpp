@@ -106,6 +106,10 @@ void SharedMemory::listen(uint32_t channel, uint32_t heard) const {
   futex(control_->bells[channel], FUTEX_WAIT, heard, &kLooksAgainAfter);
 }
 
+std::string SharedMemory::name_of(uint32_t rank) const {
+  return hosts_.empty() ? text("rank ", rank) : text("rank ", rank, " on ", hosts_[rank]);
+}
+
 void SharedMemory::fail(const Status& why) const {
   SharedFailure& failure = control_->failure;
   uint32_t none = SharedFailure::none;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/engine/ranks/rank_place.h"
@@ -89,6 +90,11 @@ class SharedMemory {
   // Until the bell is rung after it read `heard`, or some milliseconds have passed.
   void listen(uint32_t channel, uint32_t heard) const;
 
+  // Where each rank is, before anybody asks; on one host nobody needs to know.
+  void name_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
+  // "rank 3", or among several hosts "rank 3 on node1".
+  std::string name_of(uint32_t rank) const;
+
   // Keeps the first.
   void fail(const Status& why) const;
   Status failure() const;
@@ -102,6 +108,7 @@ class SharedMemory {
   uint64_t mapped_bytes_ = 0;
   SharedControl* control_ = nullptr;
   std::vector<std::span<std::byte>> areas_;
+  std::vector<std::string> hosts_;  // by rank
 };
 
 }  // namespace penstock::engine

@@ -1,0 +1,88 @@
+#include "runtime/engine/ranks/rank_device.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "tiering/check.h"
+
+namespace penstock::engine {
+namespace {
+
+constexpr std::chrono::milliseconds kPollPause{1};
+
+}  // namespace
+
+Result<std::unique_ptr<RankDevice>> RankDevice::open(const MakeDevice& make, const Bytes& bytes,
+                                                     std::span<std::byte> host) {
+  PENSTOCK_TRY_ASSIGN(device, make(bytes.all()));
+  device->register_host_memory(host, {});  // every copy works without
+  return std::unique_ptr<RankDevice>(new RankDevice(bytes, std::move(device)));
+}
+
+RankDevice::~RankDevice() {
+  (void)finish_uploads();
+  for (const Event& reader : readers_) {
+    for (Result<bool> reached = false; reached.ok() && !*reached; reached = device_->reached(reader)) {
+      std::this_thread::sleep_for(kPollPause);
+    }
+  }
+}
+
+Status RankDevice::download(std::span<const Download> runs, Stream stream) {
+  PENSTOCK_TRY_ASSIGN(written, device_->record(stream));
+  std::vector<Transfer> downloads;
+  for (const Download& run : runs) {
+    const std::span<std::byte> source{const_cast<std::byte*>(run.device.data()), run.device.size()};  // only read
+    downloads.push_back(
+        device_->copy(Lease::over(Tier::device, source), Lease::over(Tier::host, run.host), {&written, 1}).transfer);
+  }
+  Status ended;
+  for (Transfer& download : downloads) {
+    const Status status = std::move(download).wait().status();
+    if (ended.ok()) ended = status;
+  }
+  return ended;
+}
+
+// Through a place of its own: whose memory the values lie in, a copy engine need not know.
+Status RankDevice::download_gradient(std::span<const std::byte> values, Dtype dtype, std::span<std::byte> host,
+                                     Stream stream) {
+  CHECK(values.size() <= bytes_.gradient, "a gradient of ", values.size(), " B in ", bytes_.gradient, " B");
+  if (values.empty()) return Status();
+  const std::span<std::byte> place = device_->memory().subspan(bytes_.weights, values.size());
+  PENSTOCK_TRY(device_->launch(kernel::Cast{values.data(), place.data(), dtype, dtype, values.size() / bytes_of(dtype)},
+                               stream));
+  const Download down{place, host};
+  return download({&down, 1}, stream);
+}
+
+Status RankDevice::upload(const std::vector<Run>& runs, Stream stream) {
+  for (const Run& run : runs) {
+    Copy copy = device_->copy(Lease::over(Tier::host, run.host), Lease::over(Tier::device, run.device), readers_);
+    uploads_.push_back(std::move(copy.transfer));
+    PENSTOCK_TRY(device_->make_wait(stream, copy.done));
+  }
+  return Status();
+}
+
+Status RankDevice::finish_uploads() {
+  Status ended;
+  for (Transfer& upload : std::exchange(uploads_, {})) {
+    const Status status = std::move(upload).wait().status();
+    if (ended.ok()) ended = status;
+  }
+  return ended;
+}
+
+Status RankDevice::end_pass(Stream stream) {
+  std::erase_if(readers_, [this](const Event& reader) {
+    const Result<bool> reached = device_->reached(reader);
+    return reached.ok() && *reached;
+  });
+  PENSTOCK_TRY_ASSIGN(read, device_->record(stream));
+  readers_.push_back(read);
+  return Status();
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,107 @@
+#include "runtime/engine/ranks/stored_model.h"
+
+#include <algorithm>
+
+#include "tiering/check.h"
+
+namespace penstock::engine {
+
+RankWorkload rank_workload(const Workload& model, const ShardMap& map, uint32_t rank) {
+  if (map.ranks() > 1) return workload_of(model, map, rank);
+  RankWorkload whole{.workload = model, .unit_here = {}, .model_unit = {}, .parameter_here = {}};
+  for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    whole.unit_here.push_back(unit);
+    whole.model_unit.push_back(unit);
+    std::vector<std::optional<uint32_t>>& parameters = whole.parameter_here.emplace_back();
+    for (uint32_t i = 0; i < model.units[unit].parameters.size(); ++i) parameters.push_back(i);
+  }
+  return whole;
+}
+
+StoreShape rank_shape(const RankWorkload& cut, const TileMap& tiles, uint32_t rank, uint32_t ranks) {
+  StoreShape shape = StoreShape::of(cut.workload, tiles, rank);
+  shape.ranks = ranks;
+  return shape;
+}
+
+uint64_t tile_elements_of(const aio::TileStore& store) {
+  uint64_t most = 0;
+  for (const StoreShape::Tile& tile : store.shape().tiles) most = std::max(most, tile.elements);
+  return round_up(most, kBlockElements);
+}
+
+StoredModel::StoredModel(const StoreSet& set, const Workload& model)
+    : set_(set), map_(model.units, static_cast<uint32_t>(set.stores.size()), set.group_ranks) {
+  for (uint32_t rank = 0; rank < map_.ranks(); ++rank) {
+    cuts_.push_back(rank_workload(model, map_, rank));
+    tiles_.emplace_back(cuts_.back().workload, tile_elements_of(store(rank)));
+  }
+}
+
+Status StoredModel::check() const {
+  const RootPayload& first = store(0).payload();
+  for (uint32_t rank = 0; rank < map_.ranks(); ++rank) {
+    const StoreShape expected = rank_shape(cuts_[rank], tiles_[rank], rank, map_.ranks());
+    if (const std::string difference = expected.first_difference(store(rank).shape()); !difference.empty()) {
+      return Status(Code::kUsage, text("store of rank ", rank, ": holds another model: ", difference),
+                    "'here' is the model that rank 0's root names, 'there' the store");
+    }
+    if (store(rank).id() != store(0).id()) {
+      return Status(
+          Code::kUsage,
+          text("store of rank ", rank, ": belongs to run ", store(rank).id(), ", rank 0's to ", store(0).id()),
+          "the folders of one run");
+    }
+    if (store(rank).payload().step != first.step) {
+      return Status(
+          Code::kUsage,
+          text("store: rank 0 is at step ", first.step, ", rank ", rank, " at step ", store(rank).payload().step),
+          "start the run again: it brings all ranks to the newest step that they have in common");
+    }
+  }
+  return Status();
+}
+
+Result<EngineState> StoredModel::counts(const Workload& model) const {
+  std::optional<EngineState> all;
+  std::vector<bool> has_unit(model.units.size());
+  std::vector<std::vector<bool>> has_parameter;
+  for (const Unit& unit : model.units) has_parameter.emplace_back(unit.parameters.size());
+  bool agree = true;
+  const auto take = [&agree](uint64_t count, uint64_t& into, auto has) {
+    agree = agree && (!has || into == count);
+    into = count;
+    has = true;
+  };
+  for (uint32_t rank = 0; rank < map_.ranks(); ++rank) {
+    PENSTOCK_TRY_ASSIGN(state, parse_engine_state(store(rank).payload(), cuts_[rank].workload));
+    if (!all) all = engine_state(model, state.updates);
+    agree = agree && all->updates == state.updates;
+    for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+      const std::optional<uint32_t> here = cuts_[rank].unit_here[unit];
+      if (!here) continue;
+      UnitCounts& counts = all->counts[unit];
+      take(state.counts[*here].unnamed, counts.unnamed, has_unit[unit]);
+      for (size_t i = 0; i < counts.parameters.size(); ++i) {
+        const std::optional<uint32_t> parameter = cuts_[rank].parameter_here[unit][i];
+        if (parameter) take(state.counts[*here].parameters[*parameter], counts.parameters[i], has_parameter[unit][i]);
+      }
+    }
+  }
+  if (!agree) return Status(Code::kCorrupt, "store: the ranks' counts of updates differ");
+  return std::move(*all);
+}
+
+StoredRun StoredModel::find(uint32_t unit, uint32_t plane, uint64_t first, uint64_t count) const {
+  uint32_t rank = 0;
+  while (map_.shard(unit, rank).end <= first) ++rank;
+  const uint64_t in_shard = first - map_.shard(unit, rank).begin;
+  const TileMap& tiles = tiles_[rank];
+  const auto tile =
+      static_cast<TileId>(tiles.first_of(*cuts_[rank].unit_here[unit]) + in_shard / tiles.tile_elements());
+  const uint64_t in_tile = in_shard - tiles[tile].first_element;
+  CHECK(in_tile % kBlockElements == 0, "element ", first, " of unit ", unit, " begins no block");
+  return {rank, tile, plane, {in_tile, std::min(in_tile + count, tiles[tile].elements)}};
+}
+
+}  // namespace penstock::engine
