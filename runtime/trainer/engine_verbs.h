@@ -1,54 +1,48 @@
-// EngineVerbs is what one training step asks of whoever holds the model's state: the engine, or a test's plain memory.
+// EngineVerbs are those of the engine's verbs that computing a step needs, over tensors' memory: whoever holds the
+// weights implements them, EngineLink for the tiers, the plain loops and tests for plain memory.
 //
 // A unit's weights may be touched between acquire() and release() only; afterwards they may lie elsewhere, or nowhere.
 // Gradients of a use and micro-batch come between its backward acquire() and release(). A trainable element that
 // got none until release() gets none from this use and micro-batch.
 //
-// Used by one thread. After a refusal the step is given up: the caller ends with that refusal.
+// Memory that is lent, given or filled here is the accelerator's, and its stream orders who touches it: what is lent
+// may be touched by what comes on the stream after the call, and what is given is free again for that.
+//
+// Used by one thread at a time. After a refusal the step is given up: the caller ends with that refusal.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "runtime/engine/step_engine.h"
+#include "runtime/trainer/accelerator.h"
 #include "tiering/state_layout.h"
 #include "tiering/status.h"
 
 namespace penstock::trainer {
 
-enum class Direction : uint8_t { forward, backward };
-
 // Where activations wait for backward.
 enum class Keeping : uint8_t { in_memory, with_engine };
 
-// One passage of a micro-batch through a use.
-struct Passage {
-  Direction direction = Direction::forward;
-  uint32_t use = 0;
-  uint32_t micro_batch = 0;
-
-  bool operator==(const Passage&) const = default;
-};
-
-// All of a unit's weights, in the model's dtype. `data` is a multiple of 64 B, so that kernels which choose by
-// alignment choose alike wherever the weights lie.
-struct UnitWeights {
-  uint32_t unit = 0;
-  const std::byte* data = nullptr;
-  uint64_t elements = 0;
-};
+using engine::ComputePass;
+using engine::UnitWeights;
 
 class EngineVerbs {
  public:
   virtual ~EngineVerbs() = default;
 
+  // What the step is computed on.
+  virtual Accelerator& accelerator() = 0;
+
   // The weights of the use's units, in the order in which the use names them. Valid until release().
-  virtual Result<std::span<const UnitWeights>> acquire(const Passage& passage) = 0;
-  virtual Status release(const Passage& passage) = 0;
+  virtual Result<std::vector<UnitWeights>> acquire(const ComputePass& pass) = 0;
+  virtual Status release(const ComputePass& pass) = 0;
 
   // Elements [first_element, ...) of the unit's gradient by this use and micro-batch: all of them, a parameter, or a
-  // part of one; no element twice. `values` is free again on return.
-  virtual Status gradient(const Passage& passage, uint32_t unit, uint64_t first_element, Dtype dtype,
+  // part of one; no element twice.
+  virtual Status gradient(const ComputePass& pass, uint32_t unit, uint64_t first_element, Dtype dtype,
                           std::span<const std::byte> values) = 0;
 
   // What backward needs of forward, kept elsewhere: put() while forward of the use and micro-batch is acquired, with

@@ -62,13 +62,17 @@ void add_gpt2_block(UnitMaker& unit, const ModelConfig& config, const std::strin
   unit.vector(down_bias, prefix + "mlp.c_proj.bias", hidden, Initial::zeros);
 }
 
+// A norm begins by changing nothing.
+Initial norm_factors(const ModelConfig& config) { return config.norms_less_one ? Initial::zeros : Initial::ones; }
+
 void add_llama_block(UnitMaker& unit, const ModelConfig& config, const std::string& prefix) {
   using enum WeightRole;
   const uint64_t hidden = config.hidden, ffn = config.ffn;
   const uint64_t queries = uint64_t{config.heads} * config.head_size,
                  keys = uint64_t{config.kv_heads} * config.head_size;
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
-  unit.vector(norm1, prefix + "input_layernorm.weight", hidden, Initial::ones);
+  const Initial factors = norm_factors(config);
+  unit.vector(norm1, prefix + "input_layernorm.weight", hidden, factors);
   unit.matrix(query, attention + "q_proj.weight", queries, hidden);
   unit.bias_if(config.qkv_bias, query_bias, attention + "q_proj.bias", queries);
   unit.matrix(key, attention + "k_proj.weight", keys, hidden);
@@ -76,18 +80,25 @@ void add_llama_block(UnitMaker& unit, const ModelConfig& config, const std::stri
   unit.matrix(value, attention + "v_proj.weight", keys, hidden);
   unit.bias_if(config.qkv_bias, value_bias, attention + "v_proj.bias", keys);
   if (config.qk_norm) {
-    unit.vector(query_norm, attention + "q_norm.weight", config.head_size, Initial::ones);
-    unit.vector(key_norm, attention + "k_norm.weight", config.head_size, Initial::ones);
+    unit.vector(query_norm, attention + "q_norm.weight", config.head_size, factors);
+    unit.vector(key_norm, attention + "k_norm.weight", config.head_size, factors);
   }
   unit.matrix(out, attention + "o_proj.weight", hidden, queries);
   unit.bias_if(config.out_bias, out_bias, attention + "o_proj.bias", hidden);
-  unit.vector(norm2, prefix + "post_attention_layernorm.weight", hidden, Initial::ones);
+  // The same name means the norm before the feed-forward part, where there is none behind attention.
+  if (config.norms_behind) {
+    unit.vector(out_norm, prefix + "post_attention_layernorm.weight", hidden, factors);
+    unit.vector(norm2, prefix + "pre_feedforward_layernorm.weight", hidden, factors);
+  } else {
+    unit.vector(norm2, prefix + "post_attention_layernorm.weight", hidden, factors);
+  }
   unit.matrix(gate, mlp + "gate_proj.weight", ffn, hidden);
   unit.bias_if(config.ffn_bias, gate_bias, mlp + "gate_proj.bias", ffn);
   unit.matrix(up, mlp + "up_proj.weight", ffn, hidden);
   unit.bias_if(config.ffn_bias, up_bias, mlp + "up_proj.bias", ffn);
   unit.matrix(down, mlp + "down_proj.weight", hidden, ffn);
   unit.bias_if(config.ffn_bias, down_bias, mlp + "down_proj.bias", hidden);
+  if (config.norms_behind) unit.vector(down_norm, prefix + "post_feedforward_layernorm.weight", hidden, factors);
 }
 
 }  // namespace
@@ -139,7 +150,8 @@ Model make_model(const ModelConfig& config, Dtype dtype, uint64_t alignment_elem
 
   const uint32_t last = config.layers + 1;
   UnitMaker head = unit_of("head");
-  head.vector(WeightRole::last_norm, prefix + (gpt2 ? "ln_f.weight" : "norm.weight"), config.hidden, Initial::ones);
+  head.vector(WeightRole::last_norm, prefix + (gpt2 ? "ln_f.weight" : "norm.weight"), config.hidden,
+              norm_factors(config));
   head.bias_if(gpt2, WeightRole::last_norm_bias, prefix + "ln_f.bias", config.hidden);
   if (!config.tied) head.matrix(WeightRole::head, "lm_head.weight", config.vocab, config.hidden);
   model.uses.push_back({.name = "head", .kind = UseKind::head, .units = {last}});

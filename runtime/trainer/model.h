@@ -46,8 +46,11 @@ enum class WeightRole : uint8_t {
   last_norm,
   last_norm_bias,
   head,
+  // Dropout of adapters is drawn by a role's number, so that those of later models come last.
+  out_norm,  // of what attention gives, before it is added
+  down_norm,
 };
-constexpr uint32_t kWeightRoles = static_cast<uint32_t>(WeightRole::head) + 1;
+constexpr uint32_t kWeightRoles = static_cast<uint32_t>(WeightRole::down_norm) + 1;
 
 // A parameter is what its role says, or one of the two factors of what an adapter adds to that.
 enum class Factor : uint8_t { none, a, b };

@@ -2,86 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <numbers>
+
+#include "runtime/trainer/model_json.h"
 
 namespace penstock::trainer {
 namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kSizeMost = uint64_t{1} << 24;
-constexpr uint64_t kLayersMost = uint64_t{1} << 14;
-constexpr const char* kSupported =
-    "supported are GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM";
-
-// Reads values by key; the first refusal is remembered, and what is read after it does not matter.
-class Reader {
- public:
-  Reader(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  const json* find(const char* key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-  bool has(const char* key) const { return find(key) != nullptr; }
-
-  uint32_t size(const char* key) {
-    const json* value = find(key);
-    if (value == nullptr) {
-      refuse(key, "is missing");
-      return 1;
-    }
-    if (value->is_number_unsigned() && value->get<uint64_t>() >= 1 && value->get<uint64_t>() <= kSizeMost)
-      return value->get<uint32_t>();
-    refuse(key, text("is ", value->dump(), ", expected a whole number from 1 to ", kSizeMost));
-    return 1;
-  }
-  uint32_t size_or(const char* key, uint32_t otherwise) { return has(key) ? size(key) : otherwise; }
-
-  double number(const char* key, double least, double most) {
-    const json* value = find(key);
-    if (value != nullptr && value->is_number()) {
-      const double number = value->get<double>();
-      if (number >= least && number <= most) return number;
-    }
-    refuse(key, text(value == nullptr ? "is missing" : "is " + value->dump(), ", expected a number from ", least,
-                     " to ", most));
-    return least;
-  }
-  double number_or(const char* key, double otherwise, double least, double most) {
-    return has(key) ? number(key, least, most) : otherwise;
-  }
-
-  bool flag_or(const char* key, bool otherwise) {
-    const json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_boolean()) refuse(key, text("is ", value->dump(), ", expected true or false"));
-    return value->is_boolean() ? value->get<bool>() : otherwise;
-  }
-
-  std::string word_or(const char* key, const std::string& otherwise) {
-    const json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_string()) refuse(key, text("is ", value->dump(), ", expected a word"));
-    return value->is_string() ? value->get<std::string>() : otherwise;
-  }
-
-  void refuse(const char* key, const std::string& why) {
-    if (status_.ok()) status_ = Status(Code::kUsage, text(where_, ": ", key, ": ", why));
-  }
-  void adopt(const Reader& other) {
-    if (status_.ok()) status_ = other.status_;
-  }
-  const Status& status() const { return status_; }
-
- private:
-  const json& object_;
-  std::string where_;
-  Status status_;
-};
-
-double yarn_attention_factor(Reader& rope, double factor) {
+double yarn_attention_factor(ModelJson& rope, double factor) {
   auto scale = [](double by, double factor_of) { return factor_of <= 1 ? 1.0 : 0.1 * by * std::log(factor_of) + 1.0; };
   const double given = rope.number_or("attention_factor", 0, 0, 1e6);
   if (given > 0) return given;
@@ -89,24 +20,21 @@ double yarn_attention_factor(Reader& rope, double factor) {
   return all > 0 && some > 0 ? scale(some, factor) / scale(all, factor) : scale(1, factor);
 }
 
-// transformers 5 has everything in "rope_parameters"; before it, theta stood outside and the rest in "rope_scaling".
-Rope read_rope(Reader& config, uint32_t positions) {
+// `parameters`: null where the config has none. `theta`: where they do not say it.
+Rope read_rope(ModelJson& config, const json* parameters, uint32_t positions, double theta) {
   static const json nothing = json::object();
-  const json* parameters = config.find("rope_parameters");
-  if (parameters == nullptr) parameters = config.find("rope_scaling");
   if (parameters != nullptr && !parameters->is_object())
     config.refuse("rope_parameters", text("is ", parameters->dump(), ", expected an object"));
   const bool given = parameters != nullptr && parameters->is_object();
-  Reader scaling(given ? *parameters : nothing, "config.json: rope_parameters");
+  ModelJson scaling(given ? *parameters : nothing, "config.json: rope_parameters");
 
   Rope rope;
-  rope.theta = scaling.has("rope_theta") ? scaling.number("rope_theta", 1, 1e12)
-                                         : config.number_or("rope_theta", 10000, 1, 1e12);
+  rope.theta = scaling.number_or("rope_theta", theta, 1, 1e12);
   if (scaling.number_or("partial_rotary_factor", config.number_or("partial_rotary_factor", 1, 0, 1), 0, 1) != 1)
     scaling.refuse("partial_rotary_factor", "only 1 is supported: every element of a head is rotated");
   const std::string kind = scaling.word_or("rope_type", scaling.word_or("type", "default"));
   if (kind != "default") {
-    rope.original_positions = scaling.number_or("original_max_position_embeddings", positions, 1, kSizeMost);
+    rope.original_positions = scaling.number_or("original_max_position_embeddings", positions, 1, ModelJson::kSizeMost);
     if (kind == "yarn" && !scaling.has("factor"))
       rope.factor = positions / rope.original_positions;
     else
@@ -139,40 +67,48 @@ Rope read_rope(Reader& config, uint32_t positions) {
   return rope;
 }
 
-std::vector<uint32_t> read_windows(Reader& config, uint32_t layers, bool all_layers) {
-  const bool on = all_layers || config.flag_or("use_sliding_window", false);
-  const uint32_t window = on ? config.size_or("sliding_window", 0) : 0;
-  std::vector<uint32_t> windows(layers, all_layers ? window : 0);
-  if (all_layers || window == 0) return windows;
-  if (const json* types = config.find("layer_types")) {
-    if (!types->is_array() || types->size() != layers) {
-      config.refuse("layer_types", text("expected a list of ", layers));
-      return windows;
-    }
-    for (uint32_t layer = 0; layer < layers; ++layer) {
-      const json& type = (*types)[layer];
-      if (type == "sliding_attention")
-        windows[layer] = window;
-      else if (type != "full_attention")
-        config.refuse("layer_types", text(type.dump(), " is not supported; full_attention and sliding_attention are"));
-    }
+// transformers 5 has everything in "rope_parameters"; before it, theta stood outside and the rest in "rope_scaling".
+Rope read_rope(ModelJson& config, uint32_t positions) {
+  const json* parameters = config.find("rope_parameters");
+  if (parameters == nullptr) parameters = config.find("rope_scaling");
+  return read_rope(config, parameters, positions, config.number_or("rope_theta", 10000, 1, 1e12));
+}
+
+// By layer: `window` where "layer_types" says sliding_attention, 0 where it says full_attention. None where it is
+// absent.
+std::optional<std::vector<uint32_t>> windows_by_type(ModelJson& config, uint32_t layers, uint32_t window) {
+  const json* types = config.find("layer_types");
+  if (types == nullptr) return std::nullopt;
+  std::vector<uint32_t> windows(layers, 0);
+  if (!types->is_array() || types->size() != layers) {
+    config.refuse("layer_types", text("expected a list of ", layers));
     return windows;
   }
-  const uint32_t full = config.find("max_window_layers") == nullptr ? 28 : config.size_or("max_window_layers", 28);
-  for (uint32_t layer = full; layer < layers; ++layer) windows[layer] = window;
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    const json& type = (*types)[layer];
+    if (type == "sliding_attention")
+      windows[layer] = window;
+    else if (type != "full_attention")
+      config.refuse("layer_types", text(type.dump(), " is not supported; full_attention and sliding_attention are"));
+  }
   return windows;
 }
 
-ModelConfig read_llama(Reader& config, const std::string& architecture) {
-  const bool mistral = architecture == "MistralForCausalLM", qwen2 = architecture == "Qwen2ForCausalLM",
-             qwen3 = architecture == "Qwen3ForCausalLM";
+void refuse_odd_heads(ModelJson& config, const ModelConfig& model) {
+  if (model.head_size % 2 != 0)
+    config.refuse("head_dim", text("is ", model.head_size, ", an even number expected: positions rotate pairs"));
+}
+
+// What Llama, Mistral and Qwen have in common. `head_size`: where the config has none; 0: that of equal parts of
+// `hidden`.
+ModelConfig read_llama_like(ModelJson& config, uint32_t head_size = 0) {
   ModelConfig model;
   model.block = BlockKind::llama;
-  model.layers = config.size("num_hidden_layers");
+  model.layers = config.layers("num_hidden_layers");
   model.hidden = config.size("hidden_size");
   model.heads = config.size("num_attention_heads");
   model.kv_heads = config.size_or("num_key_value_heads", model.heads);
-  model.head_size = config.size_or("head_dim", qwen3 ? 128 : std::max(1u, model.hidden / model.heads));
+  model.head_size = config.size_or("head_dim", head_size > 0 ? head_size : std::max(1u, model.hidden / model.heads));
   model.ffn = config.size("intermediate_size");
   model.vocab = config.size("vocab_size");
   model.positions = config.size("max_position_embeddings");
@@ -180,27 +116,134 @@ ModelConfig read_llama(Reader& config, const std::string& architecture) {
   const std::string act = config.word_or("hidden_act", "silu");
   if (act != "silu") config.refuse("hidden_act", text("'", act, "' is not supported; silu is"));
   model.tied = config.flag_or("tie_word_embeddings", false);
-  model.qkv_bias = qwen2 || config.flag_or("attention_bias", false);
-  model.out_bias = !qwen2 && config.flag_or("attention_bias", false);
+  model.qkv_bias = model.out_bias = config.flag_or("attention_bias", false);
   model.ffn_bias = config.flag_or("mlp_bias", false);
-  model.qk_norm = qwen3;
   model.rope = read_rope(config, model.positions);
-  if (model.layers <= kLayersMost) model.windows = read_windows(config, model.layers, mistral);
-  model.attention_scales.assign(model.layers <= kLayersMost ? model.layers : 0, 1 / std::sqrt(double(model.head_size)));
+  model.windows.assign(model.layers, 0);
+  model.attention_scales.assign(model.layers, 1 / std::sqrt(double(model.head_size)));
   model.attention_dropout = config.number_or("attention_dropout", 0, 0, 0.999);
-  if (model.head_size % 2 != 0)
-    config.refuse("head_dim", text("is ", model.head_size, ", an even number expected: positions rotate pairs"));
+  refuse_odd_heads(config, model);
   return model;
 }
 
-ModelConfig read_gpt2(Reader& config) {
+ModelConfig read_llama(ModelJson& config) { return read_llama_like(config); }
+
+ModelConfig read_mistral(ModelJson& config) {
+  ModelConfig model = read_llama_like(config);
+  model.windows.assign(model.layers, config.size_or("sliding_window", 0));
+  return model;
+}
+
+// Where windows are on, and no types of layers are said: the layers from "max_window_layers" on have them.
+std::vector<uint32_t> read_qwen_windows(ModelJson& config, uint32_t layers) {
+  std::vector<uint32_t> windows(layers, 0);
+  const bool on = config.flag_or("use_sliding_window", false);
+  const uint32_t window = on ? config.size_or("sliding_window", 0) : 0;
+  if (window == 0) return windows;
+  if (const auto by_type = windows_by_type(config, layers, window)) return *by_type;
+  for (uint32_t layer = config.size_or("max_window_layers", 28); layer < layers; ++layer) windows[layer] = window;
+  return windows;
+}
+
+ModelConfig read_qwen2(ModelJson& config) {
+  ModelConfig model = read_llama_like(config);
+  model.qkv_bias = true;
+  model.out_bias = false;
+  model.windows = read_qwen_windows(config, model.layers);
+  return model;
+}
+
+ModelConfig read_qwen3(ModelJson& config) {
+  ModelConfig model = read_llama_like(config, /*head_size=*/128);
+  model.qk_norm = true;
+  model.windows = read_qwen_windows(config, model.layers);
+  return model;
+}
+
+// Which layers see a window only, where no types of layers are said: all but every `every`th.
+std::vector<uint32_t> read_gemma_windows(ModelJson& config, uint32_t layers, uint32_t every) {
+  const uint32_t window = config.size_or("sliding_window", 4096);
+  if (const auto by_type = windows_by_type(config, layers, window)) return *by_type;
+  std::vector<uint32_t> windows(layers, window);
+  for (uint32_t layer = every - 1; layer < layers; layer += every) windows[layer] = 0;
+  return windows;
+}
+
+// Before transformers 5, layers without a window had "rope_theta" and "rope_scaling", and those with one
+// "rope_local_base_freq".
+void read_gemma3_ropes(ModelJson& config, ModelConfig& model) {
+  constexpr double kTheta = 1e6, kWindowTheta = 10000;
+  const json* both = config.find("rope_parameters");
+  const bool by_type =
+      both != nullptr && both->is_object() && (both->contains("full_attention") || both->contains("sliding_attention"));
+  if (both != nullptr && !by_type && !both->empty())
+    config.refuse("rope_parameters", text("is ", both->dump(), ", expected full_attention and sliding_attention"));
+  auto of_type = [&](const char* type) -> const json* {
+    if (!by_type) return nullptr;
+    const auto found = both->find(type);
+    return found == both->end() || found->is_null() ? nullptr : &*found;
+  };
+  const json* full = by_type ? of_type("full_attention") : config.find("rope_scaling");
+  model.rope = read_rope(config, full, model.positions, config.number_or("rope_theta", kTheta, 1, 1e12));
+  model.window_rope = read_rope(config, of_type("sliding_attention"), model.positions,
+                                config.number_or("rope_local_base_freq", kWindowTheta, 1, 1e12));
+}
+
+enum class Gemma : uint8_t { second, third };
+
+ModelConfig read_gemma(ModelJson& config, Gemma generation) {
+  const bool third = generation == Gemma::third;
+  ModelConfig model;
+  model.block = BlockKind::llama;
+  model.layers = config.layers("num_hidden_layers");
+  model.hidden = config.size("hidden_size");
+  model.heads = config.size("num_attention_heads");
+  model.kv_heads = config.size_or("num_key_value_heads", 4);
+  model.head_size = config.size_or("head_dim", 256);
+  model.ffn = config.size("intermediate_size");
+  model.vocab = config.size("vocab_size");
+  model.positions = config.size_or("max_position_embeddings", third ? 131072 : 8192);
+  model.norm_epsilon = config.number_or("rms_norm_eps", 1e-6, 0, 1);
+  const std::string act = config.word_or("hidden_activation", "gelu_pytorch_tanh");
+  if (act != "gelu_pytorch_tanh")
+    config.refuse("hidden_activation", text("'", act, "' is not supported; gelu_pytorch_tanh is"));
+  model.activation = Activation::gelu_tanh;
+  model.tied = config.flag_or("tie_word_embeddings", true);
+  model.qkv_bias = model.out_bias = config.flag_or("attention_bias", false);
+  model.qk_norm = third;
+  model.norms_behind = model.norms_less_one = true;
+  model.embedding_scale = std::sqrt(double(model.hidden));
+  model.logit_softcap = config.softcap("final_logit_softcapping", third ? 0 : 30);
+  model.attention_softcap = config.softcap("attn_logit_softcapping", third ? 0 : 50);
+  if (third && model.attention_softcap > 0)
+    config.refuse("attn_logit_softcapping",
+                  text("is ", model.attention_softcap, ", null expected: the model's own class leaves it out"));
+  if (config.flag_or("use_bidirectional_attention", false))
+    config.refuse("use_bidirectional_attention", "is not supported: a token sees those before it only");
+  if (third)
+    read_gemma3_ropes(config, model);
+  else
+    model.rope = read_rope(config, model.positions);
+  model.attention_dropout = config.number_or("attention_dropout", 0, 0, 0.999);
+  const double scale = 1 / std::sqrt(config.number_or("query_pre_attn_scalar", 256, 1e-6, 1e12));
+  const uint32_t every = third ? config.size_or("sliding_window_pattern", 6) : 2;
+  model.windows = read_gemma_windows(config, model.layers, every);
+  model.attention_scales.assign(model.layers, scale);
+  refuse_odd_heads(config, model);
+  return model;
+}
+
+ModelConfig read_gemma2(ModelJson& config) { return read_gemma(config, Gemma::second); }
+ModelConfig read_gemma3(ModelJson& config) { return read_gemma(config, Gemma::third); }
+
+ModelConfig read_gpt2(ModelJson& config) {
   ModelConfig model;
   model.block = BlockKind::gpt2;
-  model.layers = config.size("n_layer");
+  model.layers = config.layers("n_layer");
   model.hidden = config.size("n_embd");
   model.heads = model.kv_heads = config.size("n_head");
   model.head_size = std::max(1u, model.hidden / model.heads);
-  model.ffn = config.size_or("n_inner", 4 * std::min<uint32_t>(model.hidden, kSizeMost));
+  model.ffn = config.size_or("n_inner", 4 * std::min<uint32_t>(model.hidden, ModelJson::kSizeMost));
   model.vocab = config.size("vocab_size");
   model.positions = config.size("n_positions");
   model.norm_epsilon = config.number_or("layer_norm_epsilon", 1e-5, 0, 1);
@@ -217,33 +260,45 @@ ModelConfig read_gpt2(Reader& config) {
   model.attention_dropout = config.number_or("attn_pdrop", 0.1, 0, 0.999);
   model.residual_dropout = config.number_or("resid_pdrop", 0.1, 0, 0.999);
   if (config.flag_or("add_cross_attention", false)) config.refuse("add_cross_attention", "is not supported");
-  if (model.layers <= kLayersMost) {
-    model.windows.assign(model.layers, 0);
-    const double scale = config.flag_or("scale_attn_weights", true) ? 1 / std::sqrt(double(model.head_size)) : 1;
-    const bool by_layer = config.flag_or("scale_attn_by_inverse_layer_idx", false);
-    for (uint32_t layer = 0; layer < model.layers; ++layer)
-      model.attention_scales.push_back(by_layer ? scale / (layer + 1) : scale);
-  }
+  model.windows.assign(model.layers, 0);
+  const double scale = config.flag_or("scale_attn_weights", true) ? 1 / std::sqrt(double(model.head_size)) : 1;
+  const bool by_layer = config.flag_or("scale_attn_by_inverse_layer_idx", false);
+  for (uint32_t layer = 0; layer < model.layers; ++layer)
+    model.attention_scales.push_back(by_layer ? scale / (layer + 1) : scale);
   if (model.hidden % model.heads != 0)
     config.refuse("n_embd", text("is ", model.hidden, ", a multiple of n_head ", model.heads, " expected"));
   return model;
 }
 
-Result<std::string> architecture_of(const json& config) {
+struct Family {
+  const char* architecture;
+  const char* model_type;
+  ModelConfig (*read)(ModelJson& config);
+};
+constexpr Family kFamilies[] = {
+    {"GPT2LMHeadModel", "gpt2", read_gpt2},           {"LlamaForCausalLM", "llama", read_llama},
+    {"MistralForCausalLM", "mistral", read_mistral},  {"Qwen2ForCausalLM", "qwen2", read_qwen2},
+    {"Qwen3ForCausalLM", "qwen3", read_qwen3},        {"Gemma2ForCausalLM", "gemma2", read_gemma2},
+    {"Gemma3ForCausalLM", "gemma3_text", read_gemma3}};
+
+std::string supported() {
+  std::string names;
+  const size_t last = std::size(kFamilies) - 1;
+  for (size_t i = 0; i <= last; ++i) names += text(i == 0 ? "" : i == last ? " and " : ", ", kFamilies[i].architecture);
+  return "supported are " + names;
+}
+
+// The first word of "architectures", or where there is none, "model_type".
+Result<const Family*> family_of(const json& config) {
   const auto names = config.find("architectures");
-  if (names != config.end() && names->is_array() && names->size() == 1 && (*names)[0].is_string())
-    return (*names)[0].get<std::string>();
   const auto type = config.find("model_type");
-  if (type != config.end() && type->is_string()) {
-    for (const auto& [name, architecture] : {std::pair("gpt2", "GPT2LMHeadModel"),
-                                             {"llama", "LlamaForCausalLM"},
-                                             {"mistral", "MistralForCausalLM"},
-                                             {"qwen2", "Qwen2ForCausalLM"},
-                                             {"qwen3", "Qwen3ForCausalLM"}})
-      if (*type == name) return std::string(architecture);
-    return type->get<std::string>();
-  }
-  return Status(Code::kUsage, "config.json: names neither an architecture nor a model_type", kSupported);
+  const bool has_name = names != config.end() && names->is_array() && names->size() == 1 && (*names)[0].is_string();
+  if (!has_name && (type == config.end() || !type->is_string()))
+    return Status(Code::kUsage, "config.json: names neither an architecture nor a model_type", supported());
+  const auto word = has_name ? (*names)[0].get<std::string>() : type->get<std::string>();
+  for (const Family& family : kFamilies)
+    if (word == (has_name ? family.architecture : family.model_type)) return &family;
+  return Status(Code::kUsage, text("config.json: architecture '", word, "' is not supported"), supported());
 }
 
 }  // namespace
@@ -251,68 +306,16 @@ Result<std::string> architecture_of(const json& config) {
 Result<ModelConfig> parse_model_config(const std::string& text_of_config) {
   const json config = json::parse(text_of_config, nullptr, false);
   if (!config.is_object()) return Status(Code::kUsage, "config.json: is not a JSON object");
-  PENSTOCK_TRY_ASSIGN(architecture, architecture_of(config));
-  Reader reader(config, "config.json");
-  ModelConfig model;
-  if (architecture == "GPT2LMHeadModel") {
-    model = read_gpt2(reader);
-  } else if (architecture == "LlamaForCausalLM" || architecture == "MistralForCausalLM" ||
-             architecture == "Qwen2ForCausalLM" || architecture == "Qwen3ForCausalLM") {
-    model = read_llama(reader, architecture);
-  } else {
-    return Status(Code::kUsage, text("config.json: architecture '", architecture, "' is not supported"), kSupported);
-  }
-  model.architecture = architecture;
-  model.initializer_range = reader.number_or("initializer_range", 0.02, 0, 100);
-  if (model.layers > kLayersMost)
-    reader.refuse("num_hidden_layers", text("is ", model.layers, ", at most ", kLayersMost, " expected"));
+  PENSTOCK_TRY_ASSIGN(family, family_of(config));
+  ModelJson values(config, "config.json");
+  ModelConfig model = family->read(values);
+  model.architecture = family->architecture;
+  model.initializer_range = values.number_or("initializer_range", 0.02, 0, 100);
   if (model.kv_heads > model.heads || model.heads % model.kv_heads != 0)
-    reader.refuse("num_key_value_heads",
+    values.refuse("num_key_value_heads",
                   text("is ", model.kv_heads, ", a divisor of the ", model.heads, " heads expected"));
-  PENSTOCK_TRY(reader.status());
+  PENSTOCK_TRY(values.status());
   return model;
-}
-
-// In fp32 where transformers computes in fp32: the angles of long sequences depend on it.
-std::vector<float> rope_frequencies(const ModelConfig& config, uint64_t length) {
-  const Rope& rope = config.rope;
-  const uint32_t dims = config.head_size, pairs = dims / 2;
-  double base = rope.theta;
-  if (rope.kind == RopeKind::dynamic) {
-    const double reach = std::max(double(length), rope.original_positions);
-    base *= std::pow(rope.factor * reach / rope.original_positions - (rope.factor - 1), dims / (dims - 2.0));
-  }
-  std::vector<float> frequencies(pairs);
-  for (uint32_t pair = 0; pair < pairs; ++pair)
-    frequencies[pair] = 1.0f / std::pow(float(base), float(2 * pair) / float(dims));
-
-  if (rope.kind == RopeKind::linear) {
-    for (float& frequency : frequencies) frequency /= float(rope.factor);
-  } else if (rope.kind == RopeKind::llama3) {
-    for (float& frequency : frequencies) {
-      const double wave = 2 * std::numbers::pi / frequency;
-      if (wave > rope.original_positions / rope.low_frequency_factor) {
-        frequency /= float(rope.factor);
-      } else if (wave >= rope.original_positions / rope.high_frequency_factor) {
-        const double smooth = (rope.original_positions / wave - rope.low_frequency_factor) /
-                              (rope.high_frequency_factor - rope.low_frequency_factor);
-        frequency = float((1 - smooth) * frequency / rope.factor + smooth * frequency);
-      }
-    }
-  } else if (rope.kind == RopeKind::yarn) {
-    auto dimension_of = [&](double rotations) {
-      return dims * std::log(rope.original_positions / (rotations * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
-    };
-    double low = dimension_of(rope.beta_fast), high = dimension_of(rope.beta_slow);
-    if (rope.truncate) low = std::floor(low), high = std::ceil(high);
-    low = std::max(low, 0.0), high = std::min(high, dims - 1.0);
-    if (low == high) high += 0.001;
-    for (uint32_t pair = 0; pair < pairs; ++pair) {
-      const double stretched = std::clamp((pair - low) / (high - low), 0.0, 1.0);
-      frequencies[pair] = float(frequencies[pair] / rope.factor * stretched + frequencies[pair] * (1 - stretched));
-    }
-  }
-  return frequencies;
 }
 
 }  // namespace penstock::trainer

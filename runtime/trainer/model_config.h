@@ -2,32 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/trainer/rope.h"
 #include "tiering/status.h"
 
 namespace penstock::trainer {
 
 // gpt2: LayerNorm, one matrix for query, key and value, learned positions, two matrices in the feed-forward part.
-// llama: RMSNorm, rotary positions, grouped queries, a gated feed-forward part.
+// llama: RMSNorm, rotary positions, grouped queries, a gated feed-forward part. Gemma's blocks are such blocks.
 enum class BlockKind : uint8_t { gpt2, llama };
 
 enum class Activation : uint8_t { gelu_tanh, gelu, silu };
-
-enum class RopeKind : uint8_t { plain, linear, dynamic, yarn, llama3 };
-
-// Rotary positions: the angle of pair i at position p is p times the i-th of rope_frequencies().
-struct Rope {
-  RopeKind kind = RopeKind::plain;
-  double theta = 10000;
-  double factor = 1;
-  double original_positions = 0;                               // of the training that the scaling stretches
-  double low_frequency_factor = 1, high_frequency_factor = 4;  // llama3
-  double beta_fast = 32, beta_slow = 1;                        // yarn
-  double attention_factor = 1;                                 // yarn: scales cosine and sine
-  bool truncate = true;                                        // yarn
-};
 
 struct ModelConfig {
   std::string architecture;  // Hugging Face's class, LlamaForCausalLM
@@ -44,7 +32,13 @@ struct ModelConfig {
   Activation activation = Activation::silu;
   bool tied = false;
   bool qkv_bias = false, out_bias = false, ffn_bias = false, qk_norm = false;
+  bool norms_behind = false;     // what either part of a block gives is normed before it is added
+  bool norms_less_one = false;   // a norm's weights are its factors less one
+  double embedding_scale = 1;    // rounded to the model's dtype
+  double attention_softcap = 0;  // scores and logits x become cap * tanh(x / cap); 0: they stay
+  double logit_softcap = 0;
   Rope rope;
+  std::optional<Rope> window_rope;       // of layers with a window, where theirs is another
   std::vector<uint32_t> windows;         // by layer, how many positions one sees, itself included; 0: all before it
   std::vector<double> attention_scales;  // by layer
   double embedding_dropout = 0, attention_dropout = 0, residual_dropout = 0;
@@ -54,8 +48,5 @@ struct ModelConfig {
 // Reads Hugging Face's config.json. An architecture that is not supported is refused by its name, together with what
 // is; so is a value that would make the model compute something else than we do.
 Result<ModelConfig> parse_model_config(const std::string& json);
-
-// One per pair of a head's elements. `length` is the sequence's, which dynamic scaling depends on.
-std::vector<float> rope_frequencies(const ModelConfig& config, uint64_t length);
 
 }  // namespace penstock::trainer

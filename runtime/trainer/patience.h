@@ -21,7 +21,7 @@ struct PatienceRules {
   bool operator==(const PatienceRules&) const = default;
 };
 
-// After an evaluation: whether the run is to end. One that is not finite is no better than any.
+// After an evaluation: whether the run is to end. A loss that is not finite is never better.
 inline bool is_over(const PatienceRules& rules, double loss, PatienceState& state) {
   if (rules.evaluations == 0) return false;
   const bool is_better = std::isfinite(loss) && (!state.best || loss < *state.best - rules.least_gain);

@@ -1,7 +1,7 @@
 # The trainer: what computes stands on LibTorch, that of the torch package which Python finds; all else of it does not,
 # so that a config can be checked where LibTorch is absent.
 find_package(yaml-cpp QUIET)
-target_link_libraries(penstock_training PRIVATE nlohmann_json::nlohmann_json)
+target_link_libraries(penstock_trainer_core PRIVATE nlohmann_json::nlohmann_json)
 
 set(PENSTOCK_TORCH_DIR "" CACHE PATH "Folder of a torch package, site-packages/torch; empty: that of .venv or of Python")
 set(PENSTOCK_HAS_LIBTORCH OFF)
@@ -55,5 +55,5 @@ target_link_libraries(penstock_libtorch INTERFACE -Wl,--push-state,--no-as-neede
                       ${torch_dir}/lib/libtorch_cpu.so ${torch_dir}/lib/libc10.so)
 target_link_options(penstock_libtorch INTERFACE -Wl,--unresolved-symbols=ignore-in-shared-libs)
 
-penstock_library(penstock_trainer runtime/trainer/torch penstock_training)
-target_link_libraries(penstock_trainer PUBLIC penstock_libtorch)
+penstock_library(penstock_trainer_torch runtime/trainer/torch penstock_trainer_core)
+target_link_libraries(penstock_trainer_torch PUBLIC penstock_libtorch)

@@ -1,6 +1,9 @@
 #include "runtime/trainer/trainer_state.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace penstock::trainer {
 namespace {
@@ -8,6 +11,21 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSchema = "penstock.trainer_state/1";
+
+std::optional<LossRulesState> parse_rules(const json& file) {
+  auto is_number = [](const json& value) { return value.is_number() && std::isfinite(value.get<double>()); };
+  for (const char* key : {"losses", "acted", "rate_factor", "lowered_until"})
+    if (!file.is_object() || !file.contains(key)) return std::nullopt;
+  const json &losses = file["losses"], &acted = file["acted"], &factor = file["rate_factor"];
+  const json& until = file["lowered_until"];
+  const bool is_ours = losses.is_array() && std::all_of(losses.begin(), losses.end(), is_number) &&
+                       acted.is_number_unsigned() && is_number(factor) && until.is_number_unsigned();
+  if (!is_ours || !(factor.get<double>() >= 0)) return std::nullopt;
+  return LossRulesState{.losses = losses.get<std::vector<double>>(),
+                        .acted = acted.get<uint64_t>(),
+                        .rate_factor = factor.get<double>(),
+                        .lowered_until = until.get<uint64_t>()};
+}
 
 }  // namespace
 
@@ -25,6 +43,13 @@ std::string encode(const TrainerState& state) {
     file["eval_loss_best"] = *state.patience.best;
     file["evaluations_since"] = state.patience.evaluations_since;
   }
+  if (state.rules != LossRulesState()) {
+    file["loss_rules"] = {{"losses", state.rules.losses},
+                          {"acted", state.rules.acted},
+                          {"rate_factor", state.rules.rate_factor},
+                          {"lowered_until", state.rules.lowered_until}};
+  }
+  if (!state.left_out.empty()) file["left_out"] = json::parse(json_of(state.left_out));
   return file.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -35,7 +60,7 @@ Result<TrainerState> parse_trainer_state(const std::string& bytes) {
   };
   if (bytes.empty()) {
     return Status(Code::kUsage, "store: another program than `penstock train` made it: it names no model",
-                  "another folder, or --force, which replaces it");
+                  "a store that `penstock train` made; `penstock train --force` replaces this one");
   }
   const json file = json::parse(bytes, nullptr, false);
   if (!file.is_object() || file.value("schema", json()) != kSchema) return refused(text(kSchema, " expected"));
@@ -64,6 +89,16 @@ Result<TrainerState> parse_trainer_state(const std::string& bytes) {
     if (!best->is_number() || since == file.end() || !since->is_number_unsigned())
       return refused("'eval_loss_best' is not a number with a count of evaluations since");
     state.patience = {.best = best->get<double>(), .evaluations_since = since->get<uint64_t>()};
+  }
+  if (const auto rules = file.find("loss_rules"); rules != file.end()) {
+    std::optional<LossRulesState> found = parse_rules(*rules);
+    if (!found) return refused("'loss_rules' is not what rules about the loss keep");
+    state.rules = *std::move(found);
+  }
+  if (const auto list = file.find("left_out"); list != file.end()) {
+    Result<LeftOut> batches = parse_left_out(list->dump());
+    if (!batches.ok()) return refused("'left_out' " + batches.status().message());
+    state.left_out = *std::move(batches);
   }
   return state;
 }

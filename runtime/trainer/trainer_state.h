@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/trainer/left_out.h"
+#include "runtime/trainer/loss_rules.h"
 #include "runtime/trainer/loss_scaler.h"
 #include "runtime/trainer/patience.h"
 #include "tiering/status.h"
@@ -15,11 +17,13 @@ struct TrainerState {
   std::string config;        // effective_json()
   std::string model_json;    // config.json of the model
   std::string model_folder;  // where weights and tokenizer came from; empty: it began from scratch
-  uint64_t samples = 0;      // drawn so far
+  uint64_t samples = 0;      // drawn so far, or left out
   uint64_t updates = 0;      // steps before this one that were not skipped
   LossScaleState scale;      // of this step; whether it overflowed is known when it is read, not when it is written
 
   PatienceState patience = {};  // as this step began
+  LeftOut left_out = {};        // of the batches up to this step's
+  LossRulesState rules = {};    // with this step's loss
 
   bool operator==(const TrainerState&) const = default;
 };

@@ -1,5 +1,7 @@
 #include "runtime/trainer/training_settings.h"
 
+#include <algorithm>
+
 #include "runtime/trainer/config/effective_config.h"
 
 namespace penstock::trainer {
@@ -18,7 +20,8 @@ constexpr uint32_t kUsualStage = 3;
 }  // namespace
 
 uint32_t group_ranks_of(const TrainConfig& config, uint32_t ranks) {
-  return config.zero_stage.value_or(kUsualStage) == 0 ? 1 : ranks;
+  if (config.zero_stage.value_or(kUsualStage) == 0) return 1;
+  return config.shard_ranks == 0 ? ranks : std::min(config.shard_ranks, ranks);
 }
 
 engine::RankedOptions TrainingSettings::ranked() const {

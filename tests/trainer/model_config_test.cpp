@@ -18,6 +18,10 @@ std::string config_of(const std::string& architecture, const std::string& more =
   return R"({"architectures": [")" + architecture + R"("], )" + kLlama + (more.empty() ? "" : ", " + more) + "}";
 }
 
+std::vector<float> frequencies_of(const ModelConfig& config) {
+  return rope_frequencies(config.rope, config.head_size, 100);
+}
+
 TEST(ModelConfig, CountsTheParametersOfPublishedModels) {
   EXPECT_EQ(make_model(*parse_model_config(config_of("LlamaForCausalLM")), Dtype::bf16).parameters(), 8'030'261'248u);
   EXPECT_EQ(make_model(*parse_model_config(R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12,
@@ -37,6 +41,75 @@ TEST(ModelConfig, CountsTheParametersOfPublishedModels) {
                        Dtype::bf16)
                 .parameters(),
             596'049'920u);
+  EXPECT_EQ(make_model(*parse_model_config(R"({"architectures": ["Gemma2ForCausalLM"], "hidden_size": 2304,
+                "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+                "head_dim": 256, "vocab_size": 256000, "max_position_embeddings": 8192})"),
+                       Dtype::bf16)
+                .parameters(),
+            2'614'341'888u);
+  EXPECT_EQ(make_model(*parse_model_config(R"({"model_type": "gemma3_text", "hidden_size": 1152,
+                "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1,
+                "head_dim": 256, "vocab_size": 262144, "max_position_embeddings": 32768})"),
+                       Dtype::bf16)
+                .parameters(),
+            999'885'952u);
+}
+
+constexpr const char* kGemma =
+    R"("hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 7, "num_attention_heads": 4,
+       "num_key_value_heads": 2, "vocab_size": 131, "max_position_embeddings": 64)";
+
+Result<ModelConfig> gemma(const char* architecture, const std::string& more = "") {
+  return parse_model_config(text(R"({"architectures": [")", architecture, R"("], )", kGemma, more, "}"));
+}
+
+TEST(ModelConfig, GemmasLayersSeeWindowsOrAllInTurn) {
+  const auto second = gemma("Gemma2ForCausalLM", R"(, "sliding_window": 9)");
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_EQ(second->windows, (std::vector<uint32_t>{9, 0, 9, 0, 9, 0, 9}));
+  EXPECT_EQ(second->attention_softcap, 50);
+  EXPECT_EQ(second->logit_softcap, 30);
+  EXPECT_FALSE(second->window_rope);
+  EXPECT_EQ(gemma("Gemma2ForCausalLM", R"(, "attn_logit_softcapping": null)")->attention_softcap, 0);
+
+  const auto third = gemma("Gemma3ForCausalLM");
+  ASSERT_TRUE(third.ok()) << third.status().message();
+  EXPECT_EQ(third->windows, (std::vector<uint32_t>{4096, 4096, 4096, 4096, 4096, 0, 4096}));
+  EXPECT_EQ(third->rope.theta, 1e6);
+  EXPECT_EQ(third->window_rope->theta, 1e4);
+  EXPECT_EQ(third->attention_softcap + third->logit_softcap, 0);
+}
+
+// transformers 5 writes "rope_parameters" by type of layer, those before it "rope_scaling" for those without a window.
+TEST(ModelConfig, ReadsGemmasRopesAsOldAndNewConfigsHaveThem) {
+  const auto older = gemma("Gemma3ForCausalLM", R"(, "rope_theta": 500000, "rope_local_base_freq": 2000,
+                           "rope_scaling": {"rope_type": "linear", "factor": 8})");
+  const auto newer = gemma("Gemma3ForCausalLM", R"(, "rope_parameters": {
+                           "full_attention": {"rope_type": "linear", "factor": 8, "rope_theta": 500000},
+                           "sliding_attention": {"rope_type": "default", "rope_theta": 2000}})");
+  ASSERT_TRUE(older.ok()) << older.status().message();
+  ASSERT_TRUE(newer.ok()) << newer.status().message();
+  for (const ModelConfig& config : {*older, *newer}) {
+    EXPECT_EQ(config.rope.kind, RopeKind::linear);
+    EXPECT_EQ(config.rope.theta, 500000);
+    EXPECT_EQ(config.window_rope->kind, RopeKind::plain);
+    EXPECT_EQ(config.window_rope->theta, 2000);
+  }
+}
+
+TEST(ModelConfig, RefusesWhatGemmaDoesNotCompute) {
+  auto refused = [](const char* architecture, const char* more) {
+    return gemma(architecture, more).status().message();
+  };
+  EXPECT_EQ(refused("Gemma3ForCausalLM", R"(, "attn_logit_softcapping": 50)"),
+            "config.json: attn_logit_softcapping: is 50, null expected: the model's own class leaves it out");
+  EXPECT_EQ(refused("Gemma3ForCausalLM", R"(, "use_bidirectional_attention": true)"),
+            "config.json: use_bidirectional_attention: is not supported: a token sees those before it only");
+  EXPECT_EQ(refused("Gemma2ForCausalLM", R"(, "hidden_activation": "relu")"),
+            "config.json: hidden_activation: 'relu' is not supported; gelu_pytorch_tanh is");
+  EXPECT_EQ(refused("Gemma2ForCausalLM", R"(, "layer_types": ["chunked_attention"])"),
+            "config.json: layer_types: expected a list of 7");
+  EXPECT_NE(refused("Gemma3ForConditionalGeneration", "").find("is not supported"), std::string::npos);
 }
 
 TEST(ModelConfig, StartsEveryParameterWhereTheEngineWantsIt) {
@@ -72,9 +145,9 @@ TEST(ModelConfig, ReadsRopeScalingAsOldAndNewConfigsHaveIt) {
       "LlamaForCausalLM", text(R"("rope_theta": 500000.0, "rope_scaling": {"type": "llama3", )", scaling, "}")));
   ASSERT_TRUE(newer.ok()) << newer.status().message();
   ASSERT_TRUE(older.ok()) << older.status().message();
-  EXPECT_EQ(rope_frequencies(*newer, 100), rope_frequencies(*older, 100));
+  EXPECT_EQ(frequencies_of(*newer), frequencies_of(*older));
   EXPECT_EQ(newer->rope.theta, 500000);
-  EXPECT_NE(rope_frequencies(*newer, 100), rope_frequencies(*parse_model_config(config_of("LlamaForCausalLM")), 100));
+  EXPECT_NE(frequencies_of(*newer), frequencies_of(*parse_model_config(config_of("LlamaForCausalLM"))));
 }
 
 TEST(ModelConfig, WindowsAreOfTheLayersThatHaveThem) {
@@ -134,7 +207,7 @@ TEST(ModelConfig, EndsWellOnDamagedFiles) {
     const Model model = make_model(*config, Dtype::bf16);
     EXPECT_EQ(model.uses.size(), config->layers + 2u) << "seed " << seed;
     EXPECT_EQ(config->windows.size(), config->layers) << "seed " << seed;
-    EXPECT_EQ(rope_frequencies(*config, 100).size(), config->head_size / 2) << "seed " << seed;
+    EXPECT_EQ(frequencies_of(*config).size(), config->head_size / 2) << "seed " << seed;
   }
   EXPECT_GT(accepted, 100u);
   EXPECT_LT(accepted, 19000u);

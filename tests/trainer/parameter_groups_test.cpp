@@ -96,6 +96,8 @@ TEST(ParameterGroups, EveryGroupFollowsTheSchedule) {
   for (size_t i = 0; i < hypers.size(); ++i) {
     EXPECT_DOUBLE_EQ(hypers[i].lr, usual * (groups->groups[i].lr / 1e-3));
     EXPECT_EQ(hypers[i].beta1, rate_of(config.schedule, 1, 7).betas->first);
+    EXPECT_EQ(hypers[i].momentum, hypers[i].beta1) << "SGD's, as DeepSpeed cycles it";
+    EXPECT_EQ(hypers[i].beta2, rate_of(config.schedule, 1, 7).betas->second);
   }
 }
 

@@ -57,6 +57,15 @@ TEST(TrainConfig, SaysOfEveryKeyWhatBecomesOfIt) {
   EXPECT_NE(verdict("aio.queue_depth").second, "");
 }
 
+TEST(TrainConfig, TakesDeepSpeedsShardSizeThatIsNotAskedForAsNone) {
+  const auto none = parse_config(R"({"zero_optimization": {"mics_shard_size": -1}})");
+  ASSERT_TRUE(none.ok()) << none.status().message();
+  EXPECT_EQ(none->shard_ranks, 0u);
+  const auto four = parse_config(R"({"zero_optimization": {"mics_shard_size": 4}})");
+  ASSERT_TRUE(four.ok()) << four.status().message();
+  EXPECT_EQ(four->shard_ranks, 4u);
+}
+
 TEST(TrainConfig, ReadsOurOwnKeys) {
   const auto config = parse_config(R"({"model": "/models/x", "data": [{"path": "a.bin", "weight": 3}, "b.txt"],
       "max_steps": 100, "seed": 7, "sequence_length": 128, "held_out_share": 0.05, "head_tokens": 256,

@@ -9,18 +9,37 @@
 namespace penstock::trainer {
 namespace {
 
+LeftOut some_batches() {
+  LeftOut batches;
+  batches.add({7, 7});
+  batches.add({40, 45});
+  return batches;
+}
+
 const TrainerState kState = {.config = "{\"seed\": 7}\n",
                              .model_json = "{\"architectures\": [\"GPT2LMHeadModel\"]}",
                              .model_folder = "/models/x",
                              .samples = 123456789012345,
                              .updates = 17,
                              .scale = {.scale = 0.125, .hysteresis = 3, .last_overflow = 12},
-                             .patience = {.best = 2.625, .evaluations_since = 5}};
+                             .patience = {.best = 2.625, .evaluations_since = 5},
+                             .left_out = some_batches(),
+                             .rules = {.losses = {2.1, 1.0 / 3}, .acted = 3, .rate_factor = 0.25, .lowered_until = 77}};
 
 TEST(TrainerState, IsReadAsItWasWritten) {
   const auto read = parse_trainer_state(encode(kState));
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, kState);
+}
+
+TEST(TrainerState, WhatNoRuleHasTouchedTakesNoRoom) {
+  TrainerState plain = kState;
+  plain.rules = {};
+  plain.left_out = {};
+  EXPECT_EQ(encode(plain).find("loss_rules"), std::string::npos);
+  const auto read = parse_trainer_state(encode(plain));
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(*read, plain);
 }
 
 TEST(TrainerState, RefusesWhatAnotherProgramKeepsThere) {

@@ -1,16 +1,28 @@
 # What computes is tested where LibTorch is.
 if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/trainer/torch/*.cpp)
+  file(GLOB of_streams CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/trainer/torch/stream_*.cpp)
+  list(REMOVE_ITEM sources ${of_streams})
   target_sources(tests_trainer PRIVATE ${sources})
-  target_link_libraries(tests_trainer PRIVATE penstock_train)
+  target_link_libraries(tests_trainer PRIVATE penstock_train_command)
+
+  # LibTorch has one device of this kind for a whole process, and others' tests would be seeded on it too.
+  add_library(on_a_stream_objects OBJECT ${of_streams})
+  target_include_directories(on_a_stream_objects PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(on_a_stream_objects PRIVATE penstock_train_command penstock_test_support GTest::gtest)
+  penstock_optimize_little(on_a_stream_objects)
+  add_executable(tests_trainer_on_a_stream $<TARGET_OBJECTS:on_a_stream_objects>)
+  target_link_libraries(tests_trainer_on_a_stream PRIVATE penstock_train_command penstock_test_support GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(tests_trainer_on_a_stream DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
+  include(tests/trainer/torch/stream_mutants.cmake)
 endif()
 
 # Against transformers itself, where .venv has it.
 if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
   add_executable(model_probe tests/trainer/model_probe.cpp)
   target_include_directories(model_probe PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(model_probe PRIVATE penstock_trainer nlohmann_json::nlohmann_json)
-  penstock_compile_soon(model_probe)
+  target_link_libraries(model_probe PRIVATE penstock_trainer_torch nlohmann_json::nlohmann_json)
+  penstock_optimize_little(model_probe)
   set(torch_python ${Python3_EXECUTABLE})
   if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
     set(torch_python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
@@ -27,17 +39,22 @@ if(PENSTOCK_HAS_LIBTORCH)
   if(EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
     set(train_python ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   endif()
-  foreach(subject Configs Evaluation HuggingFace Samples Snapshots Verify)
+  foreach(subject Configs Doctor Evaluation HuggingFace Samples Snapshots Verify)
     add_test(NAME Train.AsAUserRunsIt.${subject}
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.AsAUserRunsIt.${subject} PROPERTIES TIMEOUT 900)
+  endforeach()
+  foreach(subject LeaveOut Rules Rollback)
+    add_test(NAME Train.LossRules.${subject}
+             COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/loss_rules_test.py $<TARGET_FILE:penstock> ${subject})
+    set_tests_properties(Train.LossRules.${subject} PROPERTIES TIMEOUT 900 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
   endforeach()
   foreach(subject FollowsPeft Tiers Words)
     add_test(NAME Train.Lora.${subject}
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/lora_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.Lora.${subject} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
   endforeach()
-  foreach(subject Stages Lora Reshard Ends Refusals Readme)
+  foreach(subject Stages Lora Reshard Ends Hosts Refusals Readme)
     add_test(NAME Train.InSeveralRanks.${subject}
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/ranks_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.InSeveralRanks.${subject} PROPERTIES TIMEOUT 900)
@@ -49,9 +66,17 @@ if(PENSTOCK_HAS_LIBTORCH)
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/train_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 400MiB --steps 2 --probe 1s --clipping always
                    --share 0 --weights nvme)
   set_tests_properties(Train.StaysInAControlGroupThatIsItsBudget PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT OMP_NUM_THREADS=1)
+  add_test(NAME Train.ReadsAFrozenBaseOnceForEachPass
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/finetune.py $<TARGET_FILE:penstock> . --params tiny --memory 500MiB --base bf16
+                   --steps 1 --rounds 1 --probe 1s)
+  set_tests_properties(Train.ReadsAFrozenBaseOnceForEachPass PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT
+                       "OMP_NUM_THREADS=1;PYTHONDONTWRITEBYTECODE=1")
   add_test(NAME Train.KilledAgainAndAgainEndsWithTheSameBits
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_kills.py $<TARGET_FILE:penstock> --steps 8 --every 0)
   set_tests_properties(Train.KilledAgainAndAgainEndsWithTheSameBits PROPERTIES TIMEOUT 900)
+  add_test(NAME Train.KilledAroundARollbackOfItsOwnEndsWithTheSameBits
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_kills.py $<TARGET_FILE:penstock> --steps 13 --every 0 --rule rollback)
+  set_tests_properties(Train.KilledAroundARollbackOfItsOwnEndsWithTheSameBits PROPERTIES TIMEOUT 900)
   add_test(NAME Train.SnapshotsAreWhatWasForetoldAndSurviveKills
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_snapshots.py $<TARGET_FILE:penstock> --steps 6 --every 2 --kills 3)
   set_tests_properties(Train.SnapshotsAreWhatWasForetoldAndSurviveKills PROPERTIES TIMEOUT 900)

@@ -18,6 +18,7 @@ except ImportError as error:
     sys.exit(77)
 
 LENGTH, SEQUENCES, VOCAB = 48, 2, 131
+LONGER = {"gemma2": 150}  # than the queries whose bounded scores are computed at once
 LLAMA = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, vocab_size=VOCAB,
              max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
 
@@ -49,6 +50,16 @@ def cases():
     yield "qwen2 windows", t.Qwen2Config(**LLAMA, num_key_value_heads=2, use_sliding_window=True, sliding_window=9,
                                          max_window_layers=1)
     yield "qwen3", t.Qwen3Config(**LLAMA, num_key_value_heads=2, head_dim=32)
+    gemma = dict(**LLAMA, head_dim=32, sliding_window=9, query_pre_attn_scalar=24)
+    yield "gemma2", t.Gemma2Config(**gemma, num_key_value_heads=2, attn_logit_softcapping=5.0, final_logit_softcapping=3.0)
+    yield "gemma2 without caps", t.Gemma2Config(**gemma, num_key_value_heads=4, attn_logit_softcapping=None,
+                                                final_logit_softcapping=None, attention_bias=True, tie_word_embeddings=False)
+    yield "gemma3", t.Gemma3TextConfig(**gemma, num_key_value_heads=1,
+                                       layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+    yield "gemma3 stretched", t.Gemma3TextConfig(**{**gemma, "num_hidden_layers": 6}, num_key_value_heads=2,
+                                                 final_logit_softcapping=3.0, rope_parameters={
+        "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 8.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})
     yield "qwen3 tied", t.Qwen3Config(**LLAMA, num_key_value_heads=4, head_dim=16, tie_word_embeddings=True)
 
 
@@ -78,8 +89,8 @@ def check(program, name, config, folder):
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(config)
     perturb(model)
-    tokens = torch.randint(0, VOCAB, (SEQUENCES, LENGTH))
-    targets = torch.randint(0, VOCAB, (SEQUENCES, LENGTH))
+    tokens = torch.randint(0, VOCAB, (SEQUENCES, LONGER.get(name, LENGTH)))
+    targets = torch.randint(0, VOCAB, tokens.shape)
     targets[0, 5:9] = -100
     for dtype, torch_dtype, tolerance in (("fp32", torch.float32, 1e-5), ("bf16", torch.bfloat16, 1e-2)):
         made = os.path.join(folder, dtype)

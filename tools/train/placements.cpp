@@ -7,17 +7,17 @@ namespace {
 
 struct Resting {
   const char* name;
-  WeightRest weights;
+  WeightTier weights;
   double host_state_share;
   std::optional<double> retained_host_share = {};
 };
 
-constexpr Resting kRestings[] = {{"all in host memory", WeightRest::host, 1},
-                                 {"all on nvme", WeightRest::nvme, 0},
-                                 {"5 % of the state in host memory", WeightRest::automatic, 0.05},
-                                 {"half of the state in host memory", WeightRest::automatic, 0.5},
-                                 {"weights in host memory", WeightRest::host, 0},
-                                 {"gradients spilled", WeightRest::nvme, 0, 0}};
+constexpr Resting kRestings[] = {{"all in host memory", WeightTier::host, 1},
+                                 {"all on nvme", WeightTier::nvme, 0},
+                                 {"5 % of the state in host memory", WeightTier::automatic, 0.05},
+                                 {"half of the state in host memory", WeightTier::automatic, 0.5},
+                                 {"weights in host memory", WeightTier::host, 0},
+                                 {"gradients spilled", WeightTier::nvme, 0, 0}};
 
 struct Activations {
   const char* name;
@@ -34,11 +34,13 @@ constexpr Activations kActivations[] = {{"keep", ActivationChoice::keep},
 
 }  // namespace
 
-std::vector<Placement> all_placements(uint32_t micro_batches) {
+std::vector<Placement> all_placements(uint32_t micro_batches, trainer::ComputeDevice::Kind device) {
+  const bool on_gpu = device == trainer::ComputeDevice::Kind::cuda;
   std::vector<Placement> all;
   for (const Resting& resting : kRestings) {
     for (const Activations& activations : kActivations) {
       for (bool on_device : {false, true}) {
+        if (on_gpu && !on_device) continue;
         for (uint32_t group : std::set<uint32_t>{1, std::min(2u, micro_batches), micro_batches}) {
           PlanChoices choices;
           choices.weights = resting.weights;
@@ -48,7 +50,10 @@ std::vector<Placement> all_placements(uint32_t micro_batches) {
           choices.keep_share = activations.keep_share;
           if (on_device) choices.offload_host_share = 0.5;
           choices.micro_batch_group = group;
-          all.push_back({text(resting.name, "; ", activations.name, on_device ? "; on the host device" : "; in place",
+          all.push_back({text(resting.name, "; ", activations.name,
+                              on_gpu      ? "; on the GPU"
+                              : on_device ? "; on the host device"
+                                          : "; in place",
                               "; groups of ", group),
                          choices, on_device});
         }
@@ -63,9 +68,10 @@ TrainingSettings placed(const TrainingSettings& settings, const Placement& place
   PlanRequest& request = here.engine.request;
   request.choices = placement.choices;
   request.stores_activations = placement.on_device || offloads(*placement.choices.activations);
+  if (settings.device.kind == trainer::ComputeDevice::Kind::cuda) return here;
   // As much as the host's: what is compared is not how it fits.
   request.budgets.device_bytes = placement.on_device ? request.budgets.host_bytes : 0;
-  here.config.device_budget = placement.on_device ? text(request.budgets.device_bytes) : "";
+  here.device = {.kind = placement.on_device ? trainer::ComputeDevice::Kind::host : trainer::ComputeDevice::Kind::cpu};
   compute_on(MachineProfile(request.machine), here);
   return here;
 }

@@ -12,12 +12,13 @@ namespace penstock::tools {
 struct Placement {
   std::string name;
   PlanChoices choices;
-  bool on_device = false;  // the host device; else in place
+  bool on_device = false;  // the run's GPU, or the host device; else in place
 };
 
 // Each placement with each choice of activations, in place and on the host device, and in groups of one, two and all of
-// the micro-batches.
-std::vector<Placement> all_placements(uint32_t micro_batches);
+// the micro-batches. Of a run on a GPU, all are there: elsewhere other kernels compute.
+std::vector<Placement> all_placements(uint32_t micro_batches,
+                                      trainer::ComputeDevice::Kind device = trainer::ComputeDevice::Kind::cpu);
 
 // The same run, placed so.
 TrainingSettings placed(const TrainingSettings& settings, const Placement& placement);

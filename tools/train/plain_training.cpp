@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include "cpu_optim/tile_update.h"
-#include "runtime/trainer/torch/tensor_memory.h"
+#include "runtime/trainer/torch/refusals.h"
+#include "runtime/trainer/torch/tensors.h"
 #include "runtime/trainer/torch/training_run.h"
 #include "tiering/arithmetic/block_codes.h"
 #include "tiering/arithmetic/convert.h"
@@ -13,7 +14,7 @@
 namespace penstock::tools {
 namespace {
 
-using trainer::Passage;
+using trainer::ComputePass;
 
 template <typename Word>
 Word word(const std::byte* bytes, uint64_t index) {
@@ -122,14 +123,15 @@ uint32_t word_at(const std::byte* bytes, uint64_t index, Dtype dtype) {
 
 PlainTraining::PlainTraining(const TrainingSettings& settings)
     : settings_(settings),
+      accelerator_(trainer::accelerator_of(settings)),
       form_(settings.engine.request.workload.form),
       step_(settings.model, *this, choices_of(settings),
             std::vector<ActivationChoice>(settings.model.uses.size(), ActivationChoice::recompute)),
       scaler_(settings.config.loss_scaling, settings.config.precision) {}
 
 Result<std::unique_ptr<PlainTraining>> PlainTraining::make(const TrainingSettings& settings) {
-  trainer::TensorMemory::get().set_limit(trainer::TensorMemory::kNoLimit);  // it has no budget
   std::unique_ptr<PlainTraining> plain(new PlainTraining(settings));
+  plain->accelerator_->limit_tensors(trainer::Accelerator::kNoLimit);  // it has no budget
   PENSTOCK_TRY_ASSIGN(starting, starting_values(settings));
   for (uint32_t unit = 0; unit < settings.model.units.size(); ++unit) {
     std::vector<float> masters(settings.model.units[unit].elements);
@@ -178,20 +180,28 @@ Status PlainTraining::fill(uint32_t unit, std::span<const float> masters) {
   return Status();
 }
 
-Result<std::span<const trainer::UnitWeights>> PlainTraining::acquire(const Passage& passage) {
-  lent_.clear();
-  for (uint32_t unit : settings_.model.uses[passage.use].units)
-    lent_.push_back({unit, units_[unit].weights.data(), settings_.model.units[unit].elements});
-  return std::span<const trainer::UnitWeights>(lent_);
+Result<std::vector<trainer::UnitWeights>> PlainTraining::acquire(const ComputePass& pass) {
+  on_device_.clear();
+  return trainer::without_exceptions(nullptr, [&]() -> Result<std::vector<trainer::UnitWeights>> {
+    std::vector<trainer::UnitWeights> lent;
+    for (uint32_t unit : settings_.model.uses[pass.use].units) {
+      const at::Tensor weights = trainer::tensor_over(units_[unit].weights.bytes(), at::kCPU);
+      on_device_.push_back(weights.to(accelerator_->device()));
+      lent.push_back({unit, settings_.model.units[unit].elements, trainer::bytes_of(std::as_const(on_device_.back()))});
+    }
+    return lent;
+  });
 }
 
-Status PlainTraining::gradient(const Passage& passage, uint32_t unit, uint64_t first, Dtype dtype,
-                               std::span<const std::byte> values) {
-  auto [found, is_new] = sums_.try_emplace({unit, passage.use}, settings_.model.units[unit].elements, 0.0f);
+Status PlainTraining::gradient(const ComputePass& pass, uint32_t unit, uint64_t first, Dtype dtype,
+                               std::span<const std::byte> given) {
+  const at::Tensor on_host = trainer::tensor_over(given, accelerator_->device()).to(at::kCPU);
+  const std::span<const std::byte> values = trainer::bytes_of(on_host);
+  auto [found, is_new] = sums_.try_emplace({unit, pass.use}, settings_.model.units[unit].elements, 0.0f);
   float* sum = found->second.data() + first;
   for (uint64_t i = 0; i < values.size() / bytes_of(dtype); ++i) {
     const float x = value_of(values.data(), i, dtype);
-    sum[i] = passage.micro_batch == 0 ? x : sum[i] + x;
+    sum[i] = pass.micro_batch == 0 ? x : sum[i] + x;
   }
   return Status();
 }
@@ -265,7 +275,8 @@ Result<double> PlainTraining::step() {
   const uint64_t all = accumulation * settings_.place.ranks;
   std::vector<trainer::MicroBatch> batches;
   trainer::StepLoss loss;
-  for (uint64_t mb = (number - 1) * all; mb < number * all; ++mb) {
+  while (settings_.config.leave_out.has(++batch_)) continue;
+  for (uint64_t mb = (batch_ - 1) * all; mb < batch_ * all; ++mb) {
     batches.push_back(settings_.samples.batch(mb * sequences, sequences));
     loss.supervised += batches.back().supervised();
   }
@@ -294,7 +305,7 @@ Result<double> PlainTraining::step() {
   return loss.mean();
 }
 
-Status PlainTraining::read_for_comparison(const TrainingSettings& settings, trainer::StepEngine& engine) {
+Status PlainTraining::read_for_comparison(const TrainingSettings& settings, engine::StepEngine& engine) {
   const StateForm& form = settings.engine.request.workload.form;
   for (uint32_t unit = 0; unit < settings.model.units.size(); ++unit) {
     const trainer::ModelUnit& shape = settings.model.units[unit];
@@ -309,7 +320,7 @@ Status PlainTraining::read_for_comparison(const TrainingSettings& settings, trai
   return Status();
 }
 
-Result<Comparison> PlainTraining::compare(trainer::StepEngine& engine) const {
+Result<Comparison> PlainTraining::compare(engine::StepEngine& engine) const {
   Comparison comparison;
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     const trainer::ModelUnit& shape = settings_.model.units[unit];

@@ -1,6 +1,7 @@
 // PlainTraining runs the steps of a training run without the engine: weights, masters and moments in plain memory, each
-// unit updated whole by the scalar optimizer. No arena, tiles, plan, drives, threads or processes: of several ranks it
-// computes one after another. What `penstock verify` holds the tiers against.
+// unit updated whole by the scalar optimizer on the CPU. What computes is the run's accelerator. No arena, tiles, plan,
+// drives, threads or processes: of several ranks it computes one after another. What `penstock verify` holds the tiers
+// against.
 #pragma once
 
 #include <map>
@@ -8,7 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/trainer/step_engine.h"
+#include <ATen/core/Tensor.h>
+
+#include "runtime/engine/step_engine.h"
 #include "runtime/trainer/torch/train_step.h"
 #include "tiering/buffer.h"
 #include "tools/train/settings_of_run.h"
@@ -28,9 +31,9 @@ class PlainTraining final : private trainer::EngineVerbs {
   uint64_t steps_done() const { return steps_; }
 
   // Every word of weights and states, unit after unit.
-  Result<Comparison> compare(trainer::StepEngine& engine) const;
+  Result<Comparison> compare(engine::StepEngine& engine) const;
   // What the other ranks do while one compares: what each of them keeps is read by all together.
-  static Status read_for_comparison(const TrainingSettings& settings, trainer::StepEngine& engine);
+  static Status read_for_comparison(const TrainingSettings& settings, engine::StepEngine& engine);
 
  private:
   struct PlainUnit {
@@ -48,21 +51,24 @@ class PlainTraining final : private trainer::EngineVerbs {
   double finish_gradients();
   void update(uint32_t unit, const std::vector<Hyper>& groups, double gradient_scale);
 
-  Result<std::span<const trainer::UnitWeights>> acquire(const trainer::Passage& passage) override;
-  Status release(const trainer::Passage&) override { return Status(); }
-  Status gradient(const trainer::Passage& passage, uint32_t unit, uint64_t first, Dtype dtype,
+  trainer::Accelerator& accelerator() override { return *accelerator_; }
+  Result<std::vector<trainer::UnitWeights>> acquire(const trainer::ComputePass& pass) override;
+  Status release(const trainer::ComputePass&) override { return Status(); }
+  Status gradient(const trainer::ComputePass& pass, uint32_t unit, uint64_t first, Dtype dtype,
                   std::span<const std::byte> values) override;
   Status put(uint32_t, uint32_t, uint32_t, std::span<const std::byte>) override;
   Status get(uint32_t, uint32_t, uint32_t, std::span<std::byte>) override;
 
   const TrainingSettings& settings_;
+  const std::shared_ptr<trainer::Accelerator> accelerator_;
   const StateForm form_;
   std::vector<PlainUnit> units_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums_;  // by unit and use
-  std::vector<trainer::UnitWeights> lent_;
+  std::vector<at::Tensor> on_device_;                                 // the weights that are lent
   trainer::TrainStep step_;
   trainer::LossScaler scaler_;
   uint64_t steps_ = 0, updates_ = 0;
+  uint64_t batch_ = 0;  // the last
 };
 
 }  // namespace penstock::tools

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <sstream>
 
+#include "runtime/trainer/config/config_rules.h"
 #include "runtime/trainer/data/token_file.h"
+#include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/torch/training_run.h"
 #include "tiering/plan/plan_search.h"
 #include "tools/penstock/python_start.h"
@@ -29,13 +32,37 @@ std::string tokenizer_of(const TrainingSettings& settings) {
   return "";
 }
 
-Result<Prompts> byte_by_byte(const TrainingSettings& settings) {
+constexpr uint64_t kFileMostBytes = 262'144;  // which the tokenizer's process gets as its words
+
+// Those of the config, and behind them those of its file.
+Result<std::vector<std::string>> written_prompts(const trainer::SampleConfig& samples) {
+  std::vector<std::string> all = samples.prompts;
+  if (samples.file.empty()) return all;
+  Result<std::string> read = trainer::read_small_file(samples.file, kFileMostBytes);
+  if (!read.ok()) return read.status().within("config: samples.file");
+  std::istringstream lines(*read);
+  std::string line;
+  for (size_t number = 1; std::getline(lines, line); ++number) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.find_first_not_of(" \t") == std::string::npos) continue;
+    const std::string where = text("config: samples.file: ", samples.file, ": line ", number, ": ");
+    const bool is_json = line.front() == '{' || line.front() == '"';
+    if (!is_json) line = Json(line).dump(-1, ' ', false, Json::error_handler_t::replace);
+    const Result<std::string> prompt = trainer::parse_prompt(line);
+    if (!prompt.ok()) return Status(Code::kUsage, where + prompt.status().message());
+    all.push_back(*prompt);
+  }
+  if (all.empty()) return Status(Code::kUsage, text("config: samples.file: ", samples.file, ": has no prompts"));
+  return all;
+}
+
+Result<Prompts> byte_by_byte(const TrainingSettings& settings, std::span<const std::string> asked) {
   if (settings.model.config.vocab != trainer::kByteVocabulary) {
     return Status(Code::kUsage, "config: samples.tokenizer: missing, and the model's folder has none",
                   "\"samples\": {\"tokenizer\": \"FOLDER\"}, with a tokenizer as Hugging Face has it");
   }
   Prompts found{.prompts = {}, .ends = {trainer::kByteEndOfText}, .texts = TokenTexts::of_bytes()};
-  for (const std::string& written : settings.config.samples.prompts) {
+  for (const std::string& written : asked) {
     const Json item = Json::parse(written, nullptr, false);
     if (item.is_object() && !item.contains("text")) {
       return Status(Code::kUsage, text("config: samples.prompts: ", written, ": bytes have no chat template"),
@@ -69,9 +96,9 @@ std::string decoded(const std::string& written) {
   return bytes;
 }
 
-Result<Prompts> by_tokenizer(const TrainingSettings& settings, const std::string& folder) {
+Result<Prompts> by_tokenizer(const std::string& folder, std::span<const std::string> asked) {
   std::vector<std::string> words = {folder};
-  words.insert(words.end(), settings.config.samples.prompts.begin(), settings.config.samples.prompts.end());
+  words.insert(words.end(), asked.begin(), asked.end());
   PENSTOCK_TRY_ASSIGN(answer, ask_python("penstock.prompts", words));
   Prompts found;
   try {
@@ -125,15 +152,14 @@ std::string visible(const std::string& written) {
 }  // namespace
 
 Status find_prompts(TrainingSettings& settings) {
-  if (settings.config.samples.prompts.empty()) {
+  const trainer::SampleConfig& samples = settings.config.samples;
+  if (samples.prompts.empty() && samples.file.empty()) {
     return Status(Code::kUsage, "config: samples.prompts: missing",
                   R"("samples": {"prompts": ["What is a penstock?"]})");
   }
-  if (settings.place.ranks > 1) {
-    return Status(Code::kUsage, "config: sample_every: not implemented for several ranks", "leave it out, or --ranks");
-  }
+  PENSTOCK_TRY_ASSIGN(asked, written_prompts(samples));
   const std::string folder = tokenizer_of(settings);
-  PENSTOCK_TRY_ASSIGN(found, folder.empty() ? byte_by_byte(settings) : by_tokenizer(settings, folder));
+  PENSTOCK_TRY_ASSIGN(found, folder.empty() ? byte_by_byte(settings, asked) : by_tokenizer(folder, asked));
   PENSTOCK_TRY(check(settings, found));
   settings.prompts = std::move(found);
   return Status();
@@ -143,6 +169,11 @@ Status refuse_prompts_without_room(const TrainingSettings& settings) {
   const Prompts& prompts = settings.prompts;
   if (prompts.prompts.empty()) return Status();
   PlanRequest request = settings.engine.request;
+  if (settings.place.ranks > 1) {
+    // Of several ranks each computes all answers: a rank's weights are everybody's.
+    PENSTOCK_TRY_ASSIGN(of_rank, engine::RankedEngine::request_of(settings.ranked(), settings.place));
+    request = std::move(of_rank);
+  }
   const Result<ChosenPlan> with = choose_plan(request);
   if (with.ok() || with.status().code() != Code::kDoesNotFit) return Status();
   const uint64_t new_tokens = settings.config.samples.max_new_tokens;

@@ -1,17 +1,24 @@
 #include "tools/train/run_start.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "runtime/engine/ranks/rank_agreement.h"
+#include "runtime/trainer/config/effective_config.h"
+#include "runtime/trainer/torch/cuda_accelerator.h"
+#include "tiering/store/store_hash.h"
+#include "tools/penstock/command.h"
 #include "tools/penstock/update_common.h"
 #include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
 
-constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
-constexpr double kLateAtMostS = 600;   // that a rank is waited for, whatever it does
+constexpr double kProbeSeconds = 0.4;             // for each point of the mix curve
+constexpr std::chrono::seconds kTellsWithin{30};  // why this rank ends, to those that have come by then
+constexpr double kLateAtMostS = 600;              // that a rank is waited for, whatever it does
 
 void divide_among(uint32_t ranks, MachineProfile& machine) {
   for (DriveRates& drive : machine.drives) {
@@ -20,7 +27,7 @@ void divide_among(uint32_t ranks, MachineProfile& machine) {
   }
 }
 
-// Which of the ranks this is. Who is to start them has done so: here they are, or there is but one.
+// Which of the ranks this is. A launcher has started all of them already; without one there is a single rank.
 Result<engine::RankPlace> place_of(const TrainFlags& flags) {
   PENSTOCK_TRY_ASSIGN(place, engine::find_rank_place());
   if (flags.ranks && *flags.ranks != place.ranks) {
@@ -30,15 +37,77 @@ Result<engine::RankPlace> place_of(const TrainFlags& flags) {
   return place;
 }
 
+engine::RanksOptions options_of(const engine::RankPlace& place, uint64_t memory_bytes,
+                                std::chrono::milliseconds within) {
+  return {.place = place, .memory_bytes = memory_bytes, .meets_within = within};
+}
+
+// Other hosts' launchers do not see that this rank ends, so it says why where they wait for it.
+void tell_others(const engine::RankPlace& place, const Status& why) {
+  const Result<std::unique_ptr<engine::Ranks>> ranks = engine::meet(options_of(place, 0, kTellsWithin));
+  if (ranks.ok()) (void)engine::agree_on(**ranks, why);
+}
+
+Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& place) {
+  std::vector<std::string> folders = split(flags.stores.value_or(""), ',');
+  if (flags.config) {
+    PENSTOCK_TRY_ASSIGN(config, config_of(flags, std::nullopt));
+    folders = config.stores;
+  }
+  if (folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
+  std::optional<trainer::TrainerState> stored;
+  if (!flags.force) {
+    PENSTOCK_TRY_ASSIGN(found, stored_state(folders_of_rank(folders, place), place));
+    stored = std::move(found);
+  }
+  PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
+  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place, trainer::cuda_usable));
+  return Prepared{std::move(settings), std::move(stored)};
+}
+
+// Of the config and of what it names all that ranks must have alike. Where models, data and stores lie, and how much
+// memory there is for them, is each host's own.
+uint64_t shared_settings(const TrainingSettings& settings) {
+  constexpr uint64_t kSeed = 0x4749'464e'4f43;
+  Json config = Json::parse(trainer::effective_json(settings.config));
+  for (const char* key : {"model", "data", "penstock"}) config.erase(key);
+  if (config.contains("lora")) config["lora"].erase("adapter");
+  std::string words = text(config.dump(), settings.model_json, static_cast<int>(settings.config.moments), " ",
+                           settings.samples.epoch_samples(), " ", settings.samples.held_out_samples());
+  for (const trainer::DataFile& data : settings.config.data) words += text(" ", data.weight, " ", data.hash);
+  return store_hash(std::as_bytes(std::span(words)), kSeed);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& settings, uint64_t memory_bytes,
                                                    std::chrono::milliseconds within) {
   if (settings.place.ranks == 1) return std::unique_ptr<engine::Ranks>();
-  engine::RanksOptions options{.place = settings.place, .memory_bytes = memory_bytes, .meets_within = within};
+  engine::RanksOptions options = options_of(settings.place, memory_bytes, within);
   options.silent_at_most = options.hangs_after =
       std::chrono::milliseconds(static_cast<int64_t>(std::min(settings.config.hangs_after_s, kLateAtMostS) * 1000));
-  return engine::meet(options);
+  PENSTOCK_TRY_ASSIGN(ranks, engine::meet(options));
+  PENSTOCK_TRY(engine::agree_on(*ranks, Status()));  // the first word of one that comes to say why it ends
+  return Result<std::unique_ptr<engine::Ranks>>(std::move(ranks));
+}
+
+Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared) {
+  if (ranks == nullptr) return Status();
+  std::vector<std::array<uint64_t, 1>> has_store(ranks->ranks());
+  PENSTOCK_TRY(engine::exchange_numbers(*ranks, std::array<uint64_t, 1>{prepared.stored ? 1u : 0u}, has_store));
+  const auto one = std::max_element(has_store.begin(), has_store.end());
+  Status mine;
+  if (!prepared.stored && one->front() != 0) {
+    const TrainingSettings& settings = prepared.settings;
+    mine = Status(Code::kUsage,
+                  text("store: ", joined(folders_of_rank(settings.config.stores, settings.place), ","),
+                       ": has none of ", ranks->name_of(ranks->rank()), ", and ",
+                       ranks->name_of(static_cast<uint32_t>(one - has_store.begin())), " has one"),
+                  "give each rank the folders that it was created with, or --force for new stores of all");
+  }
+  PENSTOCK_TRY(agreed(ranks, mine));
+  return engine::expect_same(*ranks, "what it trains, by config, model and data,",
+                             std::array<uint64_t, 1>{shared_settings(prepared.settings)});
 }
 
 uint64_t shared_bytes_of(const TrainingSettings& settings) {
@@ -46,46 +115,40 @@ uint64_t shared_bytes_of(const TrainingSettings& settings) {
 }
 
 Status agreed(engine::Ranks* ranks, const Status& mine) {
-  return ranks == nullptr ? mine : engine::agree_on(*ranks, mine);
+  if (ranks == nullptr) return mine;
+  const Status all = engine::agree_on(*ranks, mine);
+  return mine.ok() ? all : mine;
 }
 
 Result<Prepared> prepare(const TrainFlags& flags) {
-  std::vector<std::string> folders = split(flags.stores.value_or(""), ',');
-  if (flags.config) {
-    PENSTOCK_TRY_ASSIGN(config, config_of(flags, std::nullopt));
-    folders = config.stores;
-  }
-  if (folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
   PENSTOCK_TRY_ASSIGN(place, place_of(flags));
-  std::optional<trainer::TrainerState> stored;
-  if (!flags.force) {
-    PENSTOCK_TRY_ASSIGN(found, stored_state(folders, place));
-    stored = std::move(found);
-  }
-  PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
-  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place));
-  return Prepared{std::move(settings), std::move(stored)};
+  Result<Prepared> prepared = prepare_at(flags, place);
+  if (!prepared.ok() && place.hosts > 1) tell_others(place, prepared.status());
+  return prepared;
 }
 
 Status measure(Session& session, TrainingSettings& settings, engine::Ranks* ranks) {
+  if (!settings.accelerator) PENSTOCK_TRY(agreed(ranks, open_accelerator(settings)));
   const MeasureOptions options{.seconds = kProbeSeconds,
                                .memory_bytes = settings.engine.request.budgets.host_bytes / 2,
                                .threads = settings.engine.update_threads,
                                .engine = aio::parse_engine_choice(settings.config.io_engine).value()};
   const std::vector<std::string> folders = folders_of_rank(settings.config.stores, settings.place);
-  const bool shares_drives = settings.place.ranks > 1 && folders == settings.config.stores;
+  const engine::RankPlace& place = settings.place;
+  const bool shares_drives = place.ranks_here() > 1 && folders == settings.config.stores;
   auto measured = [&]() -> Status {
     PENSTOCK_TRY_ASSIGN(machine, machine_of(session, settings.config.machine, folders, options));
-    if (shares_drives) divide_among(settings.place.ranks, machine);
+    if (shares_drives) divide_among(place.ranks_here(), machine);
     compute_on(machine, settings);
     return Status();
   };
   // One after another, where they would measure one another.
-  const uint32_t turns = shares_drives && settings.config.machine.empty() ? settings.place.ranks : 1;
-  for (uint32_t turn = 0; turn < turns; ++turn) {
-    const bool is_mine = turns == 1 || turn == settings.place.rank;
-    PENSTOCK_TRY(agreed(ranks, is_mine ? measured() : Status()));
+  const uint32_t mine = shares_drives && settings.config.machine.empty() ? place.rank_here() : 0;
+  for (uint32_t turn = 0; turn < place.ranks_here(); ++turn) {
+    PENSTOCK_TRY(agreed(ranks, turn == mine ? measured() : Status()));
   }
+  const trainer::ComputeDevice& device = settings.device;
+  session.progress.note(text("device: ", name_of(device), device.why.empty() ? "" : text(" (", device.why, ")")));
   session.progress.note(
       text(parameters_text(settings.model), "; measuring a step of ", settings.tokens_of_step(), " tokens"));
   return agreed(ranks, measure_step(settings));

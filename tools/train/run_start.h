@@ -17,15 +17,20 @@ struct Prepared {
   std::optional<trainer::TrainerState> stored;
 };
 
+// A rank that cannot be made ready tells those on other hosts, who would wait for it.
 Result<Prepared> prepare(const TrainFlags& flags);
 
-// Waits for the other ranks; nothing where there are none.
+// Waits for the other ranks, and refuses what one of them could not be made ready for; nothing where there are none.
 Result<std::unique_ptr<engine::Ranks>> meet_others(
     const TrainingSettings& settings, uint64_t memory_bytes,
     std::chrono::milliseconds within = engine::RanksOptions().meets_within);
 
+// Refused where a rank would train something else than the others, or has no store where others have one. Which step
+// the stores have in common is found when they are opened.
+Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared);
+
 uint64_t shared_bytes_of(const TrainingSettings& settings);
-// The refusal of the first rank that has one; `mine` where there are no others.
+// The refusal of this rank, else of the first that has one.
 Status agreed(engine::Ranks* ranks, const Status& mine);
 
 // Fills in the rates of the store's drives, and what a step takes beside the plan.

@@ -9,8 +9,9 @@
 
 #include "aio/available_memory.h"
 #include "aio/direct_folder.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "cpu_optim/checksum.h"
+#include "gpu/cuda_device.h"
 #include "gpu/host_device.h"
 #include "runtime/trainer/config/adapters.h"
 #include "runtime/trainer/config/effective_config.h"
@@ -26,6 +27,8 @@ namespace {
 constexpr uint64_t kConfigMostBytes = 1'000'000;
 // What of a root's 64 KiB is left to the model's config.json, beside ours.
 constexpr uint64_t kModelJsonMostBytes = 32'000;
+// Of a GPU's link, 16 lanes of PCIe 4, where the machine's profile does not say it.
+constexpr double kLinkGbpsUsual = 25;
 // Of the host device's copies, where nobody has measured memory.
 constexpr double kCopyGbpsUsual = 5;
 constexpr const char* kSmallGpt =
@@ -117,6 +120,15 @@ Result<trainer::Samples> samples_of(trainer::TrainConfig& config, uint32_t vocab
       {.length = config.sequence_length, .seed = config.seed, .held_out_share = config.held_out_share});
 }
 
+// Before anything is measured. Models that rotate positions have no last one.
+Status refuse_more_than_positions(const trainer::TrainConfig& config, const trainer::ModelConfig& model) {
+  if (model.block != trainer::BlockKind::gpt2 || config.sequence_length <= model.positions) return Status();
+  return Status(Code::kUsage,
+                text("config: sequence_length: ", config.sequence_length, " tokens, the model has ", model.positions,
+                     " positions"),
+                text("--seq ", model.positions));
+}
+
 Result<uint64_t> bytes_of_key(const char* key, const std::string& written, uint64_t otherwise) {
   if (written.empty()) return otherwise;
   Result<uint64_t> bytes = parse_bytes(written);
@@ -124,7 +136,7 @@ Result<uint64_t> bytes_of_key(const char* key, const std::string& written, uint6
   return bytes;
 }
 
-// Sizes are the node's, of which each rank has its part.
+// Sizes are a node's, of which each of its ranks has its part.
 Status fill_in_placement(const trainer::TrainConfig& config, uint32_t ranks, PlanRequest& request) {
   PENSTOCK_TRY_ASSIGN(host_bytes, bytes_of_key("host_budget", config.host_budget, aio::AvailableMemory::now().bytes));
   PENSTOCK_TRY_ASSIGN(nvme_bytes, bytes_of_key("nvme_budget", config.nvme_budget, request.budgets.nvme_bytes));
@@ -136,9 +148,9 @@ Status fill_in_placement(const trainer::TrainConfig& config, uint32_t ranks, Pla
   if (!durability.ok()) return durability.status().within("config: penstock.durability");
   request.durability = *durability;
   if (config.space == "single") request.slots = 1;
-  request.choices.weights = config.weights == "host"   ? WeightRest::host
-                            : config.weights == "nvme" ? WeightRest::nvme
-                                                       : WeightRest::automatic;
+  request.choices.weights = config.weights == "host"   ? WeightTier::host
+                            : config.weights == "nvme" ? WeightTier::nvme
+                                                       : WeightTier::automatic;
   request.choices.host_state_share = config.host_state_share;
   if (config.micro_batch_group > 0) {
     request.choices.micro_batch_group = static_cast<uint32_t>(std::min(config.micro_batch_group, config.accumulation));
@@ -146,16 +158,21 @@ Status fill_in_placement(const trainer::TrainConfig& config, uint32_t ranks, Pla
   return Status();
 }
 
+std::string cut_of(const trainer::TrainConfig& config) {
+  return text("stage ", config.zero_stage.value_or(3),
+              config.shard_ranks == 0 ? "" : text(", mics_shard_size ", config.shard_ranks));
+}
+
 // Stages other than 0 have the same shards.
 Status expect_same_shards(const trainer::TrainConfig& config, const trainer::TrainerState& stored, uint32_t ranks) {
   PENSTOCK_TRY_ASSIGN(before, trainer::parse_config(stored.config));
   if (trainer::group_ranks_of(before, ranks) == trainer::group_ranks_of(config, ranks)) return Status();
-  const uint64_t now = config.zero_stage.value_or(3);
-  return Status(
-      Code::kUsage,
-      text("store: ", joined(config.stores, ","), ": made with zero_optimization.stage ", before.zero_stage.value_or(3),
-           ", now ", now, ", for which it would have to be cut anew"),
-      text("`penstock checkpoint reshard ", joined(config.stores, ","), " NEW --ranks ", ranks, " --stage ", now, "`"));
+  return Status(Code::kUsage,
+                text("store: ", joined(config.stores, ","), ": made with zero_optimization.", cut_of(before), ", now ",
+                     cut_of(config), ", for which it would have to be cut anew"),
+                text("`penstock checkpoint reshard ", joined(config.stores, ","), " NEW --ranks ", ranks, " --stage ",
+                     config.zero_stage.value_or(3),
+                     before.shard_ranks == config.shard_ranks ? "" : text(" --shard-size ", config.shard_ranks), "`"));
 }
 
 std::optional<ActivationChoice> activations_of(const trainer::TrainConfig& config) {
@@ -176,8 +193,6 @@ uint32_t threads_of_rank(const trainer::TrainConfig& config, uint32_t ranks) {
   return std::max(1u, std::thread::hardware_concurrency() / ranks);
 }
 
-bool has_device(const trainer::TrainConfig& config) { return !config.device_budget.empty(); }
-
 StateForm form_of(const trainer::TrainConfig& config) {
   return {.optimizer = config.optimizer,
           .master = config.precision == Dtype::bf16   ? MasterForm::split
@@ -193,14 +208,12 @@ void fill_in_workload(TrainingSettings& settings) {
   Workload& workload = request.workload;
   workload = workload_of(settings.config, settings.model, settings.groups);
   workload.micro_batches = static_cast<uint32_t>(settings.config.accumulation);
-  const double clip = settings.config.gradient_clipping;
-  const bool waits = settings.config.precision == Dtype::fp16 || clip > 0;  // gradients, for the norm
-  workload.clipping = {.norm = clip, .skips_overflow = settings.config.skip_overflow.value_or(waits)};
+  workload.clipping = {.norm = settings.config.gradient_clipping, .skips_overflow = settings.config.skips_overflow()};
   request.choices.activations = activations_of(settings.config);
   request.choices.keep_share = settings.config.keep_share;
   // Where nothing leaves the memory that it is computed in, autograd holds it: a copy less.
   const bool leaves = request.choices.activations && offloads(*request.choices.activations);
-  request.stores_activations = leaves || has_device(settings.config);
+  request.stores_activations = leaves || settings.device.has_memory();
 }
 
 Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samples, uint32_t ranks) {
@@ -231,8 +244,8 @@ Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samp
   }
   if (config.max_steps == 0) {
     const double samples_of_run = config.epochs * static_cast<double>(samples.epoch_samples());
-    config.max_steps =
-        std::max<uint64_t>(1, static_cast<uint64_t>(samples_of_run / static_cast<double>(config.train_batch)));
+    const auto batches = static_cast<uint64_t>(samples_of_run / static_cast<double>(config.train_batch));
+    config.max_steps = std::max<uint64_t>(1, batches - config.leave_out.count_up_to(batches));
   }
   return trainer::resolve_schedule(config);
 }
@@ -243,10 +256,18 @@ void compute_on(const MachineProfile& machine, TrainingSettings& settings) {
   MachineProfile& planned = settings.engine.request.machine;
   planned = machine;
   planned.devices = 0;
-  if (!has_device(settings.config)) return;
-  // The host device: a copy reads and writes memory, as an update does.
+  if (!settings.device.has_memory()) return;
   planned.devices = 1;
   planned.device_bytes = settings.engine.request.budgets.device_bytes;
+  if (settings.device.kind == trainer::ComputeDevice::Kind::cuda) {
+    if (machine.host_to_device_gbps == 0) planned.host_to_device_gbps = kLinkGbpsUsual;
+    if (machine.device_to_host_gbps == 0) planned.device_to_host_gbps = kLinkGbpsUsual;
+    settings.engine.device = [index = settings.device.index](uint64_t arena_bytes) {
+      return gpu::open_cuda_device({.index = index, .arena_bytes = arena_bytes});
+    };
+    return;
+  }
+  // The host device: a copy reads and writes memory, as an update does.
   planned.host_to_device_gbps = planned.device_to_host_gbps =
       machine.host_gbps > 0 ? machine.host_gbps / 2 : kCopyGbpsUsual;
   settings.engine.device = [](uint64_t arena_bytes) { return gpu::open_host_device({.arena_bytes = arena_bytes}); };
@@ -275,7 +296,7 @@ Workload workload_of(const trainer::TrainConfig& config, const trainer::Model& m
   workload.form = form_of(config);
   workload.units = trainer::units_of(model);
   workload.uses = trainer::uses_of(model);
-  workload.pass = Pass::training;
+  workload.scope = StepScope::training;
   for (size_t unit = 0; unit < workload.units.size(); ++unit) {
     for (size_t i = 0; i < workload.units[unit].parameters.size(); ++i)
       workload.units[unit].parameters[i].group = groups.of[unit][i];
@@ -307,18 +328,35 @@ Status make_store(const TrainingSettings& settings, aio::CreateOptions::Existing
 }
 
 std::vector<std::string> folders_of_rank(const std::vector<std::string>& stores, const engine::RankPlace& place) {
-  if (place.ranks == 1 || stores.size() != place.ranks) return stores;
-  return {stores[place.rank]};
+  if (place.ranks == 1 || stores.size() != place.ranks_here()) return stores;
+  return {stores[place.rank_here()]};
 }
+
+namespace {
+
+// Of the ranks' stores in these folders the one to look at: this rank's own, or of those that are there the first.
+std::optional<uint32_t> store_to_look_at(const std::vector<std::string>& folders, uint32_t own, bool sees_all) {
+  if (has_store(folders, own)) return own;
+  for (uint32_t rank = 0; !sees_all && rank < engine::kRanksMax; ++rank) {
+    if (has_store(folders, rank)) return rank;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders,
                                                           const engine::RankPlace& place) {
-  if (folders.empty() || !has_store(folders)) return std::optional<trainer::TrainerState>();
-  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  const bool sees_all = place.hosts == 1;
+  const uint32_t own = sees_all ? 0 : place.rank;
+  const std::optional<uint32_t> rank = store_to_look_at(folders, own, sees_all);
+  if (!rank) return std::optional<trainer::TrainerState>();
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   aio::OpenOptions options;
   options.purpose = aio::OpenOptions::Purpose::inspect;
   options.checksum = cpu_optim::checksum_function();
-  const auto drives = drives_of_rank(aio::direct_folders(folders, aio::Access::read_only), 0);
+  options.rank = *rank;
+  const auto drives = drives_of_rank(aio::direct_folders(folders, aio::Access::read_only), *rank);
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives, options));
   if (const uint32_t made_by = store->shape().ranks; made_by != place.ranks) {
     return Status(Code::kUsage,
@@ -328,6 +366,7 @@ Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std:
                        ", or `penstock checkpoint reshard ", joined(folders, ","), " NEW --ranks ", place.ranks,
                        "`, another folder, or --force, which replaces it"));
   }
+  if (*rank != own) return std::optional<trainer::TrainerState>();
   PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store->payload().trainer_state));
   return std::optional(std::move(state));
 }
@@ -345,8 +384,8 @@ Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optio
 }
 
 Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
-                                     const std::optional<trainer::TrainerState>& stored,
-                                     const engine::RankPlace& place) {
+                                     const std::optional<trainer::TrainerState>& stored, const engine::RankPlace& place,
+                                     const trainer::CudaUsable& cuda_usable) {
   trainer::TrainConfig config = given;
   PENSTOCK_TRY(trainer::resolve_adapter(config.lora));
   PENSTOCK_TRY_ASSIGN(source, model_source(config, stored));
@@ -357,8 +396,10 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
                   "leave out what does not shape the model, such as tables of labels");
   }
   PENSTOCK_TRY_ASSIGN(model, model_of(config, source.json));
+  PENSTOCK_TRY(refuse_more_than_positions(config, model.config));
   PENSTOCK_TRY_ASSIGN(samples, samples_of(config, model.config.vocab));
   PENSTOCK_TRY(fill_in_counts(config, samples, place.ranks));
+  PENSTOCK_TRY_ASSIGN(device, trainer::choose_device(config, place.ranks, cuda_usable));
   PENSTOCK_TRY_ASSIGN(groups, trainer::group_parameters(config, model));
   TrainingSettings settings{.config = config,
                             .model_json = source.json,
@@ -368,15 +409,20 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
                             .samples = std::move(samples),
                             .engine = {}};
   settings.place = place;
-  PENSTOCK_TRY(fill_in_placement(config, place.ranks, settings.engine.request));
+  settings.device = std::move(device);
+  PENSTOCK_TRY(fill_in_placement(config, place.ranks_here(), settings.engine.request));
   fill_in_workload(settings);
   compute_on({}, settings);
   PENSTOCK_TRY_ASSIGN(io, aio::parse_engine_choice(config.io_engine));
   settings.engine.drives = engine::direct_drives(folders_of_rank(config.stores, place), io);
-  settings.engine.update_threads = threads_of_rank(config, place.ranks);
+  settings.engine.update_threads = threads_of_rank(config, place.ranks_here());
   settings.engine.seed = config.seed;
   settings.engine.config_hash = trainer::config_identity(config);
   settings.engine.initial_state = encode(settings.initial_state());
+  if (place.ranks > 1 && config.loss_rules.has(trainer::LossAction::rollback)) {
+    return Status(Code::kUsage, "config: loss_rules: rollback: not implemented for several ranks",
+                  "skip or lower_rate, or leave out --ranks");
+  }
   if (place.ranks > 1 && (config.keep_every > 0 || config.keep_best > 0)) {
     return Status(Code::kUsage, "config: keep_every, keep_best: not implemented for several ranks",
                   "leave them out, or --ranks");

@@ -17,11 +17,12 @@ using trainer::TrainingSettings;
 // The machine that drives were measured of, with the device that the config asks for.
 void compute_on(const MachineProfile& machine, TrainingSettings& settings);
 
-// Those of a run's stores that this rank's lies in: all of them, or one for each rank, where there are as many.
+// Those of a host's stores that this rank's lies in: all of them, or one for each rank there, where there are as many.
 std::vector<std::string> folders_of_rank(const std::vector<std::string>& stores, const engine::RankPlace& place);
 
-// What a root of the store in these folders keeps of the run, that of rank 0 where there are several; none where there
-// is no store. Refuses what another number of ranks has made.
+// What a root of the store in these folders keeps of the run: that of rank 0 where several ranks are on one host, of
+// this rank where they are on several, which do not see one another's folders; none where there is no store. Refuses
+// what another number of ranks has made.
 Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders,
                                                           const engine::RankPlace& place = {});
 
@@ -29,10 +30,10 @@ Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std:
 // `stored`: what the store has, if it is to be gone on with.
 Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optional<trainer::TrainerState>& stored);
 
-// `stored` as above: where the config names no model, the store's is trained.
+// `stored` as above: where the config names no model, the store's is trained. `cuda_usable` as in choose_device().
 Result<TrainingSettings> settings_of(const trainer::TrainConfig& config,
                                      const std::optional<trainer::TrainerState>& stored,
-                                     const engine::RankPlace& place = {});
+                                     const engine::RankPlace& place = {}, const trainer::CudaUsable& cuda_usable = {});
 
 // What the run does otherwise than the one before it did, one line a key.
 std::vector<std::string> changes_since(const TrainingSettings& settings, const trainer::TrainerState& stored);

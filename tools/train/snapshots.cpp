@@ -9,7 +9,7 @@
 
 namespace penstock::tools {
 
-Result<std::string> Snapshots::after(trainer::StepEngine& engine, uint64_t step, std::optional<double> loss) {
+Result<std::string> Snapshots::after(engine::StepEngine& engine, uint64_t step, std::optional<double> loss) {
   // Of those that were kept for their loss: the worst last, and of equals the later.
   std::vector<std::pair<double, uint64_t>> best;
   if (best_ > 0 && loss) {
@@ -29,6 +29,15 @@ Result<std::string> Snapshots::after(trainer::StepEngine& engine, uint64_t step,
   for (const auto& [worse, other] : best) {
     if (other != step && !among_best(other) && !is_regular(other)) PENSTOCK_TRY(kept_.drop(other));
   }
+  return keep(engine, step, loss);
+}
+
+Result<std::string> Snapshots::before_first(engine::StepEngine& engine) {
+  if (!kept_.steps().empty() || engine.steps_done() > 0) return std::string();
+  return keep(engine, 0, std::nullopt);
+}
+
+Result<std::string> Snapshots::keep(engine::StepEngine& engine, uint64_t step, std::optional<double> loss) {
   PENSTOCK_TRY(engine.settle());
   PENSTOCK_TRY(kept_.keep(step, engine.runs_of_durable_step(), loss ? Json{{"eval_loss", *loss}}.dump() : ""));
   return text("step ", step, " stays, in ", bytes_text(kept_.bytes_of(step)));

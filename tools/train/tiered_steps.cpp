@@ -11,6 +11,7 @@ Result<TieredSteps> take_tiered_steps(const TrainingSettings& settings, uint64_t
   while (taken.losses.size() < steps) {
     PENSTOCK_TRY(tick(static_cast<double>(taken.losses.size()) / static_cast<double>(steps)));
     PENSTOCK_TRY_ASSIGN(step, taken.run->step());
+    if (step.ended_by) return taken.run->stop(*step.ended_by);
     taken.losses.push_back(step.loss);
     taken.struck += step.report.verdict == Verdict::strike;
     taken.skipped += step.report.verdict == Verdict::skip;

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "aio/available_memory.h"
+#include "runtime/trainer/torch/cuda_accelerator.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/update_common.h"
 #include "tools/system/interrupt.h"
@@ -51,10 +52,11 @@ Status refuse_plain_loop_without_memory(const TrainingSettings& settings) {
 Result<TrainingSettings> scratch_settings(trainer::TrainConfig config, const engine::RankPlace& place,
                                           const ScratchStores& scratch, MadeFolders& made) {
   config.stores = scratch.folders();
-  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, std::nullopt, place));
+  config.loss_rules = {};  // the plain loop leaves out what the config does, and nothing else
+  PENSTOCK_TRY_ASSIGN(settings, settings_of(config, std::nullopt, place, trainer::cuda_usable));
   if (place.rank != 0) return settings;
   for (const std::string& folder : config.stores) PENSTOCK_TRY(made.make(folder));
-  PENSTOCK_TRY(refuse_twins("--store", config.stores));
+  PENSTOCK_TRY(refuse_repeated_folders("--store", config.stores));
   return settings;
 }
 
@@ -107,7 +109,8 @@ Result<Answer> verify_once(Session& session, const TrainingSettings& settings, u
 
 // The plain loop once, and the tiers in every placement. Ends at the first that differs.
 Result<Answer> verify_grid(Session& session, const TrainingSettings& settings, uint64_t steps) {
-  const std::vector<Placement> placements = all_placements(static_cast<uint32_t>(settings.config.accumulation));
+  const std::vector<Placement> placements =
+      all_placements(static_cast<uint32_t>(settings.config.accumulation), settings.device.kind);
   PENSTOCK_TRY_ASSIGN(plain, take_plain_steps(settings, steps, ticking(session, "plain steps", 0, 0.05)));
   Comparison all;
   uint64_t losses_different = 0, struck = 0, skipped = 0;
@@ -197,6 +200,10 @@ Result<Answer> verify(Session& session, const TrainFlags& given) {
   if (place.ranks > 1 && flags.grid) {
     return Status(Code::kUsage, "--grid: goes through the placements of one rank, and there are several",
                   "leave out --grid, or --ranks");
+  }
+  if (place.hosts > 1) {
+    return Status(Code::kUsage, text("verify: ranks on ", place.hosts, " hosts: not implemented"),
+                  "`penstock verify --ranks N` on one host: as many ranks on several leave the same bits");
   }
   MadeFolders made;
   if (place.rank == 0) {

@@ -65,6 +65,15 @@ std::string choice(const json& value, std::initializer_list<std::pair<const char
   return text("is ", value.dump(), ", one of these expected: ", known);
 }
 
+std::string read_device(const json& value, TrainConfig& config) {
+  if (const std::string wrong = words(value, config.device); !wrong.empty()) return wrong;
+  const std::string& device = config.device;
+  if (device == "auto" || device == "cpu" || device == "host" || device == "cuda") return "";
+  const bool has_number = device.starts_with("cuda:") && device.size() > 5 && device.size() <= 8 &&
+                          device.find_first_not_of("0123456789", 5) == std::string::npos;
+  return has_number ? "" : text("is ", value.dump(), ", one of these expected: auto, cpu, host, cuda, cuda:N");
+}
+
 std::string precision(const json& value, TrainConfig& config, Dtype dtype) {
   bool on = false;
   const std::string wrong = flag(value, on);
@@ -160,15 +169,42 @@ std::string read_prompts(const json& value, TrainConfig& config) {
   if (!value.is_array() || value.empty()) return text("is ", value.dump(), ", a list of prompts expected");
   size_t bytes = 0;
   for (const json& item : value) {
-    const bool is_object = item.is_object() && item.size() == 1;
-    const bool is_text = is_object && item.contains("text") && item["text"].is_string();
-    const bool is_chat = is_object && item.contains("messages") && item["messages"].is_array();
-    if (!item.is_string() && !is_text && !is_chat)
-      return text("has ", item.dump(), "; a string, {\"text\": ...} or {\"messages\": [...]} expected");
-    config.samples.prompts.push_back(item.dump());
+    const Result<std::string> prompt = parse_prompt(item.dump());
+    if (!prompt.ok()) return prompt.status().message();
+    config.samples.prompts.push_back(*prompt);
     bytes += config.samples.prompts.back().size();
   }
   return bytes > kPromptsMostBytes ? text("has ", bytes, " B, at most ", kPromptsMostBytes, " expected") : "";
+}
+
+// Kept in every root, beside what rules leave out.
+constexpr size_t kLeaveOutMost = 100;
+
+std::string read_leave_out(const json& value, TrainConfig& config) {
+  Result<LeftOut> batches = parse_left_out(value.dump());
+  if (!batches.ok()) return batches.status().message();
+  config.leave_out = *std::move(batches);
+  const size_t runs = config.leave_out.runs().size();
+  return runs > kLeaveOutMost ? text("has ", runs, " runs of batches, at most ", kLeaveOutMost, " expected") : "";
+}
+
+std::string read_action(const json& value, LossAction& into) {
+  using enum LossAction;
+  return choice<LossAction>(value,
+                            {{name_of(ignore), ignore},
+                             {name_of(stop), stop},
+                             {name_of(skip), skip},
+                             {name_of(lower_rate), lower_rate},
+                             {name_of(rollback), rollback}},
+                            into);
+}
+
+// Of what every root keeps.
+constexpr uint32_t kWindowMost = 256, kActedMost = 100;
+
+std::string count_from_to(const json& value, uint32_t least, uint32_t most, uint32_t& into) {
+  const std::string wrong = whole(value, least, into);
+  return wrong.empty() && into > most ? text("is ", value.dump(), ", at most ", most, " expected") : wrong;
 }
 
 std::string read_stores(const json& value, TrainConfig& config) {
@@ -218,19 +254,46 @@ const KeyRule kRules[] = {
      }},
     {"sequence_length", honoured, "", PENSTOCK_WHOLE(sequence_length, 1)},
     {"held_out_share", honoured, "", PENSTOCK_NUMBER(held_out_share, 0, 0.99)},
+    {"leave_out", honoured,
+     "[3, [17, 20]]: batches, as log.jsonl numbers them, that nothing is learnt from; the next one takes the step",
+     read_leave_out},
     {"eval_every", honoured, "", PENSTOCK_WHOLE(eval_every, 0)},
     {"eval_batches", honoured, "", PENSTOCK_WHOLE(eval_batches, 0)},
     {"early_stopping.patience", honoured, "evaluations without a better one, after which the run ends; 0: it goes on",
      PENSTOCK_WHOLE(early_stopping.evaluations, 0)},
     {"early_stopping.min_delta", honoured, "a loss that is lower by no more than this is no better",
      PENSTOCK_NUMBER(early_stopping.least_gain, 0, kMost)},
+    {"loss_rules.not_finite", honoured,
+     "what becomes of a batch whose loss or gradients are not finite: stop, skip, lower_rate, rollback or ignore",
+     [](const json& value, TrainConfig& config) { return read_action(value, config.loss_rules.not_finite); }},
+    {"loss_rules.spike", honoured, "the same of one whose loss jumps; ignore, where nothing is said",
+     [](const json& value, TrainConfig& config) { return read_action(value, config.loss_rules.spike); }},
+    {"loss_rules.window", honoured, "losses that a spike is measured by, the last ones; with fewer there is none",
+     [](const json& value, TrainConfig& config) {
+       return count_from_to(value, 2, kWindowMost, config.loss_rules.window);
+     }},
+    {"loss_rules.deviations", honoured,
+     "that a spike is above their median; one is 1.4826 times their median distance from it, or 2 % of it",
+     PENSTOCK_NUMBER(loss_rules.deviations, 0.1, 1e6)},
+    {"loss_rules.rate_factor", honoured, "of lower_rate: what learning rates are multiplied by, each time",
+     PENSTOCK_NUMBER(loss_rules.rate_factor, 0, 1)},
+    {"loss_rules.rate_steps", honoured, "of lower_rate: steps that they stay so; 0: the rest of the run",
+     PENSTOCK_WHOLE(loss_rules.rate_steps, 0)},
+    {"loss_rules.at_most", honoured, "times in a run that batches are left out; then it stops",
+     [](const json& value, TrainConfig& config) {
+       return count_from_to(value, 1, kActedMost, config.loss_rules.at_most);
+     }},
     {"sample_every", honoured, "steps after which samples.prompts are answered", PENSTOCK_WHOLE(sample_every, 0)},
     {"samples.prompts", honoured,
      "a string is asked by the chat template where there is one, {\"text\": ...} is continued, {\"messages\": [...]} is "
      "a chat",
      read_prompts},
+    {"samples.file", honoured, "a file with more of them, one a line: JSON as in samples.prompts, or the words alone",
+     PENSTOCK_WORDS(samples.file)},
     {"samples.tokenizer", honoured, "a folder of Hugging Face's; else the model's, or bytes", PENSTOCK_WORDS(samples.tokenizer)},
     {"samples.max_new_tokens", honoured, "", PENSTOCK_WHOLE(samples.max_new_tokens, 1)},
+    {"samples.seed", honoured, "of what temperature draws; else the run's",
+     [](const json& value, TrainConfig& config) { return whole(value, 0, config.samples.seed.emplace()); }},
     {"samples.temperature", honoured, "0: always the likeliest token", PENSTOCK_NUMBER(samples.rules.temperature, 0, 100)},
     {"samples.top_k", honoured, "of the likeliest; 0: all", PENSTOCK_WHOLE(samples.rules.top_k, 0)},
     {"samples.top_p", honoured, "the likeliest that have this share of the probability",
@@ -297,7 +360,11 @@ const KeyRule kRules[] = {
     {"penstock.machine", honoured, "a profile of `penstock nvme probe`", PENSTOCK_WORDS(machine)},
     {"penstock.hangs_after_s", honoured, "of several ranks: without a sign of one, that all end and name it",
      PENSTOCK_NUMBER(hangs_after_s, 1, kMost)},
-    {"penstock.device_budget", honoured, "", PENSTOCK_WORDS(device_budget)},
+    {"penstock.device", honoured,
+     "cpu computes in place, host in memory of its own as a GPU would, cuda or cuda:1 on a GPU; auto: the first GPU where "
+     "one can be used, else host with a device_budget, else cpu",
+     read_device},
+    {"penstock.device_budget", honoured, "memory of penstock.device", PENSTOCK_WORDS(device_budget)},
     {"penstock.host_budget", honoured, "", PENSTOCK_WORDS(host_budget)},
     {"penstock.nvme_budget", honoured, "", PENSTOCK_WORDS(nvme_budget)},
     {"penstock.stores", honoured, "", read_stores},
@@ -500,7 +567,12 @@ const KeyRule kRules[] = {
     {"zero_optimization.legacy_stage1", no_effect, kPlanned},
     {"zero_optimization.round_robin_gradients", no_effect, kPlanned},
     {"zero_optimization.zero_hpz_partition_size", no_effect, kPlanned},
-    {"zero_optimization.mics_shard_size", no_effect, kPlanned},
+    {"zero_optimization.mics_shard_size", honoured,
+     "ranks, neighbours, that share one copy of the model and its state, those of a node for instance; 0: all",
+     [](const json& value, TrainConfig& config) {
+       // DeepSpeed's -1: not asked for.
+       return value == -1 ? "" : whole(value, 0, config.shard_ranks);
+     }},
     {"zero_optimization.mics_hierarchical_params_gather", no_effect, kPlanned},
     {"zero_optimization.memory_efficient_linear", no_effect, kPlanned},
     {"zero_optimization.pipeline_loading_checkpoint", no_effect, kPlanned},
@@ -540,5 +612,15 @@ const KeyRule kRules[] = {
 }  // namespace
 
 std::span<const KeyRule> config_rules() { return kRules; }
+
+Result<std::string> parse_prompt(const std::string& written) {
+  const json item = json::parse(written, nullptr, /*allow_exceptions=*/false);
+  const bool is_object = item.is_object() && item.size() == 1;
+  const bool is_text = is_object && item.contains("text") && item["text"].is_string();
+  const bool is_chat = is_object && item.contains("messages") && item["messages"].is_array();
+  if (item.is_string() || is_text || is_chat) return item.dump();
+  return Status(Code::kUsage, text("has ", item.is_discarded() ? written.substr(0, 100) : item.dump(),
+                                   "; a string, {\"text\": ...} or {\"messages\": [...]} expected"));
+}
 
 }  // namespace penstock::trainer

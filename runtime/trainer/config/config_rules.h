@@ -22,4 +22,7 @@ struct KeyRule {
 
 std::span<const KeyRule> config_rules();
 
+// One of samples.prompts, from JSON to JSON.
+Result<std::string> parse_prompt(const std::string& written);
+
 }  // namespace penstock::trainer

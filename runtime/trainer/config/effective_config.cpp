@@ -155,12 +155,24 @@ json samples_json(const SampleConfig& samples) {
     section["prompts"] = json::array();
     for (const std::string& prompt : samples.prompts) section["prompts"].push_back(json::parse(prompt, nullptr, false));
   }
+  if (!samples.file.empty()) section["file"] = samples.file;
+  if (samples.seed) section["seed"] = *samples.seed;
   if (!samples.tokenizer.empty()) section["tokenizer"] = samples.tokenizer;
   section["max_new_tokens"] = samples.max_new_tokens;
   section["temperature"] = samples.rules.temperature;
   section["top_k"] = samples.rules.top_k;
   section["top_p"] = samples.rules.top_p;
   return section;
+}
+
+json rules_of_loss_json(const LossRules& rules) {
+  return {{"not_finite", name_of(rules.not_finite)},
+          {"spike", name_of(rules.spike)},
+          {"window", rules.window},
+          {"deviations", rules.deviations},
+          {"rate_factor", rules.rate_factor},
+          {"rate_steps", rules.rate_steps},
+          {"at_most", rules.at_most}};
 }
 
 json placement_json(const TrainConfig& config) {
@@ -170,6 +182,7 @@ json placement_json(const TrainConfig& config) {
   };
   if_said("run", config.run);
   if (!config.stores.empty()) section["stores"] = config.stores;
+  if (config.device != "auto") section["device"] = config.device;
   if_said("device_budget", config.device_budget);
   if_said("host_budget", config.host_budget);
   if_said("nvme_budget", config.nvme_budget);
@@ -202,11 +215,13 @@ json whole_json(const TrainConfig& config) {
   if (config.token_bytes > 0) file["token_bytes"] = config.token_bytes;
   file["sequence_length"] = config.sequence_length;
   file["held_out_share"] = config.held_out_share;
+  if (!config.leave_out.empty()) file["leave_out"] = json::parse(json_of(config.leave_out));
   file["eval_every"] = config.eval_every;
   file["eval_batches"] = config.eval_batches;
   if (config.early_stopping != PatienceRules())
     file["early_stopping"] = {{"patience", config.early_stopping.evaluations},
                               {"min_delta", config.early_stopping.least_gain}};
+  if (config.loss_rules != LossRules()) file["loss_rules"] = rules_of_loss_json(config.loss_rules);
   if (config.sample_every > 0) file["sample_every"] = config.sample_every;
   if (config.samples != SampleConfig()) file["samples"] = samples_json(config.samples);
   file["keep_every"] = config.keep_every;
@@ -218,7 +233,8 @@ json whole_json(const TrainConfig& config) {
   if (config.train_batch > 0) file["train_batch_size"] = config.train_batch;
   if (config.micro_batch > 0) file["train_micro_batch_size_per_gpu"] = config.micro_batch;
   if (config.accumulation > 0) file["gradient_accumulation_steps"] = config.accumulation;
-  if (config.zero_stage) file["zero_optimization"] = {{"stage", *config.zero_stage}};
+  if (config.zero_stage) file["zero_optimization"]["stage"] = *config.zero_stage;
+  if (config.shard_ranks > 0) file["zero_optimization"]["mics_shard_size"] = config.shard_ranks;
   file["precision"] = name_of(config.precision);
   if (config.precision == Dtype::fp16) file["fp16"] = fp16_json(config.loss_scaling);
   file["tf32"] = config.tf32;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/trainer/config/config_rules.h"
+#include "runtime/trainer/config/yaml.h"
 
 namespace penstock::trainer {
 namespace {
@@ -106,15 +107,34 @@ void check_key(const std::string& key, const json& value, bool section_is_off, C
 
 Status CheckedConfig::status() const {
   for (const KeyVerdict& key : keys) {
-    if (key.verdict == Verdict::refused) return Status(Code::kUsage, text("config: ", key.key, ": ", key.note));
+    if (key.verdict == Verdict::refused)
+      return Status(Code::kUsage, text("config: ", key.key, ": ", key.note), "`penstock config keys` lists every key");
     if (key.verdict == Verdict::unknown)
       return Status(Code::kUsage, text("config: ", key.key, ": is not known"),
-                    key.note.empty() ? "" : text("the nearest known key is ", key.note));
+                    text("the nearest known key is ", key.note, "; `penstock config keys` lists every key"));
   }
   return Status();
 }
 
 namespace {
+
+Result<json> parse_file(const std::string& words) {
+  if (looks_like_yaml(words)) {
+    Result<json> file = parse_yaml(words);
+    return file.ok() ? std::move(file)
+                     : Status(Code::kUsage, "config: not YAML: " + file.status().message(),
+                              "mend that line, or write JSON in braces");
+  }
+  try {
+    return json::parse(words, nullptr, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+  } catch (const json::exception& error) {
+    std::string why = error.what();
+    // The message begins with "[json.exception.parse_error.101] parse error at line 3, column 7: ".
+    if (const size_t at = why.find("at line"); at != std::string::npos) why = why.substr(at);
+    return Status(Code::kUsage, "config: not JSON: " + why,
+                  "mend it there: keys and words stand in double quotes, and no comma after the last");
+  }
+}
 
 bool is_on(const json& file, const char* section) {
   const auto found = file.find(section);
@@ -169,31 +189,46 @@ void check_lora(CheckedConfig& checked) {
   }
 }
 
+// A batch is left out by taking back the step that has computed it, which not every run's updates allow.
+void check_loss_rules(CheckedConfig& checked) {
+  const TrainConfig& config = checked.config;
+  auto refuse = [&](const std::string& why) { checked.keys.push_back({"loss_rules", Verdict::refused, why}); };
+  if (config.loss_rules.has(LossAction::rollback) && config.keep_every == 0 && config.keep_best == 0) {
+    return refuse(
+        "rollback: keep_every and keep_best are 0, so that there is no snapshot to go back to; "
+        "\"keep_every\": 100, for one");
+  }
+  const LossAction skips = config.loss_rules.has(LossAction::skip) ? LossAction::skip : LossAction::lower_rate;
+  const bool waits = config.gradient_clipping > 0 || config.skips_overflow();
+  const bool can_be_taken_back = config.space == "double" && config.durability == "step";
+  if (!config.loss_rules.has(skips) || waits || can_be_taken_back) return;
+  refuse(text(name_of(skips),
+              ": with gradient_clipping 0 and no skip_overflow weights are overwritten before the loss is known, where "
+              "penstock.space is ",
+              config.space, " and penstock.durability ", config.durability,
+              "; \"skip_overflow\": true, a gradient_clipping above 0, or \"durability\": \"step\" with \"space\": "
+              "\"double\" expected"));
+}
+
 }  // namespace
 
-Result<CheckedConfig> check_config(const std::string& json_with_comments,
-                                   const std::vector<ConfigOverride>& overrides) {
-  json file;
-  try {
-    file = json::parse(json_with_comments, nullptr, /*allow_exceptions=*/true, /*ignore_comments=*/true);
-  } catch (const json::exception& error) {
-    std::string why = error.what();
-    // The message begins with "[json.exception.parse_error.101] parse error at line 3, column 7: ".
-    if (const size_t at = why.find("at line"); at != std::string::npos) why = why.substr(at);
-    return Status(Code::kUsage, "config: not JSON: " + why);
-  }
-  if (!file.is_object()) return Status(Code::kUsage, "config: not a JSON object");
+Result<CheckedConfig> check_config(const std::string& words, const std::vector<ConfigOverride>& overrides) {
+  PENSTOCK_TRY_ASSIGN(file, parse_file(words));
+  if (!file.is_object())
+    return Status(Code::kUsage, "config: not a JSON object, nor a map in YAML",
+                  "put braces around its keys; {} is a config, too");
   for (const ConfigOverride& given : overrides) put(file, given.key, json::parse(given.value));
   CheckedConfig checked;
   for (const auto& [name, value] : file.items()) check_key(name, value, false, checked);
   check_precision(file, checked);
   check_overflow(checked);
   check_lora(checked);
+  check_loss_rules(checked);
   return checked;
 }
 
-Result<TrainConfig> parse_config(const std::string& json_with_comments, const std::vector<ConfigOverride>& overrides) {
-  PENSTOCK_TRY_ASSIGN(checked, check_config(json_with_comments, overrides));
+Result<TrainConfig> parse_config(const std::string& words, const std::vector<ConfigOverride>& overrides) {
+  PENSTOCK_TRY_ASSIGN(checked, check_config(words, overrides));
   PENSTOCK_TRY(checked.status());
   PENSTOCK_TRY(validate(checked.config.optimizer, checked.config.hyper).within("config: optimizer.params"));
   // Where the number of steps follows from the data, the schedule's end is not known yet; all else of it is judged

@@ -1,5 +1,6 @@
-// TrainConfig: what a training run is told, as numbers and names. It is read from JSON with comments; DeepSpeed's file
-// is such a file, and each of its keys is honoured, has no effect here, or is refused with what replaces it.
+// TrainConfig: what a training run is told, as numbers and names. It is read from JSON with comments, or from YAML
+// (yaml.h); DeepSpeed's file is such a file, and each of its keys is honoured, has no effect here, or is refused with
+// what replaces it.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "runtime/trainer/config/schedule.h"
+#include "runtime/trainer/left_out.h"
+#include "runtime/trainer/loss_rules.h"
 #include "runtime/trainer/patience.h"
 #include "runtime/trainer/token_choice.h"
 #include "tiering/hyper.h"
@@ -59,8 +62,10 @@ struct LoraConfig {
 // What is asked while a run goes on.
 struct SampleConfig {
   std::vector<std::string> prompts = {};  // JSON: a string, {"text": ...} or {"messages": ...}
+  std::string file = {};                  // with more of them, one a line; a line without JSON is a string
   std::string tokenizer = {};             // a folder of Hugging Face's; empty: the model's
   uint64_t max_new_tokens = 64;
+  std::optional<uint64_t> seed = {};  // of what is drawn; empty: the run's
   ChoiceRules rules = {};
 
   bool operator==(const SampleConfig&) const = default;
@@ -73,9 +78,11 @@ struct TrainConfig {
   uint32_t token_bytes = 0;  // of bare token files; 0: by their name
   uint64_t sequence_length = 512;
   double held_out_share = 0.01;
+  LeftOut leave_out;          // of the batches that are still to come: those of steps that are done have been learnt
   uint64_t eval_every = 0;    // steps; 0: never
   uint64_t eval_batches = 0;  // micro-batches at most; 0: all that is held out
   PatienceRules early_stopping;
+  LossRules loss_rules;
   uint64_t sample_every = 0;  // steps; 0: never
   SampleConfig samples;
 
@@ -89,6 +96,8 @@ struct TrainConfig {
 
   // What each of several ranks keeps, by DeepSpeed's numbers; changes no bit. Empty: 3, its shards of everything.
   std::optional<uint32_t> zero_stage = {};
+  // In stages above 0: how many of them, neighbours, have all of the model together; 0: all.
+  uint32_t shard_ranks = 0;
 
   // train_batch = micro_batch x accumulation x ranks; 0 where it follows from the others.
   uint64_t train_batch = 0, micro_batch = 0, accumulation = 0;
@@ -101,6 +110,7 @@ struct TrainConfig {
   // A step whose gradients are not finite changes nothing. Empty: with fp16, and where gradients wait for the clip
   // anyway.
   std::optional<bool> skip_overflow = {};
+  bool skips_overflow() const { return skip_overflow.value_or(precision == Dtype::fp16 || gradient_clipping > 0); }
   OptimizerKind optimizer = OptimizerKind::adamw;
   MomentForm moments = MomentForm::fp32;
   Hyper hyper;
@@ -110,7 +120,8 @@ struct TrainConfig {
   uint64_t head_tokens = 0, head_rows = 0;  // how much of the two largest matrices is in memory at once; 0: all
 
   // Section "penstock". Sizes as written, "24GiB"; empty: all there is.
-  std::string run;  // folder of log and config; empty: none
+  std::string run;              // folder of log and config; empty: none
+  std::string device = "auto";  // that computes: cpu, host, cuda or cuda:N
   std::string device_budget, host_budget, nvme_budget;
   std::vector<std::string> stores;  // one folder a drive
   std::string durability = "auto";
@@ -149,12 +160,10 @@ struct ConfigOverride {
   std::string value;  // JSON
 };
 
-// Refuses only what is not JSON; see status().
-Result<CheckedConfig> check_config(const std::string& json_with_comments,
-                                   const std::vector<ConfigOverride>& overrides = {});
+// Refuses only what is neither JSON nor YAML; see status().
+Result<CheckedConfig> check_config(const std::string& file, const std::vector<ConfigOverride>& overrides = {});
 // The config, if every key of it can be followed.
-Result<TrainConfig> parse_config(const std::string& json_with_comments,
-                                 const std::vector<ConfigOverride>& overrides = {});
+Result<TrainConfig> parse_config(const std::string& file, const std::vector<ConfigOverride>& overrides = {});
 
 // A schedule that ends, and says not when, ends with the run. Refuses a schedule without meaning.
 // REQUIRES: max_steps is known.

@@ -129,12 +129,24 @@ Samples::Turn Samples::turn_of(uint64_t number) const {
   return {source, round * per_round_[source] + ordinals_[place]};
 }
 
+uint64_t Samples::row_of(const Turn& turn) const {
+  const Source& source = sources_[turn.source];
+  const uint64_t epoch = turn.ordinal / source.training;
+  const Shuffle shuffle(stream_key(options_.seed, turn.source, epoch), source.training);
+  return source.first_training + shuffle.value_of(turn.ordinal % source.training);
+}
+
 void Samples::read(uint64_t number, const RowPlaces& into) const {
-  const auto [index, ordinal] = turn_of(number);
-  const Source& source = sources_[index];
-  const uint64_t epoch = ordinal / source.training;
-  const Shuffle shuffle(stream_key(options_.seed, index, epoch), source.training);
-  read_sample(source, source.first_training + shuffle.value_of(ordinal % source.training), into);
+  const Turn turn = turn_of(number);
+  read_sample(sources_[turn.source], row_of(turn), into);
+}
+
+std::string Samples::where(uint64_t number) const {
+  const Turn turn = turn_of(number);
+  const DataSet& set = sources_[turn.source].set;
+  const uint64_t row = row_of(turn), first = row * options_.length;
+  if (set.prepared == nullptr) return text(set.path(), ", tokens ", first, " to ", first + options_.length - 1);
+  return text(set.path(), ", set '", set.prepared->manifest().parts[set.part].name, "', row ", row);
 }
 
 void Samples::read_held_out(uint64_t number, const RowPlaces& into) const {

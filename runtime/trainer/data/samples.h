@@ -59,6 +59,8 @@ class Samples {
   // Sample `number` of the endless sequence: every set again and again, each time in another order.
   void read(uint64_t number, const RowPlaces& into) const;
   void read_held_out(uint64_t number, const RowPlaces& into) const;
+  // Where sample `number` of the endless sequence lies, for a user: "a.txt, tokens 320 to 335".
+  std::string where(uint64_t number) const;
   // Samples [first, first + count) as one micro-batch.
   MicroBatch batch(uint64_t first, uint64_t count) const;
   MicroBatch held_out_batch(uint64_t first, uint64_t count) const;
@@ -76,6 +78,8 @@ class Samples {
   template <typename Read>
   MicroBatch batch_of(uint64_t count, Read read_into) const;
   Turn turn_of(uint64_t number) const;
+  // Of the sample among those of its source.
+  uint64_t row_of(const Turn& turn) const;
   static Result<Source> source_of(DataSet set, const Options& options);
   void read_sample(const Source& source, uint64_t sample, const RowPlaces& into) const;
 

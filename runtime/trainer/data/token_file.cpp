@@ -86,7 +86,9 @@ Status TokenFile::map() {
   }
   ::close(descriptor);
   if (error != 0) return errno_status(text("map ", bytes_, " B of ", path_), error);
-  return mapped_ != nullptr ? Status() : Status(Code::kUsage, text("open ", path_, ": is empty or not a file"));
+  return mapped_ != nullptr
+             ? Status()
+             : Status(Code::kUsage, text("open ", path_, ": is empty or not a file"), "a file of tokens or text");
 }
 
 TokenFile::~TokenFile() {

@@ -63,10 +63,13 @@ Result<std::string> read_small_file(const std::string& path, uint64_t most_bytes
   if (file.number() < 0) return errno_status(text("open ", path), errno);
   struct stat info {};
   if (::fstat(file.number(), &info) != 0) return errno_status(text("stat ", path), errno);
-  if (!S_ISREG(info.st_mode)) return Status(Code::kUsage, text("open ", path, ": is not a file"));
+  if (!S_ISREG(info.st_mode))
+    return Status(Code::kUsage, text("open ", path, ": is not a file"),
+                  S_ISDIR(info.st_mode) ? "one of the folder's files" : "a plain file");
   const auto bytes = static_cast<uint64_t>(info.st_size);
   if (bytes > most_bytes)
-    return Status(Code::kUsage, text("read ", path, ": has ", bytes, " B, at most ", most_bytes, " B expected"));
+    return Status(Code::kUsage, text("read ", path, ": has ", bytes, " B, at most ", most_bytes, " B expected"),
+                  "check the path: this is larger than any such file");
   std::string content(bytes, '\0');
   PENSTOCK_TRY(read_all(file.number(), path, 0, std::as_writable_bytes(std::span(content))));
   return content;

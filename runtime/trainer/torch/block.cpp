@@ -58,6 +58,11 @@ at::Tensor layer_norm(const ModelConfig& config, const at::Tensor& x, const at::
   return at::layer_norm(x, {x.size(-1)}, weight, bias, config.norm_epsilon);
 }
 
+at::Tensor rms_normed(const ModelConfig& config, const at::Tensor& x, const at::Tensor& weight) {
+  return rms_norm(x, weight, config.norm_epsilon,
+                  config.norms_less_one ? NormWeight::factor_less_one : NormWeight::factor);
+}
+
 at::Tensor activated(const ModelConfig& config, const at::Tensor& x) {
   return config.activation == Activation::silu ? at::silu(x)
                                                : at::gelu(x, config.activation == Activation::gelu ? "none" : "tanh");
@@ -66,6 +71,7 @@ at::Tensor activated(const ModelConfig& config, const at::Tensor& x) {
 AttentionShape attention_of(const ModelConfig& config, uint32_t layer, const Positions& positions,
                             const DropoutKeys& keys, KeyValues* past) {
   return {.scale = config.attention_scales[layer],
+          .softcap = config.attention_softcap,
           .window = config.windows[layer],
           .dropout = keys.training ? config.attention_dropout : 0,
           .dropout_key = keys.of(layer + 1, attention_weights),
@@ -96,7 +102,7 @@ at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const Weight
                          const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
                          KeyValues* past) {
   const int64_t batch = hidden.size(0), length = hidden.size(1), size = config.head_size;
-  const at::Tensor normed = rms_norm(hidden, weights[norm1], config.norm_epsilon);
+  const at::Tensor normed = rms_normed(config, hidden, weights[norm1]);
   const Products products(weights, layer, keys);
   auto heads_of = [&](WeightRole matrix, WeightRole bias, int64_t heads) {
     return products.projected(normed, matrix, bias).view({batch, length, heads, size});
@@ -104,16 +110,20 @@ at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const Weight
   at::Tensor q = heads_of(query, query_bias, config.heads), k = heads_of(key, key_bias, config.kv_heads);
   const at::Tensor v = heads_of(value, value_bias, config.kv_heads);
   if (config.qk_norm) {
-    q = rms_norm(q, weights[query_norm], config.norm_epsilon);
-    k = rms_norm(k, weights[key_norm], config.norm_epsilon);
+    q = rms_normed(config, q, weights[query_norm]);
+    k = rms_normed(config, k, weights[key_norm]);
   }
+  auto normed_behind = [&](const at::Tensor& x, WeightRole norm) {
+    return config.norms_behind ? rms_normed(config, x, weights[norm]) : x;
+  };
+  const Positions::Turns& turns = config.windows[layer] == 0 ? positions.turns : positions.window_turns;
   const at::Tensor attention =
-      attended(rotated(q, positions), rotated(k, positions), v, attention_of(config, layer, positions, keys, past));
-  const at::Tensor between = hidden + products.projected(attention, out, out_bias);
-  const at::Tensor normed2 = rms_norm(between, weights[norm2], config.norm_epsilon);
+      attended(rotated(q, turns), rotated(k, turns), v, attention_of(config, layer, positions, keys, past));
+  const at::Tensor between = hidden + normed_behind(products.projected(attention, out, out_bias), out_norm);
+  const at::Tensor normed2 = rms_normed(config, between, weights[norm2]);
   const at::Tensor inner =
       activated(config, products.projected(normed2, gate, gate_bias)) * products.projected(normed2, up, up_bias);
-  return between + products.projected(inner, down, down_bias);
+  return between + normed_behind(products.projected(inner, down, down_bias), down_norm);
 }
 
 }  // namespace
@@ -130,7 +140,7 @@ at::Tensor block_forward(const ModelConfig& config, uint32_t layer, const Weight
 at::Tensor last_norm(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden) {
   const at::Tensor& weight = weights[WeightRole::last_norm];
   return config.block == BlockKind::gpt2 ? layer_norm(config, hidden, weight, weights[last_norm_bias])
-                                         : rms_norm(hidden, weight, config.norm_epsilon);
+                                         : rms_normed(config, hidden, weight);
 }
 
 }  // namespace penstock::trainer

@@ -1,6 +1,7 @@
 // Transformer blocks as pure functions of weights and hidden values.
 #pragma once
 
+#include "runtime/trainer/torch/attention.h"
 #include "runtime/trainer/torch/functions.h"
 #include "runtime/trainer/torch/tensors.h"
 

@@ -1,12 +1,17 @@
 #include "runtime/trainer/torch/dry_step.h"
 
+#include "runtime/trainer/torch/autograd.h"
+
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "aio/resident_memory.h"
-#include "runtime/trainer/torch/tensor_memory.h"
+#include "runtime/trainer/torch/tensors.h"
 #include "tiering/buffer.h"
 
 namespace penstock::trainer {
@@ -27,48 +32,54 @@ class DryMemory final : public EngineVerbs {
     uint64_t resident_beside_tensors_bytes = 0;
   };
 
-  explicit DryMemory(const Model& model) : model_(model), uses_(model.uses.size()) {
+  DryMemory(const Model& model, Accelerator& accelerator)
+      : model_(model), accelerator_(accelerator), uses_(model.uses.size()) {
     uint64_t most = 0;
     for (const ModelUse& use : model.uses) {
       uint64_t bytes = 0;
       for (uint32_t unit : use.units) bytes += place_bytes(unit);
       most = std::max(most, bytes);
     }
-    memory_ = Buffer::on_heap(most);
-    std::fill(memory_.bytes().begin(), memory_.bytes().end(), std::byte{0});
+    memory_ = at::zeros({static_cast<int64_t>(most)}, at::TensorOptions(at::kByte).device(accelerator.device()));
   }
 
-  Result<std::span<const UnitWeights>> acquire(const Passage& passage) override {
-    lent_.clear();
+  Accelerator& accelerator() override { return accelerator_; }
+  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass) override {
+    std::vector<UnitWeights> lent;
     uint64_t at = 0;
-    for (uint32_t unit : model_.uses[passage.use].units) {
-      lent_.push_back({unit, memory_.data() + at, model_.units[unit].elements});
+    for (uint32_t unit : model_.uses[pass.use].units) {
+      const uint64_t elements = model_.units[unit].elements;
+      lent.push_back({unit, elements, bytes_of(memory_).subspan(at, elements * penstock::bytes_of(model_.dtype))});
       at += place_bytes(unit);
     }
-    TensorMemory::get().reset_peak();
+    PENSTOCK_TRY(accelerator_.finish());
+    accelerator_.restart_tensor_peak();
     aio::restart_resident_peak();
     began_ = Clock::now();
-    return std::span<const UnitWeights>(lent_);
+    return lent;
   }
-  Status release(const Passage& passage) override {
+  Status release(const ComputePass& pass) override {
+    PENSTOCK_TRY(accelerator_.finish());
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
-    Measured& use = uses_[passage.use];
-    double& fastest = passage.direction == Direction::forward ? use.forward_s : use.backward_s;
+    Measured& use = uses_[pass.use];
+    double& fastest = pass.direction == Direction::forward ? use.forward_s : use.backward_s;
     fastest = fastest == 0 ? seconds : std::min(fastest, seconds);
-    use.tensor_peak_bytes = std::max(use.tensor_peak_bytes, TensorMemory::get().peak_bytes());
-    const uint64_t known_bytes = TensorMemory::get().touched_bytes() + memory_.size_bytes();
+    const Accelerator::TensorBytes tensors = accelerator_.tensor_bytes();
+    use.tensor_peak_bytes = std::max(use.tensor_peak_bytes, tensors.peak);
     const uint64_t resident_bytes = aio::resident_bytes_peak();
     use.resident_beside_tensors_bytes =
-        std::max(use.resident_beside_tensors_bytes, resident_bytes - std::min(resident_bytes, known_bytes));
+        std::max(use.resident_beside_tensors_bytes, resident_bytes - std::min(resident_bytes, tensors.in_host));
     return Status();
   }
-  Status gradient(const Passage&, uint32_t, uint64_t, Dtype, std::span<const std::byte>) override { return Status(); }
+  Status gradient(const ComputePass&, uint32_t, uint64_t, Dtype, std::span<const std::byte>) override {
+    return Status();
+  }
   Status put(uint32_t use, uint32_t, uint32_t, std::span<const std::byte> bytes) override {
     uses_[use].put_bytes += round_up(bytes.size(), kPutAlignmentBytes);
     return Status();
   }
   Status get(uint32_t, uint32_t, uint32_t, std::span<std::byte> into) override {
-    std::fill(into.begin(), into.end(), std::byte{0});
+    tensor_over(into, accelerator_.device()).zero_();
     return Status();
   }
 
@@ -81,9 +92,9 @@ class DryMemory final : public EngineVerbs {
   }
 
   const Model& model_;
+  Accelerator& accelerator_;
   std::vector<Measured> uses_;
-  Buffer memory_;
-  std::vector<UnitWeights> lent_;
+  at::Tensor memory_;
   Clock::time_point began_;
 };
 
@@ -108,8 +119,8 @@ std::string kind_of(const Model& model, const ModelUse& use, bool goes_back, boo
 
 }  // namespace
 
-Result<DryStep> dry_step(const Model& model, const ComputeChoices& choices, std::span<const MicroBatch> batches,
-                         Keeping keeping) {
+Result<DryStep> dry_step(const Model& model, Accelerator& accelerator, const ComputeChoices& choices,
+                         std::span<const MicroBatch> batches, Keeping keeping) {
   // One use of each kind, in their order.
   Model few = model;
   few.uses.clear();
@@ -125,17 +136,16 @@ Result<DryStep> dry_step(const Model& model, const ComputeChoices& choices, std:
     place_of.push_back(found->second);
   }
 
-  TensorMemory& tensors = TensorMemory::get();
-  DryMemory memory(few);
-  const std::vector<Passage> order = step_order(few, 1, 1);
+  std::optional<DryMemory> memory(std::in_place, few, accelerator);
+  const std::vector<ComputePass> order = step_order(few, 1, 1);
   // Nothing but the use under way is in memory.
   auto measured = [&](ActivationChoice choice) -> Result<std::vector<DryMemory::Measured>> {
-    TrainStep step(few, memory, choices, std::vector<ActivationChoice>(few.uses.size(), choice));
+    TrainStep step(few, *memory, choices, std::vector<ActivationChoice>(few.uses.size(), choice));
     PENSTOCK_TRY(step.check(batches));
     std::vector<DryMemory::Measured> best;
     for (int round = 0; round < kRounds; ++round) {
       PENSTOCK_TRY(step.run(1, batches.first(1), order).status());
-      std::vector<DryMemory::Measured> now = memory.take();
+      std::vector<DryMemory::Measured> now = memory->take();
       for (size_t use = 0; use < best.size(); ++use) {
         now[use].forward_s = std::min(now[use].forward_s, best[use].forward_s);
         now[use].backward_s = std::min(now[use].backward_s, best[use].backward_s);
@@ -144,7 +154,7 @@ Result<DryStep> dry_step(const Model& model, const ComputeChoices& choices, std:
     }
     return best;
   };
-  const uint64_t tensors_before = tensors.live_bytes();
+  const uint64_t tensors_before = accelerator.tensor_bytes().live;
   PENSTOCK_TRY_ASSIGN(again, measured(ActivationChoice::recompute_offload));
   PENSTOCK_TRY_ASSIGN(recorded, measured(ActivationChoice::offload));
 
@@ -168,7 +178,8 @@ Result<DryStep> dry_step(const Model& model, const ComputeChoices& choices, std:
     for (const DryMemory::Measured& of : {again[place], recorded[place]})
       step.process_bytes = std::max(step.process_bytes, of.resident_beside_tensors_bytes);
   }
-  tensors.give_back();
+  memory.reset();
+  accelerator.give_back_tensors();
   return step;
 }
 

@@ -21,13 +21,13 @@ struct DryStep {
   // The most that tensors take while a use is computed, beside its activations, where LibTorch holds them, and beside
   // the input and its gradient.
   uint64_t tensor_bytes = 0;
-  // The most that the process takes beside tensors.
+  // The most that the process takes beside tensors in host memory.
   uint64_t process_bytes = 0;
 };
 
 // With the first of the batches; all of them are checked. `keeping`: who will hold activations. Uses that compute alike
 // are measured once.
-Result<DryStep> dry_step(const Model& model, const ComputeChoices& choices, std::span<const MicroBatch> batches,
-                         Keeping keeping);
+Result<DryStep> dry_step(const Model& model, Accelerator& accelerator, const ComputeChoices& choices,
+                         std::span<const MicroBatch> batches, Keeping keeping);
 
 }  // namespace penstock::trainer

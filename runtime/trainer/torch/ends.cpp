@@ -7,6 +7,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -38,6 +39,11 @@ const ModelParameter* trained(const Model& model, WeightRole role) {
   return nullptr;
 }
 
+// As the model's own class has it: a number of the model's dtype.
+double embedding_scale(const ModelConfig& config, at::ScalarType type) {
+  return at::scalar_tensor(config.embedding_scale, at::TensorOptions(type)).item<double>();
+}
+
 WeightRole matrix_of(const ModelConfig& config) { return config.tied ? WeightRole::tokens : WeightRole::head; }
 
 // What the head computes with: normed hidden values of the supervised tokens alone, and what should follow them.
@@ -47,13 +53,7 @@ struct Supervised {
   int64_t count = 0;
 };
 
-at::Tensor tensor_of(const std::vector<int64_t>& values) {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions(at::kLong));
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
-  return tensor;
-}
-
-Supervised supervised_of(std::span<const int32_t> targets) {
+Supervised supervised_of(std::span<const int32_t> targets, const at::Device& device) {
   Supervised found;
   std::vector<int64_t> rows, wanted;
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -62,8 +62,8 @@ Supervised supervised_of(std::span<const int32_t> targets) {
     wanted.push_back(targets[i]);
   }
   found.count = static_cast<int64_t>(rows.size());
-  found.targets = tensor_of(wanted);
-  if (rows.size() != targets.size()) found.rows = tensor_of(rows);
+  found.targets = placed(wanted, device);
+  if (rows.size() != targets.size()) found.rows = placed(rows, device);
   return found;
 }
 
@@ -73,40 +73,49 @@ at::Tensor chosen(const at::Tensor& x, const Supervised& supervised) {
   return supervised.rows.defined() ? x.index_select(0, supervised.rows) : x;
 }
 
-at::Tensor wide_logits(const at::Tensor& normed, const at::Tensor& matrix) {
-  return at::linear(normed, matrix).to(at::kFloat);
+// Logits x become cap * tanh(x / cap), in fp32; 0: they stay. `wide` may be overwritten.
+at::Tensor capped(const at::Tensor& wide, double cap) { return cap > 0 ? wide.div(cap).tanh_().mul_(cap) : wide; }
+
+at::Tensor wide_logits(const at::Tensor& normed, const at::Tensor& matrix, double cap) {
+  return capped(at::linear(normed, matrix).to(at::kFloat), cap);
 }
 
-double summed_loss(const at::Tensor& logits, const at::Tensor& log_sums, const at::Tensor& targets) {
+at::Tensor no_loss(const at::Device& device) { return at::zeros({}, at::TensorOptions(at::kDouble).device(device)); }
+
+at::Tensor summed_loss(const at::Tensor& logits, const at::Tensor& log_sums, const at::Tensor& targets) {
   const at::Tensor wanted = logits.gather(1, targets.unsqueeze(1)).squeeze(1);
-  return (log_sums - wanted).sum(at::kDouble).item<double>();
+  return (log_sums - wanted).sum(at::kDouble);
 }
 
-// From logits in place: the gradient of scale x loss. `targets` outside of [0, columns) are in another run of columns.
+// From capped logits in place: the gradient of scale x loss, of the logits before the cap. `targets` outside of
+// [0, columns) are in another run of columns.
 at::Tensor logit_gradient(at::Tensor logits, const at::Tensor& log_sums, const at::Tensor& targets, double scale,
-                          at::ScalarType type) {
+                          double cap, at::ScalarType type) {
+  at::Tensor slope;  // of the cap
+  if (cap > 0) slope = logits.div(cap).square_().neg_().add_(1);
   logits.sub_(log_sums.unsqueeze(1)).exp_();
-  auto* values = logits.mutable_data_ptr<float>();
-  const auto* wanted = targets.const_data_ptr<int64_t>();
-  const int64_t columns = logits.size(1);
-  for (int64_t row = 0; row < logits.size(0); ++row)
-    if (wanted[row] >= 0 && wanted[row] < columns) values[row * columns + wanted[row]] -= 1;
+  const int64_t last = logits.size(1) - 1;
+  const at::Tensor here = targets.ge(0).logical_and_(targets.le(last)).to(at::kFloat).unsqueeze(1);
+  const at::Tensor column = targets.clamp(0, last).unsqueeze(1);
+  logits.scatter_(1, column, logits.gather(1, column).sub_(here));
+  if (slope.defined()) logits.mul_(slope);
   return logits.mul_(scale).to(type);
 }
 
 // Tokens whose logits are fp32 at once: with a vocabulary of 50 thousand, 6 MiB that stay in the cache and need no new
 // pages from the system.
 constexpr int64_t kWideTokens = 32;
+constexpr int64_t kWideTokensOnDevice = 1024;  // which has no such cache, and wants few calls
 
 // Sums up the loss of all tokens' logits, and puts the gradient of scale x loss in their place if there is a scale.
-double through_loss(at::Tensor logits, const at::Tensor& targets, std::optional<double> scale) {
-  double loss = 0;
-  for_runs(logits.size(0), kWideTokens, [&](int64_t first, int64_t count) {
+at::Tensor through_loss(at::Tensor logits, const at::Tensor& targets, double cap, std::optional<double> scale) {
+  at::Tensor loss = no_loss(logits.device());
+  for_runs(logits.size(0), logits.is_cpu() ? kWideTokens : kWideTokensOnDevice, [&](int64_t first, int64_t count) {
     at::Tensor rows = logits.narrow(0, first, count);
-    const at::Tensor wide = rows.to(at::kFloat), wanted = targets.narrow(0, first, count);
+    const at::Tensor wide = capped(rows.to(at::kFloat), cap), wanted = targets.narrow(0, first, count);
     const at::Tensor log_sums = at::logsumexp(wide, std::vector<int64_t>{1});
-    loss += summed_loss(wide, log_sums, wanted);
-    if (scale) rows.copy_(logit_gradient(wide, log_sums, wanted, *scale, logits.scalar_type()));
+    loss.add_(summed_loss(wide, log_sums, wanted));
+    if (scale) rows.copy_(logit_gradient(wide, log_sums, wanted, *scale, cap, logits.scalar_type()));
   });
   return loss;
 }
@@ -114,12 +123,15 @@ double through_loss(at::Tensor logits, const at::Tensor& targets, std::optional<
 // The head's matrix: loss and gradients from the normed hidden values.
 class HeadMatrix {
  public:
-  HeadMatrix(at::Tensor matrix, at::Tensor normed, at::Tensor targets, double scale, const EndChunks& chunks)
+  HeadMatrix(at::Tensor matrix, at::Tensor normed, at::Tensor targets, double scale, double cap,
+             const EndChunks& chunks)
       : matrix_(std::move(matrix)),
         normed_(std::move(normed)),
         targets_(std::move(targets)),
         scale_(scale),
-        chunks_(chunks) {}
+        cap_(cap),
+        chunks_(chunks),
+        loss_(no_loss(matrix_.device())) {}
 
   // Every run of tokens once: their logits give loss and both gradients.
   Status at_once(bool with_rows, WeightRole role, const TakeRows& take) {
@@ -130,7 +142,7 @@ class HeadMatrix {
     for_runs(tokens, chunks_.tokens, [&](int64_t first, int64_t count) {
       const at::Tensor part = normed_.narrow(0, first, count), wanted = targets_.narrow(0, first, count);
       const at::Tensor gradient = at::linear(part, matrix_);
-      loss_ += through_loss(gradient, wanted, scale_);
+      loss_.add_(through_loss(gradient, wanted, cap_, scale_));
       of_normed_.narrow(0, first, count).copy_(at::mm(gradient, matrix_));
       if (!with_rows) return;
       const at::Tensor product = at::mm(gradient.t(), part);
@@ -147,23 +159,24 @@ class HeadMatrix {
   // Logits a first time for loss and sums, a second time by runs of the vocabulary.
   Status by_rows(bool with_rows, WeightRole role, const TakeRows& take) {
     const int64_t tokens = normed_.size(0);
-    const at::Tensor log_sums = at::empty({tokens}, at::TensorOptions(at::kFloat));
+    const at::TensorOptions wide_options = normed_.options().dtype(at::kFloat);
+    const at::Tensor log_sums = at::empty({tokens}, wide_options);
     for_runs(tokens, chunks_.tokens, [&](int64_t first, int64_t count) {
-      const at::Tensor logits = wide_logits(normed_.narrow(0, first, count), matrix_);
+      const at::Tensor logits = wide_logits(normed_.narrow(0, first, count), matrix_, cap_);
       log_sums.narrow(0, first, count).copy_(at::logsumexp(logits, std::vector<int64_t>{1}));
-      loss_ += summed_loss(logits, log_sums.narrow(0, first, count), targets_.narrow(0, first, count));
+      loss_.add_(summed_loss(logits, log_sums.narrow(0, first, count), targets_.narrow(0, first, count)));
     });
-    at::Tensor wide = at::zeros(normed_.sizes(), at::TensorOptions(at::kFloat));
+    at::Tensor wide = at::zeros(normed_.sizes(), wide_options);
     Status status;
     for_runs(matrix_.size(0), chunks_.rows, [&](int64_t first_row, int64_t row_count) {
       if (!status.ok()) return;
       const at::Tensor part_of_matrix = matrix_.narrow(0, first_row, row_count);
-      at::Tensor rows = at::zeros(part_of_matrix.sizes(), at::TensorOptions(at::kFloat));
+      at::Tensor rows = at::zeros(part_of_matrix.sizes(), wide_options);
       for_runs(tokens, chunks_.tokens, [&](int64_t first, int64_t count) {
         const at::Tensor part = normed_.narrow(0, first, count);
         const at::Tensor gradient =
-            logit_gradient(wide_logits(part, part_of_matrix), log_sums.narrow(0, first, count),
-                           targets_.narrow(0, first, count) - first_row, scale_, normed_.scalar_type());
+            logit_gradient(wide_logits(part, part_of_matrix, cap_), log_sums.narrow(0, first, count),
+                           targets_.narrow(0, first, count) - first_row, scale_, cap_, normed_.scalar_type());
         wide.narrow(0, first, count).add_(at::mm(gradient, part_of_matrix));
         if (with_rows) rows.add_(at::mm(gradient.t(), part));
       });
@@ -173,15 +186,14 @@ class HeadMatrix {
     return status;
   }
 
-  double loss() const { return loss_; }
+  const at::Tensor& loss() const { return loss_; }
   const at::Tensor& of_normed() const { return of_normed_; }
 
  private:
   const at::Tensor matrix_, normed_, targets_;
-  const double scale_;
+  const double scale_, cap_;
   const EndChunks chunks_;
-  double loss_ = 0;
-  at::Tensor of_normed_;
+  at::Tensor loss_, of_normed_;
 };
 
 }  // namespace
@@ -195,11 +207,13 @@ at::Tensor token_tensor(const MicroBatch& batch) {
 at::Tensor embedding_forward(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& tokens,
                              const at::Tensor& places, const DropoutKeys& keys) {
   c10::AutoGradMode not_recorded(false);
+  const at::Tensor& rows = weights[WeightRole::tokens];
   at::Tensor hidden =
-      weights[WeightRole::tokens].index_select(0, tokens.reshape({-1})).view({tokens.size(0), tokens.size(1), -1});
+      rows.index_select(0, placed(tokens.reshape({-1}), rows.device())).view({tokens.size(0), tokens.size(1), -1});
   if (const at::Tensor& table = weights[WeightRole::positions]; table.defined())
     hidden = hidden + (places.defined() ? table.index_select(0, places.flatten()).view_as(hidden)
                                         : table.narrow(0, 0, tokens.size(1)));
+  if (config.embedding_scale != 1) hidden = hidden * embedding_scale(config, hidden.scalar_type());
   return dropped(hidden, keys.training ? config.embedding_dropout : 0, keys.of(0, kEmbeddingSite));
 }
 
@@ -208,7 +222,9 @@ Status embedding_backward(const Model& model, const at::Tensor& tokens, const at
   c10::AutoGradMode not_recorded(false);
   const ModelConfig& config = model.config;
   gradient = dropped(gradient, keys.training ? config.embedding_dropout : 0, keys.of(0, kEmbeddingSite));
-  const at::Tensor wide = gradient.to(at::kFloat);
+  at::Tensor wide = gradient.to(at::kFloat);
+  if (config.embedding_scale != 1) wide = wide * embedding_scale(config, gradient.scalar_type());
+  const at::Device device = wide.device();
   const at::ScalarType type = scalar_type(model.dtype);
   Status status;
   if (trained(model, WeightRole::tokens) != nullptr) {
@@ -225,19 +241,18 @@ Status embedding_backward(const Model& model, const at::Tensor& tokens, const at
       for (int64_t i = 0; i < all.numel(); ++i)
         if (token[i] >= first && token[i] < first + count)
           of_tokens.push_back(i), into.push_back(met[token[i] - first]);
-      at::Tensor rows = at::zeros({count, values.size(1)}, at::TensorOptions(type));
+      at::Tensor rows = at::zeros({count, values.size(1)}, wide.options().dtype(type));
       if (!into.empty()) {
-        at::Tensor sums =
-            at::zeros({static_cast<int64_t>(of_table.size()), values.size(1)}, at::TensorOptions(at::kFloat));
-        sums.index_add_(0, tensor_of(into), values.index_select(0, tensor_of(of_tokens)));
-        rows.index_copy_(0, tensor_of(of_table), sums.to(type));
+        at::Tensor sums = at::zeros({static_cast<int64_t>(of_table.size()), values.size(1)}, wide.options());
+        sums.index_add_(0, placed(into, device), values.index_select(0, placed(of_tokens, device)));
+        rows.index_copy_(0, placed(of_table, device), sums.to(type));
       }
       status = take(WeightRole::tokens, first, rows);
     });
   }
   PENSTOCK_TRY(status);
   if (trained(model, WeightRole::positions) != nullptr) {
-    at::Tensor rows = at::zeros({config.positions, wide.size(2)}, at::TensorOptions(at::kFloat));
+    at::Tensor rows = at::zeros({config.positions, wide.size(2)}, wide.options());
     if (places.defined()) {
       rows.index_add_(0, places.flatten(), flat(wide));
     } else {
@@ -251,18 +266,20 @@ Status embedding_backward(const Model& model, const at::Tensor& tokens, const at
 
 at::Tensor head_logits(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden) {
   c10::AutoGradMode not_recorded(false);
-  return at::linear(flat(last_norm(config, weights, hidden)), weights[matrix_of(config)]);
+  const at::Tensor logits = at::linear(flat(last_norm(config, weights, hidden)), weights[matrix_of(config)]);
+  if (config.logit_softcap == 0) return logits;
+  return capped(logits.to(at::kFloat), config.logit_softcap).to(logits.scalar_type());
 }
 
-double head_loss(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden,
-                 std::span<const int32_t> targets, const EndChunks& chunks) {
+at::Tensor head_loss(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden,
+                     std::span<const int32_t> targets, const EndChunks& chunks) {
   c10::AutoGradMode not_recorded(false);
-  const Supervised supervised = supervised_of(targets);
+  const Supervised supervised = supervised_of(targets, hidden.device());
   const at::Tensor normed = chosen(flat(last_norm(config, weights, hidden)), supervised);
-  double loss = 0;
+  at::Tensor loss = no_loss(hidden.device());
   for_runs(supervised.count, chunks.tokens, [&](int64_t first, int64_t count) {
     const at::Tensor logits = at::linear(normed.narrow(0, first, count), weights[matrix_of(config)]);
-    loss += through_loss(logits, supervised.targets.narrow(0, first, count), std::nullopt);
+    loss.add_(through_loss(logits, supervised.targets.narrow(0, first, count), config.logit_softcap, std::nullopt));
   });
   return loss;
 }
@@ -271,7 +288,7 @@ Result<HeadBackward> head_backward(const Model& model, const WeightTensors& weig
                                    std::span<const int32_t> targets, double scale, NeedsHidden need,
                                    const EndChunks& chunks, const TakeRows& take) {
   const ModelConfig& config = model.config;
-  const Supervised supervised = supervised_of(targets);
+  const Supervised supervised = supervised_of(targets, hidden.device());
   const WeightRole norm_roles[] = {WeightRole::last_norm, WeightRole::last_norm_bias};
   WeightTensors leaves = weights;
   std::vector<at::Tensor> inputs;
@@ -295,7 +312,8 @@ Result<HeadBackward> head_backward(const Model& model, const WeightTensors& weig
     c10::AutoGradMode not_recorded(false);
     const WeightRole role = matrix_of(config);
     const bool with_rows = trained(model, role) != nullptr;
-    HeadMatrix head(weights[role], chosen(normed.detach(), supervised), supervised.targets, scale, chunks);
+    HeadMatrix head(weights[role], chosen(normed.detach(), supervised), supervised.targets, scale, config.logit_softcap,
+                    chunks);
     PENSTOCK_TRY(chunks.rows == 0 || chunks.rows >= config.vocab ? head.at_once(with_rows, role, take)
                                                                  : head.by_rows(with_rows, role, take));
     result.loss = head.loss();

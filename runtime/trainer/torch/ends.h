@@ -19,9 +19,9 @@ struct EndChunks {
 // Takes a gradient: of the parameter with that role, rows [first_row, ...), contiguous.
 using TakeRows = std::function<Status(WeightRole role, int64_t first_row, const at::Tensor& rows)>;
 
-at::Tensor token_tensor(const MicroBatch& batch);  // [sequences, length]
+at::Tensor token_tensor(const MicroBatch& batch);  // [sequences, length], in host memory
 
-// `places` as in Positions.
+// `tokens` in host memory, what comes of them on the device of the weights; `places` as in Positions.
 at::Tensor embedding_forward(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& tokens,
                              const at::Tensor& places, const DropoutKeys& keys);
 // Adds up in fp32 in the order of the tokens, and rounds once. Of tables that are not trained nothing is handed over.
@@ -31,12 +31,12 @@ Status embedding_backward(const Model& model, const at::Tensor& tokens, const at
 // Logits [tokens, vocab] of hidden values [sequences, length, hidden], in the model's dtype.
 at::Tensor head_logits(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden);
 
-// The sum over supervised targets of -log(probability).
-double head_loss(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden,
-                 std::span<const int32_t> targets, const EndChunks& chunks);
+// The sum over supervised targets of -log(probability), a double: nobody waits for it here.
+at::Tensor head_loss(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden,
+                     std::span<const int32_t> targets, const EndChunks& chunks);
 
 struct HeadBackward {
-  double loss = 0;    // as head_loss() gives it
+  at::Tensor loss;    // as head_loss() gives it
   at::Tensor hidden;  // gradient of the head's input; undefined where it is not needed
 };
 enum class NeedsHidden : uint8_t { yes, no };

@@ -3,7 +3,6 @@
 #include "runtime/trainer/torch/autograd.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 
@@ -15,12 +14,6 @@
 namespace penstock::trainer {
 namespace {
 
-at::Tensor tensor_of(const std::vector<int64_t>& values) {
-  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions(at::kLong));
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
-  return tensor;
-}
-
 // The last token of an answer is never looked back at.
 std::vector<uint64_t> room_of(std::span<const Prompt> prompts, uint64_t new_tokens) {
   std::vector<uint64_t> most;
@@ -31,9 +24,9 @@ std::vector<uint64_t> room_of(std::span<const Prompt> prompts, uint64_t new_toke
 class Generation {
  public:
   Generation(const Model& model, EngineVerbs& engine, const Question& question)
-      : model_(model), engine_(engine), question_(question) {
+      : model_(model), engine_(engine), question_(question), device_(engine.accelerator().device()) {
     const std::vector<uint64_t> most = room_of(question.prompts, question.new_tokens);
-    for (uint32_t layer = 0; layer < model.config.layers; ++layer) remembered_.emplace_back(model, most);
+    for (uint32_t layer = 0; layer < model.config.layers; ++layer) remembered_.emplace_back(model, most, device_);
     for (const Prompt& prompt : question.prompts) answers_.push_back({.next = prompt.tokens});
   }
 
@@ -45,19 +38,24 @@ class Generation {
   Status pass() {
     std::vector<Group> groups = groups_of_next();
     for (uint32_t use = 0; use < model_.uses.size(); ++use) {
-      const Passage passage{Direction::forward, use, 0};
-      PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(passage));
+      const ComputePass pass{Direction::forward, use, 0};
+      PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(pass));
       const Status computed = without_exceptions(nullptr, [&] {
         c10::AutoGradMode not_recorded(false);
-        const WeightTensors views = views_of(model_, weights);
+        const WeightTensors views = views_of(model_, weights, device_);
         for (Group& group : groups) compute(model_.uses[use], views, group);
         return Status();
       });
-      const Status released = engine_.release(passage);
+      const Status released = engine_.release(pass);
       PENSTOCK_TRY(computed.within(model_.uses[use].name));
       PENSTOCK_TRY(released);
     }
-    for (const Group& group : groups) take_tokens(group);
+    std::vector<int32_t> chosen;
+    for (const Group& group : groups) choose_tokens(group, chosen);
+    if (question_.agree) PENSTOCK_TRY(question_.agree(chosen));
+    auto next = chosen.begin();
+    for (const Group& group : groups)
+      for (const TokenRun& run : group.runs) take_token(run.sequence, *next++);
     return Status();
   }
 
@@ -95,7 +93,7 @@ class Generation {
       answer.passed += count;
       answer.next.clear();
     }
-    for (Group& group : groups) group.positions = make_positions(model_.config, group.runs);
+    for (Group& group : groups) group.positions = make_positions(model_.config, group.runs, device_);
     return groups;
   }
 
@@ -103,8 +101,8 @@ class Generation {
     const DropoutKeys keys;
     switch (use.kind) {
       case UseKind::embedding:
-        group.hidden =
-            embedding_forward(model_.config, views, tensor_of(group.tokens).unsqueeze(0), group.positions.places, keys);
+        group.hidden = embedding_forward(model_.config, views, placed(group.tokens, at::kCPU).unsqueeze(0),
+                                         group.positions.places, keys);
         return;
       case UseKind::block:
         group.hidden = block_forward(model_.config, use.layer, views, group.hidden, group.positions, keys,
@@ -114,31 +112,36 @@ class Generation {
         std::vector<int64_t> last;
         for (size_t i = 0; i < group.runs.size(); ++i)
           last.push_back(group.positions.documents[i] + group.runs[i].count - 1);
-        const at::Tensor rows = group.hidden.index_select(1, tensor_of(last));
+        const at::Tensor rows = group.hidden.index_select(1, placed(last, device_));
         group.hidden = head_logits(model_.config, views, rows).to(at::kFloat).contiguous();
         return;
       }
     }
   }
 
-  void take_tokens(const Group& group) {
+  void choose_tokens(const Group& group, std::vector<int32_t>& chosen) const {
     const auto vocabulary = static_cast<size_t>(group.hidden.size(1));
-    const std::span<const float> logits(group.hidden.const_data_ptr<float>(), group.runs.size() * vocabulary);
+    const at::Tensor all = group.hidden.to(at::kCPU);
+    const std::span<const float> logits(all.const_data_ptr<float>(), group.runs.size() * vocabulary);
     for (size_t row = 0; row < group.runs.size(); ++row) {
       const size_t sequence = group.runs[row].sequence;
-      Answer& answer = answers_[sequence];
-      const int32_t token = choose_token(logits.subspan(row * vocabulary, vocabulary), question_.rules,
-                                         stream_key(question_.key, sequence), answer.found.tokens.size());
-      answer.found.ended = std::find(question_.ends.begin(), question_.ends.end(), token) != question_.ends.end();
-      if (answer.found.ended) continue;
-      answer.found.tokens.push_back(token);
-      if (answer.found.tokens.size() < question_.new_tokens) answer.next = {token};
+      chosen.push_back(choose_token(logits.subspan(row * vocabulary, vocabulary), question_.rules,
+                                    stream_key(question_.key, sequence), answers_[sequence].found.tokens.size()));
     }
+  }
+
+  void take_token(size_t sequence, int32_t token) {
+    Answer& answer = answers_[sequence];
+    answer.found.ended = std::find(question_.ends.begin(), question_.ends.end(), token) != question_.ends.end();
+    if (answer.found.ended) return;
+    answer.found.tokens.push_back(token);
+    if (answer.found.tokens.size() < question_.new_tokens) answer.next = {token};
   }
 
   const Model& model_;
   EngineVerbs& engine_;
   const Question& question_;
+  const at::Device device_;
   std::vector<KeyValues> remembered_;  // by layer
   std::vector<Answer> answers_;
 };

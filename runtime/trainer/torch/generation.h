@@ -2,6 +2,7 @@
 // many prompts there are; of what came before, keys and values are remembered (key_values.h).
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -20,6 +21,8 @@ struct Question {
   ChoiceRules rules = {};
   uint64_t key = 0;              // of the draws
   uint64_t tokens_together = 0;  // of prompts, that are computed at once; one that is longer stands alone
+  // Of several ranks, which all compute all answers: makes the tokens of a pass those that one of them has chosen.
+  std::function<Status(std::span<int32_t> chosen)> agree = {};
 };
 
 struct Continuation {

@@ -9,15 +9,15 @@
 
 namespace penstock::trainer {
 
-KeyValues::KeyValues(const Model& model, std::span<const uint64_t> most) {
+KeyValues::KeyValues(const Model& model, std::span<const uint64_t> most, const at::Device& device) {
   int64_t all = 0;
   for (const uint64_t tokens : most) {
     places_.push_back({.first = all, .most = static_cast<int64_t>(tokens)});
     all += static_cast<int64_t>(tokens);
   }
   const ModelConfig& config = model.config;
-  for (at::Tensor* of : {&keys_, &values_})
-    *of = at::empty({all, config.kv_heads, config.head_size}, at::TensorOptions(scalar_type(model.dtype)));
+  const at::TensorOptions options = at::TensorOptions(scalar_type(model.dtype)).device(device);
+  for (at::Tensor* of : {&keys_, &values_}) *of = at::empty({all, config.kv_heads, config.head_size}, options);
 }
 
 KeyValues::Seen KeyValues::append(size_t sequence, const at::Tensor& keys, const at::Tensor& values) {

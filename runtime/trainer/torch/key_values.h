@@ -16,7 +16,7 @@ namespace penstock::trainer {
 class KeyValues {
  public:
   // `most`: tokens of each sequence. The memory is taken here, in two tensors of key_values_bytes() / layers / 2.
-  KeyValues(const Model& model, std::span<const uint64_t> most);
+  KeyValues(const Model& model, std::span<const uint64_t> most, const at::Device& device);
 
   struct Seen {
     at::Tensor keys, values;  // [tokens, kv_heads, size], of all tokens so far

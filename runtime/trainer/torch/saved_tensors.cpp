@@ -23,7 +23,9 @@ class SavedTensorHooks final : public torch::autograd::SavedVariableHooks {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     weight_ = saved_->place_of(tensor);
-    if (!weight_ && (saved_->keeping_ == Keeping::in_memory || tensor.numel() == 0)) {
+    // A device's kernels save numbers in host memory too.
+    const bool is_elsewhere = tensor.device() != saved_->engine_.accelerator().device();
+    if (!weight_ && (saved_->keeping_ == Keeping::in_memory || tensor.numel() == 0 || is_elsewhere)) {
       tensor_ = tensor.detach();
       return;
     }
@@ -37,7 +39,7 @@ class SavedTensorHooks final : public torch::autograd::SavedVariableHooks {
   at::Tensor call_unpack_hook() override {
     if (weight_) {
       auto* data = const_cast<std::byte*>(saved_->address_of(*weight_));
-      return at::from_blob(data, sizes_, strides_, options_);
+      return at::from_blob(data, sizes_, strides_, /*storage_offset=*/0, /*deleter=*/{}, options_, options_.device());
     }
     if (tensor_.defined()) return tensor_;
     at::Tensor tensor = at::empty({0}, options_);
@@ -70,7 +72,9 @@ class HookedEngine final : public torch::autograd::Engine {
   }
 };
 
-void hook_engine() {
+}  // namespace
+
+void hook_autograd() {
   static const bool once = [] {
     torch::autograd::set_default_engine_stub(&HookedEngine::get);
     return true;
@@ -78,34 +82,31 @@ void hook_engine() {
   (void)once;
 }
 
-}  // namespace
-
-SavedTensors::SavedTensors(Dtype weights, Keeping keeping, EngineVerbs& engine, uint32_t use, uint32_t micro_batch)
-    : element_bytes_(bytes_of(weights)), keeping_(keeping), engine_(engine), use_(use), micro_batch_(micro_batch) {
-  hook_engine();
+SavedTensors::SavedTensors(Keeping keeping, EngineVerbs& engine, uint32_t use, uint32_t micro_batch)
+    : keeping_(keeping), engine_(engine), use_(use), micro_batch_(micro_batch) {
+  hook_autograd();
 }
 
 void SavedTensors::lend(std::span<const UnitWeights> weights) { lent_.assign(weights.begin(), weights.end()); }
 
 void SavedTensors::take_back() {
-  for (UnitWeights& unit : lent_) unit.data = nullptr;
+  for (UnitWeights& unit : lent_) unit.bytes = {};
 }
 
 std::optional<SavedTensors::WeightPlace> SavedTensors::place_of(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return std::nullopt;
   const auto* data = static_cast<const std::byte*>(tensor.const_data_ptr());
   for (size_t i = 0; i < lent_.size(); ++i) {
-    const std::byte* begin = lent_[i].data;
-    const uint64_t bytes = lent_[i].elements * element_bytes_;
-    if (begin != nullptr && data >= begin && data < begin + bytes)
-      return WeightPlace{i, static_cast<uint64_t>(data - begin)};
+    const std::span<const std::byte> there = lent_[i].bytes;
+    if (!there.empty() && data >= there.data() && data < there.data() + there.size())
+      return WeightPlace{i, static_cast<uint64_t>(data - there.data())};
   }
   return std::nullopt;
 }
 
 const std::byte* SavedTensors::address_of(const WeightPlace& place) const {
-  CHECK(lent_[place.lent].data != nullptr, "backward of use ", use_, " needs weights that are not lent to it");
-  return lent_[place.lent].data + place.offset_bytes;
+  CHECK(!lent_[place.lent].bytes.empty(), "backward of use ", use_, " needs weights that are not lent to it");
+  return lent_[place.lent].bytes.data() + place.offset_bytes;
 }
 
 uint32_t SavedTensors::put(const at::Tensor& tensor) {
@@ -133,7 +134,8 @@ uint32_t SavedTensors::put(const at::Tensor& tensor) {
 c10::Storage SavedTensors::get(uint32_t index) {
   Stored& stored = storages_[index];
   if (!stored.returned) {
-    at::Tensor memory = at::empty({static_cast<int64_t>(stored.bytes)}, at::TensorOptions(at::kByte));
+    at::Tensor memory = at::empty({static_cast<int64_t>(stored.bytes)},
+                                  at::TensorOptions(at::kByte).device(engine_.accelerator().device()));
     auto* data = static_cast<std::byte*>(memory.mutable_data_ptr());
     if (status_ = engine_.get(use_, micro_batch_, index, {data, stored.bytes}); !status_.ok())
       throw std::runtime_error(status_.message());

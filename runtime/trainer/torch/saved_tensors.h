@@ -17,10 +17,14 @@
 
 namespace penstock::trainer {
 
+// Gives autograd the hooks, by an engine of our own. LibTorch starts its devices' threads for one engine alone, the
+// first that goes back: so this is called before anything does.
+void hook_autograd();
+
 class SavedTensors : public std::enable_shared_from_this<SavedTensors> {
  public:
   // `engine` is used where they are kept with it, and outlives this.
-  SavedTensors(Dtype weights, Keeping keeping, EngineVerbs& engine, uint32_t use, uint32_t micro_batch);
+  SavedTensors(Keeping keeping, EngineVerbs& engine, uint32_t use, uint32_t micro_batch);
 
   // Where the weights lie from now on, until take_back(). The same units each time.
   void lend(std::span<const UnitWeights> weights);
@@ -28,8 +32,6 @@ class SavedTensors : public std::enable_shared_from_this<SavedTensors> {
 
   // The engine's first refusal. Forward or backward that was under way ended with an exception.
   const Status& status() const { return status_; }
-  // Up to now.
-  uint32_t put_count() const { return static_cast<uint32_t>(storages_.size()); }
 
   class Recording {
    public:
@@ -60,7 +62,6 @@ class SavedTensors : public std::enable_shared_from_this<SavedTensors> {
   uint32_t put(const at::Tensor& tensor);
   c10::Storage get(uint32_t index);
 
-  const uint64_t element_bytes_;  // of weights
   const Keeping keeping_;
   EngineVerbs& engine_;
   const uint32_t use_, micro_batch_;

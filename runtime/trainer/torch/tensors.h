@@ -34,9 +34,16 @@ Dtype dtype_of(const at::Tensor& tensor);
 
 // The use's parameters in `weights`, which are those of its units in their order. What of another unit's parameters has
 // no part in the computation is among them and does no harm.
-WeightTensors views_of(const Model& model, std::span<const UnitWeights> weights);
+WeightTensors views_of(const Model& model, std::span<const UnitWeights> weights, const at::Device& device);
 
-// The bytes of a contiguous tensor in host memory.
+// What the host has made, on the device; itself where that is the host. Nothing waits for it.
+at::Tensor placed(const at::Tensor& host, const at::Device& device);
+at::Tensor placed(std::span<const int64_t> values, const at::Device& device);
+
+// Bytes on the device as a tensor: nothing is copied.
+at::Tensor tensor_over(std::span<const std::byte> bytes, const at::Device& device);
+
+// The bytes of a contiguous tensor, where it lies.
 std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 std::span<std::byte> bytes_of(at::Tensor& tensor);
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/trainer/torch/ends.h"
 #include "runtime/trainer/torch/refusals.h"
@@ -18,10 +19,10 @@ struct TrainStep::UnderWay {
   std::span<const MicroBatch> batches;
   DropoutKeys keys;
   double scale = 0;                        // of each token's loss
-  std::vector<at::Tensor> tokens;          // by micro-batch
+  std::vector<at::Tensor> tokens;          // by micro-batch, in host memory
   std::vector<at::Tensor> hidden;          // by micro-batch: as far as forward has come
   std::vector<at::Tensor> gradients;       // by micro-batch: as far as backward has come
-  std::vector<double> losses;              // by micro-batch
+  std::vector<at::Tensor> losses;          // by micro-batch
   std::map<Place, at::Tensor> boundaries;  // of uses that are recomputed
   std::map<Place, std::unique_ptr<UseGraph>> graphs;
   std::map<int64_t, Positions> positions;  // by length
@@ -32,11 +33,11 @@ struct TrainStep::UnderWay {
     own.micro_batch += micro_batch;
     return own;
   }
-  const Positions& positions_of(const ModelConfig& config, uint32_t micro_batch) {
+  const Positions& positions_of(const ModelConfig& config, uint32_t micro_batch, const at::Device& device) {
     const MicroBatch& batch = batches[micro_batch];
     auto [found, added] =
         batch.positions.empty() ? positions.try_emplace(batch.length) : packed.try_emplace(micro_batch);
-    if (added) found->second = make_positions(config, batch);
+    if (added) found->second = make_positions(config, batch, device);
     return found->second;
   }
 };
@@ -59,9 +60,9 @@ uint32_t unit_of(const Model& model, const ModelUse& use, WeightRole role) {
   return 0;
 }
 
-Status give(EngineVerbs& engine, const Passage& passage, uint32_t unit, uint64_t first, const at::Tensor& values) {
+Status give(EngineVerbs& engine, const ComputePass& pass, uint32_t unit, uint64_t first, const at::Tensor& values) {
   const at::Tensor whole = values.contiguous();
-  return engine.gradient(passage, unit, first, dtype_of(whole), bytes_of(whole));
+  return engine.gradient(pass, unit, first, dtype_of(whole), bytes_of(whole));
 }
 
 Status check_positions(const MicroBatch& batch) {
@@ -79,11 +80,18 @@ Status check_positions(const MicroBatch& batch) {
 
 }  // namespace
 
+void WorstMicroBatch::look_at(const WorstMicroBatch& other) {
+  if (other.number == kNone) return;
+  const bool is_worse = std::isfinite(other.loss) ? other.loss > loss : std::isfinite(loss);
+  if (number == kNone || (is_worse && std::isfinite(loss))) *this = other;
+}
+
 TrainStep::TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoices& choices,
                      std::vector<ActivationChoice> activations, Keeping keeping)
     : model_(model), engine_(engine), choices_(choices), keeping_(keeping) {
   set_activations(std::move(activations));
   prepare_kernels();
+  hook_autograd();
   while (lowest_trained_ < model_.uses.size()) {
     const std::vector<uint32_t>& units = model_.uses[lowest_trained_].units;
     if (std::any_of(units.begin(), units.end(), [&](uint32_t unit) { return model_.units[unit].trainable(); })) break;
@@ -121,7 +129,7 @@ Status TrainStep::check(std::span<const MicroBatch> batches) const {
   return Status();
 }
 
-Result<StepLoss> TrainStep::run(uint64_t step, std::span<const MicroBatch> batches, std::span<const Passage> order,
+Result<StepLoss> TrainStep::run(uint64_t step, std::span<const MicroBatch> batches, std::span<const ComputePass> order,
                                 double loss_scale, const StepShare& share) {
   PENSTOCK_TRY(check(batches));
   uint64_t supervised = 0;
@@ -140,7 +148,7 @@ Result<StepLoss> TrainStep::evaluate(std::span<const MicroBatch> batches) {
   way.batches = batches;
   begin(way);
   for (uint32_t use = 0; use < model_.uses.size(); ++use) {
-    const Passage held{Direction::forward, use, 0};
+    const ComputePass held{Direction::forward, use, 0};
     PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(held));
     Status status;
     for (uint32_t micro_batch = 0; status.ok() && micro_batch < batches.size(); ++micro_batch) {
@@ -161,62 +169,69 @@ void TrainStep::begin(UnderWay& way) const {
   for (const MicroBatch& batch : way.batches) way.tokens.push_back(token_tensor(batch));
 }
 
-StepLoss TrainStep::loss_of(const UnderWay& way) const {
-  StepLoss loss;
-  for (size_t i = 0; i < way.batches.size(); ++i) {
-    loss.sum += way.losses[i];  // in this order, whatever that of the passages was
-    loss.supervised += way.batches[i].supervised();
-  }
-  return loss;
+Result<StepLoss> TrainStep::loss_of(const UnderWay& way) const {
+  return without_exceptions(nullptr, [&]() -> Result<StepLoss> {
+    StepLoss loss;
+    for (size_t i = 0; i < way.batches.size(); ++i) {
+      const uint64_t supervised = way.batches[i].supervised();
+      loss.supervised += supervised;
+      if (!way.losses[i].defined()) continue;
+      const auto sum = way.losses[i].item<double>();
+      loss.sum += sum;  // in this order, whatever that of the passes was
+      if (supervised > 0) loss.worst.look_at({way.keys.micro_batch + i, sum / static_cast<double>(supervised)});
+    }
+    return loss;
+  });
 }
 
-Result<StepLoss> TrainStep::pass_all(UnderWay& way, std::span<const Passage> order) {
+Result<StepLoss> TrainStep::pass_all(UnderWay& way, std::span<const ComputePass> order) {
   begin(way);
   const size_t count = way.batches.size();
-  for (const Passage& passage : order) {
-    CHECK(passage.use < model_.uses.size() && passage.micro_batch < count, "a passage of use ", passage.use,
-          " and micro-batch ", passage.micro_batch, " of ", model_.uses.size(), " and ", count);
-    PENSTOCK_TRY(pass(way, passage));
+  for (const ComputePass& pass : order) {
+    CHECK(pass.use < model_.uses.size() && pass.micro_batch < count, "a pass of use ", pass.use, " and micro-batch ",
+          pass.micro_batch, " of ", model_.uses.size(), " and ", count);
+    PENSTOCK_TRY(take(way, pass));
   }
   return loss_of(way);
 }
 
-Status TrainStep::pass(UnderWay& way, const Passage& passage) {
-  PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(passage));
+Status TrainStep::take(UnderWay& way, const ComputePass& pass) {
+  PENSTOCK_TRY_ASSIGN(weights, engine_.acquire(pass));
   const Status computed = without_exceptions(nullptr, [&] {
-    return passage.direction == Direction::forward ? pass_forward(way, passage, weights)
-                                                   : pass_backward(way, passage, weights);
+    return pass.direction == Direction::forward ? pass_forward(way, pass, weights) : pass_backward(way, pass, weights);
   });
-  const Status status = computed.within(model_.uses[passage.use].name);
-  const Status released = engine_.release(passage);
+  const Status status = computed.within(model_.uses[pass.use].name);
+  const Status released = engine_.release(pass);
   return status.ok() ? released : status;
 }
 
-Status TrainStep::pass_forward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
-  const uint32_t micro_batch = passage.micro_batch;
-  switch (model_.uses[passage.use].kind) {
+Status TrainStep::pass_forward(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights) {
+  const uint32_t micro_batch = pass.micro_batch;
+  const at::Device device = engine_.accelerator().device();
+  switch (model_.uses[pass.use].kind) {
     case UseKind::embedding:
       way.hidden[micro_batch] =
-          embedding_forward(model_.config, views_of(model_, weights), way.tokens[micro_batch],
-                            way.positions_of(model_.config, micro_batch).places, way.keys_of(micro_batch));
+          embedding_forward(model_.config, views_of(model_, weights, device), way.tokens[micro_batch],
+                            way.positions_of(model_.config, micro_batch, device).places, way.keys_of(micro_batch));
       return Status();
     case UseKind::block:
-      return block_forward_of(way, passage, weights);
+      return block_forward_of(way, pass, weights);
     case UseKind::head:
       if (way.keys.training) return Status();
       way.losses[micro_batch] =
-          head_loss(model_.config, views_of(model_, weights), way.hidden[micro_batch], way.batches[micro_batch].targets,
-                    {.tokens = choices_.head_tokens, .rows = choices_.head_rows});
+          head_loss(model_.config, views_of(model_, weights, device), way.hidden[micro_batch],
+                    way.batches[micro_batch].targets, {.tokens = choices_.head_tokens, .rows = choices_.head_rows});
       way.hidden[micro_batch].reset();
       return Status();
   }
   return Status();
 }
 
-Status TrainStep::block_forward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
-  const auto [direction, use, micro_batch] = passage;
+Status TrainStep::block_forward_of(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights) {
+  const auto [direction, use, micro_batch] = pass;
   at::Tensor& hidden = way.hidden[micro_batch];
-  const Positions& positions = way.positions_of(model_.config, micro_batch);
+  const at::Device device = hidden.device();
+  const Positions& positions = way.positions_of(model_.config, micro_batch, device);
   const uint32_t layer = model_.uses[use].layer;
   const DropoutKeys keys = way.keys_of(micro_batch);
   // The record outlives this call.
@@ -228,9 +243,8 @@ Status TrainStep::block_forward_of(UnderWay& way, const Passage& passage, std::s
   const Keeping keeping = offloads(choice) ? Keeping::with_engine : keeping_;
   if (goes_back && !recomputes(choice)) {
     const HiddenGradient need = use > lowest_trained_ ? HiddenGradient::needed : HiddenGradient::not_needed;
-    PENSTOCK_TRY_ASSIGN(
-        graph, UseGraph::record(model_, function, weights, hidden, need,
-                                std::make_shared<SavedTensors>(model_.dtype, keeping, engine_, use, micro_batch)));
+    PENSTOCK_TRY_ASSIGN(graph, UseGraph::record(model_, function, weights, hidden, need,
+                                                std::make_shared<SavedTensors>(keeping, engine_, use, micro_batch)));
     hidden = graph->take_result();
     way.graphs[{use, micro_batch}] = std::move(graph);
     return Status();
@@ -245,27 +259,28 @@ Status TrainStep::block_forward_of(UnderWay& way, const Passage& passage, std::s
   return Status();
 }
 
-Status TrainStep::pass_backward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
-  const auto [direction, use_number, micro_batch] = passage;
+Status TrainStep::pass_backward(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights) {
+  const auto [direction, use_number, micro_batch] = pass;
   if (use_number < lowest_trained_) return Status();
   const ModelUse& use = model_.uses[use_number];
+  const at::Device device = engine_.accelerator().device();
   const EndChunks chunks{.tokens = choices_.head_tokens, .rows = choices_.head_rows};
   const TakeRows take = [&](WeightRole role, int64_t first_row, const at::Tensor& rows) {
     const uint32_t unit = unit_of(model_, use, role);
     const ModelParameter& parameter = parameter_of(model_.units[unit], role);
     const uint64_t row_elements = parameter.elements / parameter.shape[0];
-    return give(engine_, passage, unit, parameter.first_element + static_cast<uint64_t>(first_row) * row_elements,
-                rows);
+    return give(engine_, pass, unit, parameter.first_element + static_cast<uint64_t>(first_row) * row_elements, rows);
   };
   switch (use.kind) {
     case UseKind::embedding:
-      return embedding_backward(model_, way.tokens[micro_batch], way.positions_of(model_.config, micro_batch).places,
+      return embedding_backward(model_, way.tokens[micro_batch],
+                                way.positions_of(model_.config, micro_batch, device).places,
                                 std::move(way.gradients[micro_batch]), way.keys_of(micro_batch), chunks, take);
     case UseKind::block:
-      return block_backward_of(way, passage, weights);
+      return block_backward_of(way, pass, weights);
     case UseKind::head: {
       const NeedsHidden need = use_number > lowest_trained_ ? NeedsHidden::yes : NeedsHidden::no;
-      PENSTOCK_TRY_ASSIGN(back, head_backward(model_, views_of(model_, weights), way.hidden[micro_batch],
+      PENSTOCK_TRY_ASSIGN(back, head_backward(model_, views_of(model_, weights, device), way.hidden[micro_batch],
                                               way.batches[micro_batch].targets, way.scale, need, chunks, take));
       way.losses[micro_batch] = back.loss;
       way.gradients[micro_batch] = back.hidden;
@@ -276,8 +291,8 @@ Status TrainStep::pass_backward(UnderWay& way, const Passage& passage, std::span
   return Status();
 }
 
-Status TrainStep::block_backward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights) {
-  const auto [direction, use, micro_batch] = passage;
+Status TrainStep::block_backward_of(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights) {
+  const auto [direction, use, micro_batch] = pass;
   const at::Tensor gradient = std::move(way.gradients[micro_batch]);
   UseGradients gradients;
   if (const auto graph = way.graphs.find({use, micro_batch}); graph != way.graphs.end()) {
@@ -293,7 +308,7 @@ Status TrainStep::block_backward_of(UnderWay& way, const Passage& passage, std::
       hidden = at::empty(gradient.sizes(), gradient.options());
       PENSTOCK_TRY(engine_.get(use, micro_batch, 0, bytes_of(hidden)));
     }
-    const Positions& positions = way.positions_of(model_.config, micro_batch);
+    const Positions& positions = way.positions_of(model_.config, micro_batch, hidden.device());
     const DropoutKeys keys = way.keys_of(micro_batch);
     const UseFunction function = [&](const WeightTensors& views, const at::Tensor& x) {
       return block_forward(model_.config, model_.uses[use].layer, views, x, positions, keys);
@@ -306,15 +321,15 @@ Status TrainStep::block_backward_of(UnderWay& way, const Passage& passage, std::
   for (uint32_t unit : model_.uses[use].units) {
     for (const ModelParameter& parameter : model_.units[unit].parameters) {
       const at::Tensor values = std::move(*next++);
-      if (values.defined()) PENSTOCK_TRY(give(engine_, passage, unit, parameter.first_element, values));
+      if (values.defined()) PENSTOCK_TRY(give(engine_, pass, unit, parameter.first_element, values));
     }
   }
   way.gradients[micro_batch] = std::move(gradients.hidden);
   return Status();
 }
 
-std::vector<Passage> step_order(const Model& model, uint32_t micro_batches, uint32_t group) {
-  std::vector<Passage> order;
+std::vector<ComputePass> step_order(const Model& model, uint32_t micro_batches, uint32_t group) {
+  std::vector<ComputePass> order;
   const auto uses = static_cast<uint32_t>(model.uses.size());
   for (uint32_t first = 0; first < micro_batches; first += group) {
     const uint32_t end = std::min(first + group, micro_batches);
@@ -331,22 +346,24 @@ std::vector<Passage> step_order(const Model& model, uint32_t micro_batches, uint
 Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engine, const MicroBatch& batch) {
   return without_exceptions(nullptr, [&]() -> Result<std::vector<float>> {
     const at::Tensor tokens = token_tensor(batch);
-    const Positions positions = make_positions(model.config, batch);
+    const at::Device device = engine.accelerator().device();
+    const Positions positions = make_positions(model.config, batch, device);
     const DropoutKeys keys;
     at::Tensor hidden;
     for (uint32_t number = 0; number < model.uses.size(); ++number) {
-      const Passage passage{Direction::forward, number, 0};
-      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(passage));
+      const ComputePass pass{Direction::forward, number, 0};
+      PENSTOCK_TRY_ASSIGN(weights, engine.acquire(pass));
       const ModelUse& use = model.uses[number];
-      const WeightTensors views = views_of(model, weights);
+      const WeightTensors views = views_of(model, weights, device);
       if (use.kind == UseKind::embedding)
         hidden = embedding_forward(model.config, views, tokens, positions.places, keys);
       else if (use.kind == UseKind::block)
         hidden = block_forward(model.config, use.layer, views, hidden, positions, keys);
       else
         hidden = head_logits(model.config, views, hidden).to(at::kFloat).contiguous();
-      PENSTOCK_TRY(engine.release(passage));
+      PENSTOCK_TRY(engine.release(pass));
     }
+    hidden = hidden.to(at::kCPU);
     const float* values = hidden.const_data_ptr<float>();
     return std::vector<float>(values, values + hidden.numel());
   });

@@ -29,9 +29,20 @@ struct ComputeChoices {
   int64_t head_rows = 0;    // of the vocabulary, whose gradient is in memory at once; 0: all
 };
 
+// Of several micro-batches, the one with the highest mean loss, or the first whose loss is not finite.
+struct WorstMicroBatch {
+  static constexpr uint64_t kNone = ~uint64_t{0};
+
+  uint64_t number = kNone;  // in the step
+  double loss = 0;
+
+  void look_at(const WorstMicroBatch& other);
+};
+
 struct StepLoss {
   double sum = 0;           // of -log(probability) over supervised tokens
   uint64_t supervised = 0;  // tokens
+  WorstMicroBatch worst = {};
 
   double mean() const { return supervised == 0 ? 0 : sum / static_cast<double>(supervised); }
 };
@@ -58,9 +69,9 @@ class TrainStep {
   // numbers do not agree.
   Status check(std::span<const MicroBatch> batches) const;
 
-  // Every passage of `order` once; each use's forward before its backward, forward of a micro-batch upwards, backward
+  // Every pass of `order` once; each use's forward before its backward, forward of a micro-batch upwards, backward
   // downwards. The gradients are those of loss_scale x the step's mean loss; a frozen parameter has none.
-  Result<StepLoss> run(uint64_t step, std::span<const MicroBatch> batches, std::span<const Passage> order,
+  Result<StepLoss> run(uint64_t step, std::span<const MicroBatch> batches, std::span<const ComputePass> order,
                        double loss_scale = 1, const StepShare& share = {});
   // Forward alone, without dropout. All micro-batches pass through a use while it is held: weights come once.
   Result<StepLoss> evaluate(std::span<const MicroBatch> batches);
@@ -69,13 +80,14 @@ class TrainStep {
   struct UnderWay;  // of the step
 
   void begin(UnderWay& way) const;
-  StepLoss loss_of(const UnderWay& way) const;
-  Status pass(UnderWay& way, const Passage& passage);
-  Status pass_forward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
-  Status pass_backward(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
-  Status block_forward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
-  Status block_backward_of(UnderWay& way, const Passage& passage, std::span<const UnitWeights> weights);
-  Result<StepLoss> pass_all(UnderWay& way, std::span<const Passage> order);
+  // Waits for the losses, and so for all that is computed.
+  Result<StepLoss> loss_of(const UnderWay& way) const;
+  Status take(UnderWay& way, const ComputePass& pass);
+  Status pass_forward(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights);
+  Status pass_backward(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights);
+  Status block_forward_of(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights);
+  Status block_backward_of(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights);
+  Result<StepLoss> pass_all(UnderWay& way, std::span<const ComputePass> order);
 
   const Model& model_;
   EngineVerbs& engine_;
@@ -87,7 +99,7 @@ class TrainStep {
 
 // A usual order: groups of `group` micro-batches, each forward through all uses before the next group; within it, all
 // of a group pass through a use before the next use.
-std::vector<Passage> step_order(const Model& model, uint32_t micro_batches, uint32_t group);
+std::vector<ComputePass> step_order(const Model& model, uint32_t micro_batches, uint32_t group);
 
 // The logits of a micro-batch, [tokens, vocab] as fp32: what other implementations are compared with.
 Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engine, const MicroBatch& batch);

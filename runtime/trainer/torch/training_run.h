@@ -4,16 +4,26 @@
 #include <functional>
 #include <memory>
 
+#include "runtime/engine/step_engine.h"
 #include "runtime/trainer/engine_link.h"
-#include "runtime/trainer/step_engine.h"
+#include "runtime/trainer/loss_event.h"
 #include "runtime/trainer/torch/generation.h"
 #include "runtime/trainer/torch/train_step.h"
 #include "runtime/trainer/training_settings.h"
 
 namespace penstock::trainer {
 
+// What these settings are computed on: the CPU where open_accelerator() was not called.
+std::shared_ptr<Accelerator> accelerator_of(const TrainingSettings& settings);
+// Opens what computes on the settings' device, and fills in its budget where that is left open: nearly all that is
+// free. Refuses a budget that is more.
+Status open_accelerator(TrainingSettings& settings);
+// The part of it that knows no GPU: for an accelerator that is open, whose device has memory of its own.
+Status give_budget(TrainingSettings& settings);
+
 // What a step of these settings needs besides the plan, measured by a dry step. Fills in the uses' times and
-// activations, and what the process takes with all that LibTorch allocates.
+// activations, and what the process takes with all that LibTorch allocates. On a device with memory of its own its
+// budget is divided: a fixed share for LibTorch, the rest for the engine.
 Status measure_step(TrainingSettings& settings);
 
 class TrainingRun {
@@ -24,47 +34,84 @@ class TrainingRun {
 
   struct Step {
     engine::StepReport report;  // bytes are those of all ranks
+    uint64_t batch = 0;         // in the order of samples
     double loss = 0;
     double learning_rate = 0;
     double loss_scale = 1;
+    std::vector<LossEvent> events = {};  // of batches that were left out on the way to this one
+    // What the rules about the loss end the run with: nothing was learnt, and there is no report.
+    std::optional<LossEvent> ended_by = {};
   };
+  // Learns from the next batch that the rules about the loss let pass. Which those are depends on the loss over all
+  // ranks, so that all decide alike.
   Result<Step> step();
+  // After a step that ended the run: makes the step before durable, and says why the run ends there.
+  Status stop(const LossEvent& event);
+
+  // What has been left out, and what rules about the loss have done: a run that goes back to an older root takes it
+  // along.
+  struct Experience {
+    LeftOut left_out;
+    LossRulesState rules;
+  };
+  Experience experience() const { return {left_out_, rules_state_}; }
+  // Between steps. The losses that a spike is measured by stay those of the root.
+  void take_along(Experience experience);
   // Whether any rank says so.
   Result<bool> any(bool here);
 
   // The loss of what is held out, between steps; changes nothing. REQUIRES: something is.
   Result<StepLoss> evaluate();
 
-  // The answers to the settings' prompts, between steps; changes nothing. `number` names the draws: one step's are not
-  // another's. REQUIRES: there are prompts, and one rank.
+  // The answers to question_of() the settings, between steps; changes nothing. All ranks get all answers. REQUIRES:
+  // there are prompts.
   Result<std::vector<Continuation>> answer(uint64_t number);
 
-  StepEngine& engine() { return *engine_; }
+  engine::StepEngine& engine() { return *engine_; }
   // The next step's root has it, and open() finds it there.
   PatienceState& patience() { return patience_; }
 
  private:
-  TrainingRun(const TrainingSettings& settings, std::unique_ptr<StepEngine> engine);
+  TrainingRun(const TrainingSettings& settings, std::unique_ptr<engine::StepEngine> engine);
   Status restore();
 
+  // A batch that the step under way has computed, and not learnt from yet.
+  struct Computed {
+    uint64_t step = 0, batch = 0;
+    double learning_rate = 0, loss_scale = 1;
+    StepLoss loss = {};  // of all ranks
+  };
+  Result<Computed> compute();
+  Result<LossTrouble> trouble_with(const Computed& computed);
+  Result<Step> learn_from(const Computed& computed);
+  LossEvent event_of(const Computed& computed, LossTrouble trouble) const;
+  Status take_from_first_rank(std::span<int32_t> tokens);
+
   const TrainingSettings& settings_;
-  std::unique_ptr<StepEngine> engine_;
+  std::shared_ptr<Accelerator> accelerator_;
+  std::unique_ptr<engine::StepEngine> engine_;
   EngineLink link_;
   LossScaler scaler_;
   PatienceState patience_;
+  LossRulesState rules_state_;
+  Status discarded_;  // how the step that ended the run was given up
+  LeftOut left_out_;  // by the config, and so far
   TrainStep step_;
 };
 
-// A rank's micro-batches of a step: a function of seed, step, rank and their number alone. Which samples a step has
+// A rank's micro-batches of a step's batch: a function of seed, rank and their numbers alone. Which samples a batch has
 // does not depend on the number of ranks.
-std::vector<MicroBatch> batches_of(const TrainingSettings& settings, uint64_t step);
+std::vector<MicroBatch> micro_batches_of(const TrainingSettings& settings, uint64_t batch);
 
 // What ranks add up, in their order.
 struct Added {
   StepLoss loss;
   uint64_t read_bytes = 0, written_bytes = 0;
 };
-Result<Added> added_over_ranks(const TrainingSettings& settings, StepEngine& engine, const Added& mine);
+Result<Added> added_over_ranks(const TrainingSettings& settings, engine::StepEngine& engine, const Added& mine);
+
+// What the settings' prompts ask. `number` names the draws: one step's are not another's.
+Question question_of(const TrainingSettings& settings, uint64_t number);
 
 // Of prompts that are computed at once.
 uint64_t prompt_tokens_together(const TrainingSettings& settings);

@@ -63,7 +63,7 @@ Result<std::unique_ptr<UseGraph>> UseGraph::record(const Model& model, const Use
   SavedTensors& kept = *graph->saved_;
   return without_exceptions(&kept.status(), [&]() -> Result<std::unique_ptr<UseGraph>> {
     c10::AutoGradMode recorded(true);
-    WeightTensors views = views_of(model, weights);
+    WeightTensors views = views_of(model, weights, hidden.device());
     graph->parameters_ = trained_of(model, weights, views);
     graph->hidden_ = leaf_of(hidden, need);
     kept.lend(weights);
@@ -96,7 +96,7 @@ Result<at::Tensor> forward_only(const Model& model, const UseFunction& function,
                                 const at::Tensor& hidden) {
   return without_exceptions(nullptr, [&]() -> Result<at::Tensor> {
     c10::AutoGradMode not_recorded(false);
-    return function(views_of(model, weights), hidden);
+    return function(views_of(model, weights, hidden.device()), hidden);
   });
 }
 
@@ -104,7 +104,7 @@ Result<UseGradients> recompute(const Model& model, const UseFunction& function, 
                                const at::Tensor& hidden, HiddenGradient need, const at::Tensor& gradient) {
   return without_exceptions(nullptr, [&]() -> Result<UseGradients> {
     c10::AutoGradMode recorded(true);
-    WeightTensors views = views_of(model, weights);
+    WeightTensors views = views_of(model, weights, hidden.device());
     const std::vector<at::Tensor> parameters = trained_of(model, weights, views);
     const at::Tensor leaf = leaf_of(hidden, need);
     return gradients_of(function(views, leaf), leaf, parameters, gradient);

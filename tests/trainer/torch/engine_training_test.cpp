@@ -5,14 +5,13 @@
 
 #include <map>
 
-#include "aio/queued_io_engine.h"
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/initial_values.h"
 #include "runtime/trainer/torch/dry_step.h"
+#include "runtime/trainer/torch/host_accelerator.h"
 #include "runtime/trainer/torch/train_step.h"
 #include "tests/support/capricious_device.h"
-#include "tests/support/memory_backend.h"
-#include "tests/support/memory_folder.h"
+#include "tests/support/memory_drives.h"
 #include "tests/trainer/torch/small_models.h"
 #include "tools/update/plain_loop.h"
 
@@ -65,17 +64,18 @@ class PlainMemory final : public EngineVerbs {
     plain::step(units, settings, updates_);
   }
 
-  Result<std::span<const UnitWeights>> acquire(const Passage& passage) override {
-    lent_.clear();
-    for (uint32_t unit : model_.uses[passage.use].units) {
-      lent_.push_back({unit, weights_[unit].data(), units[unit].p.size()});
+  Accelerator& accelerator() override { return accelerator_; }
+  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass) override {
+    std::vector<UnitWeights> lent;
+    for (uint32_t unit : model_.uses[pass.use].units) {
+      lent.push_back({unit, units[unit].p.size(), weights_[unit].bytes()});
     }
-    return std::span<const UnitWeights>(lent_);
+    return lent;
   }
-  Status release(const Passage&) override { return Status(); }
-  Status gradient(const Passage& passage, uint32_t unit, uint64_t first, Dtype dtype,
+  Status release(const ComputePass&) override { return Status(); }
+  Status gradient(const ComputePass& pass, uint32_t unit, uint64_t first, Dtype dtype,
                   std::span<const std::byte> values) override {
-    auto [found, is_new] = sums_.try_emplace({unit, passage.use}, units[unit].p.size(), 0.0f);
+    auto [found, is_new] = sums_.try_emplace({unit, pass.use}, units[unit].p.size(), 0.0f);
     const uint64_t count = values.size() / bytes_of(dtype);
     for (uint64_t i = 0; i < count; ++i) {
       float x = 0;
@@ -86,7 +86,7 @@ class PlainMemory final : public EngineVerbs {
         std::memcpy(&word, values.data() + 2 * i, 2);
         x = plain::real(uint32_t{word} << 16);
       }
-      found->second[first + i] = passage.micro_batch == 0 ? x : found->second[first + i] + x;
+      found->second[first + i] = pass.micro_batch == 0 ? x : found->second[first + i] + x;
     }
     return Status();
   }
@@ -96,10 +96,10 @@ class PlainMemory final : public EngineVerbs {
   std::vector<plain::Unit> units;
 
  private:
+  HostAccelerator accelerator_;
   const Model& model_;
   std::vector<Buffer> weights_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums_;  // by unit and use
-  std::vector<UnitWeights> lent_;
   uint64_t updates_ = 0;
 };
 
@@ -125,7 +125,7 @@ struct Way {
   std::optional<double> keep_share = {}, offload_host_share = {};
   bool on_device = false;
   uint32_t group = kMicroBatches;
-  WeightRest weights = WeightRest::nvme;
+  WeightTier weights = WeightTier::nvme;
   double host_state_share = 0;
   double clip = 0;
 };
@@ -141,14 +141,15 @@ engine::EngineOptions options_of(const Model& model, const Way& way,
     }
   }
   request.workload.uses = uses_of(model);
-  request.workload.pass = Pass::training;
+  request.workload.scope = StepScope::training;
   request.workload.micro_batches = kMicroBatches;
   request.workload.clipping.norm = way.clip;
   request.choices.activations = way.activations;
   request.choices.keep_share = way.keep_share;
   request.choices.offload_host_share = way.offload_host_share;
   request.stores_activations = way.keeping == Keeping::with_engine;
-  const auto dry = dry_step(model, {}, batches_of(1), way.keeping);
+  HostAccelerator accelerator;
+  const auto dry = dry_step(model, accelerator, {}, batches_of(1), way.keeping);
   CHECK(dry.ok(), dry.status().message());
   for (size_t use = 0; use < model.uses.size(); ++use) {
     request.workload.uses[use].activation_bytes = dry->uses[use].activation_bytes;
@@ -169,13 +170,7 @@ engine::EngineOptions options_of(const Model& model, const Way& way,
     options.device = [](uint64_t arena_bytes) { return test::open_capricious_device(3, arena_bytes); };
   }
   options.update_threads = 2;
-  options.drives = [&folders] {
-    engine::Drives drives;
-    drives.io = std::make_unique<aio::QueuedIoEngine>(std::make_unique<aio::MemoryBackend>());
-    drives.folders.assign(folders.begin(), folders.end());
-    drives.description = "memory";
-    return Result<engine::Drives>(std::move(drives));
-  };
+  options.drives = [&folders] { return test::drives_in_memory(folders); };
   return options;
 }
 
@@ -222,8 +217,8 @@ TEST_P(EngineTraining, LeavesTheBitsOfAPlainLoopAndLearns) {
   auto opened = engine::Engine::open(options);
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   engine::Engine& engine = **opened;
-  const std::unique_ptr<StepEngine> driven = step_engine(*std::move(opened));
-  EngineLink link(*driven);
+  HostAccelerator accelerator;
+  EngineLink link(engine, accelerator);
   const ComputeChoices choices{.seed = kSeed, .head_tokens = 20};
   TrainStep tiered(model, link, choices, engine.plan().activations, way.keeping);
 
@@ -242,7 +237,7 @@ TEST_P(EngineTraining, LeavesTheBitsOfAPlainLoopAndLearns) {
                     .begin({.groups = {{.lr = 1e-2, .beta2 = 0.95, .weight_decay = 0.1}, {.lr = 1e-2, .beta2 = 0.95}},
                             .micro_batches = count})
                     .ok());
-    const Result<StepLoss> loss = tiered.run(step, batches, link.order());
+    const Result<StepLoss> loss = tiered.run(step, batches, engine.passes());
     ASSERT_TRUE(loss.ok()) << loss.status().message();
     const Result<engine::StepReport> report = engine.step();
     ASSERT_TRUE(report.ok()) << report.status().message();
@@ -264,8 +259,8 @@ INSTANTIATE_TEST_SUITE_P(
         testing::ValuesIn(small_models()),
         testing::Values(
             Way{.name = "OnDrives"}, Way{.name = "KeepingInGroups", .activations = ActivationChoice::keep, .group = 1},
-            Way{.name = "WeightsInHost", .group = 2, .weights = WeightRest::host, .clip = 0.5},
-            Way{.name = "HalfInHost", .weights = WeightRest::automatic, .host_state_share = 0.5, .clip = 0.5},
+            Way{.name = "WeightsInHost", .group = 2, .weights = WeightTier::host, .clip = 0.5},
+            Way{.name = "HalfInHost", .weights = WeightTier::automatic, .host_state_share = 0.5, .clip = 0.5},
             Way{.name = "OffloadingToDrives",
                 .activations = ActivationChoice::offload,
                 .keeping = Keeping::with_engine,
@@ -286,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(
                 .keep_share = 0.3,
                 .offload_host_share = 0.5,
                 .on_device = true,
-                .weights = WeightRest::host})),
+                .weights = WeightTier::host})),
     [](const auto& of) { return std::get<0>(of.param).name + std::get<1>(of.param).name; });
 
 }  // namespace

@@ -14,6 +14,8 @@
 
 #include <cmath>
 
+#include "runtime/trainer/counter_random.h"
+
 namespace penstock::trainer {
 namespace {
 
@@ -43,7 +45,7 @@ TEST(Rotate, TurnsPairsAndItsGradientTurnsThemBack) {
   config.head_size = 8;
   const Positions positions = make_positions(config, 6);
   const at::Tensor x = at::randn({1, 6, 3, 8}).requires_grad_();
-  const at::Tensor y = rotated(x, positions);
+  const at::Tensor y = rotated(x, positions.turns);
   EXPECT_TRUE(at::equal(y.select(1, 0), x.select(1, 0)));
   EXPECT_FALSE(at::allclose(y.select(1, 1), x.select(1, 1)));
   EXPECT_TRUE(at::allclose(gradients(y, {x}, y.detach())[0], x, kTolerance, kTolerance));
@@ -68,46 +70,18 @@ TEST(Dropout, DropsItsShareByNumberAndTheSameInBackward) {
   EXPECT_TRUE(dropped(x, 0, 77).is_same(x));
 }
 
-struct Shape {
-  int64_t batch, heads, kv_heads;
-  uint32_t window;
-};
-
-class Attention : public ::testing::TestWithParam<Shape> {};
-
-// Attention with weights of dropout 0 but computed openly, heads repeated, is what grouping and kernels must equal.
-TEST_P(Attention, EqualsTheWholeMatrixWithRepeatedHeads) {
-  const Shape shape = GetParam();
-  at::manual_seed(3);
-  const int64_t length = 19, size = 16, share = shape.heads / shape.kv_heads;
-  const at::Tensor q = at::randn({shape.batch, length, shape.heads, size}).requires_grad_();
-  const at::Tensor k = at::randn({shape.batch, length, shape.kv_heads, size}).requires_grad_();
-  const at::Tensor v = at::randn({shape.batch, length, shape.kv_heads, size}).requires_grad_();
-  const AttentionShape how{.scale = 0.3, .window = shape.window};
-  const at::Tensor ours = attended(q, k, v, how);
-
-  auto repeated = [&](const at::Tensor& x) { return x.repeat_interleave(share, 2).transpose(1, 2); };
-  at::Tensor scores = q.transpose(1, 2).matmul(repeated(k).transpose(-1, -2)) * 0.3;
-  at::Tensor mask = at::ones({length, length}).tril();
-  if (shape.window > 0) mask = mask - at::ones({length, length}).tril(-static_cast<int64_t>(shape.window));
-  scores = scores.masked_fill(mask == 0, -INFINITY).softmax(-1);
-  const at::Tensor formula = scores.matmul(repeated(v)).transpose(1, 2).reshape({shape.batch, length, -1});
-  EXPECT_TRUE(at::allclose(ours, formula, kTolerance, kTolerance));
-
-  const at::Tensor gradient = at::randn(formula.sizes());
-  const auto expected = gradients(formula, {q, k, v}, gradient), got = gradients(ours, {q, k, v}, gradient);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(at::allclose(got[i], expected[i], kTolerance, kTolerance)) << i;
-
-  // As good as no dropout: the other way of computing.
-  AttentionShape open = how;
-  open.dropout = 1e-12;
-  EXPECT_TRUE(at::allclose(attended(q, k, v, open), formula, kTolerance, kTolerance));
+// A device draws by LibTorch's operations what the host draws in a loop.
+TEST(Dropout, DrawsTheSameNumbersByTensors) {
+  for (const uint64_t key : {uint64_t{77}, ~uint64_t{0}, stream_key(5, 3, 2, 1)}) {
+    for (const int64_t first : {int64_t{0}, (int64_t{1} << 32) - 3, int64_t{12345678901}}) {
+      const at::Tensor bits = stream_bits_of(key, first, 4096, at::kCPU);
+      for (int64_t i = 0; i < bits.numel(); ++i) {
+        ASSERT_EQ(bits.const_data_ptr<int64_t>()[i], stream_bits(key, static_cast<uint64_t>(first + i)))
+            << key << ' ' << i;
+      }
+    }
+  }
 }
-
-INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
-                         ::testing::Values(Shape{1, 4, 4, 0}, Shape{2, 4, 4, 0}, Shape{1, 6, 2, 0}, Shape{2, 6, 2, 0},
-                                           Shape{1, 4, 1, 5}, Shape{2, 4, 4, 5}, Shape{1, 4, 2, 19}, Shape{1, 4, 2, 18},
-                                           Shape{1, 4, 2, 1}));
 
 }  // namespace
 }  // namespace penstock::trainer

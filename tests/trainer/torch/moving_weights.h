@@ -11,6 +11,7 @@
 
 #include "runtime/trainer/engine_verbs.h"
 #include "runtime/trainer/model.h"
+#include "runtime/trainer/torch/host_accelerator.h"
 
 namespace penstock::trainer {
 
@@ -22,14 +23,15 @@ class MovingWeights final : public EngineVerbs {
     for (const ModelUnit& unit : model.units) weights_.emplace_back(unit.elements * bytes_of(model.dtype));
   }
 
+  Accelerator& accelerator() override { return accelerator_; }
   std::vector<std::byte>& weights(uint32_t unit) { return weights_.at(unit); }
 
-  Result<std::span<const UnitWeights>> acquire(const Passage& passage) override {
+  Result<std::vector<UnitWeights>> acquire(const ComputePass& pass) override {
     if (held_) return Status(Code::kUsage, "acquired twice");
-    held_ = passage;
+    held_ = pass;
     ++acquired_;
-    lent_.clear();
-    for (uint32_t unit : model_.uses.at(passage.use).units) {
+    std::vector<UnitWeights> lent;
+    for (uint32_t unit : model_.uses.at(pass.use).units) {
       const std::vector<std::byte>& source = weights_.at(unit);
       // A new place each time: what was lent before is still allocated.
       memory_.push_back({std::make_unique<std::byte[]>(source.size() + 256), source.size() + 256});
@@ -37,24 +39,24 @@ class MovingWeights final : public EngineVerbs {
       size_t room = source.size() + 256;
       auto* data = static_cast<std::byte*>(std::align(256, source.size(), place, room));
       std::memcpy(data, source.data(), source.size());
-      lent_.push_back({unit, data, model_.units[unit].elements});
+      lent.push_back({unit, model_.units[unit].elements, {data, source.size()}});
     }
-    return std::span<const UnitWeights>(lent_);
+    return lent;
   }
 
-  Status release(const Passage& passage) override {
-    if (!held_ || *held_ != passage) return Status(Code::kUsage, "released without having been acquired");
+  Status release(const ComputePass& pass) override {
+    if (!held_ || *held_ != pass) return Status(Code::kUsage, "released without having been acquired");
     held_.reset();
     for (Memory& memory : memory_) std::memset(memory.bytes.get(), 0xff, memory.size);
     while (memory_.size() > 8) memory_.pop_front();
     return Status();
   }
 
-  Status gradient(const Passage& passage, uint32_t unit, uint64_t first_element, Dtype dtype,
+  Status gradient(const ComputePass& pass, uint32_t unit, uint64_t first_element, Dtype dtype,
                   std::span<const std::byte> values) override {
-    if (!held_ || *held_ != passage || passage.direction != Direction::backward)
+    if (!held_ || *held_ != pass || pass.direction != Direction::backward)
       return Status(Code::kUsage, "a gradient outside of its use's backward");
-    const GradientKey key{passage.use, passage.micro_batch, unit, first_element};
+    const GradientKey key{pass.use, pass.micro_batch, unit, first_element};
     if (!gradients_.emplace(key, std::vector<std::byte>(values.begin(), values.end())).second)
       return Status(Code::kUsage, "a gradient twice");
     dtypes_[key] = dtype;
@@ -87,12 +89,12 @@ class MovingWeights final : public EngineVerbs {
   int64_t refuse_put_after_ = -1;  // never
 
  private:
+  HostAccelerator accelerator_;
   struct Memory {
     std::unique_ptr<std::byte[]> bytes;
     size_t size = 0;
   };
-  std::optional<Passage> held_;
-  std::vector<UnitWeights> lent_;
+  std::optional<ComputePass> held_;
   std::deque<Memory> memory_;
 };
 

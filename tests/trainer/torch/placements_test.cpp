@@ -10,12 +10,10 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "aio/queued_io_engine.h"
 #include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/torch/dry_step.h"
 #include "tests/support/capricious_device.h"
-#include "tests/support/memory_backend.h"
-#include "tests/support/memory_folder.h"
+#include "tests/support/memory_drives.h"
 #include "tools/train/plain_training.h"
 #include "tools/train/tiered_steps.h"
 
@@ -60,13 +58,7 @@ class Placements : public testing::TestWithParam<Course> {
     settings_ = std::make_unique<TrainingSettings>(std::move(*settings));
     ASSERT_TRUE(measure_step(*settings_).ok());
     settings_->tensor_bytes = 0;  // other tests of the program may have left tensors
-    settings_->engine.drives = [this] {
-      engine::Drives drives;
-      drives.io = std::make_unique<aio::QueuedIoEngine>(std::make_unique<aio::MemoryBackend>());
-      drives.folders.push_back(drive_);
-      drives.description = "memory";
-      return Result<engine::Drives>(std::move(drives));
-    };
+    settings_->engine.drives = [this] { return test::drives_in_memory({drive_}); };
   }
   void TearDown() override {
     std::error_code ignored;

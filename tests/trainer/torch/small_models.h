@@ -45,6 +45,12 @@ inline std::vector<SmallModel> small_models() {
                     R"("num_key_value_heads": 4, "tie_word_embeddings": true})"},
       {"Qwen3", R"({"architectures": ["Qwen3ForCausalLM"], )" + llama +
                     R"("num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": true})"},
+      {"Gemma2", R"({"architectures": ["Gemma2ForCausalLM"], )" + llama +
+                     R"("num_key_value_heads": 2, "head_dim": 32, "query_pre_attn_scalar": 24, "sliding_window": 7,
+                        "attn_logit_softcapping": 2, "final_logit_softcapping": 3})"},
+      {"Gemma3", R"({"architectures": ["Gemma3ForCausalLM"], )" + llama +
+                     R"("num_key_value_heads": 1, "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 7,
+                        "sliding_window_pattern": 2, "final_logit_softcapping": null, "rope_local_base_freq": 100})"},
   };
 }
 

@@ -5,42 +5,16 @@
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/embedding.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/linear.h>
 #include <gtest/gtest.h>
 
-#include <random>
-
-#include "runtime/trainer/torch/ends.h"
 #include "tests/trainer/torch/small_models.h"
+#include "tests/trainer/torch/step_outcome.h"
 
 namespace penstock::trainer {
 namespace {
 
 constexpr uint32_t kMicroBatches = 4;
-
-std::vector<MicroBatch> batches_of(const Model& model, uint32_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<MicroBatch> batches(count);
-  for (MicroBatch& batch : batches) {
-    batch.sequences = 2, batch.length = 20;
-    for (int64_t i = 0; i < batch.sequences * batch.length; ++i) {
-      batch.tokens.push_back(static_cast<int32_t>(random() % model.config.vocab));
-      const bool ignored = random() % 4 == 0;
-      batch.targets.push_back(ignored ? kIgnored : static_cast<int32_t>(random() % model.config.vocab));
-    }
-  }
-  return batches;
-}
-
-struct Outcome {
-  StepLoss loss;
-  std::map<MovingWeights::GradientKey, std::vector<std::byte>> gradients;
-  uint64_t put_bytes = 0;
-};
 
 struct Choice {
   ComputeChoices compute{.seed = 11};
@@ -65,26 +39,6 @@ class WholeStep : public ::testing::TestWithParam<SmallModel> {
     return {loss.ok() ? *loss : StepLoss(), weights.gradients_, weights.put_bytes_};
   }
 };
-
-// Gradients of the whole step by unit and parameter, in fp32, from what the engine was given in pieces.
-std::map<std::pair<uint32_t, uint64_t>, at::Tensor> summed(const Model& model, const Outcome& outcome) {
-  std::map<uint32_t, at::Tensor> units;
-  for (const auto& [key, bytes] : outcome.gradients) {
-    const auto& [use, micro_batch, unit, first] = key;
-    if (!units.contains(unit)) units[unit] = at::zeros({static_cast<int64_t>(model.units[unit].elements)}, at::kFloat);
-    const auto count = static_cast<int64_t>(bytes.size() / bytes_of(model.dtype));
-    const at::Tensor values =
-        at::from_blob(const_cast<std::byte*>(bytes.data()), {count}, at::TensorOptions(scalar_type(model.dtype)));
-    units[unit].narrow(0, static_cast<int64_t>(first), count).add_(values.to(at::kFloat));
-  }
-  std::map<std::pair<uint32_t, uint64_t>, at::Tensor> sums;
-  for (uint32_t unit = 0; unit < model.units.size(); ++unit)
-    for (const ModelParameter& parameter : model.units[unit].parameters)
-      if (units.contains(unit))
-        sums[{unit, parameter.first_element}] = units[unit].narrow(0, static_cast<int64_t>(parameter.first_element),
-                                                                   static_cast<int64_t>(parameter.elements));
-  return sums;
-}
 
 // Names what differs, and by how much; empty if nothing does.
 std::string differences(const Model& model, const Outcome& got, const Outcome& expected) {
@@ -132,7 +86,6 @@ TEST_P(WholeStep, NeitherActivationsNorTheOrderOfPassagesChangeABit) {
   }
 }
 
-// What a model is in PyTorch: one graph from tokens to the mean loss over all supervised tokens, and backward.
 TEST_P(WholeStep, LossAndGradientsAreThoseOfPlainAutogradOverTheWholeModel) {
   const Model model = model_of(Dtype::fp32);
   const Outcome ours = outcome(model, {});
@@ -152,27 +105,7 @@ TEST_P(WholeStep, LossAndGradientsAreThoseOfPlainAutogradOverTheWholeModel) {
       places.emplace_back(unit, parameter.first_element);
     }
   }
-  const Positions positions = make_positions(model.config, 20);
-  const auto batches = batches_of(model, kMicroBatches, 9);
-  at::Tensor loss = at::zeros({}, at::kFloat);
-  double supervised = 0;
-  for (uint32_t micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch) {
-    const MicroBatch& batch = batches[micro_batch];
-    const DropoutKeys keys{.training = true, .seed = 11, .step = 3, .micro_batch = micro_batch};
-    at::Tensor hidden = at::embedding(views[0][WeightRole::tokens], token_tensor(batch));
-    if (views[0][WeightRole::positions].defined()) hidden = hidden + views[0][WeightRole::positions].narrow(0, 0, 20);
-    hidden = dropped(hidden, model.config.embedding_dropout, keys.of(0, 0));
-    for (uint32_t layer = 0; layer < model.config.layers; ++layer)
-      hidden = block_forward(model.config, layer, views[layer + 1], hidden, positions, keys);
-    hidden = last_norm(model.config, views.back(), hidden);
-    const at::Tensor& matrix = model.config.tied ? views[0][WeightRole::tokens] : views.back()[WeightRole::head];
-    const at::Tensor logits = at::linear(hidden, matrix).view({-1, model.config.vocab});
-    at::Tensor targets = at::empty({40}, at::kLong);
-    std::copy(batch.targets.begin(), batch.targets.end(), targets.mutable_data_ptr<int64_t>());
-    loss = loss + at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum, kIgnored);
-    supervised += static_cast<double>(batch.supervised());
-  }
-  loss = loss / supervised;
+  const at::Tensor loss = plain_loss(model.config, views, batches_of(model, kMicroBatches, 9), 11, 3);
   EXPECT_NEAR(ours.loss.mean(), loss.item<double>(), 1e-5);
   const std::vector<at::Tensor> expected = torch::autograd::grad({loss}, inputs);
   const auto got = summed(model, ours);

@@ -48,14 +48,13 @@ class BlockGraph : public ::testing::TestWithParam<std::tuple<SmallModel, Dtype>
 
   // Forward and backward under leases of the weights, which move in between.
   std::pair<at::Tensor, UseGradients> under_leases(const Way& way) {
-    const Passage forward{Direction::forward, kUse, 1}, backward{Direction::backward, kUse, 1};
+    const ComputePass forward{Direction::forward, kUse, 1}, backward{Direction::backward, kUse, 1};
     at::Tensor result;
     std::unique_ptr<UseGraph> graph;
     auto lent = *weights_.acquire(forward);
     if (way.recorded) {
-      graph =
-          std::move(*UseGraph::record(model_, block(), lent, hidden_, HiddenGradient::needed,
-                                      std::make_shared<SavedTensors>(model_.dtype, way.keeping, weights_, kUse, 1)));
+      graph = std::move(*UseGraph::record(model_, block(), lent, hidden_, HiddenGradient::needed,
+                                          std::make_shared<SavedTensors>(way.keeping, weights_, kUse, 1)));
       result = graph->take_result();
     } else {
       result = *forward_only(model_, block(), lent, hidden_);
@@ -85,7 +84,7 @@ void expect_equal(const at::Tensor& got, const at::Tensor& expected, const std::
 
 TEST_P(BlockGraph, KeepRecomputeAndOffloadEqualAutogradOverPlainTensorsWhileTheWeightsMove) {
   // What PyTorch would do: tensors of their own, autograd, nothing moved.
-  WeightTensors plain = views_of(model_, *weights_.acquire({Direction::forward, kUse, 0}));
+  WeightTensors plain = views_of(model_, *weights_.acquire({Direction::forward, kUse, 0}), at::kCPU);
   std::vector<at::Tensor> inputs;
   for (const ModelParameter& parameter : model_.units[kUse].parameters) {
     plain[parameter.role] = plain[parameter.role].clone().requires_grad_();
@@ -109,8 +108,8 @@ TEST_P(BlockGraph, KeepRecomputeAndOffloadEqualAutogradOverPlainTensorsWhileTheW
 }
 
 TEST_P(BlockGraph, OffloadLeavesNoActivationInMemoryAndPutsEachOnce) {
-  const Passage forward{Direction::forward, kUse, 1};
-  auto saved = std::make_shared<SavedTensors>(model_.dtype, Keeping::with_engine, weights_, kUse, 1);
+  const ComputePass forward{Direction::forward, kUse, 1};
+  auto saved = std::make_shared<SavedTensors>(Keeping::with_engine, weights_, kUse, 1);
   auto graph = *UseGraph::record(model_, block(), *weights_.acquire(forward), hidden_, HiddenGradient::needed, saved);
   const std::weak_ptr<SavedTensors> alive = saved;
   saved.reset();
@@ -128,9 +127,9 @@ TEST_P(BlockGraph, OffloadLeavesNoActivationInMemoryAndPutsEachOnce) {
 
 TEST_P(BlockGraph, ARefusedPutEndsForwardWithThatRefusal) {
   weights_.refuse_put_after_ = 2;
-  const auto graph = UseGraph::record(
-      model_, block(), *weights_.acquire({Direction::forward, kUse, 1}), hidden_, HiddenGradient::needed,
-      std::make_shared<SavedTensors>(model_.dtype, Keeping::with_engine, weights_, kUse, 1));
+  const auto graph =
+      UseGraph::record(model_, block(), *weights_.acquire({Direction::forward, kUse, 1}), hidden_,
+                       HiddenGradient::needed, std::make_shared<SavedTensors>(Keeping::with_engine, weights_, kUse, 1));
   ASSERT_FALSE(graph.ok());
   EXPECT_EQ(graph.status().message(), "no room for activations");
 }
@@ -142,14 +141,14 @@ TEST(SavedTensors, WhatLiesBehindLentWeightsIsNotTakenForOne) {
   const uint64_t bytes = model.units[1].elements * 2;
   std::vector<float> memory(bytes / 4 + 64 + 64, 3.0f);
   auto* begin = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
-  const UnitWeights lent[] = {{1, begin, model.units[1].elements}};
+  const UnitWeights lent[] = {{1, model.units[1].elements, {begin, bytes}}};
   const at::Tensor behind = at::from_blob(begin + bytes, {16}, at::kFloat);
   const UseFunction function = [&](const WeightTensors&, const at::Tensor& hidden) { return hidden * behind; };
   auto graph = *UseGraph::record(model, function, lent, at::randn({16}), HiddenGradient::needed,
-                                 std::make_shared<SavedTensors>(Dtype::bf16, Keeping::in_memory, engine, 1, 0));
+                                 std::make_shared<SavedTensors>(Keeping::in_memory, engine, 1, 0));
   std::vector<float> elsewhere(memory.size(), 5.0f);
   auto* other = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(elsewhere.data()) + 63) / 64 * 64);
-  const UnitWeights again[] = {{1, other, model.units[1].elements}};
+  const UnitWeights again[] = {{1, model.units[1].elements, {other, bytes}}};
   const auto gradients = graph->backward(again, at::randn({16}).fill_(1));
   ASSERT_TRUE(gradients.ok()) << gradients.status().message();
   EXPECT_TRUE(at::equal(gradients->hidden, at::randn({16}).fill_(3)));

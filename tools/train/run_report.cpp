@@ -1,0 +1,149 @@
+#include "tools/train/run_report.h"
+
+#include "aio/resident_memory.h"
+#include "runtime/engine/ranks/ranked_engine.h"
+#include "runtime/trainer/config/effective_config.h"
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/step_json.h"
+#include "tools/penstock/update_common.h"
+#include "tools/system/words.h"
+#include "tools/train/run_start.h"
+
+namespace penstock::tools {
+namespace {
+
+Json budget_json(const Plan& plan) {
+  Json lines = Json::array();
+  for (const BudgetLine& line : plan.budget_lines)
+    lines.push_back({{"tier", name_of(line.tier)}, {"line", line.name}, {"bytes", line.bytes}});
+  return lines;
+}
+
+}  // namespace
+
+Json line_of(const trainer::TrainingRun::Step& step, double tokens) {
+  const engine::StepReport& report = step.report;
+  return {{"step", report.step},
+          {"batch", step.batch},
+          {"loss", step.loss},
+          {"lr", step.learning_rate},
+          {"grad_norm", report.gradient_norm},
+          {"step_s", report.wall_s},
+          {"predicted_s", predicted_json(report.predicted_s)},
+          {"tokens_per_s", tokens / report.wall_s},
+          {"nvme_read_bytes", report.read_bytes},
+          {"nvme_written_bytes", report.written_bytes},
+          {"stall_s", stalls_json(report)},
+          {"rss_bytes", aio::resident_bytes()},
+          {"skipped", report.verdict == Verdict::skip},
+          {"new_plans", report.new_plans},
+          {"loss_scale", step.loss_scale}};
+}
+
+void add_evaluation(Json& line, const Evaluation& evaluation) {
+  line["eval_loss"] = evaluation.loss;
+  line["eval_perplexity"] = evaluation.perplexity();
+  line["eval_tokens"] = evaluation.tokens;
+  line["eval_s"] = evaluation.seconds;
+}
+
+Result<Answer> forecast(const TrainingSettings& settings) {
+  PlanRequest request = settings.engine.request;
+  if (settings.place.ranks > 1) {
+    PENSTOCK_TRY_ASSIGN(of_rank, engine::RankedEngine::request_of(settings.ranked(), settings.place));
+    request = std::move(of_rank);
+  }
+  PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
+  Answer answer;
+  answer.is_for_rank_0 = settings.place.rank != 0;
+  std::string budget;
+  for (const BudgetLine& line : chosen.plan.budget_lines)
+    budget += text("  ", name_of(line.tier), "  ", line.name, ": ", bytes_text(line.bytes), "\n");
+  const bool has_rates = !settings.engine.request.machine.drives.empty();
+  const double step_s = has_rates ? chosen.step_s() : 0;
+  const std::string config = trainer::effective_json(settings.config);
+  const auto parameters = static_cast<double>(settings.model.parameters());
+  const Plan& plan = chosen.plan;
+  const double read = static_cast<double>(plan.read_bytes()) / parameters;
+  const double written = plan.mean_written_bytes(plan.durability) / parameters;
+  const trainer::GenerationBytes generation =
+      trainer::generation_bytes(settings.model, settings.prompts.prompts, settings.config.samples.max_new_tokens);
+  answer.json = {{"dry_run", true},
+                 {"steps", settings.config.max_steps},
+                 {"parameters", settings.model.parameters()},
+                 {"trained_parameters", settings.model.trained_parameters()},
+                 {"predicted_s", predicted_json(step_s)},
+                 {"bytes_per_parameter", {{"read", read}, {"written", written}}},
+                 {"budget_bytes", settings.engine.request.budgets.host_bytes},
+                 {"budget", budget_json(chosen.plan)},
+                 {"samples_bytes", generation.all},
+                 {"config", Json::parse(config)}};
+  answer.text =
+      text("config\n", config, "\nbudget\n", budget, parameters_text(settings.model), ", ", settings.config.max_steps,
+           " steps of ", settings.tokens_of_step(), " tokens; ",
+           has_rates ? text("predicted ", fixed(step_s, 2), " s a step; ") : "", fixed(read, 2), " B read and ",
+           fixed(written, 2), " B written a parameter and step\nnothing was changed: this was a dry run\n");
+  return answer;
+}
+
+Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& engine, const Course& course) {
+  const double steps = std::max<double>(1, static_cast<double>(course.taken));
+  const double step_s = course.seconds / steps;
+  const Plan& plan = engine.plan();
+  const engine::DriveBytes here = engine.drive_bytes() + course.moved;
+  PENSTOCK_TRY_ASSIGN(moved, added_over_ranks(settings, engine, {{}, here.read_bytes, here.written_bytes}));
+  PENSTOCK_TRY_ASSIGN(
+      planned,
+      added_over_ranks(settings, engine,
+                       {{}, plan.read_bytes(), static_cast<uint64_t>(plan.mean_written_bytes(plan.durability))}));
+  const auto parameters = static_cast<double>(settings.model.parameters());
+  const double read = static_cast<double>(moved.read_bytes) / steps / parameters;
+  const double written = static_cast<double>(moved.written_bytes) / steps / parameters;
+  const double tokens_per_s = static_cast<double>(settings.tokens_of_step()) / step_s;
+  const double predicted_s = engine.predicted_step_s();
+  const bool did_something = course.taken > 0;
+
+  Answer answer;
+  answer.is_for_rank_0 = settings.place.rank != 0;
+  answer.json = {{"steps", engine.steps_done()},
+                 {"ranks", settings.place.ranks},
+                 {"loss_first", did_something ? Json(course.loss_first) : Json()},
+                 {"loss_last", did_something ? Json(course.loss_last) : Json()},
+                 {"step_s", did_something ? Json(step_s) : Json()},
+                 {"predicted_s", predicted_json(predicted_s)},
+                 {"new_plans", course.new_plans},
+                 {"floor_s", json_or_null(drive_floor_s(settings.engine.request.machine, here, steps))},
+                 {"tokens_per_s", did_something ? Json(tokens_per_s) : Json()},
+                 {"bytes_per_parameter", {{"read", read}, {"written", written}}},
+                 {"planned_bytes_per_parameter",
+                  {{"read", static_cast<double>(planned.read_bytes) / parameters},
+                   {"written", static_cast<double>(planned.written_bytes) / parameters}}},
+                 {"peak_rss_bytes", aio::resident_bytes_peak()},
+                 {"budget_bytes", settings.memory_bytes()},
+                 {"budget", budget_json(plan)},
+                 {"parameters", settings.model.parameters()},
+                 {"trained_parameters", settings.model.trained_parameters()},
+                 {"eval_loss", course.evaluation ? Json(course.evaluation->loss) : Json()},
+                 {"eval_perplexity", course.evaluation ? Json(course.evaluation->perplexity()) : Json()},
+                 {"stopped_early", course.is_over},
+                 {"store", joined(settings.config.stores, ",")},
+                 {"config", Json::parse(trainer::effective_json(settings.config))}};
+  if (!did_something) {
+    answer.text = text("nothing to do: the store is at step ", course.first, " already",
+                       course.is_over ? ", where the run stopped early" : "", "\n");
+    return answer;
+  }
+  answer.text = text("budget\n", engine.description(), "\nsteps ", course.first + 1, " to ", engine.steps_done(),
+                     ": loss ", fixed(course.loss_first, 3), " to ", fixed(course.loss_last, 3), "\n", fixed(step_s, 2),
+                     " s a step, ", predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted",
+                     "; ", fixed(tokens_per_s, 0), " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2),
+                     " B written a parameter and step\n",
+                     course.evaluation ? text("held out: loss ", fixed(course.evaluation->loss, 3), ", perplexity ",
+                                              fixed(course.evaluation->perplexity(), 2), "\n")
+                                       : "",
+                     settings.place.ranks > 1 ? "peak memory of rank 0 " : "peak memory ",
+                     bytes_text(aio::resident_bytes_peak()), " of ", bytes_text(settings.memory_bytes()), "\n");
+  return answer;
+}
+
+}  // namespace penstock::tools

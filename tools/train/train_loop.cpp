@@ -1,0 +1,166 @@
+#include "tools/train/train_loop.h"
+
+#include <chrono>
+#include <utility>
+
+#include "tools/penstock/quantity.h"
+#include "tools/penstock/update_common.h"
+#include "tools/system/interrupt.h"
+#include "tools/system/words.h"
+#include "tools/train/loss_events.h"
+#include "tools/train/roll_back.h"
+#include "tools/train/run_prompts.h"
+
+namespace penstock::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+// What a model writes may end within a character.
+std::string line_text(const Json& line) { return line.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Result<Evaluation> evaluation_of(trainer::TrainingRun& run) {
+  const auto begin = Clock::now();
+  PENSTOCK_TRY_ASSIGN(loss, run.evaluate());
+  return Evaluation{loss.mean(), loss.supervised, seconds_since(begin)};
+}
+
+// Whether the run stopped early, although steps are left: a root is older than the evaluation of its step.
+Result<bool> is_over_already(const TrainingSettings& settings, trainer::TrainingRun& run) {
+  const trainer::PatienceRules& patience = settings.config.early_stopping;
+  const uint64_t step = run.engine().steps_done();
+  const bool was_asked = patience.evaluations > 0 && step > 0 && step < settings.config.max_steps &&
+                         step % settings.config.eval_every == 0;
+  if (!was_asked) return false;
+  PENSTOCK_TRY_ASSIGN(found, evaluation_of(run));
+  return trainer::is_over(patience, found.loss, run.patience());
+}
+
+}  // namespace
+
+Result<RunLog> RunLog::open(const std::string& folder) {
+  RunLog log;
+  if (folder.empty()) return Result<RunLog>(std::move(log));
+  log.file_.open(folder + "/log.jsonl", std::ios::app);
+  if (!log.file_) return errno_status(text("--run: ", folder, "/log.jsonl"), errno, "a folder that may be written to");
+  return Result<RunLog>(std::move(log));
+}
+
+void RunLog::add(const Json& line) {
+  if (file_.is_open()) file_ << line_text(line) << std::endl;
+}
+
+TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run,
+                     RunLog log)
+    : session_(session),
+      settings_(settings),
+      run_(std::move(run)),
+      log_(std::move(log)),
+      snapshots_(settings.config),
+      tokens_(static_cast<double>(settings.tokens_of_step())),
+      course_{.first = engine().steps_done()} {}
+
+Result<Answer> TrainLoop::run() {
+  const auto begin = Clock::now();
+  if (settings_.config.loss_rules.has(trainer::LossAction::rollback)) {
+    PENSTOCK_TRY_ASSIGN(kept, snapshots_.before_first(engine()));
+    note_unless_empty(kept);
+  }
+  PENSTOCK_TRY_ASSIGN(is_over, is_over_already(settings_, *run_));
+  course_.is_over = is_over;
+  Status verdict;
+  while (!course_.is_over && engine().steps_done() < until()) {
+    PENSTOCK_TRY_ASSIGN(is_asked_to_stop, run_->any(interrupted()));
+    if (is_asked_to_stop) {
+      PENSTOCK_TRY(engine().settle());
+      verdict = Status(Code::kInterrupted, text("interrupted: step ", engine().steps_done(), " is committed"),
+                       "run it again to go on from there");
+      if (course_.taken == 0) return verdict;
+      break;
+    }
+    PENSTOCK_TRY(take_step());
+  }
+  PENSTOCK_TRY(engine().settle());
+  course_.seconds = seconds_since(begin);
+  PENSTOCK_TRY_ASSIGN(answer, answer_of(settings_, engine(), course_));
+  answer.verdict = verdict;
+  return std::move(answer);
+}
+
+Status TrainLoop::take_step() {
+  PENSTOCK_TRY_ASSIGN(step, run_->step());
+  for (const trainer::LossEvent& event : step.events) session_.progress.note(words_of(event));
+  events_.insert(events_.end(), step.events.begin(), step.events.end());
+  if (step.ended_by) return end_before_step(*step.ended_by);
+
+  if (course_.taken++ == 0) course_.loss_first = step.loss;
+  course_.loss_last = step.loss;
+  course_.new_plans = step.report.new_plans;
+  const uint64_t number = step.report.step;
+  Json line = line_of(step, tokens_);
+  held_out_loss_.reset();
+  if (is_due(settings_.config.eval_every, number)) PENSTOCK_TRY(evaluate(number, line));
+  if (!events_.empty()) line["loss_events"] = events_json(std::exchange(events_, {}));
+  if (is_due(settings_.config.sample_every, number)) PENSTOCK_TRY(answer_prompts(number, line));
+  if (course_.is_over) {
+    line["stopped_early"] = true;
+    const std::optional<double>& best = run_->patience().best;
+    session_.progress.note(text("stopped early: ", settings_.config.early_stopping.evaluations,
+                                " evaluations without a lower loss than ", best ? fixed(*best, 4) : "any"));
+  }
+  log_.add(line);
+  session_.progress.step(line_text(line));
+  PENSTOCK_TRY_ASSIGN(kept, snapshots_.after(engine(), number, held_out_loss_));
+  note_unless_empty(kept);
+  if (number % settings_.config.steps_per_print == 0) show_progress(step);
+  return Status();
+}
+
+Status TrainLoop::end_before_step(trainer::LossEvent event) {
+  if (event.action != trainer::LossAction::rollback) {
+    log_.add(stopped_json(events_, event));
+    return run_->stop(event);
+  }
+  course_.moved = course_.moved + engine().drive_bytes();
+  PENSTOCK_TRY_ASSIGN(back, roll_back(session_, settings_, std::move(run_), event));
+  run_ = std::move(back);
+  session_.progress.note(words_of(event));
+  events_.push_back(std::move(event));
+  PENSTOCK_TRY_ASSIGN(was_over, is_over_already(settings_, *run_));
+  course_.is_over = was_over;
+  return Status();
+}
+
+Status TrainLoop::evaluate(uint64_t step, Json& line) {
+  PENSTOCK_TRY_ASSIGN(found, evaluation_of(*run_));
+  add_evaluation(line, found);
+  course_.evaluation = found;
+  held_out_loss_ = found.loss;
+  course_.is_over = trainer::is_over(settings_.config.early_stopping, found.loss, run_->patience()) && step < until();
+  session_.progress.note(text("step ", step, ": held out: loss ", fixed(found.loss, 4), ", perplexity ",
+                              fixed(found.perplexity(), 2), " of ", found.tokens, " tokens"));
+  return Status();
+}
+
+Status TrainLoop::answer_prompts(uint64_t step, Json& line) {
+  const auto begin = Clock::now();
+  PENSTOCK_TRY_ASSIGN(answers, run_->answer(step));
+  line["samples"] = answers_json(settings_, answers);
+  line["samples_s"] = seconds_since(begin);
+  session_.progress.note(text("step ", step, ": samples\n", answers_text(settings_, answers)));
+  return Status();
+}
+
+void TrainLoop::note_unless_empty(const std::string& line) {
+  if (!line.empty()) session_.progress.note(line);
+}
+
+void TrainLoop::show_progress(const trainer::TrainingRun::Step& step) {
+  session_.progress.update(static_cast<double>(step.report.step) / static_cast<double>(until()),
+                           text("step ", step.report.step, ", loss ", fixed(step.loss, 3), ", ",
+                                fixed(tokens_ / step.report.wall_s, 0), " tokens/s"));
+}
+
+}  // namespace penstock::tools

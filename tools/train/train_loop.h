@@ -1,0 +1,59 @@
+// TrainLoop takes the steps of a run, and does after each what the configuration asks for: evaluations, samples,
+// snapshots, rules about the loss, a line of the log.
+#pragma once
+
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "tools/train/run_report.h"
+#include "tools/train/snapshots.h"
+
+namespace penstock::tools {
+
+// The run's log.jsonl; without a folder, nothing is kept.
+class RunLog {
+ public:
+  static Result<RunLog> open(const std::string& folder);
+  void add(const Json& line);
+
+ private:
+  std::ofstream file_;
+};
+
+class TrainLoop {
+ public:
+  // `session` and `settings` outlive it.
+  TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run, RunLog log);
+
+  // Until the last step, a rule ends the run or an interrupt comes.
+  Result<Answer> run();
+
+ private:
+  Status take_step();
+  // In the place of a step: a rule about the loss has ended the run or taken it back.
+  Status end_before_step(trainer::LossEvent event);
+  Status evaluate(uint64_t step, Json& line);
+  Status answer_prompts(uint64_t step, Json& line);
+  void note_unless_empty(const std::string& line);
+  void show_progress(const trainer::TrainingRun::Step& step);
+
+  engine::StepEngine& engine() { return run_->engine(); }
+  uint64_t until() const { return settings_.config.max_steps; }
+  // Every so many steps, and after the last; 0: never.
+  bool is_due(uint64_t every, uint64_t step) const {
+    return every > 0 && (step % every == 0 || step == until() || course_.is_over);
+  }
+
+  Session& session_;
+  const TrainingSettings& settings_;
+  std::unique_ptr<trainer::TrainingRun> run_;
+  RunLog log_;
+  Snapshots snapshots_;
+  const double tokens_;  // of every step
+  Course course_;
+  std::vector<trainer::LossEvent> events_;  // that no line of the log has yet
+  std::optional<double> held_out_loss_;     // after the last step, where it was evaluated
+};
+
+}  // namespace penstock::tools
