@@ -25,12 +25,15 @@ PEERS = {
     # 16-bit weights 2 and the gradients on their way 2; fp32 masters 4, moments 8, gradients 4.
     "DeepSpeed ZeRO-Offload": (4, 16, 0),
 }
-# The trainer's own bf16 weights and gradients.
-OWN_BYTES = 4
+OPTIMIZER = ["--update-only", "--clip", "off", "--budget", "host=4GiB"]
+# Bytes a parameter of the trainer's own, and the plan.
 OURS = {
-    "`penstock.AdamW`, 4 GiB": ["--update-only", "--clip", "off", "--budget", "host=4GiB"],
+    # bf16 weights 2 and their gradients 2.
+    "`penstock.AdamW`, 4 GiB": (4, OPTIMIZER),
+    # The weights alone: of gradients there are those that backward is at.
+    'the same, `gradients="taken"`': (2, OPTIMIZER),
     "`penstock train`, planned":
-        ["--tokens", "4096", "--activations", "recompute", "--budget", "device=20GiB,host=60GiB"],
+        (0, ["--tokens", "4096", "--activations", "recompute", "--budget", "device=20GiB,host=60GiB"]),
 }
 
 
@@ -55,12 +58,11 @@ def table(penstock):
     sizes = [float(params) for params in MODELS.values()]
     for name, each in PEERS.items():
         lines.append(f"| {name} | " + " | ".join(cell([size * n for n in each]) for size in sizes) + " |")
-    for name, options in OURS.items():
+    for name, (own_bytes, options) in OURS.items():
         cells = []
         for params in MODELS.values():
             parameters, tiers = planned(penstock, params, options)
-            own = OWN_BYTES * parameters if "--update-only" in options else 0
-            cells.append(cell([tiers["device"] + own, tiers["host"], tiers["nvme"]]))
+            cells.append(cell([tiers["device"] + own_bytes * parameters, tiers["host"], tiers["nvme"]]))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -303,6 +303,19 @@ class BadInputOfStores(Refusals):
         self.checkpoint(USAGE, "no store there", self.folder)
         self.update(USAGE, "a folder in no folder", store="absent/new")
 
+    def test_files_that_are_absent_or_of_another_kind(self):
+        absent, folder = self.folder / "absent", self.folder / "folder"
+        for what, path in (("absent", absent), ("a folder", folder)):
+            folder.mkdir(exist_ok=True)
+            self.refused(USAGE, f"a config that is {what}", "config", "check", path, left=("folder",))
+        (folder / "config.json").write_text("{")
+        self.refused(USAGE, "a config that is broken off", "config", "check", folder / "config.json", left=("folder",))
+        (folder / "config.json").write_text("[]")
+        self.refused(USAGE, "a config that is a list", "config", "check", folder / "config.json", left=("folder",))
+        self.refused(USAGE, "a model that is absent", "checkpoint", "import", absent, "--store", self.folder / "new", left=("folder",))
+        self.refused(USAGE, "a model that nobody knows", "plan", "--model", absent, left=("folder",))
+        shutil.rmtree(folder)
+
     def test_same_folder_twice(self):
         new = self.folder / "new"
         self.update(USAGE, "one folder twice", "--store", f"{new},{new}", store=None)
@@ -322,13 +335,13 @@ class BadInputOfStores(Refusals):
     def test_no_space_for_the_store(self):
         need_root()
         with mounted(40 << 20) as mount:
-            for space, parameters in (("double", "3M"), ("single", "6M")):
+            for space, parameters, offered in (("double", "2400k", True), ("double", "6M", False), ("single", "6M", False)):
                 ran = run("update", "--params", parameters, "--space", space, "--store", mount / "new", "--budget", MUCH)
                 lines = ran.stderr.splitlines()
                 TRIED.append((f"a store larger than the drive, {space}", "update", ran.returncode, lines[-2:]))
                 self.assertEqual(ran.returncode, DOES_NOT_FIT, ran.stderr)
                 self.assertRegex(lines[-2], r"^penstock: .*/new: the store needs [0-9.]+ MiB here and [0-9.]+ MiB are free$")
-                self.assertEqual("--space single" in lines[-1], space == "double", lines[-1])
+                self.assertEqual("--space single" in lines[-1], offered, lines[-1])  # where half of it fits
                 self.assertEqual([path.name for path in mount.iterdir()], ["lost+found"])
 
     def test_a_store_on_a_drive_that_is_too_full_to_be_measured(self):
@@ -517,7 +530,7 @@ class BadInputOfStores(Refusals):
         before = None
         for line in process.stderr:
             lines.append(line)
-            if "% step" in line and before is None:
+            if ("% step" in line or line.startswith('{"step"')) and before is None:
                 before = out.read_text(encoding="utf-8")
                 process.send_signal(signal.SIGINT)
         code = process.wait()
@@ -547,6 +560,14 @@ class BadInputOfStores(Refusals):
         first = found["step"] + 1
         self.assertGreaterEqual(answer["steps"], first)
         self.assertEqual([step["step"] for step in answer["log"]], list(range(first, answer["steps"] + 1)))
+
+        # A program that reads along gets each step when it ends, and nothing before the refusal that is not an object.
+        code, lines, before, after = self.interrupted_update("--json", "--progress", "json")
+        answer, objects = json.loads(after), [json.loads(line) for line in lines[:-2]]
+        self.assertEqual((code, lines[-1][:5]), (INTERRUPTED, "try: "), lines)
+        self.assertEqual([one["step"] for one in objects if "step" in one], answer["log"])
+        self.assertIn({"note": f"resuming after step {answer['log'][0]['step'] - 1}"}, objects)
+        self.assertTrue(all(0 <= one["progress"]["share"] <= 1 for one in objects if "progress" in one), objects)
 
     def test_an_interrupted_creation_leaves_nothing(self):
         process = subprocess.Popen([PENSTOCK, "update", "--params", "60M", "--store", self.folder / "store", "--budget",

@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "aio/direct_folder.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tests/aio/test_files.h"
 #include "tests/support/store_shapes.h"
 #include "tests/support/store_trainer.h"
@@ -35,7 +35,7 @@ class Checkpoint : public testing::Test {
       folders_.push_back(scratch_ / drive);
       std::filesystem::create_directory(folders_.back());
     }
-    aio::MadeEngine made = aio::make_engine().value();
+    aio::MadeIoEngine made = aio::make_io_engine().value();
     Buffer memory = Buffer::on_heap(2 * aio::kChunkBytes);
     aio::CreateOptions options;
     options.memory = memory.bytes();
@@ -107,7 +107,7 @@ TEST_F(Checkpoint, GoesBackToTheStepBeforeWhereTheNewestHasRotted) {
   ASSERT_NE(scrubbed.err.find(advice), std::string::npos) << scrubbed.err;
   EXPECT_EQ(run({"checkpoint", "rollback", folders_[0], folders_[1], "--step", "1"}).code, 0);
   EXPECT_EQ(run({"checkpoint", "scrub", joined()}).code, 0);
-  aio::MadeEngine made = aio::make_engine().value();
+  aio::MadeIoEngine made = aio::make_io_engine().value();
   auto store = aio::TileStore::open(*made.engine, aio::direct_folders(folders_), {}).value();
   EXPECT_EQ(store->payload().step, 1u);
   aio::StoreTrainer trainer(*made.engine, *store);
@@ -119,7 +119,7 @@ TEST_F(Checkpoint, GoesBackToTheStepBeforeWhereTheNewestHasRotted) {
 TEST_F(Checkpoint, DoesNotGoBackToAStepBeforeThatHasRottedToo) {
   // Where a step has written the tile, its other slot is the one of the step before.
   const auto other_slot = [&] {
-    aio::MadeEngine made = aio::make_engine().value();
+    aio::MadeIoEngine made = aio::make_io_engine().value();
     auto store = aio::TileStore::open(*made.engine, aio::direct_folders(folders_), {}).value();
     aio::StoreTrainer trainer(*made.engine, *store);
     CHECK(trainer.step().ok() && trainer.settle().ok());
@@ -180,7 +180,7 @@ TEST_F(Checkpoint, BadInputGetsItsExitCodeAndAWayOut) {
 }
 
 TEST_F(Checkpoint, ARunThatHasTheStoreOpenIsNotDisturbed) {
-  aio::MadeEngine made = aio::make_engine().value();
+  aio::MadeIoEngine made = aio::make_io_engine().value();
   auto store = aio::TileStore::open(*made.engine, aio::direct_folders(folders_), {}).value();
   const Ran ran = run({"checkpoint", "ls", joined()});
   EXPECT_EQ(ran.code, 4) << ran.err;

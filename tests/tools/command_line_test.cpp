@@ -8,6 +8,7 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/completion.h"
 #include "tools/penstock/manual.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -16,6 +17,7 @@ struct Flags {
   std::vector<std::string> paths;
   uint64_t block_bytes = 1 << 20;
   double share = 1;
+  uint64_t depth = 16;
   std::string engine = "auto";
 };
 
@@ -27,10 +29,15 @@ std::vector<Verb> two_verbs(const std::shared_ptr<Flags>& flags) {
     options.bytes("--block", flags->block_bytes, "How large");
     options.share("--read-share", flags->share, "How much is read");
     options.choice("--engine", flags->engine, {"auto", "io_uring"}, "Which engine");
+    options.count("--depth", flags->depth, "How many at once");
     return nothing;
   };
-  return {{"nvme bench", "Measure", "It's -details.\n.dot", {{"penstock nvme bench .", "Here"}}, define},
-          {"nvme probe", "Look", "", {}, [nothing](Options&) -> Action { return nothing; }}};
+  auto look = [flags, nothing](Options& options) -> Action {
+    options.choice("--engine", flags->engine, {"auto", "io_uring"}, "Which engine");
+    return nothing;
+  };
+  return {{"nvme bench", "Measure", "It's -details.\n\n.dot", {{"penstock nvme bench .", "Here"}}, define},
+          {"nvme probe", "Look", "", {}, look}};
 }
 
 TEST(CommandLine, FillsInWhatAVerbDeclares) {
@@ -71,6 +78,12 @@ TEST(CommandLine, RefusesWithAWayOut) {
            {{"mvme"}, "unexpected argument: mvme", "nvme"},
            {{"nvme", "bench"}, "PATH is required", "penstock nvme bench --help"},
            {{"nvme", "bench", ".", "--blok", "1MiB"}, "unknown flag: --blok", "--block"},
+           {{"nvme", "bench", ".", "--bs", "4k"}, "unknown flag: --bs", "--block (penstock nvme bench"},
+           {{"version"}, "unexpected argument: version", "--version (penstock"},
+           {{"help"}, "unexpected argument: help", "--help (penstock"},
+           {{"nvme", "probe", "io_uring"}, "unexpected argument: io_uring", "--engine io_uring (penstock nvme probe"},
+           {{"nvme", "probe", "warp"}, "unexpected argument: warp", "penstock nvme probe --help"},
+           {{"nvme", "bench", ".", "--depth", "x"}, "--depth: count: 'x': a number expected", "--depth 16"},
            {{"nvme", "bench", ".", "--xyzzy"}, "unknown flag: --xyzzy", "penstock nvme bench --help"},
            {{"nvme", "bench", ".", "--block", "huge"}, "--block: size: 'huge'", "1MiB"},
            {{"nvme", "bench", ".", "--block", "-4KiB"}, "--block", ""},
@@ -90,6 +103,8 @@ TEST(CommandLine, FindsTheNearestWord) {
   EXPECT_EQ(nearest("--dept", {"--depth", "--block"}), "--depth");
   EXPECT_EQ(nearest("benhc", {"probe", "bench"}), "bench");
   EXPECT_EQ(nearest("quite-different", {"probe", "bench"}), "");
+  EXPECT_EQ(nearest("h200", {"rtx4090-2gen4", "8h200-8gen5"}), "8h200-8gen5");
+  EXPECT_EQ(nearest("gen", {"rtx4090-2gen4"}), "");
 }
 
 TEST(CommandLine, TellsSyntaxAsItParsesIt) {
@@ -145,6 +160,18 @@ TEST(Completion, OffersNoPlaceholders) {
     for (const SyntaxOption& option : verb.options) {
       const bool may_be_file = option.name == "--model" || option.name == "--machine";
       EXPECT_TRUE(option.takes_path || !may_be_file) << verb.name << ' ' << option.name;
+    }
+  }
+}
+
+TEST(Command, HelpKeepsWithin80Columns) {
+  for (const Verb& verb : all_verbs()) {
+    CommandLine line(all_verbs());
+    std::vector<std::string> words = split(verb.name + " --help", ' ');
+    for (const std::string& shown : split(line.parse(words)->help, '\n')) {
+      const bool is_command = shown.starts_with("  penstock ") || shown.starts_with("  build/bin/");
+      const bool is_one_word = shown.find(' ', shown.find_first_not_of(' ')) == std::string::npos;
+      EXPECT_TRUE(shown.size() <= 80 || is_command || is_one_word) << verb.name << ": " << shown;
     }
   }
 }

@@ -3,8 +3,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "gpu/host_device.h"
 #include "tiering/tier.h"
 #include "tools/doctor/checks.h"
+#include "tools/doctor/device_update_rate.h"
+#include "tools/doctor/measured_rates.h"
 #include "tools/system/limits.h"
 
 namespace penstock::tools {
@@ -108,6 +111,53 @@ TEST_F(FakeSystem, EveryFindingThatIsNotGoodSaysWhatFollows) {
       EXPECT_TRUE(finding.level == Level::good || !finding.follows.empty()) << finding.subject;
     }
   }
+}
+
+TEST(CopyRates, AreThoseOfTheLinkEachWay) {
+  auto device = gpu::open_host_device(
+      {.arena_bytes = 8 * kMiB, .host_to_device_bytes_per_s = 400'000'000, .device_to_host_bytes_per_s = 50'000'000});
+  ASSERT_TRUE(device.ok());
+  const Result<CopyRates> rates = measure_copies(**device, 8 * kMiB, 3);
+  ASSERT_TRUE(rates.ok()) << rates.status().message();
+  // No faster than the link; how much slower depends on what else the machine does.
+  EXPECT_LE(rates->host_to_device_gbps, 0.4);
+  EXPECT_LE(rates->device_to_host_gbps, 0.05);
+  EXPECT_GT(rates->host_to_device_gbps, 1.5 * rates->device_to_host_gbps);
+}
+
+TEST(DeviceUpdateRate, IsFoundOnAnyDevice) {
+  auto device = gpu::open_host_device({.arena_bytes = 8 * kMiB});
+  ASSERT_TRUE(device.ok());
+  const Result<double> gbps = measure_device_updates(**device, 2);
+  ASSERT_TRUE(gbps.ok()) << gbps.status().message();
+  EXPECT_GT(*gbps, 1e-4);
+  EXPECT_LT(*gbps, 1e4);
+}
+
+TEST(MeasuredRates, LeaveInTheProfileWhatWasNotMeasured) {
+  MachineProfile profile;
+  profile.device_flops = 7e12;
+  profile.host_to_device_gbps = 20;
+  profile.drives.resize(1);
+  MeasuredRates rates;
+  rates.update_gbps = 9;
+  put_rates(profile, rates);
+  EXPECT_EQ(profile.host_gbps, 9);
+  EXPECT_EQ(profile.device_flops, 7e12);
+  EXPECT_EQ(profile.host_to_device_gbps, 20);
+  EXPECT_EQ(profile.drives.size(), 1u);
+  rates.compute = ComputeRate{.flops = 1e12};
+  rates.devices = 2;
+  rates.device_bytes = kGiB;
+  rates.copies = CopyRates{.host_to_device_gbps = 25, .device_to_host_gbps = 24};
+  rates.device_update_gbps = 900;
+  put_rates(profile, rates);
+  EXPECT_EQ(profile.device_flops, 1e12);
+  EXPECT_EQ(profile.devices, 2u);
+  EXPECT_EQ(profile.device_bytes, kGiB);
+  EXPECT_EQ(profile.host_to_device_gbps, 25);
+  EXPECT_EQ(profile.device_to_host_gbps, 24);
+  EXPECT_EQ(profile.device_gbps, 900);
 }
 
 }  // namespace

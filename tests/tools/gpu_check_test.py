@@ -26,7 +26,7 @@ class GpuCheck(unittest.TestCase):
         self.script("tools/nvcc", 'echo "Cuda compilation tools, release 13.0, V13.0.88"')
         self.script("tools/cmake", "true")
         self.script("tools/c++", "true")
-        for program in ("tests_gpu", "tests_cpu_optim", "tests_tiering", "tests_aio", "tests_runtime"):
+        for program in ("tests_gpu", "tests_ranks", "tests_cpu_optim", "tests_tiering", "tests_aio", "tests_runtime"):
             self.script(f"build/bin/{program}", PASSING)
         self.script("build/bench/device", "true")
 
@@ -69,6 +69,13 @@ class GpuCheck(unittest.TestCase):
         step = self.step("contract of the CUDA device")
         self.assertEqual((step["result"], step["reason"]), ("skipped", "no GPU here"))
         self.assertFalse([step for step in self.result()["steps"] if step["step"].startswith("alone")])
+
+    def test_says_why_nothing_is_trained(self):
+        self.script("tools/python3", "echo /nowhere/torch")
+        self.assertEqual(self.check()[0], 0)
+        for name in ("train a small GPT on the GPU", "verify every placement on the GPU"):
+            step = self.step(name)
+            self.assertEqual((step["result"], step["reason"]), ("skipped", "/nowhere/torch was built without CUDA"))
 
     def test_names_the_failed_test_runs_it_alone_and_ends_with_6(self):
         self.script("build/bin/tests_gpu", f"case $1 in *list*) printf 'CudaDevice.\\n  Adds\\n';; *) {FAILING};; esac")

@@ -160,6 +160,15 @@ TEST_F(OnADrive, FirstFolderOfALockedPairIsFreeAgain) {
   EXPECT_TRUE(ScratchFolder::open(folder_).ok());
 }
 
+// Before minutes of measuring, and without making the folder of a path that was mistyped.
+TEST_F(OnADrive, WhereNoProfileCanBeKeptIsSaidAtOnce) {
+  const auto refused = profile_path_to_write(folder_ + "/absent/profile.json");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Code::kUsage);
+  EXPECT_FALSE(fs::exists(folder_ + "/absent"));
+  EXPECT_EQ(*profile_path_to_write(folder_ + "/profile.json"), folder_ + "/profile.json");
+}
+
 TEST_F(OnADrive, ProfileKeepsWhatAnEarlierRunFound) {
   const std::string path = folder_ + "/deep/er/profile.json";
   auto profile = load_or_begin_profile(path);
@@ -270,12 +279,21 @@ TEST(Fio, JobFileHasEachDriveWithItsOwnDepthAndSize) {
                            "\n[drive0]\nfilename=/a\nsize=1073741824\n[drive1]\nfilename=/b\nsize=2147483648\n"}) {
     EXPECT_NE(file.find(part), std::string::npos) << part << " is not in\n" << file;
   }
+  for (const auto& [engine, word] : {std::pair{FioEngine::libaio, "libaio"}, {FioEngine::psync, "psync"}}) {
+    const std::string other = fio_job_file(job, {{"/a", kGiB}}, engine);
+    EXPECT_NE(other.find(penstock::text("\nioengine=", word, "\n")), std::string::npos) << other;
+    EXPECT_EQ(other.find("fixedbufs"), std::string::npos) << "of io_uring alone: " << other;
+  }
+  const std::string threads = fio_job_file(job, {{"/a", kGiB}}, FioEngine::psync);
+  EXPECT_NE(threads.find("\niodepth=1\n"), std::string::npos) << threads;
+  EXPECT_NE(threads.find("\nnumjobs=8\n"), std::string::npos) << threads;
+  EXPECT_NE(threads.find("\nsize=134217728\noffset_increment=134217728\n"), std::string::npos) << threads;
   // fio demands reserved pages for this, which a machine as it comes has not.
   EXPECT_EQ(file.find("\niomem=mmaphuge"), std::string::npos);
 }
 
-TEST(Comparison, RatiosAreOfPairs) {
-  const Comparison comparison{{}, {}, {{2, 1, 0.1, 0.2}, {1, 1, 0.3, 0.2}, {1, 2, 0.2, 0.4}}};
+TEST(FioComparison, RatiosAreOfPairs) {
+  const FioComparison comparison{{}, {}, {{2, 1, 0.1, 0.2}, {1, 1, 0.3, 0.2}, {1, 2, 0.2, 0.4}}};
   EXPECT_EQ(comparison.ratio_median(), 1);
   EXPECT_EQ(comparison.ratio_min(), 0.5);
   EXPECT_EQ(comparison.ratio_max(), 2);

@@ -3,29 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "tools/machine/shipped_machines.h"
+#include "tests/tools/forecasts.h"
 #include "tools/penstock/quantity.h"
-#include "tools/plan/known_models.h"
 #include "tools/plan/training_workload.h"
 
 namespace penstock::tools {
 namespace {
 
 ForecastRequest request_for(const std::string& model, const std::string& machine, uint64_t tokens) {
-  ForecastRequest request;
-  request.shape = *load_model(model);
-  for (MachineProfile& profile : shipped_profiles())
-    if (profile.name == machine) request.machine = std::move(profile);
-  request.tokens = tokens;
-  request.sequence = 512;
-  request.clipping.norm = 1;
-  return request;
-}
-
-Forecast forecast_of(const ForecastRequest& request) {
-  Result<Forecast> result = forecast(request);
-  EXPECT_TRUE(result.ok()) << result.status().message();
-  return result.ok() ? std::move(*result) : Forecast();
+  return clipped_step_of(model, machine, tokens);
 }
 
 void make_faster(MachineProfile& machine, const std::string& resource, double times) {
@@ -100,10 +86,28 @@ TEST(Advice, NamesTheStrictestDurabilityThatSparesTheDrives) {
   EXPECT_EQ(advice->aims.front().answer.find("--durability every:10"), 0u) << advice->aims.front().answer;
 }
 
+TEST(Advice, APlanThatIsDurableMoreRarelyIsTheOneThatASearchFinds) {
+  ForecastRequest request = request_for("gpt2", "rtx4090-2gen4", 4096);
+  request.clipping.strike_share = 0.25;
+  request.durability = Durability{Durability::Kind::every, 10};
+  Forecast other = forecast_of(request);
+  for (const Durability& durability :
+       {Durability{Durability::Kind::every, 1000}, Durability{Durability::Kind::exit, 1}}) {
+    other = with_durability(other, durability);
+    request.durability = durability;
+    const Forecast searched = forecast_of(request);
+    EXPECT_EQ(other.times.step_s, searched.times.step_s);
+    EXPECT_EQ(other.times.busy_s, searched.times.busy_s);
+    EXPECT_EQ(other.written_bytes_per_step, searched.written_bytes_per_step);
+    EXPECT_EQ(other.read_bytes_per_step, searched.read_bytes_per_step);
+    EXPECT_EQ(other.drive_life_days(), searched.drive_life_days());
+  }
+}
+
 TEST(Advice, SaysWhatMoreOfEachWouldBring) {
   const ForecastRequest request = request_for("gpt2", "rtx4090-2gen4", 131072);
   const Forecast usual = forecast_of(request);
-  const auto advice = advise(request, usual, {}, [](double, const std::string&) {});
+  const auto advice = advise(request, usual, {.changes = true}, [](double, const std::string&) {});
   ASSERT_TRUE(advice.ok());
   ASSERT_EQ(advice->changes.size(), 6u);
   for (const Change& change : advice->changes) {
@@ -128,7 +132,7 @@ TEST(PlanOfAdapters, TrainsWhatPeftWould) {
 
 TEST(PlanOfAdapters, OfACodedBaseReadsAQuarterAndComputesNoGradientOfIt) {
   ForecastRequest request = request_for("llama-2-7b", "rtx4090-2gen4", 4096);
-  request.choices.weights = WeightRest::nvme;
+  request.choices.weights = WeightTier::nvme;
   request.choices.activations = ActivationChoice::recompute;
   const Forecast full = forecast_of(request);
   request.adapters = AdapterShape{16, {}};

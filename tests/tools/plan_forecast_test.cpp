@@ -6,38 +6,19 @@
 #include <random>
 #include <sstream>
 
-#include "tools/machine/shipped_machines.h"
+#include "tests/tools/forecasts.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_report.h"
 #include "tools/plan/gantt.h"
-#include "tools/plan/known_models.h"
 #include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
 
-MachineProfile shipped(const std::string& name) {
-  for (MachineProfile& machine : shipped_profiles()) {
-    if (machine.name == name) return std::move(machine);
-  }
-  ADD_FAILURE() << name;
-  return {};
-}
-
 ForecastRequest request_for(const std::string& model, const std::string& machine) {
-  ForecastRequest request;
-  request.shape = *load_model(model);
-  request.machine = shipped(machine);
-  request.tokens = 65536;
-  request.sequence = 512;
+  ForecastRequest request = step_of(model, machine, 65536);
   request.durability = Durability{};
   return request;
-}
-
-Forecast forecast_of(ForecastRequest request) {
-  Result<Forecast> result = forecast(std::move(request));
-  EXPECT_TRUE(result.ok()) << result.status().message();
-  return result.ok() ? std::move(*result) : Forecast();
 }
 
 // Nanoseconds a parameter and step on the drives (14 bytes read, 12 written), and the tokens at which that is as long
@@ -53,7 +34,7 @@ constexpr Floor kFloors[] = {{"rtx4090-2gen4", 2.20, 41e3}, {"h100-4gen4", 1.205
 ForecastRequest all_on_drives(const char* machine) {
   ForecastRequest request = request_for("llama-2-7b", machine);
   request.choices.host_state_share = 0;
-  request.choices.weights = WeightRest::nvme;
+  request.choices.weights = WeightTier::nvme;
   request.choices.activations = ActivationChoice::recompute_offload;
   return request;
 }
@@ -81,8 +62,13 @@ TEST(Forecast, IsNearTheFloorWhereTheDrivesBoundIt) {
     EXPECT_EQ(result.bottleneck(), "drives") << floor.machine;
     EXPECT_GE(ns, 0.99 * floor.ns_per_parameter) << floor.machine;
     EXPECT_LE(ns, 1.10 * floor.ns_per_parameter) << floor.machine;
-    EXPECT_NEAR(result.read_bytes_per_step / parameters, 14, 0.01);
+    // The head's weights stay from its forward to its backward.
+    const double read = 14 - 2 * static_cast<double>(request.shape.head_parameters()) / parameters;
+    EXPECT_NEAR(result.read_bytes_per_step / parameters, read, 0.001);
     EXPECT_NEAR(result.written_bytes_per_step / parameters, 12, 0.01);
+    const auto told = forecast_json(result)["bytes_per_parameter"];
+    EXPECT_NEAR(told["read"].get<double>(), read, 0.001);
+    EXPECT_NEAR(told["written"].get<double>(), 12, 0.01);
   }
 }
 
@@ -112,6 +98,31 @@ TEST(Forecast, IsNeverComputeBoundWhereOffloadingTakesLonger) {
   EXPECT_EQ(result.compute_bound_tokens, 0);
 }
 
+TEST(Forecast, TimesEachWayOfALinkByItsOwnRate) {
+  constexpr double kUpGbps = 20, kDownGbps = 80;
+  ForecastRequest request = all_on_drives("rtx4090-2gen4");
+  request.choices.activations = ActivationChoice::offload;
+  request.budgets.host_bytes = uint64_t{1} << 40;
+  // Weights go up, so that is the way that binds, where all else is fast.
+  request.machine.host_gbps *= 1000;
+  for (DriveRates& drive : request.machine.drives) {
+    drive.burst = drive.burst.scaled(1000);
+    drive.sustained.reset();
+  }
+  request.machine.host_to_device_gbps = kUpGbps;
+  request.machine.device_to_host_gbps = kDownGbps;
+  const Forecast result = forecast_of(request);
+  ASSERT_TRUE(result.fits);
+  double up_bytes = 0;
+  for (const Move& move : result.plan->moves)
+    up_bytes += move.kind == MoveKind::upload_activation ? static_cast<double>(move.bytes) : 0;
+  // What is offloaded grows with the tokens as computing does, and the weights' own time does not.
+  const double up_s = up_bytes / (kUpGbps * 1e9), compute_s = result.lane_busy_s(Lane::compute);
+  ASSERT_GT(up_s, 0);
+  const double times = (result.lane_busy_s(Lane::host_to_device) - up_s) / (compute_s - up_s);
+  EXPECT_NEAR(result.compute_bound_tokens / static_cast<double>(request.tokens), times, 1e-6 * times);
+}
+
 TEST(Forecast, SaysWhatTheSmallestPlanNeedsWhereItDoesNotFit) {
   ForecastRequest request = request_for("llama-2-7b", "rtx4090-2gen4");
   request.budgets.host_bytes = kGiB;
@@ -133,7 +144,7 @@ TEST(Forecast, SaysWhatTheSmallestPlanNeedsWhereItDoesNotFit) {
 
 TEST(Forecast, SaysWhatTheSmallestPlanNeedsOfALargeModelToo) {
   ForecastRequest request = request_for("llama-2-70b", "h100-4gen4");
-  request.pass = Pass::update_only;
+  request.scope = StepScope::update_only;
   request.clipping.norm = 1;
   request.budgets.host_bytes = 300 * kMiB;
   request.budgets.nvme_bytes = uint64_t{100} << 40;
@@ -176,9 +187,24 @@ TEST(Forecast, WritesHostStateAsOftenAsCostsLittle) {
   EXPECT_LE(chosen.times.step_s, 1.031 * forecast_of(request).times.step_s);
 }
 
+TEST(Forecast, MixesDurableStepsAndTheOthersByTheirShare) {
+  ForecastRequest request = request_for("gpt2-xl", "h100-4gen4");
+  request.tokens = 4096;
+  auto times_of = [&](Durability::Kind kind, uint32_t steps) {
+    request.durability = Durability{kind, steps};
+    return forecast_of(request).times;
+  };
+  const StepTimes each = times_of(Durability::Kind::step, 1), none = times_of(Durability::Kind::exit, 1);
+  ASSERT_GT(each.step_s, 1.1 * none.step_s);
+  const StepTimes fourth = times_of(Durability::Kind::every, 4);
+  EXPECT_NEAR(fourth.step_s, none.step_s + (each.step_s - none.step_s) / 4, 1e-6 * each.step_s);
+  EXPECT_NEAR(fourth.drives_busy_s, none.drives_busy_s + (each.drives_busy_s - none.drives_busy_s) / 4,
+              1e-6 * each.step_s);
+}
+
 TEST(Forecast, IsDurableEachStepWhereTheDrivesHoldNoThirdSlot) {
   ForecastRequest request = request_for("gpt2-xl", "rtx4090-2gen4");
-  request.pass = Pass::update_only;
+  request.scope = StepScope::update_only;
   request.clipping.norm = 1;
   request.budgets.host_bytes = 10 * kGiB;
   const Forecast each = forecast_of(request);
@@ -381,7 +407,7 @@ TEST(Gantt, HasNoMoreBarsThanColumnsHoweverManyMovesThereAre) {
 TEST(Gantt, ShowsEveryLaneThatIsBusy) {
   ForecastRequest request = request_for("gpt2", "rtx4090-2gen4");
   request.choices.host_state_share = 0;
-  request.choices.weights = WeightRest::nvme;
+  request.choices.weights = WeightTier::nvme;
   request.record_spans = true;
   const Forecast result = forecast_of(request);
   const std::string svg = gantt_svg(*result.plan, result.simulation, "gpt2\x1b <on> a desktop");

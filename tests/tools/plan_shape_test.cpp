@@ -103,14 +103,14 @@ TEST(ModelConfig, ReadsEveryStyle) {
        41'303'293'952u},
   };
   for (const Case& one : cases) {
-    const Result<ModelShape> shape = parse_model_config(one.json);
+    const Result<ModelShape> shape = parse_model_shape(one.json);
     ASSERT_TRUE(shape.ok()) << shape.status().message() << one.json;
     EXPECT_EQ(shape->parameters(), one.parameters) << one.json;
   }
 }
 
 TEST(ModelConfig, SaysWhereItCountsTheTextPartAlone) {
-  const Result<ModelShape> shape = parse_model_config(R"({"model_type": "llava", "vision_config": {"hidden_size": 1024},
+  const Result<ModelShape> shape = parse_model_shape(R"({"model_type": "llava", "vision_config": {"hidden_size": 1024},
           "text_config": {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                           "intermediate_size": 128, "vocab_size": 300}})");
   ASSERT_TRUE(shape.ok()) << shape.status().message();
@@ -121,16 +121,16 @@ TEST(ModelConfig, SaysThatQuantizationIsIgnored) {
   const std::string sizes = R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
       "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 300)";
   const Result<ModelShape> shape =
-      parse_model_config(sizes + R"(, "quantization_config": {"quant_method": "gptq", "bits": 4}})");
+      parse_model_shape(sizes + R"(, "quantization_config": {"quant_method": "gptq", "bits": 4}})");
   ASSERT_TRUE(shape.ok()) << shape.status().message();
   EXPECT_NE(shape->note.find("quantization (gptq) is ignored"), std::string::npos) << shape->note;
-  EXPECT_EQ(parse_model_config(sizes + "}")->note, "");
+  EXPECT_EQ(parse_model_shape(sizes + "}")->note, "");
 }
 
 // Of most a count as of LLaMA would be wrong, of some by half.
 TEST(ModelConfig, RefusesModelsThatItDoesNotKnowAndSaysWhatElse) {
   for (const char* type : {"bert", "t5", "mamba", "deepseek_v3", "mllama_text_model"}) {
-    const Result<ModelShape> shape = parse_model_config(
+    const Result<ModelShape> shape = parse_model_shape(
         text(R"({"model_type": ")", type, R"(", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,)",
              R"("intermediate_size": 128, "vocab_size": 300})"));
     ASSERT_FALSE(shape.ok()) << type;
@@ -178,7 +178,7 @@ TEST(ModelConfig, RefusesNonsenseAndNamesTheKey) {
                "intermediate_size": 4, "vocab_size": 7})",
            "more parameters than the"},
       }) {
-    const Result<ModelShape> shape = parse_model_config(json);
+    const Result<ModelShape> shape = parse_model_shape(json);
     ASSERT_FALSE(shape.ok()) << json;
     EXPECT_EQ(shape.status().code(), Code::kUsage);
     EXPECT_NE(shape.status().message().find(part), std::string::npos) << shape.status().message();
@@ -249,6 +249,9 @@ TEST(TrainingWorkload, ComputesSixFlopsAParameterAndToken) {
   const double computed = 6.0 * (6.738e9 - 131e6) + 2.0 * 131e6;
   EXPECT_NEAR(seconds * 1e12 * 2 / (1 << 16), computed, 0.01 * computed);
   EXPECT_EQ(elements, shape->parameters() / 2);
+  const std::vector<Use> uses = training_uses(*shape, step);
+  EXPECT_DOUBLE_EQ(uses[1].backward_s, 2 * uses[1].forward_s);
+  EXPECT_DOUBLE_EQ(uses.back().backward_s, 3 * uses.back().forward_s);
 }
 
 TEST(TrainingWorkload, ATiedHeadBorrowsTheEmbedding) {

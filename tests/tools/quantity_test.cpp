@@ -22,8 +22,16 @@ TEST(Quantity, ReadsSizesInBinaryAndDecimalUnits) {
   EXPECT_EQ(*parse_bytes("1.13kB"), 1130u);
 }
 
+TEST(Quantity, ReadsSizesAsFioAndDdAreGivenThem) {
+  for (const char* written : {"4k", "4K"}) EXPECT_EQ(*parse_bytes(written), 4096u) << written;
+  for (const char* written : {"64m", "64M"}) EXPECT_EQ(*parse_bytes(written), 64 * kMiB) << written;
+  for (const char* written : {"8g", "8G"}) EXPECT_EQ(*parse_bytes(written), 8 * kGiB) << written;
+  for (const char* written : {"2t", "2T"}) EXPECT_EQ(*parse_bytes(written), 2048 * kGiB) << written;
+  EXPECT_EQ(*parse_bytes("1.5G"), 1536 * kMiB);
+}
+
 TEST(Quantity, RefusesNonsenseSizesWithAWayOut) {
-  for (const char* nonsense : {"", " ", "x", "-1", "-0", "1XB", "1K", "1 MiB", "1MiB ", "1e3", "0x10", "nan", "inf",
+  for (const char* nonsense : {"", " ", "x", "-1", "-0", "1XB", "1KB", "1 MiB", "1MiB ", "1e3", "0x10", "nan", "inf",
                                "1.5", "9999999999TiB", "1..5MiB", "0.3B", "0.0001KiB", "+4KiB"}) {
     const Result<uint64_t> bytes = parse_bytes(nonsense);
     ASSERT_FALSE(bytes.ok()) << nonsense << " was read as " << *bytes;
@@ -79,6 +87,17 @@ TEST(Quantity, ShowsAsAFlagWhatItReadsBack) {
   for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4096}, kMiB, 3 * kGiB, kMiB + 512, 5000 * kGiB}) {
     EXPECT_EQ(*parse_bytes(bytes_flag_text(bytes)), bytes);
   }
+}
+
+TEST(Quantity, ShowsCountsToThreeDigitsAndNoZeros) {
+  EXPECT_EQ(short_count_text(9999), "9999");
+  EXPECT_EQ(short_count_text(35'400), "35.4k");
+  EXPECT_EQ(short_count_text(999'600), "1M");
+  EXPECT_EQ(short_count_text(40'001'000), "40M");
+  EXPECT_EQ(short_count_text(124'439'808), "124M");
+  EXPECT_EQ(short_count_text(999'950'000), "1B");
+  EXPECT_EQ(short_count_text(6'738'415'616), "6.74B");
+  EXPECT_EQ(short_count_text(405e9), "405B");
 }
 
 TEST(Quantity, ShowsTimesInTheirUnit) {

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """A training run that is killed with -9 again and again ends with the bits of one that was not: losses, weights, masters.
 
-usage: train_kills.py PENSTOCK [--steps 200] [--every 3] [--model CONFIG.JSON] [--folder FOLDER] [--seed N]
+usage: train_kills.py PENSTOCK [--steps 200] [--every 3] [--model CONFIG.JSON] [--folder FOLDER] [--seed N] [--rule RULE]
 
 A run is killed when it has logged up to four steps and has lived for about --every seconds, by a random time.
+With --rule skip or rollback the text has lines of noise, whose batches a rule about the loss leaves out; what was left
+out must be the same, too.
 """
 import argparse
 import json
@@ -18,6 +20,14 @@ from pathlib import Path
 
 SMALL = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 128, "n_layer": 3, "n_head": 4,
          "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+WORDS, NOISE_EVERY = "the quick brown fox. ", 700
+
+
+def noisy_text(draw):
+    text = bytearray((WORDS * 4000).encode())
+    for at in range(NOISE_EVERY, len(text) - 64, NOISE_EVERY):
+        text[at:at + 64] = draw.randbytes(64)
+    return text
 
 
 class Run:
@@ -28,12 +38,19 @@ class Run:
         if not options.model:
             model.write_text(json.dumps(SMALL))
         self.config = self.folder / "config.json"
+        more = {}
+        if options.rule:
+            text = self.folder / "noisy.txt"
+            text.write_bytes(noisy_text(random.Random(options.seed)))
+            more = {"data": str(text), "keep_every": 3, "loss_rules": {
+                "spike": options.rule, "window": 4, "at_most": 100,
+                "deviations": 0.5 if options.steps < 20 else 5}}  # a short run is to be killed around what it does, too
         self.config.write_text(json.dumps({
             "model": str(model), "max_steps": options.steps, "sequence_length": 32, "train_micro_batch_size_per_gpu": 2,
             "gradient_accumulation_steps": 2, "seed": options.seed, "held_out_share": 0.1, "eval_every": 5, "eval_batches": 2,
             "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}, "gradient_clipping": 1.0,
             "penstock": {"stores": [str(self.folder / "store")], "run": str(self.folder / "run"), "host_budget": "1GiB",
-                         "weights": "nvme", "host_state_share": 0, "activations": "offload", "machine": str(machine)}}))
+                         "weights": "nvme", "host_state_share": 0, "activations": "offload", "machine": str(machine)}, **more}))
 
     def command(self, *words):
         return [self.penstock, *map(str, words)]
@@ -47,16 +64,22 @@ class Run:
         return log.read_text().splitlines(keepends=True) if log.exists() else []
 
     def losses(self):
-        """By step; a step that was lost with its process is there again, and must be the same."""
-        losses = {}
+        """By step; a step that was lost with its process is there again, and must be the same: of the same batch, that
+        is, since a rollback takes another for the step."""
+        losses, taken = {}, {}
         for line in self.lines():
             try:
                 step = json.loads(line)
             except ValueError:
                 continue
-            if losses.setdefault(step["step"], step["loss"]) != step["loss"]:
-                sys.exit(f"step {step['step']}: loss {losses[step['step']]}, and {step['loss']} when it was taken again")
+            before = taken.setdefault((step["step"], step["batch"]), step["loss"])
+            if before != step["loss"]:
+                sys.exit(f"step {step['step']}: loss {before}, and {step['loss']} when it was taken again")
+            losses[step["step"]] = (step["batch"], step["loss"])
         return losses
+
+    def left_out(self):
+        return sorted({event["batch"] for line in self.lines() for event in json.loads(line).get("loss_events", [])})
 
     def weights(self, dtype):
         out = self.folder / f"out-{dtype or 'own'}"
@@ -93,6 +116,7 @@ def main():
     parser.add_argument("--model")
     parser.add_argument("--folder", default=".")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rule", choices=("skip", "rollback"))
     options = parser.parse_args()
     options.penstock = str(Path(options.penstock).resolve())
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a product waits for its slowest thread
@@ -107,9 +131,13 @@ def main():
         kills = run_with_kills(killed, options.every, random.Random(options.seed))
         if whole.losses() != killed.losses() or len(whole.losses()) != options.steps:
             sys.exit(f"seed {options.seed}: losses differ after {kills} kills")
+        if options.rule and not whole.left_out():
+            sys.exit(f"seed {options.seed}: no batch was left out")
         for dtype in (None, "fp32"):
             if whole.weights(dtype) != killed.weights(dtype):
                 sys.exit(f"seed {options.seed}: {dtype or 'weights'} differ after {kills} kills")
+        if options.rule:
+            print(f"{options.rule}: left out because of batches {whole.left_out()}")
         print(f"{options.steps} steps, {kills} kills: every loss, weight and master is that of the run that was left alone")
         sys.exit(0 if kills > 0 else "nothing was killed: --steps is too small for --every")
     finally:

@@ -146,19 +146,25 @@ class Configs(TrainCase):
         config = self.config(max_steps=40, penstock=place)
         log = self.folder / "run2" / "log.jsonl"
         for way in (signal.SIGINT, signal.SIGKILL):
-            run = subprocess.Popen([PENSTOCK, "train", config], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            run = subprocess.Popen([PENSTOCK, "train", config, "--json", "--progress", "json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env={**os.environ, "OMP_NUM_THREADS": "1"})
             seen = len(log.read_text().splitlines()) if log.exists() else 0
             while run.poll() is None and (not log.exists() or len(log.read_text().splitlines()) < seen + 5):
                 time.sleep(0.01)
             run.send_signal(way)
-            said = run.communicate(timeout=300)[1]
+            answer, said = run.communicate(timeout=300)
             if run.returncode == 0:
                 self.skipTest("the run was through before it could be stopped")
             if way == signal.SIGINT:
                 self.assertEqual(run.returncode, 130, said)
                 committed = int(re.search(r"step ([0-9]+) is committed", said).group(1))
                 self.assertEqual(self.json_of("checkpoint", "ls", self.path("store2"))["step"], committed)
+                # What was done is told all the same, and each step was when it ended.
+                answer = json.loads(answer)
+                self.assertEqual((answer["steps"], answer["error"]["code"]), (committed, 130))
+                told = [json.loads(line)["step"] for line in said.splitlines() if line.startswith('{"step"')]
+                self.assertEqual(told, self.log("run2"))
+                self.assertEqual(answer["loss_last"], told[-1]["loss"])
         self.json_of("train", config)
         resumed = {}
         for line in log.read_text().splitlines():
@@ -180,11 +186,18 @@ class Configs(TrainCase):
                               ({"parameters": [{"pattern": "lora", "frozen": True}]}, "lora"),
                               ({"penstock": {"device_budget": "large"}}, "device_budget"),
                               ({"penstock": {"host_budget": "much"}}, "host_budget"),
+                              ({"penstock": {"device": "gpu"}}, "cuda:N"),
+                              ({"penstock": {"device": "host"}}, "device_budget"),
+                              ({"penstock": {"device": "cpu", "device_budget": "1GiB"}}, "in place"),
                               ({"penstock": {"durability": "never"}}, "durability"),
                               ({"gradient_accumulation_steps": 70000}, "65536")):
             done = self.run_command("train", self.config(**changes), "--store", self.path("refused"), code=USAGE)
             self.assertIn(said, done.stderr)
             self.assertFalse((self.folder / "refused").exists(), said)
+        for words in ((self.path("absent.json"),), (str(self.folder),), ("--data", self.path("absent.txt")), ("--data", str(self.folder)),
+                      ("--model", self.path("absent"))):
+            done = self.run_command("train", *words, "--store", self.path("refused"), code=USAGE)
+            self.assertRegex(done.stderr.splitlines()[-1], "^try: .", words)
 
 
 class Evaluation(TrainCase):
@@ -285,6 +298,26 @@ class Samples(TrainCase):
                                           precision="fp32"))
         [sample] = self.log()[-1]["samples"]
         self.assertEqual(sample["text"], " brown fox. ")
+
+    def test_prompts_come_from_a_file_too_and_draws_have_a_seed_of_their_own(self):
+        (self.folder / "prompts.txt").write_text('the Fruit\n\n"Of Mans First "\r\n{"text": "Brought"}\n')
+        for name, more in (("a", {}), ("b", {"seed": 9}), ("c", {"seed": 9})):
+            samples = {"prompts": ["whose "], "file": self.path("prompts.txt"), "max_new_tokens": 20, "temperature": 1, **more}
+            place = {"stores": [self.path("store-" + name)], "run": self.path(name)}
+            self.json_of("train", self.config(sample_every=4, samples=samples, penstock=place))
+        drawn = [self.log(name)[-1]["samples"] for name in "abc"]
+        self.assertEqual([sample["prompt"] for sample in drawn[0]], ["whose ", "the Fruit", "Of Mans First ", "Brought"])
+        self.assertEqual([step["loss"] for step in self.log("a")], [step["loss"] for step in self.log("b")])
+        self.assertNotEqual(drawn[0], drawn[1])
+        self.assertEqual(drawn[1], drawn[2])
+        self.assertEqual(self.json_of("generate", self.path("c"))["samples"], drawn[2])
+        self.assertNotEqual(self.json_of("generate", self.path("c"), "--seed", 10)["samples"], drawn[2])
+        for content, words in (("", "has no prompts"), ('ok\n{"txt": 1}\n', "line 2: has {"), ('"broken\n', 'line 1: has "broken')):
+            (self.folder / "prompts.txt").write_text(content)
+            done = self.run_command("train", self.config(sample_every=1, samples={"file": self.path("prompts.txt")}), code=USAGE)
+            self.assertIn(words, done.stderr)
+        done = self.run_command("train", self.config(sample_every=1, samples={"file": self.path("absent")}), code=USAGE)
+        self.assertIn("absent", done.stderr)
 
     def test_what_cannot_be_asked_is_refused_before_anything_is_made(self):
         for samples, words in (({"top_k": 1}, "samples.prompts: missing"),
@@ -462,6 +495,11 @@ class HuggingFace(TrainCase):
                                                resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
                   "llama": lambda: t.LlamaConfig(**common, num_key_value_heads=2),
                   "qwen3": lambda: t.Qwen3Config(**common, num_key_value_heads=2, head_dim=32, tie_word_embeddings=True),
+                  "gemma2": lambda: t.Gemma2Config(**common, num_key_value_heads=2, head_dim=32, sliding_window=7,
+                                                   query_pre_attn_scalar=24, attn_logit_softcapping=5.0,
+                                                   final_logit_softcapping=8.0),
+                  "gemma3": lambda: t.Gemma3TextConfig(**common, num_key_value_heads=1, head_dim=32, sliding_window=7,
+                                                       layer_types=["sliding_attention", "full_attention"]),
                   }[kind]()
         model = t.AutoModelForCausalLM.from_config(config).to(dtype)
         model.save_pretrained(self.path(folder), max_shard_size=shard)
@@ -475,7 +513,7 @@ class HuggingFace(TrainCase):
 
     def test_what_is_imported_and_exported_has_identical_logits(self):
         for kind, dtype, precision in (("gpt2", self.torch.float32, "fp32"), ("llama", self.torch.bfloat16, "bf16"),
-                                       ("qwen3", self.torch.float16, "fp16")):
+                                       ("qwen3", self.torch.float16, "fp16"), ("gemma3", self.torch.bfloat16, "bf16")):
             with self.subTest(kind):
                 model = self.model(kind, kind, dtype, shard="100KB")
                 config = self.config(model=self.path(kind), precision=precision, penstock={"stores": [self.path(kind + "_store")]})
@@ -514,7 +552,7 @@ class HuggingFace(TrainCase):
         text = (TEXT * 2)[:8 * 16 + 1].encode()
         (self.folder / "all.txt").write_bytes(text)
         samples = [list(text[i * 16:i * 16 + 17]) for i in range(8)]
-        for kind in ("gpt2", "llama", "qwen3"):
+        for kind in ("gpt2", "llama", "qwen3", "gemma2", "gemma3"):
             with self.subTest(kind):
                 model = self.model(kind, kind, self.torch.float32)
                 config = self.config(model=self.path(kind), data=self.path("all.txt"), held_out_share=0, max_steps=20,
@@ -576,6 +614,25 @@ class HuggingFace(TrainCase):
         self.run_command("checkpoint", "export", self.path("store"), code=USAGE)
         done = self.run_command("checkpoint", "import", self.path("llama"), "--store", self.path("store"), code=USAGE)
         self.assertIn("--force", done.stderr)
+
+
+class Doctor(TrainCase):
+    def test_measured_compute_is_in_the_forecast(self):
+        profile = self.path("profile.json")
+        measured = self.json_of("doctor", "--measure", "--profile", profile)["measured"]
+        self.assertGreater(measured["device_flops"], 1e8)
+        least, most = measured["device_flops_range"]
+        self.assertTrue(least <= measured["device_flops"] <= most)
+        self.assertEqual(measured["profile_path"], profile)
+        kept = json.loads(Path(profile).read_text())
+        self.assertEqual((kept["device_flops"], kept["devices"]), (measured["device_flops"], 0))
+        kept["drives"] = [{"path": "/", "device": "any", "mix_curve": [[0, 1.0], [1, 2.0]]}]
+        Path(profile).write_text(json.dumps(kept))
+        plan = self.json_of("plan", "--model", "gpt2", "--machine", profile, "--tokens", "1024")
+        self.assertEqual(plan["unknown_rates"], [])
+        # Forward and backward are 6 flops a parameter and token, attention and the head's second pass besides.
+        floor_s = 6 * 1024 * plan["model"]["parameters"] / measured["device_flops"]
+        self.assertTrue(floor_s < plan["lanes"]["compute"] < 2 * floor_s, (floor_s, plan["lanes"]))
 
 
 if __name__ == "__main__":

@@ -127,6 +127,7 @@ Result<MachineProfile> parse_machine_profile(const std::string& json_text) {
   profile.devices = fields.count("devices", 1024);
   profile.device_flops = fields.number_or("device_flops", 0, kFlopsLeast, kFlopsMost);
   profile.device_bytes = fields.bytes("device_bytes");
+  profile.device_gbps = fields.gbps("device_gbps");
   profile.host_to_device_gbps = fields.gbps("host_to_device_gbps");
   profile.device_to_host_gbps = fields.gbps("device_to_host_gbps");
   profile.collective_gbps = fields.gbps("collective_gbps");
@@ -154,6 +155,7 @@ std::string to_json(const MachineProfile& profile) {
   out["devices"] = profile.devices;
   out["device_flops"] = profile.device_flops;
   out["device_bytes"] = profile.device_bytes;
+  if (profile.device_gbps > 0) out["device_gbps"] = profile.device_gbps;
   out["host_to_device_gbps"] = profile.host_to_device_gbps;
   out["device_to_host_gbps"] = profile.device_to_host_gbps;
   out["collective_gbps"] = profile.collective_gbps;

@@ -34,18 +34,18 @@ Status run_theirs(const Job& job, const Rig& rig, FioWay way, Pair& into) {
 
 }  // namespace
 
-double Comparison::ratio_median() const { return median(ratios(pairs)); }
-double Comparison::ratio_min() const { return std::ranges::min(ratios(pairs)); }
-double Comparison::ratio_max() const { return std::ranges::max(ratios(pairs)); }
-double Comparison::ours_cpu_s_per_gb() const {
+double FioComparison::ratio_median() const { return median(ratios(pairs)); }
+double FioComparison::ratio_min() const { return std::ranges::min(ratios(pairs)); }
+double FioComparison::ratio_max() const { return std::ranges::max(ratios(pairs)); }
+double FioComparison::ours_cpu_s_per_gb() const {
   return median(each(pairs, [](const Pair& pair) { return pair.ours_cpu_s_per_gb; }));
 }
-double Comparison::fio_cpu_s_per_gb() const {
+double FioComparison::fio_cpu_s_per_gb() const {
   return median(each(pairs, [](const Pair& pair) { return pair.fio_cpu_s_per_gb; }));
 }
 
-Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioWay way, const Tick& tick) {
-  Comparison comparison{job, way, {}};
+Result<FioComparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioWay way, const Tick& tick) {
+  FioComparison comparison{job, way, {}};
   for (size_t turn = 0; turn < pairs; ++turn) {
     Pair pair;
     auto ours_tick = [&](double share) {

@@ -1,4 +1,4 @@
-// Comparison runs one job with our engine and with fio in turns on the same file, so that a drive whose speed drifts
+// FioComparison runs one job with our engine and with fio in turns on the same file, so that a drive whose speed drifts
 // drifts for both.
 #pragma once
 
@@ -14,7 +14,7 @@ struct Pair {
   double ours_cpu_s_per_gb = 0, fio_cpu_s_per_gb = 0;
 };
 
-struct Comparison {
+struct FioComparison {
   Job job;
   FioWay way;
   std::vector<Pair> pairs;
@@ -27,6 +27,6 @@ struct Comparison {
 };
 
 // `pairs` turns; who begins changes from turn to turn.
-Result<Comparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioWay way, const Tick& tick);
+Result<FioComparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioWay way, const Tick& tick);
 
 }  // namespace penstock::tools

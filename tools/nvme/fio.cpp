@@ -24,19 +24,30 @@ std::string direction(const Job& job) {
   return random + "rw";
 }
 
+const char* name_of(FioEngine engine) {
+  switch (engine) {
+    case FioEngine::io_uring:
+      return "io_uring";
+    case FioEngine::libaio:
+      return "libaio";
+    case FioEngine::psync:
+      return "psync";
+  }
+  return "?";
+}
+
 }  // namespace
 
 std::vector<std::string> fio_settings(const Job& job, const std::vector<std::string>& files, FioWay way) {
   // fio spreads its depth over the files; ours is for each.
   const uint64_t depth = job.depth * files.size();
+  const bool is_threads = way.engine == FioEngine::psync;
   std::vector<std::string> settings{
       "filename=" + joined(files, ":"),
       "rw=" + direction(job),
       text("bs=", job.block_bytes),
-      text("iodepth=", depth),
-      "ioengine=io_uring",
-      "fixedbufs=1",
-      "registerfiles=1",
+      text("iodepth=", is_threads ? 1 : depth),
+      text("ioengine=", name_of(way.engine)),
       "direct=1",
       "norandommap=1",
       "randrepeat=0",
@@ -46,8 +57,10 @@ std::vector<std::string> fio_settings(const Job& job, const std::vector<std::str
       "time_based=1",
       text("runtime=", fixed(job.seconds * 1000, 0), "ms"),
   };
+  if (is_threads) settings.insert(settings.end(), {"thread=1", text("numjobs=", depth)});
+  if (way.engine == FioEngine::io_uring) settings.insert(settings.end(), {"fixedbufs=1", "registerfiles=1"});
   if (job.read_share > 0 && job.read_share < 1) settings.push_back(text("rwmixread=", fixed(job.read_share * 100, 0)));
-  if (way.wakes == FioWakes::for_several && depth >= 8) {
+  if (way.wakes == FioWakes::for_several && depth >= 8 && !is_threads) {
     settings.push_back(text("iodepth_batch_complete_min=", depth / 4));
   }
   if (way.pages == FioPages::huge) {
@@ -57,16 +70,23 @@ std::vector<std::string> fio_settings(const Job& job, const std::vector<std::str
   return settings;
 }
 
-std::string fio_job_file(const Job& job, const std::vector<FioFile>& files) {
+std::string fio_job_file(const Job& job, const std::vector<FioFile>& files, FioEngine engine) {
   // Ours lie in transparent 2 MiB pages, which fio cannot use; explicit ones have to be reserved first.
   std::string out = text("; ", name_of(job), "\n; With 2 MiB pages, as root: sysctl -w vm.nr_hugepages=",
                          ceil_div(job.block_bytes * job.depth * files.size(), 2 * kMiB) + 8 * files.size(),
                          "; then add iomem=mmaphuge and hugepage-size=2m.\n[global]\ngroup_reporting=1\n");
-  for (const std::string& setting : fio_settings(job, {""}, {.pages = FioPages::small})) {
+  for (const std::string& setting : fio_settings(job, {""}, {.pages = FioPages::small, .engine = engine})) {
     if (!setting.starts_with("filename=")) out += setting + "\n";
   }
   for (size_t i = 0; i < files.size(); ++i) {
-    out += text("[drive", i, "]\nfilename=", files[i].path, "\nsize=", files[i].size_bytes, "\n");
+    out += text("[drive", i, "]\nfilename=", files[i].path, "\n");
+    if (engine == FioEngine::psync) {
+      const uint64_t part =
+          std::max(job.block_bytes, files[i].size_bytes / job.depth / job.block_bytes * job.block_bytes);
+      out += text("size=", part, "\noffset_increment=", part, "\n");
+    } else {
+      out += text("size=", files[i].size_bytes, "\n");
+    }
   }
   return out;
 }

@@ -14,9 +14,14 @@ enum class FioPages { huge, small };
 // How many completions fio waits for: one, or a quarter of the requests under way, as our engine does.
 enum class FioWakes { for_each, for_several };
 
+// What fio does I/O by: what our engine of that name does it by. For our `threads` that is as many jobs of `psync`,
+// each on its own part of the file: its `posixaio` has one thread for each file.
+enum class FioEngine { io_uring, libaio, psync };
+
 struct FioWay {
   FioPages pages = FioPages::huge;
   FioWakes wakes = FioWakes::for_several;
+  FioEngine engine = FioEngine::io_uring;
 };
 
 // fio's settings for the job on existing files: io_uring with fixed buffers and registered files.
@@ -28,8 +33,8 @@ struct FioFile {
 };
 
 // The job file that does the same on new files, one for each drive and each with the job's depth. fio creates and
-// writes them first. Runs on any machine: its buffers lie in small pages.
-std::string fio_job_file(const Job& job, const std::vector<FioFile>& files);
+// writes them first. Runs on any machine that has the engine: its buffers lie in small pages.
+std::string fio_job_file(const Job& job, const std::vector<FioFile>& files, FioEngine engine = FioEngine::io_uring);
 
 struct FioResult {
   double gbps = 0;

@@ -51,6 +51,15 @@ Result<std::string> default_profile_path() {
   return Status(Code::kUsage, "find profile: neither XDG_CONFIG_HOME nor HOME is an absolute path", "--profile FILE");
 }
 
+Result<std::string> profile_path_to_write(const std::string& given) {
+  if (given.empty()) return default_profile_path();
+  const std::filesystem::path folder = std::filesystem::path(given).parent_path();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
+    return errno_status("write profile: " + given, errno, kElsewhere);
+  }
+  return given;
+}
+
 Result<MachineProfile> load_or_begin_profile(const std::string& path) {
   struct stat found = {};
   if (stat(path.c_str(), &found) != 0) {

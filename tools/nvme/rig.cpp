@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tools/penstock/quantity.h"
+
 namespace penstock::tools {
 namespace {
 
@@ -28,7 +30,7 @@ class Rig::Part final : public File {
 };
 
 Result<std::unique_ptr<Rig>> Rig::make(const RigOptions& options, const Tick& tick) {
-  PENSTOCK_TRY(refuse_twins("measure folder", options.paths));
+  PENSTOCK_TRY(refuse_repeated_folders("measure folder", options.paths));
   std::unique_ptr<Rig> rig(new Rig(options.engine));
   for (const std::string& path : options.paths) {
     PENSTOCK_TRY_ASSIGN(folder, ScratchFolder::open(path));
@@ -44,7 +46,6 @@ Result<std::unique_ptr<Rig>> Rig::make(const RigOptions& options, const Tick& ti
 }
 
 Status Rig::lay_out(double seconds, const Tick& tick) {
-  double spent_s = 0, written_gb = 0;
   for (const auto& folder : folders_) {
     Job job = kLayoutJob;
     job.bytes = folder->file().size_bytes();
@@ -55,10 +56,7 @@ Status Rig::lay_out(double seconds, const Tick& tick) {
                           return tick((placed + share) / static_cast<double>(folders()));
                         }));
     files_.push_back(std::make_unique<Part>(*file, std::min(result.written_bytes, file->size_bytes())));
-    spent_s += result.seconds;
-    written_gb += static_cast<double>(result.written_bytes) / 1e9;
   }
-  layout_gbps_ = written_gb / spent_s;
   return {};
 }
 
@@ -68,12 +66,12 @@ std::vector<std::string> Rig::file_paths() const {
   return paths;
 }
 
-Result<aio::MadeEngine> Rig::engine_for(const Job& job) {
+Result<aio::MadeIoEngine> Rig::engine_for(const Job& job) {
   aio::IoEngineOptions options;
   options.drive.block_bytes = static_cast<uint32_t>(job.block_bytes);
   // Two folders may share a drive, and so its queue.
   options.drive.depth = job.depth * static_cast<uint32_t>(folders());
-  return aio::make_engine(engine_, options);
+  return aio::make_io_engine(engine_, options);
 }
 
 Result<JobResult> Rig::run_on_files(const Job& job, std::span<const File* const> files, const Tick& tick) {
@@ -82,7 +80,8 @@ Result<JobResult> Rig::run_on_files(const Job& job, std::span<const File* const>
     return Status(Code::kUsage,
                   text("run job: ", name_of(job), ": the block is larger than the scratch file, ",
                        bytes_text(file->size_bytes())),
-                  "--size 4GiB, or a smaller --block");
+                  text("--size ", bytes_flag_text(job.block_bytes), ", or --block ",
+                       bytes_flag_text(std::min<uint64_t>(file->size_bytes(), kMiB))));
   }
   PENSTOCK_TRY_ASSIGN(made, engine_for(job));
   made.engine->register_memory(arena_->bytes());

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "aio/host_arena.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tiering/plan/machine_profile.h"
 #include "tools/nvme/job.h"
 #include "tools/nvme/scratch.h"
@@ -20,7 +20,7 @@ struct RigOptions {
   uint64_t wanted_bytes = 4 * kGiB;
   uint64_t memory_bytes = 64 * kMiB;  // for each folder: at least block times depth of every job to come
   double layout_seconds = 0;          // after this the rest of the files stays unwritten and unused; 0: no limit
-  aio::EngineChoice engine = aio::EngineChoice::automatic;
+  aio::IoEngineChoice engine = aio::IoEngineChoice::automatic;
 };
 
 class Rig {
@@ -41,7 +41,7 @@ class Rig {
   Result<MemoryCurve> rate_by_memory(size_t folder, Job job, const Tick& tick);
 
   // Uses another engine from now on.
-  void set_engine(aio::EngineChoice engine) { engine_ = engine; }
+  void set_engine(aio::IoEngineChoice engine) { engine_ = engine; }
   // What ran the last job, and why nothing better did.
   const std::string& engine_used() const { return engine_used_; }
 
@@ -52,23 +52,21 @@ class Rig {
   uint64_t usable_bytes(size_t index) const { return files_[index]->size_bytes(); }
   const aio::HostArena& memory() const { return *arena_; }
   // Of the first write of the files, which costs more than later ones.
-  double layout_gbps() const { return layout_gbps_; }
 
  private:
-  explicit Rig(aio::EngineChoice engine) : engine_(engine) {}
+  explicit Rig(aio::IoEngineChoice engine) : engine_(engine) {}
   Status lay_out(double seconds, const Tick& tick);
-  Result<aio::MadeEngine> engine_for(const Job& job);
+  Result<aio::MadeIoEngine> engine_for(const Job& job);
   Result<JobResult> run_on_files(const Job& job, std::span<const File* const> files, const Tick& tick);
 
   // The beginning of a file, as a file.
   class Part;
 
-  aio::EngineChoice engine_;
+  aio::IoEngineChoice engine_;
   std::string engine_used_;
   std::unique_ptr<aio::HostArena> arena_;
   std::vector<std::unique_ptr<ScratchFolder>> folders_;
   std::vector<std::unique_ptr<File>> files_;
-  double layout_gbps_ = 0;
 };
 
 }  // namespace penstock::tools

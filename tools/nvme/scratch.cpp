@@ -27,7 +27,7 @@ const char* kind_of(mode_t mode) {
 
 }  // namespace
 
-Status refuse_twins(const std::string& what, const std::vector<std::string>& folders) {
+Status refuse_repeated_folders(const std::string& what, const std::vector<std::string>& folders) {
   for (size_t i = 0; i < folders.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       std::error_code absent;

@@ -19,7 +19,7 @@ namespace penstock::tools {
 Result<aio::DriveInfo> examine_folder(const std::string& path);
 
 // Refuses folders of which two are one.
-Status refuse_twins(const std::string& what, const std::vector<std::string>& folders);
+Status refuse_repeated_folders(const std::string& what, const std::vector<std::string>& folders);
 
 class ScratchFolder {
  public:

@@ -46,7 +46,7 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
     PENSTOCK_TRY_ASSIGN(folder, store_folder_of(path));
     stores->folders_.push_back(folder);
   }
-  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   stores->engine_ = std::move(made.engine);
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kMemoryBytes));
   PENSTOCK_TRY_ASSIGN(memory, arena->take("blocks to verify", kMemoryBytes));

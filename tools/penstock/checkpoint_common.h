@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "aio/host_arena.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "aio/store/tile_store.h"
 #include "tools/penstock/verb.h"
 

@@ -1,16 +1,12 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "cpu_optim/block_codes.h"
-#include "runtime/engine/ranks/shard_map.h"
-#include "runtime/engine/store_sweep.h"
-#include "runtime/trainer/engine_link.h"
-#include "tiering/arithmetic/convert.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/export_output.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
+#include "tools/penstock/store_weights.h"
 #include "tools/system/interrupt.h"
 #include "tools/train/settings_of_run.h"
 
@@ -35,129 +31,6 @@ trainer::FileDtype file_dtype(const std::string& name, Dtype trained) {
 
 bool is_of(trainer::FileDtype file, Dtype trained) { return file == file_dtype("auto", trained); }
 
-// What one rank's store has of the model.
-struct Part {
-  aio::TileStore* store = nullptr;
-  struct Place {
-    uint32_t unit = 0;
-    uint64_t first_element = 0;
-  };
-  std::vector<Place> places;  // by unit of the store; one more may stand in for those of other ranks
-};
-
-bool is_alike(const StoreShape::Unit& there, const trainer::ModelUnit& here) {
-  return std::equal(there.parameters.begin(), there.parameters.end(), here.parameters.begin(), here.parameters.end(),
-                    [](const auto& a, const auto& b) {
-                      return a.name == b.name && a.first_element == b.first_element && a.elements == b.elements;
-                    });
-}
-
-// Of as many stores as are needed for all of the model. They were made for it: they say so themselves.
-Result<std::vector<Part>> parts_of(const InspectedStores& stores, const trainer::TrainConfig& config,
-                                   const trainer::Model& model) {
-  const auto refused = Status(Code::kCorrupt, "store: its parameters are not those of the model that its root names",
-                              "`penstock checkpoint scrub` says whether it is damaged");
-  const uint32_t ranks = stores.ranks().front()->shape().ranks;
-  if (stores.ranks().size() != ranks) {
-    return Status(Code::kUsage, text("store: ", stores.ranks().size(), " of ", ranks, " ranks' stores are here"),
-                  "the folders of all ranks' drives");
-  }
-  const engine::ShardMap map(trainer::units_of(model), ranks, trainer::group_ranks_of(config, ranks));
-  std::vector<Part> parts;
-  for (uint32_t rank = 0; rank < map.group_ranks(); ++rank) {
-    Part part{.store = stores.ranks()[rank].get(), .places = {}};
-    const std::vector<StoreShape::Unit>& units = part.store->shape().units;
-    std::vector<uint64_t> elements(units.size());
-    for (const StoreShape::Tile& tile : part.store->shape().tiles) elements[tile.unit] += tile.elements;
-    for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
-      const engine::ElementRun shard = map.shard(unit, rank);
-      if (shard.elements() == 0) continue;
-      const size_t here = part.places.size();
-      if (here >= units.size() || (ranks == 1 && !is_alike(units[here], model.units[unit]))) return refused;
-      if (units[here].name != model.units[unit].name || elements[here] != shard.elements()) return refused;
-      part.places.push_back({unit, shard.begin});
-    }
-    if (units.size() > part.places.size() + (ranks > 1 ? 1 : 0)) return refused;
-    if (part.store->payload().step != stores.ranks().front()->payload().step) {
-      return Status(Code::kUsage,
-                    text("store: rank 0 is at step ", stores.ranks().front()->payload().step, ", rank ", rank,
-                         " at step ", part.store->payload().step),
-                    "start the run again: it brings all ranks to the newest step that they have in common");
-    }
-    parts.push_back(std::move(part));
-  }
-  return parts;
-}
-
-// Values of a tile's plane as fp32.
-class TileValues {
- public:
-  TileValues(const TileLayout& layout, const std::byte* bytes) : layout_(layout), bytes_(bytes) {}
-
-  void weights(std::span<float> into) const {
-    const TileLayout::Place& place = *layout_.find(Role::weight);
-    const std::byte* at = bytes_ + place.offset_bytes;
-    if (const TileLayout::Place* scales = layout_.find(Role::weight_scale)) {
-      const BlockCode code = place.plane.dtype == Dtype::int8 ? BlockCode::int8 : BlockCode::nf4;
-      const auto* of_blocks = reinterpret_cast<const float*>(bytes_ + scales->offset_bytes);
-      return cpu_optim::dequantise({code, at, of_blocks}, 0, into.size(), Dtype::fp32,
-                                   reinterpret_cast<std::byte*>(into.data()));
-    }
-    for (size_t i = 0; i < into.size(); ++i) {
-      switch (place.plane.dtype) {
-        case Dtype::fp32:
-          into[i] = word<float>(at, i);
-          break;
-        case Dtype::bf16:
-          into[i] = arithmetic::float_of_bf16(word<uint16_t>(at, i));
-          break;
-        default:
-          into[i] = arithmetic::float_of_fp16(word<uint16_t>(at, i));
-      }
-    }
-  }
-
-  // Frozen weights, and fp32 ones, are their own masters.
-  void masters(std::span<float> into) const {
-    const TileLayout::Place* low = layout_.find(Role::master_low);
-    const TileLayout::Place* full = layout_.find(Role::master);
-    if (full != nullptr) {
-      for (size_t i = 0; i < into.size(); ++i) into[i] = word<float>(bytes_ + full->offset_bytes, i);
-    } else if (low != nullptr) {
-      const TileLayout::Place& high = *layout_.find(Role::weight);
-      for (size_t i = 0; i < into.size(); ++i) {
-        into[i] = arithmetic::join(
-            {word<uint16_t>(bytes_ + high.offset_bytes, i), word<uint16_t>(bytes_ + low->offset_bytes, i)});
-      }
-    } else {
-      weights(into);
-    }
-  }
-
- private:
-  template <typename Word>
-  static Word word(const std::byte* at, size_t index) {
-    Word value;
-    std::memcpy(&value, at + index * sizeof(Word), sizeof(Word));
-    return value;
-  }
-
-  const TileLayout layout_;
-  const std::byte* bytes_;
-};
-
-// What of a tile has its weight, and with `masters` its master as well: the planes that lie first.
-aio::TileStore::Range range_of(const TileLayout& layout, bool masters) {
-  uint64_t end = 0;
-  for (const TileLayout::Place& place : layout.places) {
-    const Role role = place.plane.role;
-    const bool wanted = role == Role::weight || role == Role::weight_scale ||
-                        (masters && (role == Role::master || role == Role::master_low));
-    if (wanted) end = place.offset_bytes + round_up(place.length_bytes, kAlignmentBytes);
-  }
-  return {0, end};
-}
-
 enum class Kind { model, adapter, merged };
 
 Result<Kind> kind_of(const ExportFlags& flags, const Trained& trained) {
@@ -174,46 +47,31 @@ Result<Kind> kind_of(const ExportFlags& flags, const Trained& trained) {
   return flags.merged || !trained.has_base() ? Kind::merged : Kind::adapter;
 }
 
-// The tiles of these units in one rank's store; the bytes that were read.
-Result<uint64_t> export_part(IoEngine& io, const Part& part, std::span<const uint32_t> units, bool masters,
-                             const Tick& tick, ExportOutput& output) {
-  const StoreShape& shape = part.store->shape();
-  uint64_t tile_bytes = kAlignmentBytes;
-  std::vector<std::vector<uint32_t>> tiles_of(shape.units.size());
-  for (uint32_t tile = 0; tile < shape.tiles.size(); ++tile) {
-    tile_bytes = std::max(tile_bytes, shape.layout(tile).size_bytes);
-    tiles_of[shape.tiles[tile].unit].push_back(tile);
-  }
-  std::vector<engine::StoreSweep::Visit> visits;
-  for (uint32_t unit : units) {
-    for (uint32_t here = 0; here < part.places.size(); ++here) {
-      if (part.places[here].unit != unit) continue;
-      for (uint32_t tile : tiles_of[here]) visits.push_back({tile, range_of(shape.layout(tile), masters)});
-    }
-  }
-  // Some are read while one is written.
-  constexpr uint64_t kWindows = 4;
-  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kWindows * tile_bytes));
-  PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles to export", kWindows * tile_bytes));
-  BufferPool windows(Tier::host, memory, tile_bytes);
+// The bytes that were read.
+Result<uint64_t> write_units(StoreWeights& weights, std::span<const uint32_t> wanted, bool masters, const Tick& tick,
+                             ExportOutput& output) {
+  const uint64_t tiles = weights.tiles(wanted);
+  uint64_t done = 0;
   std::vector<float> values;
-  engine::StoreSweep pass(io, *part.store, windows);
-  size_t done = 0;
-  const auto write_tile = [&](uint32_t number, std::byte* bytes) {
-    const StoreShape::Tile& tile = shape.tiles[number];
-    values.resize(tile.elements);
-    const TileValues tile_values(shape.layout(number), bytes);
+  const auto write_tile = [&](uint32_t unit, uint64_t first, const TileValues& tile) {
+    values.resize(tile.elements());
     if (masters) {
-      tile_values.masters(values);
+      tile.masters(values);
     } else {
-      tile_values.weights(values);
+      tile.weights(Dtype::fp32, std::as_writable_bytes(std::span(values)).data());
     }
-    PENSTOCK_TRY(tick(static_cast<double>(done++) / static_cast<double>(visits.size())));
-    const Part::Place& place = part.places[tile.unit];
-    return output.write(place.unit, place.first_element + tile.first_element, values);
+    PENSTOCK_TRY(tick(static_cast<double>(done++) / static_cast<double>(tiles)));
+    return output.write(unit, first, values);
   };
-  PENSTOCK_TRY(pass.run(visits, write_tile, engine::StoreSweep::Then::forget));
-  return pass.moved().read_bytes;
+  const auto planes = masters ? StoreWeights::Planes::weights_and_masters : StoreWeights::Planes::weights;
+  // One store is read without a pause; of several, a unit's parts come together.
+  const size_t at_once = weights.parts() == 1 ? std::max<size_t>(1, wanted.size()) : 1;
+  uint64_t read_bytes = 0;
+  for (size_t first = 0; first < wanted.size(); first += at_once) {
+    PENSTOCK_TRY_ASSIGN(read, weights.read(wanted.subspan(first, at_once), planes, write_tile));
+    read_bytes += read;
+  }
+  return read_bytes;
 }
 
 Result<Answer> export_store(Session& session, const ExportFlags& flags) {
@@ -227,7 +85,7 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store.payload().trainer_state));
   PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
   PENSTOCK_TRY_ASSIGN(model, model_of(config, state.model_json));
-  PENSTOCK_TRY_ASSIGN(parts, parts_of(*stores, config, model));
+  PENSTOCK_TRY_ASSIGN(weights, StoreWeights::find(*stores, config, model));
   const Trained trained{std::move(state), std::move(config), std::move(model)};
   PENSTOCK_TRY_ASSIGN(kind, kind_of(flags, trained));
 
@@ -254,18 +112,7 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   for (uint32_t unit : units_in_order(trained.model)) {
     if (output->wants(unit)) wanted.push_back(unit);
   }
-  // One store is read without a pause; of several, a unit's parts come together.
-  const size_t at_once = parts.size() == 1 ? wanted.size() : 1;
-  uint64_t read_bytes = 0;
-  for (size_t first = 0; first < wanted.size(); first += at_once) {
-    const std::span<const uint32_t> units = std::span(wanted).subspan(first, at_once);
-    const auto share = [&](size_t done) { return static_cast<double>(done) / static_cast<double>(wanted.size()); };
-    for (const Part& part : parts) {
-      const Tick tick = ticking(session, "export", share(first), share(first + at_once));
-      PENSTOCK_TRY_ASSIGN(read, export_part(stores->engine(), part, units, masters, tick, *output));
-      read_bytes += read;
-    }
-  }
+  PENSTOCK_TRY_ASSIGN(read_bytes, write_units(*weights, wanted, masters, ticking(session, "export"), *output));
   PENSTOCK_TRY(output->finish());
 
   constexpr const char* kKinds[] = {"model", "adapter", "merged"};

@@ -9,9 +9,6 @@
 namespace penstock::tools {
 namespace {
 
-// What threads and rings take besides what is planned.
-constexpr uint64_t kOverheadBytes = 12 * kMiB;
-
 struct ImportFlags {
   std::string model;
   TrainFlags train;
@@ -28,8 +25,8 @@ Result<Answer> import_model(Session& session, ImportFlags flags) {
   }
   MadeFolders made;
   for (const std::string& folder : settings.config.stores) PENSTOCK_TRY(made.make(folder));
-  PENSTOCK_TRY(refuse_twins("--store", settings.config.stores));
-  settings.engine.request.process_bytes = aio::resident_bytes() + kOverheadBytes;
+  PENSTOCK_TRY(refuse_repeated_folders("--store", settings.config.stores));
+  settings.engine.request.process_bytes = aio::resident_bytes() + kEngineOverheadBytes;
   // Nothing was drawn yet: the first run says in what order it draws.
   settings.engine.config_hash.clear();
   const auto existing =

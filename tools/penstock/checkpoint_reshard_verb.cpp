@@ -17,7 +17,7 @@ namespace {
 
 struct Flags {
   std::string source, target;
-  std::optional<uint64_t> ranks, stage;
+  std::optional<uint64_t> ranks, stage, shard_size;
   bool force = false;
 };
 
@@ -48,6 +48,11 @@ Result<Answer> reshard(Session& session, const Flags& flags) {
         "--ranks 4");
   }
   if (flags.stage.value_or(0) > 3) return Status(Code::kUsage, text("--stage: ", *flags.stage, ": 0 to 3 expected"));
+  if (const uint64_t size = flags.shard_size.value_or(0);
+      size > *flags.ranks || (size > 0 && *flags.ranks % size != 0)) {
+    return Status(Code::kUsage, text("--shard-size: ", size, ": of ", *flags.ranks, " ranks"),
+                  "a number that divides that of ranks; 0: all of them");
+  }
   const auto ranks = static_cast<uint32_t>(*flags.ranks);
   PENSTOCK_TRY_ASSIGN(set, InspectedStores::open({flags.source}));
   const RootPayload& root = set->ranks().front()->payload();
@@ -61,10 +66,12 @@ Result<Answer> reshard(Session& session, const Flags& flags) {
   const std::vector<std::string> folders = split(flags.target, ',');
   MadeFolders made;
   for (const std::string& folder : folders) PENSTOCK_TRY(made.make(folder, "DST"));
-  PENSTOCK_TRY(refuse_twins("DST", folders));
+  PENSTOCK_TRY(refuse_repeated_folders("DST", folders));
   PENSTOCK_TRY(refuse_source(set->folders(), folders));
   config.stores = folders;
   if (flags.stage) config.zero_stage = static_cast<uint32_t>(*flags.stage);
+  if (flags.shard_size) config.shard_ranks = static_cast<uint32_t>(*flags.shard_size);
+  if (ranks % trainer::group_ranks_of(config, ranks) != 0) config.shard_ranks = 0;
   const bool is_cut = cut_batch(ranks, config);
   state.config = trainer::effective_json(config);
   engine::NewSet wanted{.ranks = ranks,
@@ -78,7 +85,6 @@ Result<Answer> reshard(Session& session, const Flags& flags) {
     wanted.drives.push_back(
         aio::direct_folders(folders_of_rank(folders, {.rank = rank, .ranks = ranks, .meeting = {}})));
   }
-  if (wanted.group_ranks > ranks) wanted.group_ranks = ranks;
 
   const auto began = std::chrono::steady_clock::now();
   PENSTOCK_TRY_ASSIGN(moved, engine::reshard(set->engine(), source, workload_of(config, model, groups), wanted,
@@ -123,6 +129,8 @@ Verb checkpoint_reshard_verb() {
         options.path("DST", flags->target, "Folders of the new stores, joined by commas; made where missing");
         options.count("--ranks", flags->ranks, "Of the new world; 1: one that is alone");
         options.count("--stage", flags->stage, "What each rank keeps, as zero_optimization.stage; else as before");
+        options.count("--shard-size", flags->shard_size,
+                      "Ranks that share one copy of the model, as zero_optimization.mics_shard_size; else as before");
         options.flag("--force", flags->force, "Replace stores that are at DST");
         return [flags](Session& session) { return reshard(session, *flags); };
       }};

@@ -26,10 +26,12 @@ Result<std::unique_ptr<InspectedStores>> open_alone(const std::vector<std::strin
 }
 
 Status missing_step(const std::vector<std::string>& folders) {
-  std::string kept;
-  for (const uint64_t step : engine::KeptSteps(folders).steps()) kept += text(kept.empty() ? "" : ", ", step);
+  const std::vector<uint64_t> steps = engine::KeptSteps(folders).steps();
+  std::string kept, store;
+  for (const uint64_t step : steps) kept += text(kept.empty() ? "" : ", ", step);
+  for (const std::string& folder : folders) store += " " + folder;
   return Status(Code::kUsage, text("--step: missing; the store has snapshots of ", kept.empty() ? "no step" : kept),
-                kept.empty() ? "penstock checkpoint snapshot PATH" : "--step N");
+                steps.empty() ? "penstock checkpoint snapshot" + store : text("--step ", steps.back()));
 }
 
 Result<Answer> keep(const Flags& flags) {

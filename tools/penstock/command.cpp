@@ -37,6 +37,12 @@ Status print_json(const std::string& verb, const Json& fields, const Status& ver
   return print_results(object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
+// A refusal of what was asked for always has a way out: what gives none leads to where the verb explains itself.
+Status with_way_out(const std::string& verb, const Status& status) {
+  if (status.code() != Code::kUsage || !status.remedy().empty()) return status;
+  return Status(status.code(), status.message(), text("penstock ", verb, verb.empty() ? "" : " ", "--help"));
+}
+
 void print_refusal(const Status& status) {
   std::fprintf(stderr, "penstock: %s\n", status.message().c_str());
   if (!status.remedy().empty()) std::fprintf(stderr, "try: %s\n", status.remedy().c_str());
@@ -61,7 +67,7 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   bool is_silent = false;
   Status printed;
   if (parsed.ok()) {
-    Progress progress(Progress::where_of_stderr());
+    Progress progress(parsed->json_progress ? Progress::Where::json : Progress::where_of_stderr());
     Session session{progress};
     if (!json) {
       session.print = [&](const std::string& part) {
@@ -77,8 +83,9 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
     if (answer.ok()) fields = std::move(answer->json);
     if (answer.ok() && !json && !is_silent) session.print(answer->text);
   }
-  if (json && !is_silent)
-    printed = print_json(parsed.ok() ? parsed->verb->name : line.verb_named(arguments), fields, verdict);
+  const std::string name = parsed.ok() ? parsed->verb->name : line.verb_named(arguments);
+  verdict = with_way_out(name, verdict);
+  if (json && !is_silent) printed = print_json(name, fields, verdict);
   if (verdict.ok()) verdict = printed;
   if (!verdict.ok()) print_refusal(verdict);
   return static_cast<int>(verdict.code());

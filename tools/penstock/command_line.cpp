@@ -2,13 +2,19 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "tools/penstock/version.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
+
+constexpr size_t kColumns = 80, kHelpColumn = 34;
 
 std::vector<std::string> words_of(const std::string& name) {
   std::istringstream in(name);
@@ -22,8 +28,36 @@ const char* group_summary(const std::string& group) {
   return "";
 }
 
+// Paragraphs are parted by empty lines; an indented line keeps its form.
+std::string filled(const std::string& details) {
+  std::string all, paragraph;
+  auto end = [&] { all += wrapped(std::exchange(paragraph, ""), kColumns, 0); };
+  for (const std::string& line : split(details, '\n')) {
+    if (line.empty() || line.starts_with("  ")) {
+      end();
+      if (!all.empty()) all += "\n";
+      all += line;
+      continue;
+    }
+    if (paragraph.empty() && !all.empty()) all += "\n";
+    paragraph += (paragraph.empty() ? "" : " ") + line;
+  }
+  end();
+  return all;
+}
+
+// What the parser prints of arguments, flags and verbs, each with its help in the second column.
+std::string in_columns(const std::string& help) {
+  std::string all;
+  for (const std::string& line : split(help, '\n')) {
+    const bool is_entry = line.starts_with("  ") && !line.starts_with("  penstock ");
+    all += (is_entry ? wrapped(line, kColumns, kHelpColumn) : line) + "\n";
+  }
+  return all;
+}
+
 std::string footer_of(const Verb& verb) {
-  std::string footer = verb.details;
+  std::string footer = filled(verb.details);
   for (const Example& example : verb.examples) {
     footer += text(footer.empty() ? "" : "\n\n", example.what, ":\n  ", example.line);
   }
@@ -60,6 +94,54 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
   return names;
 }
 
+// What people type out of habit from git, ls and fio, and what it is called here.
+std::string known_elsewhere(const std::string& word) {
+  static const std::map<std::string, std::string> kHere = {{"-V", "--version"},
+                                                           {"-v", "--version"},
+                                                           {"version", "--version"},
+                                                           {"help", "--help"},
+                                                           {"--bs", "--block"},
+                                                           {"--rw", "--read-share"},
+                                                           {"--iodepth", "--depth"},
+                                                           {"--ioengine", "--engine"},
+                                                           {"--runtime", "--duration"},
+                                                           {"list", "ls"},
+                                                           {"show", "ls"},
+                                                           {"delete", "rm"},
+                                                           {"remove", "rm"},
+                                                           {"save", "snapshot"},
+                                                           {"restore", "rollback"},
+                                                           {"verify", "scrub"},
+                                                           {"check", "scrub"},
+                                                           {"--output", "--out"},
+                                                           {"-o", "--out"},
+                                                           {"-n", "--steps"},
+                                                           {"--learning-rate", "--lr"},
+                                                           {"--epochs", "--steps"},
+                                                           {"--batch-size", "--sequences"},
+                                                           {"--max-steps", "--steps"}};
+  const auto found = kHere.find(word);
+  return found == kHere.end() ? "" : found->second;
+}
+
+// A value that stands where its flag was forgotten: `plan llama-3-8b`, `completion zsh`.
+std::optional<std::string> flag_that_takes(const CLI::App& app, const std::string& word) {
+  std::string only;
+  size_t takers = 0;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty() || option->get_type_size() == 0) continue;
+    const std::string name = "--" + option->get_lnames().front();
+    const std::vector<std::string> choices = split(option->get_type_name(), '|');
+    if (std::find(choices.begin(), choices.end(), word) != choices.end()) only = name, ++takers;
+  }
+  if (takers == 1) return only;
+  const std::vector<std::string> flags = flags_of(app);
+  if (std::find(flags.begin(), flags.end(), "--model") == flags.end()) return std::nullopt;
+  return "--model";
+}
+
+constexpr size_t kPartLeast = 4;  // letters
+
 size_t letters_apart(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -87,13 +169,16 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
       best_distance = distance;
     }
   }
-  return best;
+  if (!best.empty() || word.size() < kPartLeast) return best;
+  const auto whole = std::ranges::find_if(
+      candidates, [&](const std::string& candidate) { return candidate.find(word) != std::string::npos; });
+  return whole == candidates.end() ? best : *whole;
 }
 
 CommandLine::CommandLine(std::vector<Verb> verbs)
     : verbs_(std::move(verbs)), root_(std::make_unique<CLI::App>(kTagline, "penstock")) {
   root_->set_version_flag("--version", kVersion);
-  root_->get_formatter()->column_width(34);
+  root_->get_formatter()->column_width(kHelpColumn);
   root_->require_subcommand(0, 1);
   for (const Verb& verb : verbs_) {
     CLI::App* app = root_.get();
@@ -108,6 +193,8 @@ CommandLine::CommandLine(std::vector<Verb> verbs)
     Options options(*app);
     Action action = verb.define(options);
     app->add_flag("--json", json_, "Print one JSON object on stdout instead of text");
+    options.choice("--progress", progress_, {"auto", "json"},
+                   "On stderr: a bar in a terminal and lines elsewhere, or one JSON object a line");
     entries_.push_back({app, &verb, std::move(action)});
   }
 }
@@ -131,7 +218,15 @@ Status CommandLine::refusal_of_extras(const CLI::App& app) const {
   std::vector<std::string> extras = root_->remaining(true);
   const std::string word = extras.empty() ? "" : extras.front();
   const bool is_flag = word.starts_with("-");
-  const std::string likely = nearest(word, is_flag ? flags_of(at) : verbs_of(at));
+  const std::vector<std::string> here = is_flag ? flags_of(at) : verbs_of(at);
+  const std::string usual = known_elsewhere(word);
+  const bool is_here = std::find(here.begin(), here.end(), usual) != here.end() ||
+                       (usual.starts_with("--") && std::ranges::count(flags_of(at), usual) > 0);
+  std::string likely = nearest(word, here);
+  if (is_here) likely = usual;
+  if (const auto flag = flag_that_takes(at, word); flag && !is_flag && likely.empty() && here.empty())
+    return Status(Code::kUsage, text("unexpected argument: ", word, ": ", path_of(at)),
+                  text(*flag, " ", extras.front(), " (", path_of(at), " --help lists all)"));
   return Status(Code::kUsage, text(is_flag ? "unknown flag: " : "unexpected argument: ", word, ": ", path_of(at)),
                 likely.empty() ? path_of(at) + " --help" : likely + " (" + path_of(at) + " --help lists all)");
 }
@@ -145,7 +240,7 @@ Result<CommandLine::Parsed> CommandLine::parse(const std::vector<std::string>& a
   } catch (const CLI::CallForHelp&) {
     const CLI::App& asked = deepest(*root_);
     const CLI::App* const parent = asked.get_parent();
-    return Parsed{nullptr, {}, false, asked.help(parent == nullptr ? "" : path_of(*parent))};
+    return Parsed{nullptr, {}, false, in_columns(asked.help(parent == nullptr ? "" : path_of(*parent)))};
   } catch (const CLI::CallForVersion&) {
     return Parsed{nullptr, {}, false, std::string(kVersion) + "\n"};
   } catch (const CLI::ExtrasError&) {
@@ -159,9 +254,9 @@ Result<CommandLine::Parsed> CommandLine::parse(const std::vector<std::string>& a
   }
   const CLI::App& chosen = deepest(*root_);
   for (const Entry& entry : entries_) {
-    if (entry.app == &chosen) return Parsed{entry.verb, entry.action, json_, {}};
+    if (entry.app == &chosen) return Parsed{entry.verb, entry.action, json_, {}, progress_ == "json"};
   }
-  return Status(Code::kUsage, text("missing verb: ", path_of(chosen), ": nothing said what to do"),
+  return Status(Code::kUsage, text("missing verb: ", path_of(chosen), ": one of its verbs expected"),
                 path_of(chosen) + " --help lists the verbs");
 }
 

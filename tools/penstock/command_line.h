@@ -20,6 +20,7 @@ class CommandLine {
     Action action;
     bool json = false;
     std::string help;
+    bool json_progress = false;
   };
 
   // A refusal names the flag, and the nearest known one. REQUIRES: called once.
@@ -45,9 +46,11 @@ class CommandLine {
   std::unique_ptr<CLI::App> root_;
   std::vector<Entry> entries_;
   bool json_ = false;
+  std::string progress_ = "auto";
 };
 
-// The candidate that differs from `word` in the fewest letters, if it is close enough to be meant; else "".
+// The candidate that differs from `word` in the fewest letters, if it is close enough to be meant, or the first that
+// has `word` in it: "h200" means "8h200-8gen5". Else "".
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace penstock::tools

@@ -86,10 +86,13 @@ Verb config_check_verb() {
   return {"config check",
           "Say what becomes of every key of a training file",
           "Honoured, without effect here, refused (with what replaces it), or unknown (with the nearest known key).\n"
-          "Then the config as it would be followed, defaults included. Exit code 2 if a key is refused or unknown.",
-          {{"penstock config check ds_config.json", "A file that DeepSpeed reads"}},
+          "Then the config as it would be followed, defaults included. Exit code 2 if a key is refused or unknown.\n"
+          "Of YAML, maps, lists, words, numbers, quotes and comments are read; anchors, tags, blocks of text, several\n"
+          "documents and words as an unquoted yes are refused with their line.",
+          {{"penstock config check ds_config.json", "A file that DeepSpeed reads"},
+           {"penstock config check run.yaml", "The same keys in YAML"}},
           [path](Options& options) -> Action {
-            options.path("FILE", *path, "JSON with comments");
+            options.path("FILE", *path, "JSON with comments, or YAML");
             return [path](Session&) { return check(*path); };
           }};
 }

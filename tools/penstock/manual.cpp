@@ -80,6 +80,13 @@ std::string verbs_section(const std::vector<SyntaxVerb>& verbs) {
   return section;
 }
 
+std::string output_section(const std::vector<OutputWord>& output) {
+  std::string section;
+  for (const OutputWord& word : output)
+    section += text(".TP\n.B \"", roff(word.line), "\"\n", roff(word.meaning), "\n");
+  return section.empty() ? "" : ".SH OUTPUT\n" + section;
+}
+
 constexpr const char* kExitStatus =
     ".SH EXIT STATUS\n"
     ".TP\n0\ndone\n"
@@ -94,14 +101,15 @@ constexpr const char* kExitStatus =
 
 std::string manual_name(const SyntaxVerb& verb) { return dashed(verb) + ".1"; }
 
-std::string manual_page(const SyntaxVerb& verb, const std::vector<SyntaxVerb>& verbs) {
+std::string manual_page(const SyntaxVerb& verb, const std::vector<SyntaxVerb>& verbs,
+                        const std::vector<OutputWord>& output) {
   std::string title = dashed(verb);
   std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return std::toupper(c); });
   std::string page = text(".TH ", roff(title), " 1 \"\" \"penstock ", kVersion, "\" \"Penstock\"\n", ".SH NAME\n",
                           roff(dashed(verb)), " \\- ", roff(verb.summary), "\n", ".SH SYNOPSIS\n", synopsis(verb));
   if (!verb.details.empty()) page += ".SH DESCRIPTION\n" + paragraphs(verb.details);
   if (verb.name.empty()) page += verbs_section(verbs);
-  return page + options_section(verb) + kExitStatus;
+  return page + options_section(verb) + output_section(output) + kExitStatus;
 }
 
 }  // namespace penstock::tools

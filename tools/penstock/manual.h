@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/penstock/output_word.h"
 #include "tools/penstock/syntax.h"
 
 namespace penstock::tools {
@@ -11,6 +12,8 @@ namespace penstock::tools {
 // "penstock-nvme-probe.1"
 std::string manual_name(const SyntaxVerb& verb);
 
-std::string manual_page(const SyntaxVerb& verb, const std::vector<SyntaxVerb>& verbs);
+// `output` explains what the verb prints.
+std::string manual_page(const SyntaxVerb& verb, const std::vector<SyntaxVerb>& verbs,
+                        const std::vector<OutputWord>& output = {});
 
 }  // namespace penstock::tools

@@ -121,11 +121,7 @@ Result<Answer> run_jobs(Session& session, const Flags& flags, const std::vector<
 
 // Saves the curve in the profile if that has the drive; says whether it has.
 Result<bool> remember(const std::string& profile_flag, const std::string& folder, const Steady& steady) {
-  std::string path = profile_flag;
-  if (path.empty()) {
-    PENSTOCK_TRY_ASSIGN(usual, default_profile_path());
-    path = usual;
-  }
+  PENSTOCK_TRY_ASSIGN(path, profile_path_to_write(profile_flag));
   PENSTOCK_TRY_ASSIGN(profile, load_or_begin_profile(path));
   for (DriveRates& drive : profile.drives) {
     if (drive.path != profile_name_of(folder)) continue;
@@ -168,6 +164,15 @@ Result<Answer> run_steady(Session& session, const Flags& flags, Rig& rig) {
   return answer;
 }
 
+// What fio has for the engine that does the work here, chosen or found.
+Result<FioEngine> fio_engine_of(aio::IoEngineChoice choice) {
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine(choice));
+  const std::string used = made.engine->description();
+  return used.starts_with("io_uring") ? FioEngine::io_uring
+         : used.starts_with("libaio") ? FioEngine::libaio
+                                      : FioEngine::psync;
+}
+
 Result<Answer> bench(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(engine, aio::parse_engine_choice(flags.engine));
   PENSTOCK_TRY_ASSIGN(jobs, jobs_of(flags));
@@ -189,11 +194,12 @@ Result<Answer> bench(Session& session, const Flags& flags) {
                                       .engine = engine},
                                      ticking(session, "write scratch files")));
   if (!flags.emit_fio.empty()) {
+    PENSTOCK_TRY_ASSIGN(fio_engine, fio_engine_of(engine));
     std::vector<FioFile> files;  // as large as ours, which have found their space
     for (size_t i = 0; i < rig->folders(); ++i) {
       files.push_back({rig->folder(i).path() + "/penstock-fio.0", rig->usable_bytes(i)});
     }
-    PENSTOCK_TRY(write_new_file(flags.emit_fio, fio_job_file(jobs.front(), files), flags.force));
+    PENSTOCK_TRY(write_new_file(flags.emit_fio, fio_job_file(jobs.front(), files, fio_engine), flags.force));
   }
   Result<Answer> answer = flags.steady ? run_steady(session, flags, *rig) : run_jobs(session, flags, jobs, *rig);
   if (!answer.ok()) return answer;

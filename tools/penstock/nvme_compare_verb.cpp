@@ -31,7 +31,7 @@ constexpr double kAsFast = 0.99;
 
 const char* words_for(FioWakes wakes) { return wakes == FioWakes::for_each ? "each" : "several"; }
 
-Json json_of(const Comparison& comparison) {
+Json json_of(const FioComparison& comparison) {
   Json ours = Json::array(), fio = Json::array();
   for (const Pair& pair : comparison.pairs) {
     ours.push_back(pair.ours_gbps);
@@ -48,10 +48,10 @@ Json json_of(const Comparison& comparison) {
           {"fio_cpu_s_per_gb", comparison.fio_cpu_s_per_gb()}};
 }
 
-std::string table_of(const std::vector<Comparison>& comparisons) {
+std::string table_of(const std::vector<FioComparison>& comparisons) {
   TextTable table(
       {"job", "fio wakes for", "ours/fio", "from", "to", "ours GB/s", "fio GB/s", "ours CPU s/GB", "fio CPU s/GB"});
-  for (const Comparison& comparison : comparisons) {
+  for (const FioComparison& comparison : comparisons) {
     double ours = 0, fio = 0;
     for (const Pair& pair : comparison.pairs) {
       ours += pair.ours_gbps / static_cast<double>(comparison.pairs.size());
@@ -64,8 +64,8 @@ std::string table_of(const std::vector<Comparison>& comparisons) {
   return table.str();
 }
 
-Status verdict_of(const std::vector<Comparison>& comparisons, double goal) {
-  for (const Comparison& comparison : comparisons) {
+Status verdict_of(const std::vector<FioComparison>& comparisons, double goal) {
+  for (const FioComparison& comparison : comparisons) {
     if (comparison.ratio_median() >= goal) continue;
     return Status(Code::kComparison,
                   text("compare with fio: ", name_of(comparison.job), ": median ratio ",
@@ -126,7 +126,7 @@ Result<Answer> compare(Session& session, const Flags& flags) {
                                       .engine = engine},
                                      ticking(session, "write scratch files", 0, 0.1)));
 
-  std::vector<Comparison> comparisons;
+  std::vector<FioComparison> comparisons;
   Answer answer;
   answer.json["fio"] = version;
   answer.json["pages"] = pages == FioPages::huge ? "2 MiB" : "4 KiB";

@@ -103,11 +103,7 @@ std::string drive_text(const DriveProbe& probe, const DriveRates& rates) {
 
 Result<Answer> probe(Session& session, const Flags& flags) {
   PENSTOCK_TRY(check_duration(flags.seconds));
-  std::string profile_path = flags.profile;
-  if (profile_path.empty()) {
-    PENSTOCK_TRY_ASSIGN(path, default_profile_path());
-    profile_path = path;
-  }
+  PENSTOCK_TRY_ASSIGN(profile_path, profile_path_to_write(flags.profile));
   PENSTOCK_TRY_ASSIGN(profile, load_or_begin_profile(profile_path));
   PENSTOCK_TRY_ASSIGN(engine, aio::parse_engine_choice(flags.engine));
   const double laying_out = kLayoutSeconds / (kLayoutSeconds + flags.seconds);
@@ -167,7 +163,7 @@ Verb nvme_probe_verb() {
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1, "Folders, one on each drive");
         options.file("--profile", flags->profile,
-                     "Profile to write or update; default: ~/.config/penstock/profile.json");
+                     "Profile to write or update; default: ~/.config/penstock/profile.json, made if missing");
         options.bytes("--size", flags->size_bytes, "Size of each scratch file; 0: up to 2GiB, as space allows");
         options.seconds("--duration", flags->seconds, "Time to measure, plus 5 s to write the scratch files");
         engine_option(options, flags->engine);

@@ -97,7 +97,7 @@ Result<std::vector<EngineRate>> compare_engines(const Shape& shape, Rig& rig, do
   std::vector<EngineRate> rates;
   for (const char* name : kEngines) {
     PENSTOCK_TRY_ASSIGN(choice, aio::parse_engine_choice(name));
-    const auto made = aio::make_engine(choice);
+    const auto made = aio::make_io_engine(choice);
     rates.push_back({name, 0, 0, made.ok() ? "" : made.status().message()});
   }
   double done = 0;

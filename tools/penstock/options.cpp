@@ -76,6 +76,17 @@ auto one_of(const std::vector<std::string>& choices) {
   };
 }
 
+// Refuses with the flag and a value that it takes: its default, where it has one that is not "choose for me".
+auto count_for(const std::string& name, uint64_t otherwise) {
+  return [name, otherwise](const std::string& written) -> Result<uint64_t> {
+    Result<uint64_t> count = parse_count(written);
+    if (count.ok()) return count;
+    return Status(count.status().code(), count.status().message(),
+                  penstock::text("a whole number, such as ", name, " ", otherwise > 0 ? otherwise : 8,
+                                 " (3k, 7M and 7B stand for thousands, millions and billions)"));
+  };
+}
+
 std::string share_text(double share) { return penstock::text(share); }
 std::string count_text(uint64_t count) { return std::to_string(count); }
 
@@ -88,6 +99,10 @@ void Options::path(const std::string& name, std::string& into, const std::string
 void Options::paths(const std::string& name, std::vector<std::string>& into, size_t at_least, const std::string& help) {
   CLI::Option* option = app_.add_option(name, into, help)->type_name("PATH");
   if (at_least > 0) option->required();
+}
+
+void Options::words(const std::string& name, std::vector<std::string>& into, const std::string& help) {
+  app_.add_option(name, into, help)->type_name("VERB");
 }
 
 void Options::flag(const std::string& name, bool& into, const std::string& help) { app_.add_flag(name, into, help); }
@@ -110,7 +125,7 @@ void Options::seconds(const std::string& name, double& into, const std::string& 
 }
 
 void Options::count(const std::string& name, uint64_t& into, const std::string& help) {
-  add_parsed(app_, name, into, help, parse_count)->type_name("N")->default_str(std::to_string(into));
+  add_parsed(app_, name, into, help, count_for(name, into))->type_name("N")->default_str(std::to_string(into));
 }
 
 void Options::rate(const std::string& name, double& into, const std::string& help) {
@@ -167,7 +182,7 @@ void Options::path(const std::string& name, std::optional<std::string>& into, co
 }
 
 void Options::count(const std::string& name, std::optional<uint64_t>& into, const std::string& help) {
-  add_parsed(app_, name, into, help, parse_count)->type_name("N");
+  add_parsed(app_, name, into, help, count_for(name, 0))->type_name("N");
 }
 
 void Options::choice(const std::string& name, std::optional<std::string>& into, const std::vector<std::string>& choices,

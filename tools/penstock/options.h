@@ -26,6 +26,9 @@ class Options {
   void path(const std::string& name, std::string& into, const std::string& help);
   void paths(const std::string& name, std::vector<std::string>& into, size_t at_least, const std::string& help);
 
+  // Positional words that are no paths; none is needed.
+  void words(const std::string& name, std::vector<std::string>& into, const std::string& help);
+
   void flag(const std::string& name, bool& into, const std::string& help);
   void text(const std::string& name, std::string& into, const std::string& value_name, const std::string& help);
   void file(const std::string& name, std::string& into, const std::string& help);

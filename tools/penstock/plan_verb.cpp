@@ -8,7 +8,9 @@
 #include "tools/plan/gantt.h"
 #include "tools/plan/known_models.h"
 #include "tools/plan/machine_choice.h"
+#include "tools/plan/output_words.h"
 #include "tools/plan/shape_solver.h"
+#include "tools/plan/trace.h"
 
 namespace penstock::tools {
 namespace {
@@ -27,7 +29,7 @@ struct Flags {
   std::optional<std::string> base;
   bool advise = false;
   double step_time_s = 0, drive_life_days = 0;  // aims; 0: none
-  std::string gantt;
+  std::string gantt, trace;
   bool force = false;
 };
 
@@ -144,7 +146,7 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   request.form.moments = moments_of(flags.moments);
   // The norm itself makes no difference to a forecast.
   if (flags.clip == "on") request.clipping = {.norm = 1, .strike_share = flags.strike_share};
-  request.pass = flags.update_only ? Pass::update_only : Pass::training;
+  request.scope = flags.update_only ? StepScope::update_only : StepScope::training;
   request.sequence = flags.sequence;
   if (request.sequence == 0)
     request.sequence = shape.positions > 0 ? std::min(kSequenceUsual, shape.positions) : kSequenceUsual;
@@ -155,7 +157,7 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   }
   request.micro_batches = static_cast<uint32_t>(flags.micro_batches);
   request.choices.activations = activations_of(flags.activations);
-  request.record_spans = !flags.gantt.empty();
+  request.record_spans = !flags.gantt.empty() || !flags.trace.empty();
   return request;
 }
 
@@ -163,6 +165,25 @@ Result<ForecastRequest> request_of(const Flags& flags) {
 std::string drawn_text(const Forecast& result) {
   if (result.durability.durable_share() == 1) return "";
   return text("; drawn: durable steps, of ", seconds_text(result.simulation.step_s));
+}
+
+// The files that were asked for, of the simulated steps.
+Status write_pictures(const Flags& flags, const Forecast& result, Answer& answer) {
+  if (!result.request.record_spans) return Status();
+  const std::string title = text(result.request.shape.name, " on ", result.request.machine.name, ": a step takes ",
+                                 step_text(result), drawn_text(result));
+  auto write = [&](const std::string& path, const std::string& content, const char* what, const char* key) {
+    answer.text += text(what, ": ", path, "\n");
+    answer.json[key] = path;
+    return write_new_file(path, content, flags.force);
+  };
+  if (!flags.gantt.empty()) {
+    PENSTOCK_TRY(
+        write(flags.gantt, gantt_svg(*result.plan, result.simulation, title), "lanes over time", "gantt_path"));
+  }
+  if (flags.trace.empty()) return Status();
+  const std::vector<Unit>& units = result.rank_request.workload.units;
+  return write(flags.trace, chrome_trace(*result.plan, units, result.simulation, title), "trace", "trace_path");
 }
 
 Result<Answer> plan(Session& session, const Flags& flags) {
@@ -173,16 +194,10 @@ Result<Answer> plan(Session& session, const Flags& flags) {
   answer.text = forecast_text(result);
   answer.json = forecast_json(result);
   answer.verdict = forecast_verdict(result);
-  if (result.fits && !flags.gantt.empty()) {
-    const std::string title = text(result.request.shape.name, " on ", result.request.machine.name, ": a step takes ",
-                                   step_text(result), drawn_text(result));
-    PENSTOCK_TRY(write_new_file(flags.gantt, gantt_svg(*result.plan, result.simulation, title), flags.force));
-    answer.text += text("lanes over time: ", flags.gantt, "\n");
-    answer.json["gantt_path"] = flags.gantt;
-  }
+  if (result.fits) PENSTOCK_TRY(write_pictures(flags, result, answer));
   if (result.fits && (flags.advise || flags.step_time_s > 0 || flags.drive_life_days > 0)) {
-    const Aims aims{.step_s = flags.step_time_s, .drive_life_days = flags.drive_life_days};
-    PENSTOCK_TRY_ASSIGN(advice, advise(asked, result, aims, [&](double share, const std::string& what) {
+    const Wishes wishes{.changes = flags.advise, .step_s = flags.step_time_s, .drive_life_days = flags.drive_life_days};
+    PENSTOCK_TRY_ASSIGN(advice, advise(asked, result, wishes, [&](double share, const std::string& what) {
                           session.progress.update(share, "planning with " + what);
                         }));
     session.progress.clear();
@@ -249,11 +264,10 @@ Verb plan_verb() {
       "shows what the smallest plan needs. A lane's last column is what the step would gain if it were a tenth "
       "faster:\n"
       "the step is bound by the one that brings the most, however long it is busy.\n\n"
-      "Words in the memory table: a unit is a block, the embedding or the head; units under way are in use or\n"
-      "moving. A tile is a run of parameters that is read, updated and written together; the tile window is host\n"
-      "memory for tiles under way. Retained gradients are kept until clipping is decided; returned gradients were\n"
-      "kept on drives and are read again; accumulated gradients are sums over micro-batches; the gradient backlog\n"
-      "waits for its update. Each tile has two or three slots on its drive, so that a step never overwrites the last.",
+      "A unit is a block, the embedding or the head. A tile is a run of parameters that is read, updated and written\n"
+      "together; the tile window is host memory for tiles under way. Each tile has two or three slots on its drive,\n"
+      "so that a step never overwrites the last. The manual page explains every line: penstock manual --into FOLDER,\n"
+      "then man FOLDER/penstock-plan.1.",
       {{"penstock plan --params 7e9 --layers 32 --machine rtx4090-2gen4", "A 7B model on a desktop"},
        {"penstock plan --model config.json --budget host=64GiB --gantt step.svg",
         "A Hugging Face model, with a drawing of the step"},
@@ -272,9 +286,12 @@ Verb plan_verb() {
         options.rate("--drive-life", flags->drive_life_days,
                      "Aim: how rarely steps must be durable for the drives' rated life to last so many days");
         options.file("--gantt", flags->gantt, "Draw the lanes over time as an SVG file");
-        options.flag("--force", flags->force, "Overwrite the drawing if it exists");
+        options.file("--trace", flags->trace,
+                     "Write every move of the simulated steps as a Chrome trace (ui.perfetto.dev shows it)");
+        options.flag("--force", flags->force, "Overwrite the drawing and the trace if they exist");
         return [flags](Session& session) { return plan(session, *flags); };
-      }};
+      },
+      words_of_forecasts()};
 }
 
 }  // namespace penstock::tools

@@ -19,12 +19,21 @@ struct Unit {
 };
 
 constexpr double kKibi = 1024;
+// Letters alone are as fio and dd read them.
 constexpr Unit kByteUnits[] = {{"", 1},
                                {"B", 1},
                                {"KiB", kKibi},
                                {"MiB", kKibi* kKibi},
                                {"GiB", kKibi* kKibi* kKibi},
                                {"TiB", kKibi* kKibi* kKibi* kKibi},
+                               {"K", kKibi},
+                               {"k", kKibi},
+                               {"M", kKibi* kKibi},
+                               {"m", kKibi* kKibi},
+                               {"G", kKibi* kKibi* kKibi},
+                               {"g", kKibi* kKibi* kKibi},
+                               {"T", kKibi* kKibi* kKibi* kKibi},
+                               {"t", kKibi* kKibi* kKibi* kKibi},
                                {"kB", 1e3},
                                {"MB", 1e6},
                                {"GB", 1e9},
@@ -43,11 +52,12 @@ struct Kind {
   std::chars_format format = std::chars_format::fixed;
 };
 
-constexpr Kind kBytes{"size", kByteUnits, "write a number and one of B KiB MiB GiB TiB kB MB GB TB, such as 1MiB"};
+constexpr Kind kBytes{"size", kByteUnits,
+                      "write a number and one of B KiB MiB GiB TiB (or K M G T) kB MB GB TB, such as 1MiB"};
 constexpr Kind kTime{"time", kTimeUnits, "write a number and one of ms s min, such as 2s"};
-constexpr Kind kCount{"count", kCountUnits, "write a number and one of k M B, such as 7B or 7e9",
+constexpr Kind kCount{"count", kCountUnits, "write a whole number, such as 8 (or 3k, 7M, 7B or 7e9 for larger ones)",
                       std::chars_format::general};
-constexpr Kind kRate{"rate", kCountUnits, "write a number above 0, such as 1.5e14", std::chars_format::general};
+constexpr Kind kRate{"rate", kCountUnits, "write a number above 0, such as 365 or 1.5e14", std::chars_format::general};
 
 Status refusal(const Kind& kind, std::string_view written, const char* why) {
   return Status(Code::kUsage, text(kind.name, ": '", written, "': ", why), kind.remedy);
@@ -63,7 +73,7 @@ struct Quantity {
 Result<Quantity> parse(const Kind& kind, std::string_view written) {
   double number = 0;
   const auto [rest, error] = std::from_chars(written.data(), written.data() + written.size(), number, kind.format);
-  if (error != std::errc() || !std::isfinite(number)) return refusal(kind, written, "a number with a unit expected");
+  if (error != std::errc() || !std::isfinite(number)) return refusal(kind, written, "a number expected");
   if (std::signbit(number)) return refusal(kind, written, "at least 0 expected");
   const std::string_view unit = written.substr(static_cast<size_t>(rest - written.data()));
   for (const Unit& known : kind.units) {
@@ -107,6 +117,19 @@ std::string fixed(double value, int digits) {
   std::array<char, 400> room;
   const int length = std::snprintf(room.data(), room.size(), "%.*f", digits, value);
   return std::string(room.data(), std::min(static_cast<size_t>(length), room.size() - 1));
+}
+
+std::string short_count_text(double count) {
+  if (count < 1e4) return fixed(count, 0);
+  // What rounds up to 1000 of a unit is 1 of the next.
+  const Unit unit = count >= 999.5e6 ? Unit{"B", 1e9} : count >= 999.5e3 ? Unit{"M", 1e6} : Unit{"k", 1e3};
+  const double number = count / unit.factor;
+  std::string digits = fixed(number, number < 9.995 ? 2 : number < 99.95 ? 1 : 0);
+  if (digits.find('.') != std::string::npos) {
+    digits.erase(digits.find_last_not_of('0') + 1);
+    if (digits.ends_with('.')) digits.pop_back();
+  }
+  return text(digits, unit.name);
 }
 
 std::string seconds_text(double seconds) {

@@ -9,7 +9,7 @@
 
 namespace penstock::tools {
 
-// A number and B, KiB, MiB, GiB, TiB, kB, MB, GB or TB; bytes without a unit.
+// A number and B, KiB, MiB, GiB, TiB (or K, M, G, T of either case), kB, MB, GB or TB; bytes without a unit.
 Result<uint64_t> parse_bytes(std::string_view written);
 
 // A number and ms, s or min; seconds without a unit.
@@ -20,6 +20,9 @@ Result<uint64_t> parse_count(std::string_view written);
 
 // The same, but neither whole nor 0: from 1e-6 to 1e24.
 Result<double> parse_rate(std::string_view written);
+
+// "40M", "6.74B", "35k": to three digits, for figures that are no more exact than that; below 10,000 all of it.
+std::string short_count_text(double count);
 
 // "250 ms", "12.5 s", "3 min 20 s".
 std::string seconds_text(double seconds);

@@ -22,7 +22,8 @@ inline Json stalls_json(const engine::StepReport& report) {
 
 // Seconds a step that the drives alone would need for what `steps` steps moved; none where their rates are not known,
 // or nothing was moved.
-inline std::optional<double> drive_floor_s(const MachineProfile& machine, const engine::Moved& moved, double steps) {
+inline std::optional<double> drive_floor_s(const MachineProfile& machine, const engine::DriveBytes& moved,
+                                           double steps) {
   const auto read = static_cast<double>(moved.read_bytes), written = static_cast<double>(moved.written_bytes);
   const MixCurve drives = machine.striped();
   if (drives.empty() || read + written == 0) return std::nullopt;

@@ -16,7 +16,8 @@ namespace penstock::tools {
 
 Result<uint64_t> host_budget(const std::string& budget) {
   if (!budget.starts_with("host=") || budget.find(',') != std::string::npos) {
-    return Status(Code::kUsage, text("--budget: '", budget, "': host=SIZE expected"), "--budget host=256MiB");
+    return Status(Code::kUsage, text("--budget: '", budget, "': host=SIZE expected"),
+                  parse_bytes(budget).ok() ? text("--budget host=", budget) : "--budget host=256MiB");
   }
   Result<uint64_t> bytes = parse_bytes(std::string_view(budget).substr(5));
   if (!bytes.ok()) return bytes.status().within("--budget");
@@ -62,10 +63,10 @@ std::vector<std::shared_ptr<aio::DriveFolder>> drives_of_rank(
   return own.empty() ? drives : own;
 }
 
-bool has_store(const std::vector<std::string>& folders) {
-  return std::any_of(folders.begin(), folders.end(), [](const std::string& folder) {
+bool has_store(const std::vector<std::string>& folders, uint32_t rank) {
+  return std::any_of(folders.begin(), folders.end(), [rank](const std::string& folder) {
     std::error_code unknown;
-    return std::filesystem::exists(folder + "/" + aio::store_file_name(0), unknown) || unknown;
+    return std::filesystem::exists(folder + "/" + aio::store_file_name(rank), unknown) || unknown;
   });
 }
 

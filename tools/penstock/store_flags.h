@@ -36,7 +36,7 @@ Result<MachineProfile> machine_of(Session& session, const std::string& path, con
 std::vector<std::shared_ptr<aio::DriveFolder>> drives_of_rank(
     const std::vector<std::shared_ptr<aio::DriveFolder>>& drives, uint32_t rank);
 
-// Also true if that cannot be found out: opening the store then says why.
-bool has_store(const std::vector<std::string>& folders);
+// Of this rank. Also true if that cannot be found out: opening the store then says why.
+bool has_store(const std::vector<std::string>& folders, uint32_t rank = 0);
 
 }  // namespace penstock::tools

@@ -8,12 +8,13 @@ namespace penstock::tools {
 
 std::string TextTable::str() const {
   std::vector<size_t> widths(rows_.front().size());
-  std::vector<bool> right(rows_.front().size(), false);
+  std::vector<size_t> words(rows_.front().size()), numbers(rows_.front().size());
   for (size_t row = 0; row < rows_.size(); ++row) {
     for (size_t column = 0; column < rows_[row].size(); ++column) {
       const std::string& cell = rows_[row][column];
       widths[column] = std::max(widths[column], cell.size());
-      if (row > 0 && !cell.empty() && std::isdigit(static_cast<unsigned char>(cell.front()))) right[column] = true;
+      if (row == 0 || cell.empty()) continue;
+      ++(std::isdigit(static_cast<unsigned char>(cell.front())) ? numbers : words)[column];
     }
   }
   std::string out;
@@ -21,7 +22,8 @@ std::string TextTable::str() const {
     std::string line = " ";
     for (size_t column = 0; column < row.size(); ++column) {
       const std::string pad(widths[column] - row[column].size(), ' ');
-      line += " " + (right[column] ? pad + row[column] : row[column] + pad) + " ";
+      line +=
+          " " + (numbers[column] > 0 && numbers[column] >= words[column] ? pad + row[column] : row[column] + pad) + " ";
     }
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }

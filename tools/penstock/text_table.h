@@ -11,7 +11,7 @@ class TextTable {
   explicit TextTable(std::vector<std::string> heads) { add(std::move(heads)); }
 
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  // Every line indented by two; a column whose cells begin with digits is flush right.
+  // Every line indented by two; a column of which half the cells begin with digits is flush right.
   std::string str() const;
 
  private:

@@ -22,7 +22,8 @@ Status add_budget(const std::string& budget, Overrides& into) {
     const std::string tier = part.substr(0, equals);
     if (equals == std::string::npos || (tier != "host" && tier != "nvme" && tier != "device")) {
       return Status(Code::kUsage, text("--budget: '", part, "': is not device=, host= or nvme= and a size"),
-                    "--budget host=24GiB,nvme=400GiB");
+                    equals == std::string::npos && parse_bytes(part).ok() ? text("--budget host=", part)
+                                                                          : "--budget host=24GiB,nvme=400GiB");
     }
     PENSTOCK_TRY(parse_bytes(std::string_view(part).substr(equals + 1)).status().within("--budget"));
     into.push_back({"penstock." + tier + "_budget", Json(part.substr(equals + 1)).dump()});
@@ -60,6 +61,7 @@ Result<Overrides> overrides_of(const TrainFlags& flags) {
   add("scheduler.type", flags.schedule, overrides);
   add("scheduler.params.warmup_steps", flags.warm_up, overrides);
   add("scheduler.params.warmup_num_steps", flags.warm_up, overrides);
+  add("penstock.device", flags.device, overrides);
   add("seed", flags.seed, overrides);
   add("eval_every", flags.eval_every, overrides);
   add("sample_every", flags.sample_every, overrides);
@@ -69,7 +71,7 @@ Result<Overrides> overrides_of(const TrainFlags& flags) {
 }
 
 void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
-  options.path("CONFIG", flags.config, "JSON with comments, a file of DeepSpeed's for one");
+  options.path("CONFIG", flags.config, "JSON with comments, a file of DeepSpeed's for one, or YAML");
   options.text("--run", flags.run, "FOLDER", "Gets log.jsonl and config.json; made where missing. None: neither");
   options.text("--model", flags.model, "PATH",
                "A model's folder as Hugging Face has it, or a config.json, which is trained from scratch");
@@ -82,6 +84,8 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.text("--budget", flags.budget, "host=SIZE[,nvme=SIZE][,device=SIZE]",
                "Host memory for everything, the program included; room on the drives; memory of the host device, which "
                "computes where that is given");
+  options.text("--device", flags.device, "DEVICE",
+               "What computes: cpu, in place; host, in memory of its own; cuda or cuda:N; auto: what can be used");
   options.file(
       "--machine", flags.machine,
       "Profile that `penstock nvme probe` left, of the store's drives; else they are measured for some seconds");
@@ -91,7 +95,7 @@ void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.count(
       "--ranks", flags.ranks,
       "Processes of this node that train together, each with its part of the state and of the budget; torchrun "
-      "starts them likewise");
+      "and Slurm start them likewise, on several nodes too");
   options.count("--steps", flags.steps, "Train until this step; 100 of the small GPT");
   options.count("--seq", flags.sequence, "Tokens of a sequence");
   options.count("--sequences", flags.sequences, "Sequences of a micro-batch");
@@ -129,14 +133,18 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
       "train",
       "Train a model whose state rests in a store",
       "Weights, masters and moments rest in host memory and on drives as the budget allows, and move while forward\n"
-      "and backward run on the CPU. CONFIG is JSON with comments; a file of DeepSpeed's is such a file, and `penstock\n"
-      "config check` says what becomes of each of its keys. Flags change what CONFIG says. Without CONFIG a run on a\n"
+      "and backward run on the CPU. CONFIG is JSON with comments, or YAML; a file of DeepSpeed's is such a file, and\n"
+      "`penstock config check` says what becomes of each of its keys. Flags change what CONFIG says. Without CONFIG a "
+      "run on a\n"
       "store that is there goes on as the run before did, and a new store gets a small GPT, trained on a text that\n"
       "ships with Penstock, byte by byte. With a section \"lora\" in CONFIG adapters are trained over the model's "
       "frozen\n"
       "weights; penstock-finetune(1) shows one. The run's folder gets config.json, the config as it is followed, and\n"
       "log.jsonl, one object a step. A run that was stopped or killed goes on from its last committed step when it is\n"
-      "started again.",
+      "started again.\n\n"
+      "Several ranks train together: --ranks starts them on this node, torchrun and Slurm on several, which need\n"
+      "MASTER_ADDR and MASTER_PORT. Each node has its own CONFIG, data, stores and budget; rank 0 has the log. Nodes\n"
+      "speak TCP, not encrypted: only ranks with the same PENSTOCK_SECRET are let in, if it is set.",
       {{"penstock train --store /mnt/nvme0/gpt --run ./gpt", "A small GPT on the shipped text"},
        {"penstock train --model ./Qwen3-0.6B --data book.bin --store /mnt/nvme0/qwen --budget host=4GiB",
         "Train a model of Hugging Face's further"},
@@ -158,8 +166,9 @@ Verb generate_verb_with(std::function<Result<Answer>(Session&, const GenerateFla
       "nothing is changed. A PROMPT is asked by the tokenizer's chat template where there is one, and continued "
       "elsewhere;\n"
       "without any, the config's samples.prompts are. All prompts are answered together: the weights pass by once for\n"
-      "each token. Keys and values of what came before lie in the run's host budget. While a run goes on its store is\n"
-      "taken; \"sample_every\" in its config answers then.",
+      "each token. Keys and values of what came before lie in the run's host budget. Of a run in several ranks one "
+      "process\n"
+      "reads all their stores. While a run goes on its store is taken; \"sample_every\" in its config answers then.",
       {{"penstock generate ./run \"Where does the owl sleep?\"", "Ask what has been trained"},
        {"penstock generate finetune.json --temperature 0.8 --new-tokens 200", "The config's own prompts, by chance"}},
       [flags, generate = std::move(generate)](Options& options) -> Action {

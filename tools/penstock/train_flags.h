@@ -13,7 +13,7 @@ namespace penstock::tools {
 
 struct TrainFlags {
   std::optional<std::string> config;  // a file
-  std::optional<std::string> run, model, data, stores, budget, machine, activations, schedule, io_engine;
+  std::optional<std::string> device, run, model, data, stores, budget, machine, activations, schedule, io_engine;
   std::optional<std::string> durability;
   std::optional<uint64_t> ranks;
   std::optional<uint64_t> steps, sequence, sequences, micro_batches, group, warm_up, seed, threads, eval_every,
@@ -44,9 +44,5 @@ struct GenerateFlags {
   std::optional<double> temperature;
 };
 Verb generate_verb_with(std::function<Result<Answer>(Session&, const GenerateFlags&)> generate);
-
-// Starts penstock-trainer, which stands beside the command, with the command's own arguments; with `ranks`, so many of
-// them, unless they are started already. Returns only where it cannot, or where nobody else tells what has happened.
-Status start_trainer(Session& session, const std::string& verb, uint64_t ranks = 1);
 
 }  // namespace penstock::tools

@@ -1,4 +1,5 @@
-// What trains is a program of its own beside the command, because the command starts where LibTorch is not installed.
+#include "tools/penstock/train_start.h"
+
 #include <unistd.h>
 
 #include <cstdlib>
@@ -8,27 +9,31 @@
 
 #include "runtime/engine/ranks/rank_place.h"
 #include "tools/penstock/rank_launcher.h"
-#include "tools/penstock/train_flags.h"
 
 namespace penstock::tools {
 
-Status start_trainer(Session& session, const std::string& verb, uint64_t ranks) {
+Result<std::string> trainer_path(const std::string& verb) {
   std::error_code unknown;
   const std::filesystem::path command = std::filesystem::read_symlink("/proc/self/exe", unknown);
   const std::filesystem::path trainer = command.parent_path() / "penstock-trainer";
-  if (!std::filesystem::exists(trainer, unknown)) {
-    return Status(Code::kEnvironment, text(verb, ": ", trainer.string(), ": this build has no trainer"),
-                  "`tools/setup` installs PyTorch, whose C++ library it needs; then build again");
-  }
+  if (std::filesystem::exists(trainer, unknown)) return trainer.string();
+  return Status(Code::kEnvironment, text(verb, ": ", trainer.string(), ": this build has no trainer"),
+                "`tools/setup` installs PyTorch, whose C++ library it needs; then build again");
+}
+
+void let_trainer_threads_wait() {
+  if (getenv("GOMP_SPINCOUNT") == nullptr) setenv("OMP_WAIT_POLICY", "PASSIVE", /*overwrite=*/0);
+}
+
+Status start_trainer(Session& session, const std::string& verb, uint64_t ranks) {
+  PENSTOCK_TRY_ASSIGN(trainer, trainer_path(verb));
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   const std::string line{std::istreambuf_iterator<char>(file), {}};
   std::vector<std::string> words;
   for (size_t at = 0; at < line.size(); at += words.back().size() + 1) words.emplace_back(line.c_str() + at);
   if (words.empty()) return Status(Code::kEnvironment, text(verb, ": /proc/self/cmdline: empty"), "mount /proc");
-  words.front() = trainer.string();
-  // Between two products OpenMP's threads would spin, and keep the updates and the decision thread from the processors.
-  // (GPT of 25M on two cores beside compilers: 10.2 s a step spinning, 1.3 to 1.9 s waiting.)
-  if (getenv("GOMP_SPINCOUNT") == nullptr) setenv("OMP_WAIT_POLICY", "PASSIVE", /*overwrite=*/0);
+  words.front() = trainer;
+  let_trainer_threads_wait();
   session.progress.clear();
   if (ranks > 1 && getenv("RANK") == nullptr) {
     if (ranks > engine::kRanksMax)
@@ -40,7 +45,7 @@ Status start_trainer(Session& session, const std::string& verb, uint64_t ranks) 
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   execv(trainer.c_str(), arguments.data());
-  return errno_status(text(verb, ": start ", trainer.string()), errno, "`ldd` on it says which library is missing");
+  return errno_status(text(verb, ": start ", trainer), errno, "`ldd` on it says which library is missing");
 }
 
 }  // namespace penstock::tools

@@ -1,5 +1,6 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/train_flags.h"
+#include "tools/penstock/train_start.h"
 
 namespace penstock::tools {
 

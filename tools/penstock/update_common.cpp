@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
@@ -99,7 +99,7 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   settings.io = io;
   MadeFolders made;
   for (const std::string& folder : settings.folders) PENSTOCK_TRY(made.make(folder));
-  PENSTOCK_TRY(refuse_twins("--store", settings.folders));
+  PENSTOCK_TRY(refuse_repeated_folders("--store", settings.folders));
   const MeasureOptions options{.seconds = kProbeSeconds,
                                .memory_bytes = settings.host_bytes / 2,
                                .threads = settings.threads,

@@ -54,13 +54,14 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   const Status verdict = run_steps(session, *run, flags.steps, [&](const engine::StepReport& report) {
     if (reports.empty()) session.print(text("steps ", first + 1, " to ", flags.steps, "\n", table.heads()));
     session.print(table.row(cells_of(report, parameters, measured)));
+    session.progress.step(json_of(report).dump());
     reports.push_back(report);
   });
   if (reports.empty() && !verdict.ok()) return verdict;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const double steps = std::max<double>(1, static_cast<double>(reports.size()));
 
-  const engine::Moved by_drives = run->engine().moved();
+  const engine::DriveBytes by_drives = run->engine().drive_bytes();
   const auto read = static_cast<double>(by_drives.read_bytes), written = static_cast<double>(by_drives.written_bytes);
   const double moved = read + written;
   const double floor_s = drive_floor_s(run->options().request.machine, by_drives, steps).value_or(0);

@@ -9,6 +9,7 @@
 
 #include "tiering/status.h"
 #include "tools/penstock/options.h"
+#include "tools/penstock/output_word.h"
 #include "tools/penstock/progress.h"
 
 namespace penstock::tools {
@@ -45,6 +46,7 @@ struct Verb {
   std::vector<Example> examples;
   // Declares the verb's flags and returns what runs once they are filled in.
   std::function<Action(Options&)> define;
+  std::vector<OutputWord> output = {};  // for the man page
 };
 
 }  // namespace penstock::tools

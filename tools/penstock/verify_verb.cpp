@@ -4,6 +4,7 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/train_flags.h"
+#include "tools/penstock/train_start.h"
 #include "tools/penstock/update_common.h"
 #include "tools/update/plain_run.h"
 

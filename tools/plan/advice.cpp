@@ -13,31 +13,52 @@ using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMoreHost = 32 * kGiB, kMoreDevice = 8 * kGiB;
 constexpr uint64_t kHostStep = 64 * kMiB;  // how finely a host budget is looked for
-constexpr int kHostTries = 10, kChangesMost = 7;
+constexpr int kHostTries = 10, kChangesMost = 7, kDurabilityTries = 2;
+// A plan that is not the best one counts as fast enough only where the best one surely is.
+constexpr double kSurely = 0.99;
 constexpr Durability kDurabilities[] = {{Durability::Kind::step, 1},
                                         {Durability::Kind::every, 10},
                                         {Durability::Kind::every, 100},
                                         {Durability::Kind::every, 1000},
                                         {Durability::Kind::exit, 1}};
 
+// Of a plan that was found, what its search had to choose.
+PlanChoices choices_of(const Forecast& found) {
+  PlanChoices choices = found.request.choices;
+  choices.micro_batch_group = found.plan->micro_batch_group;
+  const std::vector<ActivationChoice>& by_use = found.plan->activations;
+  if (by_use.empty()) return choices;
+  auto is_kept = [](ActivationChoice choice) { return choice == ActivationChoice::keep; };
+  const auto other = std::ranges::find_if_not(by_use, is_kept);
+  choices.activations = other == by_use.end() ? ActivationChoice::keep : *other;
+  const auto kept = std::ranges::count_if(by_use, is_kept);
+  if (kept > 0 && other != by_use.end()) {
+    choices.keep_share = static_cast<double>(kept) / static_cast<double>(by_use.size());
+  }
+  return choices;
+}
+
 class Adviser {
  public:
   Adviser(const ForecastRequest& asked, const Forecast& usual, const AdviceProgress& progress)
       : asked_(asked), usual_(usual), progress_(progress) {}
 
-  Result<Advice> run(const Aims& aims) {
-    expected_ = kChangesMost + (aims.step_s > 0 ? kHostTries : 0) +
-                (aims.drive_life_days > 0 ? static_cast<int>(std::size(kDurabilities)) : 0);
-    PENSTOCK_TRY(consider_changes());
-    if (aims.step_s > 0) PENSTOCK_TRY(reach_step(aims.step_s));
-    if (aims.drive_life_days > 0) PENSTOCK_TRY(reach_drive_life(aims.drive_life_days));
+  Result<Advice> run(const Wishes& wishes) {
+    const bool out_of_reach = wishes.step_s > 0 && usual_.times.step_s > wishes.step_s;
+    const bool changes = wishes.changes || out_of_reach;
+    expected_ = std::max(1, (changes ? kChangesMost : 0) + (wishes.step_s > 0 && !out_of_reach ? kHostTries : 0) +
+                                (wishes.drive_life_days > 0 ? kDurabilityTries : 0));
+    if (changes) PENSTOCK_TRY(consider_changes());
+    if (wishes.step_s > 0) PENSTOCK_TRY(reach_step(wishes.step_s));
+    if (wishes.drive_life_days > 0) PENSTOCK_TRY(reach_drive_life(wishes.drive_life_days));
     return std::move(advice_);
   }
 
  private:
-  Result<Forecast> plan_again(const ForecastRequest& changed, const std::string& what) {
-    progress_(static_cast<double>(planned_++) / expected_, what);
-    return forecast(changed);
+  Result<Forecast> plan_again(ForecastRequest changed, const std::string& what) {
+    progress_(std::min(1.0, static_cast<double>(planned_++) / expected_), what);
+    changed.explains = false;
+    return forecast(std::move(changed));
   }
 
   Status consider(std::string what, const ForecastRequest& changed) {
@@ -58,7 +79,7 @@ class Adviser {
     changed = asked_;
     changed.machine.host_gbps *= 2;
     PENSTOCK_TRY(consider("updates on the CPU: twice as fast", changed));
-    if (asked_.pass == Pass::training) {
+    if (asked_.scope == StepScope::training) {
       changed = asked_;
       changed.machine.device_flops *= 2;
       PENSTOCK_TRY(consider("compute: twice as fast", changed));
@@ -82,39 +103,45 @@ class Adviser {
     return Status();
   }
 
-  // With so much host memory; none where it does not fit.
-  Result<std::optional<double>> step_with_host(uint64_t bytes) {
+  Result<Forecast> plan_with_host(uint64_t bytes, const PlanChoices& choices) {
     ForecastRequest changed = asked_;
     changed.budgets.host_bytes = bytes;
-    PENSTOCK_TRY_ASSIGN(result, plan_again(changed, text(bytes_text(bytes), " of host memory")));
-    return result.fits ? std::optional<double>(result.times.step_s) : std::nullopt;
+    changed.choices = choices;
+    return plan_again(std::move(changed), text(bytes_text(bytes), " of host memory"));
+  }
+
+  // Where the choices that sufficed with more memory still do, nothing has to be searched for.
+  Result<bool> suffices(uint64_t host_bytes, double aim_s, PlanChoices& choices) {
+    PENSTOCK_TRY_ASSIGN(alike, plan_with_host(host_bytes, choices));
+    if (alike.fits && alike.times.step_s <= kSurely * aim_s) return true;
+    PENSTOCK_TRY_ASSIGN(best, plan_with_host(host_bytes, asked_.choices));
+    if (!best.fits || best.times.step_s > aim_s) return false;
+    choices = choices_of(best);
+    return true;
   }
 
   // More memory is never slower, so that halving finds the least.
   Status reach_step(double aim_s) {
     AimAnswer answer{.aim = text("a step of at most ", seconds_text(aim_s))};
     uint64_t enough = usual_.request.budgets.host_bytes, too_little = 0;
-    double reached_s = usual_.times.step_s;
-    answer.is_reached = reached_s <= aim_s;
+    const double usual_s = usual_.times.step_s;
+    answer.is_reached = usual_s <= aim_s;
     if (!answer.is_reached) {
-      answer.answer = text("not with ", bytes_text(enough), " of host memory: ", seconds_text(reached_s));
+      answer.answer = text("not with ", bytes_text(enough), " of host memory: ", seconds_text(usual_s));
       const Change* best = best_change();
       if (best != nullptr) {
         answer.answer += text("; nearest by one change, ", best->what, ": ", seconds_text(best->step_s));
       }
     } else {
+      PlanChoices choices = choices_of(usual_);
       for (int i = 0; i < kHostTries && enough - too_little > kHostStep; ++i) {
         const uint64_t tried = round_up((enough + too_little) / 2, kHostStep);
         if (tried >= enough) break;
-        PENSTOCK_TRY_ASSIGN(step_s, step_with_host(tried));
-        if (step_s && *step_s <= aim_s) {
-          enough = tried;
-          reached_s = *step_s;
-        } else {
-          too_little = tried;
-        }
+        PENSTOCK_TRY_ASSIGN(is_enough, suffices(tried, aim_s, choices));
+        (is_enough ? enough : too_little) = tried;
       }
-      answer.answer = text("--budget host=", bytes_flag_text(enough), ": ", seconds_text(reached_s));
+      PENSTOCK_TRY_ASSIGN(reached, plan_with_host(enough, asked_.choices));
+      answer.answer = text("--budget host=", bytes_flag_text(enough), ": ", seconds_text(reached.times.step_s));
     }
     advice_.aims.push_back(std::move(answer));
     return Status();
@@ -126,14 +153,22 @@ class Adviser {
     return best == advice_.changes.end() ? nullptr : &*best;
   }
 
+  Result<Forecast> plan_durable(const Durability& durability) {
+    ForecastRequest changed = asked_;
+    changed.durability = durability;
+    return plan_again(std::move(changed), "durable " + text_of(durability));
+  }
+
   Status reach_drive_life(double aim_days) {
     AimAnswer answer{.aim = text("drives that last ", fixed(aim_days, 0), " days")};
     double longest_days = 0;
+    std::optional<Forecast> relaxed;  // where not every step is durable
     for (const Durability& durability : kDurabilities) {
-      ForecastRequest changed = asked_;
-      changed.durability = durability;
-      PENSTOCK_TRY_ASSIGN(result, plan_again(changed, "durable " + text_of(durability)));
+      Result<Forecast> planned = relaxed ? with_durability(*relaxed, durability) : plan_durable(durability);
+      if (!planned.ok()) return planned.status();
+      const Forecast& result = *planned;
       if (!result.fits) continue;
+      if (!relaxed && durability.kind != Durability::Kind::step) relaxed = result;
       const std::optional<double> days = result.drive_life_days();
       // Nothing is written at all, or nobody knows what the drives endure.
       const bool wears = result.written_bytes_per_step > 0;
@@ -168,9 +203,9 @@ std::string days_text(const std::optional<double>& days) { return days ? fixed(*
 
 }  // namespace
 
-Result<Advice> advise(const ForecastRequest& asked, const Forecast& usual, const Aims& aims,
+Result<Advice> advise(const ForecastRequest& asked, const Forecast& usual, const Wishes& wishes,
                       const AdviceProgress& progress) {
-  return Adviser(asked, usual, progress).run(aims);
+  return Adviser(asked, usual, progress).run(wishes);
 }
 
 std::string advice_text(const Advice& advice, const Forecast& usual) {
@@ -180,7 +215,7 @@ std::string advice_text(const Advice& advice, const Forecast& usual) {
     const double gain = std::max(0.0, 100 * (1 - change.step_s / usual.times.step_s));
     table.add({change.what, seconds_text(change.step_s), fixed(gain, 1) + " %", days_text(change.drive_life_days)});
   }
-  std::string all = table.str();
+  std::string all = advice.changes.empty() ? "" : table.str();
   for (const AimAnswer& aim : advice.aims) all += text("aim: ", aim.aim, ": ", aim.answer, "\n");
   return all;
 }

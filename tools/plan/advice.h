@@ -12,9 +12,10 @@
 
 namespace penstock::tools {
 
-// 0: no aim.
-struct Aims {
-  double step_s = 0;
+// What is asked. Each answer takes some seconds of planning.
+struct Wishes {
+  bool changes = false;  // what more of each resource would bring
+  double step_s = 0;     // aims; 0: none
   double drive_life_days = 0;
 };
 
@@ -32,7 +33,7 @@ struct AimAnswer {
 };
 
 struct Advice {
-  std::vector<Change> changes;
+  std::vector<Change> changes;  // also where no memory reaches an aim, and the nearest is to be named
   std::vector<AimAnswer> aims;
 };
 
@@ -40,7 +41,7 @@ struct Advice {
 using AdviceProgress = std::function<void(double share, const std::string& what)>;
 
 // `asked` is the request before anything was filled in, `usual` its forecast. REQUIRES: usual.fits.
-Result<Advice> advise(const ForecastRequest& asked, const Forecast& usual, const Aims& aims,
+Result<Advice> advise(const ForecastRequest& asked, const Forecast& usual, const Wishes& wishes,
                       const AdviceProgress& progress);
 
 std::string advice_text(const Advice& advice, const Forecast& usual);

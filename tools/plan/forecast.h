@@ -21,13 +21,15 @@ struct ForecastRequest {
   Budgets budgets{0, 0, 0};
   StateForm form;
   Clipping clipping;
-  Pass pass = Pass::training;
+  StepScope scope = StepScope::training;
   uint64_t tokens = 0;  // of a step, over all ranks
   uint64_t sequence = 0;
   uint32_t micro_batches = 0;            // of each rank; 0: usual
   std::optional<Durability> durability;  // none: automatic
   PlanChoices choices;
   bool record_spans = false;
+  // Finds what bounds the step, or what would make it fit. Without it, a forecast has whether it fits, times and bytes.
+  bool explains = true;
 };
 
 // Of a step on average: of those that are durable and others, of those that strike and others.
@@ -43,7 +45,7 @@ struct Forecast {
   PlanRequest rank_request;  // one rank's share of everything
   bool fits = false;
   std::vector<BudgetLine> needed;  // of one rank; where it does not fit, of the smallest plan
-  std::string remedy;              // where it does not fit
+  std::string remedy;              // where it does not fit and is to be explained
 
   // Of one rank where it fits.
   std::optional<Plan> plan;
@@ -51,11 +53,12 @@ struct Forecast {
   uint32_t simulated_steps = 0;
   Durability durability;
   StepTimes times;
+  StepTimes other_times;           // of a step that is not durable
   double struck_step_s = 0;        // of a step whose gradients strike; 0: none is expected
   double read_bytes_per_step = 0;  // of all ranks
   double written_bytes_per_step = 0;
   double compute_bound_tokens = 0;  // of a step, from which on compute is the bottleneck; 0: unknown, or never
-  std::vector<Relief> reliefs;      // the largest first; empty where a rate is unknown
+  std::vector<Relief> reliefs;      // the largest first; empty where a rate is unknown or nothing is explained
   std::vector<std::string> notes;
 
   double lane_busy_s(Lane lane) const { return times.busy_s[static_cast<size_t>(lane)]; }
@@ -73,5 +76,10 @@ struct Forecast {
 
 // Refuses what makes no sense; what does not fit is a forecast that says so.
 Result<Forecast> forecast(ForecastRequest request);
+
+// Of the same plan, without a search. It is the one that would be found: how rarely steps are durable makes no
+// difference to the search, only whether all are.
+// REQUIRES: usual.fits, and neither durability is `step`.
+Forecast with_durability(Forecast usual, const Durability& durability);
 
 }  // namespace penstock::tools

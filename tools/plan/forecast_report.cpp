@@ -1,11 +1,12 @@
 #include "tools/plan/forecast_report.h"
 
 #include <algorithm>
-
 #include <cmath>
+#include <numeric>
 
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/text_table.h"
+#include "tools/plan/held_state.h"
 
 namespace penstock::tools {
 namespace {
@@ -42,14 +43,6 @@ std::string activations_text(const std::vector<ActivationChoice>& by_use) {
 
 std::string budget_text(uint64_t bytes) { return bytes >= kUnbounded / 2 ? "unbounded" : bytes_text(bytes); }
 
-// 12345678 as "12.3M", for figures that are no more exact than that.
-std::string rounded(double count) {
-  if (count >= 1e9) return fixed(count / 1e9, 2) + "B";
-  if (count >= 1e6) return fixed(count / 1e6, 1) + "M";
-  if (count >= 10e3) return fixed(count / 1e3, 0) + "k";
-  return fixed(count, 0);
-}
-
 std::string memory_table(const Forecast& forecast) {
   TextTable table({"tier", "line", "needed", "available"});
   for (Tier tier : kTiers) {
@@ -82,6 +75,40 @@ std::string lane_table(const Forecast& forecast) {
   return table.str();
 }
 
+// Bytes by parameter of the model. "0" would look like a little; what is not there at all is left empty.
+std::string by_parameter(double bytes, const Forecast& forecast) {
+  return bytes > 0 ? fixed(bytes / static_cast<double>(forecast.request.shape.parameters()), 3) : "";
+}
+
+std::string state_table(const Forecast& forecast) {
+  TextTable table({"role", "device", "host", "nvme", "all"});
+  std::array<double, 4> sums{};
+  auto add = [&](const char* name, const std::array<double, 4>& bytes) {
+    std::vector<std::string> cells{name};
+    for (double one : bytes) cells.push_back(by_parameter(one, forecast));
+    table.add(std::move(cells));
+  };
+  for (const HeldRole& held : held_state(forecast)) {
+    std::array<double, 4> bytes{};
+    for (Tier tier : kTiers) bytes[static_cast<size_t>(tier)] = held.bytes_of(tier);
+    bytes.back() = std::accumulate(bytes.begin(), bytes.end() - 1, 0.0);
+    for (size_t i = 0; i < bytes.size(); ++i) sums[i] += bytes[i];
+    add(penstock::name_of(held.role), bytes);
+  }
+  add("all", sums);
+  return table.str();
+}
+
+std::string stage_table(const Forecast& forecast) {
+  TextTable table({"state at rest, by ZeRO", "of each rank", "of the node"});
+  for (const HeldByStage& stage : held_by_stage(forecast)) {
+    table.add({text(stage.stage, stage.is_planned ? ", as planned" : ""),
+               bytes_text(static_cast<uint64_t>(stage.rank_bytes)),
+               bytes_text(static_cast<uint64_t>(stage.rank_bytes * forecast.ranks))});
+  }
+  return table.str();
+}
+
 std::string bound_text(const std::string& bottleneck) {
   return bottleneck == "order" ? "the order of its parts, which wait for one another" : bottleneck;
 }
@@ -93,18 +120,18 @@ uint64_t trained_parameters(const ForecastRequest& request) {
 
 std::string model_line(const Forecast& forecast) {
   const ModelShape& shape = forecast.request.shape;
-  std::string line = text(shape.name, ": ", rounded(static_cast<double>(shape.parameters())), " parameters, ",
+  std::string line = text(shape.name, ": ", short_count_text(static_cast<double>(shape.parameters())), " parameters, ",
                           shape.layers, " layers, ", shape.hidden, " wide, ", shape.heads, " heads");
   if (shape.kv_heads != shape.heads) line += text(" (", shape.kv_heads, " for keys and values)");
   line += text(", ffn ", shape.ffn, ", ", shape.vocab, " words");
   if (shape.experts > 1) {
     line += text(", ", shape.experts_active, " of ", shape.experts, " experts active (",
-                 rounded(static_cast<double>(shape.active_parameters())), " parameters)");
+                 short_count_text(static_cast<double>(shape.active_parameters())), " parameters)");
   }
   line += shape.tied ? ", tied head\n" : "\n";
   if (const auto& adapters = forecast.request.adapters) {
     line += text("trained: adapters of rank ", adapters->rank, ", ",
-                 rounded(static_cast<double>(trained_parameters(forecast.request))),
+                 short_count_text(static_cast<double>(trained_parameters(forecast.request))),
                  " parameters; the blocks' matrices rest in ",
                  adapters->base_code ? penstock::name_of(*adapters->base_code) : "bf16", "\n");
   }
@@ -124,14 +151,14 @@ std::string step_lines(const Forecast& forecast) {
   const ForecastRequest& request = forecast.request;
   const auto parameters = static_cast<double>(request.shape.parameters());
   std::string lines = text("step: ", step_text(forecast));
-  if (request.pass == Pass::training) lines += text("; ", request.tokens, " tokens");
+  if (request.scope == StepScope::training) lines += text("; ", request.tokens, " tokens");
   if (const auto rate = forecast.tokens_per_s()) lines += text(", ", fixed(*rate, 0), " tokens/s");
   lines += text("\ndrives: ", fixed(forecast.read_bytes_per_step / parameters, 1), " bytes read and ",
                 fixed(forecast.written_bytes_per_step / parameters, 1), " written per parameter; ",
                 bytes_text(static_cast<uint64_t>(forecast.written_bytes_per_step)), " written per step");
   if (const auto days = forecast.drive_life_days()) lines += text("; rated life ", fixed(*days, 0), " days of this");
   lines += "\n";
-  if (request.pass == Pass::training) {
+  if (request.scope == StepScope::training) {
     lines += text("plan: ", request.micro_batches, request.micro_batches == 1 ? " micro-batch" : " micro-batches",
                   " in groups of ", forecast.plan->micro_batch_group, ", activations ",
                   activations_text(forecast.plan->activations), ", ");
@@ -141,7 +168,7 @@ std::string step_lines(const Forecast& forecast) {
   lines += text(forecast.plan->tiles.size(), " tiles, durable: ", text_of(forecast.durability), "\n");
   if (forecast.struck_step_s > 0) lines += text("a step that clips: ", seconds_text(forecast.struck_step_s), "\n");
   if (forecast.compute_bound_tokens > 0) {
-    lines += text("compute-bound from about ", rounded(forecast.compute_bound_tokens), " tokens a step\n");
+    lines += text("compute-bound from about ", short_count_text(forecast.compute_bound_tokens), " tokens a step\n");
   }
   return lines;
 }
@@ -156,6 +183,28 @@ Json needed_json(const Forecast& forecast) {
     all[penstock::name_of(tier)] = {{"total", forecast.needed_bytes(tier)}, {"lines", lines}};
   }
   return all;
+}
+
+Json held_json(const Forecast& forecast) {
+  Json roles = Json::object();
+  for (const HeldRole& held : held_state(forecast)) {
+    for (Tier tier : kTiers) {
+      roles[penstock::name_of(held.role)][penstock::name_of(tier)] =
+          held.bytes_of(tier) / static_cast<double>(forecast.request.shape.parameters());
+    }
+  }
+  return roles;
+}
+
+Json stages_json(const Forecast& forecast) {
+  Json stages = Json::array();
+  for (const HeldByStage& stage : held_by_stage(forecast)) {
+    stages.push_back({{"stage", stage.stage},
+                      {"planned", stage.is_planned},
+                      {"rank_bytes", std::llround(stage.rank_bytes)},
+                      {"node_bytes", std::llround(stage.rank_bytes * forecast.ranks)}});
+  }
+  return stages;
 }
 
 }  // namespace
@@ -176,6 +225,8 @@ std::string forecast_text(const Forecast& forecast) {
   }
   all +=
       text("\n", step_lines(forecast), "\n", lane_table(forecast), "\nmemory", of_rank, "\n", memory_table(forecast));
+  all += text("\nstate at rest, bytes per parameter\n", state_table(forecast));
+  if (forecast.ranks > 1) all += "\n" + stage_table(forecast);
   if (!forecast.notes.empty()) all += "\n";
   for (const std::string& note : forecast.notes) all += "note: " + note + "\n";
   return all;
@@ -211,7 +262,7 @@ Json forecast_json(const Forecast& forecast) {
   json["bytes_per_parameter"] = {{"read", forecast.read_bytes_per_step / parameters},
                                  {"written", forecast.written_bytes_per_step / parameters}};
   json["written_bytes_per_step"] = std::llround(forecast.written_bytes_per_step);
-  const bool trains = request.pass == Pass::training;
+  const bool trains = request.scope == StepScope::training;
   json["tokens_per_step"] = trains ? Json(request.tokens) : Json();
   const auto tokens_per_s = forecast.tokens_per_s();
   json["tokens_per_s"] = tokens_per_s ? Json(*tokens_per_s) : Json();
@@ -227,6 +278,8 @@ Json forecast_json(const Forecast& forecast) {
                   {"tile_parameters", forecast.plan->tiles.tile_elements()},
                   {"tiles", forecast.plan->tiles.size()},
                   {"durability", text_of(forecast.durability)}};
+  json["state_bytes_per_parameter"] = held_json(forecast);
+  json["state_by_zero_stage"] = stages_json(forecast);
   json["notes"] = forecast.notes;
   return json;
 }

@@ -26,17 +26,17 @@ constexpr Paint kPaints[] = {
     {MoveKind::fetch_weight, "#72b7b2", "weights"},
     {MoveKind::read_state, "#9d755d", "state read"},
     {MoveKind::write_state, "#e45756", "state written"},
-    {MoveKind::lower_gradient, "#b279a2", "gradients"},
-    {MoveKind::offload_activation, "#eeca3b", "activations"},
+    {MoveKind::download_gradient, "#b279a2", "gradients"},
+    {MoveKind::download_activation, "#eeca3b", "activations"},
     {MoveKind::gather, "#72b7b2", nullptr},
-    {MoveKind::lift_weight, "#72b7b2", nullptr},
+    {MoveKind::upload_weight, "#72b7b2", nullptr},
     {MoveKind::dequantise_weight, "#72b7b2", nullptr},
-    {MoveKind::return_activation, "#eeca3b", nullptr},
+    {MoveKind::upload_activation, "#eeca3b", nullptr},
     {MoveKind::spill_activation, "#eeca3b", nullptr},
     {MoveKind::fetch_activation, "#eeca3b", nullptr},
     {MoveKind::reduce, "#b279a2", nullptr},
     {MoveKind::spill_gradient, "#b279a2", nullptr},
-    {MoveKind::return_gradient, "#b279a2", nullptr},
+    {MoveKind::fetch_gradient, "#b279a2", nullptr},
 };
 constexpr double kColumn = 2;  // pixels
 constexpr const char* kOther = "#bab0ac";

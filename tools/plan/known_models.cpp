@@ -1,10 +1,14 @@
 #include "tools/plan/known_models.h"
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "tools/penstock/command_line.h"
 #include "tools/plan/model_config.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -51,6 +55,15 @@ ModelShape with_experts(ModelShape shape, uint64_t experts, uint64_t active) {
   return shape;
 }
 
+// A misspelt name, or meta-llama/Llama-3-8B as the hub has it, first.
+std::string with_nearest(const std::string& written, const std::vector<std::string>& names) {
+  std::string name = std::filesystem::path(written).filename();
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string likely = nearest(name, names);
+  return text(likely.empty() ? "" : text("--model ", likely, ", or "), "a Hugging Face config.json, or --model one of ",
+              joined(names, ", "));
+}
+
 }  // namespace
 
 const std::vector<ModelShape>& known_models() {
@@ -78,10 +91,10 @@ const std::vector<ModelShape>& known_models() {
 }
 
 Result<ModelShape> load_model(const std::string& name_or_path) {
-  std::string names;
+  std::vector<std::string> names;
   for (const ModelShape& shape : known_models()) {
     if (shape.name == name_or_path) return shape;
-    names += " " + shape.name;
+    names.push_back(shape.name);
   }
   std::filesystem::path path = name_or_path;
   std::error_code error;
@@ -90,11 +103,11 @@ Result<ModelShape> load_model(const std::string& name_or_path) {
   if (error || size > kFileBytesMost) {
     return Status(Code::kUsage,
                   text("model: ", name_or_path, error ? ": neither a file nor a known model" : ": not a config.json"),
-                  "a Hugging Face config.json, or one of" + names);
+                  with_nearest(name_or_path, names));
   }
   std::ostringstream content;
   content << std::ifstream(path).rdbuf();
-  Result<ModelShape> shape = parse_model_config(content.str());
+  Result<ModelShape> shape = parse_model_shape(content.str());
   if (!shape.ok()) return shape.status().within(path);
   return shape;
 }

@@ -22,10 +22,10 @@ std::vector<PlanChoices> smallest_choices(const PlanRequest& request) {
   if (!least.window_tiles) least.window_tiles = kWindowTiles;
   if (!least.host_state_share) least.host_state_share = 0;
   if (!least.retained_host_share) least.retained_host_share = 0;
-  if (least.weights == WeightRest::automatic) least.weights = WeightRest::nvme;
+  if (least.weights == WeightTier::automatic) least.weights = WeightTier::nvme;
 
   using enum ActivationChoice;
-  const bool trains = request.workload.pass == Pass::training;
+  const bool trains = request.workload.scope == StepScope::training;
   std::vector<ActivationChoice> activations = {recompute_offload, recompute};
   if (request.machine.devices == 0 || !trains) activations = {recompute};
   if (least.activations) activations = {*least.activations};

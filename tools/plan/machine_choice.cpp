@@ -5,9 +5,17 @@
 
 #include "tools/machine/shipped_machines.h"
 #include "tools/nvme/profile_file.h"
+#include "tools/penstock/command_line.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
+
+std::vector<std::string> names_of_shipped() {
+  std::vector<std::string> names;
+  for (const MachineProfile& machine : shipped_profiles()) names.push_back(machine.name);
+  return names;
+}
 
 void count_drives_once(MachineProfile& machine) {
   std::set<std::string> seen;
@@ -17,11 +25,7 @@ void count_drives_once(MachineProfile& machine) {
 
 }  // namespace
 
-std::string shipped_machine_names() {
-  std::string names;
-  for (const MachineProfile& machine : shipped_profiles()) names += (names.empty() ? "" : ", ") + machine.name;
-  return names;
-}
+std::string shipped_machine_names() { return joined(names_of_shipped(), ", "); }
 
 Result<MachineProfile> choose_machine(const std::string& name_or_path) {
   for (MachineProfile& machine : shipped_profiles()) {
@@ -34,8 +38,10 @@ Result<MachineProfile> choose_machine(const std::string& name_or_path) {
   }
   std::error_code unknown;  // whoever reads it will say why
   const bool exists = std::filesystem::exists(path, unknown) || unknown;
+  const std::string likely = nearest(name_or_path, names_of_shipped());
   const std::string remedy =
-      text("measure this machine with `penstock nvme probe PATH`, or give --machine one of ", shipped_machine_names());
+      text(exists || likely.empty() ? "" : text("--machine ", likely, ", or "),
+           "measure this machine with `penstock nvme probe PATH`, or give --machine one of ", shipped_machine_names());
   if (!exists) {
     const bool named = !name_or_path.empty();
     return Status(

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kSizeMost = uint64_t{1} << 24;
-constexpr const char* kRemedy = "give a Hugging Face config.json, or --params and --layers";
+constexpr const char* kRemedy = "give a Hugging Face config.json, or --params 7e9 --layers 32 instead of --model";
 
 // Reads sizes by key, and remembers the first that is missing or invalid.
 class Config {
@@ -239,8 +239,7 @@ Result<const Family*> family_of(const std::string& type) {
   }
   return Status(
       Code::kUsage, text("model config: model_type: '", type, "': unsupported"),
-      "for a model like LLaMA, --layers --hidden --heads --kv-heads --ffn --vocab instead of --model; supported: " +
-          known);
+      "for a model like LLaMA, --params, --layers and the other sizes instead of --model; supported: " + known);
 }
 
 Status check(const ModelShape& shape) {
@@ -252,7 +251,7 @@ Status check(const ModelShape& shape) {
 
 }  // namespace
 
-Result<ModelShape> parse_model_config(const std::string& content) {
+Result<ModelShape> parse_model_shape(const std::string& content) {
   const json parsed = json::parse(content, nullptr, false);
   if (!parsed.is_object()) return Status(Code::kUsage, "model config: not a JSON object", kRemedy);
   // Models that also see or hear have their text part in an object of its own.

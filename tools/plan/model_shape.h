@@ -39,7 +39,7 @@ struct ModelShape {
 
   // Refuses sizes whose products cannot be counted, and models that are too large to be planned: the largest of today
   // have a tenth of kParametersMost.
-  static constexpr uint64_t kLayersMost = uint64_t{1} << 14, kParametersMost = 10'000'000'000'000;
+  static constexpr uint64_t kLayersMost = uint64_t{1} << 11, kParametersMost = 10'000'000'000'000;
   Status validate() const;
 
   uint64_t embedding_parameters() const;

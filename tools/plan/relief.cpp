@@ -25,7 +25,6 @@ MachineProfile with_faster_drives(MachineProfile machine) {
   for (DriveRates& drive : machine.drives) {
     drive.burst = drive.burst.scaled(kReliefFaster);
     if (drive.sustained) drive.sustained = drive.sustained->scaled(kReliefFaster);
-    drive.latency_s /= kReliefFaster;
     drive.flush_s /= kReliefFaster;
   }
   return machine;

@@ -80,19 +80,23 @@ Status refuse_nonsense(const ShapeWish& wish) {
       return Status(Code::kUsage, text("model shape: size ", size, ": at most ", kSizeMost, " expected"),
                     "smaller sizes");
   }
-  for (uint64_t size : {wish.hidden, wish.heads, wish.kv_heads}) {
+  const std::pair<const char*, uint64_t> widths[] = {
+      {"--hidden", wish.hidden}, {"--heads", wish.heads}, {"--kv-heads", wish.kv_heads}};
+  for (const auto& [flag, size] : widths) {
     if (size > kWidthMost)
-      return Status(Code::kUsage, text("model shape: width ", size, ": at most ", kWidthMost, " expected"),
-                    "smaller --hidden, --heads and --kv-heads");
+      return Status(Code::kUsage, text("model shape: ", flag, " ", size, ": at most ", kWidthMost, " expected"),
+                    text(flag, " ", kWidthMost, " or less"));
   }
   if (wish.layers > ModelShape::kLayersMost || wish.parameters > ModelShape::kParametersMost) {
     return Status(Code::kUsage,
                   text("model shape: ", wish.parameters, " parameters, ", wish.layers, " layers: at most ",
                        ModelShape::kParametersMost, " and ", ModelShape::kLayersMost, " expected"),
-                  "smaller --params and --layers");
+                  wish.layers > ModelShape::kLayersMost ? text("--layers ", ModelShape::kLayersMost, " or less")
+                                                        : text("--params ", ModelShape::kParametersMost, " or less"));
   }
   if (wish.parameters == 0 && (wish.layers == 0 || wish.hidden == 0)) {
-    return Status(Code::kUsage, "model shape: too few sizes given", "--params, or both --layers and --hidden");
+    return Status(Code::kUsage, "model shape: too few sizes given",
+                  "--params 7e9, or both --layers 32 and --hidden 4096");
   }
   const bool ragged = wish.heads != 0 && wish.hidden % wish.heads != 0;
   if (ragged || (wish.heads != 0 && wish.kv_heads != 0 && wish.heads % wish.kv_heads != 0)) {
@@ -116,14 +120,14 @@ Result<ModelShape> solve_shape(const ShapeWish& wish) {
   ModelShape shape = shape_of_width(wish, layers, hidden);
   if (wish.parameters != 0 && wish.ffn == 0) settle_ffn(shape, wish.parameters);
   PENSTOCK_TRY(shape.validate());
-  shape.name = text(fixed(static_cast<double>(shape.parameters()) / 1e9, 2), "B, ", shape.layers, " layers");
+  shape.name = text(short_count_text(static_cast<double>(shape.parameters())), ", ", shape.layers, " layers");
   if (wish.parameters == 0) return shape;
   const double off = static_cast<double>(shape.parameters()) / static_cast<double>(wish.parameters) - 1;
   if (std::abs(off) <= kOff) return shape;
   return Status(Code::kUsage,
                 text("model shape: ", layers, " layers ", hidden, " wide with an ffn of ", shape.ffn, " and ",
                      shape.vocab, " words has ", shape.parameters(), " parameters, not ", wish.parameters),
-                "leave out --ffn or --hidden, or give another --vocab");
+                text("--params ", shape.parameters(), ", which these sizes make"));
 }
 
 }  // namespace penstock::tools

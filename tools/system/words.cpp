@@ -1,6 +1,9 @@
 #include "tools/system/words.h"
 
+#include <algorithm>
 #include <sstream>
+
+#include "tiering/status.h"
 
 namespace penstock::tools {
 
@@ -8,6 +11,25 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
   std::string all;
   for (const std::string& word : words) all += (all.empty() ? "" : between) + word;
   return all;
+}
+
+std::string wrapped(const std::string& line, size_t width, size_t indent) {
+  std::string all;
+  size_t begin = 0;
+  while (true) {
+    const size_t room = all.empty() ? width : width - indent;
+    size_t end = line.size();
+    if (line.size() - begin > room) {
+      // Spaces before the text, or between a flag's name and its help, are no place to break at.
+      const size_t first = all.empty() ? std::max(indent, line.find_first_not_of(' ')) : begin + 1;
+      end = line.rfind(' ', begin + room);
+      if (end == std::string::npos || end < first) end = line.find(' ', begin + room);
+      end = std::min(end, line.size());
+    }
+    all += text(all.empty() ? "" : "\n" + std::string(indent, ' '), line.substr(begin, end - begin));
+    begin = line.find_first_not_of(' ', end);
+    if (begin == std::string::npos) return all;
+  }
 }
 
 std::vector<std::string> split(const std::string& joined, char between) {

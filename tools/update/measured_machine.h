@@ -15,7 +15,7 @@ struct MeasureOptions {
   uint64_t memory_bytes = 0;  // about so many are taken at most
   // As the run will have them.
   uint32_t threads = 0;  // that update; 0: one for each processor
-  aio::EngineChoice engine = aio::EngineChoice::automatic;
+  aio::IoEngineChoice engine = aio::IoEngineChoice::automatic;
 };
 
 // On scratch files in `folders`.

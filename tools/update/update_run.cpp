@@ -5,13 +5,6 @@
 #include "aio/resident_memory.h"
 
 namespace penstock::tools {
-namespace {
-
-// What threads and rings will take besides what is planned.
-constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
-
-}  // namespace
-
 UpdateRun::UpdateRun(const UpdateSettings& settings)
     : settings_(settings),
       model_(settings.parameters,

@@ -25,7 +25,7 @@ struct UpdateSettings {
   double strike_share = 0;  // of steps that clip; 0: not even looked at
   bool clip = false;        // clipping is on, whether it strikes or not
   uint32_t threads = 0;
-  aio::EngineChoice io = aio::EngineChoice::automatic;
+  aio::IoEngineChoice io = aio::IoEngineChoice::automatic;
   uint32_t slots = 0;
   std::string config_hash;  // EngineOptions::config_hash
 };

@@ -1,0 +1,22 @@
+// What a forecast is asked for, checked and filled in, as a request for one rank's plan; and what to ask for instead
+// where no plan fits.
+#pragma once
+
+#include <string>
+
+#include "tools/plan/forecast.h"
+
+namespace penstock::tools {
+
+Status check_request(const ForecastRequest& request);
+// Of a request that was filled in.
+Status check_passes(const ForecastRequest& request);
+
+// Budgets and micro-batches that were not given: what is usual.
+void fill_in(ForecastRequest& request, uint32_t ranks);
+PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks);
+
+// Every way out that suffices by itself. `asked`: before it was filled in.
+std::string remedy_for(const ForecastRequest& asked, const Forecast& forecast);
+
+}  // namespace penstock::tools

@@ -1,0 +1,48 @@
+#include "tools/plan/held_state.h"
+
+#include <algorithm>
+
+namespace penstock::tools {
+namespace {
+
+bool is_weight(Role role) { return role == Role::weight || role == Role::weight_scale; }
+
+std::vector<Plane> weight_planes(const Unit& unit, const StateForm& form) {
+  return unit.code ? coded_planes(*unit.code) : std::vector<Plane>{{Role::weight, form.weight}};
+}
+
+}  // namespace
+
+std::vector<HeldRole> held_state(const Forecast& forecast) {
+  const Plan& plan = *forecast.plan;
+  const Workload& workload = forecast.rank_request.workload;
+  std::vector<HeldRole> held;
+  auto add = [&](const Plane& plane, Tier tier, uint64_t elements) {
+    auto found = std::ranges::find(held, plane.role, &HeldRole::role);
+    if (found == held.end()) found = held.insert(held.end(), HeldRole{plane.role, {}});
+    found->bytes[static_cast<size_t>(tier)] += static_cast<double>(plane.bytes(elements)) * forecast.ranks;
+  };
+  for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
+    const Unit& unit = workload.units[plan.tiles[tile].unit];
+    const uint64_t elements = plan.tiles[tile].elements;
+    for (const Plane& plane : weight_planes(unit, workload.form)) add(plane, plan.placements[tile].weight, elements);
+    if (!unit.trainable) continue;
+    for (const Plane& plane : resting_planes(workload.form)) add(plane, plan.placements[tile].state, elements);
+  }
+  std::ranges::sort(held, {}, &HeldRole::role);
+  return held;
+}
+
+std::vector<HeldByStage> held_by_stage(const Forecast& forecast) {
+  if (forecast.ranks < 2) return {};
+  double weights = 0, states = 0;
+  for (const HeldRole& held : held_state(forecast)) {
+    for (double bytes : held.bytes) (is_weight(held.role) ? weights : states) += bytes;
+  }
+  const double ranks = forecast.ranks;
+  return {{"stage 0", false, weights + states},
+          {"stages 1 and 2", false, weights + states / ranks},
+          {"stage 3", true, (weights + states) / ranks}};
+}
+
+}  // namespace penstock::tools
