@@ -3,8 +3,10 @@
 
 Usage: commands_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
 """
+import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,34 +83,55 @@ class FromC(Case):
 
 
 class Examples(Case):
-    def test_torch_loop_goes_on_after_a_kill(self):
-        example = Path(__file__).parents[2] / "tools" / "examples" / "torch_loop.py"
+    def goes_on_after_a_kill(self, name, steps, kill_at, launcher=(), more=()):
+        """Killed there and started again, it makes the steps that it has made, or would have."""
+        example = Path(__file__).parents[2] / "tools" / "examples" / name
+        self.assertLessEqual(len(example.read_text().splitlines()), 40)
 
         def run(folder, kill_at=None):
             lines = []
-            arguments = [sys.executable, example, self.folder / folder, "12"]
-            with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as program:
+            arguments = [sys.executable, *launcher, example, self.folder / folder, *more]
+            with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
                 for line in program.stdout:
-                    lines.append(line)
+                    lines += [line] if line.startswith("step ") else []
                     if kill_at and line.startswith(f"step {kill_at} "):
-                        program.kill()
+                        ranks = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+                        for process in (program.pid, *map(int, ranks if launcher else ())):
+                            os.kill(process, signal.SIGKILL)
                         break
+                errors = program.stderr.read()
+            self.assertEqual(program.returncode != 0, kill_at is not None, errors)
             return lines
 
-        whole = run("whole")
-        self.assertEqual(len(whole), 12)
-        run("killed", kill_at=4)
-        rest = run("killed")
-        self.assertLess(len(rest), 12)
-        self.assertEqual(whole[-len(rest):], rest)
+        killed, rest = run("killed", kill_at), run("killed")
+        self.assertTrue(0 < len(rest) < steps, rest)
+        again = killed[steps - len(rest):]
+        if len(again) < 2:  # from the very step on
+            again = run("whole")[steps - len(rest):]
+        self.assertEqual(again, rest[: len(again)])
+
+    def test_torch_loop(self):
+        self.goes_on_after_a_kill("torch_loop.py", 12, 4, more=["12"])
+
+    def test_accelerate(self):
+        if importlib.util.find_spec("accelerate") is None:
+            self.skipTest("accelerate is not installed (tools/setup --checks installs it)")
+        self.goes_on_after_a_kill("accelerate_loop.py", 20, 8)
+
+    def test_distributed_checkpoint(self):
+        self.goes_on_after_a_kill("dcp.py", 20, 8)
+
+    def test_distributed_data_parallel(self):
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        self.goes_on_after_a_kill("ddp.py", 20, 8, launcher)
 
     def test_what_docstrings_show(self):
         import doctest
 
-        from penstock import _command, _store, nvme, optimizers, planning
+        from penstock import _command, _fingerprint, _store, nvme, optimizers, planning
 
         os.chdir(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-python-")))
-        for module, examples in ((_store, 1), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
+        for module, examples in ((_store, 1), (_fingerprint, 2), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
             with self.subTest(module.__name__):
                 failed, tried = doctest.testmod(module)
                 self.assertEqual(failed, 0)

@@ -4,6 +4,7 @@
 Usage: loops_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
 """
 import random
+import time
 import unittest
 
 from optimizer_support import BUDGET, F, SEED, X, Case, clip, each, loop, mse, net, nn, nothing, torch, words_different
@@ -14,16 +15,6 @@ import penstock
 class PlainLoops(Case):
     """What users do in their loops leaves the bits that it leaves with torch.optim.AdamW(fused=True)."""
 
-    def same(self, scenario):
-        """The two optimizers, by `begin`."""
-        theirs, _ = scenario(self.fused)
-        optimizers = []
-        for begin in ("step", "backward"):
-            ours, optimizer = scenario(lambda params, **more: self.tiered(params, begin=begin, **more))
-            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"begin {begin}, seed {SEED}")
-            optimizers.append(optimizer)
-        return optimizers
-
     def test_loops(self):
         scenarios = {
             "accumulation": dict(k=4),
@@ -33,6 +24,7 @@ class PlainLoops(Case):
             "clip_grad_norm_": dict(k=2, pre=clip),
             "clip_grad_value_": dict(pre=lambda s, m, o: nn.utils.clip_grad_value_(m.parameters(), 1e-3)),
             "p.grad scaled in place": dict(pre=each(lambda p: p.grad.mul_(0.5))),
+            "p scaled before step": dict(pre=each(torch.no_grad()(lambda p: p.mul_(0.5)))),
             "p.grad replaced": dict(pre=each(lambda p: setattr(p, "grad", p.grad.sign()))),
             "lr set before step": dict(pre=lambda s, m, o: o.param_groups[0].update(lr=1e-2 / (s + 1))),
             "frozen midway": dict(before=lambda s, m, o: m[2].requires_grad_(s not in (2, 3))),
@@ -286,6 +278,29 @@ class PlainLoops(Case):
             return params
 
         self.assertEqual(words_different(scenario(self.fused), scenario(self.tiered)), 0)
+
+    def test_what_interrupts_a_step_leaves_the_weights_as_they_were(self):
+        def scenario(make):
+            class Interrupt(torch.Tensor):
+                """A gradient that never arrives. Updates of those before it end meanwhile."""
+
+                def detach(self):
+                    time.sleep(0.2)
+                    raise KeyboardInterrupt
+
+            def pre(s, m, o):
+                if s != 3 or not isinstance(o, penstock.AdamW):
+                    return
+                before, last = [p.detach().clone() for p in m.parameters()], list(m.parameters())[-1]
+                gradient = last.grad
+                last.grad = gradient.as_subclass(Interrupt)
+                self.assertRaises(KeyboardInterrupt, o.step)
+                self.assertEqual(words_different(before, m.parameters()), 0)
+                last.grad = gradient
+
+            return loop(make, pre=pre)
+
+        self.same(scenario)
 
     def test_step_is_noticed_by_autograd(self):
         model, optimizer = loop(self.tiered, steps=1)

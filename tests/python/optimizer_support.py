@@ -81,6 +81,16 @@ class Case(unittest.TestCase):
         self.made += 1
         return penstock.AdamW(params, **{"store": self.folder / str(self.made), "budget": BUDGET, **more})
 
+    def same(self, scenario):
+        """As scenario(make) goes with torch.optim.AdamW(fused=True). The two optimizers, by `begin`."""
+        theirs, _ = scenario(self.fused)
+        optimizers = []
+        for begin in ("step", "backward"):
+            ours, optimizer = scenario(lambda params, **more: self.tiered(params, begin=begin, **more))
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, f"begin {begin}, seed {SEED}")
+            optimizers.append(optimizer)
+        return optimizers
+
     def refused(self, message, function, *arguments):
         with self.assertRaises(penstock.PenstockError) as caught:
             function(*arguments)

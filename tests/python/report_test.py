@@ -70,6 +70,32 @@ class Reading(Runs):
         run = self.run_of([line(1)], tail='{"step": 2, "lo')
         self.assertEqual((len(run.log), run.bad_lines), (1, 0))
 
+    def test_tells_what_rules_about_the_loss_did_and_where_one_ended_the_run(self):
+        skip = {"batch": 2, "loss": None, "why": "not_finite", "action": "skip", "samples": ["a.txt, tokens 16 to 31"]}
+        back = {"batch": 5, "step": 4, "loss": 9.5, "highest": 3.25, "why": "spike", "action": "rollback", "back_to": 2,
+                "first_left_out": 4, "samples": ["a.txt, tokens 0 to 15"]}
+        lines = [line(1), line(2, loss_events=[skip]), line(3), line(2, loss_events=[skip]), line(3, loss_events=[back])]
+        run = self.run_of(lines)
+        self.assertEqual(run.loss_events, [{"step": 2, **skip}, back])
+        self.assertIsNone(run.stopped)
+        end = {"step": 4, "batch": 8, "loss": None, "stopped": True, "loss_events": [{**skip, "batch": 8, "action": "stop"}]}
+        run = self.run_of([*lines, end])
+        self.assertEqual(([entry["step"] for entry in run.log], run.stopped), ([1, 2, 3], end))
+        summary = reporting.Summary(run)
+        self.assertEqual(([event["batch"] for event in summary.fields()["loss_events"]], summary.steps), ([2, 5, 8], 3))
+        page = reporting.page(summary)
+        for words in ("stopped at step 4: batch 8: its loss is not finite", "its loss is a spike, 9.5 above 3.25",
+                      "back to step 2, batches 4 to 5 left out", "a.txt, tokens 16 to 31"):
+            self.assertIn(words, page)
+        self.assertIn("stopped at step 4: batch 8: its loss is not finite", "\n".join(watching.panel(summary, 120)))
+        out = io.StringIO()
+        watching._follow(run, out, lambda _: self.fail("it waits for a run that has ended"))
+        self.assertIn("batch 5: its loss is a spike, 9.5 above 3.25: back to step 2, batches 4 to 5 left out", out.getvalue())
+        self.assertTrue(out.getvalue().endswith("stopped at step 4: batch 8: its loss is not finite\n"), out.getvalue())
+        # Gone on with, it has not stopped any more.
+        self.assertIsNone(self.run_of([*lines, end, line(4)]).stopped)
+        self.refused("stopped at step 1", reporting.Summary, self.run_of([{**end, "step": 1}]))
+
     def test_counts_what_it_cannot_read(self):
         run = self.run_of([line(1)], tail='nonsense\n[1]\n{"loss": 1}\n' + json.dumps(line(2)) + "\n")
         self.assertEqual(([e["step"] for e in run.log], run.bad_lines), ([1, 2], 3))
@@ -341,6 +367,7 @@ class OtherPrograms(Runs):
         with unittest.mock.patch.dict(os.environ, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}):
             code, out, err = self.verb(reporting.report, self.folder, "--wandb", "penstock-test")
         self.assertEqual(code, 0, err)
+        wandb.teardown()  # all is in the file when its helper has ended
         kept = Path(out.splitlines()[-1])
         self.assertTrue(kept.is_relative_to(self.folder.resolve()))
         [file] = kept.glob("*.wandb")

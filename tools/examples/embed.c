@@ -73,6 +73,7 @@ int main(int count, char** arguments) {
   for (; step < last; ++step) {
     const double loss = loss_and_gradients(step);
     if (penstock_begin(engine, rates, 2, 1, 1.0) != 0) return failed("begin");
+    if (penstock_publish(engine) != 0) return failed("publish"); /* backward is over */
     if (penstock_gradient(engine, 0, 0, PENSTOCK_FP32, gradient_of_weights) != 0) return failed("gradient");
     if (penstock_gradient(engine, 1, 0, PENSTOCK_FP32, gradient_of_bias) != 0) return failed("gradient");
     struct penstock_report report;

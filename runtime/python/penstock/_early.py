@@ -4,15 +4,55 @@ the rest of backward. Nothing of it is seen before step(): gradients stay in .gr
 An early start is never the truth. step() publishes it if every gradient that was handed over is still the very tensor,
 unchanged, and rates, scale and weights are what they were; otherwise the engine takes the step back, and does it as
 with begin="step". So whatever users do with .grad, the result is that of begin="step".
+
+gradients="taken": the store alone has what it was handed over, and .grad keeps a TakenGradient, which refuses whoever
+wants its values. What would have to be done again, step() refuses too.
 """
 
+import os
 import sys
 import weakref
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ._fingerprint import sums
+from ._refusal import PenstockError
+
 _owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the EarlyStart that takes its gradients
+
+
+class TakenGradient(torch.Tensor):
+    """What .grad keeps of a gradient that is with the store: shape, dtype, device, and its norm, for trainers that log
+    it and clip to infinity."""
+
+    @staticmethod
+    def __new__(cls, gradient, kind):
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, gradient.shape, strides=gradient.stride(), dtype=gradient.dtype, device=gradient.device
+        )
+        made.kind, made.norm_of_values = kind, torch.linalg.vector_norm(gradient, 2.0)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        aten = torch.ops.aten
+        if function is aten.detach.default:
+            return args[0]
+        if function is aten.linalg_vector_norm.default and args[1:] in ((), (2,)) and not kwargs:
+            return args[0].norm_of_values
+        if function is aten.mul_.Tensor and not isinstance(args[1], cls) and torch.all(torch.as_tensor(args[1]) == 1):
+            return args[0]
+        taken = next(one for one in tree_leaves((args, kwargs)) if isinstance(one, cls))
+        raise PenstockError(
+            f'penstock.{taken.kind}: {function} wants a gradient that the store has taken (gradients="taken")',
+            remedy="zero_grad() before each step's backward; accumulation= where several make a step; clip_norm= to clip;"
+            ' or gradients="kept"',
+        )
+
+    def __repr__(self, **_):
+        return f"TakenGradient({tuple(self.shape)}, {self.dtype}, {self.device})"
 
 
 class EarlyStart:
@@ -20,9 +60,9 @@ class EarlyStart:
     STRIKES = 2
     PAUSE = 50  # steps
 
-    def __init__(self, optimizer, accumulation=None):
+    def __init__(self, optimizer, accumulation=None, takes=False):
         self._optimizer = weakref.ref(optimizer)
-        self._accumulation = accumulation
+        self._accumulation, self._takes = accumulation, takes
         self._watched = WeakTensorKeyDictionary()
         self.counts = {}  # by parameter: contributions in this step
         self.learned = {}  # and in the last one
@@ -39,8 +79,12 @@ class EarlyStart:
 
             def arrived(p):
                 early = me()
-                if early is not None and _owners.get(p) is me:  # the newest optimizer owns a parameter
-                    early._arrived(p)
+                optimizer = early and early._optimizer()
+                if optimizer is None or _owners.get(p) is not me:  # the newest optimizer owns a parameter
+                    return
+                if os.getpid() == optimizer._penstock.pid:  # a forked child's gradients are its own
+                    with optimizer._penstock.lock:  # hooks come from threads of autograd, one for each device
+                        early._arrived(p, optimizer)
 
             p.register_post_accumulate_grad_hook(arrived)
 
@@ -49,35 +93,50 @@ class EarlyStart:
         return self.settings is not None
 
     @torch.no_grad()
-    def _arrived(self, p):
-        optimizer = self._optimizer()
-        if optimizer is None:
-            return
+    def _arrived(self, p, optimizer):
         self.counts[p] = self.counts.get(p, 0) + 1
         engine = optimizer._penstock
-        number = engine.numbers.get(p)
-        if engine.store is None or number is None:  # the first step begins in step()
-            return
-        if number in self.given:
+        if engine.numbers.get(p) in self.given:
             self.spoilt = True  # there is more of it: too early
-        if self.spoilt or self.pause > 0 or p.grad is None or p.grad.requires_grad or p.grad.is_sparse:
+        paused = self.pause > 0 and not self._takes
+        if self.spoilt or paused or p.grad is None or p.grad.requires_grad or p.grad.is_sparse:
             return
-        if self.counts[p] != (self._accumulation or self.learned.get(p)) or not _is_last_micro_batch():
+        if not self._is_whole(p) or several_ranks() or engine.failed:  # step() refuses the last two
+            return
+        if self._takes and not self.under_way:
+            optimizer._open()  # the first step begins here
+            engine.store.check()
+        number = engine.numbers.get(p)
+        if engine.store is None or not engine.store.is_open or number is None:  # the first step begins in step()
             return
         if not self.under_way:
             optimizer._adopt_weights()
             self.settings = optimizer._settings()
-            engine.store.begin(*self.settings, publishes=False)
+            engine.store.begin(*self.settings)
         engine.store.gradient(number, p.grad)
-        self.given[number] = p.grad, optimizer._mark(p.grad)
+        if self._takes:
+            p.grad = TakenGradient(p.grad, engine.kind)
+            self.given[number] = p.grad, None, None
+        else:
+            self.given[number] = p.grad, _mark(p.grad), sums(p.grad)
+
+    def _is_whole(self, p):
+        """Whether the gradient is that of all micro-batches, as far as one can know."""
+        if self._takes and self._accumulation is None:
+            known = _is_last_micro_batch()
+            return self.counts[p] == 1 if known is None else known
+        return self.counts[p] == (self._accumulation or self.learned.get(p)) and _is_last_micro_batch() is not False
 
     def agrees(self, optimizer, gradients):
         """Whether what was handed over is what step() wants."""
         if not self.under_way or self.spoilt or self.settings != optimizer._settings():
             return False
         engine = optimizer._penstock
-        for number, (tensor, mark) in self.given.items():
-            if gradients[number] is not tensor or optimizer._mark(tensor) != mark:
+        for number, (tensor, mark, added_up) in self.given.items():
+            if gradients[number] is not tensor:
+                return False
+            # Writes through .data have no version.
+            if not self._takes and (_mark(tensor) != mark or not torch.equal(sums(tensor), added_up)):
                 return False
         return all(engine.seen.get(number) == optimizer._mark(p) for number, p in enumerate(engine.parameters))
 
@@ -91,6 +150,12 @@ class EarlyStart:
                 self.pause, self.strikes = self.PAUSE, 0
         self.settings, self.spoilt = None, True
         self.given.clear()
+
+    def forget(self):
+        """The store goes, and with it what has begun."""
+        self.settings, self.spoilt = None, False
+        self.given.clear()
+        self.counts.clear()
 
     def skipped(self):
         """There is no step after all."""
@@ -108,7 +173,18 @@ class EarlyStart:
         self.given.clear()
 
 
+def _mark(gradient):
+    return gradient._version, gradient.data_ptr()
+
+
+def several_ranks():
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 def _is_last_micro_batch():
-    """What Accelerate, and so Trainer, know of accumulation; a hint."""
+    """What Accelerate, and so Trainer, know of accumulation; a hint. None: they are not there."""
     state = sys.modules.get("accelerate.state")
-    return state is None or not state.GradientState._shared_state or state.GradientState().sync_gradients
+    if state is None or not state.GradientState._shared_state:
+        return None
+    return state.GradientState().sync_gradients

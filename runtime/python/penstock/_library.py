@@ -20,6 +20,9 @@ class Parameter(c.Structure):
 
 
 LOG = c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)
+INITIAL = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_uint32, c.c_uint64, c.c_uint64, c.c_void_p)
+WEIGHTS_OUT = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_uint32, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p)
+OUT = c.c_void_p(-1).value  # PENSTOCK_WEIGHTS_OUT
 
 
 class Options(c.Structure):
@@ -38,11 +41,13 @@ class Options(c.Structure):
         ("clip_norm", c.c_double),
         ("whole_steps", c.c_uint32),
         ("slots", c.c_uint32),
-        ("initial", c.c_void_p),
+        ("initial", INITIAL),
         ("initial_context", c.c_void_p),
         ("log", LOG),
         ("log_context", c.c_void_p),
         ("initial_step", c.c_uint64),
+        ("weights_out", WEIGHTS_OUT),
+        ("weights_out_context", c.c_void_p),
     ]
 
 
@@ -84,14 +89,18 @@ _SIGNATURES = {
     "penstock_close": [_ENGINE],
     "penstock_begin": [_ENGINE, c.POINTER(Rates), c.c_uint32, c.c_uint32, c.c_double],
     "penstock_gradient": [_ENGINE, c.c_uint32, c.c_uint32, c.c_int, c.c_void_p],
+    "penstock_gradient_part": [_ENGINE, c.c_uint32, c.c_uint32, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p],
     "penstock_absent": [_ENGINE, c.c_uint32],
+    "penstock_publish": [_ENGINE],
     "penstock_step": [_ENGINE, c.c_char_p, c.c_size_t, c.POINTER(Report)],
     "penstock_discard": [_ENGINE],
     "penstock_read": [_ENGINE, c.c_uint32, c.c_int, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p],
     "penstock_write": [_ENGINE, c.c_uint32, c.c_int, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p],
     "penstock_begin_writes": [_ENGINE],
     "penstock_end_writes": [_ENGINE],
-    "penstock_adopt": [_ENGINE, c.c_uint32, c.c_int, c.c_void_p, c.POINTER(c.c_uint64)],
+    "penstock_adopt": [
+        _ENGINE, c.c_uint32, c.c_uint64, c.c_uint64, c.c_int, c.c_void_p, c.POINTER(c.c_uint64)
+    ],
     "penstock_count": [_ENGINE, c.c_uint32, c.POINTER(c.c_uint64)],
     "penstock_set_count": [_ENGINE, c.c_uint32, c.c_uint64],
     "penstock_set_weights_into": [_ENGINE, c.c_uint32, c.c_int, c.c_void_p],

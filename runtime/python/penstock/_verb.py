@@ -14,7 +14,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Arguments(argparse.ArgumentParser):
-    """Refuses as the command does."""
+    """Refuses as the command does, and takes what all its verbs take."""
+
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        self.add_argument("--progress", choices=("auto", "json"), default="auto", help="json: an object a line on stderr")
 
     def error(self, message):
         raise Refusal(f"{self.prog.removeprefix('penstock ')}: {message}", f"{self.prog} --help")
@@ -30,21 +34,25 @@ def count(word):
 
 
 class Progress:
-    """A bar in a terminal; elsewhere a plain line, at most every five seconds. On stderr."""
+    """A bar in a terminal; elsewhere a plain line, at most every five seconds; or objects for a program. On stderr."""
 
     BAR_PAUSE_S, PLAIN_PAUSE_S, CELLS = 0.1, 5.0, 24
 
-    def __init__(self, stream=None):
+    def __init__(self, stream=None, as_json=False):
         self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
+        self._json = as_json
+        self._terminal = self._stream.isatty() and not as_json
         self._last = time.monotonic() if not self._terminal else 0.0
         self._drawn = False
 
     def update(self, share, what):
         now = time.monotonic()
-        if now - self._last < (self.BAR_PAUSE_S if self._terminal else self.PLAIN_PAUSE_S):
+        if now - self._last < (self.BAR_PAUSE_S if self._terminal or self._json else self.PLAIN_PAUSE_S):
             return
         self._last = now
+        if self._json:
+            self._say({"progress": {"share": min(max(share, 0), 1), "what": what}})
+            return
         percent = f"{min(max(share, 0), 1) * 100:3.0f} %"
         if self._terminal:
             full = int(min(max(share, 0), 1) * self.CELLS)
@@ -54,7 +62,14 @@ class Progress:
             self._stream.write(f"{percent} {what}\n")
         self._stream.flush()
 
+    def _say(self, fields):
+        self._stream.write(json.dumps(fields) + "\n")
+        self._stream.flush()
+
     def note(self, line):
+        if self._json:
+            self._say({"note": line})
+            return
         self.clear()
         self._stream.write(line + "\n")
         self._stream.flush()
@@ -81,7 +96,7 @@ def run(name, action, arguments):
 
     SIGTERM ends it as Ctrl-C does. A reader who closes the pipe has seen enough.
     """
-    progress = Progress()
+    progress = Progress(as_json="--progress=json" in arguments or ("--progress", "json") in zip(arguments, arguments[1:]))
     as_json = "--json" in arguments
 
     def stop(*_):
@@ -103,6 +118,8 @@ def run(name, action, arguments):
     except MemoryError:
         refusal = Refusal(f"{name}: memory is exhausted", code=DOES_NOT_FIT)
     progress.clear()
+    if refusal and not refusal.remedy and refusal.code == USAGE:
+        refusal.remedy = f"penstock {name} --help"
     if as_json:
         answer = {"schema": f"penstock.{name.replace(' ', '.')}/1", **fields}
         if refusal:

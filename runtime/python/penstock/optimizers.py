@@ -39,16 +39,24 @@ class AdamW(Tiered):
     >>> AdamW(model.parameters(), lr=1e-3, store="run", budget="host=64MiB").resume()  # another process goes on
     3
 
-    params, lr, betas, eps, weight_decay: as torch's.
+    params, lr, betas, eps, weight_decay: as torch's. Parameters are in float32, bfloat16 or float16, on the CPU or on
+        CUDA devices, mixed as you like. (On a GPU this has not run yet; optimizer.state's moments come on the CPU.)
+        foreach, fused and capturable are taken and mean nothing here; amsgrad and maximize are refused.
     store: a folder, or several, one on each drive. Made in the first step, from the weights as they are then.
-    budget: host memory that the engine may take: bytes or "host=4GiB".
+    budget: host memory that the engine may take: bytes or "host=4GiB". Of it up to 32 MiB, and at most a quarter for all,
+        are pinned memory for each device that parameters are on.
     begin: when updates begin. "step": in step(). "backward": as soon as backward has finished a gradient, beside the
         rest of backward; step() publishes them, or does the step anew where gradients, rates or weights have changed.
         clip_grad_norm_ changes all of them, so it leaves nothing of the overlap: use clip_norm instead.
     accumulation: how many micro-batches make a step, for begin="backward". None: as many as in the last step. A hint:
         where it is wrong, the step is done in step().
+    gradients: what becomes of .grad with begin="backward". "kept": it stays, and step() sees what was done to it. "taken":
+        its memory is free as soon as the store has it, so that a backward never holds the gradients of the whole model;
+        .grad then refuses whoever wants its values, and step() what would have to be done again (rates, weights or
+        gradients that changed after backward). accumulation must be told, except by Accelerate and Trainer; clip by
+        clip_norm (Trainer: max_grad_norm=0).
     weights: how edits of the weights by others are noticed. "version": as autograd does; "fingerprint": also those
-        through .data, for one more look at all weights a step.
+        through .data, for one more look at all weights a step. Edits of .grad are noticed always.
     state_dict: what state_dict() gives. "reference": the name of store and step; "full": torch's layout.
     existing: what becomes of a store that an earlier run has left. "refuse": the first step is refused, unless
         resume() or load_state_dict() came before it; "resume": its state is taken, and the weights as they are here;

@@ -97,11 +97,40 @@ def flat(config, prefix=""):
     return rows
 
 
+WHY = {"not_finite": "its loss is not finite", "spike": "its loss is a spike",
+       "gradients_not_finite": "its gradients are not finite"}
+
+
+def why_text(event):
+    """Why a rule about the loss has acted on a batch."""
+    of_loss = ", its loss is" if event.get("why") == "gradients_not_finite" else ","
+    loss = f"{of_loss} {event['loss']:.4g}" if _finite(event.get("loss")) else ""
+    above = f" above {event['highest']:.4g}" if loss and _finite(event.get("highest")) else ""
+    return WHY.get(event.get("why"), "its loss") + loss + above
+
+
+def done_text(event):
+    """What was done about it."""
+    if event.get("action") == "rollback":
+        return f"back to step {event.get('back_to')}, batches {event.get('first_left_out')} to {event.get('batch')} left out"
+    if event.get("action") == "lower_rate":
+        return f"left out, rates are {short(event.get('rate_factor'))} of the schedule's"
+    return "the run stopped" if event.get("action") == "stop" else "left out"
+
+
+def stop_text(entry):
+    events = entry.get("loss_events") or [{}]
+    return f"stopped at step {entry['step']}: batch {entry.get('batch')}: {why_text(events[-1])}"
+
+
 class Summary:
     """What a run comes to, in numbers."""
 
     def __init__(self, run):
         self.run, self.config, self.log = run, run.config, run.log
+        self.events, self.stopped = run.loss_events, run.stopped
+        if not self.log and self.stopped:
+            raise Refusal(f"report: {run.path}: the run {stop_text(self.stopped)}, which was its first", "", USAGE)
         if not self.log:
             raise Refusal(f"report: {run.path}: no step is in its log yet", "wait for the first step", USAGE)
         log, last = self.log, self.log[-1]
@@ -129,6 +158,7 @@ class Summary:
             "eval_loss_best": best[1] if best else None, "eval_loss_best_step": best[0] if best else None,
             "step_s": self.step_s, "predicted_s": self.predicted_s, "tokens_per_s": self.tokens_per_s,
             "nvme_read_bytes": self.read, "nvme_written_bytes": self.written, "peak_rss_bytes": self.rss,
+            "loss_events": self.events, "stopped": bool(self.stopped),
             "stall_s": self.stalls, "skipped_steps": self.skipped, "bad_lines": self.run.bad_lines,
         }
 
@@ -157,6 +187,8 @@ def remarks(s):
     found = []
     if s.log[-1].get("stopped_early"):
         found.append(f"stopped early at step {s.steps}: its evaluations did not become better any more")
+    if s.stopped:
+        found.append(stop_text(s.stopped))
     if s.not_finite:
         found.append(f"the loss of {len(s.not_finite)} steps is not finite, of step {s.not_finite[0]} first")
     if s.skipped:
@@ -190,6 +222,18 @@ def evaluation_table(s):
         for e in {e["step"]: e for e in shown}.values())
     return ('<table><tr><th class="n">step</th><th class="n">held-out loss</th><th class="n">perplexity</th>'
             f'<th class="n">tokens</th></tr>{rows}</table>')
+
+
+def event_table(s):
+    if not s.events:
+        return ""
+    shown = s.events[-50:]
+    rows = "".join(f'<tr><td class="n">{html.escape(str(e["step"]))}</td><td class="n">{html.escape(str(e.get("batch")))}</td>'
+                   f'<td>{html.escape(why_text(e))}</td><td>{html.escape(done_text(e))}</td>'
+                   f'<td>{"<br>".join(html.escape(str(where)) for where in (e.get("samples") or [])[:4])}</td></tr>' for e in shown)
+    more = f"<p>The last {len(shown)} of {len(s.events)}.</p>" if len(shown) < len(s.events) else ""
+    return ('<h2>Batches that rules about the loss met</h2><table><tr><th class="n">step</th><th class="n">batch</th>'
+            f'<th>why</th><th>what was done</th><th>its worst micro-batch</th></tr>{rows}</table>{more}')
 
 
 def samples_of(log):
@@ -234,6 +278,7 @@ def page(s):
         chart("Learning rate", [{"name": "", "points": points_of(log, "lr")}], from_zero=True),
         chart("Gradient norm", [{"name": "", "points": points_of(log, "grad_norm")}], log=True),
         chart("Loss scale", [{"name": "", "points": scales}], log=True) if len({y for _, y in scales}) > 1 else "",
+        event_table(s),
         sample_tables(s),
         "<h2>Time</h2>",
         chart("Seconds a step", [{"name": "actual", "points": points_of(log, "step_s")},

@@ -33,7 +33,36 @@ class Run:
     def log(self):
         """One dict a step, in order. A step that was done again after a crash counts as it was done last; a line that
         is being written does not count yet. `bad_lines` says how many others could not be read."""
-        steps, self.bad_lines = {}, 0
+        steps = {}
+        for entry in self._entries():
+            step = entry["step"]
+            if entry.get("stopped"):
+                continue
+            steps = {s: e for s, e in steps.items() if s < step} if step in steps else steps
+            steps[step] = entry
+        return [steps[step] for step in sorted(steps)]
+
+    @property
+    def stopped(self):
+        """The last line of the log, if a rule about the loss has ended the run with it; else None."""
+        entries = self._entries()
+        return entries[-1] if entries and entries[-1].get("stopped") else None
+
+    @property
+    def loss_events(self):
+        """What rules about the loss did, in order: the log's loss_events, each with its step. A rollback's own step is
+        the one that met the batch."""
+        events = {}
+        for entry in self._entries():
+            found = entry.get("loss_events")
+            for event in found if isinstance(found, list) else ():
+                if isinstance(event, dict):
+                    event = {"step": entry["step"], **event}
+                    events[event["step"], event.get("batch")] = event
+        return list(events.values())
+
+    def _entries(self):
+        self.bad_lines, entries = 0, []
         try:
             content = (self.path / "log.jsonl").read_bytes()
         except FileNotFoundError:
@@ -42,13 +71,11 @@ class Run:
         for line in whole.split(b"\n"):
             try:
                 entry = json.loads(line)
-                step = int(entry["step"])
+                entry["step"] = int(entry["step"])
+                entries.append(entry)
             except (ValueError, KeyError, TypeError):
                 self.bad_lines += bool(line.strip())
-                continue
-            steps = {s: e for s, e in steps.items() if s < step} if step in steps else steps
-            steps[step] = entry
-        return [steps[step] for step in sorted(steps)]
+        return entries
 
     def columns(self):
         """The log as a table: a list for each key, None where a step lacks it. pandas.DataFrame(run.columns()) works."""

@@ -7,7 +7,7 @@ import time
 
 from ._verb import Arguments, run as run_verb
 from .charts import finite, short
-from .report import Summary, bytes_text, lane_text, samples_of, seconds_text
+from .report import Summary, bytes_text, done_text, lane_text, samples_of, seconds_text, stop_text, why_text
 from .run import Run
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -60,6 +60,11 @@ def panel(s, width):
     lines.append("waited    " + (", ".join(stalls) if stalls else "for nothing"))
     if s.skipped:
         lines.append(f"skipped   {len(s.skipped)} steps")
+    if s.events:
+        last = s.events[-1]
+        lines.append(f"loss      {len(s.events)} batches met a rule, last {last.get('batch')} at step {last['step']}: {done_text(last)}")
+    if s.stopped:
+        lines.append(stop_text(s.stopped))
     for prompt, answers in samples_of(s.log):
         lines.append(f"sample    {one_line(prompt)} => {one_line(answers[-1][1])}")
     return [line[:width] for line in lines]
@@ -68,9 +73,11 @@ def panel(s, width):
 def plain(entry):
     """A step in one line, and one more for each sample."""
     held_out = f", held out {entry['eval_loss']:.4f}" if isinstance(entry.get("eval_loss"), float) else ""
+    events = "".join(f"\n    batch {event.get('batch')}: {why_text(event)}: {done_text(event)}"
+                     for event in entry.get("loss_events") or [])
     answers = "".join(f"\n    {one_line(prompt)} => {one_line(found[-1][1])}" for prompt, found in samples_of([entry]))
     return (f"step {entry['step']}: loss {entry.get('loss') if entry.get('loss') is None else round(entry['loss'], 4)}"
-            f"{held_out}, {seconds_text(entry.get('step_s'))}, {short(entry.get('tokens_per_s'))} tokens/s{answers}")
+            f"{held_out}, {seconds_text(entry.get('step_s'))}, {short(entry.get('tokens_per_s'))} tokens/s{events}{answers}")
 
 
 class Screen:
@@ -127,6 +134,10 @@ def _follow(run, out, pause):
                         out.write(plain(entry) + "\n")
                 out.flush()
                 shown = log[-1]["step"]
+            if run.stopped:
+                if not screen:
+                    out.write(stop_text(run.stopped) + "\n")
+                return "", {}
             is_last = log and run.config.get("max_steps") and log[-1]["step"] >= run.config["max_steps"]
             if is_last or (log and log[-1].get("stopped_early")):
                 return "", {}

@@ -475,7 +475,7 @@ def prepare(arguments, progress, parser):
     options = options_of(arguments, parser)
     for path in options.files:
         if not os.path.exists(path):
-            raise Refusal(f"data: {path}: no such file")
+            raise Refusal(f"data: {path}: no such file", "check the path: a .jsonl, .txt or .md expected")
         if not os.path.isfile(path):
             raise Refusal(f"data: {path}: not a file", f"{path}/*.jsonl" if os.path.isdir(path) else "")
     parent = os.path.dirname(os.path.abspath(options.out))

@@ -1,0 +1,388 @@
+#!/usr/bin/env python3
+"""What users do to an optimizer that no manual mentions: each leaves torch's bits, or is refused in a sentence, and the
+process lives.
+
+Usage: hostile_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
+"""
+import collections
+import copy
+import gc
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+import warnings
+from pathlib import Path
+
+from optimizer_support import SEED, WORKER, X, Case, each, loop, mse, net, nn, nothing, torch, words_different
+
+import penstock
+
+
+def in_child(case, work):
+    """Runs it in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+    case.assertEqual(os.waitpid(child, 0)[1], 0)
+
+
+class Weights(Case):
+    """Weights that are resized, retyped, moved, replaced or written between steps."""
+
+    def test_moved_in_memory(self):
+        self.same(lambda make: loop(make, post=each(lambda p: setattr(p, "data", p.data.clone()))))
+
+    def test_a_gradient_that_is_edited_through_data_or_numpy(self):
+        """Which no version counter tells of."""
+        for edit in (lambda p: p.grad.data.mul_(0.5), lambda p: p.grad.data.neg_(), lambda p: p.grad.data.clamp_(-1e-4, 1e-4),
+                     lambda p: p.grad.numpy().flat.__setitem__(0, 1.0)):
+            self.same(lambda make, edit=edit: loop(make, k=2, pre=each(edit)))
+
+    def test_weights_that_change_places_through_data(self):
+        theirs, _ = loop(self.fused, post=each(lambda p: p.data.copy_(p.data.flip(0))))
+        for begin in ("step", "backward"):
+            ours, _ = loop(lambda params, lr: self.tiered(params, lr=lr, weights="fingerprint", begin=begin),
+                           post=each(lambda p: p.data.copy_(p.data.flip(0))))
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
+
+    def test_another_size_is_refused(self):
+        for begin in ("step", "backward"):
+            model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), steps=2)
+            whole = model[0].weight.data
+            for other in (torch.zeros(4, 16), torch.zeros(480, 16)):
+                model[0].weight.data = other
+                model[0].weight.grad = torch.ones_like(other)
+                self.refused("has 768 values", optimizer.step)
+                self.refused("has 768 values", optimizer.resume)
+            model[0].weight.data, model[0].weight.grad = whole, None
+            loop(None, steps=1, model=model, optimizer=optimizer)
+
+    def test_another_dtype(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        model.bfloat16()
+        model(X[0].bfloat16()).sum().backward()
+        optimizer.step()
+        self.assertEqual(model[0].weight.dtype, torch.bfloat16)
+        model.double().zero_grad()
+        model(X[0].double()).sum().backward()
+        self.refused("float64", optimizer.step)
+
+    def test_gradients_of_another_dtype(self):
+        if not hasattr(torch.Tensor, "grad_dtype"):
+            self.skipTest("this torch has no grad_dtype")
+
+        def scenario(make):
+            p = nn.Parameter(torch.ones(64))
+            p.grad_dtype = None
+            optimizer = make([p], lr=1e-2)
+            for dtype in (torch.float64, torch.bfloat16, torch.float16):
+                p.grad = torch.linspace(-1, 1, 64).to(dtype)
+                optimizer.step()
+            return [p]
+
+        exact = nn.Parameter(torch.ones(64))
+        optimizer = self.fused([exact], lr=1e-2)
+        for dtype in (torch.float64, torch.bfloat16, torch.float16):
+            exact.grad = torch.linspace(-1, 1, 64).to(dtype).float()
+            optimizer.step()
+        self.assertEqual(words_different([exact], scenario(self.tiered)), 0)
+
+    def test_a_parameter_in_two_groups_or_twice_in_one(self):
+        p = nn.Parameter(torch.ones(16))
+        with self.assertRaisesRegex(ValueError, "some parameters appear in more than one parameter group"):
+            self.tiered([dict(params=[p]), dict(params=[p])])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.refused("twice", self.tiered, [p, p])
+
+    def test_parameters_that_share_memory(self):
+        p = nn.Parameter(torch.ones(32))
+        optimizer = self.tiered([p, nn.Parameter(p.data[16:])])
+        for q in optimizer.param_groups[0]["params"]:
+            q.grad = torch.ones_like(q)
+        self.refused("share memory", optimizer.step)
+
+    def test_parameters_that_are_replaced_or_taken_away(self):
+        def change(optimizer, edit):
+            groups = optimizer.param_groups
+            kept = [list(group["params"]) for group in groups], list(groups)
+            edit(groups)
+            self.refused("are not those that the store was made for", optimizer.step)
+            groups[:] = kept[1]
+            for group, params in zip(groups, kept[0], strict=True):
+                group["params"] = params
+
+        model = net()
+        optimizer = self.tiered([dict(params=list(model[0].parameters())), dict(params=list(model[2].parameters()))])
+        mse(lambda x: model(x), X[0]).backward()
+        optimizer.step()
+        change(optimizer, lambda groups: groups.pop())
+        change(optimizer, lambda groups: groups.reverse())
+        change(optimizer, lambda groups: groups[0]["params"].pop())
+        change(optimizer, lambda groups: groups[0]["params"].__setitem__(0, nn.Parameter(torch.ones(48, 16))))
+        optimizer.step()
+
+    def test_named_parameters_and_rates_as_tensors(self):
+        def scenario(make):
+            model = net()
+            return loop(make, model=model, optimizer=make(model.named_parameters(), lr=torch.tensor(1e-2)))
+
+        self.same(scenario)
+
+    def test_rates_that_make_no_sense(self):
+        p = nn.Parameter(torch.ones(16))
+        for wrong in (dict(lr=-1.0), dict(lr=float("nan")), dict(betas=(1.0, 0.999)), dict(eps=-1e-8),
+                      dict(weight_decay=float("inf"))):
+            with self.subTest(**wrong):
+                p.grad = torch.ones(16)
+                with self.assertRaises((ValueError, penstock.PenstockError)):
+                    self.tiered([p], **wrong).step()
+                self.assertEqual(float(p.detach().sum()), 16)
+
+    def test_what_torch_takes_besides(self):
+        p = nn.Parameter(torch.ones(16))
+        for more in (dict(fused=True), dict(foreach=None), dict(capturable=False), dict(amsgrad=False)):
+            self.tiered([p], **more)
+        for more in (dict(amsgrad=True), dict(maximize=True), dict(differentiable=True)):
+            self.refused(next(iter(more)), lambda: self.tiered([p], **more))
+
+
+class State(Case):
+    def test_state_that_is_emptied_begins_anew(self):
+        def clear(s, m, o):
+            if s == 3:
+                o.state = collections.defaultdict(dict)
+            if s == 5:
+                del o.state[m[0].weight]
+
+        self.same(lambda make: loop(make, 8, before=clear))
+
+    def test_state_is_not_written_there(self):
+        model, optimizer = loop(self.tiered, steps=1)
+        with self.assertRaisesRegex(penstock.PenstockError, "load_state_dict"):
+            optimizer.state[model[0].weight]["exp_avg"] = torch.zeros(48, 16)
+
+    def test_the_state_dict_of_another_model(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        weights, moment = copy.deepcopy(list(model.parameters())), optimizer.state[model[0].weight]["exp_avg"]
+        for shape in ((24, 16), (96, 16)):
+            other = net()
+            other[0] = nn.Linear(16, shape[0])
+            other[2] = nn.Linear(shape[0], 48)
+            _, theirs = loop(self.fused, model=other, steps=2)
+            self.refused("exp_avg", optimizer.load_state_dict, theirs.state_dict())
+        with self.assertRaisesRegex(ValueError, "parameter group"):
+            optimizer.load_state_dict(self.fused(net()[0].parameters()).state_dict())
+        self.assertTrue(torch.equal(moment, optimizer.state[model[0].weight]["exp_avg"]))
+        self.assertEqual(words_different(weights, model.parameters()), 0)
+        loop(None, steps=1, model=model, optimizer=optimizer)
+
+    def test_a_store_that_was_made_and_never_stepped(self):
+        """Its process was killed in the first step. The next one has other weights to begin with."""
+        store = self.folder / "store"
+        first = self.tiered(net().parameters(), store=store)
+        first._open()
+        first.close()
+
+        def scenario(make):
+            model = net()
+            with torch.no_grad():
+                each(lambda p: p.mul_(0.5))(0, model, None)
+            return loop(make, model=model)[0]
+
+        ours = scenario(lambda params, lr: self.tiered(params, lr=lr, store=store))
+        self.assertEqual(words_different(scenario(self.fused).parameters(), ours.parameters()), 0)
+
+
+class Threads(Case):
+    def test_steps_from_several_threads_come_one_after_another(self):
+        for begin in ("step", "backward"):
+            model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), steps=2)
+            wrong = []
+            mse(model, X[2]).backward()  # once: torch's own .grad is no place for several threads
+
+            def train(model=model, optimizer=optimizer, wrong=wrong):
+                for _ in range(20):
+                    try:
+                        optimizer.step()
+                        optimizer.state[model[0].weight]["exp_avg"]
+                        optimizer.kept(), optimizer.statistics()
+                    except (penstock.PenstockError, RuntimeError) as error:
+                        if not isinstance(error, penstock.PenstockError) and "inplace" not in str(error):
+                            wrong.append(error)
+
+            threads = [threading.Thread(target=train) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(wrong, [])
+            weights = copy.deepcopy(list(model.parameters()))
+            optimizer.close()
+            self.assertGreater(optimizer.resume(), 2)
+            self.assertEqual(words_different(weights, model.parameters()), 0)
+
+    def test_collected_in_a_backward_hook(self):
+        model = net()
+        holder = [self.tiered(model.parameters(), begin="backward", store=self.folder / "store")]
+        for s in range(3):
+            mse(model, X[s]).backward()
+            holder[0].step(), model.zero_grad()
+
+        def drop(_):
+            holder.clear()
+            gc.collect()
+
+        model[2].weight.register_post_accumulate_grad_hook(drop)
+        mse(model, X[3]).backward()
+        self.assertEqual(holder, [])
+        again = self.tiered(model.parameters(), store=self.folder / "store")
+        self.assertEqual(again.resume(), 3)
+
+
+class Forks(Case):
+    def test_every_verb_in_a_child_is_refused_and_backward_is_not(self):
+        for begin in ("step", "backward"):
+            model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), steps=2)
+            state = optimizer.state_dict()
+
+            def work(model=model, optimizer=optimizer, state=state):
+                mse(model, X[0]).backward()
+                for verb in (optimizer.step, optimizer.state_dict, optimizer.resume, optimizer.kept, optimizer.statistics,
+                             lambda: optimizer.drop(2), lambda: optimizer.load_state_dict(copy.deepcopy(state)),
+                             lambda: optimizer.state[model[0].weight]["exp_avg"]):
+                    self.refused("the store belongs to its parent", verb)
+                optimizer.zero_grad()
+                optimizer.close()
+
+            mse(model, X[2]).backward()  # in the middle of a step
+            in_child(self, work)
+            optimizer.step(), optimizer.zero_grad()
+            loop(None, steps=1, model=model, optimizer=optimizer)
+
+    def test_a_child_that_exits_as_programs_do(self):
+        program = WORKER.replace("optimizer.step(), optimizer.zero_grad()", """optimizer.step(), optimizer.zero_grad()
+    import os
+    if step == 2:
+        if os.fork() == 0:
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+""")
+        arguments = [sys.executable, "-c", program, self.folder / "store", "4", self.folder / "weights"]
+        done = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parent, timeout=300)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_made_in_the_parent_and_used_in_a_child(self):
+        model = net()
+        optimizer = self.tiered(model.parameters(), begin="backward")
+        in_child(self, lambda: loop(None, steps=2, model=model, optimizer=optimizer) and optimizer.close())
+        self.assertEqual(optimizer.resume(), 2)
+
+
+class Interrupts(Case):
+    def test_ctrl_c_in_the_step_itself(self):
+        """It is noticed when the engine has returned: the step is whole."""
+        def scenario(make):
+            torch.manual_seed(SEED)
+            params = [nn.Parameter(torch.randn(32, 48).t()), nn.Parameter(torch.randn(64))]  # the first by way of a copy
+            optimizer = make(params, lr=1e-2)
+            for s in range(6):
+                for p in params:
+                    p.grad = torch.randn_like(p)
+                if s in (0, 3) and isinstance(optimizer, penstock.AdamW):
+                    self.interrupt(optimizer)
+                else:
+                    optimizer.step()
+            return params
+
+        self.assertEqual(words_different(scenario(self.fused), scenario(self.tiered)), 0)
+
+    def interrupt(self, optimizer, behind="penstock_step"):
+        """Its step, by Ctrl-C as that call of the engine returns."""
+        from penstock import _library
+
+        real = getattr(_library._library, behind)
+
+        def interrupted(*arguments):
+            code = real(*arguments)
+            signal.raise_signal(signal.SIGINT)
+            return code
+
+        setattr(_library._library, behind, interrupted)
+        try:
+            self.assertRaises(KeyboardInterrupt, optimizer.step)
+        finally:
+            setattr(_library._library, behind, real)
+
+    def test_ctrl_c_when_a_step_begins(self):
+        def scenario(make):
+            def pre(s, m, o):
+                if s != 3 or not isinstance(o, penstock.AdamW) or o._penstock.early:
+                    return
+                self.interrupt(o, behind="penstock_begin")
+
+            return loop(make, pre=pre)
+
+        self.same(scenario)
+
+
+class Drives(Case):
+    def test_two_optimizers_on_one_store(self):
+        store = self.folder / "store"
+        model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, store=store), steps=1)
+        other = self.tiered(net().parameters(), store=store)
+        self.refused("store", other.resume)
+        loop(None, steps=1, model=model, optimizer=optimizer)
+
+    def test_a_store_that_vanishes(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        mse(model, X[2]).backward()
+        os.rename(self.folder / "1", self.folder / "elsewhere")
+        for verb in (optimizer.step, optimizer.state_dict):
+            self.refused(f"the store is no longer in {self.folder / '1'}", verb)
+        os.rename(self.folder / "elsewhere", self.folder / "1")
+        optimizer.step()
+        shutil.rmtree(self.folder / "1")
+        optimizer.close()
+        self.assertEqual(optimizer.resume(), 0)
+
+    def test_a_disk_that_is_full(self):
+        """As far as a process can be told so: no file of its own may grow."""
+        theirs, _ = loop(self.fused)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for begin in ("step", "backward"):
+            for at in (0, 3):
+                with self.subTest(begin=begin, at=at):
+                    def fill(s, m, o, at=at):
+                        if s != at or not isinstance(o, penstock.AdamW):
+                            return
+                        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limit[1]))
+                        self.refused("rank0.tiles: EFBIG (File too large)", o.step)
+                        if at > 0:
+                            self.refused("the last step failed", o.step)
+                        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+                        self.assertEqual(o.resume(), at)
+                        o.zero_grad()
+                        mse(m, X[at]).backward()
+
+                    def work(begin=begin, fill=fill, store=self.folder / f"{begin}{at}"):
+                        ours, _ = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin, store=store), pre=fill)
+                        self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
+
+                    in_child(self, work)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
