@@ -5,9 +5,9 @@ file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/penstock/*.cpp $
      ${PROJECT_SOURCE_DIR}/tools/update/*.cpp)
 list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
 if(PENSTOCK_STEPS)
-  list(FILTER sources EXCLUDE REGEX "/left_out_[a-z_]+\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "/unavailable_[a-z_]+\\.cpp$")
 else()
-  list(FILTER sources EXCLUDE REGEX "/tools/update/|/(config|train|update|verify|checkpoint|store)_[a-z_]+\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "/tools/update/|/tools/doctor/measured_rates\\.cpp|/(config|train|update|verify|checkpoint|store)_[a-z_]+\\.cpp$")
 endif()
 if(PENSTOCK_STEPS)
   list(APPEND sources ${PROJECT_SOURCE_DIR}/tools/train/settings_of_run.cpp)
@@ -18,7 +18,7 @@ target_compile_definitions(penstock_tools PUBLIC PENSTOCK_VERSION="${PROJECT_VER
 target_compile_definitions(penstock_tools PRIVATE $<$<BOOL:${PENSTOCK_STEPS}>:PENSTOCK_STEPS>
                            PENSTOCK_PYTHON_FOLDER="${PROJECT_SOURCE_DIR}/runtime/python"
                            PENSTOCK_SHIPPED_TEXT="${PROJECT_SOURCE_DIR}/tools/data/paradise-lost.txt")
-target_link_libraries(penstock_tools PUBLIC penstock_aio $<$<BOOL:${PENSTOCK_STEPS}>:penstock_training> PRIVATE nlohmann_json::nlohmann_json CLI11::CLI11 ${CMAKE_DL_LIBS})
+target_link_libraries(penstock_tools PUBLIC penstock_aio $<$<BOOL:${PENSTOCK_STEPS}>:penstock_trainer_core> PRIVATE nlohmann_json::nlohmann_json CLI11::CLI11 ${CMAKE_DL_LIBS})
 if(PENSTOCK_SANITIZE AND NOT PENSTOCK_FUZZ)
   target_compile_options(penstock_tools PRIVATE -O0)  # flags and tables: to be compiled soon is worth more here
 endif()
@@ -28,9 +28,12 @@ target_link_libraries(penstock PRIVATE penstock_tools)
 
 # The part of it that stands on LibTorch is a program of its own, so that the command starts without.
 if(PENSTOCK_HAS_LIBTORCH)
-  add_library(penstock_train STATIC tools/train/tiered_steps.cpp
+  add_library(penstock_train_command STATIC tools/train/tiered_steps.cpp
               tools/train/plain_training.cpp tools/train/placements.cpp)
-  target_link_libraries(penstock_train PUBLIC penstock_tools penstock_trainer)
-  add_executable(penstock-trainer tools/train/main.cpp tools/train/snapshots.cpp tools/train/run_start.cpp tools/train/run_prompts.cpp tools/train/generate.cpp tools/train/verify_training.cpp)
-  target_link_libraries(penstock-trainer PRIVATE penstock_train nlohmann_json::nlohmann_json)
+  target_link_libraries(penstock_train_command PUBLIC penstock_tools penstock_trainer_torch)
+  add_executable(penstock-trainer tools/train/main.cpp tools/train/generate.cpp tools/train/loss_events.cpp
+                 tools/train/measure_compute.cpp tools/train/roll_back.cpp tools/train/run_prompts.cpp
+                 tools/train/run_report.cpp tools/train/run_start.cpp tools/train/snapshots.cpp tools/train/store_link.cpp
+                 tools/train/train_loop.cpp tools/train/verify_training.cpp)
+  target_link_libraries(penstock-trainer PRIVATE penstock_train_command nlohmann_json::nlohmann_json)
 endif()

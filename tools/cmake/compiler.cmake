@@ -22,6 +22,11 @@ if(PENSTOCK_WARNINGS_ARE_ERRORS)
   penstock_compile_options(-Werror)
 endif()
 
+# Of files that are compiled as one, the names are one another's, and none is the main file.
+if(CMAKE_UNITY_BUILD)
+  penstock_compile_options(-Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()
+
 # libFuzzer is led by which branches an input has taken: every file counts them, and is built for its sanitizers.
 if(PENSTOCK_FUZZ)
   include(CheckCXXSourceCompiles)

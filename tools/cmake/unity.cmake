@@ -1,0 +1,17 @@
+# With CMAKE_UNITY_BUILD files are compiled several at once: those that
+# unity_groups.py finds to go together. That each compiles by itself is for the plain build to show.
+file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
+     tiering/*.cpp aio/*.cpp cpu_optim/*.cpp gpu/*.cpp runtime/*.cpp tools/*.cpp tests/*.cpp bench/*.cpp)
+execute_process(COMMAND ${Python3_EXECUTABLE} tools/cmake/unity_groups.py ${files}
+                WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${lines}")
+foreach(line IN LISTS lines)
+  separate_arguments(line)
+  list(GET line 0 group)
+  list(GET line 1 file)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/${file} PROPERTIES UNITY_GROUP ${group})
+endforeach()
+get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+set_target_properties(${targets} PROPERTIES UNITY_BUILD_MODE GROUP)
+# The objects of plain_cuda stand in for some of penstock_gpu's, one by one.
+set_target_properties(penstock_gpu PROPERTIES UNITY_BUILD OFF)
