@@ -85,7 +85,7 @@ class Maker {
   Maker(const std::string& folder, uint64_t parameters)
       : folder_(folder + "/penstock-bench-store-" + std::to_string(getpid())),
         shape_(shape_of(parameters)),
-        made_(must(aio::make_engine())),
+        made_(must(aio::make_io_engine())),
         arena_(must(aio::HostArena::make(kMemoryBytes))),
         memory_(must(arena_->take("chunks", kMemoryBytes))) {
     fill_incompressible(0, memory_);
@@ -122,7 +122,7 @@ class Maker {
  private:
   const std::string folder_;
   const StoreShape shape_;
-  aio::MadeEngine made_;
+  aio::MadeIoEngine made_;
   std::unique_ptr<aio::HostArena> arena_;
   std::span<std::byte> memory_;
   Filler filler_;

@@ -15,7 +15,7 @@
 #include <random>
 
 #include "bench/support/flags.h"
-#include "bench/support/foretold.h"
+#include "bench/support/run_simulation.h"
 #include "bench/support/steps.h"
 #include "bench/support/store_rate.h"
 #include "tiering/plan/simulator.h"
@@ -78,7 +78,7 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
   }
   settings.choices.tile_elements = one.tile_elements;
   settings.choices.host_state_share = one.host_state_share;
-  settings.choices.weights = WeightRest::host;
+  settings.choices.weights = WeightTier::host;
   settings.clip = one.strike_share >= 0;
   settings.strike_share = std::max(0.0, one.strike_share);
   if (settings.clip) settings.choices.retained_host_share = one.retained;
@@ -101,7 +101,7 @@ Result<Outcome> try_out(const Configuration& one, bool quick) {
   for (int round = 0; round < kRounds; ++round) {
     const Plan plan = run.engine().plan();
     const uint64_t done = run.engine().steps_done();
-    const SimulationOptions told = bench::foretold(run, plan, done, done, kSteps);
+    const SimulationOptions told = bench::simulation_options(run, plan, done, done, kSteps);
     const auto begin = std::chrono::steady_clock::now();
     PENSTOCK_TRY(bench::take_steps(run, kSteps));
     actual.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kSteps);

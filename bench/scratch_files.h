@@ -16,7 +16,7 @@
 
 #include "aio/direct_file.h"
 #include "aio/host_arena.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 
 namespace penstock::bench {
 

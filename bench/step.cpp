@@ -76,7 +76,7 @@ class Case {
     settings_.computing = one_.computing;
     settings_.host_bytes = flags_.budget_bytes + aio::resident_bytes();
     settings_.choices.host_state_share = 0;
-    settings_.choices.weights = WeightRest::nvme;
+    settings_.choices.weights = WeightTier::nvme;
     settings_.choices.activations = one_.activations;
     PENSTOCK_TRY_ASSIGN(
         machine, measure_machine(flags_.folders, StateForm(), {.seconds = probe_s(), .memory_bytes = kGiB}, no_tick));

@@ -25,7 +25,7 @@ constexpr uint64_t kWindowBytes = 64 * kTransferBytes;
 class Drives {
  public:
   Drives(const std::vector<std::string>& folders, uint64_t file_bytes)
-      : made_(must(aio::make_engine())),
+      : made_(must(aio::make_io_engine())),
         arena_(must(aio::HostArena::make(kWindowBytes))),
         pool_(Tier::host, must(arena_->take("transfers", kWindowBytes)), kTransferBytes) {
     made_.engine->register_memory(arena_->bytes());
@@ -69,7 +69,7 @@ class Drives {
     });
   }
 
-  aio::MadeEngine made_;
+  aio::MadeIoEngine made_;
   std::unique_ptr<aio::HostArena> arena_;
   BufferPool pool_;
   std::vector<std::unique_ptr<aio::DirectFile>> files_;

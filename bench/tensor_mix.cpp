@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   const double seconds = quick ? 0.1 : 2.5;
   const int rounds = 5;
 
-  aio::MadeEngine made = must(aio::make_engine());
+  aio::MadeIoEngine made = must(aio::make_io_engine());
   std::unique_ptr<aio::HostArena> arena = must(aio::HostArena::make(4 * large_bytes + 128 * small_bytes + 4 * kMiB));
   made.engine->register_memory(arena->bytes());
   Memory memory(*arena, small_bytes, large_bytes);

@@ -10,7 +10,7 @@
 
 #include "aio/direct_folder.h"
 #include "aio/host_arena.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "aio/store/tile_store.h"
 #include "bench/figure.h"
 #include "bench/scratch_files.h"
@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
   const uint64_t unit_bytes = std::max(round_up(parameters / kUnits, kTileElements) * 2, aio::kChunksUnderWay * kMiB);
   aio::IoEngineOptions options;
   options.drive.block_bytes = static_cast<uint32_t>(block_bytes);
-  aio::MadeEngine made = must(aio::make_engine(aio::EngineChoice::automatic, options));
+  aio::MadeIoEngine made = must(aio::make_io_engine(aio::IoEngineChoice::automatic, options));
   auto arena = must(aio::HostArena::make(2 * unit_bytes));
   const std::span<std::byte> memory = must(arena->take("units", 2 * unit_bytes));
   made.engine->register_memory(memory);

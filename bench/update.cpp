@@ -18,9 +18,9 @@
 #include "aio/resident_memory.h"
 #include "bench/support/drive_statistics.h"
 #include "bench/support/flags.h"
-#include "bench/support/foretold.h"
 #include "bench/support/own_process.h"
 #include "bench/support/pipeline_rate.h"
+#include "bench/support/run_simulation.h"
 #include "bench/support/steps.h"
 #include "bench/support/store_rate.h"
 #include "tools/nvme/rig.h"
@@ -69,7 +69,7 @@ uint64_t lane_bytes(const Plan& plan, Lane lane) {
   return sum;
 }
 
-struct Moved {
+struct BytesPerParameter {
   double read = 0, written = 0;  // bytes a parameter
 };
 
@@ -87,7 +87,7 @@ class Case {
     // All states on NVMe; the weight in host memory, written through.
     settings_.host_bytes = flags.budget_bytes ? flags.budget_bytes : parameters * 2 + parameters * 2 + kGiB;
     settings_.choices.host_state_share = flags.budget_bytes ? std::optional<double>() : 0.0;
-    settings_.choices.weights = flags.budget_bytes ? WeightRest::automatic : WeightRest::host;
+    settings_.choices.weights = flags.budget_bytes ? WeightTier::automatic : WeightTier::host;
     settings_.durability = flags.durability;
     settings_.clip = strike_share >= 0;
     settings_.strike_share = std::max(0.0, strike_share);
@@ -133,7 +133,7 @@ class Case {
     // An engine just opened has to learn again that gradients strike.
     if (settings_.strike_share > 0) PENSTOCK_TRY(bench::take_steps(*run_, SpeculationPolicy::kPauseAfter));
     const Plan& plan = run_->engine().plan();
-    const Moved planned = foretell(plan);
+    const BytesPerParameter planned = bytes_to_come(plan);
     const bench::DriveStatistics start = bench::drive_statistics_below(flags_.folders);
     const auto begin = std::chrono::steady_clock::now();
     PENSTOCK_TRY(bench::take_steps(*run_, flags_.steps));
@@ -143,7 +143,8 @@ class Case {
     PENSTOCK_TRY_ASSIGN(after_gbps, probe());
 
     auto a_step = [&](uint64_t bytes) { return static_cast<double>(bytes) / flags_.steps / per_; };
-    const Moved moved{a_step(end.read_bytes - start.read_bytes), a_step(end.written_bytes - start.written_bytes)};
+    const BytesPerParameter moved{a_step(end.read_bytes - start.read_bytes),
+                                  a_step(end.written_bytes - start.written_bytes)};
     const double drive_ns = (moved.read + moved.written) / ((gbps_ + after_gbps) / 2);
     gbps_ = after_gbps;
     ns_.push_back(elapsed.count() / flags_.steps / per_ * 1e9);
@@ -159,15 +160,15 @@ class Case {
   }
 
   // What the next steps will move: what is struck is redone as far as it had been updated.
-  Moved foretell(const Plan& plan) const {
+  BytesPerParameter bytes_to_come(const Plan& plan) const {
     if (settings_.strike_share == 0) {
       return {static_cast<double>(plan.read_bytes()) / per_, plan.mean_written_bytes(plan.durability) / per_};
     }
     const auto steps = static_cast<uint32_t>(flags_.steps);
     const uint64_t done = run_->engine().steps_done();
     const Simulation simulation =
-        simulate(plan, settings_.machine, bench::foretold(*run_, plan, opened_at_, done, steps));
-    Moved sum;
+        simulate(plan, settings_.machine, bench::simulation_options(*run_, plan, opened_at_, done, steps));
+    BytesPerParameter sum;
     for (const SimulatedStep& step : simulation.steps) {
       sum.read += static_cast<double>(step.read_bytes) / steps / per_;
       sum.written += static_cast<double>(step.written_bytes) / steps / per_;
@@ -178,7 +179,7 @@ class Case {
   // Of the store's own bytes, which nobody else may have open meanwhile.
   Result<double> probe() {
     const Plan& plan = run_->engine().plan();
-    const Moved coming = foretell(plan);
+    const BytesPerParameter coming = bytes_to_come(plan);
     traffic_.read_share = coming.read / (coming.read + coming.written);
     traffic_.seconds = probe_s_;
     run_->close();

@@ -93,7 +93,7 @@ class Pipeline {
     updating_ -= updated.size();
     for (const std::shared_ptr<Window>& window : updated) {
       const TileId target = (window->tile + access_.tiles() / 2) % access_.tiles();
-      const auto writing = access_.store().begin_write(target, Update::final).value();
+      const auto writing = access_.store().begin_write(target, NewVersion::final).value();
       CHECK(writing.has_value(), "the store has one slot a tile");
       window->checksums.resize(checksum_count(access_.store().shape(), target));
       access_.follow(access_.engine().write(writing->extents, std::move(window->lease), IoEngine::kWhenever),

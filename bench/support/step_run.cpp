@@ -12,9 +12,6 @@
 namespace penstock::bench {
 namespace {
 
-// What threads and rings will take besides what is planned.
-constexpr uint64_t kEngineOverheadBytes = 12 * kMiB;
-
 double thread_s() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -47,7 +44,7 @@ StepRun::StepRun(const StepSettings& settings)
   PlanRequest& request = options_.request;
   Workload& workload = request.workload;
   workload.units = model_.units();
-  workload.pass = Pass::training;
+  workload.scope = StepScope::training;
   workload.micro_batches = settings.micro_batches;
   // Backward takes twice as long as forward.
   const double forward_s = settings.compute_s / (3.0 * settings.micro_batches * settings.units);

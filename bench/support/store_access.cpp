@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "aio/direct_folder.h"
-#include "aio/make_engine.h"
+#include "aio/make_io_engine.h"
 #include "cpu_optim/checksum.h"
 
 namespace penstock::bench {
@@ -15,7 +15,7 @@ constexpr uint64_t kMemoryBytes = 16 * kMiB;  // for each drive; more would be c
 
 Result<std::unique_ptr<StoreAccess>> StoreAccess::open(const std::vector<std::string>& folders) {
   auto access = std::unique_ptr<StoreAccess>(new StoreAccess());
-  PENSTOCK_TRY_ASSIGN(made, aio::make_engine());
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kMemoryBytes * folders.size()));
   access->engine_ = std::move(made.engine);
   access->arena_ = std::move(arena);

@@ -43,7 +43,7 @@ class StoreLoad {
       return;
     }
     const TileId to_write = in_half(writes_, 0);
-    const auto writing = store.begin_write(to_write, Update::final).value();
+    const auto writing = store.begin_write(to_write, NewVersion::final).value();
     CHECK(writing.has_value(), "the store has one slot a tile");
     ++writes_;
     access_.follow(access_.engine().write(writing->extents, std::move(lease), IoEngine::kWhenever),

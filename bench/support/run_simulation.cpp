@@ -1,4 +1,4 @@
-#include "bench/support/foretold.h"
+#include "bench/support/run_simulation.h"
 
 namespace penstock::bench {
 namespace {
@@ -8,8 +8,8 @@ constexpr double kStrikeKnownAt = 0.25;
 
 }  // namespace
 
-SimulationOptions foretold(const tools::UpdateRun& run, const Plan& plan, uint64_t opened_at, uint64_t done,
-                           uint32_t steps) {
+SimulationOptions simulation_options(const tools::UpdateRun& run, const Plan& plan, uint64_t opened_at, uint64_t done,
+                                     uint32_t steps) {
   SpeculationPolicy policy;
   for (uint64_t step = opened_at + 1; step <= done; ++step) policy.learn(run.strikes(step));
   std::vector<bool> strikes, speculates;
@@ -25,7 +25,7 @@ SimulationOptions foretold(const tools::UpdateRun& run, const Plan& plan, uint64
   options.strike_known_at = kStrikeKnownAt;
   // The trainer copies and measures a gradient: a memory pass over it.
   const double host_gbps = run.options().request.machine.host_gbps;
-  options.gradient_s = [&plan, host_gbps](uint32_t tile) {
+  options.gradient_s = [&plan, host_gbps](TileId tile) {
     return 3.0 * static_cast<double>(plan.tiles[tile].gradient_bytes) / (host_gbps * 1e9);
   };
   return options;
