@@ -157,12 +157,12 @@ Status EmbeddedEngine::gradient_part(uint32_t parameter, uint32_t micro_batch, u
                   "hand over the parts of a gradient in order");
   }
   const EmbeddedModel::Place& place = model_.places[parameter];
-  const Got before = std::exchange(got_[parameter], Got::gradient);
+  const bool is_first = note(parameter, Got::gradient);
   const GradientPart part{
       .unit = place.id.unit, .micro_batch = micro_batch, .first_element = place.first_element + first};
   const Status given = engine_->gradient(part, dtype, {values, count * bytes_of(dtype)});
   if (given.code() == Code::kUsage) {
-    got_[parameter] = before;
+    if (is_first) got_[parameter] = Got::nothing;
   } else if (first + count < shape(parameter).elements) {
     arriving_ = {parameter, micro_batch, first + count};
   } else {
@@ -184,10 +184,16 @@ Status EmbeddedEngine::expect_whole(const std::string& verb) const {
 Status EmbeddedEngine::absent(uint32_t parameter) {
   PENSTOCK_TRY(check("absent", parameter));
   PENSTOCK_TRY(expect_whole("absent"));
-  const Got before = std::exchange(got_[parameter], Got::absent);
+  const bool is_first = note(parameter, Got::absent);
   const Status told = engine_->absent_gradient(model_.places[parameter].id, Absent::skip);
-  if (told.code() == Code::kUsage) got_[parameter] = before;
+  if (is_first && told.code() == Code::kUsage) got_[parameter] = Got::nothing;
   return told;
+}
+
+bool EmbeddedEngine::note(uint32_t parameter, Got got) {
+  if (got_[parameter] != Got::nothing) return false;
+  got_[parameter] = got;
+  return true;
 }
 
 Status EmbeddedEngine::publish() {
@@ -242,7 +248,8 @@ void EmbeddedEngine::updated(uint32_t unit, uint64_t first, std::span<const std:
   for (; number != numbers.end() && model_.places[*number].first_element < end; ++number) {
     const uint64_t begins = model_.places[*number].first_element;
     const uint64_t from = std::max(first, begins), to = std::min(end, begins + shape(*number).elements);
-    if (from >= to || got_[*number] == Got::absent) continue;
+    // The tail of a whole step, whose weights nobody wants, may run when the next one has begun to note.
+    if (from >= to || !published_.wanted(*number) || got_[*number] == Got::absent) continue;
     published_.offer(*number, from - begins,
                      weights.subspan((from - first) * sizeof(float), (to - from) * sizeof(float)));
   }

@@ -92,6 +92,8 @@ class EmbeddedEngine {
   Status expect_whole(const std::string& verb) const;
   Status check_run(const char* verb, uint32_t parameter, uint64_t first, uint64_t count) const;
   const EmbeddedParameter& shape(uint32_t parameter) const { return options_.parameters[parameter]; }
+  // Whether nothing had been noted of it.
+  bool note(uint32_t parameter, Got got);
   bool has_store() const;
   Status initial_values(uint32_t unit, uint64_t first, std::span<float> values);
   void updated(uint32_t unit, uint64_t first, std::span<const std::byte> weights);
@@ -105,7 +107,8 @@ class EmbeddedEngine {
   EngineOptions engine_options_;
   KeptSteps kept_;
   std::unique_ptr<Engine> engine_;
-  // What each parameter has got in the step that has begun. Update threads read an entry once its gradient is complete.
+  // What each parameter has got in the step that has begun. Update threads read an entry as soon as a part of its
+  // gradient may be updated, so that only the first word about a parameter is noted.
   std::vector<Got> got_;
   // The one whose gradient has come in part.
   struct Arriving {

@@ -20,7 +20,6 @@ void PublishedWeights::begin() {
 }
 
 void PublishedWeights::offer(uint32_t number, uint64_t first, std::span<const std::byte> masters) {
-  if (!wanted(number)) return;
   if (!allowed_) {
     notes_[number] |= kMissed;
     return;

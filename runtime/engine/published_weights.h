@@ -35,7 +35,7 @@ class PublishedWeights {
   // A step begins: nothing may be given.
   void begin();
   void allow() { allowed_ = true; }
-  // A parameter's new masters, from element `first` on.
+  // A parameter's new masters, from element `first` on. REQUIRES: wanted(parameter).
   void offer(uint32_t parameter, uint64_t first, std::span<const std::byte> masters);
   // The same, allowed or not.
   void give(uint32_t parameter, uint64_t first, std::span<const std::byte> masters);
