@@ -3,29 +3,64 @@
 
 Usage: sizes_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
 """
+import functools
 import os
 import re
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from optimizer_support import BUDGET, SEED, X, Case, loop, mse, net, nn, torch, words_different
+from optimizer_support import BUDGET, SEED, X, Case, filled_up, loop, mse, net, nn, torch, words_different
 
 import penstock
 
 
+class Course:
+    """Fifty steps: groups with rates of their own, a schedule, gradients that are absent or taken away, and sizes that
+    are multiples of nothing. The same for every optimizer; it may run beside others."""
+
+    SIZES = (200_003, 1, 1_003, 7, 130_001, 13)
+    STEPS = 50
+
+    def __init__(self, make, fill=lambda values: values):
+        self.noise = torch.randn(max(self.SIZES) + self.STEPS, generator=torch.Generator().manual_seed(SEED))
+        self.fill = fill
+        self.params = [nn.Parameter(values.clone()) for values in self.drawn(0)]
+        groups = [dict(params=self.params[::2], weight_decay=0.1),
+                  dict(params=self.params[1::2], lr=3e-3, weight_decay=0.0, betas=(0.8, 0.99))]
+        self.optimizer = make(groups, lr=1e-2)
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, [1e-2, 3e-3], total_steps=self.STEPS + 1)
+
+    def drawn(self, step):
+        return [self.fill(self.noise[step : step + n]) for n in self.SIZES]
+
+    def run(self):
+        """The weights, and the optimizer."""
+        for step in range(self.STEPS):
+            terms = zip(self.params, self.drawn(step + 1), strict=True)
+            sum((p * x).sum() for number, (p, x) in enumerate(terms) if (step + number) % 6).backward()
+            if step % 10 == 4:
+                self.params[4].grad = None
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.schedule.step()
+        return [p.detach() for p in self.params], self.optimizer
+
+
 class Sizes(Case):
-    def test_a_thousand_small_parameters(self):
-        def scenario(make):
+    def test_a_thousand_parameters_of_a_hundred(self):
+        def scenario(make, fill=lambda values: values):
             torch.manual_seed(SEED)
-            params = [nn.Parameter(torch.randn(96)) for _ in range(1000)]
+            params = [nn.Parameter(fill(torch.randn(100))) for _ in range(1000)]
             optimizer = make(params, lr=1e-2)
             for _ in range(3):
                 for i, p in enumerate(params):
-                    p.grad = torch.randn(96) if i % 7 else None
+                    gradient = fill(torch.randn(100))
+                    p.grad = gradient if i % 7 else None
                 optimizer.step()
-            return params
+            return [p.detach() for p in params]
 
-        self.assertEqual(words_different(scenario(self.fused), scenario(self.tiered)), 0)
+        self.assert_vector_rule(scenario(self.fused, filled_up), scenario(self.fused), scenario(self.tiered))
 
     def test_state_of_which_a_fifth_fits(self):
         """12 B a parameter, 8M parameters: 96 MB of state in 30 MiB of host memory, the engine's own included."""
@@ -46,33 +81,25 @@ class Sizes(Case):
         read = optimizer._penstock.report.read_bytes / sum(p.numel() for p in ours)
         self.assertLess(read, 14)
 
-    def test_wherever_the_state_rests(self):
+    def test_fifty_steps_wherever_the_state_rests(self):
         """On the drive, in part, or in host memory: that is how much of 8 B an element of moments rests there."""
-        sizes, steps = (1_000_003, 100, 7, 48, 70_001), 6
-
-        def scenario(make):
-            torch.manual_seed(SEED)
-            params = [nn.Parameter(torch.randn(n)) for n in sizes]
-            optimizer = make(params, lr=1e-2)
-            for step in range(steps):
-                optimizer.zero_grad()
-                sum((p * torch.randn(p.shape)).sum() for p in params[step % 2 :]).backward()
-                optimizer.step()
-            return params, optimizer
-
-        theirs, _ = scenario(self.fused)
+        budgets = ("host=18MiB", "host=23.5MiB", "host=64MiB")
+        kinds = [(budget, begin) for budget in budgets for begin in ("step", "backward")]
+        courses = [Course(functools.partial(self.tiered, budget=budget, begin=begin)) for budget, begin in kinds]
+        with ThreadPoolExecutor(len(courses)) as threads:  # most of a step's time the drive is flushed
+            found = list(threads.map(Course.run, courses))
+        (theirs_filled_up, _), (theirs, _) = Course(self.fused, filled_up).run(), Course(self.fused).run()
         shares = []
-        for budget in ("host=18MiB", "host=26MiB", "host=64MiB"):
-            for begin in ("step", "backward"):
-                with self.subTest(budget=budget, begin=begin):
-                    ours, optimizer = scenario(lambda params, lr: self.tiered(params, lr=lr, budget=budget, begin=begin))
-                    whole = [p.numel() // 16 * 16 for p in theirs]  # in the rest torch rounds each product by itself
-                    self.assertEqual(words_different([p[:n] for p, n in zip(theirs, whole, strict=True)],
-                                                     [p[:n] for p, n in zip(ours, whole, strict=True)]), 0)
-                    resting = re.search(r"resting state +([\d.]+) MiB", optimizer._penstock.store.description())
-                    shares.append(float(resting[1]) * (1 << 20) / (8 * sum(sizes)) if resting else 0)
+        for (budget, begin), (ours, optimizer) in zip(kinds, found, strict=True):
+            with self.subTest(budget=budget, begin=begin):
+                self.assert_vector_rule(theirs_filled_up, theirs, ours)
+                if early := optimizer._penstock.early:
+                    self.assertGreater(early.published, 25)
+                    self.assertGreater(early.redone, 0)
+                resting = re.search(r"resting state +([\d.]+) MiB", optimizer._penstock.store.description())
+                shares.append(float(resting[1]) * (1 << 20) / (8 * sum(Course.SIZES)) if resting else 0)
         self.assertEqual(shares[:2], [0, 0])
-        self.assertTrue(0 < shares[2] == shares[3] < 0.9, shares)
+        self.assertTrue(0.3 < shares[2] == shares[3] < 0.7, shares)
         self.assertGreaterEqual(min(shares[4:]), 0.99)
 
     def test_a_part_in_host_memory_that_is_durable_seldom(self):
