@@ -4,6 +4,7 @@
 Usage: report_test.py [CASE...], with PYTHONPATH set.
 """
 import contextlib
+import html
 import html.parser
 import io
 import json
@@ -31,11 +32,25 @@ def line(step, **more):
             "stall_s": {"nvme_read": 0.25, "none": 0.05}, "rss_bytes": 300 << 20, "skipped": False, "loss_scale": 1.0, **more}
 
 
+PLAN = {"predicted_s": 1.0, "bottleneck": "drives", "lanes": {"drives": 0.9, "nvme_read": 0.6, "collective": 0.0, "update": 0.2},
+        "saved_by_a_tenth_faster_s": {"drives": 0.08, "update": -0.001},
+        "budget_bytes": {"host": 2 << 30, "nvme": "unbounded", "device": 0},
+        "budget": [{"tier": "host", "line": "program", "bytes": 512 << 20}, {"tier": "host", "line": "windows", "bytes": 1 << 30},
+                   {"tier": "nvme", "line": "slots", "bytes": 3 << 30}],
+        "state_bytes": {"weight": {"device": 0, "host": 100 << 20, "nvme": 0}, "momentum": {"device": 0, "host": 0, "nvme": 200 << 20}},
+        "drives": [{"path": "/a", "endurance_bytes": 100 << 20}, {"path": "/b", "endurance_bytes": 300 << 20}], "drives_share": 1,
+        "advice": {"changes": [{"what": "drives: one more like the last", "step_s": 0.6, "drive_life_days": None},
+                               {"what": "compute: twice as fast", "step_s": 1.0, "drive_life_days": None}], "complete": False}}
+BUSY = {"nvme_read": 0.75, "update": 0.25}  # of the 1.25 s that a line's step takes
+
+
 class Runs(unittest.TestCase):
     def setUp(self):
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-run-")))
 
-    def run_of(self, lines, config=None, tail=""):
+    def run_of(self, lines, config=None, tail="", plan=None):
+        if plan is not None:
+            self.folder.joinpath("plan.json").write_text(json.dumps(plan))
         self.folder.joinpath("config.json").write_text(json.dumps(config if config is not None else {"max_steps": 40}))
         self.folder.joinpath("log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines) + tail)
         return Run(self.folder)
@@ -132,8 +147,15 @@ class Markup(html.parser.HTMLParser):
 
 
 class Page(Runs):
-    def page(self, lines, config=None):
-        return reporting.page(reporting.Summary(self.run_of(lines, config)))
+    def page(self, lines, config=None, plan=None):
+        return reporting.page(reporting.Summary(self.run_of(lines, config, plan=plan)))
+
+    @staticmethod
+    def rows(page, title):
+        """The cells of each row of the tables below a heading."""
+        section = page.split(f"<h2>{title}</h2>")[1].split("<h2>")[0]
+        return [[html.unescape(re.sub("<[^>]*>", "", cell)) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)]
+                for row in re.findall(r"<tr>(.*?)</tr>", section)]
 
     def test_is_whole_and_needs_no_network(self):
         page = self.page([line(i, **({"eval_loss": 4.0, "eval_perplexity": 54.6, "eval_tokens": 100} if i % 10 == 0 else {}))
@@ -155,6 +177,68 @@ class Page(Runs):
                          {"model": HOSTILE, HOSTILE: {HOSTILE: HOSTILE}})
         self.assertNotIn("script", Markup(page).tags)
         self.assertEqual(Markup(page).wrong, [])
+
+    def test_shows_how_busy_each_lane_was_beside_what_was_planned(self):
+        page = self.page([line(1, busy_s={"nvme_read": 1.25})] + [line(i, busy_s=BUSY) for i in range(2, 12)], plan=PLAN)
+        self.assertEqual(self.rows(page, "Lanes"), [["lane", "busy", "as planned", "a tenth faster"],
+                                                    ["nvme read", "60 %", "60 %", ""], ["update", "20 %", "20 %", "0 %"],
+                                                    ["drives", "–", "90 %", "8 %"]])
+        self.assertIn("a step is bound by drives", page)
+        for picture in re.findall(r"<svg[^>]*Busy.*?</svg>", page):
+            # Of a row of 22 the first step fills all, the second 60 %.
+            area = re.search(r'<rect class="strip"[^>]*y="2"[^>]*/><path d="M\S+ 24L\S+ (\S+?)L\S+ (\S+?)L', picture)
+            self.assertEqual((area[1], area[2]), ("2.0", "10.8"))
+        self.assertEqual(len(re.findall(r"<svg[^>]*Busy", page)), 2)
+
+    def test_shows_what_tiers_hold_and_how_full_they_are(self):
+        page = self.page([line(1)], plan=PLAN)
+        self.assertIn("host: 1.5 GiB of 2 GiB, 75 %", page)
+        self.assertIn("nvme: 3 GiB, without a limit", page)
+        self.assertNotIn("device: ", page)
+        self.assertEqual(self.rows(page, "Tiers"), [["line", "bytes"], ["windows", "1 GiB"], ["program", "512 MiB"], ["line", "bytes"],
+                                                    ["slots", "3 GiB"], ["role", "host", "nvme"], ["weight", "100 MiB", ""],
+                                                    ["momentum", "", "200 MiB"]])
+        self.assertEqual(re.findall(r'<i style="width:([^;]*);', page), ["50%", "25%", "100%"])
+
+    def test_shows_how_drives_wear(self):
+        lines = [line(1), line(2), line(2)]  # one was done again: it was written all the same
+        rows = dict(self.rows(self.page(lines, plan=PLAN), "Drive wear"))
+        self.assertEqual(rows["written by the steps so far"], "6 MiB")
+        self.assertEqual(rows["of what the drives are rated for"], "1.5 %")
+        self.assertEqual(rows["a day at this pace"], "135 GiB")  # 2 MiB in 1.25 s
+        wear = reporting.Summary(Run(self.folder)).fields()["wear"]
+        self.assertAlmostEqual(wear["days_at_this_pace"], 400 / (2 / 1.25) / 86400)
+        # Of two ranks' bytes half are on these drives.
+        self.run_of(lines, plan={**PLAN, "drives_share": 0.5})
+        self.assertAlmostEqual(reporting.Summary(Run(self.folder)).fields()["wear"]["endurance_share"], 0.0075)
+        unknown = self.page(lines, plan={**PLAN, "drives": [{"path": "/a", "endurance_bytes": None}, {"path": "/b", "endurance_bytes": 1}]})
+        self.assertEqual(len(self.rows(unknown, "Drive wear")), 2)
+        self.assertIn("What the drives endure is not known", unknown)
+
+    def test_shows_what_would_make_it_faster_by_the_planners_word(self):
+        page = self.page([line(1)], plan=PLAN)
+        self.assertEqual(self.rows(page, "What would make it faster"),
+                         [["what would change", "a step", "gain"], ["as it is", "1 s", ""],
+                          ["drives: one more like the last", "0.6 s", "40 %"], ["compute: twice as fast", "1 s", "0 %"]])
+        self.assertIn("Other changes were not planned", page)
+        self.assertNotIn("What would make it faster", self.page([line(1)], plan={**PLAN, "predicted_s": None}))
+
+    def test_shows_the_share_of_the_floor(self):
+        self.assertIn("<b>80 %</b><span>of a step is what drives or computing alone would take", self.page([line(1, floor_share=0.8)]))
+
+    def test_is_made_of_any_plan(self):
+        hostile = {"budget": [{"tier": "host", "line": HOSTILE, "bytes": 5}, 3], "lanes": {HOSTILE: 1.0}, "bottleneck": HOSTILE,
+                   "predicted_s": 2.0, "state_bytes": {HOSTILE: {"host": 3}}, "advice": {"changes": [{"what": HOSTILE, "step_s": 1.0}]}}
+        lists = {key: [1, None] for key in PLAN}
+        for plan in (hostile, lists, {key: "x" for key in PLAN}, {key: None for key in PLAN}, {**PLAN, "advice": {"changes": 3}},
+                     {"predicted_s": 0, "lanes": {"update": 1}, "budget_bytes": {"host": 0}, "budget": [{"tier": "host", "bytes": 4}]}, []):
+            for busy in (BUSY, {HOSTILE: 1.0}, [1], None):
+                with self.subTest(plan=plan, busy=busy):
+                    run = self.run_of([line(1, busy_s=busy), line(2, busy_s=busy, step_s=0)], plan=plan)
+                    markup = Markup(reporting.page(reporting.Summary(run)))
+                    self.assertEqual((markup.wrong, markup.open), ([], []))
+                    self.assertNotIn("script", markup.tags)
+                    watching.panel(reporting.Summary(run), 80)
 
     def test_shows_what_was_answered(self):
         def asked(step, text):
@@ -180,7 +264,7 @@ class Page(Runs):
         self.assertIn("2 steps are not in the log", page)
 
     def test_stays_small_however_long_the_run(self):
-        self.assertLess(len(self.page([line(i) for i in range(1, 20001)])), 400_000)
+        self.assertLess(len(self.page([line(i, busy_s=BUSY) for i in range(1, 20001)], plan=PLAN)), 400_000)
 
     def test_replaces_a_report_but_nothing_else(self):
         self.run_of([line(1), line(2)])
@@ -239,6 +323,17 @@ class Terminal(Runs):
         text = "\n".join(lines)
         for word in ("step 20 of 40, 25 s to go", "50 %", "nvme read 20 %", "predicted 1 s"):
             self.assertIn(word, text)
+
+    def test_shows_lanes_tiers_wear_and_what_helps_most(self):
+        run = self.run_of([line(i, busy_s=BUSY) for i in range(1, 4)], plan=PLAN)
+        text = "\n".join(watching.panel(reporting.Summary(run), 100))
+        for word in ("busy      nvme read 60 %, update 20 %", "tiers     host 1.5 GiB of 2 GiB, nvme 3 GiB",
+                     "wear      6 MiB written, 1.5 % of the drives' rating; ",
+                     "faster    drives: one more like the last: 0.6 s a step instead of 1 s"):
+            self.assertIn(word, text)
+        # What gains less than a hundredth is not worth a line.
+        run = self.run_of([line(1)], plan={**PLAN, "advice": {"changes": PLAN["advice"]["changes"][1:]}})
+        self.assertNotIn("faster", "\n".join(watching.panel(reporting.Summary(run), 100)))
 
     def test_shows_the_last_answers_on_lines_of_their_own(self):
         samples = [{"prompt": "Who?\n", "text": "A\033[2Jfox", "ended": True}]
@@ -325,7 +420,7 @@ class OtherPrograms(Runs):
         self.assertEqual(exports.masked_crc32c(b"123456789"), ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
     def test_event_files_say_what_the_log_says(self):
-        run = self.run_of([line(1), line(300, eval_loss=3.0)])
+        run = self.run_of([line(1), line(300, eval_loss=3.0, busy_s=BUSY)])
         path = exports.write_tensorboard(self.folder / "events", run)
         content, at, events = Path(path).read_bytes(), 0, []
         while at < len(content):
@@ -342,6 +437,7 @@ class OtherPrograms(Runs):
         self.assertAlmostEqual(scalars["train/loss"], 5 / 300, places=6)
         self.assertAlmostEqual(scalars["eval/loss"], 3.0)
         self.assertAlmostEqual(scalars["stall_s/nvme_read"], 0.25)
+        self.assertAlmostEqual(scalars["busy_s/nvme_read"], 0.75)
 
     def test_event_files_are_read_by_tensorboard(self):
         try:
@@ -391,12 +487,14 @@ class OtherPrograms(Runs):
         self.assertIn("pip install wandb", err)
 
     def test_prometheus_gets_the_last_step(self):
-        text = exports.prometheus_text(reporting.Summary(self.run_of([line(1), line(2, eval_loss=3.0, grad_norm=float("nan"))])))
+        text = exports.prometheus_text(reporting.Summary(self.run_of([line(1), line(2, eval_loss=3.0, busy_s=BUSY, grad_norm=float("nan"))])))
         for each in text.splitlines():
             self.assertRegex(each, r'^# (HELP|TYPE) penstock_\w+ .+$|^penstock_\w+\{run="[^"]*"(,lane="\w+")?\} (\S+)$')
         values = dict(re.findall(r"^penstock_(\w+)\{[^}]*?(?:,lane=\"\w+\")?\} (\S+)$", text, re.M))
         self.assertEqual((values["step"], values["loss"], values["eval_loss"], values["gradient_norm"]), ("2", "2.5", "3.0", "NaN"))
-        self.assertIn('lane="nvme_read"} 0.25', text)
+        self.assertIn('stall_seconds{run="%s",lane="nvme_read"} 0.25' % self.folder.name, text)
+        self.assertIn('busy_seconds{run="%s",lane="nvme_read"} 0.75' % self.folder.name, text)
+        self.assertEqual(values["written_bytes"], str(4 << 20))
 
 
 if __name__ == "__main__":

@@ -177,3 +177,51 @@ def stacked(title, names, rows, note=""):
         series.append({"name": name, "points": above, "between": below, "color": COLORS[i % len(COLORS)]})
         below = above
     return chart(title, series, note, from_zero=True)
+
+
+def _strip_picture(width, kind, rows, x0, x1, label):
+    """A row for each name: its share of the whole height as an area, over what is behind."""
+    left, right, height, gap = 104, 14, 22, 8
+    across = (width - left - right) / max(x1 - x0, 1)
+    parts, y = [], 2
+    for i, (name, points) in enumerate(rows):
+        bottom = y + height
+        kept = points if len(points) > 1 else [points[0], (x1 if x1 > x0 else x0 + 1, points[0][1])]
+        line = "L".join(f"{left + (x - x0) * across:.1f} {bottom - height * min(max(share, 0), 1):.1f}" for x, share in kept)
+        begin, end = (left + (x - x0) * across for x in (kept[0][0], kept[-1][0]))
+        parts.append(f'<rect class="strip" x="{left}" y="{y}" width="{width - left - right}" height="{height}"/>'
+                     f'<path d="M{begin:.1f} {bottom}L{line}L{end:.1f} {bottom}Z" fill="{COLORS[i % len(COLORS)]}"/>'
+                     f'<text x="{left - 6}" y="{bottom - 6}" text-anchor="end">{html.escape(name)}</text>')
+        y += height + gap
+    for value in ticks(x0, x1, max(2, int(width / 110))):
+        if value == int(value):
+            parts.append(f'<text x="{left + (value - x0) * across:.1f}" y="{y + 10}" text-anchor="middle">{short(int(value))}</text>')
+    return (f'<svg class="{kind}" viewBox="0 0 {width} {y + 16}" role="img" aria-label="{html.escape(label)}">'
+            f'{"".join(parts)}</svg>')
+
+
+def strips(title, rows, note=""):
+    """Shares from 0 to 1, each in a row of its own: `rows` are (name, points). Each run of x is joined to its mean."""
+    kept = []
+    for name, points in rows:
+        points = finite(points)
+        runs = min(len(points), POINTS_MOST // 4)
+        parts = [points[i * len(points) // runs:(i + 1) * len(points) // runs] for i in range(runs)]
+        if parts:
+            kept.append((name, [(part[0][0], sum(y for _, y in part) / len(part)) for part in parts]))
+    if not kept:
+        return ""
+    x0, x1 = min(p[0][0] for _, p in kept), max(p[-1][0] for _, p in kept)
+    pictures = "".join(_strip_picture(width, kind, kept, x0, x1, title) for kind, width in (("wide", 760), ("narrow", 360)))
+    note = f"<p>{html.escape(note)}</p>" if note else ""
+    return f'<figure><figcaption>{html.escape(title)}</figcaption>{pictures}{note}</figure>'
+
+
+def bar(parts, whole):
+    """What parts take of a whole: [(name, amount)], side by side. More than the whole fills it."""
+    full = max(whole or 0, sum(amount for _, amount in parts))
+    if not full:
+        return ""
+    shown = "".join(f'<i style="width:{amount / full * 100:.3g}%;background:{COLORS[i % len(COLORS)]}" title="{html.escape(name)}"></i>'
+                    for i, (name, amount) in enumerate(parts))
+    return f'<div class="bar">{shown}</div>'

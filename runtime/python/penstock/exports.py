@@ -12,6 +12,7 @@ from ._refusal import ENVIRONMENT, Refusal
 _TAGS = {"loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/gradient_norm",
          "loss_scale": "train/loss_scale", "eval_loss": "eval/loss", "eval_perplexity": "eval/perplexity",
          "step_s": "time/step_s", "predicted_s": "time/predicted_s", "tokens_per_s": "time/tokens_per_s",
+         "floor_share": "time/floor_share", "tflops": "time/tflops",
          "nvme_read_bytes": "bytes/nvme_read", "nvme_written_bytes": "bytes/nvme_written", "rss_bytes": "bytes/rss"}
 
 
@@ -73,6 +74,8 @@ def scalars_of(entry):
             yield tag, value
     for lane, seconds in (entry.get("stall_s") or {}).items():
         yield f"stall_s/{lane}", seconds
+    for lane, seconds in (entry.get("busy_s") or {}).items():
+        yield f"busy_s/{lane}", seconds
 
 
 def event_file(log, end_s):
@@ -129,6 +132,11 @@ def prometheus_text(summary):
         gauge("eval_loss", "Held-out loss, as last evaluated", [("", summary.evaluations[-1][1])])
     gauge("stall_seconds", "Waiting in the last step, by lane",
           [(f',lane="{lane}"', seconds) for lane, seconds in (last.get("stall_s") or {}).items()])
+    gauge("busy_seconds", "Time in the last step with something under way, by lane",
+          [(f',lane="{lane}"', seconds) for lane, seconds in (last.get("busy_s") or {}).items()])
+    gauge("written_bytes", "Written to drives by all steps", [("", summary.resources.written)])
+    gauge("endurance_share", "Written, as a share of what the drives are rated for",
+          [("", summary.resources.wear()["endurance_share"])])
     gauge("skipped_steps", "Steps that changed nothing", [("", len(summary.skipped))])
     return "\n".join(lines) + "\n"
 

@@ -12,10 +12,11 @@ from . import exports
 from ._refusal import USAGE, Refusal
 from ._verb import Arguments, run as run_verb
 from .charts import chart, finite, short, smoothed, stacked
+from .resources import LEFT_OUT_STEPS, Resources, advice_section, lane_section, tier_section, wear_section
 from .run import Run
+from .wording import bytes_text, lane_text, seconds_text, share_text
 
 MARK = '<meta name="generator" content="penstock report">'  # of pages that may be replaced without asking
-LEFT_OUT_STEPS = 1  # at the beginning, from what is usual: the first step fetches everything
 
 STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#5d6670;--line:#dde1e6;--card:#f6f7f9;
@@ -32,12 +33,15 @@ p,.dim{color:var(--dim)}.bad{color:var(--bad)}
 figure{margin:14px 0}figcaption{font-weight:600}figure p{margin:.2em 0;font-size:.9rem}
 .prompt{color:var(--fg);font-weight:600}.prompt,.samples td{white-space:pre-wrap;overflow-wrap:anywhere}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--dim);font:12px system-ui,sans-serif}
-svg .grid{stroke:var(--line)}.narrow{display:none}
+svg .grid{stroke:var(--line)}svg .strip{fill:var(--card)}.narrow{display:none}
+.tier{color:var(--fg);font-weight:600;margin:1em 0 .3em}
+.bar{display:flex;height:14px;border-radius:4px;overflow:hidden;background:var(--card);margin:4px 0}.bar i{display:block}
+.lines i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px}
 .legend{font-size:.85rem;color:var(--dim);display:flex;flex-wrap:wrap;gap:2px 14px}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 td,th{text-align:left;padding:3px 10px 3px 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
-td.n,th.n{text-align:right;white-space:nowrap}td:last-child,th:last-child{padding-right:0}details summary{cursor:pointer;color:var(--dim)}
+td.n,th.n{text-align:right;white-space:nowrap}th.n{white-space:normal}.whole td,.whole th{overflow-wrap:normal}td:last-child,th:last-child{padding-right:0}details summary{cursor:pointer;color:var(--dim)}
 @media(max-width:560px){.wide{display:none}.narrow{display:block}body{padding:10px}td,th{font-size:.85rem;padding-right:6px}.keys td{display:block;border:0;padding:0}
 .keys tr{display:block;border-bottom:1px solid var(--line);padding:4px 0}.keys td+td{color:var(--dim)}}
 """
@@ -53,24 +57,6 @@ def usual(points):
     return statistics.median(values) if values else None
 
 
-def bytes_text(number):
-    if number is None:
-        return "–"
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if abs(number) >= unit:
-            return f"{number / unit:.3g} {name}"
-    return f"{number:.0f} B"
-
-
-def seconds_text(seconds):
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-
-
 def stalls_of(log):
     """Seconds by what was waited for, most first; what a step waits for without a lane is "none" in the log."""
     sums = {}
@@ -80,10 +66,6 @@ def stalls_of(log):
             if isinstance(seconds, (int, float)) and math.isfinite(seconds):
                 sums[lane] = sums.get(lane, 0.0) + seconds
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
-
-
-def lane_text(lane):
-    return "no lane" if lane == "none" else lane.replace("_", " ")
 
 
 def flat(config, prefix=""):
@@ -139,12 +121,14 @@ class Summary:
         self.evaluations = points_of(log, "eval_loss")
         self.step_s, self.predicted_s = usual(points_of(log, "step_s")), usual(points_of(log, "predicted_s"))
         self.tokens_per_s = usual(points_of(log, "tokens_per_s"))
+        self.floor_share, self.tflops = usual(points_of(log, "floor_share")), usual(points_of(log, "tflops"))
         self.read, self.written = usual(points_of(log, "nvme_read_bytes")), usual(points_of(log, "nvme_written_bytes"))
         self.rss = max((y for _, y in points_of(log, "rss_bytes")), default=None)
         self.skipped = [e["step"] for e in log if e.get("skipped")]
         self.not_finite = [e["step"] for e in log if not _finite(e.get("loss"))]
         self.seconds = sum(y for _, y in finite(points_of(log, "step_s")))
         self.stalls = stalls_of(log)
+        self.resources = Resources(run, log)
         self.gaps = sum(b["step"] - a["step"] - 1 for a, b in zip(log, log[1:]))
 
     def best_evaluation(self):
@@ -160,6 +144,7 @@ class Summary:
             "nvme_read_bytes": self.read, "nvme_written_bytes": self.written, "peak_rss_bytes": self.rss,
             "loss_events": self.events, "stopped": bool(self.stopped),
             "stall_s": self.stalls, "skipped_steps": self.skipped, "bad_lines": self.run.bad_lines,
+            "floor_share": self.floor_share, **self.resources.fields(),
         }
 
 
@@ -176,9 +161,13 @@ def tiles(s):
         shown.append((f"best held-out loss, step {best[0]}", f"{best[1]:.4f}"))
         shown.append(("its perplexity", short(math.exp(best[1]) if best[1] < 700 else math.inf)))
     shown += [("a step, usually", seconds_text(s.step_s)),
-              ("predicted" + (f"; it took {ratio:.2f} of that" if ratio else ""), seconds_text(s.predicted_s)),
-              ("tokens a second", short(s.tokens_per_s) if s.tokens_per_s else "–"),
-              ("read a step", bytes_text(s.read)), ("written a step", bytes_text(s.written)),
+              ("predicted" + (f"; it took {ratio:.2f} of that" if ratio else ""), seconds_text(s.predicted_s))]
+    if s.floor_share:
+        shown.append(("of a step is what drives or computing alone would take", share_text(s.floor_share)))
+    shown.append(("tokens a second", short(s.tokens_per_s) if s.tokens_per_s else "–"))
+    if s.tflops:
+        shown.append(("TFLOP/s of the model's arithmetic", short(s.tflops)))
+    shown += [("read a step", bytes_text(s.read)), ("written a step", bytes_text(s.written)),
               ("program's memory, most", bytes_text(s.rss)), ("time of all steps", seconds_text(s.seconds))]
     return "".join(f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in shown)
 
@@ -287,11 +276,13 @@ def page(s):
         chart("Tokens a second", [{"name": "", "points": points_of(log, "tokens_per_s")}], from_zero=True),
         stacked("Waiting, seconds a step", [lane_text(lane) for lane in s.stalls], rows) if len(rows) > 1 else "",
         stall_table(s),
+        lane_section(s.resources), advice_section(s.resources),
         "<h2>Bytes</h2>",
         chart("Drives, MiB a step", [{"name": "read", "points": points_of(log, "nvme_read_bytes", 2**-20)},
                                      {"name": "written", "points": points_of(log, "nvme_written_bytes", 2**-20)}],
               from_zero=True),
         chart("Memory of the program, MiB", [{"name": "", "points": points_of(log, "rss_bytes", 2**-20)}], from_zero=True),
+        tier_section(s.resources), wear_section(s.resources),
         "<h2>Configuration</h2>",
         '<table class="keys">' + "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>"
                                          for k, v in flat(s.config)) + "</table>",

@@ -1,6 +1,7 @@
-"""A run of `penstock train` as its folder tells it: config.json and log.jsonl."""
+"""A run of `penstock train` as its folder tells it: config.json, plan.json and log.jsonl."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -23,11 +24,20 @@ class Run:
     @property
     def config(self):
         """The config as it was followed; {} if there is none."""
+        return self._object("config.json")
+
+    @property
+    def plan(self):
+        """What the planner says of the plan that the run follows: budget lines, planned lanes, drives, advice; {} if
+        there is none, as of runs that another version made."""
+        return self._object("plan.json")
+
+    def _object(self, name):
         try:
-            config = json.loads((self.path / "config.json").read_bytes())
+            found = json.loads((self.path / name).read_bytes())
         except (OSError, ValueError):
             return {}
-        return config if isinstance(config, dict) else {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def log(self):
@@ -41,6 +51,12 @@ class Run:
             steps = {s: e for s, e in steps.items() if s < step} if step in steps else steps
             steps[step] = entry
         return [steps[step] for step in sorted(steps)]
+
+    @property
+    def written_bytes(self):
+        """By all steps of the log to the drives, those included that were done again after a crash."""
+        found = (entry.get("nvme_written_bytes") for entry in self._entries())
+        return sum(number for number in found if isinstance(number, (int, float)) and math.isfinite(number))
 
     @property
     def stopped(self):

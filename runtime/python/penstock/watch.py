@@ -7,8 +7,10 @@ import time
 
 from ._verb import Arguments, run as run_verb
 from .charts import finite, short
-from .report import Summary, bytes_text, done_text, lane_text, samples_of, seconds_text, stop_text, why_text
+from .report import Summary, done_text, samples_of, stop_text, why_text
+from .resources import panel_lines
 from .run import Run
+from .wording import bytes_text, lane_text, seconds_text
 
 BARS = "▁▂▃▄▅▆▇█"
 PAUSE_S = 1.0
@@ -58,6 +60,7 @@ def panel(s, width):
                  f"written; memory {bytes_text(last.get('rss_bytes'))}")
     stalls = [f"{lane_text(k)} {v / s.seconds * 100:.0f} %" for k, v in list(s.stalls.items())[:4] if s.seconds]
     lines.append("waited    " + (", ".join(stalls) if stalls else "for nothing"))
+    lines += panel_lines(s.resources)
     if s.skipped:
         lines.append(f"skipped   {len(s.skipped)} steps")
     if s.events:
