@@ -59,17 +59,15 @@ Status end_ranks(Ranks& ranks, const std::string& how) {
 Status run(const std::string& check, uint64_t seed, bool on_device) {
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
   RanksOptions options{.place = place, .memory_bytes = CollectiveContract::kMemoryBytes};
-  if (on_device) {
-    options.device = static_cast<int>(place.rank) % std::max(1, gpu::find_cuda().devices);
-    options.staging_bytes = 128 << 10;  // so that sums are made in rounds
-  }
+  options.staging_bytes = 128 << 10;  // so that sums are made in rounds
+  if (on_device) options.device = static_cast<int>(place.rank) % std::max(1, gpu::find_cuda().devices);
   if (check == "unequal" && place.rank == kUnlucky) options.device.reset();
-  if (check == "stuck") options.hangs_after = std::chrono::seconds(2);
+  if (check == "stuck") options.hangs_after = std::chrono::seconds(5);
   if (check == "stop" || check == "within_stop") options.silent_at_most = std::chrono::seconds(3);
-  if (check == "late") options.late_at_most = std::chrono::seconds(1);
+  if (check == "late") options.late_at_most = std::chrono::seconds(5);
   if (check == "away" || check == "still" || check == "slow") options.hangs_after = std::chrono::seconds(3);
-  if (check == "lonely") options.meets_within = std::chrono::milliseconds(500);
-  if (check == "stranger") options.meets_within = std::chrono::seconds(place.rank == kUnlucky ? 20 : 2);
+  if (check == "lonely") options.meets_within = std::chrono::seconds(place.rank == 0 ? 5 : 30);
+  if (check == "stranger") options.meets_within = std::chrono::seconds(place.rank == kUnlucky ? 30 : 8);
   if (check == "stranger" && place.rank == kUnlucky) ::setenv("PENSTOCK_SECRET", "a guess", 1);
   if (check == "lonely" && place.rank == kUnlucky) return Status();
   if (check == "same" && place.rank > 0) options.place.rank = kUnlucky;

@@ -40,7 +40,7 @@ class DyingCollective final : public Collective {
     if (left_-- > 0) return inner_.barrier(mine, std::move(then));
     if (before_) ::raise(SIGKILL);
     inner_.barrier(mine, [](const Status&) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      std::this_thread::sleep_for(std::chrono::seconds(2));
       ::raise(SIGKILL);
     });
   }

@@ -46,8 +46,8 @@ class Deadline {
   std::string words() const { return text(static_cast<double>(after_.count()) / 1000, " s"); }
 
  private:
-  const Clock::time_point at_;
-  const std::chrono::milliseconds after_;
+  Clock::time_point at_;
+  std::chrono::milliseconds after_;
 };
 
 inline bool readable_within(int descriptor, const Deadline& deadline) {

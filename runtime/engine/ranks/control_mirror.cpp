@@ -65,7 +65,12 @@ Life life_of(const ControlOfRank& rank) {
 }  // namespace
 
 ControlMirror::ControlMirror(const SharedMemory& memory, uint32_t rank, Connections connections)
-    : memory_(memory), rank_(rank), connections_(std::move(connections)), has_gone_(memory.ranks()) {}
+    : memory_(memory),
+      rank_(rank),
+      connections_(std::move(connections)),
+      has_gone_(memory.ranks()),
+      says_it_has_left_(memory.ranks()),
+      channels_ended_(memory.ranks()) {}
 
 Result<std::unique_ptr<ControlMirror>> ControlMirror::make(const SharedMemory& memory, uint32_t rank,
                                                            Connections connections) {
@@ -112,10 +117,11 @@ void ControlMirror::tell(uint32_t channel) {
   for (bool is_last = false; !is_last;) {
     is_last = stopping_;
     const uint32_t heard = memory_.control().bells[channel].load(std::memory_order_seq_cst);
+    const Life life = life_of(mine);  // who has left in it has no later turn than this
     const Turn turn{of_channel.begun.load(std::memory_order_acquire), of_channel.done.load(std::memory_order_acquire),
                     of_channel.waits.load(std::memory_order_relaxed)};
     const Status failure = has_told_failure || channel != 0 ? Status() : memory_.failure();
-    const uint64_t step = mine.step.load(std::memory_order_relaxed);
+    const uint64_t step = life.step;
     const bool has_step = channel == 0 && step != told_step_;
     const bool has_news = turn.begun != begun || turn.done != done || has_step || !failure.ok() || is_last;
     if (has_news || Clock::now() - told >= kLivesEvery) {
@@ -132,7 +138,7 @@ void ControlMirror::tell(uint32_t channel) {
         append(messages, kFailure, failed);
         has_told_failure = true;
       }
-      if (channel == 0) append(messages, kLife, life_of(mine));
+      if (channel == 0) append(messages, kLife, life);
       send_to_all(channel, messages);
       if (has_step) {
         told_step_ = step;
@@ -203,11 +209,17 @@ void ControlMirror::hear_from(Hearing& from) {
   from.has_ended = true;
   has_gone_[from.rank] = true;
   ::shutdown(source, SHUT_RDWR);
-  if (from.channel != 0) return;
-  const ControlOfRank& control = memory_.control().ranks[from.rank];
-  if (control.has_left.load(std::memory_order_acquire) != 0) return;
-  memory_.fail(Status(Code::kEnvironment, text(memory_.name_of(from.rank), " died in step ",
-                                               control.step.load(std::memory_order_relaxed))));
+  ++channels_ended_[from.rank];
+  ControlOfRank& control = memory_.control().ranks[from.rank];
+  if (says_it_has_left_[from.rank]) {
+    // Only then its last words on every channel have come.
+    if (channels_ended_[from.rank] < kChannels) return;
+    control.has_left.store(1, std::memory_order_release);
+    memory_.ring_all();
+  } else if (from.channel == 0) {
+    memory_.fail(Status(Code::kEnvironment, text(memory_.name_of(from.rank), " died in step ",
+                                                 control.step.load(std::memory_order_relaxed))));
+  }
 }
 
 void ControlMirror::take_messages(Hearing& from) {
@@ -245,9 +257,9 @@ void ControlMirror::take(const Hearing& from, uint32_t kind, const char* payload
     rank.progress.store(life.progress, kAnyOrder);
     rank.longest_absence_ms.store(life.longest_absence_ms, kAnyOrder);
     rank.expected_pass_ms.store(life.expected_pass_ms, kAnyOrder);
-    const bool has_left = life.has_left != 0;
-    if (has_left && rank.has_left.exchange(1, std::memory_order_acq_rel) == 0) memory_.ring_all();
+    if (life.has_left != 0) says_it_has_left_[from.rank] = true;
   } else if (Said said; kind == kWord && read(said)) {
+    said.word.bytes = std::min<uint32_t>(said.word.bytes, kExchangeBytesMax);
     channel.words[said.number % 2] = said.word;
   } else if (Turn turn; kind == kTurn && read(turn)) {
     channel.waits.store(static_cast<uint32_t>(turn.waits), std::memory_order_relaxed);
@@ -257,7 +269,8 @@ void ControlMirror::take(const Hearing& from, uint32_t kind, const char* payload
     }
   } else if (Failed failed; kind == kFailure && read(failed)) {
     const size_t length = std::min<size_t>(failed.bytes, failed.message.size());
-    memory_.fail(Status(static_cast<Code>(failed.code), std::string(failed.message.data(), length)));
+    const Code code = failed.code == 0 ? Code::kEnvironment : static_cast<Code>(failed.code);
+    memory_.fail(Status(code, std::string(failed.message.data(), length)));
   }
 }
 

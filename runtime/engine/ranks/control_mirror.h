@@ -49,6 +49,9 @@ class ControlMirror {
   const uint32_t rank_;
   const Connections connections_;
   std::vector<std::atomic<bool>> has_gone_;  // by rank: nobody hears any more
+  // The hearing thread's alone, by rank.
+  std::vector<bool> says_it_has_left_;
+  std::vector<uint32_t> channels_ended_;
   std::atomic<uint64_t> told_step_ = 0;
   std::atomic<bool> stopping_ = false;
   std::array<std::thread, kChannels> telling_;

@@ -142,14 +142,18 @@ Result<Meeting> receive_all(const RanksOptions& options, const Address& address,
   }
   Status equal;  // refused when all have come: who comes later would wait for a rank 0 that has gone
   for (uint32_t come = 1; come < place.ranks;) {
-    if (!readable_within(listening.descriptor(), deadline)) {
+    if (deadline.is_over() || !readable_within(listening.descriptor(), deadline)) {
       return Status(Code::kEnvironment,
                     text("ranks: ", come, " of ", place.ranks, " came within ", deadline.words(), "; missing: rank ",
                          missing(meeting.connections)),
                     "look at what those ranks have printed");
     }
     Connection connection(::accept4(listening.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (connection.descriptor() < 0 || !is_ours(connection.descriptor())) continue;
+    if (connection.descriptor() < 0) {
+      if (errno == EINTR || errno == ECONNABORTED || errno == EAGAIN) continue;
+      return errno_status("ranks: take in who connects", errno);
+    }
+    if (!is_ours(connection.descriptor())) continue;
     Hello hello;
     if (!readable_within(connection.descriptor(), deadline) || !receive_message(connection.descriptor(), hello))
       continue;

@@ -45,11 +45,13 @@ std::vector<fs::path> wheels(const Environment& environment) {
   std::vector<fs::path> places;
   std::error_code unknown;
   for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    unknown.clear();
     const std::string folder = environment(variable).value_or("");
     if (folder.empty()) continue;
     std::vector<fs::path> versions;
-    for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(folder) / "lib", unknown)) {
-      if (entry.path().filename().string().starts_with("python")) versions.push_back(entry.path());
+    for (fs::directory_iterator at(fs::path(folder) / "lib", unknown), end; !unknown && at != end;
+         at.increment(unknown)) {
+      if (at->path().filename().string().starts_with("python")) versions.push_back(at->path());
     }
     std::sort(versions.begin(), versions.end());
     for (const fs::path& version : versions) places.push_back(version / "site-packages" / kInWheel);

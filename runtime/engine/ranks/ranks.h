@@ -23,7 +23,8 @@ struct RanksOptions {
   // The rank's device, by its index: the collective for passes then has its memory there, and NCCL moves it. All ranks
   // have one, or none has.
   std::optional<int> device = {};
-  // Besides, on the device: what the others give to a sum passes through.
+  // Besides, on the device, or at most so much where hosts speak with one another: what the others give to a sum passes
+  // through.
   uint64_t staging_bytes = 64 * kMiB;
   // How long the ranks wait for one another at the start.
   std::chrono::milliseconds meets_within{std::chrono::minutes(5)};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <thread>
+#include <utility>
 
 #include "runtime/engine/ranks/rank_order_sum.h"
 #include "tiering/check.h"
@@ -32,7 +33,7 @@ TcpCarrier::TcpCarrier(const SharedMemory& memory, const RanksOptions& options, 
       hangs_after_(options.hangs_after),
       silent_at_most_(options.silent_at_most),
       connections_(std::move(connections)),
-      staging_(kStagingBytes) {
+      staging_(std::min(kStagingBytes, options.staging_bytes)) {
   for (const Connection& connection : connections_) {
     if (connection.descriptor() < 0) continue;
     const int flags = ::fcntl(connection.descriptor(), F_GETFL);
@@ -95,7 +96,7 @@ void TcpCarrier::add_up(const Collective::Reduction& reduction, uint64_t first, 
 }
 
 Status TcpCarrier::move(std::vector<Flow> flows) const {
-  Clock::time_point moved = Clock::now();
+  Clock::time_point moved = Clock::now(), looked = moved;
   while (true) {
     std::vector<pollfd> sources;
     std::vector<uint32_t> of;
@@ -114,7 +115,9 @@ Status TcpCarrier::move(std::vector<Flow> flows) const {
       PENSTOCK_TRY_ASSIGN(has_moved, move_some(of[i], flows[of[i]]));
       if (has_moved) moved = Clock::now();
     }
-    if (Clock::now() - moved <= hangs_after_) continue;
+    const Clock::time_point now = Clock::now();
+    if (now - std::exchange(looked, now) > hangs_after_ / 4) moved = now;  // this process itself was stopped
+    if (now - moved <= hangs_after_) continue;
     return Status(Code::kEnvironment,
                   text("nothing has come or left within ", static_cast<double>(hangs_after_.count()) / 1000, " s"),
                   "look at the network and the devices; where operations take so long, a longer "

@@ -3,9 +3,12 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -23,6 +26,8 @@ constexpr uint64_t kMagic = 0x3250'4354'4b53'4e50;  // PNSKTCP2
 constexpr std::chrono::milliseconds kTriesAgainAfter{20};
 // Who connects says at once who it is, or is no rank.
 constexpr std::chrono::seconds kSaysWithin{5};
+constexpr size_t kNewcomersMost = 2 * kRanksMax * TcpMesh::kPurposes;
+constexpr int kLooksEveryMs = 100;
 
 using Nonce = std::array<std::byte, 32>;
 using HostName = std::array<char, 64>;  // ends with a zero
@@ -73,10 +78,11 @@ Result<Nonce> draw_nonce() {
 
 // Of both nonces and of who is whom. The two sides' differ, so that neither can send the other's back.
 enum class Side : uint8_t { connects, listens };
-Digest proof_of(Side side, const Nonce& challenge, TcpHello hello) {
+Digest proof_of(Side side, uint32_t listener, const Nonce& challenge, TcpHello hello) {
   const std::string secret = environment_variable(kSecret).value_or("");
   hello.proof = {};
-  std::vector<std::byte> message = {static_cast<std::byte>(side)};
+  static_assert(kRanksMax <= 256, "a byte names the rank that listens");
+  std::vector<std::byte> message = {static_cast<std::byte>(side), static_cast<std::byte>(listener)};
   message.insert(message.end(), challenge.begin(), challenge.end());
   const auto said = std::as_bytes(std::span(&hello, 1));
   message.insert(message.end(), said.begin(), said.end());
@@ -151,9 +157,23 @@ Result<uint32_t> port_of(const Connection& listening) {
   return port_of(address);
 }
 
+// Nor is it forgotten by what stands between, where long passes leave it idle.
 void send_at_once(const Connection& connection) {
-  const int yes = 1;
+  const int yes = 1, idle_s = 30;
   (void)::setsockopt(connection.descriptor(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  (void)::setsockopt(connection.descriptor(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  (void)::setsockopt(connection.descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+}
+
+// False with errno. The kernel would try for minutes.
+bool connect_within(const Connection& connection, const sockaddr* address, socklen_t length, const Deadline& deadline) {
+  const int ms = std::max(1, deadline.left_ms());
+  const timeval within{ms / 1000, ms % 1000 * 1000};
+  (void)::setsockopt(connection.descriptor(), SOL_SOCKET, SO_SNDTIMEO, &within, sizeof within);
+  if (::connect(connection.descriptor(), address, length) != 0) return false;
+  const timeval no_limit{};
+  (void)::setsockopt(connection.descriptor(), SOL_SOCKET, SO_SNDTIMEO, &no_limit, sizeof no_limit);
+  return true;
 }
 
 template <typename Message>
@@ -201,7 +221,10 @@ class TcpMeeting {
     }
     for (uint32_t other = 0; other < place_.rank; ++other) PENSTOCK_TRY(connect_with(other, roster));
     PENSTOCK_TRY(accept_until([this] { return missing().empty(); }, nullptr));
-    for (uint32_t rank = 0; rank < place_.ranks; ++rank) mesh_.hosts.emplace_back(roster.hosts[rank].data());
+    for (uint32_t rank = 0; rank < place_.ranks; ++rank) {
+      roster.hosts[rank].back() = 0;
+      mesh_.hosts.emplace_back(roster.hosts[rank].data());
+    }
     return Result<TcpMesh>(std::move(mesh_));
   }
 
@@ -227,48 +250,95 @@ class TcpMeeting {
             .purpose = purpose};
   }
 
+  // One who has connected, and has not said yet who it is. Strangers may say nothing, and keep no rank waiting.
+  struct Newcomer {
+    Connection connection;
+    sockaddr_storage from{};
+    Nonce nonce{};
+    Deadline deadline{kSaysWithin};
+    TcpHello said{};
+    size_t received = 0;
+  };
+
   // `roster`: to enter who comes into.
   Status accept_until(const std::function<bool()>& enough, Roster* roster) {
     while (!enough()) {
-      if (!readable_within(listening_.descriptor(), deadline_)) {
-        const bool is_first = place_.rank == 0 && roster != nullptr;
-        return Status(Code::kEnvironment,
-                      is_first ? text("ranks: ", come_, " of ", place_.ranks, " came within ", deadline_.words(),
-                                      "; missing: rank ", missing())
-                               : text("ranks: not all came within ", deadline_.words(), ": rank ", missing(),
-                                      " did not connect with rank ", place_.rank),
-                      text("look at what those ranks have printed, and give all of them the same ", kSecret));
+      if (deadline_.is_over()) return refuse_late(roster != nullptr);
+      std::vector<pollfd> sources = {{listening_.descriptor(), POLLIN, 0}};
+      for (const Newcomer& one : newcomers_) sources.push_back({one.connection.descriptor(), POLLIN, 0});
+      if (::poll(sources.data(), sources.size(), std::min(kLooksEveryMs, deadline_.left_ms())) < 0) continue;
+      for (size_t i = newcomers_.size(); i-- > 0;) {
+        Newcomer& one = newcomers_[i];
+        const bool goes_on = sources[i + 1].revents == 0 || hear(one);
+        if (one.received == sizeof one.said) PENSTOCK_TRY(take_in(one, roster));
+        const bool has_ended = !goes_on || one.received == sizeof one.said || one.deadline.is_over();
+        if (has_ended) newcomers_.erase(newcomers_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-      sockaddr_storage from{};
-      socklen_t length = sizeof from;
-      Connection connection(
-          ::accept4(listening_.descriptor(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC));
-      if (connection.descriptor() < 0) continue;
-      send_at_once(connection);
-      PENSTOCK_TRY_ASSIGN(nonce, draw_nonce());
-      TcpHello said;
-      if (!send_message(connection, Challenge{.nonce = nonce}) ||
-          !receive_message(connection, said, Deadline(kSaysWithin)) ||
-          !is_same(said.proof, proof_of(Side::connects, nonce, said))) {
-        continue;  // a stranger
-      }
-      if (said.meeting != hello(0).meeting || said.purpose >= TcpMesh::kPurposes) continue;
-      const bool fits = said.ranks == place_.ranks && said.rank > 0 && said.rank < place_.ranks;
-      if (!fits || has(said.purpose, said.rank)) {
-        return Status(Code::kUsage,
-                      text("ranks: one came as rank ", said.rank, " of ", said.ranks,
-                           fits ? ", which is here already" : text(", where there are ", place_.ranks)),
-                      "give every process its own RANK, and all the same WORLD_SIZE");
-      }
-      if (!send_message(connection, Welcome{.proof = proof_of(Side::listens, nonce, said)})) continue;
-      mesh_.connections[said.purpose][said.rank] = std::move(connection);
-      if (roster == nullptr) continue;
-      set_port(from, said.port);
-      roster->addresses[said.rank] = from;
-      said.host.back() = 0;
-      roster->hosts[said.rank] = said.host;
-      ++come_;
+      if (sources.front().revents != 0) PENSTOCK_TRY(accept_one());
     }
+    return Status();
+  }
+
+  Status refuse_late(bool is_first) const {
+    return Status(Code::kEnvironment,
+                  is_first && place_.rank == 0 ? text("ranks: ", come_, " of ", place_.ranks, " came within ",
+                                                      deadline_.words(), "; missing: rank ", missing())
+                                               : text("ranks: not all came within ", deadline_.words(), ": rank ",
+                                                      missing(), " did not connect with rank ", place_.rank),
+                  text("look at what those ranks have printed, and give all of them the same ", kSecret));
+  }
+
+  Status accept_one() {
+    Newcomer one;
+    socklen_t length = sizeof one.from;
+    one.connection =
+        Connection(::accept4(listening_.descriptor(), reinterpret_cast<sockaddr*>(&one.from), &length, SOCK_CLOEXEC));
+    if (one.connection.descriptor() < 0) {
+      const bool has_gone = errno == EINTR || errno == ECONNABORTED || errno == EAGAIN;
+      return has_gone ? Status() : errno_status("ranks: take in who connects", errno);
+    }
+    send_at_once(one.connection);
+    PENSTOCK_TRY_ASSIGN(nonce, draw_nonce());
+    one.nonce = nonce;
+    if (!send_message(one.connection, Challenge{.nonce = nonce})) return Status();
+    if (newcomers_.size() == kNewcomersMost) newcomers_.erase(newcomers_.begin());
+    newcomers_.push_back(std::move(one));
+    return Status();
+  }
+
+  // What has come of its hello. False: it has gone.
+  static bool hear(Newcomer& one) {
+    auto* bytes = reinterpret_cast<char*>(&one.said);
+    const ssize_t now =
+        ::recv(one.connection.descriptor(), bytes + one.received, sizeof one.said - one.received, MSG_DONTWAIT);
+    if (now < 0 && (errno == EINTR || errno == EAGAIN)) return true;
+    if (now <= 0) return false;
+    one.received += static_cast<size_t>(now);
+    return true;
+  }
+
+  // A stranger is not.
+  Status take_in(Newcomer& one, Roster* roster) {
+    TcpHello& said = one.said;
+    const bool knows =
+        said.magic == kMagic && is_same(said.proof, proof_of(Side::connects, place_.rank, one.nonce, said));
+    if (!knows || said.meeting != hello(0).meeting || said.purpose >= TcpMesh::kPurposes) return Status();
+    const bool fits = said.ranks == place_.ranks && said.rank > 0 && said.rank < place_.ranks;
+    if (!fits || has(said.purpose, said.rank)) {
+      return Status(Code::kUsage,
+                    text("ranks: one came as rank ", said.rank, " of ", said.ranks,
+                         fits ? ", which is here already" : text(", where there are ", place_.ranks)),
+                    "give every process its own RANK, and all the same WORLD_SIZE");
+    }
+    const Welcome welcome{.proof = proof_of(Side::listens, place_.rank, one.nonce, said)};
+    if (!send_message(one.connection, welcome)) return Status();
+    mesh_.connections[said.purpose][said.rank] = std::move(one.connection);
+    if (roster == nullptr) return Status();
+    set_port(one.from, said.port);
+    roster->addresses[said.rank] = one.from;
+    said.host.back() = 0;
+    roster->hosts[said.rank] = said.host;
+    ++come_;
     return Status();
   }
 
@@ -287,10 +357,10 @@ class TcpMeeting {
     Connection connection;
     while (connection.descriptor() < 0) {
       for (const addrinfo* each = &addresses; each != nullptr && connection.descriptor() < 0; each = each->ai_next) {
-        PENSTOCK_TRY_ASSIGN(made, make_socket(each->ai_family));
-        if (::connect(made.descriptor(), each->ai_addr, each->ai_addrlen) == 0) {
+        Result<Connection> made = make_socket(each->ai_family);
+        if (made.ok() && connect_within(*made, each->ai_addr, each->ai_addrlen, deadline_)) {
           std::memcpy(&first_, each->ai_addr, each->ai_addrlen);
-          connection = std::move(made);
+          connection = *std::move(made);
         }
       }
       if (connection.descriptor() >= 0) break;
@@ -325,7 +395,7 @@ class TcpMeeting {
     mine.nonce = nonce;
     Welcome welcome;
     bool is_heard = receive_message(connection, challenge, deadline_);
-    mine.proof = proof_of(Side::connects, challenge.nonce, mine);
+    mine.proof = proof_of(Side::connects, other, challenge.nonce, mine);
     is_heard = is_heard && send_message(connection, mine) && receive_message(connection, welcome, deadline_);
     if (!is_heard) {
       return Status(Code::kEnvironment,
@@ -334,7 +404,7 @@ class TcpMeeting {
                         : text("ranks: rank ", other, " ended, or did not take rank ", place_.rank, " in"),
                     text("look at what rank ", other, " has printed, and give all ranks the same ", kSecret));
     }
-    if (is_same(welcome.proof, proof_of(Side::listens, challenge.nonce, mine))) return Status();
+    if (is_same(welcome.proof, proof_of(Side::listens, other, challenge.nonce, mine))) return Status();
     return Status(Code::kEnvironment, text("ranks: who listens as rank ", other, " does not know this run's ", kSecret),
                   text("give all ranks the same ", kSecret, ", and the address of rank 0's host"));
   }
@@ -353,7 +423,7 @@ class TcpMeeting {
       if (has(purpose, other)) continue;
       const sockaddr_storage address = other == 0 ? first_ : address_of(other, roster);
       PENSTOCK_TRY_ASSIGN(made, make_socket(address.ss_family));
-      if (::connect(made.descriptor(), reinterpret_cast<const sockaddr*>(&address), length_of(address)) != 0) {
+      if (!connect_within(made, reinterpret_cast<const sockaddr*>(&address), length_of(address), deadline_)) {
         return errno_status(text("ranks: rank ", place_.rank, " connects with rank ", other), errno,
                             "let the ranks' hosts reach one another at any port");
       }
@@ -368,6 +438,7 @@ class TcpMeeting {
   const Deadline deadline_;
   TcpMesh mesh_;
   Connection listening_;
+  std::vector<Newcomer> newcomers_;
   uint32_t come_ = 1;
   sockaddr_storage first_{};  // where rank 0 listens
 };
