@@ -67,7 +67,7 @@ std::string json_of(const LeftOut& batches) {
   return list.dump();
 }
 
-Result<LeftOut> parse_left_out(const std::string& text_of_list) {
+Result<LeftOut> parse_left_out(const std::string& text_of_list, size_t most) {
   auto refused = [](const std::string& found) {
     return Status(Code::kUsage, text("has ", found, "; numbers of batches, from 1, and [first, last] expected"));
   };
@@ -75,8 +75,8 @@ Result<LeftOut> parse_left_out(const std::string& text_of_list) {
   if (!list.is_array())
     return Status(Code::kUsage, text("is ", list.is_discarded() ? "not JSON" : list.dump(),
                                      ", a list as [3, [17, 20]] expected: batch 3, and those from 17 to 20"));
-  if (list.size() > LeftOut::kRunsMost)
-    return Status(Code::kUsage, text("has ", list.size(), " entries, at most ", LeftOut::kRunsMost, " expected"));
+  if (list.size() > most)
+    return Status(Code::kUsage, text("has ", list.size(), " entries, at most ", most, " expected"));
   LeftOut batches;
   for (const json& item : list) {
     const bool is_run = item.is_array() && item.size() == 2 && item[0].is_number_unsigned();

@@ -16,7 +16,7 @@ namespace penstock::trainer {
 class LeftOut {
  public:
   static constexpr uint64_t kNumberMost = uint64_t{1} << 53;  // of a batch
-  static constexpr size_t kRunsMost = 256;                    // of a list that is read: every root keeps it
+  static constexpr size_t kRunsMost = 256;                    // of a list in a config: every root keeps it
 
   // Batches [first, last].
   struct Run {
@@ -48,7 +48,7 @@ class LeftOut {
 
 // "[3,[17,20]]": batch 3, and those from 17 to 20.
 std::string json_of(const LeftOut& batches);
-// What is wrong is a usage error, and said of the list as a whole.
-Result<LeftOut> parse_left_out(const std::string& json);
+// What is wrong is a usage error, and said of the list as a whole. `most`: runs.
+Result<LeftOut> parse_left_out(const std::string& json, size_t most = LeftOut::kRunsMost);
 
 }  // namespace penstock::trainer

@@ -44,7 +44,7 @@ std::string words_of(const LossEvent& event) {
 
 Status refusal_of(const LossEvent& event, const LossRules& rules, const std::string& committed) {
   const char* key = event.trouble == LossTrouble::spike ? "spike" : "not_finite";
-  if (event.named != LossAction::stop) {
+  if (event.named != LossAction::stop && event.action == LossAction::stop) {
     return Status(Code::kComparison,
                   text("train: ", words_of(event), "; rules about the loss have left out batches ", rules.at_most,
                        " times already; ", committed),

@@ -128,9 +128,11 @@ ModelConfig read_llama_like(ModelJson& config, uint32_t head_size = 0) {
 
 ModelConfig read_llama(ModelJson& config) { return read_llama_like(config); }
 
+// What MistralConfig has where a key is missing. A window of null is none.
 ModelConfig read_mistral(ModelJson& config) {
   ModelConfig model = read_llama_like(config);
-  model.windows.assign(model.layers, config.size_or("sliding_window", 0));
+  if (!config.names("num_key_value_heads")) model.kv_heads = 8;
+  model.windows.assign(model.layers, config.size_or("sliding_window", config.names("sliding_window") ? 0 : 4096));
   return model;
 }
 

@@ -24,6 +24,8 @@ class ModelJson {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
   bool has(const char* key) const { return find(key) != nullptr; }
+  // Also where it is null.
+  bool names(const char* key) const { return object_.contains(key); }
 
   uint32_t size(const char* key) { return size_up_to(key, kSizeMost); }
   uint32_t layers(const char* key) { return size_up_to(key, kLayersMost); }

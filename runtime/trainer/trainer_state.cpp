@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -96,7 +97,8 @@ Result<TrainerState> parse_trainer_state(const std::string& bytes) {
     state.rules = *std::move(found);
   }
   if (const auto list = file.find("left_out"); list != file.end()) {
-    Result<LeftOut> batches = parse_left_out(list->dump());
+    // Several configs may have added to it.
+    Result<LeftOut> batches = parse_left_out(list->dump(), std::numeric_limits<size_t>::max());
     if (!batches.ok()) return refused("'left_out' " + batches.status().message());
     state.left_out = *std::move(batches);
   }

@@ -153,6 +153,9 @@ TEST(ModelConfig, ReadsRopeScalingAsOldAndNewConfigsHaveIt) {
 TEST(ModelConfig, WindowsAreOfTheLayersThatHaveThem) {
   const auto mistral = parse_model_config(config_of("MistralForCausalLM", R"("sliding_window": 4096)"));
   EXPECT_EQ(mistral->windows, std::vector<uint32_t>(32, 4096));
+  EXPECT_EQ(parse_model_config(config_of("MistralForCausalLM"))->windows, std::vector<uint32_t>(32, 4096));
+  EXPECT_EQ(parse_model_config(config_of("MistralForCausalLM", R"("sliding_window": null)"))->windows,
+            std::vector<uint32_t>(32, 0));
   const auto off = parse_model_config(config_of("Qwen2ForCausalLM", R"("sliding_window": 4096)"));
   EXPECT_EQ(off->windows, std::vector<uint32_t>(32, 0));
   const auto on = parse_model_config(

@@ -40,6 +40,13 @@ TEST(TrainConfig, ReadsADeepSpeedFile) {
   EXPECT_EQ(config->micro_batch, 0u);  // "auto"
 }
 
+TEST(TrainConfig, RefusesWhatIsDeeperThanAnyConfig) {
+  std::string deep;
+  for (int i = 0; i < 150'000; ++i) deep += "{\"\":";
+  deep += "1" + std::string(150'000, '}');
+  EXPECT_EQ(check_config(deep).status().message(), "config: more than 64 levels");
+}
+
 TEST(TrainConfig, SaysOfEveryKeyWhatBecomesOfIt) {
   const auto checked = check_config(kDeepSpeed);
   ASSERT_TRUE(checked.ok());

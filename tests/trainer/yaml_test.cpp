@@ -103,6 +103,19 @@ TEST(Yaml, EndsWhereItIsTooDeep) {
   }
 }
 
+TEST(Yaml, IsReadBehindAByteOrderMark) {
+  const std::string mark = "\xef\xbb\xbf";
+  EXPECT_EQ(read(mark + "a: 1\nb: 2\n"), read("a: 1\nb: 2\n"));
+  EXPECT_EQ(read(mark + "---\n# c\na: 1\n"), read("a: 1\n"));
+  EXPECT_EQ(read(mark + "# c\na: 1\n"), read("a: 1\n"));
+}
+
+TEST(Yaml, RefusesWhatReadersDoNotAgreeOnWithinALine) {
+  EXPECT_NE(read("a: {lr:3e-4}\n").find("a space expected behind the colon"), std::string::npos);
+  EXPECT_NE(read("a: [- x]\n").find("no dashes"), std::string::npos);
+  EXPECT_EQ(read("{\"a\":1}\n"), read("a: 1\n"));
+}
+
 TEST(Yaml, IsToldFromJson) {
   for (const char* yaml : {"a: 1", "# {\na: 1", "---\n{}", "\"a\": 1", "- 1"})
     EXPECT_TRUE(looks_like_yaml(yaml)) << yaml;

@@ -125,8 +125,16 @@ Result<json> parse_file(const std::string& words) {
                      : Status(Code::kUsage, "config: not YAML: " + file.status().message(),
                               "mend that line, or write JSON in braces");
   }
+  constexpr int kDepthMost = 64;  // as in YAML; whoever looks into it goes down by recursion
+  bool is_too_deep = false;
+  const auto within_depth = [&](int depth, json::parse_event_t, const json&) {
+    is_too_deep |= depth > kDepthMost;
+    return !is_too_deep;
+  };
   try {
-    return json::parse(words, nullptr, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+    json file = json::parse(words, within_depth, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+    if (is_too_deep) return Status(Code::kUsage, text("config: more than ", kDepthMost, " levels"), "fewer braces");
+    return file;
   } catch (const json::exception& error) {
     std::string why = error.what();
     // The message begins with "[json.exception.parse_error.101] parse error at line 3, column 7: ".

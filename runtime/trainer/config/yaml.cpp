@@ -11,6 +11,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr size_t kDepthMost = 64;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // of UTF-8, which some editors write
 
 // Thrown and caught in this file.
 struct Refusal {
@@ -59,7 +60,6 @@ class Yaml {
 
   json read() {
     check_characters();
-    if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;
     skip_to_value();
     if (starts_marker("---")) {
       at_ += 3;
@@ -346,6 +346,7 @@ class Yaml {
     while (!word.empty() && is_space(word.back())) word.remove_suffix(1);
     if (word.empty()) reject(at, "a value expected");
     refuse_signs(word, /*is_key=*/false);
+    if (in_flow && word.starts_with("- ")) reject(at, "a list in brackets has commas, and no dashes");
     at_ = at + word.size();
     return meaning_of(word, at);
   }
@@ -416,8 +417,9 @@ class Yaml {
 
   void flow_entry(size_t depth, size_t open, json& map) {
     const size_t at = at_;
+    const bool is_quoted = peek() == '"' || peek() == '\'';
     std::string key;
-    if (peek() == '"' || peek() == '\'') {
+    if (is_quoted) {
       key = quoted().get<std::string>();
     } else {
       size_t end = at_;
@@ -431,6 +433,8 @@ class Yaml {
     skip_in_flow(open);
     if (peek() != ':') reject(at_, text("a colon expected, behind '", key, "'"));
     ++at_;
+    if (!is_quoted && !is_blank(peek()) && std::string_view(",[]{}").find(peek()) == std::string_view::npos)
+      reject(at_, "a space expected behind the colon");
     if (map.contains(key)) reject(at, text("'", key, "' is there already"));
     skip_in_flow(open);
     map[key] = peek() == ',' || peek() == '}' ? json() : flow_value(depth);
@@ -443,7 +447,8 @@ class Yaml {
 }  // namespace
 
 Result<nlohmann::ordered_json> parse_yaml(const std::string& words) {
-  Yaml yaml(words);
+  const std::string unmarked = words.substr(words.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
+  Yaml yaml(unmarked);
   try {
     json value = yaml.read();
     (void)value.dump();  // which refuses what is no UTF-8
@@ -457,7 +462,7 @@ Result<nlohmann::ordered_json> parse_yaml(const std::string& words) {
 
 bool looks_like_yaml(const std::string& words) {
   std::string_view left = words;
-  if (left.starts_with("\xef\xbb\xbf")) left.remove_prefix(3);
+  if (left.starts_with(kByteOrderMark)) left.remove_prefix(kByteOrderMark.size());
   while (!left.empty()) {
     const size_t begin = left.find_first_not_of(" \t\r\n");
     if (begin == std::string_view::npos) return false;
