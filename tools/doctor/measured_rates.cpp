@@ -15,13 +15,17 @@ namespace {
 constexpr uint64_t kCopyBytes = 256 * kMiB;
 constexpr int kCopyRounds = 5;
 
-// LibTorch computes in a program of its own.
-Result<ComputeRate> measure_compute() {
+// LibTorch computes in a program of its own. Where there are GPUs, what the CPU computes is no rate of theirs.
+Result<ComputeRate> measure_compute(bool has_gpus) {
   PENSTOCK_TRY_ASSIGN(trainer, trainer_path("doctor --measure"));
   let_trainer_threads_wait();
   PENSTOCK_TRY_ASSIGN(printed, run_program({trainer, "measure", "--json"}));
   const auto json = nlohmann::json::parse(printed, nullptr, /*allow_exceptions=*/false);
   auto rate = [&](const char* key) { return json.is_object() ? json.value(key, 0.0) : 0.0; };
+  if (has_gpus && !(json.is_object() && json.value("on_gpu", false))) {
+    return Status(Code::kEnvironment, "LibTorch computes on the CPU alone here",
+                  "build with a torch that has CUDA, or --flops of `penstock plan`");
+  }
   const ComputeRate measured{rate("device_flops"), rate("device_flops_least"), rate("device_flops_most")};
   if (measured.flops > 0) return measured;
   return Status(Code::kEnvironment, text("doctor --measure: ", trainer, ": answered without a rate: ", printed));
@@ -47,12 +51,7 @@ Result<MeasuredRates> measure_rates() {
   PENSTOCK_TRY(measure_device(rates));
   PENSTOCK_TRY_ASSIGN(update_gbps, measure_update_gbps(StateForm(), 0));
   rates.update_gbps = update_gbps;
-  if (rates.devices > 0) {
-    rates.compute_unmeasured =
-        "the trainer does not compute on a GPU; --flops of `penstock plan` sets what it achieves";
-    return rates;
-  }
-  const Result<ComputeRate> compute = measure_compute();
+  const Result<ComputeRate> compute = measure_compute(rates.devices > 0);
   if (compute.ok()) {
     rates.compute = *compute;
   } else {

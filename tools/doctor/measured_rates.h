@@ -24,7 +24,7 @@ struct MeasuredRates {
   double device_update_gbps = 0;  // on a device
 };
 
-// Takes some 20 seconds. Compute is measured where LibTorch is in the build and the CPU computes.
+// Takes some 20 seconds. Compute is measured where LibTorch is in the build, on the GPU where there is one.
 Result<MeasuredRates> measure_rates();
 
 // What was not measured stays as it was.
