@@ -16,6 +16,7 @@ Result<std::unique_ptr<trainer::TrainingRun>> roll_back(Session& session, const 
   const auto behind = std::upper_bound(steps.begin(), steps.end(), run->engine().steps_done());
   if (behind == steps.begin()) {
     const Status stopped = run->stop(event);
+    event.action = trainer::LossAction::stop;
     return Status(stopped.code(), text(stopped.message(), "; the store has no snapshot to go back to"),
                   "`penstock checkpoint snapshot` takes one");
   }

@@ -52,7 +52,8 @@ Status refuse_plain_loop_without_memory(const TrainingSettings& settings) {
 Result<TrainingSettings> scratch_settings(trainer::TrainConfig config, const engine::RankPlace& place,
                                           const ScratchStores& scratch, MadeFolders& made) {
   config.stores = scratch.folders();
-  config.loss_rules = {};  // the plain loop leaves out what the config does, and nothing else
+  // The plain loop leaves out what the config does, and stops at nothing.
+  config.loss_rules = {.not_finite = trainer::LossAction::ignore};
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, std::nullopt, place, trainer::cuda_usable));
   if (place.rank != 0) return settings;
   for (const std::string& folder : config.stores) PENSTOCK_TRY(made.make(folder));
