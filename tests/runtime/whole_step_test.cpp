@@ -17,29 +17,32 @@ TEST(WholeSteps, LeaveTheBitsOfAPlainLoopOnADevice) {
   leave_the_bits_of_a_plain_loop(&device);
 }
 
-// Its gradient is downloaded all the same, and is no later step's.
+// Its gradient is downloaded all the same, and is no later step's. It is told to have none as a whole, or parameter by
+// parameter.
 TEST(WholeSteps, LeaveNothingOfAUnitWithoutAGradientOnADevice) {
   TrainingWorld world(3, 1, {5000, 6000, 7000});
   world.set_uses({{0}, {1}, {2}});
   world.options.request.workload.micro_batches = 2;
+  const auto absent = [](uint64_t step) { return step % 2 == 0 ? 0 : static_cast<uint32_t>(step % 3); };
+  const auto by_parameter = [](uint64_t step) { return step % 4 >= 2; };
+  world.given = [&](uint64_t step, uint32_t unit) {
+    return unit == absent(step) && !by_parameter(step) ? Given::skip : Given::gradients;
+  };
+  world.given_parameter = [&](uint64_t step, uint32_t unit, uint32_t) {
+    return unit == absent(step) && by_parameter(step) ? Given::skip : Given::gradients;
+  };
   std::vector<std::unique_ptr<TrainerStream>> streams;
   compute_on(course_device(), 3, 1, world, streams);
   ASSERT_TRUE(world.create().ok());
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
-  for (uint64_t step = 1; step <= 6; ++step) {
-    const uint32_t absent = step % 2 == 0 ? 0 : static_cast<uint32_t>(step % 3);
-    bool is_said = false;
-    const TrainingWorld::Manner manner{.without = {absent}, .puts = true, .before_pass = [&](const ComputePass&) {
-                                         if (std::exchange(is_said, true)) return Status();
-                                         return (*engine)->absent_gradient(absent, Absent::skip);
-                                       }};
-    auto gradients = world.plain_gradients(step, 2, 1);
-    const Result<StepReport> report = world.train(**engine, 2, 1, manner);
+  for (uint64_t step = 1; step <= 8; ++step) {
+    const Result<StepReport> report = world.train(**engine, 2, 1, {.by_parameter = true, .puts = true});
     ASSERT_TRUE(report.ok()) << report.status().message();
-    world.plain_update(std::move(gradients), {absent});
+    world.plain_train(step, 2, 1);
   }
   EXPECT_EQ(world.words_different(**engine), 0u);
+  EXPECT_GT(world.absences, 8u);
   engine->reset();
 }
 

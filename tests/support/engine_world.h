@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <string>
@@ -94,7 +95,7 @@ class EngineWorld {
               const std::function<std::vector<uint16_t>(uint32_t mb)>& gradient) {
     if (!trainable(unit)) return Status();
     if (what != Given::gradients) {
-      return engine.absent_gradient(unit, what == Given::skip ? Absent::skip : Absent::zero);
+      return engine.absent_gradient(unit, absent_of(what));
     }
     if (gives_parts(unit)) return give_parts(engine, unit, gradient);
     for (uint32_t mb = 0; mb < micro_batches; ++mb) {
@@ -113,8 +114,7 @@ class EngineWorld {
       for (uint32_t i = static_cast<uint32_t>(parameters.size()); i-- > 0;) {
         const Given what = given_parameter(number, unit, i);
         if (what != Given::gradients) {
-          const Absent absent = what == Given::skip ? Absent::skip : Absent::zero;
-          if (mb == 0) PENSTOCK_TRY(engine.absent_gradient(ParameterId{unit, i}, absent));
+          if (mb == 0) PENSTOCK_TRY(engine.absent_gradient(ParameterId{unit, i}, absent_of(what)));
           continue;
         }
         const uint64_t first = parameters[i].first_element;
@@ -140,7 +140,7 @@ class EngineWorld {
       for (uint32_t mb = 0; has && mb < micro_batches; ++mb) {
         plain.add_gradient(gradient(number, unit, mb, size).data(), mb == 0, mb + 1 == micro_batches);
       }
-      if (has && gives_parts(unit)) leave_parts(number, unit);
+      if (has && gives_parts(unit)) leave_parts(number, unit, plain.g);
       const bool skips_all = has && gives_parts(unit) && skips_all_parameters(number, unit);
       if (!trainable(unit) || given(number, unit) == Given::skip || skips_all) untouched.emplace_back(unit, plain);
     }
@@ -200,30 +200,34 @@ class EngineWorld {
   uint32_t drives() const { return static_cast<uint32_t>(folders_.size()); }
   aio::MemoryFolder& folder(uint32_t drive) const { return *folders_[drive]; }
 
- private:
-  bool gives_parts(uint32_t unit) const { return in_parts && !options.request.workload.units[unit].parameters.empty(); }
+ protected:
+  static Absent absent_of(Given what) { return what == Given::skip ? Absent::skip : Absent::zero; }
+  const std::vector<Parameter>& parameters(uint32_t unit) const {
+    return options.request.workload.units[unit].parameters;
+  }
+  // Of a unit that has some.
   bool skips_all_parameters(uint64_t step, uint32_t unit) const {
-    for (uint32_t i = 0; i < options.request.workload.units[unit].parameters.size(); ++i) {
+    for (uint32_t i = 0; i < parameters(unit).size(); ++i) {
       if (given_parameter(step, unit, i) != Given::skip) return false;
     }
     return true;
   }
   // What no parameter names and what has no gradient is zero; a skipped parameter's part of the plain loop is absent.
-  void leave_parts(uint64_t step, uint32_t unit) {
-    plain::Unit& plain = plain_.units[unit];
-    std::vector<uint16_t> all(plain.g.size());
-    all.swap(plain.g);
-    const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
-    for (uint32_t i = 0; i < parameters.size(); ++i) {
-      const uint64_t first = parameters[i].first_element, end = first + parameters[i].elements;
+  void leave_parts(uint64_t step, uint32_t unit, std::vector<uint16_t>& gradient) {
+    std::vector<uint16_t> all(gradient.size());
+    all.swap(gradient);
+    for (uint32_t i = 0; i < parameters(unit).size(); ++i) {
+      const uint64_t first = parameters(unit)[i].first_element, end = first + parameters(unit)[i].elements;
       const Given what = given_parameter(step, unit, i);
-      if (what == Given::gradients) std::copy(all.begin() + first, all.begin() + end, plain.g.begin() + first);
-      for (plain::Unit::Part& part : plain.parts) {
-        if (part.end < end || part.end > end + 127) continue;
-        part.absent = what == Given::skip;
-      }
+      if (what == Given::gradients) std::copy(all.begin() + first, all.begin() + end, gradient.begin() + first);
+      std::vector<plain::Unit::Part>& parts = plain_.units[unit].parts;
+      const auto ends = [end](const plain::Unit::Part& part) { return part.end >= end; };
+      std::find_if(parts.begin(), parts.end(), ends)->absent = what == Given::skip;
     }
   }
+
+ private:
+  bool gives_parts(uint32_t unit) const { return in_parts && !parameters(unit).empty(); }
   template <typename T>
   void read(Engine& engine, uint32_t unit, Role role, std::vector<T>& values) {
     Status status = engine.read(unit, role, 0, std::as_writable_bytes(std::span(values)));

@@ -54,6 +54,10 @@ class TrainingWorld : public EngineWorld {
     if (code == BlockCode::nf4) plain::round_to_nf4(plain().units[unit].p);
   }
 
+  // Of the steps so far: units, and parameters of others, that the engine was told to have no gradient. They are those
+  // that `given` and `given_parameter` say, the latter REQUIRES Manner::by_parameter.
+  uint64_t absences = 0;
+
   // What a trainer may do as it likes, without a bit of difference.
   struct Manner {
     bool by_parameter = false;        // gradients of units that have parameters are, last first
@@ -83,6 +87,7 @@ class TrainingWorld : public EngineWorld {
   Result<StepReport> train(AnyEngine& engine, uint32_t count, float size, const Manner& manner) {
     const uint64_t number = engine.steps_done() + 1;
     PENSTOCK_TRY(engine.begin({.groups = groups, .micro_batches = count, .loss_scale = settings.loss_scale}));
+    PENSTOCK_TRY(tell_absences(engine, number));
     struct Flow {
       std::vector<std::vector<Hidden>> inputs;
       std::vector<Hidden> flowing;
@@ -144,7 +149,7 @@ class TrainingWorld : public EngineWorld {
       for (size_t i = 0; i < gradients->size(); ++i) {
         const uint32_t unit = uses()[pass.use].units[i];
         if (trainable(unit) && !manner.without.contains(unit))
-          PENSTOCK_TRY(give(engine, pass, unit, (*gradients)[i], manner));
+          PENSTOCK_TRY(give(engine, number, pass, unit, (*gradients)[i], manner));
       }
       (giving ? *giving : computing).put([gradients] {  // a trainer may use that memory again
         for (std::vector<float>& of_unit : *gradients) std::fill(of_unit.begin(), of_unit.end(), 7e7f);
@@ -184,7 +189,19 @@ class TrainingWorld : public EngineWorld {
   }
 
   void plain_train(uint64_t number, uint32_t count, float size) {
-    plain_update(plain_gradients(number, count, size), {});
+    std::vector<std::vector<uint16_t>> gradients = plain_gradients(number, count, size);
+    std::set<uint32_t> untouched;
+    for (uint32_t unit = 0; unit < gradients.size(); ++unit) {
+      if (!trainable(unit)) continue;
+      const Given what = given(number, unit);
+      if (what == Given::zero) std::fill(gradients[unit].begin(), gradients[unit].end(), uint16_t{0});
+      for (plain::Unit::Part& part : plain().units[unit].parts) part.absent = false;
+      const bool by_parameter = what == Given::gradients && !parameters(unit).empty();
+      if (by_parameter) leave_parts(number, unit, gradients[unit]);
+      const bool skips_all = by_parameter && skips_all_parameters(number, unit);
+      if (what == Given::skip || skips_all) untouched.insert(unit);
+    }
+    plain_update(gradients, untouched);
   }
 
   // By unit, in bf16: what the samples from first_sample on give.
@@ -313,10 +330,9 @@ class TrainingWorld : public EngineWorld {
         for (uint64_t e = first; e < first + count; ++e) gradient[e] = d[e % kWidth] * coefficient(e);
       };
       // What no parameter names has none.
-      const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
-      if (parameters.empty()) fill(0, gradient.size());
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        if (!has_no_gradient(use, i)) fill(parameters[i].first_element, parameters[i].elements);
+      if (parameters(unit).empty()) fill(0, gradient.size());
+      for (size_t i = 0; i < parameters(unit).size(); ++i) {
+        if (!has_no_gradient(use, i)) fill(parameters(unit)[i].first_element, parameters(unit)[i].elements);
       }
       if (unit == overflowing_unit) {
         for (float& g : gradient) g = g == 0 ? 0 : std::numeric_limits<float>::infinity();
@@ -325,19 +341,39 @@ class TrainingWorld : public EngineWorld {
     for (float& x : d) x *= 0.5f;
     return gradients;
   }
+  // Before the first pass.
   template <typename AnyEngine>
-  Status give(AnyEngine& engine, const ComputePass& pass, uint32_t unit, const std::vector<float>& values,
-              const Manner& manner) const {
+  Status tell_absences(AnyEngine& engine, uint64_t number) {
+    for (uint32_t unit = 0; unit < plain().units.size(); ++unit) {
+      if (!trainable(unit)) continue;
+      if (const Given what = given(number, unit); what != Given::gradients) {
+        ++absences;
+        PENSTOCK_TRY(engine.absent_gradient(unit, absent_of(what)));
+        continue;
+      }
+      for (uint32_t i = 0; i < parameters(unit).size(); ++i) {
+        const Given what = given_parameter(number, unit, i);
+        if (what == Given::gradients) continue;
+        ++absences;
+        PENSTOCK_TRY(engine.absent_gradient(ParameterId{unit, i}, absent_of(what)));
+      }
+    }
+    return Status();
+  }
+  template <typename AnyEngine>
+  Status give(AnyEngine& engine, uint64_t number, const ComputePass& pass, uint32_t unit,
+              const std::vector<float>& values, const Manner& manner) const {
+    if (given(number, unit) != Given::gradients) return Status();
     auto give_run = [&](uint64_t first, uint64_t count) {
       const std::span<const float> run(values.data() + first, count);
       return engine.gradient({.unit = unit, .micro_batch = pass.micro_batch, .use = pass.use, .first_element = first},
                              Dtype::fp32, std::as_bytes(run), giving ? std::optional(giving->stream) : std::nullopt);
     };
-    const std::vector<Parameter>& parameters = options.request.workload.units[unit].parameters;
-    if (!manner.by_parameter || parameters.empty()) return give_run(0, values.size());
-    for (size_t i = parameters.size(); i-- > 0;) {
+    if (!manner.by_parameter || parameters(unit).empty()) return give_run(0, values.size());
+    for (uint32_t i = static_cast<uint32_t>(parameters(unit).size()); i-- > 0;) {
       if (manner.leaves_zeros && has_no_gradient(pass.use, i)) continue;
-      PENSTOCK_TRY(give_run(parameters[i].first_element, parameters[i].elements));
+      if (given_parameter(number, unit, i) != Given::gradients) continue;
+      PENSTOCK_TRY(give_run(parameters(unit)[i].first_element, parameters(unit)[i].elements));
     }
     return Status();
   }

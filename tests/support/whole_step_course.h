@@ -41,9 +41,13 @@ class Course {
     const double norms[] = {0, 1e-4, 1e3};
     clipping.norm = world_.settings.clip = norms[up_to(2)];
     clipping.skips_overflow = world_.settings.skip_overflow = up_to(1);
-    world_.settings.loss_scale = up_to(1) ? 1 : 1024;
+    const double scales[] = {1, 1024, 0.25};
+    world_.settings.loss_scale = scales[up_to(2)];
     manner_.by_parameter = up_to(1);
     manner_.leaves_zeros = up_to(1);
+    // Tiles of one block, two and three.
+    request.choices.tile_elements = kBlockElements * (1 + seed / 3 % 3);
+    if (seed % 5 < 3) leave_out_gradients(seed);
     request.forward_in_steps = seed % 3 == 1;
     evaluations_.seed(seed);
     if (device != nullptr) compute_on(*device, seed, 1 + static_cast<uint32_t>(up_to(1)), world_, streams_);
@@ -133,10 +137,12 @@ class Course {
       }
       Result<StepReport> report = world_.train(*engine_, count, size, manner);
       ASSERT_TRUE(report.ok()) << report.status().message();
+      const uint64_t updates = world_.plain().updates;
       world_.plain_train(engine_->steps_done(), count, size);
       struck += report->verdict == Verdict::strike;
       skipped += report->verdict == Verdict::skip;
-      ASSERT_EQ(report->verdict == Verdict::skip, skips);
+      // What was to overflow may have no gradient in this step.
+      ASSERT_EQ(report->verdict == Verdict::skip, world_.plain().updates == updates);
       if (up_to(1)) evaluate();
       if (up_to(3) == 0) reopen();
       if (testing::Test::HasFatalFailure()) return;
@@ -148,9 +154,10 @@ class Course {
   std::string words() const {
     const PlanRequest& request = world_.options.request;
     const PlanChoices& choices = request.choices;
-    return text(!streams_.empty() ? "on a device, " : "", streams_.size() > 1 ? "gradients from another stream, " : "",
-                request.workload.uses.size(), " uses, the last of ", request.workload.uses.back().units.size(),
-                " units, ", request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
+    return text("tiles of ", *choices.tile_elements, ", ", !streams_.empty() ? "on a device, " : "",
+                streams_.size() > 1 ? "gradients from another stream, " : "", request.workload.uses.size(),
+                " uses, the last of ", request.workload.uses.back().units.size(), " units, ",
+                request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
                 ", weights ", static_cast<int>(choices.weights), ", state in host ",
                 choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
                 ", on the device ", choices.device_share.value_or(0), ", durable ", text_of(*request.durability),
@@ -158,8 +165,8 @@ class Course {
                 manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations),
                 " but for ", choices.keep_share.value_or(0), ", offloaded to host ",
                 choices.offload_host_share.value_or(-1), manner_.by_parameter ? ", gradients by parameter" : "",
-                manner_.leaves_zeros ? ", zeros left out" : "", frozen_words(1), frozen_words(3),
-                request.forward_in_steps ? ", evaluation within steps" : "");
+                manner_.leaves_zeros ? ", zeros left out" : "", leaves_out_ ? ", absent gradients" : "",
+                frozen_words(1), frozen_words(3), request.forward_in_steps ? ", evaluation within steps" : "");
   }
 
   int struck = 0, skipped = 0, discarded = 0;
@@ -168,8 +175,26 @@ class Course {
   int resting_there = 0, updated_there = 0;  // tiles, on the device
   int evaluated = 0;                         // within steps
   int new_plans = 0, refused_plans = 0;
+  uint64_t absences() const { return world_.absences; }
 
  private:
+  // Some units have no gradient in some steps; and some parameters, where they come one by one: of those one in odd
+  // steps.
+  void leave_out_gradients(uint64_t seed) {
+    leaves_out_ = true;
+    auto luck = [seed](uint64_t step, uint32_t unit, uint32_t parameter) {
+      std::mt19937_64 random(seed * 1'000'003 + step * 131 + unit * 17 + parameter);
+      random.discard(3);
+      const uint64_t number = random() % 8;
+      return number == 0 ? Given::zero : number == 1 ? Given::skip : Given::gradients;
+    };
+    world_.given = [luck](uint64_t step, uint32_t unit) { return luck(step, unit, ~0u); };
+    if (!manner_.by_parameter) return;
+    world_.given_parameter = [luck](uint64_t step, uint32_t unit, uint32_t parameter) {
+      return parameter == 0 && step % 2 == 1 ? Given::skip : luck(step, unit, parameter);
+    };
+  }
+
   std::string frozen_words(uint32_t number) const {
     const Unit& unit = world_.options.request.workload.units[number];
     if (unit.trainable) return "";
@@ -252,6 +277,7 @@ class Course {
 
   std::mt19937_64 random_, evaluations_;
   std::optional<std::mt19937_64> plans_;
+  bool leaves_out_ = false;
   std::unique_ptr<test::Delays> delays_;  // outlives the engine
   TrainingWorld world_;
   TrainingWorld::Manner manner_;
@@ -277,6 +303,7 @@ inline void leave_the_bits_with_new_plans(const CourseDevice* device = nullptr) 
 inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr) {
   int struck = 0, skipped = 0, discarded = 0, offloaded = 0, spilled = 0, in_codes = 0, evaluated = 0;
   int resting_there = 0, updated_there = 0;
+  uint64_t absences = 0;
   // Instrumented builds are slow.
   const bool all = test::kStride == 1;
   for (uint64_t seed = 1; seed <= (all ? 40 : 10); ++seed) {
@@ -293,6 +320,7 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
     evaluated += course.evaluated;
     resting_there += course.resting_there;
     updated_there += course.updated_there;
+    absences += course.absences();
   }
   if (!all) return;
   EXPECT_GT(struck, 20);
@@ -302,6 +330,7 @@ inline void leave_the_bits_of_a_plain_loop(const CourseDevice* device = nullptr)
   EXPECT_GT(spilled, 50);
   EXPECT_GT(in_codes, 10);
   EXPECT_GT(evaluated, 100);
+  EXPECT_GT(absences, 200u);
   EXPECT_GT(updated_there, device != nullptr ? 30 : -1);
   EXPECT_GT(resting_there, device != nullptr ? updated_there : -1) << "frozen ones besides";
 }
