@@ -20,7 +20,7 @@ penstock_mutant(whole_step copy_leaves_before_its_update LeaveTheBits tiering/pl
   "if (held.host != kNoMove) until.push_back(plan_.of_tile[tile].update);"
   "")
 
-penstock_mutant(whole_step sums_of_uses_in_another_order LeaveTheBits runtime/engine/gradient_intake.cpp
+penstock_mutant(whole_step sums_of_uses_in_another_order SumTheUses runtime/engine/gradient_intake.cpp
   "kernels_.accumulate(Dtype::fp32, as_bytes(uses[use].sum + first), sum, count);"
   "kernels_.accumulate(Dtype::fp32, as_bytes(uses[uses.size() - use].sum + first), sum, count);")
 
@@ -33,6 +33,10 @@ penstock_mutant(whole_step use_summed_over_all_micro_batches_at_once LeaveTheBit
 penstock_mutant(whole_step skip_leaves_a_changed_weight TakeBackTheWeights tiering/plan/step_speculation.cpp
   "return verdict_ == Verdict::skip && tiles_[tile].speculated && plan_.placements[tile].weight_in_host();"
   "return tiles_.empty() && tile == 0;")
+
+penstock_mutant(whole_step told_of_an_update_before_its_verdict TellOfNoUpdate runtime/engine/engine.cpp
+  "if (options.on_updated && options.request.workload.clipping.may_take_back()) {"
+  "if (false) {")
 
 penstock_mutant(whole_step postponed_update_forgotten LeaveTheBits tiering/plan/step_speculation.cpp
   "return fate.postponed || (fate.speculated"

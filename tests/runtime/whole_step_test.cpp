@@ -131,6 +131,65 @@ TEST(WholeSteps, TakeBackTheWeightsInHostMemoryThatASkippedStepHadChanged) {
   EXPECT_EQ(world.words_different(**engine), 0u);
 }
 
+// In fp32 the first two together are the last bit of the third, and each alone is nothing beside it. With that bit the
+// sum is rounded up to bf16, without it down.
+TEST(WholeSteps, SumTheUsesOfAUnitInTheirOrder) {
+  constexpr float kOfUses[] = {0x1p-24f, 0x1p-24f, 1 + 0x1p-8f};
+  TrainingWorld world(13, 1, {3000});
+  world.set_uses({{0}, {0}, {0}});
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
+  for (const ComputePass& pass : (*engine)->passes()) {
+    ASSERT_TRUE((*engine)->acquire(pass).ok());
+    if (pass.direction == Direction::backward) {
+      const std::vector<float> values(3000, kOfUses[pass.use]);
+      const Status given =
+          (*engine)->gradient({.unit = 0, .use = pass.use}, Dtype::fp32, std::as_bytes(std::span(values)));
+      ASSERT_TRUE(given.ok()) << given.message();
+    }
+    ASSERT_TRUE((*engine)->release(pass).ok());
+  }
+  ASSERT_TRUE((*engine)->step().ok());
+  world.plain_update({std::vector<uint16_t>(3000, TrainingWorld::bf16_of(1 + 0x1p-7f))}, {});
+  EXPECT_EQ(world.words_different(**engine), 0u);
+}
+
+// Whoever keeps weights of its own has no others to go back to.
+TEST(WholeSteps, TellOfNoUpdateThatAVerdictMayTakeBack) {
+  TrainingWorld world(17, 1, {70'000, 6000});
+  world.set_uses({{0}, {1}});
+  std::vector<std::vector<std::byte>> told(2);
+  for (uint32_t unit : {0u, 1u}) told[unit].resize(world.plain().units[unit].p.size() * sizeof(uint16_t));
+  std::atomic<uint64_t> told_bytes = 0;
+  world.options.on_updated = [&](uint32_t unit, uint64_t first, std::span<const std::byte> weights) {
+    std::copy(weights.begin(), weights.end(), told[unit].begin() + static_cast<ptrdiff_t>(first * sizeof(uint16_t)));
+    told_bytes += weights.size();
+  };
+  ASSERT_TRUE(world.create().ok());
+  Clipping& clipping = world.options.request.workload.clipping;
+  for (const Clipping& takes_back : {Clipping{.norm = 1}, Clipping{.skips_overflow = true}}) {
+    clipping = takes_back;
+    const Status refused = Engine::open(world.options).status();
+    EXPECT_EQ(refused.code(), Code::kUsage);
+    EXPECT_EQ(refused.message(), "engine: on_updated with clipping, which may take updates back");
+  }
+  clipping = {};
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  for (uint64_t step = 1; step <= 2; ++step) {
+    ASSERT_TRUE(world.train(**engine, 1, 1, {}).ok());
+    ASSERT_TRUE((*engine)->finish().ok());
+    EXPECT_EQ(told_bytes, step * (told[0].size() + told[1].size()));
+    for (uint32_t unit : {0u, 1u}) {
+      std::vector<std::byte> weights(told[unit].size());
+      ASSERT_TRUE((*engine)->read(unit, Role::weight, 0, weights).ok());
+      EXPECT_EQ(told[unit], weights) << "unit " << unit << " after step " << step;
+    }
+  }
+}
+
 TEST(WholeSteps, AreRefusedWhereTheDeviceOfThePlanIsMissingBeforeAnyBegins) {
   TrainingWorld world(5, 1, {5000, 6000});
   world.set_uses({{0}, {1}});
