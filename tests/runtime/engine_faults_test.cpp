@@ -1,25 +1,33 @@
 // Requests that fail in the middle of a step of the real engine: the step ends with a message that says what, where and
-// how much, the store keeps the last committed step, and opening it again goes on from there.
+// how much, the store keeps the last committed step, and opening it again goes on from there. The same of drives that
+// die in forward, in backward and in the tail of a whole step.
 //
 // FAULT_SEEDS sets how many random histories are run.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
+#include <optional>
 #include <regex>
 #include <set>
 
 #include "tests/support/engine_crash_world.h"
 #include "tests/support/faulty_backend.h"
+#include "tests/support/scripted_backend.h"
 #include "tests/support/watchdog.h"
 
 namespace penstock::engine {
 namespace {
 
 using aio::Fault;
+using aio::Operation;
 
-uint64_t seeds() {
+// Whole steps take longer, and have more requests.
+uint64_t seeds(const EngineCrashSetting& setting) {
   const char* asked = std::getenv("FAULT_SEEDS");
-  return asked ? std::strtoull(asked, nullptr, 10) : 40;
+  const uint64_t usual = setting.on_device ? 4 : setting.trains ? 8 : 24;
+  return asked ? std::strtoull(asked, nullptr, 10) : usual;
 }
 
 struct Kind {
@@ -65,12 +73,15 @@ class EngineFaults : public testing::TestWithParam<EngineCrashSetting> {
 TEST_P(EngineFaults, EndTheStepWithAMessageAndLeaveTheStoreIntact) {
   Watchdog watchdog(std::chrono::seconds(500), "a step on failing drives");
   // A move's refusal names file, offset and length; a flush has no more than its file.
-  const std::regex of_move("(read|write) [0-9]+ B at [0-9]+ of /drive[0-9]/(rank0.tiles|rank0.gradients.scratch).*");
+  const std::regex of_move(
+      "(read|write) [0-9]+ B at [0-9]+ of "
+      "/drive[0-9]/(rank0.tiles|rank0.gradients.scratch|rank0.activations.scratch).*");
   std::set<std::string> struck;  // "read rank0.tiles"
+  const uint64_t count = seeds(GetParam());
   for (Kind kind : {Kind{"eio", Fault::eio, 0.004, "EIO"}, Kind{"enospc", Fault::enospc, 0.006, "ENOSPC"},
-                    Kind{"torn", Fault::torn_write, 0.006, "EIO"}, Kind{"flush", Fault::failed_flush, 0.03, "EIO"}}) {
+                    Kind{"torn", Fault::torn_write, 0.006, "EIO"}, Kind{"flush", Fault::failed_flush, 0.05, "EIO"}}) {
     uint64_t failed = 0;
-    for (uint64_t seed = 1; seed <= seeds(); ++seed) {
+    for (uint64_t seed = 1; seed <= count; ++seed) {
       SCOPED_TRACE(testing::Message() << kind.name << ", seed " << seed);
       aio::FaultOptions faults;
       faults.seed = seed;
@@ -90,15 +101,17 @@ TEST_P(EngineFaults, EndTheStepWithAMessageAndLeaveTheStoreIntact) {
         struck.insert(match[1].str() + " " + match[2].str());
       }
     }
-    EXPECT_GT(failed, seeds() / 4) << kind.name;
+    EXPECT_GT(failed, count / 8) << kind.name;
   }
-  for (const char* phase : {"read rank0.tiles", "write rank0.tiles", "write rank0.gradients.scratch"}) {
-    EXPECT_TRUE(struck.contains(phase)) << phase;
-  }
+  // Where else whole steps are struck, EngineOnADyingDrive goes through.
+  const std::vector<const char*> expected =
+      GetParam().trains ? std::vector{"write rank0.activations.scratch"}
+                        : std::vector{"read rank0.tiles", "write rank0.tiles", "write rank0.gradients.scratch"};
+  for (const char* phase : expected) EXPECT_TRUE(struck.contains(phase)) << phase;
 }
 
 TEST_P(EngineFaults, AreNotSeenWhenTheyCanBeHelped) {
-  for (uint64_t seed = 1; seed <= seeds() / 4; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(GetParam()) / 4; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     aio::FaultOptions faults;
     faults.seed = seed;
@@ -114,8 +127,86 @@ INSTANTIATE_TEST_SUITE_P(Settings, EngineFaults,
                          testing::Values(EngineCrashSetting{.name = "EveryStep"},
                                          EngineCrashSetting{.name = "HalfInHostEverySecondStep",
                                                             .host_state_share = 0.5,
-                                                            .durability = {Durability::Kind::every, 2}}),
+                                                            .durability = {Durability::Kind::every, 2}},
+                                         EngineCrashSetting{.name = "WholeSteps", .trains = true},
+                                         EngineCrashSetting{
+                                             .name = "WholeStepsOnADevice", .trains = true, .on_device = true}),
                          [](const auto& each) { return each.param.name; });
+
+// A drive dies: with a request of one kind, at one place of the first step that follows a committed one.
+struct Death {
+  const char* name;
+  Moment moment;
+  Operation operation;
+  const char* file;
+};
+
+class EngineOnADyingDrive : public testing::TestWithParam<bool> {
+ protected:
+  EngineOnADyingDrive() : world_({.name = "WholeSteps", .trains = true, .on_device = GetParam()}) {}
+
+  // A life of steps that the death ends.
+  Status live(aio::RecordedDrives& drives, const Death& death) {
+    now_ = Moment::forward;
+    promised_ = 0;
+    dead_.reset();
+    world_.at = [this](Moment moment) { now_ = moment; };
+    auto fate = [this, &death](const aio::Piece& piece) {
+      const bool strikes = promised_ > 0 && now_ == death.moment && piece.operation == death.operation &&
+                           piece.file->path().ends_with(death.file);
+      if (!dead_ && strikes) dead_ = piece.file->drive();
+      return piece.file->drive() == dead_ ? EIO : aio::ScriptedBackend::kPass;
+    };
+    return world_.run(
+        drives, 6, /*seed=*/1,
+        [&] { return std::make_unique<aio::ScriptedBackend>(std::make_unique<aio::MemoryBackend>(), fate); },
+        [this](uint64_t step) { promised_ = step; });
+  }
+
+  EngineCrashWorld world_;
+  std::atomic<Moment> now_ = Moment::forward;
+  std::atomic<uint64_t> promised_ = 0;
+  std::optional<uint32_t> dead_;  // drive; of the decision thread
+};
+
+TEST_P(EngineOnADyingDrive, EndsTheStepWithAMessageAndLeavesTheStoreIntact) {
+  Watchdog watchdog(std::chrono::seconds(200), "a whole step on a dying drive");
+  constexpr const char *kTiles = "rank0.tiles", *kGradients = "rank0.gradients.scratch",
+                       *kActivations = "rank0.activations.scratch";
+  for (const Death& death : {Death{"weights in forward", Moment::forward, Operation::read, kTiles},
+                             Death{"activations in forward", Moment::forward, Operation::write, kActivations},
+                             Death{"activations in backward", Moment::backward, Operation::read, kActivations},
+                             Death{"weights and states in backward", Moment::backward, Operation::read, kTiles},
+                             Death{"updated tiles in backward", Moment::backward, Operation::write, kTiles},
+                             Death{"gradients in backward", Moment::backward, Operation::write, kGradients},
+                             Death{"updated tiles in the tail", Moment::tail, Operation::write, kTiles},
+                             Death{"the flush in the tail", Moment::tail, Operation::flush, kTiles}}) {
+    SCOPED_TRACE(death.name);
+    // Every verb has the same answer then.
+    bool has_failed = false;
+    world_.on_failed = [&](Engine& engine, const Status& status) {
+      has_failed = true;
+      EXPECT_EQ(engine.acquire({Direction::forward, 0, 0}).status().message(), status.message());
+      EXPECT_EQ(engine.discard().message(), status.message());
+      EXPECT_EQ(world_.begin(engine).message(), status.message());
+      EXPECT_EQ(engine.settle().message(), status.message());
+    };
+    aio::RecordedDrives drives = world_.new_drives();
+    const Status status = live(drives, death);
+    ASSERT_TRUE(has_failed) << status.message();
+    ASSERT_TRUE(dead_.has_value());
+    EXPECT_EQ(status.code(), Code::kEnvironment);
+    const std::string run = death.operation == Operation::flush ? "" : " [0-9]+ B at [0-9]+ of";
+    const std::string said = text(name_of(death.operation), run, " /drive", *dead_, "/", death.file, ": EIO.*; step ",
+                                  "[0-9]+ is committed(, and step [0-9]+ may be)?");
+    EXPECT_TRUE(std::regex_match(status.message(), std::regex(said))) << status.message();
+    world_.at = [](Moment) {};
+    EXPECT_EQ(world_.check(drives, promised_), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WholeSteps, EngineOnADyingDrive, testing::Bool(),
+                         [](const auto& each) { return each.param ? "OnADevice" : "InPlace"; });
 
 }  // namespace
 }  // namespace penstock::engine

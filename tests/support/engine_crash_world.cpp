@@ -46,6 +46,10 @@ EngineCrashWorld::EngineCrashWorld(const EngineCrashSetting& setting)
     world_.set_uses({{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11, 0}});
     request.workload.micro_batches = request.choices.micro_batch_group.emplace(kMicroBatches);
     request.choices.activations = ActivationChoice::offload;
+    if (setting.on_device) {
+      request.choices.offload_host_share = 0;
+      compute_on(course_device(), /*seed=*/17, /*streams=*/1, world_, streams_);
+    }
     request.workload.clipping.norm = world_.settings.clip = 1e-3;
   }
   Status created = world_.create();
@@ -130,15 +134,31 @@ Status EngineCrashWorld::run(const aio::RecordedDrives& drives, uint64_t steps, 
     status = (*engine)->settle();
     if (status.ok()) on_promised((*engine)->steps_done());  // nothing is under way, so nobody else tells
   }
+  if (engine.ok() && !status.ok()) on_failed(**engine, status);
   return status;
 }
 
 Result<StepReport> EngineCrashWorld::run_step(Engine& engine) {
   const float size = gradient_size(engine.steps_done() + 1);
   if (!trains_) return world_.step(engine, size);
-  PENSTOCK_TRY_ASSIGN(report, world_.train(engine, kMicroBatches, size, {.puts = true}));
+  TrainingWorld::Manner manner{.puts = true};
+  manner.before_pass = [this](const ComputePass& pass) {
+    at(pass.direction == Direction::forward ? Moment::forward : Moment::backward);
+    return Status();
+  };
+  manner.before_step = [this] { at(Moment::tail); };
+  const Result<StepReport> report = world_.train(engine, kMicroBatches, size, manner);
+  end_computing();
+  PENSTOCK_TRY(report.status());
   if (world_.activation_bytes_different > 0) return Status(Code::kComparison, "activations came back as others");
   return report;
+}
+
+// What is on the trainer's stream reads the engine's memory.
+void EngineCrashWorld::end_computing() const {
+  std::promise<void> done;
+  world_.computing.put([&done] { done.set_value(); });
+  done.get_future().wait();
 }
 
 std::string EngineCrashWorld::compare(Engine& engine, const std::string& when) {

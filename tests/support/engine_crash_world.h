@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/course_device.h"
 #include "tests/support/recorded_drives.h"
 #include "tests/support/training_world.h"
 
@@ -20,10 +21,14 @@ struct EngineCrashSetting {
   double retained_share = 0.5;
   Durability durability = {};
   bool some_absent = false;  // some units get no gradient in some steps
-  bool trains = false;       // whole steps, in place, whose activations go to the drives and come back
+  bool trains = false;       // whole steps, whose activations go to the drives and come back
+  bool on_device = false;    // those of a device, else in place
 
   friend std::ostream& operator<<(std::ostream& out, const EngineCrashSetting& setting) { return out << setting.name; }
 };
+
+// Where the trainer is in a whole step: in one of its passes, or behind them, when the last updates are still written.
+enum class Moment { forward, backward, tail };
 
 class EngineCrashWorld {
  public:
@@ -45,6 +50,12 @@ class EngineCrashWorld {
   Status run(const aio::RecordedDrives& drives, uint64_t steps, uint64_t seed, const MakeBackend& make_backend,
              const std::function<void(uint64_t step)>& on_promised);
 
+  // Of whole steps: told whenever the trainer gets there.
+  std::function<void(Moment)> at = [](Moment) {};
+  // Told of a step that has failed, in a life on any backend.
+  std::function<void(Engine&, const Status&)> on_failed = [](Engine&, const Status&) {};
+  Status begin(Engine& engine) const { return engine.begin({.groups = world_.groups}); }
+
   // Opens what is there: empty, if that is a committed step not older than `acknowledged` and two more steps are
   // bit-equal; or what is wrong.
   std::string check(const aio::RecordedDrives& drives, uint64_t acknowledged);
@@ -54,8 +65,11 @@ class EngineCrashWorld {
   Result<StepReport> run_step(Engine& engine);
   std::string compare(Engine& engine, const std::string& when);
 
+  void end_computing() const;
+
   TrainingWorld world_;
   const bool trains_;
+  std::vector<std::unique_ptr<TrainerStream>> streams_;
   std::vector<PlainModel> plain_;  // by step
 };
 

@@ -66,6 +66,7 @@ class TrainingWorld : public EngineWorld {
     bool puts = false;                // what backward needs is with the engine, else with the trainer
     // Called before every pass; a refusal ends the step.
     std::function<Status(const ComputePass&)> before_pass = [](const ComputePass&) { return Status(); };
+    std::function<void()> before_step = [] {};  // and behind the last pass
   };
 
   // Bytes that get() gave, and that are not what was put there.
@@ -156,6 +157,7 @@ class TrainingWorld : public EngineWorld {
       });
       PENSTOCK_TRY(engine.release(pass));
     }
+    manner.before_step();
     return engine.step(trainer_state(number));
   }
 
