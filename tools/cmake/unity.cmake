@@ -13,5 +13,6 @@ foreach(line IN LISTS lines)
 endforeach()
 get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
 set_target_properties(${targets} PROPERTIES UNITY_BUILD_MODE GROUP)
-# The objects of plain_cuda stand in for some of penstock_gpu's, one by one.
+# The objects of plain_cuda stand in for some of penstock_gpu's, one by one, and another course_device() for that of tests.
 set_target_properties(penstock_gpu PROPERTIES UNITY_BUILD OFF)
+set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/course_device.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
