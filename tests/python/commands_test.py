@@ -4,12 +4,14 @@
 Usage: commands_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
 """
 import importlib.util
+import inspect
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import typing
 import unittest
 from pathlib import Path
 
@@ -48,6 +50,44 @@ class Commands(Case):
         self.assertEqual(found["schema"].split("/")[0], "penstock.nvme.probe")
         self.assertTrue(profile.exists())
         self.assertEqual(penstock.plan("gpt2", machine=profile, tokens=1024)["model"]["name"], "gpt2")
+
+
+def public_callables(module):
+    """The functions that a module of the package defines for others, and the methods of its classes with all that they
+    inherit within the package."""
+    for name, found in vars(module).items():
+        if name.startswith("_") or getattr(found, "__module__", None) != module.__name__:
+            continue
+        if inspect.isfunction(found):
+            yield found
+        for owner in inspect.getmro(found) if inspect.isclass(found) else ():
+            for member, value in vars(owner).items() if owner.__module__.startswith("penstock.") else ():
+                value = getattr(value, "fget", value)  # a property's
+                if inspect.isfunction(value) and (member == "__init__" or not member.startswith("_")):
+                    yield value
+
+
+class Hints(Case):
+    MODULES = ("optimizers", "planning", "nvme", "run", "_refusal")
+    NEED_NUMPY = ("data.prepared", "data.packing", "data.sources", "data.writing", "data.chat", "data.prepare", "data.show")
+
+    def test_every_public_callable_says_what_it_takes_and_gives(self):
+        there = self.MODULES + (self.NEED_NUMPY if importlib.util.find_spec("numpy") else ())
+        found = [one for name in there for one in public_callables(importlib.import_module(f"penstock.{name}"))]
+        names = {one.__qualname__ for one in found}
+        self.assertLessEqual({"AdamW.__init__", "Tiered.step", "Tiered.gradient_norm", "plan", "probe", "Run.log"}, names)
+        for function in found:
+            told = typing.get_type_hints(function).keys()  # each names a type that is there
+            wanted = {*inspect.signature(function).parameters, "return"} - {"self"}
+            self.assertEqual(wanted - told, set(), f"{function.__module__}.{function.__qualname__}")
+
+    def test_what_the_package_offers_is_what_its_hints_offer(self):
+        """Names are found when they are asked for, which a type checker does not do."""
+        imports = inspect.getsource(penstock).partition("if TYPE_CHECKING:")[2].partition("__version__: str")[0]
+        offered = {name.strip() for line in imports.splitlines() for name in line.partition(" import ")[2].split(",")}
+        self.assertEqual(offered - {""}, set(penstock.__all__))
+        for name in penstock.__all__:
+            self.assertIsNotNone(getattr(penstock, name))
 
 
 class FromC(Case):

@@ -5,10 +5,21 @@ refuses is raised as Refusal).
 What is used is loaded when it is first named: preparing data needs neither torch nor the engine's library.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import nvme
+    from ._refusal import PenstockError, Refusal
+    from .optimizers import SGD, Adagrad, Adam, AdamW, Lion
+    from .planning import plan
+    from .run import Run, train
+
+    __version__: str
+
 __all__ = ["AdamW", "Adam", "Adagrad", "Lion", "SGD", "PenstockError", "Refusal", "Run", "nvme", "plan", "train"]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name == "__version__":
         from ._library import text
 
@@ -36,5 +47,5 @@ def __getattr__(name):
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return sorted([*globals(), *__all__, "__version__"])

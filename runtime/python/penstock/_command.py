@@ -1,5 +1,7 @@
 """The `penstock` command, which the package carries, called from Python: options by name, answers as dictionaries."""
 
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -8,14 +10,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, NoReturn
 
 from ._refusal import ENVIRONMENT, Refusal
 
 log = logging.getLogger("penstock")
 
 
-def path():
+def path() -> str:
     """Where PENSTOCK_COMMAND says; beside this file, as pip installs it; or on PATH."""
     beside = Path(__file__).parent / "bin" / "penstock"
     found = os.environ.get("PENSTOCK_COMMAND") or (str(beside) if beside.exists() else shutil.which("penstock"))
@@ -25,7 +29,7 @@ def path():
     return found
 
 
-def arguments_of(options):
+def arguments_of(options: Mapping[str, Any]) -> list[str]:
     """As the command takes them.
 
     >>> arguments_of(dict(params=7e9, budget=dict(host="64GiB", device=None), clip=False, machine=None, force=True))
@@ -33,7 +37,7 @@ def arguments_of(options):
     """
     arguments = []
     for name, value in options.items():
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             value = ",".join(f"{key}={one}" for key, one in value.items() if one is not None)
         if name == "clip" and isinstance(value, bool):
             value = "on" if value else "off"
@@ -47,7 +51,7 @@ def arguments_of(options):
     return arguments
 
 
-def run(words, heard=None):
+def run(words: Iterable[object], heard: Callable[[str], object] | None = None) -> dict[str, Any]:
     """Runs the command with these words; its JSON object, {} if it said nothing. Its refusal is raised. heard() gets its
     lines of progress, which go to stderr otherwise. Ctrl-C waits until its last step is committed."""
     command = [path(), *map(str, words), "--json"]
@@ -55,8 +59,9 @@ def run(words, heard=None):
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, text=True, errors="replace",
                               stderr=subprocess.PIPE if heard else None) as process:
             try:
-                for line in process.stderr or ():
-                    heard(line.strip())
+                if heard:
+                    for line in process.stderr or ():
+                        heard(line.strip())
                 process.wait()
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGINT)
@@ -77,10 +82,10 @@ def run(words, heard=None):
     return found
 
 
-def answer(*verb, **options):
+def answer(*verb: str, **options: object) -> dict[str, Any]:
     """The verb's JSON object; `options` by name. Its lines of progress go to logging."""
     return run([*verb, *arguments_of(options)], lambda line: log.info("%s", line))
 
 
-def main():
+def main() -> NoReturn:
     os.execv(path(), ["penstock", *sys.argv[1:]])

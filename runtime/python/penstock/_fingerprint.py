@@ -1,9 +1,11 @@
 """What a tensor's values add up to, as its bits: how writes are noticed that autograd counts no version for."""
 
+from __future__ import annotations
+
 import torch
 
 _RUN = 1 << 16
-_weights = {}  # by dtype and device
+_weights: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
 
 def fingerprint(tensor):

@@ -7,7 +7,11 @@ class PenstockError(RuntimeError):
     """What the engine or the command refused, in a sentence; `code` is one of penstock.h's, `remedy` what can be done
     about it."""
 
-    def __init__(self, message, code=USAGE, remedy=""):
+    message: str
+    code: int
+    remedy: str
+
+    def __init__(self, message: str, code: int = USAGE, remedy: str = "") -> None:
         super().__init__(f"{message} ({remedy})" if remedy else message)
         self.message, self.code, self.remedy = message, code, remedy
 
@@ -15,5 +19,5 @@ class PenstockError(RuntimeError):
 class Refusal(PenstockError):
     """The same, in the order in which the command tells it: message, remedy, code."""
 
-    def __init__(self, message, remedy="", code=USAGE):
+    def __init__(self, message: str, remedy: str = "", code: int = USAGE) -> None:
         super().__init__(message, code, remedy)

@@ -1,11 +1,16 @@
 """What the optimizers have in common: torch's verbs over a store, which is opened, made and made larger as needed."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
 import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NoReturn, TypeVar, cast, overload
 
 import torch
+from typing_extensions import Required, TypedDict  # torch itself needs it
 
 from . import _device, _growth
 from . import _library as lib
@@ -13,6 +18,36 @@ from ._early import EarlyStart, TakenGradient, several_ranks
 from ._fingerprint import fingerprint
 from ._refusal import PenstockError
 from ._store import DTYPES, Store, bytes_of, log
+
+Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]  # as torch's
+_Loss = TypeVar("_Loss")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class StoreOptions(TypedDict, total=False):
+    """What each optimizer takes besides its rates. AdamW tells what it means."""
+
+    store: Required[str | os.PathLike[str] | Iterable[str | os.PathLike[str]]]
+    budget: Required[int | str]
+    begin: Literal["step", "backward"]
+    weights: Literal["version", "fingerprint"]
+    state_dict: Literal["reference", "full"]
+    existing: Literal["refuse", "resume", "replace"]
+    threads: int
+    clip_norm: float
+    durability: int | Literal["step", "exit"]
+    accumulation: int | None
+    gradients: Literal["kept", "taken"]
+    # Of torch's optimizers. Those that would change what an update gives have the one value that the engine can do.
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool | None
+    amsgrad: Literal[False] | None
+    maximize: Literal[False] | None
+    differentiable: Literal[False] | None
+    decoupled_weight_decay: bool | None
+    initial_accumulator_value: float | None
+
 
 _STATES = {
     "AdamW": {"exp_avg": lib.MOMENTUM, "exp_avg_sq": lib.VARIANCE},
@@ -60,6 +95,7 @@ class _Engine:
         self.parameters = []  # in the store's order
         self.placed = []  # each with the number of its group
         self.numbers = {}  # of them
+        self.fingerprint = self.full = False  # what weights= and state_dict= have asked for
         self.early = None  # an EarlyStart
         self.seen = {}  # by number: what the tensor was like after the last step
         self.shown = set()  # numbers of those in optimizer.state
@@ -88,7 +124,7 @@ class _Engine:
         self.pid, self.lock = os.getpid(), threading.RLock()
 
 
-def _verb(function):
+def _verb(function: _Method) -> _Method:
     """In the process that has the store, one at a time."""
 
     @functools.wraps(function)
@@ -97,7 +133,7 @@ def _verb(function):
         with self._penstock.lock:
             return function(self, *arguments, **more)
 
-    return called
+    return cast(_Method, called)
 
 
 # Arguments of torch's optimizers that say how an update is computed, and those that would change what it gives.
@@ -107,9 +143,23 @@ _NOT_DONE = {"amsgrad": False, "maximize": False, "differentiable": False, "init
 
 class Tiered(torch.optim.Optimizer):
     def __init__(
-        self, params, defaults, *, store, budget, begin="step", weights="version", state_dict="reference",
-        existing="refuse", threads=0, clip_norm=0.0, durability="step", accumulation=None, gradients="kept", **of_torch,
-    ):
+        self,
+        params: Params,
+        defaults: dict[str, Any],
+        *,
+        store: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        budget: int | str,
+        begin: Literal["step", "backward"] = "step",
+        weights: Literal["version", "fingerprint"] = "version",
+        state_dict: Literal["reference", "full"] = "reference",
+        existing: Literal["refuse", "resume", "replace"] = "refuse",
+        threads: int = 0,
+        clip_norm: float = 0.0,
+        durability: int | Literal["step", "exit"] = "step",
+        accumulation: int | None = None,
+        gradients: Literal["kept", "taken"] = "kept",
+        **of_torch: object,
+    ) -> None:
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in _STATES)
         folders = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else [os.fspath(one) for one in store]
         self._penstock = engine = _Engine(
@@ -149,11 +199,11 @@ class Tiered(torch.optim.Optimizer):
     # -- torch's verbs --------------------------------------------------------------------------------------------
 
     @_verb
-    def add_param_group(self, group):
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's. A store that is there already is written anew for all parameters in the next step; the new ones
         begin without state. Another process adds the group before its resume() or load_state_dict()."""
         engine = self._penstock
-        super().add_param_group(group)
+        super().add_param_group(param_group)
         params = self.param_groups[-1]["params"]
         for i, p in enumerate(params):
             try:
@@ -169,8 +219,14 @@ class Tiered(torch.optim.Optimizer):
             for p in self.param_groups[-1]["params"]:
                 engine.early.watch(p)
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], _Loss]) -> _Loss: ...
+
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Callable[[], _Loss] | None = None) -> _Loss | None:
         self._penstock.check_process()
         loss = None
         if closure is not None:  # its backward may be on other threads, so the lock is free
@@ -233,7 +289,7 @@ class Tiered(torch.optim.Optimizer):
                 self._show(number)
 
     @_verb
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         """With state_dict="reference" a few kilobytes that name store and step, and the store keeps that step, until
         drop(); with "full" torch's own layout."""
         engine = self._penstock
@@ -253,7 +309,7 @@ class Tiered(torch.optim.Optimizer):
 
     @_verb
     @torch.no_grad()
-    def load_state_dict(self, state_dict):
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what state_dict() gave, or torch's own layout. A store that is ahead of the step rolls back to it."""
         engine = self._penstock
         self._give_up_early()
@@ -299,13 +355,13 @@ class Tiered(torch.optim.Optimizer):
                         f"{key} of parameter {name} is of shape {tuple(value.shape)}; {tuple(p.shape)} expected"
                     )
 
-    def __getstate__(self):
+    def __getstate__(self) -> NoReturn:
         raise TypeError(
             f"penstock.{self._penstock.kind}: owns a store and cannot be copied or pickled; use state_dict()"
         )
 
     @property
-    def _step_supports_amp_scaling(self):
+    def _step_supports_amp_scaling(self) -> bool:
         # GradScaler refuses fp16 gradients otherwise. Lightning then refuses to clip.
         return any(p.dtype == torch.float16 for group in self.param_groups for p in group["params"])
 
@@ -313,7 +369,7 @@ class Tiered(torch.optim.Optimizer):
 
     @_verb
     @torch.no_grad()
-    def resume(self):
+    def resume(self) -> int:
         """Goes on from the store's last step, if there is one: the parameters get its weights. How many steps were
         done, 0 where there is no store."""
         engine = self._penstock
@@ -334,29 +390,29 @@ class Tiered(torch.optim.Optimizer):
         return engine.store.steps()
 
     @property
-    def gradient_norm(self):
+    def gradient_norm(self) -> float | None:
         """Of all gradients of the last step together, before clip_norm; None before the first step."""
         return self._penstock.report and self._penstock.report.gradient_norm
 
     @_verb
-    def statistics(self):
+    def statistics(self) -> dict[str, int]:
         """Parameters, elements, host_bytes that are planned of the budget, read_bytes and written_bytes of the drives
         since the store was opened. Empty before the first step."""
         return self._penstock.store.statistics() if self._penstock.store else {}
 
     @_verb
-    def kept(self):
+    def kept(self) -> list[int]:
         """The steps that state_dict() has had kept."""
         return self._penstock.store.kept() if self._penstock.store else []
 
     @_verb
-    def drop(self, step):
+    def drop(self, step: int) -> None:
         """The store need not keep the step any longer."""
         if self._penstock.store is None:
             self._penstock.refuse(f"drop({step}): no store is open; resume() opens it")
         self._penstock.store.drop(step)
 
-    def close(self):
+    def close(self) -> None:
         """Makes the last step durable and gives the store back. It is done at exit, too."""
         with self._penstock.lock:
             store, self._penstock.store = self._penstock.store, None
@@ -366,6 +422,11 @@ class Tiered(torch.optim.Optimizer):
                 store.close()
 
     # -- within ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _hypers(group: dict[str, Any]) -> dict[str, float]:
+        """The fields of penstock_rates that a group has."""
+        raise NotImplementedError
 
     def _settings(self):
         """What an update is made with: rates by group, as they can be compared, and the scale of the gradients."""

@@ -1,5 +1,7 @@
 """How a verb of the command that is written in Python meets its user: arguments, progress, answers, refusals."""
 
+from __future__ import annotations
+
 import argparse
 import errno
 import json
@@ -7,6 +9,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TextIO
 
 from ._refusal import DOES_NOT_FIT, ENVIRONMENT, INTERRUPTED, USAGE, Refusal
 
@@ -16,15 +20,15 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Arguments(argparse.ArgumentParser):
     """Refuses as the command does, and takes what all its verbs take."""
 
-    def __init__(self, *words, **options):
+    def __init__(self, *words: Any, **options: Any) -> None:
         super().__init__(*words, **options)
         self.add_argument("--progress", choices=("auto", "json"), default="auto", help="json: an object a line on stderr")
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         raise Refusal(f"{self.prog.removeprefix('penstock ')}: {message}", f"{self.prog} --help")
 
 
-def count(word):
+def count(word: str) -> int:
     """A number as the command takes it: 500, 20k, 3M."""
     scale = {"k": 10**3, "M": 10**6, "B": 10**9}.get(word[-1:], 1)
     number = float(word if scale == 1 else word[:-1]) * scale
@@ -38,14 +42,14 @@ class Progress:
 
     BAR_PAUSE_S, PLAIN_PAUSE_S, CELLS = 0.1, 5.0, 24
 
-    def __init__(self, stream=None, as_json=False):
+    def __init__(self, stream: TextIO | None = None, as_json: bool = False) -> None:
         self._stream = stream or sys.stderr
         self._json = as_json
         self._terminal = self._stream.isatty() and not as_json
         self._last = time.monotonic() if not self._terminal else 0.0
         self._drawn = False
 
-    def update(self, share, what):
+    def update(self, share: float, what: str) -> None:
         now = time.monotonic()
         if now - self._last < (self.BAR_PAUSE_S if self._terminal or self._json else self.PLAIN_PAUSE_S):
             return
@@ -62,11 +66,11 @@ class Progress:
             self._stream.write(f"{percent} {what}\n")
         self._stream.flush()
 
-    def _say(self, fields):
+    def _say(self, fields: dict[str, Any]) -> None:
         self._stream.write(json.dumps(fields) + "\n")
         self._stream.flush()
 
-    def note(self, line):
+    def note(self, line: str) -> None:
         if self._json:
             self._say({"note": line})
             return
@@ -74,14 +78,14 @@ class Progress:
         self._stream.write(line + "\n")
         self._stream.flush()
 
-    def clear(self):
+    def clear(self) -> None:
         if self._drawn:
             self._stream.write("\r\033[K")
             self._stream.flush()
             self._drawn = False
 
 
-def refusal_of(error):
+def refusal_of(error: OSError) -> Refusal:
     """What the system refused, in a sentence."""
     what = f"{error.filename}: {error.strerror}" if error.filename else (error.strerror or str(error))
     if error.errno in _NO_ROOM:
@@ -91,7 +95,9 @@ def refusal_of(error):
     return Refusal(what, code=USAGE if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR) else ENVIRONMENT)
 
 
-def run(name, action, arguments):
+def run(
+    name: str, action: Callable[[list[str], Progress], tuple[str, dict[str, Any]]], arguments: list[str]
+) -> int:
     """Runs `action(arguments, progress)`, which gives (text, fields); prints the answer or the refusal. The exit code.
 
     SIGTERM ends it as Ctrl-C does. A reader who closes the pipe has seen enough.
@@ -103,7 +109,8 @@ def run(name, action, arguments):
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    text, fields, refusal = "", {}, None
+    text, refusal = "", None
+    fields: dict[str, Any] = {}
     try:
         text, fields = action(arguments, progress)
     except Refusal as refused:

@@ -7,10 +7,17 @@ GradScaler and schedulers work as with torch.optim. Masters are fp32, the weight
 survives kill -9: resume() goes on at its last step.
 """
 
-from ._tiered import Tiered
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import Unpack  # torch itself needs it
+
+from ._tiered import Params, StoreOptions, Tiered
 
 
-def _adam(group):
+def _adam(group: dict[str, Any]) -> dict[str, float]:
     beta1, beta2 = map(float, group["betas"])
     return dict(
         lr=float(group["lr"]), beta1=beta1, beta2=beta2, eps=float(group["eps"]),
@@ -68,7 +75,15 @@ class AdamW(Tiered):
         close(), state_dict() or the interpreter's exit. What rests in host memory is written to the drives only then.
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, **store):
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        **store: Unpack[StoreOptions],
+    ) -> None:
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay), **store)
 
     _hypers = staticmethod(_adam)
@@ -84,7 +99,15 @@ class Adam(Tiered):
     >>> optimizer.step()
     """
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, **store):
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        **store: Unpack[StoreOptions],
+    ) -> None:
         super().__init__(params, dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay), **store)
 
     _hypers = staticmethod(_adam)
@@ -93,33 +116,57 @@ class Adam(Tiered):
 class Lion(Tiered):
     """Lion, as in its paper. The rest as AdamW's."""
 
-    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0, **store):
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-4,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
+        weight_decay: float = 0,
+        **store: Unpack[StoreOptions],
+    ) -> None:
         super().__init__(params, dict(lr=lr, betas=betas, weight_decay=weight_decay), **store)
 
     @staticmethod
-    def _hypers(group):
+    def _hypers(group: dict[str, Any]) -> dict[str, float]:
         return _adam({**group, "eps": 1e-8})
 
 
 class Adagrad(Tiered):
     """torch.optim.Adagrad with initial_accumulator_value=0. The rest as AdamW's."""
 
-    def __init__(self, params, lr=1e-2, lr_decay=0, weight_decay=0, eps=1e-10, **store):
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-2,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        eps: float = 1e-10,
+        **store: Unpack[StoreOptions],
+    ) -> None:
         super().__init__(params, dict(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps), **store)
 
     @staticmethod
-    def _hypers(group):
+    def _hypers(group: dict[str, Any]) -> dict[str, float]:
         return {name: float(group[name]) for name in ("lr", "lr_decay", "weight_decay", "eps")}
 
 
 class SGD(Tiered):
     """torch.optim.SGD. The rest as AdamW's."""
 
-    def __init__(self, params, lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=False, **store):
+    def __init__(
+        self,
+        params: Params,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        **store: Unpack[StoreOptions],
+    ) -> None:
         defaults = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
         super().__init__(params, defaults, **store)
 
     @staticmethod
-    def _hypers(group):
+    def _hypers(group: dict[str, Any]) -> dict[str, float]:
         rates = {name: float(group[name]) for name in ("lr", "momentum", "dampening", "weight_decay")}
         return {**rates, "nesterov": bool(group["nesterov"])}

@@ -1,12 +1,39 @@
 """`penstock plan` as a dictionary."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
 from . import _command
 
 
-def plan(model=None, *, params=None, layers=None, hidden=None, heads=None, kv_heads=None, ffn=None, vocab=None,
-         machine=None, budget=None, flops=None, host_gbps=None, tokens=None, seq=None, micro_batches=None,
-         optimizer=None, moments=None, activations=None, clip=None, strike_share=None, durability=None,
-         update_only=False):
+def plan(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    params: float | str | None = None,
+    layers: int | None = None,
+    hidden: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    ffn: int | None = None,
+    vocab: int | None = None,
+    machine: str | os.PathLike[str] | None = None,
+    budget: str | Mapping[str, str | int | None] | None = None,
+    flops: float | None = None,
+    host_gbps: float | None = None,
+    tokens: int | str | None = None,
+    seq: int | str | None = None,
+    micro_batches: int | None = None,
+    optimizer: Literal["adamw", "adam", "adagrad", "lion", "sgd"] | None = None,
+    moments: Literal["fp32", "bf16", "int8"] | None = None,
+    activations: Literal["keep", "recompute", "offload", "recompute-offload", "auto"] | None = None,
+    clip: bool | Literal["on", "off"] | None = None,
+    strike_share: float | None = None,
+    durability: str | None = None,
+    update_only: bool = False,
+) -> dict[str, Any]:
     """Whether a model fits, how long a step takes and what limits it: the keys of `penstock plan --json`, and its
     options by their names. What does not fit is an answer, too: "fits" is False, and "needed_bytes" says what it needs.
 

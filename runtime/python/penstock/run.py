@@ -1,9 +1,13 @@
 """A run of `penstock train` as its folder tells it: config.json, plan.json and log.jsonl."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from . import _command
 from ._refusal import USAGE, Refusal
@@ -12,7 +16,10 @@ from ._refusal import USAGE, Refusal
 class Run:
     """What a run left, or leaves while it goes on. Reading changes nothing."""
 
-    def __init__(self, path):
+    path: Path
+    bad_lines: int
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
             raise Refusal(f"run: {self.path}: no such folder", "the folder that `penstock train --run` was given", USAGE)
@@ -22,17 +29,17 @@ class Run:
         self.bad_lines = 0
 
     @property
-    def config(self):
+    def config(self) -> dict[str, Any]:
         """The config as it was followed; {} if there is none."""
         return self._object("config.json")
 
     @property
-    def plan(self):
+    def plan(self) -> dict[str, Any]:
         """What the planner says of the plan that the run follows: budget lines, planned lanes, drives, advice; {} if
         there is none, as of runs that another version made."""
         return self._object("plan.json")
 
-    def _object(self, name):
+    def _object(self, name: str) -> dict[str, Any]:
         try:
             found = json.loads((self.path / name).read_bytes())
         except (OSError, ValueError):
@@ -40,10 +47,10 @@ class Run:
         return found if isinstance(found, dict) else {}
 
     @property
-    def log(self):
+    def log(self) -> list[dict[str, Any]]:
         """One dict a step, in order. A step that was done again after a crash counts as it was done last; a line that
         is being written does not count yet. `bad_lines` says how many others could not be read."""
-        steps = {}
+        steps: dict[int, dict[str, Any]] = {}
         for entry in self._entries():
             step = entry["step"]
             if entry.get("stopped"):
@@ -53,19 +60,19 @@ class Run:
         return [steps[step] for step in sorted(steps)]
 
     @property
-    def written_bytes(self):
+    def written_bytes(self) -> float:
         """By all steps of the log to the drives, those included that were done again after a crash."""
         found = (entry.get("nvme_written_bytes") for entry in self._entries())
         return sum(number for number in found if isinstance(number, (int, float)) and math.isfinite(number))
 
     @property
-    def stopped(self):
+    def stopped(self) -> dict[str, Any] | None:
         """The last line of the log, if a rule about the loss has ended the run with it; else None."""
         entries = self._entries()
         return entries[-1] if entries and entries[-1].get("stopped") else None
 
     @property
-    def loss_events(self):
+    def loss_events(self) -> list[dict[str, Any]]:
         """What rules about the loss did, in order: the log's loss_events, each with its step. A rollback's own step is
         the one that met the batch."""
         events = {}
@@ -77,7 +84,7 @@ class Run:
                     events[event["step"], event.get("batch")] = event
         return list(events.values())
 
-    def _entries(self):
+    def _entries(self) -> list[dict[str, Any]]:
         self.bad_lines, entries = 0, []
         try:
             content = (self.path / "log.jsonl").read_bytes()
@@ -93,13 +100,13 @@ class Run:
                 self.bad_lines += bool(line.strip())
         return entries
 
-    def columns(self):
+    def columns(self) -> dict[str, list[Any]]:
         """The log as a table: a list for each key, None where a step lacks it. pandas.DataFrame(run.columns()) works."""
         log = self.log
         keys = dict.fromkeys(key for entry in log for key in entry)
         return {key: [entry.get(key) for entry in log] for key in keys}
 
-    def export(self, out, *options):
+    def export(self, out: str | os.PathLike[str], *options: str) -> Path:
         """The trained model as a folder of Hugging Face's; `options` are those of `penstock checkpoint export`."""
         stores = self.config.get("penstock", {}).get("stores")
         if not stores:
@@ -107,12 +114,18 @@ class Run:
         _command.run(["checkpoint", "export", ",".join(stores), os.fspath(out), *options])
         return Path(out)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         log = self.log
         return f"<penstock.Run {self.path}: {log[-1]['step'] if log else 0} steps>"
 
 
-def train(config=None, *, run, options=(), **keys):
+def train(
+    config: dict[str, Any] | str | os.PathLike[str] | None = None,
+    *,
+    run: str | os.PathLike[str],
+    options: Iterable[str] = (),
+    **keys: Any,
+) -> Run:
     """Trains as `penstock train` does, and gives the Run.
 
     `config` is a dict, or a file's path. `keys` change it: a section that is given as a dict is merged with what is
@@ -139,7 +152,7 @@ def train(config=None, *, run, options=(), **keys):
     return Run(folder)
 
 
-def _merge(into, changes):
+def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merge(into[key], value)

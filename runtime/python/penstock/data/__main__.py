@@ -9,7 +9,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 from .._verb import Arguments, run  # noqa: E402
 
 
-def main(arguments):
+def main(arguments: list[str]) -> int:
     try:
         import numpy  # noqa: F401
     except ImportError as error:

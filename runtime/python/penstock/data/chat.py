@@ -8,14 +8,19 @@ special token that follows its content. What cannot be known in this way is refu
 The end-of-turn token is learnt, what a template writes after it (a line's end) is not: generation has stopped by then.
 """
 
+from __future__ import annotations
+
 import re
+from typing import Any
 
 from .sources import BadLine
 
+Message = dict[str, Any]
+Tools = list[Any] | None
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
-def special_tokens(tokenizer):
+def special_tokens(tokenizer: Any) -> list[str]:
     found = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special}
     if tokenizer.eos_token:
         found.add(tokenizer.eos_token)
@@ -25,22 +30,22 @@ def special_tokens(tokenizer):
 class Chats:
     """Chats of one template. `turns`: "all" of the assistant's are learnt, or the "last"."""
 
-    def __init__(self, tokenizer, turns):
+    def __init__(self, tokenizer: Any, turns: str) -> None:
         self.tokenizer, self.turns = tokenizer, turns
         self.special = special_tokens(tokenizer)
         self.marked = bool(_MARK.search(tokenizer.chat_template or ""))
         self.turns_without_end = 0
 
-    def render(self, messages, tools, prompt=False):
+    def render(self, messages: list[Message], tools: Tools, prompt: bool = False) -> str:
         return self._apply(messages, tools, tokenize=False, add_generation_prompt=prompt)
 
-    def _apply(self, messages, tools, **more):
+    def _apply(self, messages: list[Message], tools: Tools, **more: object) -> Any:
         try:
             return self.tokenizer.apply_chat_template(messages, tools=tools, **more)
         except Exception as error:  # a template raises what it likes
             raise BadLine(f"the chat template refuses it: {error or type(error).__name__}") from error
 
-    def marked_tokens(self, messages, tools):
+    def marked_tokens(self, messages: list[Message], tools: Tools) -> tuple[list[int], list[int]]:
         """Tokens and marks, by the template's own marks. REQUIRES: self.marked."""
         found = self._apply(messages, tools, return_dict=True, return_assistant_tokens_mask=True)
         tokens, marks = list(found["input_ids"]), list(found["assistant_masks"])
@@ -50,7 +55,7 @@ class Chats:
             marks = [int(first <= i < end) for i in range(len(marks))]
         return tokens, marks
 
-    def text_and_spans(self, messages, tools):
+    def text_and_spans(self, messages: list[Message], tools: Tools) -> tuple[str, list[tuple[int, int]]]:
         """The chat as text, and where in it what is learnt begins and ends."""
         whole = self.render(messages, tools)
         answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
@@ -62,7 +67,7 @@ class Chats:
                 spans.append(self._span(whole, messages, tools, i))
         return whole, spans
 
-    def _span(self, whole, messages, tools, i):
+    def _span(self, whole: str, messages: list[Message], tools: Tools, i: int) -> tuple[int, int]:
         before = self.render(messages[:i], tools, prompt=True)
         if not whole.startswith(before):
             raise BadLine(f"message {i + 1}: the chat template renders what comes before this answer otherwise once the "
@@ -87,10 +92,10 @@ class Chats:
             self.turns_without_end += 1
         return first, end
 
-    def _advice(self, messages, i):
+    def _advice(self, messages: list[Message], i: int) -> str:
         return "" if i == len(messages) - 1 else "; --turns last needs to know only of the last"
 
-    def _with_stand_in(self, messages, tools, i):
+    def _with_stand_in(self, messages: list[Message], tools: Tools, i: int) -> tuple[str, ...] | None:
         """What stands before and after the content of message i, found with another content in its place."""
         if not isinstance(messages[i].get("content"), str):
             return None
@@ -103,9 +108,9 @@ class Chats:
             return None
         return tuple(text.split(word)) if text.count(word) == 1 else None
 
-    def _special_at(self, text):
+    def _special_at(self, text: str) -> str | None:
         return next((token for token in self.special if text.startswith(token)), None)
 
-    def _without_tail(self, whole, first, end):
+    def _without_tail(self, whole: str, first: int, end: int) -> int:
         stripped = first + len(whole[first:end].rstrip())
         return stripped if any(whole.endswith(token, first, stripped) for token in self.special) else end

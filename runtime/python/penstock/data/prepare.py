@@ -1,19 +1,25 @@
 """`penstock data FILE... --model FOLDER --out DIR`."""
 
+from __future__ import annotations
+
+import argparse
 import hashlib
 import itertools
 import json
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._refusal import ENVIRONMENT, INTERRUPTED, Refusal
-from .._verb import count
+from .._verb import Arguments, Progress, count
 from . import packing, sources
 from .chat import Chats
 from .prepared import FILES, FORMAT, hash_of, sha256_of
-from .sources import BadLine
+from .sources import BadLine, Line
 from .writing import KEY_BYTES, Writing
 
 VERSION = 1  # of what is made from the same files; part of what an interrupted preparation must agree in
@@ -29,7 +35,7 @@ COUNTS = ("samples", "empty", "duplicates", "bad_lines", "truncated", "tokens_cu
 class Model:
     """The tokenizer of a model's folder, and what its config.json says of the vocabulary and the context."""
 
-    def __init__(self, folder, template=None):
+    def __init__(self, folder: str | os.PathLike[str], template: str | os.PathLike[str] | None = None) -> None:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise Refusal(f"--model: {folder}: no such folder", "a folder as Hugging Face has it: config.json and a tokenizer")
@@ -44,7 +50,7 @@ class Model:
             self.tokenizer.chat_template = Path(template).read_text(encoding="utf-8")
         self.remarks = self._remarks()
 
-    def _config(self):
+    def _config(self) -> dict[str, Any]:
         path = self.folder / "config.json"
         if not path.is_file():
             raise Refusal(f"--model: {self.folder}: has no config.json", "a folder as Hugging Face has it")
@@ -56,7 +62,7 @@ class Model:
             raise Refusal(f"--model: {path}: not a JSON object")
         return config
 
-    def _tokenizer(self):
+    def _tokenizer(self) -> Any:
         try:
             import transformers
         except ImportError as error:
@@ -75,7 +81,7 @@ class Model:
                           "save it with tokenizer.json, as tokenizers has it")
         return tokenizer
 
-    def _remarks(self):
+    def _remarks(self) -> list[str]:
         ends = self.config.get("eos_token_id")
         ends = ends if isinstance(ends, list) else [ends] if ends is not None else []
         own = self.tokenizer.eos_token_id
@@ -84,18 +90,18 @@ class Model:
                     f"this model's tokenizer?"]
         return []
 
-    def padding(self):
+    def padding(self) -> int:
         for token in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
             if token is not None and token < self.vocabulary:
                 return token
         return 0
 
-    def hash(self):
+    def hash(self) -> str:
         digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
         digest.update(str(self.tokenizer.chat_template).encode())
         return digest.hexdigest()
 
-    def check(self, tokens):
+    def check(self, tokens: Sequence[int]) -> None:
         most = max(tokens, default=0)
         if most >= self.vocabulary:
             raise Refusal(f"--model: {self.folder}: its tokenizer gives token {most}, the vocabulary of its config.json has "
@@ -105,18 +111,18 @@ class Model:
 class Preparation:
     """A set in the making. `options` are those of main()."""
 
-    def __init__(self, options, model, progress):
+    def __init__(self, options: argparse.Namespace, model: Model, progress: Progress) -> None:
         self.options, self.model, self.progress = options, model, progress
         self.chats = Chats(model.tokenizer, options.turns)
         self.paths = [os.fspath(path) for path in options.files]
         self.sizes = [sources.check_file(path) for path in self.paths]
         self.names = [os.path.basename(path) for path in self.paths] if options.weights else ["all"]
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.bad = []
+        self.bad: list[dict[str, Any]] = []
         self.length = self._length()
         self.tokens_since_journal = 0
 
-    def _length(self):
+    def _length(self) -> int:
         context, length = self.model.context, self.options.length
         if length is None:
             return min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
@@ -126,13 +132,13 @@ class Preparation:
             raise Refusal(f"--length: {length}: the model's context has {context} tokens", f"--length {context}")
         return length
 
-    def identity(self):
+    def identity(self) -> list[Any]:
         o = self.options
         files = [(os.path.abspath(path), size, os.stat(path).st_mtime_ns) for path, size in zip(self.paths, self.sizes)]
         return [VERSION, files, self.model.hash(), self.model.vocabulary, self.length, o.turns, o.layout, o.weights,
                 o.validation, o.seed, o.long, o.keep_duplicates, o.skip_bad]
 
-    def run(self):
+    def run(self) -> dict[str, Any]:
         out = Path(self.options.out)
         if out.exists() and not self.options.force:
             raise Refusal(f"--out: {out}: exists already", "another folder, or --force to replace it")
@@ -155,18 +161,18 @@ class Preparation:
             raise
         return manifest
 
-    def _restore(self, state):
+    def _restore(self, state: dict[str, Any] | None) -> tuple[int, int, int]:
         if not state:
             return 0, 0, 1
         self.counts, self.bad = state["counts"], state["bad"]
         self.chats.turns_without_end = self.counts["turns_without_end"]
         return state["file"], state["byte"], state["line"]
 
-    def _state(self, file, byte, line):
+    def _state(self, file: int, byte: int, line: int) -> dict[str, Any]:
         self.counts["turns_without_end"] = self.chats.turns_without_end
         return {"file": file, "byte": byte, "line": line, "counts": self.counts, "bad": self.bad}
 
-    def _read(self, writing, first_file, byte, number):
+    def _read(self, writing: Writing, first_file: int, byte: int, number: int) -> None:
         whole, before = sum(self.sizes), sum(self.sizes[:first_file])
         for file in range(first_file, len(self.paths)):
             path = self.paths[file]
@@ -182,13 +188,13 @@ class Preparation:
             before, byte, number = before + self.sizes[file], 0, 1
             writing.journal(self._state(file + 1, 0, 1))
 
-    def _next_number(self, path, byte, number):
+    def _next_number(self, path: str, byte: int, number: int) -> int:
         if not sources.is_text(path):
             return number
         with open(path, "rb") as file:
             return 1 + sum(part.count(b"\n") for part in iter(lambda: file.read(min(1 << 20, byte - file.tell())), b""))
 
-    def _take(self, writing, file, lines):
+    def _take(self, writing: Writing, file: int, lines: list[Line]) -> None:
         """Samples of some lines, in their order."""
         encoder = Encoder(self)
         for line in lines:
@@ -205,14 +211,14 @@ class Preparation:
             self.model.check(tokens)
             self._keep(writing, which_set, kind, tokens, learnt)
 
-    def _bad_line(self, file, number, wrong):
+    def _bad_line(self, file: int, number: int, wrong: str) -> None:
         if not self.options.skip_bad:
             raise sources.refused(self.paths[file], number, wrong)
         self.counts["bad_lines"] += 1
         if len(self.bad) < REMEMBERED_BAD:
             self.bad.append({"file": self.paths[file], "line": number, "wrong": wrong})
 
-    def _keep(self, writing, which_set, kind, tokens, learnt):
+    def _keep(self, writing: Writing, which_set: int, kind: str, tokens: Any, learnt: Any) -> None:
         self.counts["samples"] += 1
         tokens, learnt = np.asarray(tokens, dtype="<u4"), np.asarray(learnt, dtype="u1").copy()
         learnt[:1] = 0
@@ -243,11 +249,13 @@ class Preparation:
             return
         self._add(writing, which_set, key, tokens, learnt)
 
-    def _add(self, writing, which_set, key, tokens, learnt):
+    def _add(
+        self, writing: Writing, which_set: int, key: bytes, tokens: NDArray[Any], learnt: NDArray[Any]
+    ) -> None:
         writing.add(which_set, key, tokens, learnt)
         self.tokens_since_journal += len(tokens)
 
-    def _manifest(self, writing):
+    def _manifest(self, writing: Writing) -> dict[str, Any]:
         samples = writing.samples()
         if len(samples) == 0:
             raise Refusal(f"data: {', '.join(self.paths)}: nothing to learn: of {self.counts['samples']} samples "
@@ -291,10 +299,10 @@ class Preparation:
         manifest["hash"] = hash_of(manifest)
         return manifest
 
-    def _seed_key(self, key):
+    def _seed_key(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, digest_size=16, key=self.options.seed.to_bytes(8, "little")).digest()
 
-    def _remarks(self):
+    def _remarks(self) -> list[str]:
         remarks = list(self.model.remarks)
         if self.counts["turns_without_end"]:
             remarks.append(f"{self.counts['turns_without_end']} answers end with no special token: the model does not "
@@ -310,12 +318,13 @@ class Preparation:
 class Encoder:
     """Samples of a batch, tokenised together."""
 
-    def __init__(self, preparation):
+    def __init__(self, preparation: Preparation) -> None:
         self.p, self.tokenizer = preparation, preparation.model.tokenizer
-        self.items = []  # (kind, text, spans, begins, ends) or (kind, tokens, learnt)
+        self.items: list[tuple[Any, ...]] = []  # (kind, text, spans, begins, ends) or (kind, tokens, learnt)
 
-    def add(self, line):
-        record, counts = line.record, self.p.counts
+    def add(self, line: Line) -> None:
+        record: Any = line.record  # there is one
+        counts = self.p.counts
         kind = sources.kind_of(record)
         if kind == "chat":
             self._chat(record)
@@ -340,16 +349,16 @@ class Encoder:
         else:
             counts["empty"] += 1
 
-    def _empty(self):
+    def _empty(self) -> None:
         self.p.counts["samples"] += 1
         self.p.counts["empty"] += 1
 
-    def _needs_end(self):
+    def _needs_end(self) -> None:
         if self.tokenizer.eos_token_id is None:
             raise Refusal(f"--model: {self.p.model.folder}: its tokenizer has no eos_token, with which a text would end",
                           "name it in tokenizer_config.json")
 
-    def _chat(self, record):
+    def _chat(self, record: dict[str, Any]) -> None:
         if not self.tokenizer.chat_template:
             raise Refusal(f"--model: {self.p.model.folder}: its tokenizer has no chat template",
                           "--template FILE gives one; or prepare prompts with completions")
@@ -364,9 +373,9 @@ class Encoder:
             text, spans = self.p.chats.text_and_spans(messages, tools)
             self.items.append(("chat", text, spans, False, False))
 
-    def encoded(self, path, size):
+    def encoded(self, path: str, size: int) -> Iterator[tuple[Any, ...]]:
         """Kind, tokens and marks of each, in order."""
-        found = {}
+        found: dict[int, tuple[Any, Any]] = {}
         for begins in (False, True):
             mine = [i for i, item in enumerate(self.items) if len(item) == 5 and item[3] == begins]
             if mine:
@@ -391,7 +400,9 @@ class Encoder:
             yield kind, tokens, learnt
 
 
-def marks_of(offsets, spans):
+def marks_of(
+    offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
+) -> tuple[list[int], int]:
     """For each token whether it has a character of a span, and how many tokens reach beyond the one they have."""
     starts, ends = (np.array([pair[side] for pair in offsets], dtype=np.int64) for side in (0, 1))
     marks, across = np.zeros(len(offsets), dtype=bool), 0
@@ -402,7 +413,7 @@ def marks_of(offsets, spans):
     return marks.astype(int).tolist(), across
 
 
-def text_of(manifest, out):
+def text_of(manifest: dict[str, Any], out: str) -> str:
     counts, lines = manifest["counts"], []
     lines.append(f"{out}: {manifest['documents']} documents in {manifest['rows']} rows of {manifest['length']} tokens, "
                  f"{manifest['fill'] * 100:.1f} % full")
@@ -426,7 +437,7 @@ def text_of(manifest, out):
     return "\n".join(lines) + "\n"
 
 
-def options_of(arguments, parser):
+def options_of(arguments: list[str], parser: Arguments) -> argparse.Namespace:
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--model", metavar="FOLDER")
     parser.add_argument("--out", metavar="DIR")
@@ -456,7 +467,7 @@ def options_of(arguments, parser):
     return options
 
 
-def _weights(options):
+def _weights(options: argparse.Namespace) -> list[float] | None:
     if options.weights is None:
         return None
     try:
@@ -470,7 +481,7 @@ def _weights(options):
     return weights
 
 
-def prepare(arguments, progress, parser):
+def prepare(arguments: list[str], progress: Progress, parser: Arguments) -> tuple[str, dict[str, Any]]:
     """What `penstock data` does; its answer as text and as fields."""
     options = options_of(arguments, parser)
     for path in options.files:

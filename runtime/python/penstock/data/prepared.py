@@ -31,11 +31,16 @@ manifest.json, at least:
 There is no such folder before it is whole: it is made under another name, `.partial`, and renamed.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
+import os
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._refusal import CORRUPT, USAGE, Refusal
 
@@ -44,18 +49,18 @@ FILES = {"tokens.u32": "<u4", "learnt.u8": "u1", "documents.u64": "<u8", "order.
 _HASHED = ("format", "length", "padding", "vocabulary", "files", "sets")
 
 
-def hash_of(manifest):
+def hash_of(manifest: dict[str, Any]) -> str:
     """The set's hash: it does not depend on where the set came from or when it was made."""
     kept = {key: manifest[key] for key in _HASHED}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def sha256_of(path):
+def sha256_of(path: str | os.PathLike[str]) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
 
 
-def _digest(file):
+def _digest(file: BinaryIO) -> str:
     digest = hashlib.sha256()
     while part := file.read(1 << 20):
         digest.update(part)
@@ -65,7 +70,15 @@ def _digest(file):
 class PreparedSet:
     """A set that is there, its files mapped. Refuses one that does not agree with the contract."""
 
-    def __init__(self, folder):
+    folder: Path
+    manifest: dict[str, Any]
+    tokens: NDArray[np.uint32]
+    learnt: NDArray[np.uint8]
+    documents: NDArray[np.uint64]
+    order: NDArray[np.uint64]
+    rows: NDArray[np.uint64]
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         path = self.folder / "manifest.json"
         if not path.is_file():
@@ -83,10 +96,10 @@ class PreparedSet:
         if wrong := self._wrong_numbers():
             raise self._corrupt(wrong)
 
-    def _corrupt(self, wrong):
+    def _corrupt(self, wrong: str) -> Refusal:
         return Refusal(f"data: {self.folder}: {wrong}", "prepare it again", CORRUPT)
 
-    def _wrong_manifest(self):
+    def _wrong_manifest(self) -> str:
         m = self.manifest
         if m["format"] != FORMAT:
             return f"its format is {m['format']!r}, {FORMAT!r} expected"
@@ -96,16 +109,17 @@ class PreparedSet:
             return f"its hash is {hash_of(m)}, its manifest says {m['hash']}"
         return ""
 
-    def _mapped(self, name, dtype):
+    def _mapped(self, name: str, dtype: str) -> NDArray[Any]:
         path, bytes_expected = self.folder / name, self.manifest["files"][name]["bytes"]
         found = path.stat().st_size if path.is_file() else 0
         if found != bytes_expected:
             raise self._corrupt(f"{name} has {found} B, {bytes_expected} expected")
         return np.memmap(path, dtype=dtype, mode="r") if found else np.zeros(0, dtype)
 
-    def _wrong_numbers(self):
-        def runs(numbers, until):
-            return len(numbers) > 0 and numbers[0] == 0 and numbers[-1] == until and (np.diff(numbers.astype(np.int64)) > 0).all()
+    def _wrong_numbers(self) -> str:
+        def runs(numbers: NDArray[np.uint64], until: int) -> bool:
+            ends = len(numbers) > 0 and numbers[0] == 0 and numbers[-1] == until
+            return bool(ends and (np.diff(numbers.astype(np.int64)) > 0).all())
 
         if len(self.learnt) != len(self.tokens):
             return f"{len(self.tokens)} tokens and {len(self.learnt)} marks"
@@ -121,17 +135,17 @@ class PreparedSet:
                     return f"set {part['name']!r} has rows that are not there"
         return ""
 
-    def verify(self):
+    def verify(self) -> None:
         """Reads every file, and refuses what is not as it was written."""
         for name, file in self.manifest["files"].items():
             if sha256_of(self.folder / name) != file["sha256"]:
                 raise self._corrupt(f"{name} is not what was written: its SHA-256 differs")
 
-    def document(self, number):
+    def document(self, number: int) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         """Tokens and marks of a document."""
         first, end = int(self.documents[number]), int(self.documents[number + 1])
         return self.tokens[first:end], self.learnt[first:end]
 
-    def row(self, number):
+    def row(self, number: int) -> NDArray[np.uint64]:
         """The numbers of a row's documents."""
         return self.order[int(self.rows[number]):int(self.rows[number + 1])]

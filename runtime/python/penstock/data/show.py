@@ -1,20 +1,26 @@
 """`penstock data show DIR [N]`: samples as text, with what is learnt marked: green in a terminal, [[ ]] elsewhere."""
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Iterator
+from typing import Any
+
+from numpy.typing import NDArray
 
 from .._refusal import ENVIRONMENT, Refusal
-from .._verb import count
+from .._verb import Arguments, Progress, count
 from .prepared import PreparedSet
 
 LEARNT, REST, PLAIN = "\033[32m", "\033[2m", "\033[0m"
 
 
-def visible(text):
+def visible(text: str) -> str:
     """Control characters of a sample do nothing to the terminal."""
     return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def runs_of(learnt):
+def runs_of(learnt: NDArray[Any]) -> Iterator[tuple[int, int, bool]]:
     """(first, end, learnt) of runs of equal marks."""
     first = 0
     for i in range(1, len(learnt) + 1):
@@ -23,7 +29,7 @@ def runs_of(learnt):
             first = i
 
 
-def document_text(tokenizer, tokens, learnt, color):
+def document_text(tokenizer: Any, tokens: NDArray[Any], learnt: NDArray[Any], color: bool) -> str:
     parts = []
     for first, end, is_learnt in runs_of(learnt):
         text = visible(tokenizer.decode([int(t) for t in tokens[first:end]], skip_special_tokens=False,
@@ -35,7 +41,7 @@ def document_text(tokenizer, tokens, learnt, color):
     return "".join(parts)
 
 
-def show(arguments, progress, parser):
+def show(arguments: list[str], progress: Progress, parser: Arguments) -> tuple[str, dict[str, Any]]:
     parser.add_argument("folder", metavar="DIR")
     parser.add_argument("count", metavar="N", type=count, nargs="?", default=3)
     parser.add_argument("--part", choices=("train", "validation"), default="train")
@@ -75,7 +81,7 @@ def show(arguments, progress, parser):
     return "".join(text), {"hash": found.manifest["hash"], "documents": shown}
 
 
-def documents_of(found, part, count):
+def documents_of(found: PreparedSet, part: str, count: int) -> Iterator[tuple[int, int]]:
     """The first documents of the part, each with its row."""
     for entry in found.manifest["sets"]:
         first = entry[part]["first_row"]

@@ -1,9 +1,13 @@
 """Files as samples: JSONL of chats, of prompts with completions, of texts; and plain text."""
 
+from __future__ import annotations
+
 import codecs
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, BinaryIO
 
 from .._refusal import CORRUPT, Refusal
 
@@ -35,16 +39,16 @@ class Line:
 
     number: int
     next_byte: int
-    record: dict | None = None
+    record: dict[str, Any] | None = None
     wrong: str = ""
-    more_wrong: list = field(default_factory=list)  # (number, what): of the lines of a chunk
+    more_wrong: list[tuple[int, str]] = field(default_factory=list)  # (number, what): of the lines of a chunk
 
 
-def is_text(path):
+def is_text(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).endswith(TEXT_ENDINGS)
 
 
-def check_file(path):
+def check_file(path: str | os.PathLike[str]) -> int:
     """Refuses what is not a file of lines in UTF-8, as far as its beginning tells. Its size in bytes."""
     if not (is_text(path) or os.fspath(path).endswith((".jsonl", ".ndjson", ".json"))):
         raise Refusal(f"data: {path}: its name does not say what it holds", "name it .jsonl, .txt or .md")
@@ -66,7 +70,7 @@ def check_file(path):
     return size
 
 
-def lines_of(path, first_byte, first_number):
+def lines_of(path: str | os.PathLike[str], first_byte: int, first_number: int) -> Iterator[Line]:
     """The lines of a file from a byte on, which begins line `first_number`."""
     with open(path, "rb") as file:
         file.seek(first_byte)
@@ -76,7 +80,7 @@ def lines_of(path, first_byte, first_number):
             yield from _records(file, first_number)
 
 
-def _records(file, number):
+def _records(file: BinaryIO, number: int) -> Iterator[Line]:
     while line := file.readline(LINE_MOST_BYTES):
         if len(line) == LINE_MOST_BYTES and not line.endswith(b"\n"):
             while (rest := file.readline(LINE_MOST_BYTES)) and not rest.endswith(b"\n"):
@@ -92,7 +96,7 @@ def _records(file, number):
         number += 1
 
 
-def _record(line, number):
+def _record(line: bytes, number: int) -> dict[str, Any] | None:
     try:
         text = _decoded(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
         if not text.strip():
@@ -107,19 +111,19 @@ def _record(line, number):
     return record
 
 
-def _decoded(line):
+def _decoded(line: bytes) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadLine(f"not UTF-8: byte 0x{line[error.start]:02x} at column {error.start + 1}") from error
 
 
-def _kind(value):
+def _kind(value: object) -> str:
     kinds = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
     return kinds.get(type(value), "object")
 
 
-def _chunks(file, number):
+def _chunks(file: BinaryIO, number: int) -> Iterator[Line]:
     while chunk := file.read(CHUNK_BYTES):
         chunk += file.readline(CHUNK_BYTES)
         if not chunk.endswith(b"\n") and (begun := _begun_character(chunk)):  # a line without end
@@ -144,7 +148,7 @@ def _chunks(file, number):
         number += lines
 
 
-def _begun_character(chunk):
+def _begun_character(chunk: bytes) -> int:
     """Bytes at the end that begin a character of UTF-8 and do not end it."""
     for back in range(1, min(4, len(chunk))):
         byte = chunk[-back]
@@ -155,7 +159,7 @@ def _begun_character(chunk):
     return 0
 
 
-def kind_of(record):
+def kind_of(record: dict[str, Any]) -> str:
     """"plain", "chat", "completion" or "text"; refuses what is none of them."""
     if "plain" in record and len(record) == 1:
         return "plain"
@@ -172,14 +176,14 @@ def kind_of(record):
     raise BadLine(f"its keys are {keys}; 'messages', 'prompt' and 'completion', or 'text' expected{hint}")
 
 
-def string_of(record, key):
+def string_of(record: dict[str, Any], key: str) -> str:
     value = record[key]
     if not isinstance(value, str):
         raise BadLine(f"{key!r} is a JSON {_kind(value)}, a string expected")
     return encodable(value, repr(key))
 
 
-def encodable(text, where):
+def encodable(text: str, where: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -187,12 +191,13 @@ def encodable(text, where):
     return text
 
 
-def messages_of(record):
+def messages_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The messages of a chat up to its last answer, checked; [] if there is nothing to learn in them."""
     messages = record["messages"]
     if not isinstance(messages, list):
         raise BadLine(f"'messages' is a JSON {_kind(messages)}, an array expected")
-    checked, before, calls = [], None, False
+    checked: list[dict[str, Any]] = []
+    before, calls = None, False
     for number, message in enumerate(messages, 1):
         message = _message(message, f"message {number}")
         role = message["role"]
@@ -210,7 +215,7 @@ def messages_of(record):
     return checked[:answers[-1] + 1]
 
 
-def _message(message, where):
+def _message(message: object, where: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise BadLine(f"{where} is a JSON {_kind(message)}, an object expected")
     role = message.get("role")
@@ -229,7 +234,7 @@ def _message(message, where):
     return message
 
 
-def _joined(parts, where):
+def _joined(parts: list[object], where: str) -> str:
     texts = []
     for part in parts:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
@@ -239,7 +244,7 @@ def _joined(parts, where):
     return "".join(texts)
 
 
-def refused(path, number, wrong):
+def refused(path: str | os.PathLike[str], number: int, wrong: str) -> Refusal:
     return Refusal(f"data: {path}: line {number}: {wrong}",
                    "mend the line, or give --skip-bad, which counts such lines and leaves them out", CORRUPT)
 

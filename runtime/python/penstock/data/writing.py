@@ -4,13 +4,18 @@ What is written is journalled now and then; who comes back cuts the files to wha
 locked, so that two do not write one set.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .._refusal import ENVIRONMENT, Refusal
 
@@ -19,7 +24,7 @@ _SAMPLE = np.dtype([("tokens", "<u4"), ("set", "<u4"), ("key", f"V{KEY_BYTES}")]
 _GROWING = ("tokens.u32", "learnt.u8", "samples.bin")
 
 
-def sync_folder(folder):
+def sync_folder(folder: str | os.PathLike[str]) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -27,7 +32,7 @@ def sync_folder(folder):
         os.close(descriptor)
 
 
-def write_synced(path, content):
+def write_synced(path: str | os.PathLike[str], content: bytes) -> None:
     with open(path, "wb") as file:
         file.write(content)
         file.flush()
@@ -37,7 +42,7 @@ def write_synced(path, content):
 class Writing:
     """`identity`: what the set is made from, and how; another one begins anew."""
 
-    def __init__(self, out, identity):
+    def __init__(self, out: str | os.PathLike[str], identity: object) -> None:
         self.out, self.folder = Path(out), Path(f"{out}.partial")
         made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -49,14 +54,14 @@ class Writing:
             raise Refusal(f"data: {self.folder}: another process is preparing this set", "wait until it ends",
                           ENVIRONMENT) from None
         self.identity = json.loads(json.dumps(identity))
-        self._files = {}
+        self._files: dict[str, BinaryIO] = {}
         try:
             self._open(made)
         except BaseException:
             self.abandon()
             raise
 
-    def _open(self, made):
+    def _open(self, made: bool) -> None:
         journal = {} if made else self._journal()
         self.state = journal.get("state")
         sizes = journal.get("sizes", {name: 0 for name in _GROWING})
@@ -67,7 +72,7 @@ class Writing:
         self.keys = {bytes(key) for key in samples["key"]}
         self.documents = len(samples)
 
-    def _journal(self):
+    def _journal(self) -> dict[str, Any]:
         try:
             journal = json.loads((self.folder / "journal.json").read_bytes())
             sizes = journal["sizes"]
@@ -76,14 +81,14 @@ class Writing:
             return {}
         return journal if whole and journal.get("identity") == self.identity else {}
 
-    def add(self, which_set, key, tokens, learnt):
+    def add(self, which_set: int, key: bytes, tokens: Sequence[int] | NDArray[Any], learnt: ArrayLike) -> None:
         self._files["tokens.u32"].write(np.asarray(tokens, dtype="<u4").tobytes())
         self._files["learnt.u8"].write(np.asarray(learnt, dtype="u1").tobytes())
         self._files["samples.bin"].write(np.array([(len(tokens), which_set, key)], dtype=_SAMPLE).tobytes())
         self.keys.add(key)
         self.documents += 1
 
-    def journal(self, state):
+    def journal(self, state: object) -> None:
         """From here one can go on, after a kill too."""
         self._sync()
         sizes = {name: os.path.getsize(self.folder / name) for name in _GROWING}
@@ -91,20 +96,20 @@ class Writing:
         write_synced(self.folder / "journal.next", content.encode())
         os.replace(self.folder / "journal.next", self.folder / "journal.json")
 
-    def _sync(self):
+    def _sync(self) -> None:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
 
-    def samples(self):
+    def samples(self) -> NDArray[np.void]:
         """Tokens, set and key of each document."""
         self._sync()
         return np.fromfile(self.folder / "samples.bin", dtype=_SAMPLE)
 
-    def write(self, name, numbers):
+    def write(self, name: str, numbers: ArrayLike) -> None:
         write_synced(self.folder / name, np.ascontiguousarray(numbers, dtype="<u8").tobytes())
 
-    def finish(self, manifest):
+    def finish(self, manifest: dict[str, Any]) -> None:
         """The set is there, whole, under its own name."""
         write_synced(self.folder / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
         self._close()
@@ -119,16 +124,16 @@ class Writing:
         sync_folder(self.out.parent)
         shutil.rmtree(old, ignore_errors=True)
 
-    def abandon(self):
+    def abandon(self) -> None:
         """Nothing of it stays."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._close()
 
-    def keep(self):
+    def keep(self) -> None:
         """It stays as it is, to be gone on with."""
         self._close()
 
-    def _close(self):
+    def _close(self) -> None:
         for file in self._files.values():
             try:
                 file.close()
