@@ -5,6 +5,7 @@
 
 #include "tests/tools/forecasts.h"
 #include "tools/penstock/quantity.h"
+#include "tools/plan/resource_change.h"
 #include "tools/plan/training_workload.h"
 
 namespace penstock::tools {
@@ -52,6 +53,35 @@ TEST(Advice, ALaneThatNothingWaitsForIsNotTheBottleneck) {
   request.machine.device_flops *= 1000;
   request.machine.host_gbps /= 10;
   EXPECT_EQ(forecast_of(request).bottleneck(), "update");
+}
+
+TEST(Advice, PlansForMoreOfEachResourceThatAStepUsesAndChangesNothingElse) {
+  MachineProfile machine;
+  machine.drives.resize(1);
+  machine.drives.front().burst = MixCurve::flat(2);
+  machine.host_gbps = 10;
+  machine.device_flops = 1e12;
+  const Budgets used{0, 8 * kGiB, 64 * kGiB};
+  auto names = [&](const Resources& now) {
+    std::string all;
+    for (const ResourceChange& change : more_of_each(now)) all += change.what.substr(0, change.what.find(':')) + ", ";
+    return all;
+  };
+  EXPECT_EQ(names({machine, used, used, StepScope::update_only}), "drives, host memory, updates on the CPU, ");
+  const std::vector<ResourceChange> changes = more_of_each({machine, used, used});
+  ASSERT_EQ(changes.size(), 4u);
+  EXPECT_EQ(changes[0].machine.drives.size(), 2u);
+  EXPECT_EQ(changes[1].budgets.host_bytes, 40 * kGiB);
+  EXPECT_EQ(changes[1].machine.drives.size(), 1u);
+  EXPECT_EQ(changes[2].machine.host_gbps, 20);
+  EXPECT_EQ(changes[2].budgets.host_bytes, 8 * kGiB);
+  EXPECT_EQ(changes[3].compute_faster, 2);
+  EXPECT_EQ(changes[3].machine.device_flops, 2e12);
+  machine.devices = 2;
+  machine.host_to_device_gbps = 25;
+  EXPECT_EQ(
+      names({machine, used, used, StepScope::training, 2}),
+      "drives, host memory, updates on the CPU, compute, device memory, links to devices, links between devices, ");
 }
 
 TEST(Advice, TheBudgetItNamesForAStepIsEnoughAndHalfOfItIsNot) {

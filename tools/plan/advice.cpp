@@ -5,13 +5,13 @@
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/text_table.h"
 #include "tools/plan/forecast_report.h"
+#include "tools/plan/resource_change.h"
 
 namespace penstock::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr uint64_t kMoreHost = 32 * kGiB, kMoreDevice = 8 * kGiB;
 constexpr uint64_t kHostStep = 64 * kMiB;  // how finely a host budget is looked for
 constexpr int kHostTries = 10, kChangesMost = 7, kDurabilityTries = 2;
 // A plan that is not the best one counts as fast enough only where the best one surely is.
@@ -68,37 +68,16 @@ class Adviser {
   }
 
   Status consider_changes() {
-    ForecastRequest changed = asked_;
-    changed.machine.drives.push_back(changed.machine.drives.back());
-    PENSTOCK_TRY(consider("drives: one more like the last", changed));
-
-    changed = asked_;
-    changed.budgets.host_bytes = usual_.request.budgets.host_bytes + kMoreHost;
-    PENSTOCK_TRY(consider(text("host memory: ", bytes_text(kMoreHost), " more"), changed));
-
-    changed = asked_;
-    changed.machine.host_gbps *= 2;
-    PENSTOCK_TRY(consider("updates on the CPU: twice as fast", changed));
-    if (asked_.scope == StepScope::training) {
-      changed = asked_;
-      changed.machine.device_flops *= 2;
-      PENSTOCK_TRY(consider("compute: twice as fast", changed));
-    }
-    if (asked_.machine.devices == 0) return Status();
-
-    changed = asked_;
-    changed.budgets.device_bytes = usual_.request.budgets.device_bytes + kMoreDevice;
-    PENSTOCK_TRY(consider(text("device memory: ", bytes_text(kMoreDevice), " more of each"), changed));
-    if (asked_.machine.host_to_device_gbps > 0) {
-      changed = asked_;
-      changed.machine.host_to_device_gbps *= 2;
-      changed.machine.device_to_host_gbps *= 2;
-      PENSTOCK_TRY(consider("links to devices: twice as fast", changed));
-    }
-    if (usual_.ranks > 1) {
-      changed = asked_;
-      changed.machine.collective_gbps *= 2;
-      PENSTOCK_TRY(consider("links between devices: twice as fast", changed));
+    const Resources now{.machine = asked_.machine,
+                        .asked = asked_.budgets,
+                        .used = usual_.request.budgets,
+                        .scope = asked_.scope,
+                        .ranks = usual_.ranks};
+    for (ResourceChange& more : more_of_each(now)) {
+      ForecastRequest changed = asked_;
+      changed.machine = std::move(more.machine);
+      changed.budgets = more.budgets;
+      PENSTOCK_TRY(consider(std::move(more.what), changed));
     }
     return Status();
   }

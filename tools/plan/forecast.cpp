@@ -194,12 +194,7 @@ std::vector<std::string> Forecast::unknown_rates() const {
   return unknown;
 }
 
-std::string Forecast::bottleneck() const {
-  if (reliefs.empty()) return "unknown";
-  // A tenth of the relief that a resource would bring which is used without a pause.
-  const double least_s = 0.1 * (1 - 1 / kReliefFaster) * times.step_s;
-  return reliefs.front().saved_s > least_s ? reliefs.front().resource : "order";
-}
+std::string Forecast::bottleneck() const { return bottleneck_of(reliefs, times.step_s); }
 
 std::optional<double> Forecast::tokens_per_s() const {
   if (request.scope == StepScope::update_only || !unknown_rates().empty()) return std::nullopt;

@@ -14,13 +14,15 @@ std::vector<Plane> weight_planes(const Unit& unit, const StateForm& form) {
 }  // namespace
 
 std::vector<HeldRole> held_state(const Forecast& forecast) {
-  const Plan& plan = *forecast.plan;
-  const Workload& workload = forecast.rank_request.workload;
+  return held_state(*forecast.plan, forecast.rank_request.workload, forecast.ranks);
+}
+
+std::vector<HeldRole> held_state(const Plan& plan, const Workload& workload, uint32_t ranks) {
   std::vector<HeldRole> held;
   auto add = [&](const Plane& plane, Tier tier, uint64_t elements) {
     auto found = std::ranges::find(held, plane.role, &HeldRole::role);
     if (found == held.end()) found = held.insert(held.end(), HeldRole{plane.role, {}});
-    found->bytes[static_cast<size_t>(tier)] += static_cast<double>(plane.bytes(elements)) * forecast.ranks;
+    found->bytes[static_cast<size_t>(tier)] += static_cast<double>(plane.bytes(elements)) * ranks;
   };
   for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
     const Unit& unit = workload.units[plan.tiles[tile].unit];

@@ -26,6 +26,8 @@ struct HeldByStage {
 
 // In the order in which a tile holds them. REQUIRES: forecast.fits.
 std::vector<HeldRole> held_state(const Forecast& forecast);
+// The same of a plan for that workload, of `ranks` that hold as much as this one.
+std::vector<HeldRole> held_state(const Plan& plan, const Workload& workload, uint32_t ranks);
 
 // Empty for one rank, where all stages are the same. REQUIRES: forecast.fits.
 std::vector<HeldByStage> held_by_stage(const Forecast& forecast);

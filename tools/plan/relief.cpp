@@ -73,4 +73,11 @@ std::vector<Relief> find_reliefs(const Plan& plan, const MachineProfile& machine
   return reliefs;
 }
 
+std::string bottleneck_of(const std::vector<Relief>& reliefs, double step_s) {
+  if (reliefs.empty()) return "unknown";
+  // A tenth of the relief that a resource would bring which is used without a pause.
+  const double least_s = 0.1 * (1 - 1 / kReliefFaster) * step_s;
+  return reliefs.front().saved_s > least_s ? reliefs.front().resource : "order";
+}
+
 }  // namespace penstock::tools

@@ -20,4 +20,8 @@ struct Relief {
 // order.
 std::vector<Relief> find_reliefs(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options);
 
+// The resource whose relief shortens a step of `step_s` the most; "order" where none shortens it: parts of the step
+// wait for one another's ends. "unknown" without reliefs.
+std::string bottleneck_of(const std::vector<Relief>& reliefs, double step_s);
+
 }  // namespace penstock::tools
