@@ -300,11 +300,13 @@ Result<StepReport> Engine::step(std::string trainer_state) {
     return fits;
   }
   DriveBytes moved;
+  std::array<double, kLanes> busy_s{};
   DrivesUnderLoad load;
   PENSTOCK_TRY(wait_for([](EngineCore&) { return true; },
                         [&](EngineCore& core) {
                           core.executor().give_verdict(report_.verdict, report_.clip_factor, std::move(payload));
                           moved = core.drive_bytes();
+                          busy_s = core.busy_s();
                           load = core.executor().drives_load();
                           return core.executor().status();
                         }));
@@ -315,6 +317,8 @@ Result<StepReport> Engine::step(std::string trainer_state) {
   report_.read_bytes = since.read_bytes;
   report_.written_bytes = since.written_bytes;
   reported_ = moved;
+  for (size_t lane = 0; lane < kLanes; ++lane) report_.busy_s[lane] = busy_s[lane] - reported_busy_s_[lane];
+  reported_busy_s_ = busy_s;
   report_.predicted_s = predicted_s_;
   report_.new_plans = new_plans_;
   watch_rates(load);

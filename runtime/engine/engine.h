@@ -228,7 +228,8 @@ class Engine final : public StepEngine {
   uint32_t slots_ = 0;                         // a tile, of the store
   StateCapacity state_capacity_;
   uint64_t steps_done_ = 0;
-  DriveBytes reported_;  // up to the last report
+  DriveBytes reported_;                           // up to the last report
+  std::array<double, kLanes> reported_busy_s_{};  // up to it too
 
   std::mutex verbs_;  // held by the verb that runs; guards all below
   Now now_ = Now::between_steps;

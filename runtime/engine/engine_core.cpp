@@ -68,6 +68,12 @@ ArenaRoom EngineCore::arena_room() const {
   return {memory_->bytes().size(), device_->device().memory().size()};
 }
 
+Executor::LaneSeconds EngineCore::busy_s() const {
+  Executor::LaneSeconds sum_s = busy_before_;
+  for (size_t lane = 0; lane < kLanes; ++lane) sum_s[lane] += executor_->busy_s()[lane];
+  return sum_s;
+}
+
 Status EngineCore::change_plan(ChosenPlan chosen) {
   const uint64_t before_bytes = memory_->bytes().size();
   PENSTOCK_TRY(memory_->grow(arena_bytes(chosen.plan.budget_lines)));
@@ -81,6 +87,7 @@ Status EngineCore::change_plan(ChosenPlan chosen) {
     return executor_->status();
   }
   outside_steps_ = outside_steps_ + executor_->drive_bytes();
+  busy_before_ = busy_s();
   executor_.reset();
   predicted_step_s_ = chosen.step_s();
   *plan_ = std::move(chosen.plan);  // in its place, where others look

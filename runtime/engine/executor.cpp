@@ -13,6 +13,9 @@ constexpr std::chrono::microseconds kAwayLeast{20};  // a shorter pause is not w
 
 bool on_drives(const Move& move) { return move.lane == Lane::nvme_read || move.lane == Lane::nvme_write; }
 
+// What a move keeps busy: a commit flushes the drives.
+Lane lane_kept_busy(const Move& move) { return move.kind == MoveKind::commit ? Lane::nvme_write : move.lane; }
+
 }  // namespace
 
 Executor::Executor(Parts parts)
@@ -160,7 +163,8 @@ void Executor::issue() {
 void Executor::begin_move(Ticket ticket) {
   const Move& move = parts_.plan.moves[ticket.move];
   ++in_flight_;
-  under_way_[{ticket.step, ticket.move}] = move.kind == MoveKind::commit ? Lane::nvme_write : move.lane;
+  under_way_[{ticket.step, ticket.move}] = lane_kept_busy(move);
+  ++on_lane_[static_cast<size_t>(lane_kept_busy(move))];
   if (on_drives(move)) drives_meter_.begin(move.bytes);
   if (is_on_device(move.area)) placed_[{ticket.step, ticket.move}] = parts_.device->lend_place(move);
   switch (move.kind) {
@@ -228,6 +232,7 @@ void Executor::ended(Ticket ticket, const Status& status, bool moved) {
   if (on_drives(move)) drives_meter_.end(move.lane == Lane::nvme_read, move.bytes, moved);
   account();
   under_way_.erase({ticket.step, ticket.move});
+  --on_lane_[static_cast<size_t>(lane_kept_busy(move))];
   if (!status.ok()) return fail(status);
   if (status_.ok()) run_.ended(ticket);
 }
@@ -263,8 +268,10 @@ void Executor::forget_closed_steps() {
 
 void Executor::account() {
   auto now = std::chrono::steady_clock::now();
-  Lane lane = under_way_.empty() ? Lane::none : under_way_.begin()->second;
-  waited_s_[static_cast<size_t>(lane)] += std::chrono::duration<double>(now - accounted_).count();
+  const double passed_s = std::chrono::duration<double>(now - accounted_).count();
+  Lane first = under_way_.empty() ? Lane::none : under_way_.begin()->second;
+  waited_s_[static_cast<size_t>(first)] += passed_s;
+  for (size_t lane = 0; lane < kLanes; ++lane) busy_s_[lane] += on_lane_[lane] > 0 ? passed_s : 0;
   accounted_ = now;
 }
 

@@ -135,6 +135,8 @@ class Executor {
   // Seconds that passed while the earliest move under way was on each lane; `none` where nothing was under way.
   using LaneSeconds = std::array<double, kLanes>;
   const LaneSeconds& waited_s() const { return waited_s_; }
+  // Seconds with a move of each lane under way.
+  const LaneSeconds& busy_s() const { return busy_s_; }
   DriveBytes drive_bytes() const { return drive_bytes_; }
   DrivesUnderLoad drives_load() const { return drives_meter_.load(); }
 
@@ -279,7 +281,8 @@ class Executor {
   std::map<MoveKey, Lane> under_way_;
   size_t in_flight_ = 0;
   DrivesMeter drives_meter_;
-  LaneSeconds waited_s_{};
+  std::array<uint32_t, kLanes> on_lane_{};  // moves under way
+  LaneSeconds waited_s_{}, busy_s_{};
   std::chrono::steady_clock::time_point accounted_;
   DriveBytes drive_bytes_;
 };

@@ -54,6 +54,8 @@ struct StepReport {
   double trainer_s = 0;                  // of it, spent outside the engine
   double intake_s = 0;                   // adding up, rounding and measuring gradients
   std::array<double, kLanes> stall_s{};  // waiting, per lane; trainer_s, intake_s and all of these add up to wall_s
+  // With a move of the lane under way, since the report before. What a stream carries is from when it is put there.
+  std::array<double, kLanes> busy_s{};
   double predicted_s = 0;
   uint64_t new_plans = 0;   // since open()
   uint64_t read_bytes = 0;  // by the drives since the report before

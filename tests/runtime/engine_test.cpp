@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -373,6 +375,28 @@ TEST(Engine, TellsWhereTheTimeWent) {
   for (double stall : report->stall_s) sum += stall;
   EXPECT_NEAR(sum, report->wall_s, 0.02 * report->wall_s + 1e-3);
   EXPECT_EQ(report->read_bytes, (*engine)->plan().read_bytes());
+}
+
+TEST(Engine, SaysHowLongEachLaneHadSomethingUnderWay) {
+  const auto begin = std::chrono::steady_clock::now();
+  EngineWorld world(6);
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok());
+  std::array<double, kLanes> busy_s{};
+  for (int step = 0; step < 3; ++step) {
+    Result<StepReport> report = world.step(**engine, 0.01f);
+    ASSERT_TRUE(report.ok());
+    for (size_t lane = 0; lane < kLanes; ++lane) busy_s[lane] += report->busy_s[lane];
+  }
+  const double passed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const std::vector<Move>& moves = (*engine)->plan().moves;
+  for (size_t lane = 0; lane < kLanes - 1; ++lane) {
+    const auto is_carried = [lane](const Move& move) { return static_cast<size_t>(move.lane) == lane; };
+    const bool is_used = std::any_of(moves.begin(), moves.end(), is_carried);
+    EXPECT_EQ(busy_s[lane] > 0, is_used) << name_of(static_cast<Lane>(lane));
+    EXPECT_LE(busy_s[lane], passed_s) << name_of(static_cast<Lane>(lane));
+  }
 }
 
 }  // namespace
