@@ -25,7 +25,12 @@ _owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the EarlyS
 
 class TakenGradient(torch.Tensor):
     """What .grad keeps of a gradient that is with the store: shape, dtype, device, and its norm, for trainers that log
-    it and clip to infinity."""
+    it and clip to infinity.
+
+    Clipping and scaling change gradients that updates were begun with, so step() would have to do these again. The
+    store can take an update back, but not do it with another factor: the gradient's memory was given up to it, and what
+    it retains, where clip_norm= is set, serves its own clipping alone. Hence the refusal; gradients="kept" leaves them
+    in .grad, from where step() hands them over once more."""
 
     @staticmethod
     def __new__(cls, gradient, kind):
