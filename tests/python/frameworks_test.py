@@ -124,6 +124,8 @@ class Trainers(Case):
         self.assertEqual(program.returncode, 0, text)
         self.assertIn("'epoch': '1.4", text)
         self.assertNotIn("'epoch': '0.47", text, "step 10 was made again")
+        kept = (self.folder / "example" / "store" / "kept").glob("*/rank0.tiles")
+        self.assertEqual([path.parent.name for path in kept], ["30"], "steps of checkpoints that are gone")
 
 
 class KilledTrainers(Case):
@@ -181,6 +183,30 @@ class KilledTrainers(Case):
         resumed += checkpoint() is not None
         self.assertTrue(ended(None)[0])
         print(f"killed {killed} times, resumed from a checkpoint {resumed} times", file=sys.stderr)
+
+    def test_steps_of_deleted_checkpoints_stay_until_they_are_dropped(self):
+        """Nobody tells the optimizer of save_total_limit. Another process still sees each step, and can drop it."""
+        def make(params, **more):
+            return self.tiered(params, store=self.folder / "kept", **more)
+
+        def checkpoints():
+            return sorted(int(path.name.split("-")[1]) for path in self.folder.glob("run/checkpoint-*"))
+
+        saves = dict(save_strategy="steps", save_steps=2, save_total_limit=1)
+        model, optimizer, _ = self.trained(make, steps=6, **saves)
+        self.assertEqual((optimizer.kept(), checkpoints()), ([2, 4, 6], [6]))
+        optimizer.close()
+        another = make(model.parameters())
+        self.assertEqual(another.resume(), 6)
+        self.assertEqual(another.kept(), [2, 4, 6])
+        for step in set(another.kept()) - set(checkpoints()):
+            another.drop(step)
+        self.assertEqual(another.kept(), [6])
+        another.close()
+        self.assertEqual([path.name for path in (self.folder / "kept" / "kept").iterdir()], ["6"])  # and no room is taken
+        _, last, _ = self.trained(make, steps=8, resume=str(self.folder / "run" / "checkpoint-6"), **saves)
+        self.assertEqual(last.kept(), [6, 8])
+        last.close()
 
 
 def parses(path):

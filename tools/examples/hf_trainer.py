@@ -6,7 +6,7 @@ import glob
 import sys
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import penstock
 
@@ -20,11 +20,18 @@ data = [dict(input_ids=x, labels=x) for x in text[: len(text) // 64 * 64].view(-
 optimizer = penstock.AdamW(model.parameters(), lr=1e-3, store=folder + "/store", budget="host=64MiB")
 arguments = TrainingArguments(folder + "/run", max_steps=30, per_device_train_batch_size=8, save_steps=10,
                               save_total_limit=1, logging_steps=10, report_to=[], use_cpu=True)
-trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None))
+
+
+class DropsDeleted(TrainerCallback):
+    """The store keeps the step of each checkpoint until it is told that the checkpoint is gone."""
+    def on_save(self, arguments, *_, **__):
+        there = {int(name.rpartition("-")[2]) for name in glob.glob(folder + "/run/checkpoint-*")}
+        for step in set(optimizer.kept()) - there:
+            optimizer.drop(step)
+
+
+trainer = Trainer(model, arguments, train_dataset=data, optimizers=(optimizer, None), callbacks=[DropsDeleted()])
 
 # Trainer writes this file of a checkpoint last; one that a kill has cut short does not have it.
 whole = [file.rpartition("/")[0] for file in glob.glob(folder + "/run/checkpoint-*/trainer_state.json")]
 trainer.train(resume_from_checkpoint=max(whole, key=lambda name: int(name.rpartition("-")[2]), default=None))
-for step in optimizer.kept():  # Trainer has deleted their checkpoints
-    if step < trainer.state.global_step:
-        optimizer.drop(step)

@@ -290,8 +290,11 @@ class Tiered(torch.optim.Optimizer):
 
     @_verb
     def state_dict(self) -> dict[str, Any]:
-        """With state_dict="reference" a few kilobytes that name store and step, and the store keeps that step, until
-        drop(); with "full" torch's own layout."""
+        """With state_dict="reference" a few kilobytes that name store and step, and the store keeps that step, as a copy
+        beside it, until drop(). Where the few kilobytes went, and whether they are still there, nobody tells the store:
+        who deletes a checkpoint, or has it deleted as Trainer's save_total_limit does, must call drop() for its step,
+        or the drive fills up. kept() lists the steps, in later processes too. With "full" torch's own layout, and
+        nothing is kept."""
         engine = self._penstock
         self._give_up_early()
         if engine.store is not None:
@@ -402,7 +405,8 @@ class Tiered(torch.optim.Optimizer):
 
     @_verb
     def kept(self) -> list[int]:
-        """The steps that state_dict() has had kept."""
+        """The steps that state_dict() has had kept, in this process and before, ascending. Needs resume() or a step
+        first, which open the store."""
         return self._penstock.store.kept() if self._penstock.store else []
 
     @_verb

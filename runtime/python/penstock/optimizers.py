@@ -64,7 +64,8 @@ class AdamW(Tiered):
         clip_norm (Trainer: max_grad_norm=0).
     weights: how edits of the weights by others are noticed. "version": as autograd does; "fingerprint": also those
         through .data, for one more look at all weights a step. Edits of .grad are noticed always.
-    state_dict: what state_dict() gives. "reference": the name of store and step; "full": torch's layout.
+    state_dict: what state_dict() gives. "reference": the name of store and step, which takes space until drop(step);
+        "full": torch's layout.
     existing: what becomes of a store that an earlier run has left. "refuse": the first step is refused, unless
         resume() or load_state_dict() came before it; "resume": its state is taken, and the weights as they are here;
         "replace": it is lost.
