@@ -6,6 +6,9 @@ its own:
              penstock.AdamW(begin="backward"). Computing takes longer than the drive, so <= 1.05 of torch's.
   step       the same model, begin="step": what the optimizer's step takes against the time in which the drive alone
              moves the same bytes, so <= 1.05 of that floor: 24 B a parameter at the drive's rate for both directions.
+  trainer    both questions once more, with the same model in Hugging Face Trainer, whose loop accumulates and makes the
+             steps: of_torch for begin="backward", of_floor for begin="step". Trainer's own work is the same for any
+             optimizer, so the same bounds hold. max_grad_norm=0: clipping would take the updates back.
   optimizer  the step alone, --params bf16 weights, durable each step and at exit, against --deepspeed COMMAND, which
              prints a JSON line a step with "optimizer_s" (>= 1.6 times its speed, >= 3 with --budget a third of its
              memory and durability at exit), and against bitsandbytes' 8-bit AdamW in memory, where it is installed.
@@ -37,19 +40,25 @@ except ImportError as error:
 
 import penstock
 
+transformers.logging.set_verbosity_error()
 SHAPES = {False: dict(n_layer=12, n_embd=768, n_head=12, vocab_size=50257, n_positions=512),
           True: dict(n_layer=2, n_embd=64, n_head=2, vocab_size=512, n_positions=32)}
 MICRO_BATCHES = 4
+CASES = ("backward", "step", "trainer", "optimizer")
 
 
-def gpt2(options, make):
-    """Yields a step's seconds, of which the optimizer's step took the second number."""
+def model_and_tokens(options):
     torch.manual_seed(0)
     shape = SHAPES[options.quick]
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
         **shape, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False, bos_token_id=0, eos_token_id=0)).train()
+    return model, torch.randint(0, shape["vocab_size"], (1, shape["n_positions"]))
+
+
+def gpt2(options, make):
+    """Yields a step's seconds, of which the optimizer's step took the second number."""
+    model, tokens = model_and_tokens(options)
     optimizer = make(model.parameters())
-    tokens = torch.randint(0, shape["vocab_size"], (1, shape["n_positions"]))
     for _ in range(options.steps):
         began = time.perf_counter()
         for _ in range(MICRO_BATCHES):
@@ -61,6 +70,40 @@ def gpt2(options, make):
         optimizer.zero_grad()
         ended = time.perf_counter()
         yield dict(step_s=ended - began, optimizer_s=ended - computed, **moved_bytes(optimizer))
+
+
+class Watch(transformers.TrainerCallback):
+    """Trainer's steps, as gpt2() yields them."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.steps = optimizer, []
+
+    def on_step_begin(self, *_, **__):
+        self.began = time.perf_counter()
+
+    def on_pre_optimizer_step(self, *_, **__):
+        self.computed = time.perf_counter()
+
+    def on_step_end(self, *_, **__):
+        ended = time.perf_counter()
+        self.steps.append(
+            dict(step_s=ended - self.began, optimizer_s=ended - self.computed, **moved_bytes(self.optimizer)))
+
+
+def in_trainer(options, make):
+    model, tokens = model_and_tokens(options)
+    watch = Watch(make(model.parameters()))
+    data = [dict(input_ids=tokens[0], labels=tokens[0])] * (MICRO_BATCHES * options.steps)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = transformers.TrainingArguments(
+            folder, use_cpu=True, max_steps=options.steps, per_device_train_batch_size=1,
+            gradient_accumulation_steps=MICRO_BATCHES, max_grad_norm=0, save_strategy="no", logging_strategy="no",
+            report_to=[], disable_tqdm=True)
+        trainer = transformers.Trainer(model, arguments, train_dataset=data, optimizers=(watch.optimizer, None),
+                                       callbacks=[watch])
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+    return watch.steps
 
 
 def alone(options, make):
@@ -129,18 +172,22 @@ class Bench:
         curve = probed["drives"][0]["mix_curve"]
         return min(curve, key=lambda point: abs(point[0] - 0.5))[1]
 
-    def backward(self):
+    def backward(self, loop=gpt2):
         budget = dict(budget=self.options.budget or "host=1GiB")
-        torchs = measured(self.options, gpt2, lambda params: torch.optim.AdamW(params, lr=1e-4, fused=True))
-        ours = measured(self.options, gpt2, self.tiered(begin="backward", accumulation=MICRO_BATCHES, **budget))
+        torchs = measured(self.options, loop, lambda params: torch.optim.AdamW(params, lr=1e-4, fused=True))
+        ours = measured(self.options, loop, self.tiered(begin="backward", accumulation=MICRO_BATCHES, **budget))
         return dict(step_s=ours["step_s"], torch_s=torchs["step_s"], of_torch=ours["step_s"] / torchs["step_s"])
 
-    def step(self):
+    def step(self, loop=gpt2):
         gbps = self.drive_gbps()
-        ours = measured(self.options, gpt2, self.tiered(budget=self.options.budget or "host=512MiB"))
+        ours = measured(self.options, loop, self.tiered(budget=self.options.budget or "host=512MiB"))
         floor_s = ours["bytes"] / gbps / 1e9
         return dict(step_s=ours["step_s"], compute_s=ours["step_s"] - ours["optimizer_s"],
                     optimizer_s=ours["optimizer_s"], floor_s=floor_s, of_floor=ours["optimizer_s"] / max(floor_s, 1e-9))
+
+    def trainer(self):
+        backward, step = self.backward(in_trainer), self.step(in_trainer)
+        return {**backward, "begin_step_s": step.pop("step_s"), **step}
 
     def optimizer(self):
         options, row = self.options, {}
@@ -171,7 +218,7 @@ class Bench:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
-    parser.add_argument("--case", choices=("backward", "step", "optimizer"), action="append")
+    parser.add_argument("--case", choices=CASES, action="append")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--params", type=float, default=621e6, help="of the optimizer alone")
@@ -187,7 +234,7 @@ def main():
     rows = []
     try:
         for number in range(options.rounds):
-            for case in options.case or ("backward", "step", "optimizer"):
+            for case in options.case or CASES:
                 rows.append(dict(case=case, round=number + 1, **getattr(bench, case)()))
                 if options.json:
                     print(json.dumps(rows[-1]), flush=True)
