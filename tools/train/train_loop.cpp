@@ -124,8 +124,10 @@ Status TrainLoop::end_before_step(trainer::LossEvent event) {
     return run_->stop(event);
   }
   course_.moved = course_.moved + engine().drive_bytes();
-  PENSTOCK_TRY_ASSIGN(back, roll_back(session_, settings_, std::move(run_), event));
-  run_ = std::move(back);
+  auto back = roll_back(session_, settings_, std::move(run_), event);
+  if (!back.ok() && event.action == trainer::LossAction::stop) log_.add(stopped_json(events_, event));
+  PENSTOCK_TRY(back.status());
+  run_ = *std::move(back);
   session_.progress.note(words_of(event));
   events_.push_back(std::move(event));
   PENSTOCK_TRY_ASSIGN(was_over, is_over_already(settings_, *run_));
