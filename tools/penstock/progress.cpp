@@ -1,15 +1,19 @@
 #include "tools/penstock/progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+
+#include "tiering/check.h"
 
 namespace penstock::tools {
 namespace {
 
-constexpr int kBarCells = 24;
+constexpr size_t kBarCells = 24;
 constexpr auto kBarPause = std::chrono::milliseconds(100);
 constexpr auto kPlainPause = std::chrono::seconds(5);
 
@@ -17,6 +21,16 @@ using Json = nlohmann::ordered_json;
 
 void print_line(const Json& object) {
   std::fprintf(stderr, "%s\n", object.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+// What fits into one line of the terminal: a longer one could not be drawn over.
+std::string cut_to_terminal(std::string line) {
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || line.size() < size.ws_col) return line;
+  size_t end = size.ws_col - 1u;
+  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;  // within a character of UTF-8
+  line.resize(end);
+  return line;
 }
 
 }  // namespace
@@ -35,9 +49,12 @@ void Progress::update(double share, const std::string& what) {
     std::fprintf(stderr, "%3.0f %% %s\n", share * 100, what.c_str());
     return;
   }
-  const int full = static_cast<int>(share * kBarCells);
-  std::fprintf(stderr, "\r\033[K[%s%s] %3.0f %% %s", std::string(static_cast<size_t>(full), '#').c_str(),
-               std::string(static_cast<size_t>(kBarCells - full), ' ').c_str(), share * 100, what.c_str());
+  const auto full = static_cast<size_t>(share * kBarCells);
+  std::array<char, 8> percent{};
+  std::snprintf(percent.data(), percent.size(), "%3.0f %%", share * 100);
+  const std::string line =
+      text("[", std::string(full, '#'), std::string(kBarCells - full, ' '), "] ", percent.data(), " ", what);
+  std::fprintf(stderr, "\r\033[K%s", cut_to_terminal(line).c_str());
   std::fflush(stderr);
   drawn_ = true;
 }
