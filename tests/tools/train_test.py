@@ -3,15 +3,19 @@
 
 Usage: train_test.py PENSTOCK [CLASS].
 """
+import fcntl
 import json
 import math
 import os
+import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 from pathlib import Path
@@ -20,6 +24,7 @@ PENSTOCK = Path(sys.argv.pop(1)).resolve()
 USAGE = 2
 TINY = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4,
         "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+LANES = ("nvme_read", "nvme_write", "host_to_device", "device_to_host", "update", "collective", "compute")
 TEXT = "Of Mans First Disobedience, and the Fruit Of that Forbidden Tree, whose mortal tast Brought Death into the World. "
 
 
@@ -97,6 +102,45 @@ class Configs(TrainCase):
         self.assertEqual([step["lr"] for step in log], [0.01, 0.02, 0.01])
         self.assertEqual([step["step"] for step in log], [1, 2, 3])
 
+    def test_the_runs_folder_says_what_steps_and_their_plan_make_of_the_machine(self):
+        begin = time.monotonic()
+        answer = self.json_of("train", self.config(), "--budget", "host=1GiB")
+        seconds = time.monotonic() - begin
+        log, plan = self.log(), json.loads((self.folder / "run" / "plan.json").read_text())
+        self.assertEqual(list(self.folder.glob("run/*.partial")), [])
+        for step in log:
+            self.assertTrue({"update", "compute", "nvme_write"} <= set(step["busy_s"]) <= set(LANES), step["busy_s"])
+            self.assertGreater(step["floor_share"], 0)
+            # By the sizes of TINY: 2 blocks of 12 * 64^2 and a head of 257 * 64 weights, 2 operations each, and attention
+            # over half of 16 tokens; 64 tokens, forward and twice as much back.
+            flops = 3 * 64 * (2 * (2 * 12 * 64 * 64 + 2 * 16 * 64) + 2 * 257 * 64)
+            self.assertAlmostEqual(step["tflops"] * step["step_s"] * 1e12 / flops, 1, places=6)
+        for lane in LANES:
+            self.assertLess(sum(step["busy_s"].get(lane, 0) for step in log), seconds)
+        self.assertEqual((plan["since_step"], plan["budget"]), (0, answer["budget"]))
+        self.assertEqual(plan["budget_bytes"]["host"], 1 << 30)
+        self.assertAlmostEqual(plan["predicted_s"], log[0]["predicted_s"])
+        self.assertGreaterEqual(plan["lanes"]["compute"], plan["compute_s"])  # updates share the processor
+        # Weights of 2 B, their masters' low halves and two moments of 4 B, wherever they rest.
+        rest = {role: sum(tiers.values()) for role, tiers in plan["state_bytes"].items()}
+        self.assertEqual(set(rest.values()), {rest["weight"], 2 * rest["weight"]})
+        self.assertEqual(sum(rest.values()), 6 * rest["weight"])
+        self.assertEqual([drive["endurance_bytes"] for drive in plan["drives"]], [None])
+        # What there is no time for in a run of 4 such steps is left out, and that is said.
+        changes = [change["what"].split(":")[0] for change in plan["advice"]["changes"]]
+        self.assertEqual(changes, ["drives", "host memory", "updates on the CPU", "compute"][:len(changes)])
+        self.assertEqual(plan["advice"]["complete"], len(changes) == 4)
+        # Another run on the store writes its own. Its progress fits into the terminal.
+        screen, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+        subprocess.run([PENSTOCK, "train", self.config(), "--steps", "5"], stdout=subprocess.DEVNULL, stderr=slave, check=True, timeout=300)
+        os.close(slave)
+        drawn = re.findall(r"\r\x1b\[K(\[[^\r\n]*)", os.read(screen, 1 << 16).decode())
+        os.close(screen)
+        self.assertEqual(max(map(len, drawn)), 49)
+        self.assertIn("] 100 % step 5, loss ", drawn[-1])
+        self.assertEqual(json.loads((self.folder / "run" / "plan.json").read_text())["since_step"], 4)
+
     def test_another_run_on_the_store_asks_for_nothing_and_says_what_it_changes(self):
         self.json_of("train", self.config())
         (self.folder / "tiny.json").unlink()
@@ -140,7 +184,12 @@ class Configs(TrainCase):
                          [(step["loss"], step["loss_scale"], step["skipped"]) for step in self.log("run2")])
 
     def test_an_interrupt_commits_and_stops_and_kills_lose_nothing(self):
-        self.json_of("train", self.config(max_steps=40))
+        said = self.run_command("train", self.config(max_steps=40), "--progress", "json").stderr
+        shown = re.findall(r'"what": ?"(step [^"]*)"', said)
+        self.assertTrue(shown)
+        for line in shown:
+            self.assertRegex(line, r"^step \d+, loss [0-9.]+, \d+ tokens/s, [0-9.]+ s, predicted [0-9.]+, at least [0-9.]+; "
+                                   r"lr [0-9.e-]+, norm [0-9.e+-]+$")
         whole = {step["step"]: step["loss"] for step in self.log()}
         place = {"stores": [self.path("store2")], "run": self.path("run2")}
         config = self.config(max_steps=40, penstock=place)

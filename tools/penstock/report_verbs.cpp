@@ -16,8 +16,9 @@ Verb report_verb() {
       "report",
       "Make a page about a run, to look at in a browser",
       "RUN is the folder that `penstock train --run` was given. The page is one HTML file that needs no network: loss\n"
-      "and evaluation, rates, time predicted and actual, what was waited for, bytes, and the configuration. It can be\n"
-      "made while the run goes on. It needs Python.",
+      "and evaluation, rates, time predicted and actual, what was waited for, how busy each lane was, what would make\n"
+      "it faster, bytes, what each tier holds, how drives wear, and the configuration. It can be made while the run\n"
+      "goes on. It needs Python.",
       {{"penstock report ./gpt", "Make ./gpt/report.html"},
        {"penstock report ./gpt --tensorboard ./events", "The same numbers for TensorBoard too"}},
       [flags](Options& options) -> Action {

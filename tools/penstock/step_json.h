@@ -20,6 +20,15 @@ inline Json stalls_json(const engine::StepReport& report) {
   return stalls;
 }
 
+// Seconds by lane with something under way; those without are left out.
+inline Json busy_json(const engine::StepReport& report) {
+  Json busy = Json::object();
+  for (size_t lane = 0; lane < static_cast<size_t>(Lane::none); ++lane) {
+    if (report.busy_s[lane] > 0) busy[name_of(static_cast<Lane>(lane))] = report.busy_s[lane];
+  }
+  return busy;
+}
+
 // Seconds a step that the drives alone would need for what `steps` steps moved; none where their rates are not known,
 // or nothing was moved.
 inline std::optional<double> drive_floor_s(const MachineProfile& machine, const engine::DriveBytes& moved,

@@ -72,7 +72,8 @@ Result<Overrides> overrides_of(const TrainFlags& flags) {
 
 void train_options(Options& options, TrainFlags& flags, TrainOptions which) {
   options.path("CONFIG", flags.config, "JSON with comments, a file of DeepSpeed's for one, or YAML");
-  options.text("--run", flags.run, "FOLDER", "Gets log.jsonl and config.json; made where missing. None: neither");
+  options.text("--run", flags.run, "FOLDER",
+               "Gets log.jsonl, config.json and plan.json; made where missing. None: no file");
   options.text("--model", flags.model, "PATH",
                "A model's folder as Hugging Face has it, or a config.json, which is trained from scratch");
   options.flag("--from-scratch", flags.from_scratch, "Of the model's folder, use config.json alone");
@@ -139,9 +140,12 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
       "store that is there goes on as the run before did, and a new store gets a small GPT, trained on a text that\n"
       "ships with Penstock, byte by byte. With a section \"lora\" in CONFIG adapters are trained over the model's "
       "frozen\n"
-      "weights; penstock-finetune(1) shows one. The run's folder gets config.json, the config as it is followed, and\n"
-      "log.jsonl, one object a step. A run that was stopped or killed goes on from its last committed step when it is\n"
-      "started again.\n\n"
+      "weights; penstock-finetune(1) shows one. A run that was stopped or killed goes on from its last committed step\n"
+      "when it is started again.\n\n"
+      "The run's folder gets config.json, the config as it is followed; plan.json, what the planner says of it; and\n"
+      "log.jsonl, one object a step. There busy_s is how long each lane had something under way, floor_share the part\n"
+      "of the step that its computing or its bytes would take alone, whichever takes longer, and tflops the model's\n"
+      "operations in a second, in 10^12, without those that are done twice.\n\n"
       "Several ranks train together: --ranks starts them on this node, torchrun and Slurm on several, which need\n"
       "MASTER_ADDR and MASTER_PORT. Each node has its own CONFIG, data, stores and budget; rank 0 has the log. Nodes\n"
       "speak TCP, not encrypted: only ranks with the same PENSTOCK_SECRET are let in, if it is set.",

@@ -56,9 +56,10 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
   if (flags.dry_run) return forecast(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));
   PENSTOCK_TRY(agreed(ranks.get(), speaks ? write_run_config(settings) : Status()));
-  PENSTOCK_TRY_ASSIGN(log, RunLog::open(speaks ? settings.config.run : ""));
+  const std::string folder = speaks ? settings.config.run : "";
+  PENSTOCK_TRY_ASSIGN(log, RunLog::open(folder));
   PENSTOCK_TRY_ASSIGN(run, open_run(session, flags, prepared, ranks.get()));
-  return TrainLoop(session, settings, std::move(run), std::move(log)).run();
+  return TrainLoop(session, settings, std::move(run), std::move(log), RunPlan(settings, folder)).run();
 }
 
 }  // namespace

@@ -1,16 +1,39 @@
 #include "tools/train/run_report.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
 #include "aio/resident_memory.h"
-#include "runtime/engine/ranks/ranked_engine.h"
 #include "runtime/trainer/config/effective_config.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/step_json.h"
 #include "tools/penstock/update_common.h"
+#include "tools/plan/model_config.h"
 #include "tools/system/words.h"
+#include "tools/train/run_plan.h"
 #include "tools/train/run_start.h"
 
 namespace penstock::tools {
 namespace {
+
+double flops_of(const TrainingSettings& settings) {
+  const Result<ModelShape> shape = parse_model_shape(settings.model_json);
+  if (!shape.ok()) return 0;
+  const double forward =
+      static_cast<double>(shape->layers) * shape->block_forward_flops(settings.config.sequence_length) +
+      shape->head_forward_flops();
+  const double passes = settings.config.lora.rank > 0 ? 2 : 3;
+  return passes * forward * static_cast<double>(settings.tokens_of_step());
+}
+
+std::string short_text(double number) {
+  std::array<char, 32> digits{};
+  std::snprintf(digits.data(), digits.size(), "%.3g", number);
+  return digits.data();
+}
+
+}  // namespace
 
 Json budget_json(const Plan& plan) {
   Json lines = Json::array();
@@ -19,10 +42,22 @@ Json budget_json(const Plan& plan) {
   return lines;
 }
 
-}  // namespace
+StepWork work_of(const TrainingSettings& settings, const Plan& plan) {
+  return {.tokens = static_cast<double>(settings.tokens_of_step()),
+          .flops = flops_of(settings),
+          .compute_s = compute_s(plan)};
+}
 
-Json line_of(const trainer::TrainingRun::Step& step, double tokens) {
+double floor_s(const TrainingSettings& settings, const StepWork& work, const engine::StepReport& report) {
+  // The report has all ranks' bytes, the machine is this rank's share of it.
+  const uint64_t ranks = settings.place.ranks;
+  const engine::DriveBytes here{report.read_bytes / ranks, report.written_bytes / ranks};
+  return std::max(work.compute_s, drive_floor_s(settings.engine.request.machine, here, 1).value_or(0));
+}
+
+Json line_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step) {
   const engine::StepReport& report = step.report;
+  const double least_s = floor_s(settings, work, report);
   return {{"step", report.step},
           {"batch", step.batch},
           {"loss", step.loss},
@@ -30,14 +65,28 @@ Json line_of(const trainer::TrainingRun::Step& step, double tokens) {
           {"grad_norm", report.gradient_norm},
           {"step_s", report.wall_s},
           {"predicted_s", predicted_json(report.predicted_s)},
-          {"tokens_per_s", tokens / report.wall_s},
+          {"floor_share", least_s > 0 ? Json(least_s / report.wall_s) : Json()},
+          {"tokens_per_s", work.tokens / report.wall_s},
+          {"tflops", work.flops > 0 ? Json(work.flops / report.wall_s / 1e12) : Json()},
           {"nvme_read_bytes", report.read_bytes},
           {"nvme_written_bytes", report.written_bytes},
           {"stall_s", stalls_json(report)},
+          {"busy_s", busy_json(report)},
           {"rss_bytes", aio::resident_bytes()},
           {"skipped", report.verdict == Verdict::skip},
           {"new_plans", report.new_plans},
           {"loss_scale", step.loss_scale}};
+}
+
+std::string progress_of(const TrainingSettings& settings, const StepWork& work,
+                        const trainer::TrainingRun::Step& step) {
+  const engine::StepReport& report = step.report;
+  const double least_s = floor_s(settings, work, report);
+  return text("step ", report.step, ", loss ", fixed(step.loss, 3), ", ", fixed(work.tokens / report.wall_s, 0),
+              " tokens/s, ", fixed(report.wall_s, 2), " s",
+              report.predicted_s > 0 ? text(", predicted ", fixed(report.predicted_s, 2)) : "",
+              least_s > 0 ? text(", at least ", fixed(least_s, 2)) : "", "; lr ", short_text(step.learning_rate),
+              ", norm ", short_text(report.gradient_norm));
 }
 
 void add_evaluation(Json& line, const Evaluation& evaluation) {
@@ -48,11 +97,7 @@ void add_evaluation(Json& line, const Evaluation& evaluation) {
 }
 
 Result<Answer> forecast(const TrainingSettings& settings) {
-  PlanRequest request = settings.engine.request;
-  if (settings.place.ranks > 1) {
-    PENSTOCK_TRY_ASSIGN(of_rank, engine::RankedEngine::request_of(settings.ranked(), settings.place));
-    request = std::move(of_rank);
-  }
+  PENSTOCK_TRY_ASSIGN(request, request_of(settings));
   PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
   Answer answer;
   answer.is_for_rank_0 = settings.place.rank != 0;

@@ -31,8 +31,25 @@ struct Course {
   bool is_over = false;                       // stopped early
 };
 
-// The line of a step. `tokens`: of every step.
-Json line_of(const trainer::TrainingRun::Step& step, double tokens);
+// What every step of a plan has to do, to measure steps by.
+struct StepWork {
+  double tokens = 0;
+  // Forward, and twice as much back, or as much where the model's own weights are frozen; what is computed a second
+  // time is not counted. 0: not known for this model.
+  double flops = 0;
+  double compute_s = 0;  // its passes alone, as the dry step measured them
+};
+StepWork work_of(const TrainingSettings& settings, const Plan& plan);
+
+// What a step takes at least: its passes alone, or what it moved to and from the drives alone. 0: no rates.
+double floor_s(const TrainingSettings& settings, const StepWork& work, const engine::StepReport& report);
+
+// The line of a step.
+Json line_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step);
+// The same for a terminal, what matters most first.
+std::string progress_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step);
+// A plan's budget, line by line.
+Json budget_json(const Plan& plan);
 void add_evaluation(Json& line, const Evaluation& evaluation);
 
 // What `--dry-run` says.

@@ -53,16 +53,18 @@ void RunLog::add(const Json& line) {
 }
 
 TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run,
-                     RunLog log)
+                     RunLog log, RunPlan plan)
     : session_(session),
       settings_(settings),
       run_(std::move(run)),
       log_(std::move(log)),
+      plan_(std::move(plan)),
       snapshots_(settings.config),
-      tokens_(static_cast<double>(settings.tokens_of_step())),
+      work_(work_of(settings, engine().plan())),
       course_{.first = engine().steps_done()} {}
 
 Result<Answer> TrainLoop::run() {
+  PENSTOCK_TRY(plan_.write(engine()));
   const auto begin = Clock::now();
   if (settings_.config.loss_rules.has(trainer::LossAction::rollback)) {
     PENSTOCK_TRY_ASSIGN(kept, snapshots_.before_first(engine()));
@@ -97,9 +99,10 @@ Status TrainLoop::take_step() {
 
   if (course_.taken++ == 0) course_.loss_first = step.loss;
   course_.loss_last = step.loss;
+  if (step.report.new_plans != course_.new_plans) PENSTOCK_TRY(follow_new_plan());
   course_.new_plans = step.report.new_plans;
   const uint64_t number = step.report.step;
-  Json line = line_of(step, tokens_);
+  Json line = line_of(settings_, work_, step);
   held_out_loss_.reset();
   if (is_due(settings_.config.eval_every, number)) PENSTOCK_TRY(evaluate(number, line));
   if (!events_.empty()) line["loss_events"] = events_json(std::exchange(events_, {}));
@@ -114,7 +117,10 @@ Status TrainLoop::take_step() {
   session_.progress.step(line_text(line));
   PENSTOCK_TRY_ASSIGN(kept, snapshots_.after(engine(), number, held_out_loss_));
   note_unless_empty(kept);
-  if (number % settings_.config.steps_per_print == 0) show_progress(step);
+  if (number % settings_.config.steps_per_print == 0) {
+    session_.progress.update(static_cast<double>(number) / static_cast<double>(until()),
+                             progress_of(settings_, work_, step));
+  }
   return Status();
 }
 
@@ -159,10 +165,9 @@ void TrainLoop::note_unless_empty(const std::string& line) {
   if (!line.empty()) session_.progress.note(line);
 }
 
-void TrainLoop::show_progress(const trainer::TrainingRun::Step& step) {
-  session_.progress.update(static_cast<double>(step.report.step) / static_cast<double>(until()),
-                           text("step ", step.report.step, ", loss ", fixed(step.loss, 3), ", ",
-                                fixed(tokens_ / step.report.wall_s, 0), " tokens/s"));
+Status TrainLoop::follow_new_plan() {
+  work_ = work_of(settings_, engine().plan());
+  return plan_.write_new(engine());
 }
 
 }  // namespace penstock::tools

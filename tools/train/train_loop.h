@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "tools/train/run_plan.h"
 #include "tools/train/run_report.h"
 #include "tools/train/snapshots.h"
 
@@ -24,7 +25,8 @@ class RunLog {
 class TrainLoop {
  public:
   // `session` and `settings` outlive it.
-  TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run, RunLog log);
+  TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run, RunLog log,
+            RunPlan plan);
 
   // Until the last step, a rule ends the run or an interrupt comes.
   Result<Answer> run();
@@ -35,8 +37,8 @@ class TrainLoop {
   Status end_before_step(trainer::LossEvent event);
   Status evaluate(uint64_t step, Json& line);
   Status answer_prompts(uint64_t step, Json& line);
+  Status follow_new_plan();
   void note_unless_empty(const std::string& line);
-  void show_progress(const trainer::TrainingRun::Step& step);
 
   engine::StepEngine& engine() { return run_->engine(); }
   uint64_t until() const { return settings_.config.max_steps; }
@@ -49,8 +51,9 @@ class TrainLoop {
   const TrainingSettings& settings_;
   std::unique_ptr<trainer::TrainingRun> run_;
   RunLog log_;
+  RunPlan plan_;
   Snapshots snapshots_;
-  const double tokens_;  // of every step
+  StepWork work_;
   Course course_;
   std::vector<trainer::LossEvent> events_;  // that no line of the log has yet
   std::optional<double> held_out_loss_;     // after the last step, where it was evaluated
