@@ -202,6 +202,40 @@ TEST(Forecast, MixesDurableStepsAndTheOthersByTheirShare) {
               1e-6 * each.step_s);
 }
 
+TEST(Forecast, CommitsAtExitWhatRestsInMemoryAndNoDurableStepHasWritten) {
+  ForecastRequest request = request_for("gpt2", "cpu-2core");
+  request.scope = StepScope::update_only;
+  request.choices.host_state_share = 1;
+  request.machine.host_gbps = 8;
+  for (DriveRates& drive : request.machine.drives) {
+    drive.sustained = MixCurve::flat(1);
+    drive.by_memory = MemoryCurve();
+    drive.flush_s = 0.25;
+  }
+  ASSERT_EQ(request.machine.drives.size(), 1u);
+  EXPECT_FALSE(forecast_of(request).exit_commit) << "each step is durable";
+  EXPECT_TRUE(forecast_json(forecast_of(request))["commit_at_exit"].is_null());
+
+  request.durability = Durability{Durability::Kind::exit, 1};
+  const Forecast result = forecast_of(request);
+  ASSERT_TRUE(result.exit_commit);
+  const auto bytes = static_cast<double>(result.exit_commit->written_bytes);
+  EXPECT_NEAR(bytes / static_cast<double>(request.shape.parameters()), 12, 0.01);
+  EXPECT_NEAR(result.exit_commit->seconds, bytes / 1e9 + 2 * 0.25, 1e-9);
+  const auto json = forecast_json(result)["commit_at_exit"];
+  EXPECT_EQ(json["written_bytes"], result.exit_commit->written_bytes);
+  EXPECT_EQ(json["predicted_s"], result.exit_commit->seconds);
+  EXPECT_NE(forecast_text(result).find("\ncommit at exit: "), std::string::npos) << forecast_text(result);
+
+  // One thread gathers it, four times its traffic at 10 GB/s, where drives are faster than that.
+  request.machine.host_gbps = 40;
+  for (DriveRates& drive : request.machine.drives) drive.sustained = MixCurve::flat(50);
+  EXPECT_NEAR(forecast_of(request).exit_commit->seconds, bytes / 2.5e9 + 2 * 0.25, 1e-9);
+
+  request.choices.host_state_share = 0;
+  EXPECT_FALSE(forecast_of(request).exit_commit) << "nothing rests in memory";
+}
+
 TEST(Forecast, IsDurableEachStepWhereTheDrivesHoldNoThirdSlot) {
   ForecastRequest request = request_for("gpt2-xl", "rtx4090-2gen4");
   request.scope = StepScope::update_only;

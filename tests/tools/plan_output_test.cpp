@@ -150,6 +150,9 @@ TEST(ManualOfPlan, ExplainsEveryLineThatAForecastPrints) {
     if (requests.back().machine.devices == 0) requests.back().choices.activations = ActivationChoice::recompute;
     requests.back().clipping.strike_share = 0.5;
     requests.push_back(request_for("gpt2", machine));
+    requests.back().durability = Durability{Durability::Kind::exit, 1};
+    requests.back().choices.host_state_share = 1;
+    requests.push_back(request_for("gpt2", machine));
     requests.back().adapters = AdapterShape{.rank = 8, .base_code = BlockCode::int8};
     requests.push_back(request_for("gpt2", machine));
     requests.back().form = {.master = MasterForm::full, .moments = MomentForm::int8};

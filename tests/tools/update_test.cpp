@@ -148,6 +148,31 @@ TEST(Update, CountsWhatIsCommittedOnlyAtExitInItsBytes) {
   EXPECT_LE(answer["bytes_per_parameter"]["written"], 1.02 * once);
 }
 
+// The state of 1M parameters, 12 MB, at 1 GB/s and without a flush: 12 ms, in two steps 6 ms each.
+TEST(Update, ForetellsTheCommitAtExitAndItsShareInEachStep) {
+  const aio::ScratchFolder folder(std::filesystem::current_path());
+  const std::string profile = folder / "profile.json";
+  save_profile_of(folder.path(), 1, profile);
+  const std::string words = text("update --params 1M --steps 2 --force --budget host=4GiB --store ", folder / "store",
+                                 " --machine ", profile, " --durability ");
+  const nlohmann::json answer = answer_of(words + "exit"), commit = answer["commit_at_exit"];
+  const double bytes = commit["written_bytes"], seconds = commit["predicted_s"];
+  EXPECT_GE(bytes, 12e6);
+  EXPECT_LE(bytes, 12.24e6);
+  EXPECT_NEAR(seconds, bytes / 1e9, 1e-9);
+  EXPECT_NEAR(commit["predicted_step_share_s"], seconds / 2, 1e-9);
+  EXPECT_NEAR(answer["predicted_s"].get<double>() - answer["log"][0]["predicted_s"].get<double>(), seconds / 2, 1e-9);
+  EXPECT_GT(commit["commit_s"], 0);
+  EXPECT_TRUE(answer_of(words + "every:2")["commit_at_exit"].is_null()) << "its last step is durable";
+
+  // Of a run that ends between durable steps, before its steps and after them.
+  const Ran ran = run(words + "every:3", "2> /dev/null");
+  const std::regex line(
+      "commit at exit: 11\\.[0-9]+ MiB written "
+      "(once, predicted in 12[.0-9]* ms, 0\\.006 s for each of 2 steps|in [.0-9]+ m?s, predicted in 12[.0-9]* ms, .*)");
+  EXPECT_EQ(std::ranges::count_if(ran.lines, [&](const std::string& said) { return std::regex_match(said, line); }), 2);
+}
+
 TEST(Update, RefusesAFolderThatIsGivenTwiceAlsoWhereNothingIsMeasured) {
   const aio::ScratchFolder folder(std::filesystem::current_path());
   const std::string profile = folder / "profile.json";

@@ -53,6 +53,7 @@ class Forecaster {
     mix(forecast_.times, durable, forecast_.other_times, 1 - forecast_.durability.durable_share());
     settle_strikes();
     count_bytes();
+    forecast_.exit_commit = commit_at_exit(*forecast_.plan, forecast_.rank_request.machine);
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tiering/plan/plan_search.h"
+#include "tools/plan/exit_commit.h"
 #include "tools/plan/relief.h"
 #include "tools/plan/training_workload.h"
 
@@ -57,8 +58,9 @@ struct Forecast {
   double struck_step_s = 0;        // of a step whose gradients strike; 0: none is expected
   double read_bytes_per_step = 0;  // of all ranks
   double written_bytes_per_step = 0;
-  double compute_bound_tokens = 0;  // of a step, from which on compute is the bottleneck; 0: unknown, or never
-  std::vector<Relief> reliefs;      // the largest first; empty where a rate is unknown or nothing is explained
+  std::optional<ExitCommit> exit_commit;  // of one rank; no step's time or bytes have it
+  double compute_bound_tokens = 0;        // of a step, from which on compute is the bottleneck; 0: unknown, or never
+  std::vector<Relief> reliefs;            // the largest first; empty where a rate is unknown or nothing is explained
   std::vector<std::string> notes;
 
   double lane_busy_s(Lane lane) const { return times.busy_s[static_cast<size_t>(lane)]; }

@@ -147,6 +147,14 @@ std::string machine_line(const Forecast& forecast) {
   return line + "\n";
 }
 
+std::string exit_line(const Forecast& forecast) {
+  const std::optional<ExitCommit>& commit = forecast.exit_commit;
+  if (!commit) return "";
+  return text("commit at exit: ", bytes_text(commit->written_bytes * forecast.ranks), " written once, in ",
+              seconds_text(commit->seconds), " after the last step",
+              forecast.durability.kind == Durability::Kind::every ? ", unless that is durable\n" : "\n");
+}
+
 std::string step_lines(const Forecast& forecast) {
   const ForecastRequest& request = forecast.request;
   const auto parameters = static_cast<double>(request.shape.parameters());
@@ -166,6 +174,7 @@ std::string step_lines(const Forecast& forecast) {
     lines += "plan: ";
   }
   lines += text(forecast.plan->tiles.size(), " tiles, durable: ", text_of(forecast.durability), "\n");
+  lines += exit_line(forecast);
   if (forecast.struck_step_s > 0) lines += text("a step that clips: ", seconds_text(forecast.struck_step_s), "\n");
   if (forecast.compute_bound_tokens > 0) {
     lines += text("compute-bound from about ", short_count_text(forecast.compute_bound_tokens), " tokens a step\n");
@@ -194,6 +203,12 @@ Json held_json(const Forecast& forecast) {
     }
   }
   return roles;
+}
+
+Json exit_json(const Forecast& forecast) {
+  const std::optional<ExitCommit>& commit = forecast.exit_commit;
+  if (!commit) return Json();
+  return {{"written_bytes", commit->written_bytes * forecast.ranks}, {"predicted_s", commit->seconds}};
 }
 
 Json stages_json(const Forecast& forecast) {
@@ -262,6 +277,7 @@ Json forecast_json(const Forecast& forecast) {
   json["bytes_per_parameter"] = {{"read", forecast.read_bytes_per_step / parameters},
                                  {"written", forecast.written_bytes_per_step / parameters}};
   json["written_bytes_per_step"] = std::llround(forecast.written_bytes_per_step);
+  json["commit_at_exit"] = exit_json(forecast);
   const bool trains = request.scope == StepScope::training;
   json["tokens_per_step"] = trains ? Json(request.tokens) : Json();
   const auto tokens_per_s = forecast.tokens_per_s();

@@ -16,6 +16,9 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"plan:",
        "What the planner chose: micro-batches that pass a unit together, how backward gets the activations, tiles, "
        "and how often a step is made durable."},
+      {"commit at exit:",
+       "What rests in host memory or on a device and no durable step has written is written once when the run ends: "
+       "these bytes in this time, which the time and bytes of a step do not include."},
       {"a step that clips:",
        "The time of a step whose updates were begun before the norm was known and had to be redone."},
       {"compute-bound from about", "The tokens in a step from which on compute takes longer than the drives."},
