@@ -290,6 +290,9 @@ void follow(const ForecastRequest& request, const std::string& remedy) {
       changed.micro_batches = static_cast<uint32_t>(*parse_count(value));
     } else if (flag == "--moments") {
       changed.form.moments = value == "bf16" ? MomentForm::bf16 : MomentForm::int8;
+    } else if (flag == "--space") {
+      ASSERT_EQ(value, "single");
+      changed.slots = 1;
     } else if (flag == "--activations") {
       ASSERT_EQ(value, "auto");
       changed.choices.activations = std::nullopt;
@@ -323,9 +326,26 @@ TEST(Forecast, AdvisesOnlyWhatSuffices) {
   request.sequence = request.tokens = 131'072;
   refused(request);
   EXPECT_EQ(offered.find("recompute-offload"), std::string::npos) << "it was asked for, or tried by itself";
-  for (const char* way : {"--budget host=", "--moments ", "--activations auto", "--seq "}) {
+  for (const char* way : {"--budget host=", "--moments ", "--space single", "--activations auto", "--seq "}) {
     EXPECT_NE(offered.find(way), std::string::npos) << way << " in\n" << offered;
   }
+}
+
+TEST(Forecast, WithSingleSpaceTheStoreTakesHalfOfTheDrivesAndFitsWhereItDidNot) {
+  ForecastRequest request = request_for("gpt2", "rtx4090-2gen4");
+  const Forecast usual = forecast_of(request);
+  ASSERT_TRUE(usual.fits);
+  auto slots_of = [](const Forecast& result) {
+    return forecast_json(result)["needed_bytes"]["nvme"]["lines"]["slots"].get<uint64_t>();
+  };
+  request.budgets.nvme_bytes = slots_of(usual) / 2 + kMiB;
+  EXPECT_FALSE(forecast_of(request).fits);
+  request.slots = 1;
+  const Forecast single = forecast_of(request);
+  ASSERT_TRUE(single.fits);
+  EXPECT_EQ(2 * slots_of(single), slots_of(usual));
+  EXPECT_EQ(forecast_json(single)["plan"]["space"], "single");
+  EXPECT_NE(forecast_text(single).find("a crash during a step loses the store"), std::string::npos);
 }
 
 TEST(Forecast, TellsNeededFromAvailableWhereTheyAreNearlyEqual) {

@@ -152,6 +152,7 @@ TEST(ManualOfPlan, ExplainsEveryLineThatAForecastPrints) {
     requests.push_back(request_for("gpt2", machine));
     requests.back().durability = Durability{Durability::Kind::exit, 1};
     requests.back().choices.host_state_share = 1;
+    requests.back().slots = 1;
     requests.push_back(request_for("gpt2", machine));
     requests.back().adapters = AdapterShape{.rank = 8, .base_code = BlockCode::int8};
     requests.push_back(request_for("gpt2", machine));

@@ -23,6 +23,7 @@ struct Flags {
   uint64_t tokens = 0, sequence = 0, micro_batches = 0;
   std::string optimizer = "adamw", moments = "fp32", activations = "auto", clip = "on";
   std::optional<Durability> durability;
+  std::string space = "double";
   double strike_share = 0;
   bool update_only = false;
   std::optional<uint64_t> lora_rank;
@@ -142,6 +143,7 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   request.machine = machine;
   request.budgets = budgets;
   request.durability = flags.durability;
+  if (flags.space == "single") request.slots = 1;
   request.form.optimizer = optimizer_of(flags.optimizer);
   request.form.moments = moments_of(flags.moments);
   // The norm itself makes no difference to a forecast.
@@ -245,6 +247,9 @@ void step_options(Options& options, Flags& flags) {
   options.choice("--clip", flags.clip, {"on", "off"}, "Clip gradients to a norm");
   options.share("--strike-share", flags.strike_share, "Expected share of steps whose gradients are clipped");
   options.durability("--durability", flags.durability);
+  options.choice(
+      "--space", flags.space, {"double", "single"},
+      "Slots for each tile on the drives; single halves the space, but a crash during a step loses the store");
   options.count("--lora-rank", flags.lora_rank,
                 "Train adapters of this rank on every matrix of the blocks, all else frozen (LoRA)");
   options.choice("--base", flags.base, {"bf16", "int8", "nf4"},
@@ -266,7 +271,8 @@ Verb plan_verb() {
       "the step is bound by the one that brings the most, however long it is busy.\n\n"
       "A unit is a block, the embedding or the head. A tile is a run of parameters that is read, updated and written\n"
       "together; the tile window is host memory for tiles under way. Each tile has two or three slots on its drive,\n"
-      "so that a step never overwrites the last. The manual page explains every line: penstock manual --into FOLDER,\n"
+      "so that a step never overwrites the last; with --space single it has one. The manual page explains every line: "
+      "penstock manual --into FOLDER,\n"
       "then man FOLDER/penstock-plan.1.",
       {{"penstock plan --params 7e9 --layers 32 --machine rtx4090-2gen4", "A 7B model on a desktop"},
        {"penstock plan --model config.json --budget host=64GiB --gantt step.svg",

@@ -175,6 +175,7 @@ void take_notes(Forecast& forecast) {
     note(text("the time of ", rate, " is not counted, since the machine's profile has no rate for it (",
               where_rate_is_given(rate), ")"));
   }
+  if (request.slots == 1) note("one slot a tile: a crash during a step loses the store");
   if (!forecast.drive_life_days())
     note("drive life is unknown: the profile does not say what its drives endure (endurance_bytes)");
   if (forecast.ranks > 1) {

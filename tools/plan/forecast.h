@@ -27,6 +27,7 @@ struct ForecastRequest {
   uint64_t sequence = 0;
   uint32_t micro_batches = 0;            // of each rank; 0: usual
   std::optional<Durability> durability;  // none: automatic
+  uint32_t slots = 0;                    // a tile, on the drives; 0: two or three, as PlanRequest says
   PlanChoices choices;
   bool record_spans = false;
   // Finds what bounds the step, or what would make it fit. Without it, a forecast has whether it fits, times and bytes.

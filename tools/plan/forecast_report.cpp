@@ -293,7 +293,8 @@ Json forecast_json(const Forecast& forecast) {
                   {"activations", trains ? Json(activations_text(forecast.plan->activations)) : Json()},
                   {"tile_parameters", forecast.plan->tiles.tile_elements()},
                   {"tiles", forecast.plan->tiles.size()},
-                  {"durability", text_of(forecast.durability)}};
+                  {"durability", text_of(forecast.durability)},
+                  {"space", request.slots == 1 ? "single" : "double"}};
   json["state_bytes_per_parameter"] = held_json(forecast);
   json["state_by_zero_stage"] = stages_json(forecast);
   json["notes"] = forecast.notes;

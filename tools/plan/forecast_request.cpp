@@ -105,6 +105,7 @@ PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
   rank.workload.clipping = request.clipping;
   rank.choices = request.choices;
   rank.durability = request.durability;
+  rank.slots = request.slots;
   rank.process_bytes = request.scope == StepScope::training ? kTrainerBytes : kEngineBytes;
   return rank;
 }
@@ -159,6 +160,11 @@ std::string remedy_for(const ForecastRequest& asked, const Forecast& forecast) {
     return true;
   };
   auto is_short = [&](Tier tier) { return forecast.needed_bytes(tier) > forecast.budget_bytes(tier); };
+  if (asked.slots != 1 && is_short(Tier::nvme)) {
+    ForecastRequest changed = asked;
+    changed.slots = 1;
+    offer(changed, "--space single");
+  }
   // Moments are not on the device in the smallest plan, and activations not on drives.
   if (asked.form.moments == MomentForm::fp32 && !is_short(Tier::device)) {
     ForecastRequest changed = asked;

@@ -55,7 +55,9 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"resting state", "Masters and moments that stay in host memory, or on the device, between steps."},
       {"resting gradients", "Gradients of what rests on the device, which stay there until they have updated it."},
       {"rounding to 2 MiB pages", "What is lost where a part of the arena begins at a huge page."},
-      {"slots", "The store on the drives: two or three places for each tile, so that no step overwrites the last."},
+      {"slots",
+       "The store on the drives: two or three places for each tile, so that no step overwrites the last; with --space "
+       "single one."},
       {"spilled gradients", "Room on the drives for gradients that are kept until clipping is decided."},
       {"spilled activations", "Room on the drives for activations that host memory cannot hold."},
       {"all", "The sum of the tier's lines, beside its budget; in the table of state, the sum of its roles."},
