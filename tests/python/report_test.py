@@ -210,7 +210,9 @@ class Page(Runs):
         self.assertAlmostEqual(wear["days_at_this_pace"], 400 / (2 / 1.25) / 86400)
         # Of two ranks' bytes half are on these drives.
         self.run_of(lines, plan={**PLAN, "drives_share": 0.5})
-        self.assertAlmostEqual(reporting.Summary(Run(self.folder)).fields()["wear"]["endurance_share"], 0.0075)
+        half = reporting.Summary(Run(self.folder)).fields()["wear"]
+        self.assertAlmostEqual(half["endurance_share"], 0.0075)
+        self.assertAlmostEqual(half["days_at_this_pace"], 2 * wear["days_at_this_pace"])
         unknown = self.page(lines, plan={**PLAN, "drives": [{"path": "/a", "endurance_bytes": None}, {"path": "/b", "endurance_bytes": 1}]})
         self.assertEqual(len(self.rows(unknown, "Drive wear")), 2)
         self.assertIn("What the drives endure is not known", unknown)

@@ -121,7 +121,7 @@ def lane_section(resources):
     def planned(lane):
         return share_text(r.planned[lane] / r.planned_step_s) if lane in r.planned and r.planned_step_s else "–"
     def saved(lane):
-        return share_text(max(r.saved[lane], 0) / r.planned_step_s) if lane in r.saved and r.planned_step_s else ""
+        return share_text(round(max(r.saved[lane], 0) / r.planned_step_s, 3)) if lane in r.saved and r.planned_step_s else ""
     rows = [(html.escape(lane_text(lane)), share_text(usual.get(lane)), planned(lane), saved(lane)) for lane in names]
     bound = f"<p>By the plan a step is bound by {html.escape(bound_text(r.bottleneck))}.</p>" if r.bottleneck and r.bottleneck != "unknown" else ""
     return ("<h2>Lanes</h2>" + strips("Busy, share of each step", [(lane_text(lane), points) for lane, points in r.lanes.items()])
@@ -169,7 +169,7 @@ def advice_section(resources):
     rows = [("as it is", seconds_text(r.planned_step_s), "")]
     for change in r.changes:
         gain = max(0.0, 1 - change["step_s"] / r.planned_step_s)
-        rows.append((html.escape(change["what"]), seconds_text(change["step_s"]), share_text(gain)))
+        rows.append((html.escape(change["what"]), seconds_text(change["step_s"]), share_text(round(gain, 3))))
     left_out = "" if r.advice.get("complete", True) else (
         "<p>Other changes were not planned, since planning them would have taken too much of this run's time; "
         "<code>penstock plan --advise</code> does.</p>")
