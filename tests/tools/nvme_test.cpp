@@ -41,6 +41,22 @@ TEST(LatencyHistogram, FindsPercentilesAmongMany) {
   EXPECT_EQ(LatencyHistogram().percentile_us(0.5), 0);
 }
 
+TEST(LatencyHistogram, MeanAndMaximumAreExactAlsoOfTwoTogether) {
+  LatencyHistogram reads, writes;
+  EXPECT_EQ(reads.mean_us(), 0);
+  EXPECT_EQ(reads.max_us(), 0);
+  for (uint64_t nanoseconds : {1001, 1003, 5000}) reads.add(nanoseconds);
+  EXPECT_DOUBLE_EQ(reads.mean_us(), 7.004 / 3);
+  EXPECT_DOUBLE_EQ(reads.max_us(), 5);
+  writes.add(9000);
+  writes.add(reads);
+  EXPECT_EQ(writes.count(), 4u);
+  EXPECT_DOUBLE_EQ(writes.mean_us(), 16.004 / 4);
+  EXPECT_DOUBLE_EQ(writes.max_us(), 9);
+  EXPECT_NEAR(writes.percentile_us(0.5), 1.003, 0.07);
+  EXPECT_DOUBLE_EQ(writes.percentile_us(1), 9) << "no percentile is above the maximum";
+}
+
 TEST(Median, IsTheMiddle) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({4, 1, 3, 2}), 2.5);
@@ -98,6 +114,9 @@ TEST_F(OnADrive, JobMovesTheSharesItWasAskedFor) {
     EXPECT_EQ(result->read_bytes + result->written_bytes, job.bytes);
     EXPECT_EQ(result->requests, job.bytes / job.block_bytes);
     EXPECT_EQ(result->latency.count(), result->requests);
+    EXPECT_EQ(result->read_latency.count(), result->read_bytes / job.block_bytes);
+    EXPECT_EQ(result->write_latency.count(), result->written_bytes / job.block_bytes);
+    EXPECT_EQ(result->latency.max_us(), std::max(result->read_latency.max_us(), result->write_latency.max_us()));
     EXPECT_NEAR(static_cast<double>(result->read_bytes) / static_cast<double>(job.bytes), share, 0.002);
     EXPECT_GT(result->gbps(), 0);
     EXPECT_GT(result->cpu_s, 0);

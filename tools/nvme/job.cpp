@@ -108,6 +108,8 @@ class Load {
     result_.seconds = seconds_between(start_, Clock::now());
     result_.cpu_s = cpu_seconds() - cpu_before;
     PENSTOCK_TRY(refusal_);
+    result_.latency.add(result_.read_latency);
+    result_.latency.add(result_.write_latency);
     return std::move(result_);
   }
 
@@ -150,7 +152,8 @@ class Load {
     --under_way_;
     if (!back.ok()) return stop(back.status());
     const auto now = Clock::now();
-    result_.latency.add(static_cast<uint64_t>(std::chrono::nanoseconds(now - block.issued).count()));
+    (block.reads ? result_.read_latency : result_.write_latency)
+        .add(static_cast<uint64_t>(std::chrono::nanoseconds(now - block.issued).count()));
     (block.reads ? result_.read_bytes : result_.written_bytes) += job_.block_bytes;
     ++result_.requests;
     block.lease = std::move(*back);

@@ -49,9 +49,10 @@ struct JobResult {
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
   uint64_t requests = 0;
-  double cpu_s = 0;  // of all threads of this process, the kernel's work for them included
-  LatencyHistogram latency;
-  std::vector<RatePoint> rate;  // over time
+  double cpu_s = 0;                              // of all threads of this process, the kernel's work for them included
+  LatencyHistogram latency;                      // of all requests,
+  LatencyHistogram read_latency, write_latency;  // and of those of one direction
+  std::vector<RatePoint> rate;                   // over time
 
   double gbps() const { return static_cast<double>(read_bytes + written_bytes) / seconds / 1e9; }
   double iops() const { return static_cast<double>(requests) / seconds; }

@@ -1,5 +1,6 @@
 #include "tools/nvme/latency_histogram.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -23,6 +24,19 @@ uint64_t LatencyHistogram::upper_bound(unsigned bucket) {
 void LatencyHistogram::add(uint64_t nanoseconds) {
   ++counts_[bucket_of(nanoseconds)];
   ++count_;
+  sum_ += nanoseconds;
+  max_ = std::max(max_, nanoseconds);
+}
+
+void LatencyHistogram::add(const LatencyHistogram& other) {
+  for (unsigned bucket = 0; bucket < kBuckets; ++bucket) counts_[bucket] += other.counts_[bucket];
+  count_ += other.count_;
+  sum_ += other.sum_;
+  max_ = std::max(max_, other.max_);
+}
+
+double LatencyHistogram::mean_us() const {
+  return count_ > 0 ? static_cast<double>(sum_) / static_cast<double>(count_) / 1e3 : 0;
 }
 
 double LatencyHistogram::percentile_us(double share) const {
@@ -30,7 +44,8 @@ double LatencyHistogram::percentile_us(double share) const {
   uint64_t seen = 0;
   for (unsigned bucket = 0; bucket < kBuckets; ++bucket) {
     seen += counts_[bucket];
-    if (counts_[bucket] > 0 && seen >= wanted) return static_cast<double>(upper_bound(bucket)) / 1e3;
+    if (counts_[bucket] == 0 || seen < wanted) continue;
+    return static_cast<double>(std::min(upper_bound(bucket), max_)) / 1e3;  // never above what is printed as the most
   }
   return 0;
 }

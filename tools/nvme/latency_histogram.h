@@ -12,8 +12,13 @@ namespace penstock::tools {
 class LatencyHistogram {
  public:
   void add(uint64_t nanoseconds);
+  // All of the other's too.
+  void add(const LatencyHistogram& other);
 
   uint64_t count() const { return count_; }
+  // Both exact; 0 when there are none.
+  double mean_us() const;
+  double max_us() const { return static_cast<double>(max_) / 1e3; }
   // The latency that `share` of all requests did not exceed, in microseconds; 0 when there are none.
   double percentile_us(double share) const;
   // {upper bound in microseconds, requests} of each power of two that has any.
@@ -28,7 +33,7 @@ class LatencyHistogram {
   static uint64_t upper_bound(unsigned bucket);
 
   std::array<uint64_t, kBuckets> counts_{};
-  uint64_t count_ = 0;
+  uint64_t count_ = 0, sum_ = 0, max_ = 0;  // the last two in nanoseconds
 };
 
 }  // namespace penstock::tools
