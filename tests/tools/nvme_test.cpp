@@ -141,6 +141,20 @@ TEST_F(OnADrive, JobStopsWhenItIsToldTo) {
   EXPECT_EQ(result.status().code(), Code::kInterrupted);
 }
 
+TEST_F(OnADrive, InterruptedComparisonKeepsThePairsThatWereComplete) {
+  if (!fio_version().ok()) GTEST_SKIP() << "needs fio";
+  ASSERT_NO_FATAL_FAILURE(make_rig());
+  if (IsSkipped()) return;
+  FioComparison comparison{
+      {.block_bytes = 64 * kKiB, .depth = 4, .seconds = 0.02}, {FioPages::small, FioWakes::for_each}, {}};
+  const Status ended = compare_with_fio(
+      *rig_, 3, [](double share) { return share < 0.33 ? Status() : Status(Code::kInterrupted, "enough"); },
+      comparison);
+  EXPECT_EQ(ended.code(), Code::kInterrupted) << ended.message();
+  ASSERT_EQ(comparison.pairs.size(), 1u);
+  EXPECT_GT(comparison.ratio_median(), 0);
+}
+
 TEST_F(OnADrive, WrittenDataDoesNotCompress) {
   ASSERT_NO_FATAL_FAILURE(make_rig());
   if (IsSkipped()) return;

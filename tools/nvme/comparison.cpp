@@ -44,21 +44,20 @@ double FioComparison::fio_cpu_s_per_gb() const {
   return median(each(pairs, [](const Pair& pair) { return pair.fio_cpu_s_per_gb; }));
 }
 
-Result<FioComparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioWay way, const Tick& tick) {
-  FioComparison comparison{job, way, {}};
+Status compare_with_fio(Rig& rig, size_t pairs, const Tick& tick, FioComparison& into) {
   for (size_t turn = 0; turn < pairs; ++turn) {
     Pair pair;
     auto ours_tick = [&](double share) {
       return tick((static_cast<double>(turn) + share / 2) / static_cast<double>(pairs));
     };
     PENSTOCK_TRY(ours_tick(0));
-    if (turn % 2 == 0) PENSTOCK_TRY(run_ours(job, rig, ours_tick, pair));
-    PENSTOCK_TRY(run_theirs(job, rig, way, pair));
+    if (turn % 2 == 0) PENSTOCK_TRY(run_ours(into.job, rig, ours_tick, pair));
+    PENSTOCK_TRY(run_theirs(into.job, rig, into.way, pair));
     PENSTOCK_TRY(ours_tick(1));
-    if (turn % 2 == 1) PENSTOCK_TRY(run_ours(job, rig, ours_tick, pair));
-    comparison.pairs.push_back(pair);
+    if (turn % 2 == 1) PENSTOCK_TRY(run_ours(into.job, rig, ours_tick, pair));
+    into.pairs.push_back(pair);
   }
-  return comparison;
+  return Status();
 }
 
 }  // namespace penstock::tools

@@ -19,6 +19,7 @@ struct FioComparison {
   FioWay way;
   std::vector<Pair> pairs;
 
+  // REQUIRES, of these and the medians: there are pairs.
   double ratio_median() const;
   double ratio_min() const;
   double ratio_max() const;
@@ -26,7 +27,8 @@ struct FioComparison {
   double fio_cpu_s_per_gb() const;
 };
 
-// `pairs` turns; who begins changes from turn to turn.
-Result<FioComparison> compare_with_fio(const Job& job, Rig& rig, size_t pairs, FioWay way, const Tick& tick);
+// `pairs` turns of into.job; who begins changes from turn to turn. Refused or interrupted, `into` keeps the pairs that
+// were complete.
+Status compare_with_fio(Rig& rig, size_t pairs, const Tick& tick, FioComparison& into);
 
 }  // namespace penstock::tools

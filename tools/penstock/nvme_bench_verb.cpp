@@ -6,8 +6,8 @@
 #include "tools/nvme/steady.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
+#include "tools/penstock/nvme_results.h"
 #include "tools/penstock/quantity.h"
-#include "tools/penstock/text_table.h"
 
 namespace penstock::tools {
 namespace {
@@ -55,23 +55,6 @@ uint64_t memory_for(const std::vector<Job>& jobs) {
   return most;
 }
 
-Json json_of(const Job& job, const JobResult& result, const std::string& engine) {
-  Json rate = Json::array(), histogram = Json::array();
-  for (const RatePoint& point : result.rate) rate.push_back({point.at_s, point.gbps});
-  for (const auto& [below_us, count] : result.latency.by_powers_of_two()) histogram.push_back({below_us, count});
-  return {{"pattern", name_of(job.pattern)},
-          {"read_share", job.read_share},
-          {"block_bytes", job.block_bytes},
-          {"depth", job.depth},
-          {"engine", engine},
-          {"gbps", result.gbps()},
-          {"iops", result.iops()},
-          {"latency_us", latency_json(result.latency)},
-          {"cpu_s_per_gb", result.cpu_s_per_gb()},
-          {"latency_histogram", histogram},
-          {"rate_over_time", rate}};
-}
-
 std::string histogram_text(const LatencyHistogram& latency) {
   constexpr double kBarCells = 40;
   std::string out;
@@ -99,23 +82,27 @@ std::string rate_text(const std::vector<RatePoint>& rate) {
   return out + "\n";
 }
 
-Result<Answer> run_jobs(Session& session, const Flags& flags, const std::vector<Job>& jobs, Rig& rig) {
+// Rows are printed as jobs end. Where one of them is interrupted or refused, those before it are the answer.
+Answer run_jobs(Session& session, const Flags& flags, const std::vector<Job>& jobs, Rig& rig) {
   Answer answer;
-  TextTable table({"job", "GB/s", "IOPS", "p50 us", "p99 us", "p99.9 us", "CPU s/GB"});
-  std::string details;
-  answer.json["results"] = Json::array();
+  const ResultTable table(jobs);
+  Json results = Json::array();
+  Status verdict;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const auto done = static_cast<double>(i), all = static_cast<double>(jobs.size());
-    PENSTOCK_TRY_ASSIGN(result, rig.run(jobs[i], ticking(session, name_of(jobs[i]), done / all, (done + 1) / all)));
-    table.add({name_of(jobs[i]), fixed(result.gbps(), 2), fixed(result.iops(), 0),
-               microseconds(result.latency.percentile_us(0.5)), microseconds(result.latency.percentile_us(0.99)),
-               microseconds(result.latency.percentile_us(0.999)), fixed(result.cpu_s_per_gb(), 4)});
-    details += text("\n  ", name_of(jobs[i]), "\n", histogram_text(result.latency), rate_text(result.rate));
-    answer.json["results"].push_back(json_of(jobs[i], result, rig.engine_used()));
+    const auto result = rig.run(jobs[i], ticking(session, name_of(jobs[i]), done / all, (done + 1) / all));
+    verdict = result.status();
+    if (!verdict.ok()) break;
+    if (i == 0) session.print(text(rig.engine_used(), ", ", rig.memory().description(), "\n", table.heads()));
+    session.print(table.rows(jobs[i], *result));
+    if (jobs.size() <= kShownInDetail) {
+      answer.text += text("\n  ", name_of(jobs[i]), "\n", histogram_text(result->latency), rate_text(result->rate));
+    }
+    results.push_back(result_json(jobs[i], *result, rig.engine_used()));
   }
-  answer.text = rig.engine_used() + ", " + rig.memory().description() + "\n" + table.str();
-  if (jobs.size() <= kShownInDetail) answer.text += details;
   if (!flags.emit_fio.empty()) answer.text += "fio job file: " + flags.emit_fio + "\n";
+  add_end(answer, verdict, text(results.size(), " of ", counted(jobs.size(), "job"), " were measured"));
+  answer.json["results"] = std::move(results);
   return answer;
 }
 
@@ -132,35 +119,49 @@ Result<bool> remember(const std::string& profile_flag, const std::string& folder
   return false;
 }
 
-Result<Answer> run_steady(Session& session, const Flags& flags, Rig& rig) {
-  Answer answer;
+Json steady_json(const std::string& path, const Steady& steady, bool remembered) {
+  Json rate = Json::array();
+  for (const RatePoint& point : steady.rate) rate.push_back({point.at_s, point.gbps});
+  return {{"path", path},
+          {"written_bytes", steady.written_bytes},
+          {"burst_gbps", steady.burst_gbps},
+          {"sustained_gbps", steady.sustained_gbps},
+          {"fell_after_bytes", steady.fell_after_bytes ? Json(*steady.fell_after_bytes) : Json()},
+          {"mix_curve", steady.mix_curve},
+          {"rate_over_time", rate},
+          {"in_profile", remembered}};
+}
+
+std::string steady_text(const std::string& path, const Steady& steady, bool remembered) {
+  return text(path, ": writes started at ", fixed(steady.burst_gbps, 2), " GB/s, ",
+              steady.fell_after_bytes ? "fell after " + bytes_text(*steady.fell_after_bytes) + " and stayed at "
+                                      : "did not fall within " + bytes_text(steady.written_bytes) + ", and ended at ",
+              fixed(steady.sustained_gbps, 2), " GB/s\n", rate_text(steady.rate),
+              remembered ? "  the sustained rates were saved in the profile\n"
+                         : "  nothing was saved: the drive is not in the profile (`penstock nvme probe` adds it)\n");
+}
+
+Status run_steady_on(size_t folder, Session& session, const Flags& flags, Rig& rig, Json& results) {
+  const std::string& path = rig.folder(folder).path();
   const SteadyOptions options{flags.write_budget_bytes, flags.blocks.front(),
                               static_cast<uint32_t>(flags.depths.front())};
-  answer.json["steady"] = Json::array();
-  for (size_t folder = 0; folder < rig.folders(); ++folder) {
-    const std::string& path = rig.folder(folder).path();
-    PENSTOCK_TRY_ASSIGN(steady, measure_steady(rig, folder, options, ticking(session, "write to " + path)));
-    PENSTOCK_TRY_ASSIGN(remembered, remember(flags.profile, path, steady));
-    Json rate = Json::array();
-    for (const RatePoint& point : steady.rate) rate.push_back({point.at_s, point.gbps});
-    Json json{{"path", path},
-              {"written_bytes", steady.written_bytes},
-              {"burst_gbps", steady.burst_gbps},
-              {"sustained_gbps", steady.sustained_gbps},
-              {"fell_after_bytes", nullptr},
-              {"mix_curve", steady.mix_curve},
-              {"rate_over_time", rate},
-              {"in_profile", remembered}};
-    if (steady.fell_after_bytes) json["fell_after_bytes"] = *steady.fell_after_bytes;
-    answer.json["steady"].push_back(json);
-    answer.text +=
-        text(path, ": writes started at ", fixed(steady.burst_gbps, 2), " GB/s, ",
-             steady.fell_after_bytes ? "fell after " + bytes_text(*steady.fell_after_bytes) + " and stayed at "
-                                     : "did not fall within " + bytes_text(steady.written_bytes) + ", and ended at ",
-             fixed(steady.sustained_gbps, 2), " GB/s\n", rate_text(steady.rate),
-             remembered ? "  the sustained rates were saved in the profile\n"
-                        : "  nothing was saved: the drive is not in the profile (`penstock nvme probe` adds it)\n");
+  PENSTOCK_TRY_ASSIGN(steady, measure_steady(rig, folder, options, ticking(session, "write to " + path)));
+  PENSTOCK_TRY_ASSIGN(remembered, remember(flags.profile, path, steady));
+  results.push_back(steady_json(path, steady, remembered));
+  session.print(steady_text(path, steady, remembered));
+  return Status();
+}
+
+// One folder after another; those before one that is interrupted are the answer.
+Answer run_steady(Session& session, const Flags& flags, Rig& rig) {
+  Answer answer;
+  Json results = Json::array();
+  Status verdict;
+  for (size_t folder = 0; folder < rig.folders() && verdict.ok(); ++folder) {
+    verdict = run_steady_on(folder, session, flags, rig, results);
   }
+  add_end(answer, verdict, text(results.size(), " of ", counted(rig.folders(), "folder"), " were measured"));
+  answer.json["steady"] = std::move(results);
   return answer;
 }
 
@@ -201,10 +202,11 @@ Result<Answer> bench(Session& session, const Flags& flags) {
     }
     PENSTOCK_TRY(write_new_file(flags.emit_fio, fio_job_file(jobs.front(), files, fio_engine), flags.force));
   }
-  Result<Answer> answer = flags.steady ? run_steady(session, flags, *rig) : run_jobs(session, flags, jobs, *rig);
-  if (!answer.ok()) return answer;
-  answer->json["remarks"] = remarks(*rig);
-  for (const std::string& line : remarks(*rig)) answer->text += line + "\n";
+  Answer answer = flags.steady ? run_steady(session, flags, *rig) : run_jobs(session, flags, jobs, *rig);
+  const bool is_refused = !answer.verdict.ok() && answer.verdict.code() != Code::kInterrupted;
+  if (is_refused && answer.json[flags.steady ? "steady" : "results"].empty()) return answer.verdict;
+  answer.json["remarks"] = remarks(*rig);
+  for (const std::string& line : remarks(*rig)) answer.text += line + "\n";
   return answer;
 }
 
@@ -216,7 +218,8 @@ Verb nvme_bench_verb() {
       "nvme bench",
       "Measure drives with chosen patterns, block sizes and depths",
       "Runs a job for every combination of read share, block size and depth, with incompressible data, on all folders\n"
-      "at once. Prints bandwidth, latency and CPU time.\n\n"
+      "at once. Prints bandwidth, latency and CPU time, a row as each job ends; of a mixture also its reads and its\n"
+      "writes apart. Interrupted, it keeps the rows of the jobs that have ended, also with --json (`interrupted`).\n\n"
       "With --steady it fills the drive's fast cache instead: it writes up to --write-budget until the rate no longer\n"
       "falls, and saves the sustained rates in the machine's profile.",
       {{"penstock nvme bench . --pattern random --block 4KiB --depth 1,32 --read-share 1", "Small random reads"},

@@ -43,10 +43,10 @@ std::vector<std::string> remarks(const Rig& rig) {
   return lines;
 }
 
-Json latency_json(const LatencyHistogram& latency) {
-  return {{"p50", latency.percentile_us(0.5)},
-          {"p99", latency.percentile_us(0.99)},
-          {"p999", latency.percentile_us(0.999)}};
+void add_end(Answer& answer, const Status& verdict, const std::string& kept) {
+  answer.verdict = verdict;
+  answer.json["interrupted"] = verdict.code() == Code::kInterrupted;
+  if (!verdict.ok()) answer.text += "incomplete: " + kept + "\n";
 }
 
 std::string microseconds(double value) { return fixed(value, value < 100 ? 1 : 0); }

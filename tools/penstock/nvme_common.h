@@ -15,7 +15,9 @@ Tick ticking(Session& session, const std::string& what, double begin = 0, double
 // One line for each thing about folders and memory that the user should know before reading figures.
 std::vector<std::string> remarks(const Rig& rig);
 
-Json latency_json(const LatencyHistogram& latency);
+// How a verb ended whose answer has what it had measured by then: `kept` says what that is, "2 of 9 jobs were
+// measured".
+void add_end(Answer& answer, const Status& verdict, const std::string& kept);
 
 // Microseconds with as many digits as matter.
 std::string microseconds(double value);

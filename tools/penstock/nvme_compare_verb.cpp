@@ -5,6 +5,7 @@
 #include "tools/nvme/huge_pages.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
+#include "tools/penstock/nvme_results.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/text_table.h"
 
@@ -48,20 +49,33 @@ Json json_of(const FioComparison& comparison) {
           {"fio_cpu_s_per_gb", comparison.fio_cpu_s_per_gb()}};
 }
 
-std::string table_of(const std::vector<FioComparison>& comparisons) {
-  TextTable table(
-      {"job", "fio wakes for", "ours/fio", "from", "to", "ours GB/s", "fio GB/s", "ours CPU s/GB", "fio CPU s/GB"});
-  for (const FioComparison& comparison : comparisons) {
-    double ours = 0, fio = 0;
-    for (const Pair& pair : comparison.pairs) {
-      ours += pair.ours_gbps / static_cast<double>(comparison.pairs.size());
-      fio += pair.fio_gbps / static_cast<double>(comparison.pairs.size());
-    }
-    table.add({name_of(comparison.job), words_for(comparison.way.wakes), fixed(comparison.ratio_median(), 3),
-               fixed(comparison.ratio_min(), 3), fixed(comparison.ratio_max(), 3), fixed(ours, 2), fixed(fio, 2),
-               fixed(comparison.ours_cpu_s_per_gb(), 4), fixed(comparison.fio_cpu_s_per_gb(), 4)});
+// Of the longest name that a comparison of this job may have.
+size_t name_width(Job job) {
+  job.read_share = 0.5;
+  job.depth = std::max(job.depth, std::ranges::max(kDepths));
+  return name_of(job).size();
+}
+
+RunningTable table_of(size_t name_width) {
+  return RunningTable({flush_left("job", name_width), "fio wakes for", "ours/fio", "from", "to", "ours GB/s",
+                       "fio GB/s", "ours CPU s/GB", "fio CPU s/GB"});
+}
+
+std::vector<std::string> cells_of(const FioComparison& comparison, size_t name_width) {
+  double ours = 0, fio = 0;
+  for (const Pair& pair : comparison.pairs) {
+    ours += pair.ours_gbps / static_cast<double>(comparison.pairs.size());
+    fio += pair.fio_gbps / static_cast<double>(comparison.pairs.size());
   }
-  return table.str();
+  return {flush_left(name_of(comparison.job), name_width),
+          words_for(comparison.way.wakes),
+          fixed(comparison.ratio_median(), 3),
+          fixed(comparison.ratio_min(), 3),
+          fixed(comparison.ratio_max(), 3),
+          fixed(ours, 2),
+          fixed(fio, 2),
+          fixed(comparison.ours_cpu_s_per_gb(), 4),
+          fixed(comparison.fio_cpu_s_per_gb(), 4)};
 }
 
 Status verdict_of(const std::vector<FioComparison>& comparisons, double goal) {
@@ -108,6 +122,75 @@ Result<FioJob> best_for_fio(const Job& job, const Rig& rig, FioPages pages) {
   return std::ranges::min_element(trials, {}, [](const auto& trial) { return trial.second.cpu_s_per_gb; })->first;
 }
 
+// The comparisons as they are made: each is printed when it is complete, and the one that was interrupted as far as it
+// came.
+class Comparisons {
+ public:
+  Comparisons(Session& session, const Flags& flags, Rig& rig, FioPages pages, std::string heading)
+      : session_(session),
+        flags_(flags),
+        rig_(rig),
+        pages_(pages),
+        heading_(std::move(heading)),
+        name_width_(name_width({.block_bytes = flags.block_bytes, .depth = static_cast<uint32_t>(flags.depth)})),
+        table_(table_of(name_width_)) {}
+
+  Status run() {
+    for (size_t i = 0; i < std::size(kShares); ++i) {
+      FioComparison comparison;
+      const Status status = compare_at(kShares[i], static_cast<double>(i) / std::size(kShares), comparison);
+      if (!comparison.pairs.empty()) keep(std::move(comparison));
+      PENSTOCK_TRY(status);
+    }
+    return verdict_of(done_, flags_.goal);
+  }
+
+  std::string kept_text() const {
+    std::string kept = text(done_.size(), " of ", std::size(kShares), " jobs were compared");
+    if (!done_.empty() && done_.back().pairs.size() < flags_.pairs)
+      kept += text(", the last in ", done_.back().pairs.size(), " of ", counted(flags_.pairs, "pair"));
+    return kept;
+  }
+
+  const Json& json() const { return json_; }
+
+ private:
+  Status compare_at(double read_share, double done, FioComparison& comparison) {
+    const Job job{.read_share = read_share,
+                  .mix = Mix::drawn,
+                  .block_bytes = flags_.block_bytes,
+                  .depth = static_cast<uint32_t>(flags_.depth),
+                  .seconds = flags_.seconds};
+    PENSTOCK_TRY_ASSIGN(best, best_for_fio(job, rig_, pages_));
+    comparison = {best.job, best.way, {}};
+    return compare_with_fio(rig_, flags_.pairs,
+                            ticking(session_, name_of(best.job) + ", ours and fio in turns", 0.1 + 0.9 * done,
+                                    0.1 + 0.9 * (done + 1.0 / std::size(kShares))),
+                            comparison);
+  }
+
+  void keep(FioComparison comparison) {
+    if (done_.empty()) {
+      session_.print(
+          text("ours: ", rig_.engine_used(), ", ", rig_.memory().description(), "\n", heading_, table_.heads()));
+    }
+    session_.print(table_.row(cells_of(comparison, name_width_)));
+    json_.push_back(json_of(comparison));
+    json_.back()["interrupted"] = comparison.pairs.size() < flags_.pairs;
+    done_.push_back(std::move(comparison));
+  }
+
+  Session& session_;
+  const Flags& flags_;
+  Rig& rig_;
+  const FioPages pages_;
+  const std::string heading_;
+  const size_t name_width_;
+  const RunningTable table_;
+  std::vector<FioComparison> done_;
+  Json json_ = Json::array();
+};
+
 Result<Answer> compare(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(version, fio_version());
   PENSTOCK_TRY(check_duration(flags.seconds));
@@ -126,36 +209,24 @@ Result<Answer> compare(Session& session, const Flags& flags) {
                                       .engine = engine},
                                      ticking(session, "write scratch files", 0, 0.1)));
 
-  std::vector<FioComparison> comparisons;
+  std::string heading = text("theirs: ", version, ", io_uring, fixed buffers, registered files, ",
+                             pages == FioPages::huge ? "2 MiB" : "4 KiB", " pages; ", counted(flags.pairs, "pair"),
+                             " of ", seconds_text(flags.seconds), " in turns\n");
+  if (pages == FioPages::small) {
+    heading += text("fio had no explicit huge pages, which flatters our engine; as root: sysctl -w vm.nr_hugepages=",
+                    ceil_div(2 * buffers + 64 * kMiB, 2 * kMiB), "\n");
+  }
+  Comparisons comparisons(session, flags, *rig, pages, std::move(heading));
+  const Status verdict = comparisons.run();
+  const bool is_complete = verdict.ok() || verdict.code() == Code::kComparison;
+  if (!is_complete && verdict.code() != Code::kInterrupted && comparisons.json().empty()) return verdict;
   Answer answer;
   answer.json["fio"] = version;
   answer.json["pages"] = pages == FioPages::huge ? "2 MiB" : "4 KiB";
-  for (double share : kShares) {
-    const Job job{.read_share = share,
-                  .mix = Mix::drawn,
-                  .block_bytes = flags.block_bytes,
-                  .depth = static_cast<uint32_t>(flags.depth),
-                  .seconds = flags.seconds};
-    PENSTOCK_TRY_ASSIGN(best, best_for_fio(job, *rig, pages));
-    const double done = static_cast<double>(comparisons.size()) / std::size(kShares);
-    PENSTOCK_TRY_ASSIGN(
-        comparison, compare_with_fio(best.job, *rig, flags.pairs, best.way,
-                                     ticking(session, name_of(best.job) + ", ours and fio in turns", 0.1 + 0.9 * done,
-                                             0.1 + 0.9 * (done + 1.0 / std::size(kShares)))));
-    comparisons.push_back(comparison);
-    answer.json["pairs"].push_back(json_of(comparison));
-  }
+  answer.json["pairs"] = comparisons.json();
   answer.json["engine"] = rig->engine_used();
-  answer.text = text("ours: ", rig->engine_used(), ", ", rig->memory().description(), "\ntheirs: ", version,
-                     ", io_uring, fixed buffers, registered files, ", pages == FioPages::huge ? "2 MiB" : "4 KiB",
-                     " pages; ", flags.pairs, " pairs of ", seconds_text(flags.seconds), " in turns\n");
-  if (pages == FioPages::small) {
-    answer.text +=
-        text("fio had no explicit huge pages, which flatters our engine; as root: sysctl -w vm.nr_hugepages=",
-             ceil_div(2 * buffers + 64 * kMiB, 2 * kMiB), "\n");
-  }
-  answer.text += table_of(comparisons);
-  answer.verdict = verdict_of(comparisons, flags.goal);
+  add_end(answer, is_complete ? Status() : verdict, comparisons.kept_text());
+  answer.verdict = verdict;
   return answer;
 }
 
@@ -170,7 +241,9 @@ Verb nvme_compare_verb() {
       "both. fio gets io_uring, fixed buffers, registered files and 2 MiB pages, the depth that suits it best, and "
       "the\n"
       "better of waking for each completion or for a quarter of those under way. CPU time is that of all our threads,\n"
-      "and what fio reports for its job. Exit code 6: a median ratio is below the goal.",
+      "and what fio reports for its job. A row is printed as each job's pairs are complete; interrupted, the job\n"
+      "under way has the pairs that were, also with --json (`interrupted`). Exit code 6: a median ratio is below the\n"
+      "goal.",
       {{"penstock nvme compare /mnt/nvme0", "Compare on one drive"}},
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1, "Folders, one on each drive");
