@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,16 @@ class Commands(Case):
         self.assertEqual(found, json.loads(printed.stdout))
         self.assertTrue(found["fits"])
         self.assertEqual(found["budget_bytes"]["host"], 64 << 30)
+
+    def test_plan_takes_the_commands_options_but_those_that_draw_or_print(self):
+        command = [os.environ["PENSTOCK_COMMAND"], "plan", "--help"]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = {name.replace("-", "_") for name in re.findall(r"^  (?:-\w,)?--([\w-]+)", printed, re.MULTILINE)}
+        others = {"help", "gantt", "trace", "force", "json", "progress"}
+        self.assertEqual(found - others, set(inspect.signature(penstock.plan).parameters))
+        found = penstock.plan("gpt2", machine="cpu-2core", lora_rank=8, base="int8", advise=True, step_time="20s",
+                              drive_life="1k")
+        self.assertTrue(found["fits"])
 
     def test_what_does_not_fit_is_an_answer_too(self):
         found = penstock.plan(params=70e9, machine="cpu-2core", budget=dict(host="8GiB"))
@@ -69,7 +80,8 @@ def public_callables(module):
 
 class Hints(Case):
     MODULES = ("optimizers", "planning", "nvme", "run", "_refusal")
-    NEED_NUMPY = ("data.prepared", "data.packing", "data.sources", "data.writing", "data.chat", "data.prepare", "data.show")
+    NEED_NUMPY = ("data.prepared", "data.packing", "data.sources", "data.writing", "data.chat", "data.prepare",
+                  "data.show")
 
     def test_every_public_callable_says_what_it_takes_and_gives(self):
         there = self.MODULES + (self.NEED_NUMPY if importlib.util.find_spec("numpy") else ())

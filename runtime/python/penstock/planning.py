@@ -32,7 +32,13 @@ def plan(
     clip: bool | Literal["on", "off"] | None = None,
     strike_share: float | None = None,
     durability: str | None = None,
+    space: Literal["double", "single"] | None = None,
+    lora_rank: int | None = None,
+    base: Literal["bf16", "int8", "nf4"] | None = None,
     update_only: bool = False,
+    advise: bool = False,
+    step_time: str | None = None,
+    drive_life: int | str | None = None,
 ) -> dict[str, Any]:
     """Whether a model fits, how long a step takes and what limits it: the keys of `penstock plan --json`, and its
     options by their names. What does not fit is an answer, too: "fits" is False, and "needed_bytes" says what it needs.
