@@ -300,6 +300,7 @@ class Pictures(unittest.TestCase):
         self.assertEqual([round(t, 9) for t in charts.ticks(0.13, 0.41, 3)], [0.2, 0.3, 0.4])
         self.assertEqual(charts.log_ticks(-1, 3, 4), [0.1, 1, 10, 100, 1000])
         self.assertEqual(charts.log_ticks(0.1, 0.9, 4), [2, 5])
+        self.assertEqual([charts.short(n) for n in (9999, 1e4, 20000, 2.5e6, 0.012)], ["9999", "10k", "20k", "2.5M", "0.012"])
 
     def test_keep_the_extremes_of_what_they_leave_out(self):
         points = [(i, 100.0 if i == 7777 else math.sin(i)) for i in range(20000)]

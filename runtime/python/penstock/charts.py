@@ -36,7 +36,7 @@ def short(number):
     if number is None or not math.isfinite(number):
         return "–"
     size = abs(number)
-    if size >= 1e5:
+    if size >= 1e4:
         for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
             if size >= unit:
                 return f"{number / unit:.3g}{name}"
