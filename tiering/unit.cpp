@@ -121,6 +121,7 @@ Status validate(const Workload& workload) {
   PENSTOCK_TRY(validate(workload.form));
   PENSTOCK_TRY(validate_uses(workload));
   for (const Unit& unit : workload.units) {
+    if (unit.elements == 0) return Status(Code::kUsage, text("unit ", unit.name, " has no elements"), "leave it out");
     PENSTOCK_TRY(validate_places(unit));
     PENSTOCK_TRY(validate_code(unit));
     if (unit.trainable) PENSTOCK_TRY(validate_groups(unit, workload.form));

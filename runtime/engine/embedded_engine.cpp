@@ -41,7 +41,9 @@ Result<std::unique_ptr<EmbeddedEngine>> EmbeddedEngine::open(EmbeddedOptions opt
   return engine;
 }
 
-EmbeddedEngine::~EmbeddedEngine() = default;
+EmbeddedEngine::~EmbeddedEngine() {
+  engine_.reset();  // until then update threads look at what is destroyed after it
+}
 
 Status EmbeddedEngine::close() {
   if (engine_ == nullptr) return Status();

@@ -343,8 +343,9 @@ Status Engine::discard_step() {
   // What the trainer has put on its stream still reads what it was given.
   Event done;
   if (std::exchange(has_acquired_, false) && core_->device() != nullptr) {
-    PENSTOCK_TRY_ASSIGN(event, core_->device()->device().record(pass_stream_));
-    done = event;
+    const Result<Event> event = core_->device()->device().record(pass_stream_);
+    PENSTOCK_TRY(device_refused(event.status()));
+    done = *event;
   }
   const bool one_slot = !survives_crashes();
   if (!plan_->clipping && (one_slot || plan_->durability.kind != Durability::Kind::step)) {

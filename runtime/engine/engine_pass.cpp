@@ -402,6 +402,10 @@ Status Engine::absent_gradient(ParameterId id, Absent absent) {
   PENSTOCK_TRY(check_parameter("absent gradient", id));
   PENSTOCK_TRY(expect_no_arriving("absent gradient", id.unit));
   const Unit& unit = options_.request.workload.units[id.unit];
+  if (arriving_) {
+    return Status(Code::kUsage, text("absent gradient: of the gradient of unit ", unit.name, " a part has come"),
+                  "declare parameters absent before the first part, or open the engine with gradient_in_parts");
+  }
   if (absent == Absent::skip) PENSTOCK_TRY(refuse_shared_scales(unit, id.parameter));
   return as_intake([&] {
     PENSTOCK_TRY_ASSIGN(completes, intake_->give_up(id.unit, id.parameter));

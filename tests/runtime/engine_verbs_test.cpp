@@ -361,6 +361,8 @@ TEST(Engine, TakesPartsThatNobodyAddsUpInOrderAndOneUnitAtATime) {
     const std::string held = "unit 1: the gradient of unit unit0 has come in part";
     EXPECT_EQ(give(1, 0, 65'536).message(), "gradient: " + held);
     EXPECT_EQ((*engine)->absent_gradient(1, Absent::zero).message(), "absent gradient: " + held);
+    EXPECT_EQ((*engine)->absent_gradient(ParameterId{0, 0}, Absent::skip).message(),
+              "absent gradient: of the gradient of unit unit0 a part has come");
     EXPECT_EQ((*engine)->step().status().code(), Code::kUsage);
     ASSERT_TRUE(give(0, 70'000, 100'000).ok());
     if (discards) {

@@ -273,7 +273,10 @@ std::string PlanWorld::run() {
   uint64_t quiet = 0;
   while (failure_.empty() && (begun < options_.steps || !run_.idle())) {
     bool progress = false;
-    if (!gradients_under_way && begun < options_.steps && run_.can_begin()) {
+    const bool may_begin = !gradients_under_way && begun < options_.steps && run_.can_begin();
+    if (may_begin && options_.begins_late && random_() % 32 != 0) {
+      progress = true;
+    } else if (may_begin) {
       bool speculate = begun >= options_.speculate.size() || options_.speculate[begun];
       PlanRun::StepChoices choices{.speculate = speculate, .durable = plan_.durability.durable_after(begun)};
       if (options_.fewer_micro_batches && random_() % 2 == 0) {

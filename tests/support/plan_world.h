@@ -22,6 +22,7 @@ struct WorldOptions {
   bool some_absent = false;          // some tiles get no gradient in some steps
   bool fewer_micro_batches = false;  // than planned, in some steps
   bool streams = false;              // moves on streams are followed before they end
+  bool begins_late = false;          // some time after it might, as a trainer does that reads its data
   enum class Gradients { as_planned, backwards, shuffled } gradients = Gradients::as_planned;
 };
 

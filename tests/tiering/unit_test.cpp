@@ -57,6 +57,12 @@ TEST(Workload, RefusesParametersThatOverlapOrLieOutside) {
   expect_refused(verdict({{"b", 0, 0}}), "has no elements");
 }
 
+TEST(Workload, RefusesAUnitOfNothing) {
+  Workload workload;
+  workload.units = {{.name = "h.0", .elements = 0, .parameters = {}}};
+  EXPECT_EQ(validate(workload).message(), "unit h.0 has no elements");
+}
+
 TEST(Workload, RefusesAGroupThatBeginsInsideABlockOfInt8Moments) {
   const std::vector<Parameter> cut = {{"weight", 0, 384}, {"bias", 384, 100, 1}};
   EXPECT_TRUE(verdict(cut).ok());

@@ -196,9 +196,10 @@ MoveId PlanRun::read_to_take_back(const Step& step, MoveId wanted_by) const {
 void PlanRun::take_back(Step& step, MoveId read) {
   const Move& move = plan_.moves[read];
   for (MoveId follower : followers_[read]) {
+    ++step.waits[follower];
+    if (step.state[follower] == State::skipped) continue;  // a redo, once the verdict is known
     step.parked.erase(follower);
     step.state[follower] = State::waiting;
-    ++step.waits[follower];
   }
   ++step.unfinished;
   step.state[read] = State::ready;

@@ -22,6 +22,18 @@ TEST(WholeStepsOnCuda, LeaveTheBitsOfAPlainLoopWithNewPlans) {
 }
 
 // Whatever the device refuses, and whenever: a verb says so, the engine ends, and what it had is given back.
+void compute_on_cuda(TrainingWorld& world) {
+  PlanRequest& request = world.options.request;
+  request.machine.devices = 1;
+  request.machine.host_to_device_gbps = request.machine.device_to_host_gbps = 25;
+  request.budgets.device_bytes = kMiB;
+  request.workload.micro_batches = 2;
+  request.choices.activations = ActivationChoice::offload;
+  world.options.device = [](uint64_t arena_bytes) {
+    return gpu::open_cuda_device({.index = 0, .arena_bytes = arena_bytes});
+  };
+}
+
 TEST(WholeStepsOnCuda, EndWithWhatTheDeviceRefuses) {
   for (const char* call : {"launch", "cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventQuery"}) {
     for (int good : {0, 1, 3, 7, 12}) {
@@ -30,15 +42,7 @@ TEST(WholeStepsOnCuda, EndWithWhatTheDeviceRefuses) {
       {
         TrainingWorld world(3, 1, {5000, 6000, 7000});
         world.set_uses({{0}, {1}, {2}});
-        PlanRequest& request = world.options.request;
-        request.machine.devices = 1;
-        request.machine.host_to_device_gbps = request.machine.device_to_host_gbps = 25;
-        request.budgets.device_bytes = kMiB;
-        request.workload.micro_batches = 2;
-        request.choices.activations = ActivationChoice::offload;
-        world.options.device = [&](uint64_t arena_bytes) {
-          return gpu::open_cuda_device({.index = 0, .arena_bytes = arena_bytes});
-        };
+        compute_on_cuda(world);
         ASSERT_TRUE(world.create().ok());
         CudaStream stream;
         world.computing = stream.work();
@@ -59,6 +63,27 @@ TEST(WholeStepsOnCuda, EndWithWhatTheDeviceRefuses) {
       EXPECT_EQ(test::left_over(), "");
     }
   }
+}
+
+// One unit, so that no copy is under way any more that would find out by itself.
+TEST(WholeStepsOnCuda, EndWhereTheDeviceRefusesAsAStepIsGivenUp) {
+  test::set_up({});
+  TrainingWorld world(3, 1, {5000});
+  world.set_uses({{0}});
+  compute_on_cuda(world);
+  ASSERT_TRUE(world.create().ok());
+  CudaStream stream;
+  world.computing = stream.work();
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups}).ok());
+  ASSERT_TRUE((*engine)->acquire((*engine)->passes().front(), world.computing.stream).ok());
+  stream.synchronize();
+  test::refuse_after("cudaEventRecord", 0);
+  const Status refused = (*engine)->discard();
+  EXPECT_NE(refused.message().find("cudaErrorUnknown"), std::string::npos) << refused.message();
+  EXPECT_EQ((*engine)->begin({.groups = world.groups}).message(), refused.message());
+  test::set_up({});
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
     options.fewer_micro_batches = random() % 2 == 0;
     options.gradients = static_cast<test::WorldOptions::Gradients>(random() % 3);
     options.streams = random() % 2 == 0;
+    options.begins_late = random() % 2 == 0;
     for (uint64_t step = 0; step < options.steps; ++step) {
       options.verdicts.push_back(static_cast<Verdict>(random() % 3));
       options.speculate.push_back(random() % 3 != 0);
