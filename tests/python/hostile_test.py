@@ -337,6 +337,18 @@ class Interrupts(Case):
 
         self.same(scenario)
 
+    def test_ctrl_c_where_the_engine_cannot_take_the_step_back(self):
+        """Without clipping, and durable at exit only, updates overwrite what was there: the last durable step is left."""
+        model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, durability="exit"), steps=2)
+        optimizer.state_dict()  # makes step 2 durable
+        mse(model, X[2]).backward()
+        self.interrupt(optimizer, behind="penstock_gradient")
+        self.assertRaisesRegex(penstock.PenstockError, "the last step failed", optimizer.step)
+        self.assertEqual(optimizer.resume(), 2)
+        theirs, _ = loop(self.fused, steps=2)
+        self.assertEqual(words_different(theirs.parameters(), model.parameters()), 0)
+        loop(None, steps=1, model=model, optimizer=optimizer)
+
 
 class Drives(Case):
     def test_two_optimizers_on_one_store(self):

@@ -213,8 +213,9 @@ class Store:
                 call("penstock_step", self._engine, None, 0, c.byref(report))
         except BaseException as error:
             if not report.step:
-                self._take_back()
-                if self._failed is not None or getattr(error, "code", USAGE) != USAGE:  # it can only be opened again
+                refusal = self._take_back()
+                is_over = refusal is not None or self._failed is not None or getattr(error, "code", USAGE) != USAGE
+                if is_over:  # it can only be opened again
                     with contextlib.suppress(PenstockError):
                         self.close()
                 raise
@@ -424,6 +425,7 @@ class Store:
         """Nothing but closing it is left to do."""
         try:
             self.steps()
+            call("penstock_settle", self._engine)  # of the engine, penstock_steps() does not ask
         except PenstockError as error:
             return error.code != USAGE
         return False

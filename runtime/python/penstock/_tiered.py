@@ -268,7 +268,7 @@ class Tiered(torch.optim.Optimizer):
                 self._adopt_weights()
                 engine.store.begin(*self._settings())
             engine.store.step(gradients, early.given if published else (), report)
-        except PenstockError:
+        except BaseException:
             engine.failed = not engine.store.is_open
             raise
         finally:
