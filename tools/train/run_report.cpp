@@ -78,11 +78,12 @@ Json line_of(const TrainingSettings& settings, const StepWork& work, const train
           {"loss_scale", step.loss_scale}};
 }
 
-std::string progress_of(const TrainingSettings& settings, const StepWork& work,
-                        const trainer::TrainingRun::Step& step) {
+std::string progress_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step,
+                        double left_s) {
   const engine::StepReport& report = step.report;
   const double least_s = floor_s(settings, work, report);
-  return text("step ", report.step, ", loss ", fixed(step.loss, 3), ", ", fixed(work.tokens / report.wall_s, 0),
+  return text("step ", report.step, ", loss ", fixed(step.loss, 3), ", ",
+              left_s >= 1 ? seconds_text(left_s) + " to go, " : std::string(), fixed(work.tokens / report.wall_s, 0),
               " tokens/s, ", fixed(report.wall_s, 2), " s",
               report.predicted_s > 0 ? text(", predicted ", fixed(report.predicted_s, 2)) : "",
               least_s > 0 ? text(", at least ", fixed(least_s, 2)) : "", "; lr ", short_text(step.learning_rate),

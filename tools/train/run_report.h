@@ -46,8 +46,9 @@ double floor_s(const TrainingSettings& settings, const StepWork& work, const eng
 
 // The line of a step.
 Json line_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step);
-// The same for a terminal, what matters most first.
-std::string progress_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step);
+// The same for a terminal, what matters most first. `left_s`: of the run.
+std::string progress_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step,
+                        double left_s);
 // A plan's budget, line by line.
 Json budget_json(const Plan& plan);
 void add_evaluation(Json& line, const Evaluation& evaluation);

@@ -65,7 +65,7 @@ TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, std::un
 
 Result<Answer> TrainLoop::run() {
   PENSTOCK_TRY(plan_.write(engine()));
-  const auto begin = Clock::now();
+  begin_ = Clock::now();
   if (settings_.config.loss_rules.has(trainer::LossAction::rollback)) {
     PENSTOCK_TRY_ASSIGN(kept, snapshots_.before_first(engine()));
     note_unless_empty(kept);
@@ -85,7 +85,7 @@ Result<Answer> TrainLoop::run() {
     PENSTOCK_TRY(take_step());
   }
   PENSTOCK_TRY(engine().settle());
-  course_.seconds = seconds_since(begin);
+  course_.seconds = seconds_since(begin_);
   PENSTOCK_TRY_ASSIGN(answer, answer_of(settings_, engine(), course_));
   answer.verdict = verdict;
   return std::move(answer);
@@ -118,8 +118,10 @@ Status TrainLoop::take_step() {
   PENSTOCK_TRY_ASSIGN(kept, snapshots_.after(engine(), number, held_out_loss_));
   note_unless_empty(kept);
   if (number % settings_.config.steps_per_print == 0) {
-    session_.progress.update(static_cast<double>(number) / static_cast<double>(until()),
-                             progress_of(settings_, work_, step));
+    const auto left = static_cast<double>(until() - number);
+    session_.progress.update(
+        static_cast<double>(number) / static_cast<double>(until()),
+        progress_of(settings_, work_, step, left * seconds_since(begin_) / static_cast<double>(course_.taken)));
   }
   return Status();
 }

@@ -2,6 +2,7 @@
 // snapshots, rules about the loss, a line of the log.
 #pragma once
 
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <vector>
@@ -54,6 +55,7 @@ class TrainLoop {
   RunPlan plan_;
   Snapshots snapshots_;
   StepWork work_;
+  std::chrono::steady_clock::time_point begin_;  // of the steps
   Course course_;
   std::vector<trainer::LossEvent> events_;  // that no line of the log has yet
   std::optional<double> held_out_loss_;     // after the last step, where it was evaluated
