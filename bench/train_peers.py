@@ -26,17 +26,22 @@ CASES = {"compute": dict(layers=12, width=768, heads=12, vocab=50257, length=512
 WAYS = ("keep", "recompute")
 
 
+def model_of(case):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+    torch.manual_seed(0)
+    shape = GPT2Config(n_layer=case["layers"], n_embd=case["width"], n_head=case["heads"], n_positions=case["length"],
+                       vocab_size=case["vocab"], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False)
+    return GPT2LMHeadModel(shape).to(torch.bfloat16).train()
+
+
 def train_in_memory(case, way, steps):
     """The worker: the same shapes, bf16, fused AdamW, the norm clipped."""
     import time
 
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-    torch.manual_seed(0)
     torch.set_num_threads(os.cpu_count())
-    shape = GPT2Config(n_layer=case["layers"], n_embd=case["width"], n_head=case["heads"], n_positions=case["length"],
-                       vocab_size=case["vocab"], resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False)
-    model = GPT2LMHeadModel(shape).to(torch.bfloat16).train()
+    model = model_of(case)
     if way == "recompute":
         model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
@@ -60,9 +65,16 @@ def step_lines(said):
     return [line for line in said.splitlines() if line.startswith("{") and "step_s" in line]
 
 
+ON_THE_DRIVE = {"weights": "nvme", "host_state_share": 0}
+
+
 class Ours:
-    def __init__(self, options, case):
-        self.options, self.case = options, case
+    """Runs of `penstock train` with arguments, and keys of the config's section `penstock`."""
+
+    def __init__(self, options, case, arguments=(), placement=None):
+        self.options, self.case, self.arguments = options, case, arguments
+        self.placement = ON_THE_DRIVE if placement is None else placement
+        self.stage = 0
         self.folder = Path(options.folder) / "penstock-train-peers"
         self.folder.mkdir(parents=True)
         draw = random.Random(0)
@@ -87,11 +99,12 @@ class Ours:
             "held_out_share": 0, "sequence_length": self.case["length"], "train_micro_batch_size_per_gpu": 1,
             "gradient_accumulation_steps": self.case["accumulation"], "max_steps": self.options.steps, "seed": 1,
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}},
-            "gradient_clipping": 1.0,
-            "penstock": {"stores": [str(self.folder / "store")], "run": str(self.folder / "run"), "weights": "nvme",
-                         "host_state_share": 0, "host_budget": self.case["memory"], "activations": way,
-                         "machine": str(self.folder / "machine.json")}}))
-        said = subprocess.run([self.options.penstock, "train", config, "--json"], check=True, capture_output=True, text=True)
+            "gradient_clipping": 1.0, "zero_optimization": {"stage": self.stage},
+            "penstock": {"stores": [str(self.folder / "store")], "run": str(self.folder / "run"),
+                         "host_budget": self.case["memory"], "activations": way,
+                         "machine": str(self.folder / "machine.json"), **self.placement}}))
+        said = subprocess.run([self.options.penstock, "train", config, "--json", *self.arguments], check=True,
+                              capture_output=True, text=True)
         return median_step_s((self.folder / "run" / "log.jsonl").read_text().splitlines()), json.loads(said.stdout)
 
 
