@@ -14,6 +14,27 @@ constexpr uint64_t kSlotBytesUsual = 3 * kMiB / 2;
 constexpr uint64_t kSlotBytesMost = 16 * kMiB;
 constexpr uint64_t kTilesUsual = 16 * 1024;
 
+// The largest tile of those with the fewest elements, and how many there are of them, without a map of them all.
+struct SmallestTiles {
+  explicit SmallestTiles(const Workload& workload) {
+    Workload one_of_each;
+    one_of_each.form = workload.form;
+    for (const Unit& unit : workload.units) {
+      count += ceil_div(unit.elements, kBlockElements);
+      one_of_each.units.push_back({.name = "",
+                                   .elements = std::min(unit.elements, kBlockElements),
+                                   .trainable = unit.trainable,
+                                   .code = unit.code,
+                                   .parameters = {}});
+    }
+    const TileMap tiles(one_of_each, kBlockElements);
+    slot_bytes = std::max<uint64_t>(1, tiles.slot_bytes_max());
+    gradient_bytes = tiles.gradient_bytes_max();
+  }
+
+  uint64_t slot_bytes = 1, gradient_bytes = 0, count = 0;
+};
+
 Status smallest_refused(const PlanRequest& request, const Status& last) {
   return last.within(text("plan for ", request.workload.elements(), " parameters"));
 }
@@ -45,18 +66,18 @@ Result<Plan> make_plan_as_chosen(const PlanRequest& request, const PlanChoices& 
 
 std::vector<uint64_t> tile_sizes_worth_trying(const PlanRequest& request) {
   if (request.choices.tile_elements) return {*request.choices.tile_elements};
-  const TileMap smallest(request.workload, kBlockElements);
-  const uint64_t bytes_per_block = std::max<uint64_t>(1, smallest.slot_bytes_max());
+  const SmallestTiles smallest(request.workload);
+  const uint64_t bytes_per_block = smallest.slot_bytes;
   const uint64_t all = request.workload.elements() / kBlockElements * bytes_per_block;
   const uint64_t slot_bytes = std::clamp(all / kTilesUsual, kSlotBytesUsual, kSlotBytesMost);
   const uint64_t windows = request.choices.window_tiles.value_or(windows_worth_trying(request.machine).front());
   // A window's tile and its gradient.
-  const uint64_t bytes_per_window_block = windows * (bytes_per_block + smallest.gradient_bytes_max());
+  const uint64_t bytes_per_window_block = windows * (bytes_per_block + smallest.gradient_bytes);
   std::vector<uint64_t> sizes;
   for (uint64_t blocks = std::max<uint64_t>(1, slot_bytes / bytes_per_block); blocks >= 1; blocks /= 2) {
     sizes.push_back(blocks * kBlockElements);
     const uint64_t saved = (blocks - blocks / 2) * bytes_per_window_block;
-    if (smallest.size() / blocks * book_bytes_per_tile(request) > saved) break;
+    if (smallest.count / blocks * book_bytes_per_tile(request) > saved) break;
   }
   return sizes;
 }
