@@ -13,10 +13,10 @@ namespace penstock {
 std::vector<uint32_t> completion_order(const Workload& workload) {
   std::vector<uint32_t> units(workload.units.size());
   std::iota(units.rbegin(), units.rend(), 0);
-  std::vector<size_t> first_use(units.size());
-  for (uint32_t unit : units) {
-    const std::vector<uint32_t> uses = uses_of(workload, unit);
-    first_use[unit] = uses.empty() ? 0 : uses.front();
+  if (workload.uses.empty()) return units;
+  std::vector<size_t> first_use(units.size(), 0);
+  for (size_t use = workload.uses.size(); use-- > 0;) {
+    for (uint32_t unit : workload.uses[use].units) first_use[unit] = use;
   }
   std::stable_sort(units.begin(), units.end(), [&](uint32_t a, uint32_t b) { return first_use[a] > first_use[b]; });
   return units;
