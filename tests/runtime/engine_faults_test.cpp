@@ -78,8 +78,8 @@ TEST_P(EngineFaults, EndTheStepWithAMessageAndLeaveTheStoreIntact) {
       "/drive[0-9]/(rank0.tiles|rank0.gradients.scratch|rank0.activations.scratch).*");
   std::set<std::string> struck;  // "read rank0.tiles"
   const uint64_t count = seeds(GetParam());
-  for (Kind kind : {Kind{"eio", Fault::eio, 0.004, "EIO"}, Kind{"enospc", Fault::enospc, 0.006, "ENOSPC"},
-                    Kind{"torn", Fault::torn_write, 0.006, "EIO"}, Kind{"flush", Fault::failed_flush, 0.05, "EIO"}}) {
+  for (Kind kind : {Kind{"eio", Fault::eio, 0.004, "EIO"}, Kind{"enospc", Fault::enospc, 0.01, "ENOSPC"},
+                    Kind{"torn", Fault::torn_write, 0.01, "EIO"}, Kind{"flush", Fault::failed_flush, 0.1, "EIO"}}) {
     uint64_t failed = 0;
     for (uint64_t seed = 1; seed <= count; ++seed) {
       SCOPED_TRACE(testing::Message() << kind.name << ", seed " << seed);
@@ -103,11 +103,10 @@ TEST_P(EngineFaults, EndTheStepWithAMessageAndLeaveTheStoreIntact) {
     }
     EXPECT_GT(failed, count / 8) << kind.name;
   }
-  // Where else whole steps are struck, EngineOnADyingDrive goes through.
-  const std::vector<const char*> expected =
-      GetParam().trains ? std::vector{"write rank0.activations.scratch"}
-                        : std::vector{"read rank0.tiles", "write rank0.tiles", "write rank0.gradients.scratch"};
-  for (const char* phase : expected) EXPECT_TRUE(struck.contains(phase)) << phase;
+  if (GetParam().trains) return;  // where those are struck, EngineOnADyingDrive says
+  for (const char* phase : {"read rank0.tiles", "write rank0.tiles", "write rank0.gradients.scratch"}) {
+    EXPECT_TRUE(struck.contains(phase)) << phase;
+  }
 }
 
 TEST_P(EngineFaults, AreNotSeenWhenTheyCanBeHelped) {
