@@ -23,6 +23,8 @@ if(PENSTOCK_SANITIZE AND NOT PENSTOCK_FUZZ)
   target_compile_options(penstock_tools PRIVATE -O0)  # flags and tables: to be compiled soon is worth more here
 endif()
 
+penstock_precompile(penstock_tools <nlohmann/json.hpp>)
+
 add_executable(penstock tools/penstock/main.cpp)
 target_link_libraries(penstock PRIVATE penstock_tools)
 
@@ -37,4 +39,5 @@ if(PENSTOCK_HAS_LIBTORCH)
                  tools/train/snapshots.cpp tools/train/store_link.cpp tools/train/train_loop.cpp
                  tools/train/verify_training.cpp)
   target_link_libraries(penstock-trainer PRIVATE penstock_train_command nlohmann_json::nlohmann_json)
+  penstock_precompile(penstock-trainer <nlohmann/json.hpp>)
 endif()

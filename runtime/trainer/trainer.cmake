@@ -56,3 +56,4 @@ target_link_options(penstock_libtorch INTERFACE -Wl,--unresolved-symbols=ignore-
 
 penstock_library(penstock_trainer_torch runtime/trainer/torch penstock_trainer_core)
 target_link_libraries(penstock_trainer_torch PUBLIC penstock_libtorch)
+penstock_precompile(penstock_trainer_torch ${PROJECT_SOURCE_DIR}/runtime/trainer/torch/autograd.h)

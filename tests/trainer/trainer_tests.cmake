@@ -5,6 +5,7 @@ if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
   list(REMOVE_ITEM sources ${of_streams})
   target_sources(tests_trainer PRIVATE ${sources})
   target_link_libraries(tests_trainer PRIVATE penstock_train_command)
+  penstock_precompile(tests_trainer ${PROJECT_SOURCE_DIR}/runtime/trainer/torch/autograd.h)
 
   # LibTorch has one device of this kind for a whole process, and others' tests would be seeded on it too.
   add_library(on_a_stream_objects OBJECT ${of_streams})
