@@ -23,8 +23,8 @@ Result<ComputeRate> measure_compute(bool has_gpus) {
   const auto json = nlohmann::json::parse(printed, nullptr, /*allow_exceptions=*/false);
   auto rate = [&](const char* key) { return json.is_object() ? json.value(key, 0.0) : 0.0; };
   if (has_gpus && !(json.is_object() && json.value("on_gpu", false))) {
-    return Status(Code::kEnvironment, "LibTorch computes on the CPU alone here",
-                  "build with a torch that has CUDA, or --flops of `penstock plan`");
+    return Status(Code::kEnvironment,
+                  "LibTorch computes on the CPU alone here; --flops of `penstock plan` sets what the GPU achieves");
   }
   const ComputeRate measured{rate("device_flops"), rate("device_flops_least"), rate("device_flops_most")};
   if (measured.flops > 0) return measured;
