@@ -109,14 +109,18 @@ class Configs(TrainCase):
         log, plan = self.log(), json.loads((self.folder / "run" / "plan.json").read_text())
         self.assertEqual(list(self.folder.glob("run/*.partial")), [])
         for step in log:
-            self.assertTrue({"update", "compute", "nvme_write"} <= set(step["busy_s"]) <= set(LANES), step["busy_s"])
+            self.assertTrue({"compute"} <= set(step["busy_s"]) <= set(LANES), step["busy_s"])
             self.assertGreater(step["floor_share"], 0)
             # By the sizes of TINY: 2 blocks of 12 * 64^2 and a head of 257 * 64 weights, 2 operations each, and attention
             # over half of 16 tokens; 64 tokens, forward and twice as much back.
             flops = 3 * 64 * (2 * (2 * 12 * 64 * 64 + 2 * 16 * 64) + 2 * 257 * 64)
             self.assertAlmostEqual(step["tflops"] * step["step_s"] * 1e12 / flops, 1, places=6)
+        # Which updates and writes are under way when a step ends, the machine decides.
         for lane in LANES:
-            self.assertLess(sum(step["busy_s"].get(lane, 0) for step in log), seconds)
+            busy_s = sum(step["busy_s"].get(lane, 0) for step in log)
+            self.assertLess(busy_s, seconds)
+            if not lane.startswith("nvme"):  # how often a step is durable, the drives decide
+                self.assertEqual(busy_s > 0, lane in ("update", "compute"), lane)
         self.assertEqual((plan["since_step"], plan["budget"]), (0, answer["budget"]))
         self.assertEqual(plan["budget_bytes"]["host"], 1 << 30)
         self.assertAlmostEqual(plan["predicted_s"], log[0]["predicted_s"])
@@ -250,6 +254,19 @@ class Configs(TrainCase):
 
 
 class Evaluation(TrainCase):
+    def test_of_several_sets_each_has_a_loss_of_its_own(self):
+        (self.folder / "numbers.txt").write_text(" ".join(str(i * i) for i in range(1000)))
+        sets = [self.path("text.txt"), self.path("numbers.txt")]
+        config = self.config(data=[{"path": path} for path in sets], held_out_share=0.2, eval_every=2, eval_batches=3)
+        last = json.loads(self.run_command("train", config, "--json").stdout)
+        entry = self.log()[-1]
+        self.assertEqual([one["set"] for one in entry["eval_sets"]], sets)
+        self.assertEqual([one["tokens"] for one in entry["eval_sets"]], [3 * 2 * 16] * 2)
+        self.assertEqual(entry["eval_tokens"], 2 * 3 * 2 * 16)
+        self.assertAlmostEqual(sum(one["loss"] for one in entry["eval_sets"]) / 2, entry["eval_loss"], places=9)
+        self.assertLess(entry["eval_sets"][0]["loss"], entry["eval_sets"][1]["loss"])
+        self.assertEqual(last["eval_loss"], entry["eval_loss"])
+
     def test_it_is_the_loss_of_what_is_held_out_and_changes_no_bit_of_the_training(self):
         self.json_of("train", self.config(held_out_share=0.2))
         evaluated = self.config(held_out_share=0.2, eval_every=2, eval_batches=3,
@@ -263,6 +280,7 @@ class Evaluation(TrainCase):
         self.assertEqual(answer["eval_loss"], log[3]["eval_loss"])
         self.assertAlmostEqual(log[3]["eval_perplexity"], math.exp(log[3]["eval_loss"]))
         self.assertLess(log[3]["eval_loss"], log[1]["eval_loss"])
+        self.assertNotIn("eval_sets", log[1])
         # One that is stopped and goes on evaluates the same.
         self.json_of("train", self.config(held_out_share=0.2, eval_every=2, eval_batches=3, max_steps=3,
                                           penstock={"stores": [self.path("store3")], "run": self.path("run3")}))
