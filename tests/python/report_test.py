@@ -157,6 +157,14 @@ class Page(Runs):
         return [[html.unescape(re.sub("<[^>]*>", "", cell)) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)]
                 for row in re.findall(r"<tr>(.*?)</tr>", section)]
 
+    def test_evaluations_are_shown_by_set_where_there_are_several(self):
+        sets = [{"set": "<a>.txt", "loss": 3.5, "perplexity": 33.1, "tokens": 60}, {"set": "b", "loss": 4.5, "perplexity": 90.0, "tokens": 40}]
+        page = self.page([line(1), line(2, eval_loss=3.9, eval_perplexity=49.4, eval_tokens=100, eval_sets=sets)])
+        rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
+        self.assertIn(["&lt;a&gt;.txt", "3.5", "33.1", "60"], rows)
+        self.assertIn(["b", "4.5", "90", "40"], rows)
+        self.assertNotIn("set, at step", self.page([line(1), line(2, eval_loss=3.9)]))
+
     def test_is_whole_and_needs_no_network(self):
         page = self.page([line(i, **({"eval_loss": 4.0, "eval_perplexity": 54.6, "eval_tokens": 100} if i % 10 == 0 else {}))
                           for i in range(1, 41)], {"max_steps": 40, "model": "m", "penstock": {"stores": ["/a"]}})

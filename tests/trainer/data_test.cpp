@@ -154,6 +154,21 @@ TEST_F(Data, AnEpochHasEverySampleOnceAndTheNextAnotherOrder) {
   EXPECT_EQ(samples.held_out_batch(3, 2).tokens[0], 930);
 }
 
+TEST_F(Data, WhatIsHeldOutIsKnownBySet) {
+  const auto samples = *Samples::make({{counting("a", 1001), 1}, {counting("b", 301), 2}},
+                                      {.length = 10, .seed = 3, .held_out_share = 0.1});
+  const std::vector<Samples::HeldOut> sets = samples.held_out_of_sets();
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_TRUE(sets[0].set.ends_with("a")) << sets[0].set;
+  EXPECT_TRUE(sets[1].set.ends_with("b")) << sets[1].set;
+  EXPECT_EQ(sets[0].first, 0u);
+  EXPECT_EQ(sets[0].count, 10u);
+  EXPECT_EQ(sets[1].first, 10u);
+  EXPECT_EQ(sets[1].count, 3u);
+  EXPECT_EQ(samples.held_out_batch(sets[1].first, 1).tokens[0], 270);
+  EXPECT_TRUE(Samples::make({{counting("c", 1001), 1}}, {.length = 10, .seed = 3})->held_out_of_sets().empty());
+}
+
 TEST_F(Data, ASampleDependsOnItsNumberAlone) {
   const std::vector<DataSet> sets = {{counting("a", 1001), 3}, {counting("b", 5001), 1}};
   const Samples::Options options{.length = 10, .seed = 3, .held_out_share = 0};

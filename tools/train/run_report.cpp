@@ -90,11 +90,34 @@ std::string progress_of(const TrainingSettings& settings, const StepWork& work, 
               ", norm ", short_text(report.gradient_norm));
 }
 
+Evaluation::Evaluation(std::vector<trainer::SetLoss> of_sets, double taken_s)
+    : sets(std::move(of_sets)), seconds(taken_s) {
+  for (const trainer::SetLoss& set : sets) all = trainer::sum_of(std::array{all, set.loss});
+}
+
+std::string words_of(const Evaluation& evaluation) {
+  const auto words = [](const trainer::StepLoss& loss) {
+    return text("loss ", fixed(loss.mean(), 4), ", perplexity ", fixed(perplexity_of(loss), 2), " of ", loss.supervised,
+                " tokens");
+  };
+  std::string all = words(evaluation.all);
+  if (evaluation.sets.size() < 2) return all;
+  for (const trainer::SetLoss& set : evaluation.sets) all += text("; ", set.set, ": ", words(set.loss));
+  return all;
+}
+
 void add_evaluation(Json& line, const Evaluation& evaluation) {
-  line["eval_loss"] = evaluation.loss;
-  line["eval_perplexity"] = evaluation.perplexity();
-  line["eval_tokens"] = evaluation.tokens;
+  line["eval_loss"] = evaluation.all.mean();
+  line["eval_perplexity"] = perplexity_of(evaluation.all);
+  line["eval_tokens"] = evaluation.all.supervised;
   line["eval_s"] = evaluation.seconds;
+  if (evaluation.sets.size() < 2) return;
+  Json sets = Json::array();
+  for (const auto& [set, loss] : evaluation.sets) {
+    sets.push_back(
+        {{"set", set}, {"loss", loss.mean()}, {"perplexity", perplexity_of(loss)}, {"tokens", loss.supervised}});
+  }
+  line["eval_sets"] = std::move(sets);
 }
 
 Result<Answer> forecast(const TrainingSettings& settings) {
@@ -169,8 +192,8 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
                  {"budget", budget_json(plan)},
                  {"parameters", settings.model.parameters()},
                  {"trained_parameters", settings.model.trained_parameters()},
-                 {"eval_loss", course.evaluation ? Json(course.evaluation->loss) : Json()},
-                 {"eval_perplexity", course.evaluation ? Json(course.evaluation->perplexity()) : Json()},
+                 {"eval_loss", course.evaluation ? Json(course.evaluation->all.mean()) : Json()},
+                 {"eval_perplexity", course.evaluation ? Json(perplexity_of(course.evaluation->all)) : Json()},
                  {"stopped_early", course.is_over},
                  {"store", joined(settings.config.stores, ",")},
                  {"config", Json::parse(trainer::effective_json(settings.config))}};
@@ -184,8 +207,8 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
                      " s a step, ", predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted",
                      "; ", fixed(tokens_per_s, 0), " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2),
                      " B written a parameter and step\n",
-                     course.evaluation ? text("held out: loss ", fixed(course.evaluation->loss, 3), ", perplexity ",
-                                              fixed(course.evaluation->perplexity(), 2), "\n")
+                     course.evaluation ? text("held out: loss ", fixed(course.evaluation->all.mean(), 3),
+                                              ", perplexity ", fixed(perplexity_of(course.evaluation->all), 2), "\n")
                                        : "",
                      settings.place.ranks > 1 ? "peak memory of rank 0 " : "peak memory ",
                      bytes_text(aio::resident_bytes_peak()), " of ", bytes_text(settings.memory_bytes()), "\n");

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "runtime/trainer/torch/training_run.h"
 #include "tools/penstock/verb.h"
@@ -12,12 +14,15 @@ namespace penstock::tools {
 
 // What was held out, after a step.
 struct Evaluation {
-  double loss = 0;
-  uint64_t tokens = 0;
-  double seconds = 0;
+  Evaluation(std::vector<trainer::SetLoss> of_sets, double taken_s);
 
-  double perplexity() const { return std::exp(loss); }
+  std::vector<trainer::SetLoss> sets;
+  trainer::StepLoss all;
+  double seconds = 0;
 };
+inline double perplexity_of(const trainer::StepLoss& loss) { return std::exp(loss.mean()); }
+// "loss 3.0610, perplexity 21.35 of 230 tokens", and the same of each set where there are several.
+std::string words_of(const Evaluation& evaluation);
 
 // What a run has done, for its answer.
 struct Course {

@@ -23,8 +23,8 @@ std::string line_text(const Json& line) { return line.dump(-1, ' ', false, Json:
 
 Result<Evaluation> evaluation_of(trainer::TrainingRun& run) {
   const auto begin = Clock::now();
-  PENSTOCK_TRY_ASSIGN(loss, run.evaluate());
-  return Evaluation{loss.mean(), loss.supervised, seconds_since(begin)};
+  PENSTOCK_TRY_ASSIGN(sets, run.evaluate());
+  return Evaluation(std::move(sets), seconds_since(begin));
 }
 
 // Whether the run stopped early, although steps are left: a root is older than the evaluation of its step.
@@ -35,7 +35,7 @@ Result<bool> is_over_already(const TrainingSettings& settings, trainer::Training
                          step % settings.config.eval_every == 0;
   if (!was_asked) return false;
   PENSTOCK_TRY_ASSIGN(found, evaluation_of(run));
-  return trainer::is_over(patience, found.loss, run.patience());
+  return trainer::is_over(patience, found.all.mean(), run.patience());
 }
 
 }  // namespace
@@ -147,10 +147,10 @@ Status TrainLoop::evaluate(uint64_t step, Json& line) {
   PENSTOCK_TRY_ASSIGN(found, evaluation_of(*run_));
   add_evaluation(line, found);
   course_.evaluation = found;
-  held_out_loss_ = found.loss;
-  course_.is_over = trainer::is_over(settings_.config.early_stopping, found.loss, run_->patience()) && step < until();
-  session_.progress.note(text("step ", step, ": held out: loss ", fixed(found.loss, 4), ", perplexity ",
-                              fixed(found.perplexity(), 2), " of ", found.tokens, " tokens"));
+  held_out_loss_ = found.all.mean();
+  course_.is_over =
+      trainer::is_over(settings_.config.early_stopping, *held_out_loss_, run_->patience()) && step < until();
+  session_.progress.note(text("step ", step, ": held out: ", words_of(found)));
   return Status();
 }
 

@@ -210,7 +210,19 @@ def evaluation_table(s):
         f'<td class="n">{short(e.get("eval_perplexity"))}</td><td class="n">{e.get("eval_tokens", "–")}</td></tr>'
         for e in {e["step"]: e for e in shown}.values())
     return ('<table><tr><th class="n">step</th><th class="n">held-out loss</th><th class="n">perplexity</th>'
-            f'<th class="n">tokens</th></tr>{rows}</table>')
+            f'<th class="n">tokens</th></tr>{rows}</table>{evaluation_of_sets(entries[-1])}')
+
+
+def evaluation_of_sets(entry):
+    """Of the last evaluation, where several sets hold something out."""
+    rows = "".join(
+        f'<tr><td>{html.escape(str(one.get("set")))}</td><td class="n">{short(one.get("loss"))}</td>'
+        f'<td class="n">{short(one.get("perplexity"))}</td><td class="n">{one.get("tokens", "–")}</td></tr>'
+        for one in entry.get("eval_sets") or [])
+    if not rows:
+        return ""
+    return (f'<table><tr><th>set, at step {entry["step"]}</th><th class="n">held-out loss</th>'
+            f'<th class="n">perplexity</th><th class="n">tokens</th></tr>{rows}</table>')
 
 
 def event_table(s):

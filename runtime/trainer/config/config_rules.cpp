@@ -258,7 +258,7 @@ const KeyRule kRules[] = {
      "[3, [17, 20]]: batches, as log.jsonl numbers them, that nothing is learnt from; the next one takes the step",
      read_leave_out},
     {"eval_every", honoured, "", PENSTOCK_WHOLE(eval_every, 0)},
-    {"eval_batches", honoured, "", PENSTOCK_WHOLE(eval_batches, 0)},
+    {"eval_batches", honoured, "micro-batches of each set, at most; 0: all", PENSTOCK_WHOLE(eval_batches, 0)},
     {"early_stopping.patience", honoured, "evaluations without a better one, after which the run ends; 0: it goes on",
      PENSTOCK_WHOLE(early_stopping.evaluations, 0)},
     {"early_stopping.min_delta", honoured, "a loss that is lower by no more than this is no better",

@@ -80,7 +80,7 @@ struct TrainConfig {
   double held_out_share = 0.01;
   LeftOut leave_out;          // of the batches that are still to come: those of steps that are done have been learnt
   uint64_t eval_every = 0;    // steps; 0: never
-  uint64_t eval_batches = 0;  // micro-batches at most; 0: all that is held out
+  uint64_t eval_batches = 0;  // micro-batches of each set at most; 0: all that is held out
   PatienceRules early_stopping;
   LossRules loss_rules;
   uint64_t sample_every = 0;  // steps; 0: never

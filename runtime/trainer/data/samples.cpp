@@ -123,6 +123,21 @@ uint64_t Samples::held_out_samples() const {
   return sum;
 }
 
+std::vector<Samples::HeldOut> Samples::held_out_of_sets() const {
+  std::vector<HeldOut> sets;
+  uint64_t first = 0;
+  for (const Source& source : sources_) {
+    if (source.held_out > 0) sets.push_back({name_of(source.set), first, source.held_out});
+    first += source.held_out;
+  }
+  return sets;
+}
+
+std::string Samples::name_of(const DataSet& set) {
+  if (set.prepared == nullptr) return set.path();
+  return text(set.path(), ", set '", set.prepared->manifest().parts[set.part].name, "'");
+}
+
 Samples::Turn Samples::turn_of(uint64_t number) const {
   const uint64_t round = number / round_.size(), place = number % round_.size();
   const size_t source = round_[place];
@@ -146,7 +161,7 @@ std::string Samples::where(uint64_t number) const {
   const DataSet& set = sources_[turn.source].set;
   const uint64_t row = row_of(turn), first = row * options_.length;
   if (set.prepared == nullptr) return text(set.path(), ", tokens ", first, " to ", first + options_.length - 1);
-  return text(set.path(), ", set '", set.prepared->manifest().parts[set.part].name, "', row ", row);
+  return text(name_of(set), ", row ", row);
 }
 
 void Samples::read_held_out(uint64_t number, const RowPlaces& into) const {

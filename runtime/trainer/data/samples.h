@@ -55,6 +55,13 @@ class Samples {
   // Of one pass over everything, in proportion to the weights: until the set that is through first is through.
   uint64_t epoch_samples() const;
   uint64_t held_out_samples() const;
+  // What each set has of the samples that are held out: [first, first + count). In the order of sets, without those
+  // that have none.
+  struct HeldOut {
+    std::string set;  // for a user: "a.txt"
+    uint64_t first = 0, count = 0;
+  };
+  std::vector<HeldOut> held_out_of_sets() const;
 
   // Sample `number` of the endless sequence: every set again and again, each time in another order.
   void read(uint64_t number, const RowPlaces& into) const;
@@ -78,6 +85,7 @@ class Samples {
   template <typename Read>
   MicroBatch batch_of(uint64_t count, Read read_into) const;
   Turn turn_of(uint64_t number) const;
+  static std::string name_of(const DataSet& set);
   // Of the sample among those of its source.
   uint64_t row_of(const Turn& turn) const;
   static Result<Source> source_of(DataSet set, const Options& options);

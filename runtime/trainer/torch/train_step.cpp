@@ -86,6 +86,16 @@ void WorstMicroBatch::look_at(const WorstMicroBatch& other) {
   if (number == kNone || (is_worse && std::isfinite(loss))) *this = other;
 }
 
+StepLoss sum_of(std::span<const StepLoss> losses) {
+  StepLoss all;
+  for (const StepLoss& one : losses) {
+    all.sum += one.sum;
+    all.supervised += one.supervised;
+    all.worst.look_at(one.worst);
+  }
+  return all;
+}
+
 TrainStep::TrainStep(const Model& model, EngineVerbs& engine, const ComputeChoices& choices,
                      std::vector<ActivationChoice> activations, Keeping keeping)
     : model_(model), engine_(engine), choices_(choices), keeping_(keeping) {
@@ -142,7 +152,7 @@ Result<StepLoss> TrainStep::run(uint64_t step, std::span<const MicroBatch> batch
   return pass_all(way, order);
 }
 
-Result<StepLoss> TrainStep::evaluate(std::span<const MicroBatch> batches) {
+Result<std::vector<StepLoss>> TrainStep::evaluate(std::span<const MicroBatch> batches) {
   PENSTOCK_TRY(check(batches));
   UnderWay way;
   way.batches = batches;
@@ -160,7 +170,7 @@ Result<StepLoss> TrainStep::evaluate(std::span<const MicroBatch> batches) {
     PENSTOCK_TRY(status.within(model_.uses[use].name));
     PENSTOCK_TRY(released);
   }
-  return loss_of(way);
+  return losses_of(way);
 }
 
 void TrainStep::begin(UnderWay& way) const {
@@ -169,18 +179,17 @@ void TrainStep::begin(UnderWay& way) const {
   for (const MicroBatch& batch : way.batches) way.tokens.push_back(token_tensor(batch));
 }
 
-Result<StepLoss> TrainStep::loss_of(const UnderWay& way) const {
-  return without_exceptions(nullptr, [&]() -> Result<StepLoss> {
-    StepLoss loss;
-    for (size_t i = 0; i < way.batches.size(); ++i) {
-      const uint64_t supervised = way.batches[i].supervised();
-      loss.supervised += supervised;
+Result<std::vector<StepLoss>> TrainStep::losses_of(const UnderWay& way) const {
+  return without_exceptions(nullptr, [&]() -> Result<std::vector<StepLoss>> {
+    std::vector<StepLoss> losses(way.batches.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      StepLoss& loss = losses[i];
+      loss.supervised = way.batches[i].supervised();
       if (!way.losses[i].defined()) continue;
-      const auto sum = way.losses[i].item<double>();
-      loss.sum += sum;  // in this order, whatever that of the passes was
-      if (supervised > 0) loss.worst.look_at({way.keys.micro_batch + i, sum / static_cast<double>(supervised)});
+      loss.sum = way.losses[i].item<double>();
+      if (loss.supervised > 0) loss.worst.look_at({way.keys.micro_batch + i, loss.mean()});
     }
-    return loss;
+    return losses;
   });
 }
 
@@ -192,7 +201,8 @@ Result<StepLoss> TrainStep::pass_all(UnderWay& way, std::span<const ComputePass>
           pass.micro_batch, " of ", model_.uses.size(), " and ", count);
     PENSTOCK_TRY(take(way, pass));
   }
-  return loss_of(way);
+  PENSTOCK_TRY_ASSIGN(losses, losses_of(way));
+  return sum_of(losses);
 }
 
 Status TrainStep::take(UnderWay& way, const ComputePass& pass) {

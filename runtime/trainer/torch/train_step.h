@@ -46,6 +46,8 @@ struct StepLoss {
 
   double mean() const { return supervised == 0 ? 0 : sum / static_cast<double>(supervised); }
 };
+// Added up in this order.
+StepLoss sum_of(std::span<const StepLoss> losses);
 
 // What several ranks share of a step: each computes some of its micro-batches.
 struct StepShare {
@@ -73,15 +75,16 @@ class TrainStep {
   // downwards. The gradients are those of loss_scale x the step's mean loss; a frozen parameter has none.
   Result<StepLoss> run(uint64_t step, std::span<const MicroBatch> batches, std::span<const ComputePass> order,
                        double loss_scale = 1, const StepShare& share = {});
-  // Forward alone, without dropout. All micro-batches pass through a use while it is held: weights come once.
-  Result<StepLoss> evaluate(std::span<const MicroBatch> batches);
+  // Forward alone, without dropout: the loss of each micro-batch. All pass through a use while it is held: weights come
+  // once.
+  Result<std::vector<StepLoss>> evaluate(std::span<const MicroBatch> batches);
 
  private:
   struct UnderWay;  // of the step
 
   void begin(UnderWay& way) const;
   // Waits for the losses, and so for all that is computed.
-  Result<StepLoss> loss_of(const UnderWay& way) const;
+  Result<std::vector<StepLoss>> losses_of(const UnderWay& way) const;
   Status take(UnderWay& way, const ComputePass& pass);
   Status pass_forward(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights);
   Status pass_backward(UnderWay& way, const ComputePass& pass, std::span<const UnitWeights> weights);

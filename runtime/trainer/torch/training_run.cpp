@@ -324,39 +324,53 @@ uint64_t evaluation_group(const TrainingSettings& settings) {
   constexpr uint64_t kHiddenMostBytes = 64 * kMiB;
   const uint64_t tokens = settings.config.micro_batch * settings.config.sequence_length;
   const uint64_t bytes = tokens * settings.model.config.hidden * bytes_of(settings.model.dtype);
-  return std::clamp<uint64_t>(kHiddenMostBytes / bytes, 1, evaluated_micro_batches(settings));
+  return std::clamp<uint64_t>(kHiddenMostBytes / bytes, 1, evaluated_batches(settings).size());
 }
 
-uint64_t evaluated_micro_batches(const TrainingSettings& settings) {
-  const uint64_t all = ceil_div(settings.samples.held_out_samples(), settings.config.micro_batch);
-  return settings.config.eval_batches == 0 ? all : std::min(all, settings.config.eval_batches);
+std::vector<EvaluatedBatch> evaluated_batches(const TrainingSettings& settings) {
+  const uint64_t sequences = settings.config.micro_batch, most = settings.config.eval_batches;
+  const std::vector<Samples::HeldOut> sets = settings.samples.held_out_of_sets();
+  std::vector<EvaluatedBatch> batches;
+  for (size_t set = 0; set < sets.size(); ++set) {
+    const uint64_t all = ceil_div(sets[set].count, sequences);
+    for (uint64_t i = 0; i < (most == 0 ? all : std::min(all, most)); ++i) {
+      batches.push_back({set, sets[set].first + i * sequences, std::min(sequences, sets[set].count - i * sequences)});
+    }
+  }
+  return batches;
 }
 
-Result<StepLoss> TrainingRun::evaluate() {
-  const uint64_t sequences = settings_.config.micro_batch, held_out = settings_.samples.held_out_samples();
-  const uint64_t all = evaluated_micro_batches(settings_), group = evaluation_group(settings_);
-  const uint64_t ranks = settings_.place.ranks, rank = settings_.place.rank;
-  StepLoss loss;
+Result<std::vector<SetLoss>> TrainingRun::evaluate() {
+  const std::vector<EvaluatedBatch> all = evaluated_batches(settings_);
+  const uint64_t ranks = settings_.place.ranks, rank = settings_.place.rank, group = evaluation_group(settings_);
+  std::vector<SetLoss> sets;
+  for (const Samples::HeldOut& held_out : settings_.samples.held_out_of_sets()) sets.push_back({held_out.set, {}});
   PENSTOCK_TRY(engine_->begin_forward());
   // Each rank has its part of a group of all, at last maybe nothing: units are gathered from all of them.
-  for (uint64_t first = 0; first < all; first += group * ranks) {
+  for (uint64_t first = 0; first < all.size(); first += group * ranks) {
+    const uint64_t begin = std::min<uint64_t>(all.size(), first + rank * group);
+    const uint64_t end = std::min<uint64_t>(all.size(), begin + group);
     std::vector<MicroBatch> batches;
-    for (uint64_t mb = first + rank * group; mb < std::min(all, first + (rank + 1) * group); ++mb) {
-      const uint64_t sample = mb * sequences;
-      batches.push_back(settings_.samples.held_out_batch(sample, std::min(sequences, held_out - sample)));
+    for (uint64_t i = begin; i < end; ++i) {
+      batches.push_back(settings_.samples.held_out_batch(all[i].first, all[i].count));
     }
-    Result<StepLoss> part = step_.evaluate(batches);
-    if (!part.ok()) {
-      if (ranks > 1) return engine_->give_up(part.status());
+    Result<std::vector<StepLoss>> losses = step_.evaluate(batches);
+    if (!losses.ok()) {
+      if (ranks > 1) return engine_->give_up(losses.status());
       (void)engine_->end_forward();
-      return part.status();
+      return losses.status();
     }
-    loss.sum += part->sum;
-    loss.supervised += part->supervised;
+    for (uint64_t i = begin; i < end; ++i) {
+      StepLoss& of_set = sets[all[i].set].loss;
+      of_set = sum_of(std::array{of_set, (*losses)[i - begin]});
+    }
   }
   PENSTOCK_TRY(engine_->end_forward());
-  PENSTOCK_TRY_ASSIGN(added, added_over_ranks(settings_, *engine_, {.loss = loss}));
-  return added.loss;
+  for (SetLoss& set : sets) {
+    PENSTOCK_TRY_ASSIGN(added, added_over_ranks(settings_, *engine_, {.loss = set.loss}));
+    set.loss = added.loss;
+  }
+  return sets;
 }
 
 uint64_t prompt_tokens_together(const TrainingSettings& settings) {

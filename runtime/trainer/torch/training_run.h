@@ -26,6 +26,12 @@ Status give_budget(TrainingSettings& settings);
 // budget is divided: a fixed share for LibTorch, the rest for the engine.
 Status measure_step(TrainingSettings& settings);
 
+// The loss of what a set of data holds out.
+struct SetLoss {
+  std::string set;  // for a user: "a.txt"
+  StepLoss loss;
+};
+
 class TrainingRun {
  public:
   // `settings` outlive it, and so do `ranks`, where there are several: then all of them call all of this together.
@@ -60,8 +66,8 @@ class TrainingRun {
   // Whether any rank says so.
   Result<bool> any(bool here);
 
-  // The loss of what is held out, between steps; changes nothing. REQUIRES: something is.
-  Result<StepLoss> evaluate();
+  // The loss of what each set holds out, between steps; changes nothing. REQUIRES: something is held out.
+  Result<std::vector<SetLoss>> evaluate();
 
   // The answers to question_of() the settings, between steps; changes nothing. All ranks get all answers. REQUIRES:
   // there are prompts.
@@ -116,8 +122,12 @@ Question question_of(const TrainingSettings& settings, uint64_t number);
 // Of prompts that are computed at once.
 uint64_t prompt_tokens_together(const TrainingSettings& settings);
 
-// Micro-batches of one evaluation, and how many of them pass through a unit before the next is fetched.
-uint64_t evaluated_micro_batches(const TrainingSettings& settings);
+// The micro-batches of one evaluation, set by set, and how many of them pass through a unit before the next is fetched.
+struct EvaluatedBatch {
+  size_t set = 0;  // of those that hold something out
+  uint64_t first = 0, count = 0;
+};
+std::vector<EvaluatedBatch> evaluated_batches(const TrainingSettings& settings);
 uint64_t evaluation_group(const TrainingSettings& settings);
 
 }  // namespace penstock::trainer

@@ -82,7 +82,8 @@ class Packed : public ::testing::TestWithParam<SmallModel> {
     MovingWeights weights(model_);
     fill_with_noise(model_, weights);
     TrainStep step(model_, weights, {}, std::vector<ActivationChoice>(model_.uses.size(), ActivationChoice::keep));
-    return step.evaluate(std::span(&batch, 1));
+    PENSTOCK_TRY_ASSIGN(losses, step.evaluate(std::span(&batch, 1)));
+    return losses.front();
   }
 
   const Model model_ = make_model(config_of(GetParam()), Dtype::fp32);

@@ -146,8 +146,9 @@ TEST_P(WholeStep, EvaluationIsTheLossWithoutDropoutAndGivesNoGradient) {
   EXPECT_TRUE(weights.gradients_.empty());
   const auto trained = TrainStep(without, weights, {}, choices).run(1, batches, step_order(model, 2, 1));
   ASSERT_TRUE(evaluated.ok() && trained.ok());
-  EXPECT_NEAR(evaluated->sum, trained->sum, 1e-6 * trained->sum);
-  EXPECT_EQ(evaluated->supervised, batches[0].supervised() + batches[1].supervised());
+  ASSERT_EQ(evaluated->size(), 2u);
+  EXPECT_NEAR(sum_of(*evaluated).sum, trained->sum, 1e-6 * trained->sum);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ((*evaluated)[i].supervised, batches[i].supervised());
 }
 
 TEST_P(WholeStep, FrozenParametersGetNoGradientAndChangeNoOthers) {
