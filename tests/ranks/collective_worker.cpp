@@ -1,11 +1,15 @@
 // collective_worker CHECK SEED [device]: one rank of a run that tries its collectives, in shared memory or by NCCL on
 // devices. Says what is wrong and ends with 1; or, of checks in which something ends the ranks, says why they ended.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
+#include "runtime/engine/ranks/connection.h"
 #include "tests/contracts/collective_contract.h"
 
 namespace penstock::engine {
@@ -56,6 +60,25 @@ Status end_ranks(Ranks& ranks, const std::string& how) {
   }
 }
 
+// Strangers that connect with rank 0 and say nothing, such as who looks which ports are open. REQUIRES: it is on this
+// host.
+std::vector<Connection> connect_silently(uint32_t port, size_t count) {
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  there.sin_port = htons(static_cast<uint16_t>(port));
+  std::vector<Connection> all;
+  while (all.size() < count) {
+    Connection one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::connect(one.descriptor(), reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0) {
+      all.push_back(std::move(one));
+    } else {
+      ::usleep(10'000);  // it does not listen yet
+    }
+  }
+  return all;
+}
+
 Status run(const std::string& check, uint64_t seed, bool on_device) {
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
   RanksOptions options{.place = place, .memory_bytes = CollectiveContract::kMemoryBytes};
@@ -70,8 +93,12 @@ Status run(const std::string& check, uint64_t seed, bool on_device) {
   if (check == "stranger") options.meets_within = std::chrono::seconds(place.rank == kUnlucky ? 30 : 8);
   if (check == "stranger" && place.rank == kUnlucky) ::setenv("PENSTOCK_SECRET", "a guess", 1);
   if (check == "lonely" && place.rank == kUnlucky) return Status();
+  std::vector<Connection> strangers;
+  if (check == "crowd") options.meets_within = std::chrono::seconds(15);
+  if (check == "crowd" && place.rank == kUnlucky) strangers = connect_silently(place.port, 10);
   if (check == "same" && place.rank > 0) options.place.rank = kUnlucky;
   PENSTOCK_TRY_ASSIGN(ranks, meet(options));
+  if (check == "crowd") return barrier(*ranks);
   const auto& checks = CollectiveContract::checks();
   if (checks.contains(check)) {
     PENSTOCK_TRY_ASSIGN(memory, test::CollectiveMemory::open(ranks->passes(), options.device));

@@ -133,6 +133,11 @@ TEST(TcpRanks, DoNotTakeInWhoDoesNotKnowTheirSecret) {
   EXPECT_EQ(ends[1].said, "ranks: rank 0 ended, or did not take rank 1 in\n");
 }
 
+// Each of the strangers is given seconds to say who it is, all together more than ranks wait for one another.
+TEST(TcpRanks, MeetBesideStrangersThatSayNothing) {
+  for (const RankEnd& end : run_ranks(2, "crowd")) EXPECT_EQ(end.code + end.signal, 0) << end.said;
+}
+
 TEST(TcpRanks, RefuseTwoOfOneNumber) {
   EXPECT_EQ(run_ranks(3, "same")[0].said, "ranks: one came as rank 1 of 3, which is here already\n");
 }
