@@ -52,7 +52,8 @@ Status probe(const std::string& path, Dtype dtype, const std::string& export_to,
   const MicroBatch batches[] = {batch};
   PENSTOCK_TRY_ASSIGN(losses, step.evaluate(batches));
   PENSTOCK_TRY_ASSIGN(logits, compute_logits(model, weights, batch));
-  std::cout << nlohmann::json{{"loss", losses.front().mean()}, {"logits", logits}, {"unused", folder->unused()}} << "\n";
+  std::cout << nlohmann::json{{"loss", losses.front().mean()}, {"logits", logits}, {"unused", folder->unused()}}
+            << "\n";
 
   if (export_to.empty()) return Status();
   const FileDtype file_dtype = dtype == Dtype::fp32   ? FileDtype::f32
