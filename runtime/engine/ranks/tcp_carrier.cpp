@@ -79,7 +79,7 @@ Status TcpCarrier::reduce(const Collective::Reduction& reduction) {
       if (count > 0) flows[other].in.push_back(place);
     }
     PENSTOCK_TRY(move(std::move(flows)));
-    add_up(reduction, first, count, at_once);
+    if (count > 0) add_up(reduction, first, count, at_once);
   }
   return Status();
 }
