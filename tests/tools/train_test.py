@@ -124,7 +124,8 @@ class Configs(TrainCase):
         self.assertEqual((plan["since_step"], plan["budget"]), (0, answer["budget"]))
         self.assertEqual(plan["budget_bytes"]["host"], 1 << 30)
         self.assertAlmostEqual(plan["predicted_s"], log[0]["predicted_s"])
-        self.assertGreaterEqual(plan["lanes"]["compute"], plan["compute_s"])  # updates share the processor
+        # Updates share the processor. Both are sums, in orders of their own.
+        self.assertGreaterEqual(plan["lanes"]["compute"] * (1 + 1e-9), plan["compute_s"])
         # Weights of 2 B, their masters' low halves and two moments of 4 B, wherever they rest.
         rest = {role: sum(tiers.values()) for role, tiers in plan["state_bytes"].items()}
         self.assertEqual(set(rest.values()), {rest["weight"], 2 * rest["weight"]})
