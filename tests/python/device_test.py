@@ -14,7 +14,7 @@ import unittest
 from unittest import mock
 
 from device_support import World
-from optimizer_support import BUDGET, SEED, X, Case, loop, mse, net, nn, torch, words_different
+from optimizer_support import BUDGET, SEED, X, Case, fails_in_backward, loop, mse, net, nn, torch, words_different
 
 import penstock
 from penstock import _device
@@ -133,15 +133,7 @@ class Devices(Case):
                 self.assertEqual(words_different([ours, beside], [master.to(dtype), plain_beside]), 0)
 
     def test_an_exception_in_backward(self):
-        class Fails(torch.autograd.Function):
-            fails = False
-            forward = staticmethod(lambda ctx, x: x.clone())
-
-            @staticmethod
-            def backward(ctx, gradient):
-                if Fails.fails:
-                    raise ArithmeticError("in backward")
-                return gradient
+        Fails = fails_in_backward()
 
         def scenario(make):
             def backward(l, m):

@@ -160,3 +160,18 @@ for step in range(optimizer.resume(), int(sys.argv[2])):
 torch.save(model.state_dict(), sys.argv[3])
 print("done", flush=True)
 """
+
+
+def fails_in_backward():
+    """A function of autograd that does nothing, and raises in backward while its `fails` is true."""
+    class Fails(torch.autograd.Function):
+        fails = False
+        forward = staticmethod(lambda ctx, x: x.clone())
+
+        @staticmethod
+        def backward(ctx, gradient):
+            if Fails.fails:
+                raise ArithmeticError("in backward")
+            return gradient
+
+    return Fails

@@ -7,7 +7,7 @@ import gc
 import unittest
 import weakref
 
-from optimizer_support import SEED, Case, X, each, loop, mse, net, nn, torch, words_different
+from optimizer_support import SEED, Case, X, each, fails_in_backward, loop, mse, net, nn, torch, words_different
 
 import penstock
 from penstock._early import TakenGradient
@@ -133,15 +133,7 @@ class Taken(Case):
         self.assertEqual(words_different(other.parameters(), model.parameters()), 0, f"seed {SEED}")
 
     def test_an_exception_in_backward(self):
-        class Fails(torch.autograd.Function):
-            fails = False
-            forward = staticmethod(lambda ctx, x: x.clone())
-
-            @staticmethod
-            def backward(ctx, gradient):
-                if Fails.fails:
-                    raise ArithmeticError("in backward")
-                return gradient
+        Fails = fails_in_backward()
 
         def loss(m, x):
             return mse(lambda x: m[2:](Fails.apply(m[:2](x))), x)
