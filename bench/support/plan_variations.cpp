@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/plan/forecast_report.h"
 #include "tools/plan/forecast_request.h"
 #include "tools/plan/node_share.h"
 
@@ -11,19 +12,6 @@ namespace {
 constexpr uint64_t kSequence = 2048;
 constexpr ActivationChoice kActivations[] = {ActivationChoice::keep, ActivationChoice::recompute,
                                              ActivationChoice::offload, ActivationChoice::recompute_offload};
-
-std::string word_of(ActivationChoice choice) {
-  switch (choice) {
-    case ActivationChoice::keep:
-      return "keep";
-    case ActivationChoice::recompute:
-      return "recompute";
-    case ActivationChoice::offload:
-      return "offload";
-    default:
-      return "recompute-offload";
-  }
-}
 
 std::vector<uint32_t> groups_of(const PlanRequest& request) {
   std::vector<uint32_t> groups;
@@ -90,7 +78,7 @@ std::vector<Variation> each_choice_by_hand(const PlanRequest& request) {
     for (double share : values) with(name, text(share), member, share);
   };
   for (ActivationChoice choice : kActivations) {
-    with("activations", word_of(choice), &PlanChoices::activations, choice);
+    with("activations", tools::name_of(choice), &PlanChoices::activations, choice);
   }
   for (uint32_t group : groups_of(request)) with("group", text(group), &PlanChoices::micro_batch_group, group);
   shares("state in host memory", &PlanChoices::host_state_share, {0, 0.25, 0.5, 0.75, 1});
@@ -126,7 +114,7 @@ std::string words_of(const PlanChoices& choices) {
   auto add = [&](const char* name, const auto& value) {
     if (value) words += text(words.empty() ? "" : ", ", name, " ", *value);
   };
-  if (choices.activations) words = word_of(*choices.activations);
+  if (choices.activations) words = tools::name_of(*choices.activations);
   add("group", choices.micro_batch_group);
   add("uses that keep", choices.keep_share);
   add("offloaded to host memory", choices.offload_host_share);

@@ -18,20 +18,6 @@ constexpr Lane kLanesShown[] = {Lane::nvme_read, Lane::nvme_write, Lane::host_to
                                 Lane::update,    Lane::collective, Lane::compute};
 constexpr uint64_t kUnbounded = std::numeric_limits<uint64_t>::max();
 
-const char* name_of(ActivationChoice choice) {
-  switch (choice) {
-    case ActivationChoice::keep:
-      return "keep";
-    case ActivationChoice::recompute:
-      return "recompute";
-    case ActivationChoice::offload:
-      return "offload";
-    case ActivationChoice::recompute_offload:
-      return "recompute-offload";
-  }
-  return "?";
-}
-
 // "recompute", or "keep 5 of 14, recompute the others".
 std::string activations_text(const std::vector<ActivationChoice>& by_use) {
   const auto kept = std::count(by_use.begin(), by_use.end(), ActivationChoice::keep);
@@ -223,6 +209,20 @@ Json stages_json(const Forecast& forecast) {
 }
 
 }  // namespace
+
+const char* name_of(ActivationChoice choice) {
+  switch (choice) {
+    case ActivationChoice::keep:
+      return "keep";
+    case ActivationChoice::recompute:
+      return "recompute";
+    case ActivationChoice::offload:
+      return "offload";
+    case ActivationChoice::recompute_offload:
+      return "recompute-offload";
+  }
+  return "?";
+}
 
 std::string step_text(const Forecast& forecast) {
   const std::string step = seconds_text(forecast.times.step_s);

@@ -8,6 +8,9 @@
 
 namespace penstock::tools {
 
+// As --activations names it.
+const char* name_of(ActivationChoice choice);
+
 // "1.2 s, bound by drives", or what can be said without some rates: "at least 1.2 s, without updates and compute".
 std::string step_text(const Forecast& forecast);
 
