@@ -63,15 +63,18 @@ class Run:
         log = self.folder / "run" / "log.jsonl"
         return log.read_text().splitlines(keepends=True) if log.exists() else []
 
+    def steps(self):
+        for line in self.lines():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
     def losses(self):
         """By step; a step that was lost with its process is there again, and must be the same: of the same batch, that
         is, since a rollback takes another for the step."""
         losses, taken = {}, {}
-        for line in self.lines():
-            try:
-                step = json.loads(line)
-            except ValueError:
-                continue
+        for step in self.steps():
             before = taken.setdefault((step["step"], step["batch"]), step["loss"])
             if before != step["loss"]:
                 sys.exit(f"step {step['step']}: loss {before}, and {step['loss']} when it was taken again")
@@ -79,7 +82,7 @@ class Run:
         return losses
 
     def left_out(self):
-        return sorted({event["batch"] for line in self.lines() for event in json.loads(line).get("loss_events", [])})
+        return sorted({event["batch"] for step in self.steps() for event in step.get("loss_events", [])})
 
     def weights(self, dtype):
         out = self.folder / f"out-{dtype or 'own'}"

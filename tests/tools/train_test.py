@@ -480,6 +480,28 @@ class Snapshots(TrainCase):
         done = self.run_command("train", self.config(keep_best=2, eval_every=0), code=USAGE)
         self.assertIn("keep_best", done.stderr)
 
+    def test_what_was_to_follow_the_last_step_of_a_killed_process_is_done_by_the_next(self):
+        config = self.config(held_out_share=0.2, eval_every=2, keep_every=4, keep_best=1, max_steps=4)
+        self.json_of("train", config)
+        lines = self.log()
+        path = self.folder / "run" / "log.jsonl"
+        text = path.read_text().splitlines(keepends=True)
+        begun = {key: value for key, value in lines[-1].items() if not key.startswith("eval_")}
+
+        def but_time(line):
+            return {key: value for key, value in line.items() if key != "eval_s"}
+        for last in (json.dumps(begun), text[-1].rstrip("\n")):  # killed in the evaluation, and in the snapshot
+            path.write_text("".join(text[:-1]) + last)
+            shutil.rmtree(self.folder / "store" / "kept" / "4")
+            self.json_of("train", config)
+            self.assertEqual([but_time(line) for line in self.log()], [but_time(line) for line in lines])
+            self.assertIn(4, self.kept())
+        shutil.rmtree(self.folder / "store" / "kept" / "4")
+        path.write_text("".join(text) + text[-1][:20])  # a step that went with its process
+        self.json_of("train", self.config(held_out_share=0.2, eval_every=2, keep_every=4, max_steps=5))
+        self.assertEqual([line["step"] for line in self.log()], [1, 2, 3, 4, 5])
+        self.assertIn(4, self.kept())
+
     def test_a_snapshot_by_hand_and_a_rollback_that_is_killed(self):
         self.json_of("train", self.config(max_steps=2))
         self.assertEqual(self.json_of("checkpoint", "snapshot", self.path("store"))["step"], 2)

@@ -17,6 +17,8 @@ class Snapshots {
   explicit Snapshots(const trainer::TrainConfig& config)
       : every_(config.keep_every), best_(config.keep_best), kept_(config.stores) {}
 
+  // Whether it stays whatever its loss.
+  bool is_regular(uint64_t step) const { return every_ > 0 && step > 0 && step % every_ == 0; }
   // Before the first step of a run that is to go back to one, where nothing is kept yet: keeps step 0.
   Result<std::string> before_first(engine::StepEngine& engine);
   // After a step; `loss`: of its evaluation. What was done, for the user; empty: nothing.
@@ -24,8 +26,6 @@ class Snapshots {
 
  private:
   Result<std::string> keep(engine::StepEngine& engine, uint64_t step, std::optional<double> loss);
-  bool is_regular(uint64_t step) const { return every_ > 0 && step % every_ == 0; }
-
   const uint64_t every_, best_;
   engine::KeptSteps kept_;
 };

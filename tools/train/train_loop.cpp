@@ -19,7 +19,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // What a model writes may end within a character.
-std::string line_text(const Json& line) { return line.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Result<Evaluation> evaluation_of(trainer::TrainingRun& run) {
   const auto begin = Clock::now();
@@ -40,18 +39,6 @@ Result<bool> is_over_already(const TrainingSettings& settings, trainer::Training
 
 }  // namespace
 
-Result<RunLog> RunLog::open(const std::string& folder) {
-  RunLog log;
-  if (folder.empty()) return Result<RunLog>(std::move(log));
-  log.file_.open(folder + "/log.jsonl", std::ios::app);
-  if (!log.file_) return errno_status(text("--run: ", folder, "/log.jsonl"), errno, "a folder that may be written to");
-  return Result<RunLog>(std::move(log));
-}
-
-void RunLog::add(const Json& line) {
-  if (file_.is_open()) file_ << line_text(line) << std::endl;
-}
-
 TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run,
                      RunLog log, RunPlan plan)
     : session_(session),
@@ -70,8 +57,7 @@ Result<Answer> TrainLoop::run() {
     PENSTOCK_TRY_ASSIGN(kept, snapshots_.before_first(engine()));
     note_unless_empty(kept);
   }
-  PENSTOCK_TRY_ASSIGN(is_over, is_over_already(settings_, *run_));
-  course_.is_over = is_over;
+  PENSTOCK_TRY(catch_up());
   Status verdict;
   while (!course_.is_over && engine().steps_done() < until()) {
     PENSTOCK_TRY_ASSIGN(is_asked_to_stop, run_->any(interrupted()));
@@ -91,6 +77,19 @@ Result<Answer> TrainLoop::run() {
   return std::move(answer);
 }
 
+Status TrainLoop::catch_up() {
+  const uint64_t step = engine().steps_done();
+  const bool is_left = log_.left() && log_.left()->value("step", uint64_t{0}) == step;
+  PENSTOCK_TRY_ASSIGN(is_to_end, run_->any(step > 0 && is_left));  // one rank has the log
+  if (is_to_end) return end_step(step, is_left ? *log_.left() : Json::object());
+  PENSTOCK_TRY_ASSIGN(is_over, is_over_already(settings_, *run_));
+  course_.is_over = is_over;
+  if (!snapshots_.is_regular(step)) return Status();
+  PENSTOCK_TRY_ASSIGN(kept, snapshots_.after(engine(), step, std::nullopt));
+  note_unless_empty(kept);
+  return Status();
+}
+
 Status TrainLoop::take_step() {
   PENSTOCK_TRY_ASSIGN(step, run_->step());
   for (const trainer::LossEvent& event : step.events) session_.progress.note(words_of(event));
@@ -103,26 +102,34 @@ Status TrainLoop::take_step() {
   course_.new_plans = step.report.new_plans;
   const uint64_t number = step.report.step;
   Json line = line_of(settings_, work_, step);
-  held_out_loss_.reset();
-  if (is_due(settings_.config.eval_every, number)) PENSTOCK_TRY(evaluate(number, line));
   if (!events_.empty()) line["loss_events"] = events_json(std::exchange(events_, {}));
-  if (is_due(settings_.config.sample_every, number)) PENSTOCK_TRY(answer_prompts(number, line));
-  if (course_.is_over) {
-    line["stopped_early"] = true;
-    const std::optional<double>& best = run_->patience().best;
-    session_.progress.note(text("stopped early: ", settings_.config.early_stopping.evaluations,
-                                " evaluations without a lower loss than ", best ? fixed(*best, 4) : "any"));
-  }
-  log_.add(line);
-  session_.progress.step(line_text(line));
-  PENSTOCK_TRY_ASSIGN(kept, snapshots_.after(engine(), number, held_out_loss_));
-  note_unless_empty(kept);
+  PENSTOCK_TRY(end_step(number, std::move(line)));
   if (number % settings_.config.steps_per_print == 0) {
     const auto left = static_cast<double>(until() - number);
     session_.progress.update(
         static_cast<double>(number) / static_cast<double>(until()),
         progress_of(settings_, work_, step, left * seconds_since(begin_) / static_cast<double>(course_.taken)));
   }
+  return Status();
+}
+
+Status TrainLoop::end_step(uint64_t step, Json line) {
+  const trainer::TrainConfig& config = settings_.config;
+  held_out_loss_.reset();
+  if (is_due(config.eval_every, step) || is_due(config.sample_every, step) || snapshots_.is_regular(step))
+    log_.hold(line);
+  if (is_due(config.eval_every, step)) PENSTOCK_TRY(evaluate(step, line));
+  if (is_due(config.sample_every, step)) PENSTOCK_TRY(answer_prompts(step, line));
+  if (course_.is_over) {
+    line["stopped_early"] = true;
+    const std::optional<double>& best = run_->patience().best;
+    session_.progress.note(text("stopped early: ", config.early_stopping.evaluations,
+                                " evaluations without a lower loss than ", best ? fixed(*best, 4) : "any"));
+  }
+  PENSTOCK_TRY_ASSIGN(kept, snapshots_.after(engine(), step, held_out_loss_));
+  log_.add(line);
+  session_.progress.step(line_text(line));
+  note_unless_empty(kept);
   return Status();
 }
 

@@ -3,25 +3,15 @@
 #pragma once
 
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <vector>
 
+#include "tools/train/run_log.h"
 #include "tools/train/run_plan.h"
 #include "tools/train/run_report.h"
 #include "tools/train/snapshots.h"
 
 namespace penstock::tools {
-
-// The run's log.jsonl; without a folder, nothing is kept.
-class RunLog {
- public:
-  static Result<RunLog> open(const std::string& folder);
-  void add(const Json& line);
-
- private:
-  std::ofstream file_;
-};
 
 class TrainLoop {
  public:
@@ -33,7 +23,11 @@ class TrainLoop {
   Result<Answer> run();
 
  private:
+  // What the process before this one did not come to, after the step that the store holds.
+  Status catch_up();
   Status take_step();
+  // All that the configuration asks for behind a step, and its line of the log.
+  Status end_step(uint64_t step, Json line);
   // In the place of a step: a rule about the loss has ended the run or taken it back.
   Status end_before_step(trainer::LossEvent event);
   Status evaluate(uint64_t step, Json& line);
