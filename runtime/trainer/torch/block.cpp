@@ -24,14 +24,18 @@ class Products {
   Products(const WeightTensors& weights, uint32_t layer, const DropoutKeys& keys)
       : weights_(weights), layer_(layer), keys_(keys) {}
 
-  at::Tensor projected(const at::Tensor& x, WeightRole matrix, WeightRole bias) const {
+  at::Tensor projected(const at::Tensor& x, WeightRole matrix, WeightRole bias,
+                       BlockResult result = BlockResult::values) const {
     const at::Tensor& b = weights_[bias];
+    if (result == BlockResult::graph) return adapted(without_values(x, weights_[matrix].t(), b), x, matrix);
     return adapted(at::linear(x, weights_[matrix], b.defined() ? std::optional<at::Tensor>(b) : std::nullopt), x,
                    matrix);
   }
 
   // By a matrix that is input by output.
-  at::Tensor multiplied(const at::Tensor& x, WeightRole matrix, WeightRole bias) const {
+  at::Tensor multiplied(const at::Tensor& x, WeightRole matrix, WeightRole bias,
+                        BlockResult result = BlockResult::values) const {
+    if (result == BlockResult::graph) return adapted(without_values(x, weights_[matrix], weights_[bias]), x, matrix);
     const int64_t out = weights_[matrix].size(1);
     return adapted(
         at::addmm(weights_[bias], x.reshape({-1, x.size(-1)}), weights_[matrix]).view({x.size(0), x.size(1), out}), x,
@@ -39,6 +43,11 @@ class Products {
   }
 
  private:
+  static at::Tensor without_values(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias) {
+    return product_without_values(x.reshape({-1, x.size(-1)}), matrix, bias)
+        .view({x.size(0), x.size(1), matrix.size(1)});
+  }
+
   at::Tensor adapted(const at::Tensor& product, const at::Tensor& x, WeightRole matrix) const {
     const auto role = static_cast<uint32_t>(matrix);
     const at::Tensor& a = weights_.adapter_a[role];
@@ -81,8 +90,8 @@ AttentionShape attention_of(const ModelConfig& config, uint32_t layer, const Pos
 }
 
 at::Tensor gpt2_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
-                        const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
-                        KeyValues* past) {
+                        const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys, KeyValues* past,
+                        BlockResult result) {
   const int64_t batch = hidden.size(0), length = hidden.size(1), heads = config.heads, size = config.head_size;
   const double dropout = keys.training ? config.residual_dropout : 0;
   const at::Tensor normed = layer_norm(config, hidden, weights[norm1], weights[norm1_bias]);
@@ -95,12 +104,12 @@ at::Tensor gpt2_forward(const ModelConfig& config, uint32_t layer, const WeightT
       hidden + dropped(products.multiplied(attention, out, out_bias), dropout, keys.of(layer + 1, attention_out));
   const at::Tensor normed2 = layer_norm(config, between, weights[norm2], weights[norm2_bias]);
   const at::Tensor inner = activated(config, products.multiplied(normed2, up, up_bias));
-  return between + dropped(products.multiplied(inner, down, down_bias), dropout, keys.of(layer + 1, ffn_out));
+  return between + dropped(products.multiplied(inner, down, down_bias, result), dropout, keys.of(layer + 1, ffn_out));
 }
 
 at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
-                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
-                         KeyValues* past) {
+                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys, KeyValues* past,
+                         BlockResult result) {
   const int64_t batch = hidden.size(0), length = hidden.size(1), size = config.head_size;
   const at::Tensor normed = rms_normed(config, hidden, weights[norm1]);
   const Products products(weights, layer, keys);
@@ -123,7 +132,8 @@ at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const Weight
   const at::Tensor normed2 = rms_normed(config, between, weights[norm2]);
   const at::Tensor inner =
       activated(config, products.projected(normed2, gate, gate_bias)) * products.projected(normed2, up, up_bias);
-  return between + normed_behind(products.projected(inner, down, down_bias), down_norm);
+  if (config.norms_behind) result = BlockResult::values;  // by which the norm's gradient is computed
+  return between + normed_behind(products.projected(inner, down, down_bias, result), down_norm);
 }
 
 }  // namespace
@@ -131,10 +141,10 @@ at::Tensor llama_forward(const ModelConfig& config, uint32_t layer, const Weight
 uint64_t DropoutKeys::of(uint32_t use, uint32_t site) const { return stream_key(seed, step, micro_batch, use, site); }
 
 at::Tensor block_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
-                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
-                         KeyValues* past) {
-  return config.block == BlockKind::gpt2 ? gpt2_forward(config, layer, weights, hidden, positions, keys, past)
-                                         : llama_forward(config, layer, weights, hidden, positions, keys, past);
+                         const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys, KeyValues* past,
+                         BlockResult result) {
+  const auto forward = config.block == BlockKind::gpt2 ? gpt2_forward : llama_forward;
+  return forward(config, layer, weights, hidden, positions, keys, past, result);
 }
 
 at::Tensor last_norm(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden) {

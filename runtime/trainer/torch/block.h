@@ -15,10 +15,14 @@ struct DropoutKeys {
   uint64_t of(uint32_t use, uint32_t site) const;
 };
 
+// What is wanted of a block: what it computes, or its graph, to go back through. The graph's last product, by which
+// nothing else is computed, has no values then.
+enum class BlockResult : uint8_t { values, graph };
+
 // hidden [batch, length, hidden] before block `layer` becomes the same behind it. `past`: of the positions' sequences.
 at::Tensor block_forward(const ModelConfig& config, uint32_t layer, const WeightTensors& weights,
                          const at::Tensor& hidden, const Positions& positions, const DropoutKeys& keys,
-                         KeyValues* past = nullptr);
+                         KeyValues* past = nullptr, BlockResult result = BlockResult::values);
 
 // The norm before the head.
 at::Tensor last_norm(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden);

@@ -15,6 +15,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/log1p.h>
 #include <ATen/ops/mean.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/sin.h>
@@ -22,6 +23,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "runtime/trainer/counter_random.h"
@@ -88,6 +90,28 @@ struct Rotate : torch::autograd::Function<Rotate> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const at::Tensor cosine = context->saved_data["cosine"].toTensor(), sine = context->saved_data["sine"].toTensor();
     return {turned(gradients[0], cosine, sine.neg()), at::Tensor(), at::Tensor()};
+  }
+};
+
+struct ProductWithoutValues : torch::autograd::Function<ProductWithoutValues> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& matrix,
+                            const std::optional<at::Tensor>& bias) {
+    context->save_for_backward({x, matrix});
+    context->saved_data["has_bias"] = bias.has_value();
+    return at::empty({x.size(0), matrix.size(1)}, x.options());
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &matrix = saved[1], &gradient = gradients[0];
+    at::Tensor of_x, of_matrix;
+    if (context->needs_input_grad(0)) of_x = gradient.mm(matrix.t());
+    if (context->needs_input_grad(1)) {
+      const bool by_columns = matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0);
+      of_matrix = by_columns ? gradient.t().mm(x).t() : x.t().mm(gradient);
+    }
+    // Autograd sums it to the bias' shape.
+    return {of_x, of_matrix, context->saved_data["has_bias"].toBool() ? gradient : at::Tensor()};
   }
 };
 
@@ -250,6 +274,10 @@ Positions make_positions(const ModelConfig& config, std::span<const TokenRun> ru
 
 at::Tensor rotated(const at::Tensor& x, const Positions::Turns& turns) {
   return Rotate::apply(x, turns.cosine, turns.sine);
+}
+
+at::Tensor product_without_values(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias) {
+  return ProductWithoutValues::apply(x, matrix, bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
 }
 
 at::Tensor dropped(const at::Tensor& x, double p, uint64_t key) {

@@ -55,6 +55,10 @@ at::Tensor rotated(const at::Tensor& x, const Positions::Turns& turns);
 // numbers again.
 at::Tensor dropped(const at::Tensor& x, double p, uint64_t key);
 
+// A place in a graph for x [rows, in] times `matrix` [in, out], plus `bias` where it is defined. Gradients flow as
+// through at::addmm() and at::mm(), to the bit, which need nothing of the product; its values are none.
+at::Tensor product_without_values(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias);
+
 // stream_bits() of elements [first, first + count), by LibTorch's own operations: int64, each below 2^32.
 at::Tensor stream_bits_of(uint64_t key, int64_t first, int64_t count, const at::Device& device);
 

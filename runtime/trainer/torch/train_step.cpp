@@ -321,7 +321,8 @@ Status TrainStep::block_backward_of(UnderWay& way, const ComputePass& pass, std:
     const Positions& positions = way.positions_of(model_.config, micro_batch, hidden.device());
     const DropoutKeys keys = way.keys_of(micro_batch);
     const UseFunction function = [&](const WeightTensors& views, const at::Tensor& x) {
-      return block_forward(model_.config, model_.uses[use].layer, views, x, positions, keys);
+      return block_forward(model_.config, model_.uses[use].layer, views, x, positions, keys, nullptr,
+                           BlockResult::graph);
     };
     const HiddenGradient need = use > lowest_trained_ ? HiddenGradient::needed : HiddenGradient::not_needed;
     PENSTOCK_TRY_ASSIGN(found, recompute(model_, function, weights, hidden, need, gradient));

@@ -39,10 +39,10 @@ class BlockGraph : public ::testing::TestWithParam<std::tuple<SmallModel, Dtype>
     positions_ = make_positions(model_.config, kLength);
   }
 
-  UseFunction block() const {
-    return [this](const WeightTensors& weights, const at::Tensor& hidden) {
+  UseFunction block(BlockResult wanted = BlockResult::values) const {
+    return [this, wanted](const WeightTensors& weights, const at::Tensor& hidden) {
       const DropoutKeys keys{.training = true, .seed = 3, .step = 5, .micro_batch = 1};
-      return block_forward(model_.config, kUse - 1, weights, hidden, positions_, keys);
+      return block_forward(model_.config, kUse - 1, weights, hidden, positions_, keys, nullptr, wanted);
     };
   }
 
@@ -61,9 +61,9 @@ class BlockGraph : public ::testing::TestWithParam<std::tuple<SmallModel, Dtype>
     }
     EXPECT_TRUE(weights_.release(forward).ok());
     lent = *weights_.acquire(backward);
-    UseGradients gradients = way.recorded
-                                 ? *graph->backward(lent, gradient_)
-                                 : *recompute(model_, block(), lent, hidden_, HiddenGradient::needed, gradient_);
+    UseGradients gradients =
+        way.recorded ? *graph->backward(lent, gradient_)
+                     : *recompute(model_, block(BlockResult::graph), lent, hidden_, HiddenGradient::needed, gradient_);
     EXPECT_TRUE(weights_.release(backward).ok());
     return {result, gradients};
   }
