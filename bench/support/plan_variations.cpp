@@ -86,6 +86,7 @@ std::vector<Variation> each_choice_by_hand(const PlanRequest& request) {
   shares("uses that keep", &PlanChoices::keep_share, {0, 0.25, 0.5, 0.75});
   with("weights", "host", &PlanChoices::weights, WeightTier::host);
   with("weights", "nvme", &PlanChoices::weights, WeightTier::nvme);
+  shares("deferred", &PlanChoices::deferred_share, {0, 0.25, 0.5, 0.75});
   if (request.machine.copies_to_device()) {
     shares("offloaded to host memory", &PlanChoices::offload_host_share, {0, 0.5, 1});
     shares("units on the device", &PlanChoices::device_share, {0, 0.25, 0.5, 1});
@@ -105,6 +106,7 @@ PlanChoices random_choices(const PlanRequest& request, std::mt19937_64& random) 
   if (up_to(1)) choices.offload_host_share = share(4);
   if (up_to(1)) choices.host_state_share = share(8);
   if (up_to(1)) choices.retained_host_share = share(4);
+  if (up_to(1)) choices.deferred_share = share(4);
   choices.weights = static_cast<WeightTier>(up_to(2));
   return choices;
 }
@@ -121,6 +123,7 @@ std::string words_of(const PlanChoices& choices) {
   add("units on the device", choices.device_share);
   add("state in host memory", choices.host_state_share);
   add("retained in host memory", choices.retained_host_share);
+  add("deferred", choices.deferred_share);
   if (choices.weights == WeightTier::host) words += ", weights in host memory";
   if (choices.weights == WeightTier::nvme) words += ", weights on the drives";
   return words;

@@ -73,6 +73,7 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   request.stores_activations = up_to(1);
   if (work.scope == StepScope::update_only) work.uses.clear();
   if (up_to(1)) request.choices.device_share = static_cast<double>(up_to(4)) / 4;
+  if (up_to(1)) request.choices.deferred_share = static_cast<double>(up_to(4)) / 4;
   return request;
 }
 

@@ -47,6 +47,7 @@ class Course {
     manner_.leaves_zeros = up_to(1);
     // Tiles of one block, two and three.
     request.choices.tile_elements = kBlockElements * (1 + seed / 3 % 3);
+    if (seed % 2 == 1) request.choices.deferred_share = static_cast<double>(1 + seed / 2 % 4) / 4;
     if (seed % 5 < 3) leave_out_gradients(seed);
     request.forward_in_steps = seed % 3 == 1;
     evaluations_.seed(seed);
@@ -160,8 +161,9 @@ class Course {
                 request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
                 ", weights ", static_cast<int>(choices.weights), ", state in host ",
                 choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
-                ", on the device ", choices.device_share.value_or(0), ", durable ", text_of(*request.durability),
-                ", clip ", request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
+                ", deferred ", choices.deferred_share.value_or(0), ", on the device ", choices.device_share.value_or(0),
+                ", durable ", text_of(*request.durability), ", clip ", request.workload.clipping.norm,
+                request.workload.clipping.skips_overflow ? ", skipping" : "",
                 manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations),
                 " but for ", choices.keep_share.value_or(0), ", offloaded to host ",
                 choices.offload_host_share.value_or(-1), manner_.by_parameter ? ", gradients by parameter" : "",
@@ -222,6 +224,7 @@ class Course {
     choices.retained_host_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
     choices.window_tiles = up_to(1) ? std::optional(3 + static_cast<uint32_t>(up_to(3))) : std::nullopt;
     request.forward_in_steps = up_to(1);
+    choices.deferred_share = static_cast<double>(up_to(2)) / 2;
     choices.device_share.reset();
     if (!streams_.empty()) choices.device_share = static_cast<double>(up_to(2)) / 2;
     const Status taken = engine_->new_plan(request);

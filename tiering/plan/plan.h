@@ -189,6 +189,7 @@ struct Plan {
     MoveId gradient = kNoMove, spill = kNoMove, fetch_gradient = kNoMove, read = kNoMove, update = kNoMove,
            write = kNoMove, reread = kNoMove, fetch_again = kNoMove, update_again = kNoMove, write_again = kNoMove,
            release_gradient = kNoMove, download = kNoMove;
+    bool is_deferred = false;      // updated behind all others, ahead of the next forward
     MoveId weight_copy = kNoMove;  // the fetch whose copy of the weights the first update uses, instead of reading them
   };
   std::vector<TileMoves> of_tile;

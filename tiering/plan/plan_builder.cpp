@@ -99,7 +99,7 @@ std::vector<TileRange> weight_ranges_in_host(const Workload& workload, const Til
 void size_lanes(Plan& plan, const PlanSizes& sizes) {
   auto pieces = [&](Pool pool) -> uint64_t& { return plan.pool_pieces[static_cast<size_t>(pool)]; };
   pieces(Pool::window) = sizes.window_tiles;
-  pieces(Pool::gradient) = sizes.backlog_tiles + sizes.leaving_tiles + sizes.retained_tiles;
+  pieces(Pool::gradient) = sizes.backlog_tiles + sizes.leaving_tiles + sizes.retained_tiles + sizes.deferred_tiles;
   pieces(Pool::fetched_gradient) = sizes.fetched_gradient_tiles;
   plan.lane_room.fill(1);
   auto room = [&](Lane lane) -> uint64_t& { return plan.lane_room[static_cast<size_t>(lane)]; };
@@ -140,6 +140,24 @@ std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tile
     placements[tile].retained = stays ? Tier::host : Tier::nvme;
   }
   return placements;
+}
+
+std::vector<bool> deferred_tiles(const Workload& workload, const TileMap& tiles,
+                                 const std::vector<Placement>& placements, double share) {
+  std::vector<bool> deferred(tiles.size(), false);
+  if (!(share > 0) || workload.scope != StepScope::training) return deferred;
+  std::vector<uint32_t> order = completion_order(workload);
+  const std::vector<uint32_t>& first_units = workload.uses.front().units;
+  std::erase_if(order, [&](uint32_t unit) { return std::ranges::find(first_units, unit) != first_units.end(); });
+  for (uint32_t unit : order) {
+    if (!workload.units[unit].trainable) continue;
+    const TileId first = tiles.first_of(unit);
+    const uint64_t count = tiles.first_of(unit + 1) - first;
+    const auto chosen = static_cast<uint64_t>(std::lround(std::min(share, 1.0) * static_cast<double>(count)));
+    const std::vector<bool> is_chosen = spread_evenly(chosen, count);
+    for (uint64_t i = 0; i < count; ++i) deferred[first + i] = is_chosen[i] && placements[first + i].state_on_drives();
+  }
+  return deferred;
 }
 
 Plan build_plan(const Workload& workload, const MachineProfile& machine, TileMap tiles, const PlanSizes& sizes) {

@@ -12,8 +12,10 @@ namespace penstock {
 struct PlanSizes {
   uint32_t window_tiles = 0;
   uint32_t backlog_tiles = 0;
-  uint32_t leaving_tiles = 0;  // gradients on their way to the drives
+  uint32_t deferred_tiles = 0;  // gradients that wait for the next forward, besides those that are retained
+  uint32_t leaving_tiles = 0;   // gradients on their way to the drives
   uint32_t fetched_gradient_tiles = 0;
+  double deferred_share = 0;      // of a unit's tiles: PlanChoices::deferred_share
   uint32_t retained_tiles = 0;    // gradients that wait for the verdict in host memory; the others on nvme
   std::vector<bool> on_device;    // by unit: rests on the device; empty: none does
   uint32_t host_weights = 0;      // of weight_ranges(): how many rest in host memory
@@ -68,6 +70,10 @@ uint32_t ranges_placed_first(const Workload& workload, const TileMap& tiles, con
 
 // Where every tile rests, as evenly spread as can be, so that the lanes are loaded evenly.
 std::vector<Placement> place_tiles(const Workload& workload, const TileMap& tiles, const PlanSizes& sizes);
+
+// By tile: whether it is updated behind all others. Not of what the next forward begins with.
+std::vector<bool> deferred_tiles(const Workload& workload, const TileMap& tiles,
+                                 const std::vector<Placement>& placements, double share);
 
 Plan build_plan(const Workload& workload, const MachineProfile& machine, TileMap tiles, const PlanSizes& sizes);
 

@@ -92,6 +92,7 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   host("plan and tables", tiles.size() * book_bytes_per_tile(ground.request));
   host("tile window", sizes.window_tiles * tiles.slot_bytes_max(), Region::windows);
   host("gradient backlog", sizes.backlog_tiles * tiles.gradient_bytes_max(), Region::gradients);
+  host("deferred gradients", sizes.deferred_tiles * tiles.gradient_bytes_max(), Region::gradients);
   host("leaving gradients", sizes.leaving_tiles * tiles.gradient_bytes_max(), Region::gradients);
   host("retained gradients", sizes.retained_tiles * tiles.gradient_bytes_max(), Region::gradients);
   host("fetched gradients", sizes.fetched_gradient_tiles * tiles.gradient_bytes_max(), Region::fetched_gradients);
@@ -232,6 +233,30 @@ uint32_t most_that_fits(uint32_t low, uint32_t high, const Fits& fits) {
   return low;
 }
 
+// The most tiles whose gradients come at once, after a use's backward.
+uint32_t tiles_of_a_use(const Ground& ground) {
+  const std::vector<Unit>& units = ground.request.workload.units;
+  uint32_t most = 0;
+  for (const Use& use : ground.request.workload.uses) {
+    uint32_t tiles = 0;
+    for (uint32_t unit : use.units) {
+      if (units[unit].trainable && !ground.rests_on_device(unit))
+        tiles += ground.tiles.first_of(unit + 1) - ground.tiles.first_of(unit);
+    }
+    most = std::max(most, tiles);
+  }
+  return most;
+}
+
+// Gradients that are retained for the verdict wait in the same places.
+uint32_t count_deferred(const Ground& ground, const PlanSizes& sizes) {
+  if (ground.clips() || !(sizes.deferred_share > 0)) return 0;
+  const Workload& workload = ground.request.workload;
+  const std::vector<bool> deferred =
+      deferred_tiles(workload, ground.tiles, place_tiles(workload, ground.tiles, sizes), sizes.deferred_share);
+  return static_cast<uint32_t>(std::count(deferred.begin(), deferred.end(), true));
+}
+
 // What a byte of host memory saves on the drives and step: a retained gradient up to two, a weight one (two in
 // training), a state one. So what is left of the budget goes to them in that order, after what was chosen; a few
 // trained units beside frozen ones come with their state before other weights.
@@ -261,6 +286,9 @@ void fill_host(const Ground& ground, const PlanChoices& choices, PlanSizes& size
     while (sizes.leaving_tiles > 0 && host_bytes(ground, sizes) > budget) --sizes.leaving_tiles;
   } else {
     sizes.fetched_gradient_tiles = 0;
+    // With a place for each of a use's gradients, who computes goes on while they wait for their updates.
+    if (ground.trains() && !ground.copies_to_device())
+      grow(sizes.backlog_tiles, std::max(sizes.backlog_tiles, tiles_of_a_use(ground)));
   }
   if (!choices.host_state_share && sizes.host_weights < ground.placed_first) {
     grow(sizes.host_weights, ground.placed_first);
@@ -338,7 +366,11 @@ Result<PlanFit> fit_plan(const PlanRequest& request, const PlanChoices& choices)
       size_activations(ground, choices, fitting, sizes);
     }
   }
+  sizes.deferred_share = ground.trains() ? choices.deferred_share.value_or(0) : 0;
+  sizes.deferred_tiles = count_deferred(ground, sizes);
   fill_host(ground, choices, sizes);
+  if (ground.spills(sizes)) sizes.deferred_share = 0;
+  sizes.deferred_tiles = count_deferred(ground, sizes);
   std::vector<BudgetLine> lines = lines_of(ground, sizes);
   PENSTOCK_TRY(take_all(request, lines));
   return PlanFit{ground.tiles, std::move(sizes), std::move(lines)};

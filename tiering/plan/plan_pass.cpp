@@ -25,7 +25,9 @@ PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& pla
       spilled_(Area::spilled_activations, 0, sizes.spilled_bytes),
       kept_(workload.uses.size(), std::vector<Kept>(workload.micro_batches)),
       handed_over_(workload.units.size()),
-      current_(workload.units.size(), kNoMove) {
+      current_(workload.units.size(), kNoMove),
+      deferred_(deferred_tiles(workload, plan.tiles, plan.placements, sizes.deferred_share)),
+      completed_by_(workload.units.size()) {
   uint64_t kept = 0, offloaded = 0, spilled = 0;
   for (uint32_t use = 0; use < workload.uses.size(); ++use) {
     uint64_t& at = !offloads(sizes.activations[use]) ? kept : sizes.spills_activations[use] ? spilled : offloaded;
@@ -123,6 +125,7 @@ void PassMoves::add_all() {
     forward(first, end);
     backward(first, end);
   }
+  complete_deferred();
   for (AreaCutter* area : {&host_units_, &device_units_, &device_gradients_, &downloaded_, &keeping_, &moving_,
                            &offloaded_, &passing_, &spilled_}) {
     area->close_cycle(plan_);
@@ -322,9 +325,24 @@ void PassMoves::complete(uint32_t unit, const Held& held, std::vector<MoveId>& u
   // Weights that rest in host memory are not changed before the host knows that they have been uploaded.
   std::vector<MoveId> until_complete = handed_over_[unit];
   if (held.device != kNoMove) until_complete.push_back(held.device);
+  completed_by_[unit] = until_complete;
   for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
+    if (deferred_[tile]) continue;
     update_.add_tile(tile, until_complete, held.host);
     if (held.host != kNoMove) until.push_back(plan_.of_tile[tile].update);
+  }
+}
+
+void PassMoves::complete_deferred() {
+  std::vector<uint32_t> units = completion_order(workload_);
+  std::reverse(units.begin(), units.end());
+  for (uint32_t unit : units) {
+    for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
+      // The copy of the weights that backward had is gone by then.
+      if (!deferred_[tile]) continue;
+      update_.add_tile(tile, completed_by_[unit], kNoMove);
+      plan_.of_tile[tile].is_deferred = true;
+    }
   }
 }
 

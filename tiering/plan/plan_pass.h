@@ -67,6 +67,8 @@ class PassMoves {
   // The unit's gradient after its last use, and the updates of its tiles. Adds to `until` what must end before the
   // copy of the weights goes.
   void complete(uint32_t unit, const Held& held, std::vector<MoveId>& until);
+  // What complete() left for the end, in the order in which the next forward needs it.
+  void complete_deferred();
   void give_back(AreaCutter& area, MoveId taker, std::vector<MoveId> after);
 
   const Workload& workload_;
@@ -85,7 +87,10 @@ class PassMoves {
   std::vector<MoveId> downloads_now_;             // out of that place
   std::vector<std::vector<MoveId>> handed_over_;  // by unit
   std::vector<MoveId> current_;                   // by unit: its weights_current
-  std::vector<Held> turning_;                     // of the use whose backward follows its forward
+  // Tiles that are updated behind all others, and by unit what ends before their gradients are complete.
+  const std::vector<bool> deferred_;
+  std::vector<std::vector<MoveId>> completed_by_;
+  std::vector<Held> turning_;  // of the use whose backward follows its forward
 };
 
 }  // namespace penstock

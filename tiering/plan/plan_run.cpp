@@ -184,6 +184,7 @@ bool PlanRun::waits_without_gradient(const Step& step, MoveId read) const {
 // The one whose window serves a pressing read sooner; kNoMove where none does.
 MoveId PlanRun::read_to_take_back(const Step& step, MoveId wanted_by) const {
   if (!step.pressing.contains(wanted_by) || !step.speculation.any_may_update()) return kNoMove;
+  if (plan_.of_tile[plan_.moves[wanted_by].tile].is_deferred) return kNoMove;
   MoveId latest = kNoMove;
   for (MoveId read : step.windows_held) {
     const bool later = !step.tiles[plan_.moves[read].tile].gradient_taken || read > wanted_by;
@@ -257,8 +258,20 @@ bool PlanRun::has_room(const Move& move) const {
   return taken == 0 || taken + room_of(move) <= plan_.lane_room[index(move.lane)];
 }
 
+// Weights and activations that the newest step computes with soon: computing would wait for them, while state is as
+// good a little later. Their places are few, so that they leave the lane to others again.
+MoveId PlanRun::read_for_computing(Lane lane) const {
+  if (lane != Lane::nvme_read || steps_.empty()) return kNoMove;
+  return steps_.back().ready[index(lane)][index(Pool::none)].first();
+}
+
 std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
   if (room_taken_[index(lane)] >= plan_.lane_room[index(lane)]) return std::nullopt;
+  if (const MoveId read = read_for_computing(lane); read != kNoMove) {
+    if (!has_room(plan_.moves[read])) return std::nullopt;
+    issue(steps_.back(), read);
+    return Ticket{steps_.back().number, read};
+  }
   for (Step& step : steps_) {
     MoveId best = kNoMove;
     for (size_t pool = 0; pool < kPools; ++pool) {

@@ -123,6 +123,7 @@ class PlanRun {
   bool gate_open(const Step& step, MoveId id) const;
   MoveId first_taker(const Step& step, Pool pool) const;
   bool has_room(const Move& move) const;
+  MoveId read_for_computing(Lane lane) const;
   bool earlier_step_takes(const Step& step, Pool pool) const;
   bool has_memory(MoveId id) const;
   MoveId read_to_take_back(const Step& step, MoveId wanted_by) const;

@@ -61,13 +61,16 @@ class Best {
  public:
   Best(const MachineProfile& machine, const SimulationOptions& options) : machine_(machine), options_(options) {}
 
-  void consider(Plan plan) {
+  void consider(Plan plan, const PlanChoices& choices) {
     // No plan is faster than its computation.
     if (best_ && compute_s(plan) > best_->simulation.step_s * (1 + kAlike)) return;
     Simulation simulation = simulate_if_known(plan, machine_, options_);
     if (best_ && !is_better(plan, simulation)) return;
     best_.emplace(Timed{std::move(plan), std::move(simulation)});
+    choices_ = choices;
   }
+  // By which the best was made, but for its micro-batch group.
+  const PlanChoices& choices() const { return choices_; }
   std::optional<Timed>& get() { return best_; }
 
  private:
@@ -81,6 +84,7 @@ class Best {
   const MachineProfile& machine_;
   const SimulationOptions& options_;
   std::optional<Timed> best_;
+  PlanChoices choices_;
 };
 
 // State that rests in host memory is updated in place, so where gradients are clipped not before the verdict: all at
@@ -123,7 +127,19 @@ void consider_keeping_some(const PlanRequest& recomputing, Best& best) {
     }
   }
   if (low == 0) return;
-  if (Result<Plan> plan = with(low); plan.ok()) best.consider(std::move(*plan));
+  if (Result<Plan> plan = with(low); plan.ok()) best.consider(std::move(*plan), tried.choices);
+}
+
+// Backward moves most of a step's bytes in two thirds of its time. What is updated ahead of the next forward evens that
+// out, for memory in which its gradients wait.
+void consider_deferring(const PlanRequest& request, Best& best) {
+  if (request.workload.scope != StepScope::training || request.choices.deferred_share) return;
+  PlanRequest tried = request;
+  tried.choices = best.choices();
+  for (double share : {0.25, 0.5}) {
+    tried.choices.deferred_share = share;
+    if (Result<Plan> plan = largest_group(tried); plan.ok()) best.consider(std::move(*plan), tried.choices);
+  }
 }
 
 // With its durability given: every step counts as durable.
@@ -146,17 +162,18 @@ Result<Timed> fastest_plan(PlanRequest request, const SimulationOptions& options
     keeps_all |= activations == ActivationChoice::keep;
     const bool try_without = waits_for_verdict(request, *plan) && !request.choices.host_state_share;
     const size_t plan_moves = plan->moves.size();
-    best.consider(std::move(*plan));
+    best.consider(std::move(*plan), tried.choices);
     for (double share : try_without ? smaller_shares(plan_moves) : std::vector<double>{}) {
       PlanRequest less = tried;
       less.choices.host_state_share = share;
-      if (Result<Plan> other = largest_group(less); other.ok()) best.consider(std::move(*other));
+      if (Result<Plan> other = largest_group(less); other.ok()) best.consider(std::move(*other), less.choices);
     }
     const bool may_keep_some = !request.choices.activations && !request.choices.keep_share && !keeps_all &&
                                request.workload.uses.size() > 1 && recomputes(activations);
     if (may_keep_some) consider_keeping_some(tried, best);
   }
   if (!best.get()) return refusal;
+  consider_deferring(request, best);
   Timed found = std::move(*best.get());
   found.plan.durability = durability;
   return found;

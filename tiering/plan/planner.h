@@ -28,6 +28,9 @@ struct PlanChoices {
   // gradients come last first, because nothing hides their update. Empty: none.
   std::optional<double> device_share;
   WeightTier weights = WeightTier::automatic;
+  // Share of each unit's tiles on the drives that are updated behind all others, ahead of the next forward instead of
+  // beside backward, which moves the more. Empty: none, and the one that is fastest in a search.
+  std::optional<double> deferred_share;
   std::optional<double> retained_host_share;  // share of the tiles whose gradient waits in host memory; the rest: nvme
   std::optional<uint32_t> micro_batch_group;
   std::optional<ActivationChoice> activations;

@@ -88,6 +88,7 @@ class Simulator {
 
   void issue() {
     for (size_t lane = 0; lane < kLanes; ++lane) {
+      if (static_cast<Lane>(lane) == Lane::compute && hands_over()) continue;
       while (std::optional<PlanRun::Ticket> ticket = run_.next(static_cast<Lane>(lane))) {
         const Move& move = plan_.moves[ticket->move];
         double left = on_drive(static_cast<Lane>(lane)) ? drive_bytes(move) : seconds_of(move);
@@ -96,6 +97,9 @@ class Simulator {
     }
     if (!gradient_due_s_) take_gradient();
   }
+
+  // Who computes in place hands a use's gradients over before it goes on; a device's are fetched from it meanwhile.
+  bool hands_over() const { return !plan_.on_device && run_.next_gradient(gradient_step_).has_value(); }
 
   // The trainer hands over one gradient after another, and waits where there is no place for one.
   void take_gradient() {

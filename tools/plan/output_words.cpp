@@ -44,6 +44,7 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"plan and tables", "The plan itself, the tables of the store and what the engine notes of each tile."},
       {"tile window", "Tiles that are being read, updated or written."},
       {"gradient backlog", "Gradients that wait for their update."},
+      {"deferred gradients", "Gradients whose update waits until the next forward comes near."},
       {"leaving gradients", "Gradients on their way to the drives."},
       {"retained gradients", "Gradients that are kept until it is decided whether the step is clipped."},
       {"fetched gradients", "Gradients that were kept on the drives and have been read again."},

@@ -1,0 +1,127 @@
+// Updates that wait for the next forward, and gradients that wait for their updates.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tiering/plan/plan_search.h"
+#include "tiering/plan/simulator.h"
+
+namespace penstock {
+namespace {
+
+constexpr uint32_t kUnits = 12, kTilesOfUnit = 32, kLayers = kUnits;
+
+// All state on one drive, computing beside a GPU's host: as long as the drive takes for the step's bytes.
+PlanRequest balanced() {
+  PlanRequest request;
+  Workload& workload = request.workload;
+  workload.scope = StepScope::training;
+  const double bytes = 26.0 * kUnits * kTilesOfUnit * kBlockElements, drive_gbps = 4;
+  const double forward_s = bytes / drive_gbps / 1e9 / 3 / kLayers;
+  for (uint32_t unit = 0; unit < kUnits; ++unit) {
+    workload.units.push_back({.name = text("unit", unit), .elements = kTilesOfUnit * kBlockElements, .parameters = {}});
+    workload.uses.push_back({.name = text("unit", unit),
+                             .units = {unit},
+                             .forward_s = forward_s,
+                             .backward_s = 2 * forward_s,
+                             .activation_bytes = 64 * kKiB,
+                             .boundary_bytes = 64 * kKiB});
+  }
+  request.machine.host_gbps = 1000;  // a processor that has time for all updates
+  request.machine.drives.resize(1);
+  request.machine.drives[0].burst = MixCurve({{0, drive_gbps}, {1, drive_gbps}});
+  request.budgets.host_bytes = kGiB;
+  request.stores_activations = false;
+  request.choices.tile_elements = kBlockElements;
+  request.choices.window_tiles = 12;
+  request.choices.weights = WeightTier::nvme;
+  request.choices.host_state_share = 0;
+  request.choices.activations = ActivationChoice::keep;
+  return request;
+}
+
+Plan plan_of(PlanRequest request, double deferred) {
+  request.choices.deferred_share = deferred;
+  Result<Plan> plan = make_plan(request);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return *std::move(plan);
+}
+
+double step_s(const Plan& plan) { return simulate(plan, balanced().machine, {}).step_s; }
+
+uint64_t bytes_of(const Plan& plan, const std::string& line) {
+  uint64_t bytes = 0;
+  for (const BudgetLine& one : plan.budget_lines) bytes += one.name == line ? one.bytes : 0;
+  return bytes;
+}
+
+double computing_s(const PlanRequest& request) {
+  double sum = 0;
+  for (const Use& use : request.workload.uses) sum += use.forward_s + use.backward_s;
+  return sum;
+}
+
+TEST(DeferredUpdates, EvenOutWhatBackwardMovesTheMostOf) {
+  const double floor_s = computing_s(balanced());
+  const double at_once_s = step_s(plan_of(balanced(), 0)), deferred_s = step_s(plan_of(balanced(), 0.33));
+  EXPECT_GT(at_once_s, 1.25 * floor_s);
+  // Of twelve units the first and the last have nothing beside them.
+  EXPECT_LT(deferred_s, 1.13 * floor_s);
+}
+
+TEST(DeferredUpdates, AreChosenWhereTheyHelpAndTheirGradientsHavePlaces) {
+  const Result<ChosenPlan> chosen = choose_plan(balanced());
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  EXPECT_LT(chosen->durable.step_s, 1.13 * computing_s(balanced()));
+  EXPECT_GT(bytes_of(chosen->plan, "deferred gradients"), 0u);
+
+  PlanRequest little = balanced();
+  for (Use& use : little.workload.uses) use.forward_s *= 10, use.backward_s *= 10;
+  const Result<ChosenPlan> computes = choose_plan(little);
+  ASSERT_TRUE(computes.ok()) << computes.status().message();
+  EXPECT_EQ(bytes_of(computes->plan, "deferred gradients"), 0u);  // nothing to be gained
+}
+
+TEST(DeferredUpdates, DoNotKeepTheNextForwardWaiting) {
+  const Plan plan = plan_of(balanced(), 0.5);
+  SimulationOptions options;
+  options.record_spans = true;
+  const Simulation simulation = simulate(plan, balanced().machine, options);
+  double forward_begins_s = 0, last_read_begins_s = 0;
+  for (const SimulatedSpan& span : simulation.spans) {
+    const Move& move = plan.moves[span.move];
+    if (span.step == 2 && move.kind == MoveKind::forward && move.use == 0) forward_begins_s = span.begin_s;
+    if (span.step == 1 && move.kind == MoveKind::read_state)
+      last_read_begins_s = std::max(last_read_begins_s, span.begin_s);
+  }
+  EXPECT_LT(forward_begins_s, last_read_begins_s);
+}
+
+TEST(DeferredUpdates, AreNoneOfWhatForwardBeginsWith) {
+  const Plan plan = plan_of(balanced(), 1);
+  MoveId last_of_first = 0, first_of_others = kNoMove;
+  for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
+    const MoveId update = plan.of_tile[tile].update;
+    if (plan.tiles[tile].unit == 0) {
+      last_of_first = std::max(last_of_first, update);
+    } else {
+      first_of_others = std::min(first_of_others, update);
+    }
+  }
+  EXPECT_LT(last_of_first, first_of_others);
+}
+
+// What is handed over waits in places; while none is free, who computes cannot go on.
+TEST(HandingOver, KeepsComputingWaitingWhereAUsesGradientsHaveFewPlaces) {
+  const Plan many = plan_of(balanced(), 0);
+  const uint64_t of_a_use = kTilesOfUnit * many.tiles.gradient_bytes_max();
+  EXPECT_EQ(bytes_of(many, "gradient backlog"), of_a_use);
+  PlanRequest request = balanced();
+  request.budgets.host_bytes = many.needed_bytes(Tier::host) - of_a_use * 9 / 10;
+  const Plan few = plan_of(request, 0);
+  EXPECT_LT(bytes_of(few, "gradient backlog"), of_a_use);
+  EXPECT_GT(step_s(few), 1.04 * step_s(many));
+}
+
+}  // namespace
+}  // namespace penstock
