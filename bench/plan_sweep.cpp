@@ -1,11 +1,11 @@
 // Does more of anything ever make the chosen plan slower, is there ever a faster one to be had by hand, and how long
 // does choosing take?
 //
-// On paper: the search times a few tens of plans of thousands that are possible, so it may miss the best one; 0.5 % is
-// allowed. What fits a budget fits a larger one, so more memory is never slower where the search also considers what it
-// would choose for less. Of plans drawn by chance, the best of 500 should come within 3 % of the best there is where a
-// hundredth of all plans do. A plan of 200 units has some 200,000 moves of half a microsecond each and simulated step,
-// 0.4 s for four steps, so that five candidates take two seconds.
+// On paper: the search times some tens of plans of thousands that are possible, so it may miss the best one; 0.5 % is
+// allowed. What fits a budget fits a larger one, and plans for a part of the host budget are candidates too. Of plans
+// drawn by chance, the best of 500 should come within 3 % of the best there is where a hundredth of all plans do. A
+// plan of 200 units has some 200,000 moves of half a microsecond each and simulated step, 0.4 s for four steps; in a
+// sketch of 1000 tiles 10,000 moves, 20 ms, so that fifty sketches and one plan in full take a second and a half.
 //
 // Everything is in virtual time, of the shipped machines; only the time to plan is this machine's. A sweep over all of
 // them takes hours of one core, so some machines, models or tokens can be picked.

@@ -9,7 +9,7 @@
 namespace penstock::engine {
 namespace {
 
-// Budgets are lowered by what was too much; regions that begin on a page of their own may need it once more.
+// Regions that begin on a page of their own may be too large by a little once more.
 constexpr int kAttempts = 4;
 
 Status refuse(const std::string& why) {
@@ -19,6 +19,13 @@ Status refuse(const std::string& why) {
 uint64_t excess(const Plan& plan, Tier tier, uint64_t room_bytes) {
   const uint64_t bytes = arena_bytes(plan.budget_lines, tier);
   return bytes - std::min(bytes, room_bytes);
+}
+
+// From what the plan takes, for it may take less than it was given.
+void lower_budget(uint64_t& budget_bytes, const Plan& plan, Tier tier, uint64_t excess_bytes) {
+  if (excess_bytes == 0) return;
+  budget_bytes = std::min(budget_bytes, plan.needed_bytes(tier));
+  budget_bytes -= std::min(budget_bytes, excess_bytes);
 }
 
 uint64_t resting_bytes(const Plan& plan, Tier tier) {
@@ -109,8 +116,8 @@ Result<ChosenPlan> choose_plan_within(PlanRequest request, const ArenaRoom& room
     if (host == 0 && device == 0) return Result<ChosenPlan>(std::move(chosen));
     refusal = Status(Code::kDoesNotFit, text("new plan: its arenas would be ", bytes_text(host), " of host memory and ",
                                              bytes_text(device), " of device memory larger than the run's"));
-    request.budgets.host_bytes -= std::min(request.budgets.host_bytes, host);
-    request.budgets.device_bytes -= std::min(request.budgets.device_bytes, device);
+    lower_budget(request.budgets.host_bytes, chosen.plan, Tier::host, host);
+    lower_budget(request.budgets.device_bytes, chosen.plan, Tier::device, device);
   }
   return refusal;
 }

@@ -113,25 +113,14 @@ TEST(Advice, NamesTheStrictestDurabilityThatSparesTheDrives) {
   const auto advice = advise(request, usual, {.drive_life_days = aim_days}, [](double, const std::string&) {});
   ASSERT_TRUE(advice.ok());
   ASSERT_TRUE(advice->aims.front().is_reached) << advice->aims.front().answer;
-  EXPECT_EQ(advice->aims.front().answer.find("--durability every:10"), 0u) << advice->aims.front().answer;
-}
-
-TEST(Advice, APlanThatIsDurableMoreRarelyIsTheOneThatASearchFinds) {
-  ForecastRequest request = request_for("gpt2", "rtx4090-2gen4", 4096);
-  request.clipping.strike_share = 0.25;
+  const std::string& answer = advice->aims.front().answer;
+  EXPECT_EQ(answer.find("--durability every:10"), 0u) << answer;
+  // What it promises is what planning with that durability says.
   request.durability = Durability{Durability::Kind::every, 10};
-  Forecast other = forecast_of(request);
-  for (const Durability& durability :
-       {Durability{Durability::Kind::every, 1000}, Durability{Durability::Kind::exit, 1}}) {
-    other = with_durability(other, durability);
-    request.durability = durability;
-    const Forecast searched = forecast_of(request);
-    EXPECT_EQ(other.times.step_s, searched.times.step_s);
-    EXPECT_EQ(other.times.busy_s, searched.times.busy_s);
-    EXPECT_EQ(other.written_bytes_per_step, searched.written_bytes_per_step);
-    EXPECT_EQ(other.read_bytes_per_step, searched.read_bytes_per_step);
-    EXPECT_EQ(other.drive_life_days(), searched.drive_life_days());
-  }
+  const Forecast with = forecast_of(request);
+  EXPECT_NE(answer.find(text(fixed(with.drive_life_days().value(), 0), " days, ", seconds_text(with.times.step_s))),
+            std::string::npos)
+      << answer;
 }
 
 TEST(Advice, SaysWhatMoreOfEachWouldBring) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tiering/plan/plan_candidates.h"
+#include "tiering/plan/plan_fit.h"
+
 namespace penstock {
 namespace {
 
@@ -13,92 +16,18 @@ Simulation simulate_if_known(const Plan& plan, const MachineProfile& machine, co
 
 constexpr double kDurabilityCostMost = 0.03;  // of the steps' time
 constexpr double kStepsBetweenMost = 1e6;
-// Below this, times of plans are alike, and bytes decide.
+// Below this, times or bytes of plans are alike, and what comes next decides.
 constexpr double kAlike = 1e-3;
 
-std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
-  using enum ActivationChoice;
-  if (request.workload.scope == StepScope::update_only) return {recompute};
-  if (request.choices.activations) return {*request.choices.activations};
-  // Without a device there is nowhere to offload to.
-  if (request.machine.devices == 0 || !request.stores_activations) return {keep, recompute};
-  return {keep, recompute, recompute_offload, offload};
-}
+bool is_more(double a, double b) { return a > b * (1 + kAlike); }
 
-std::vector<uint32_t> micro_batch_groups(const PlanRequest& request) {
-  if (request.choices.micro_batch_group) return {*request.choices.micro_batch_group};
-  std::vector<uint32_t> groups;
-  for (uint32_t group = request.workload.micro_batches; group > 1; group /= 2) groups.push_back(group);
-  groups.push_back(1);
-  return groups;
-}
-
-double compute_s(const Plan& plan) {
-  double sum = 0;
-  for (const Move& move : plan.moves) sum += move.lane == Lane::compute ? move.seconds : 0;
-  return sum;
-}
-
-// A larger group moves fewer bytes, so the first that fits is the one.
-Result<Plan> largest_group(PlanRequest request) {
-  Status refusal;
-  for (uint32_t group : micro_batch_groups(request)) {
-    request.choices.micro_batch_group = group;
-    Result<Plan> plan = make_plan(request);
-    if (plan.ok() || plan.status().code() != Code::kDoesNotFit) return plan;
-    refusal = plan.status();
-  }
-  return refusal;
-}
-
-struct Timed {
-  Plan plan;
-  Simulation simulation;
-};
-
-// The best of the plans that were considered.
-class Best {
- public:
-  Best(const MachineProfile& machine, const SimulationOptions& options) : machine_(machine), options_(options) {}
-
-  void consider(Plan plan, const PlanChoices& choices) {
-    // No plan is faster than its computation.
-    if (best_ && compute_s(plan) > best_->simulation.step_s * (1 + kAlike)) return;
-    Simulation simulation = simulate_if_known(plan, machine_, options_);
-    if (best_ && !is_better(plan, simulation)) return;
-    best_.emplace(Timed{std::move(plan), std::move(simulation)});
-    choices_ = choices;
-  }
-  // By which the best was made, but for its micro-batch group.
-  const PlanChoices& choices() const { return choices_; }
-  std::optional<Timed>& get() { return best_; }
-
- private:
-  bool is_better(const Plan& plan, const Simulation& simulation) const {
-    const double step_s = simulation.step_s, best_s = best_->simulation.step_s;
-    if (std::abs(step_s - best_s) > kAlike * best_s) return step_s < best_s;
-    if (plan.written_bytes() != best_->plan.written_bytes()) return plan.written_bytes() < best_->plan.written_bytes();
-    return plan.read_bytes() < best_->plan.read_bytes();
-  }
-
-  const MachineProfile& machine_;
-  const SimulationOptions& options_;
-  std::optional<Timed> best_;
-  PlanChoices choices_;
-};
-
-// State that rests in host memory is updated in place, so where gradients are clipped not before the verdict: all at
-// once, and the next forward waits. From the drives it is updated while backward runs.
-bool waits_for_verdict(const PlanRequest& request, const Plan& plan) {
-  return request.workload.clipping.may_take_back() && request.workload.scope == StepScope::training &&
-         plan.has_state_in_memory();
-}
-
-// Of the state, instead of as much as fits: none, and of models whose plans are soon simulated, parts.
-std::vector<double> smaller_shares(size_t plan_moves) {
-  constexpr size_t kMovesOfSmallPlans = 20'000;
-  if (plan_moves > kMovesOfSmallPlans) return {0};
-  return {0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875};
+Simulation simulate_undurable(Plan& plan, const MachineProfile& machine, SimulationOptions options) {
+  const Durability durability = plan.durability;
+  plan.durability = {Durability::Kind::exit, 1};
+  options.record_spans = false;
+  Simulation other = simulate_if_known(plan, machine, options);
+  plan.durability = durability;
+  return other;
 }
 
 // What durability costs beside a step of unknown time is unknown too.
@@ -109,87 +38,257 @@ bool rates_are_known(const PlanRequest& request) {
   return !request.machine.drives.empty() && request.machine.host_gbps > 0 && computes;
 }
 
-// Where not all uses can keep what they have made, some may.
-void consider_keeping_some(const PlanRequest& recomputing, Best& best) {
-  const size_t uses = recomputing.workload.uses.size();
-  PlanRequest tried = recomputing;
-  auto with = [&](size_t keeping) {
-    tried.choices.keep_share = static_cast<double>(keeping) / static_cast<double>(uses);
-    return largest_group(tried);
-  };
-  size_t low = 0, high = uses - 1;
-  while (low < high) {
-    const size_t middle = low + (high - low + 1) / 2;
-    if (with(middle).ok()) {
-      low = middle;
-    } else {
-      high = middle - 1;
+struct Timed {
+  Durability durability;
+  Simulation durable, other;  // as in ChosenPlan
+
+  double step_s() const {
+    const double share = durability.durable_share();
+    return share * durable.step_s + (1 - share) * other.step_s;
+  }
+};
+
+// Durability that is left open is the usual one.
+Timed time_steps(Plan& plan, const PlanRequest& request, const SimulationOptions& options) {
+  Timed timed;
+  plan.durability = Durability{};
+  timed.durable = simulate_if_known(plan, request.machine, options);
+  timed.durability = request.durability.value_or(Durability{});
+  const bool may_differ = !request.durability || request.durability->kind != Durability::Kind::step;
+  timed.other =
+      may_differ && plan.has_state_in_memory() ? simulate_undurable(plan, request.machine, options) : timed.durable;
+  if (!request.durability) timed.durability = usual_durability(timed.durable.step_s, timed.other.step_s);
+  plan.durability = timed.durability;
+  return timed;
+}
+
+struct Tried {
+  Candidate candidate;
+  Timed timed;
+  double step_s = 0, written_bytes = 0, memory_bytes = 0;
+};
+
+// By time, then bytes written to the drives, then memory. Of those that are alike in all, the first. Each is compared
+// with the least of all, so that many that are alike do not add up to a difference.
+const Tried* best_of(const std::vector<Tried>& all) {
+  std::vector<const Tried*> left;
+  for (const Tried& one : all) left.push_back(&one);
+  for (double Tried::*cost : {&Tried::step_s, &Tried::written_bytes, &Tried::memory_bytes}) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const Tried* one : left) least = std::min(least, one->*cost);
+    std::erase_if(left, [&](const Tried* one) { return is_more(one->*cost, least); });
+  }
+  return left.empty() ? nullptr : left.front();
+}
+
+// Plans with the same outline move and take the same, and so take as long.
+struct Outline {
+  explicit Outline(const Plan& plan)
+      : moves(plan.moves.size()),
+        group(plan.micro_batch_group),
+        read_bytes(plan.read_bytes()),
+        written_bytes(plan.written_bytes()),
+        pool_pieces(plan.pool_pieces) {
+    for (Tier tier : {Tier::device, Tier::host, Tier::nvme}) needed_bytes.push_back(plan.needed_bytes(tier));
+    for (const Move& move : plan.moves) compute_s += move.lane == Lane::compute ? move.seconds : 0;
+  }
+  bool operator==(const Outline&) const = default;
+
+  size_t moves;
+  uint32_t group;
+  uint64_t read_bytes, written_bytes;
+  std::array<uint64_t, kPools> pool_pieces;
+  std::vector<uint64_t> needed_bytes;
+  double compute_s = 0;
+};
+
+// Plans that have been timed.
+class Trials {
+ public:
+  Trials(const PlanRequest& request, const SimulationOptions& options) : request_(request), options_(options) {}
+
+  // Unless one like it has been timed, or it computes for longer than the best takes.
+  void time(const Candidate& candidate, Plan& plan) {
+    Outline outline(plan);
+    if (!all_.empty() && is_more(outline.compute_s, best().step_s)) return;
+    if (std::ranges::find(outlines_, outline) != outlines_.end()) return;
+    moves_ += outline.moves;
+    outlines_.push_back(std::move(outline));
+    Tried tried{candidate, time_steps(plan, request_, options_)};
+    tried.step_s = tried.timed.step_s();
+    tried.written_bytes = plan.mean_written_bytes(tried.timed.durability);
+    // Computing again spares memory, and where it takes is unknown no time.
+    if (rates_are_known(request_)) {
+      tried.memory_bytes = static_cast<double>(plan.needed_bytes(Tier::host) + plan.needed_bytes(Tier::device));
+    }
+    all_.push_back(std::move(tried));
+  }
+  const std::vector<Tried>& all() const { return all_; }
+  const Tried& best() const { return *best_of(all_); }
+  size_t moves() const { return moves_; }  // of all plans that were timed
+
+ private:
+  const PlanRequest& request_;
+  const SimulationOptions& options_;
+  std::vector<Outline> outlines_;
+  std::vector<Tried> all_;
+  size_t moves_ = 0;
+};
+
+// Of all plans: nothing computed again.
+double least_compute_s(const Workload& workload) {
+  double sum = 0;
+  for (const Use& use : workload.uses) sum += (use.forward_s + use.backward_s) * workload.micro_batches;
+  return sum;
+}
+
+// Tries candidates one after another, each a choice away from the best so far.
+class Search {
+ public:
+  Search(const PlanRequest& request, uint64_t tile_factor, const SimulationOptions& options)
+      : request_(request),
+        space_(request, tile_factor),
+        trials_(request, options),
+        least_s_(least_compute_s(request.workload)) {}
+
+  // Refuses where the first candidates do not fit.
+  Status run() {
+    Status refusal;
+    for (const Candidate& candidate : space_.beginnings()) {
+      Status status = try_out(candidate);
+      if (status.ok() && request_.machine.drives.empty()) return Status();
+      if (status.ok()) continue;
+      if (status.code() != Code::kDoesNotFit) return status;
+      refusal = std::move(status);
+    }
+    if (trials_.all().empty()) return refusal;
+    // Downhill from the best, and from the best that has its activations in another way, for there may be two valleys.
+    std::vector<Tried> begun = trials_.all();
+    const Tried first = *best_of(begun);
+    descend(first);
+    std::erase_if(begun, [&](const Tried& one) {
+      return one.candidate.choices.activations == first.candidate.choices.activations;
+    });
+    if (const Tried* second = best_of(begun)) descend(*second);
+    return Status();
+  }
+
+  const std::vector<Tried>& all() const { return trials_.all(); }
+
+ private:
+  static constexpr int kRounds = 3;
+  static constexpr size_t kMovesMost = 200'000;  // simulated in a descent, some four steps each: a quarter of a second
+
+  void descend(Tried current) {
+    moves_most_ = trials_.moves() + kMovesMost;
+    for (int round = 0; round < kRounds; ++round) {
+      const Candidate before = current.candidate;
+      for (size_t dimension = 0; dimension < CandidateSpace::kDimensions; ++dimension) {
+        std::vector<Tried> beside = try_along(dimension, current.candidate);
+        beside.insert(beside.begin(), std::move(current));
+        current = *best_of(beside);
+      }
+      if (current.candidate == before) return;
     }
   }
-  if (low == 0) return;
-  if (Result<Plan> plan = with(low); plan.ok()) best.consider(std::move(*plan), tried.choices);
-}
 
-// Backward moves most of a step's bytes in two thirds of its time. What is updated ahead of the next forward evens that
-// out, for memory in which its gradients wait.
-void consider_deferring(const PlanRequest& request, Best& best) {
-  if (request.workload.scope != StepScope::training || request.choices.deferred_share) return;
-  PlanRequest tried = request;
-  tried.choices = best.choices();
-  for (double share : {0.25, 0.5}) {
-    tried.choices.deferred_share = share;
-    if (Result<Plan> plan = largest_group(tried); plan.ok()) best.consider(std::move(*plan), tried.choices);
+  bool is_over() const { return trials_.moves() > moves_most_ || !is_more(trials_.best().step_s, least_s_); }
+
+  std::vector<Tried> try_along(size_t dimension, const Candidate& from) {
+    const size_t count = trials_.all().size();
+    if (is_over()) return {};
+    for (const Candidate& candidate : space_.along(dimension, from)) {
+      if (is_over()) break;
+      (void)try_out(candidate).ok();  // what does not fit is no candidate
+    }
+    return {trials_.all().begin() + static_cast<ptrdiff_t>(count), trials_.all().end()};
   }
+
+  Status try_out(const Candidate& candidate) {
+    if (std::ranges::find(seen_, candidate) != seen_.end()) return Status();
+    seen_.push_back(candidate);
+    PENSTOCK_TRY_ASSIGN(plan, make_plan(space_.request_of(candidate)));
+    trials_.time(candidate, plan);
+    return Status();
+  }
+
+  const PlanRequest& request_;
+  const CandidateSpace space_;
+  Trials trials_;
+  const double least_s_;
+  std::vector<Candidate> seen_;
+  size_t moves_most_ = 0;
+};
+
+// How many times as large tiles are in a sketch: a plan of few tiles that takes about as long, for a hundredth of the
+// work. 1 where the plan has few tiles anyway.
+uint64_t sketch_factor(const PlanRequest& request) {
+  constexpr uint64_t kTilesOfSketches = 1000;
+  const TileMap tiles(request.workload, tile_sizes_worth_trying(request).front());
+  uint64_t factor = 1;
+  while (tiles.size() / factor > kTilesOfSketches) factor *= 2;
+  return factor;
 }
 
-// With its durability given: every step counts as durable.
-Result<Timed> fastest_plan(PlanRequest request, const SimulationOptions& options) {
+struct Found {
+  Candidate candidate;
+  Plan plan;
+  Timed timed;
+};
+
+// Makes plans in full, the one with the fastest sketch first, as long as a sketch says that one may be faster yet.
+Result<Found> best_in_full(std::vector<Tried> sketches, const PlanRequest& request, const SimulationOptions& options) {
+  // Mostly; a plan that is slower than its sketch by more leaves the others in the race.
+  constexpr double kSketchError = 0.01;
+  constexpr size_t kMovesMost = 200'000;
+  const CandidateSpace space(request);
+  Trials trials(request, options);
+  std::optional<Found> found;
+  while (const Tried* next = best_of(sketches)) {
+    if (found && (trials.moves() > kMovesMost || next->step_s > found->timed.step_s() * (1 + kSketchError))) break;
+    const Candidate candidate = next->candidate;
+    std::erase_if(sketches, [&](const Tried& one) { return one.candidate == candidate; });
+    Result<Plan> plan = make_plan(space.request_of(candidate));
+    if (!plan.ok()) continue;
+    trials.time(candidate, *plan);
+    const Tried& best = trials.best();
+    if (best.candidate == candidate) found = Found{candidate, std::move(*plan), best.timed};
+  }
+  if (!found) return Status(Code::kDoesNotFit, "plan: none fits that was sketched");
+  return std::move(*found);
+}
+
+Result<Found> search_with(uint64_t tile_factor, const PlanRequest& request, const SimulationOptions& options) {
+  SimulationOptions without_spans = options;
+  without_spans.record_spans = false;
+  Search search(request, tile_factor, without_spans);
+  PENSTOCK_TRY(search.run());
+  if (tile_factor > 1) return best_in_full(search.all(), request, options);
+  return best_in_full({*best_of(search.all())}, request, options);
+}
+
+Result<Found> fastest_plan(PlanRequest request, const SimulationOptions& options) {
   request.slots = slots_per_tile(request);
-  const Durability durability = request.durability.value_or(Durability{});
-  request.durability = Durability{};
-  Best best(request.machine, options);
-  Status refusal;
-  bool keeps_all = false;
-  for (ActivationChoice activations : activation_choices(request)) {
-    PlanRequest tried = request;
-    tried.choices.activations = activations;
-    Result<Plan> plan = largest_group(tried);
-    if (!plan.ok()) {
-      if (plan.status().code() != Code::kDoesNotFit) return plan.status();
-      refusal = plan.status();
-      continue;
-    }
-    keeps_all |= activations == ActivationChoice::keep;
-    const bool try_without = waits_for_verdict(request, *plan) && !request.choices.host_state_share;
-    const size_t plan_moves = plan->moves.size();
-    best.consider(std::move(*plan), tried.choices);
-    for (double share : try_without ? smaller_shares(plan_moves) : std::vector<double>{}) {
-      PlanRequest less = tried;
-      less.choices.host_state_share = share;
-      if (Result<Plan> other = largest_group(less); other.ok()) best.consider(std::move(*other), less.choices);
-    }
-    const bool may_keep_some = !request.choices.activations && !request.choices.keep_share && !keeps_all &&
-                               request.workload.uses.size() > 1 && recomputes(activations);
-    if (may_keep_some) consider_keeping_some(tried, best);
+  const uint64_t factor = options.gradient_s ? 1 : sketch_factor(request);  // told by tile
+  if (factor > 1) {
+    Result<Found> found = search_with(factor, request, options);
+    if (found.ok() || found.status().code() != Code::kDoesNotFit) return found;
   }
-  if (!best.get()) return refusal;
-  consider_deferring(request, best);
-  Timed found = std::move(*best.get());
-  found.plan.durability = durability;
-  return found;
+  return search_with(1, request, options);
 }
 
-Simulation simulate_undurable(Plan plan, const MachineProfile& machine, SimulationOptions options) {
-  plan.durability = {Durability::Kind::exit, 1};
-  options.record_spans = false;
-  return simulate_if_known(plan, machine, options);
+ChosenPlan chosen(Found found, uint32_t slots) {
+  return {std::move(found.plan), slots, std::move(found.timed.durable), std::move(found.timed.other)};
 }
 
-ChosenPlan chosen(Timed found, const PlanRequest& request, const SimulationOptions& options) {
-  ChosenPlan result{std::move(found.plan), slots_per_tile(request), std::move(found.simulation), {}};
-  const bool alike = result.plan.durability.kind == Durability::Kind::step || !result.plan.has_state_in_memory();
-  result.other = alike ? result.durable : simulate_undurable(result.plan, request.machine, options);
-  return result;
+Result<ChosenPlan> chosen_at(const PlanRequest& request, const SimulationOptions& options) {
+  PENSTOCK_TRY_ASSIGN(found, fastest_plan(request, options));
+  return chosen(std::move(found), slots_per_tile(request));
+}
+
+uint32_t slots_where_relaxed(PlanRequest request) {
+  request.durability = Durability{Durability::Kind::every, 2};
+  return slots_per_tile(request);
 }
 
 }  // namespace
@@ -205,7 +304,7 @@ double predicted_step_s(const Plan& plan, const MachineProfile& machine) {
   const double durable_s = simulate_if_known(durable, machine, {}).step_s;
   const double share = plan.durability.durable_share();
   if (share == 1 || !plan.has_state_in_memory()) return durable_s;
-  return share * durable_s + (1 - share) * simulate_undurable(plan, machine, {}).step_s;
+  return share * durable_s + (1 - share) * simulate_undurable(durable, machine, {}).step_s;
 }
 
 Durability usual_durability(double durable_s, double other_s) {
@@ -217,24 +316,25 @@ Durability usual_durability(double durable_s, double other_s) {
 
 Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptions& options) {
   PENSTOCK_TRY(validate(request));
-  PENSTOCK_TRY_ASSIGN(found, fastest_plan(request, options));
-  if (request.durability || !found.plan.has_state_in_memory() || !rates_are_known(request)) {
-    return chosen(std::move(found), request, options);
-  }
-  PlanRequest relaxed = request;
-  const Simulation other = simulate_undurable(found.plan, request.machine, options);
-  relaxed.durability = usual_durability(found.simulation.step_s, other.step_s);
-  if (relaxed.durability->kind == Durability::Kind::step) return chosen(std::move(found), request, options);
+  if (request.durability) return chosen_at(request, options);
+  PlanRequest durable = request, relaxed = request;
+  durable.durability = Durability{};
+  relaxed.slots = slots_where_relaxed(request);
   // Updates ahead of the verdict are worth more than fewer writes, and take a third slot where roots are rare.
-  const bool speculates = !request.workload.clipping.may_take_back() || slots_per_tile(relaxed) > 2;
-  if (!speculates) return chosen(std::move(found), request, options);
-  if (slots_per_tile(relaxed) == slots_per_tile(request)) {
-    found.plan.durability = *relaxed.durability;
-    return chosen(std::move(found), relaxed, options);
+  const bool speculates = !request.workload.clipping.may_take_back() || relaxed.slots > 2;
+  if (!speculates || !rates_are_known(request)) return chosen_at(durable, options);
+  Result<Found> found = fastest_plan(relaxed, options);
+  if (!found.ok()) {
+    if (found.status().code() == Code::kDoesNotFit) return chosen_at(durable, options);
+    return found.status();
   }
-  Result<Timed> with_third_slot = fastest_plan(relaxed, options);
-  if (!with_third_slot.ok()) return chosen(std::move(found), request, options);
-  return chosen(std::move(*with_third_slot), relaxed, options);
+  if (found->timed.durability.kind != Durability::Kind::step || relaxed.slots == slots_per_tile(durable)) {
+    return chosen(std::move(*found), relaxed.slots);
+  }
+  // Durable each step, it needs no third slot.
+  PENSTOCK_TRY_ASSIGN(plan, make_plan(CandidateSpace(durable).request_of(found->candidate)));
+  found->plan = std::move(plan);
+  return chosen(std::move(*found), slots_per_tile(durable));
 }
 
 }  // namespace penstock

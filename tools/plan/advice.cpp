@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kHostStep = 64 * kMiB;  // how finely a host budget is looked for
-constexpr int kHostTries = 10, kChangesMost = 7, kDurabilityTries = 2;
+constexpr int kHostTries = 10, kChangesMost = 7, kDurabilityTries = 5;
 // A plan that is not the best one counts as fast enough only where the best one surely is.
 constexpr double kSurely = 0.99;
 constexpr Durability kDurabilities[] = {{Durability::Kind::step, 1},
@@ -141,13 +141,9 @@ class Adviser {
   Status reach_drive_life(double aim_days) {
     AimAnswer answer{.aim = text("drives that last ", fixed(aim_days, 0), " days")};
     double longest_days = 0;
-    std::optional<Forecast> relaxed;  // where not every step is durable
     for (const Durability& durability : kDurabilities) {
-      Result<Forecast> planned = relaxed ? with_durability(*relaxed, durability) : plan_durable(durability);
-      if (!planned.ok()) return planned.status();
-      const Forecast& result = *planned;
+      PENSTOCK_TRY_ASSIGN(result, plan_durable(durability));
       if (!result.fits) continue;
-      if (!relaxed && durability.kind != Durability::Kind::step) relaxed = result;
       const std::optional<double> days = result.drive_life_days();
       // Nothing is written at all, or nobody knows what the drives endure.
       const bool wears = result.written_bytes_per_step > 0;

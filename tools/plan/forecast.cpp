@@ -46,6 +46,7 @@ class Forecaster {
     return Status();
   }
 
+ private:
   // What follows from the plan, its simulation and its durability.
   void settle() {
     const StepTimes durable = times_of(forecast_.simulation);
@@ -56,7 +57,6 @@ class Forecaster {
     forecast_.exit_commit = commit_at_exit(*forecast_.plan, forecast_.rank_request.machine);
   }
 
- private:
   Status search() {
     forecast_.simulated_steps = steps_for(forecast_.rank_request);
     SimulationOptions options;
@@ -228,15 +228,6 @@ Result<Forecast> forecast(ForecastRequest request) {
   PENSTOCK_TRY(Forecaster(asked, result).run());
   if (result.fits) take_notes(result);
   return result;
-}
-
-Forecast with_durability(Forecast usual, const Durability& durability) {
-  using enum Durability::Kind;
-  CHECK(usual.fits && usual.durability.kind != step && durability.kind != step, "their plans may differ");
-  usual.request.durability = usual.rank_request.durability = durability;
-  usual.durability = usual.plan->durability = durability;
-  Forecaster(usual.request, usual).settle();
-  return usual;
 }
 
 }  // namespace penstock::tools

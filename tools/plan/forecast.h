@@ -80,9 +80,4 @@ struct Forecast {
 // Refuses what makes no sense; what does not fit is a forecast that says so.
 Result<Forecast> forecast(ForecastRequest request);
 
-// Of the same plan, without a search. It is the one that would be found: how rarely steps are durable makes no
-// difference to the search, only whether all are.
-// REQUIRES: usual.fits, and neither durability is `step`.
-Forecast with_durability(Forecast usual, const Durability& durability);
-
 }  // namespace penstock::tools

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/random_plans.h"
+
 namespace penstock {
 namespace {
 
@@ -79,6 +81,55 @@ TEST(ChosenDurability, IsEveryStepWhereRelaxingWouldCostSpeculation) {
   request.slots = 0;
   request.budgets.nvme_bytes = choose_plan(half_in_host())->plan.needed_bytes(Tier::nvme);
   EXPECT_EQ(text_of(chosen_durability(request)), "step");  // no space for it
+}
+
+// Eight thousand tiles on a device whose memory holds no unit's activations for long, and half of the state in host
+// memory.
+PlanRequest many_tiles() {
+  PlanRequest request;
+  for (int unit = 0; unit < 24; ++unit) {
+    request.workload.units.push_back({.name = text("unit", unit), .elements = 40'000'000, .parameters = {}});
+  }
+  request.workload.uses = uses_in_turn(request.workload.units);
+  for (Use& use : request.workload.uses) {
+    use.forward_s = 0.01;
+    use.backward_s = 0.02;
+    use.activation_bytes = 200 * kMiB;
+    use.boundary_bytes = 10 * kMiB;
+  }
+  request.workload.micro_batches = 2;
+  request.workload.clipping.norm = 1;
+  request.machine = test::test_machine(true);
+  request.budgets.host_bytes = 8 * kGiB;
+  request.budgets.device_bytes = 3 * kGiB;
+  request.durability.reset();
+  return request;
+}
+
+TEST(ChosenPlan, OfManyTilesIsNoSlowerThanAnyByHand) {
+  const PlanRequest open = many_tiles();
+  const Result<ChosenPlan> chosen = choose_plan(open);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  int compared = 0;
+  for (ActivationChoice activations : {ActivationChoice::keep, ActivationChoice::recompute,
+                                       ActivationChoice::recompute_offload, ActivationChoice::offload}) {
+    for (double keep_share : {0.0, 0.25, 0.5}) {
+      for (double state_share : {0.0, 0.25, 0.5, 0.75}) {
+        PlanRequest by_hand = open;
+        by_hand.slots = chosen->slots;
+        by_hand.durability = chosen->plan.durability;
+        by_hand.choices.activations = activations;
+        by_hand.choices.keep_share = keep_share;
+        by_hand.choices.host_state_share = state_share;
+        const Result<Plan> plan = make_plan(by_hand);
+        if (!plan.ok()) continue;
+        ++compared;
+        EXPECT_LE(chosen->step_s(), predicted_step_s(*plan, open.machine) * 1.005)
+            << static_cast<int>(activations) << " keep " << keep_share << " state " << state_share;
+      }
+    }
+  }
+  EXPECT_GT(compared, 12);
 }
 
 }  // namespace

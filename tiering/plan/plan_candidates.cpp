@@ -1,0 +1,234 @@
+#include "tiering/plan/plan_candidates.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "tiering/plan/plan_fit.h"
+
+namespace penstock {
+namespace {
+
+bool trains(const PlanRequest& request) { return request.workload.scope == StepScope::training; }
+
+std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
+  using enum ActivationChoice;
+  if (!trains(request)) return {recompute};
+  if (request.choices.activations) return {*request.choices.activations};
+  // Without a device there is nowhere to offload to.
+  if (request.machine.devices == 0 || !request.stores_activations) return {keep, recompute};
+  return {keep, recompute, recompute_offload, offload};
+}
+
+std::vector<uint32_t> micro_batch_groups(const PlanRequest& request) {
+  if (request.choices.micro_batch_group) return {*request.choices.micro_batch_group};
+  std::vector<uint32_t> groups;
+  for (uint32_t group = request.workload.micro_batches; group > 1; group /= 2) groups.push_back(group);
+  groups.push_back(1);
+  return groups;
+}
+
+// With each of the values for one choice, or with it open again.
+std::vector<Candidate> with_each(const Candidate& from, std::optional<double> PlanChoices::*choice,
+                                 std::initializer_list<double> values) {
+  std::vector<Candidate> all(1, from);
+  (all.back().choices.*choice).reset();
+  for (double value : values) {
+    all.push_back(from);
+    all.back().choices.*choice = value;
+  }
+  return all;
+}
+
+auto all_of(const Candidate& candidate) {
+  const PlanChoices& choices = candidate.choices;
+  return std::tie(candidate.host_budget_share, choices.tile_elements, choices.window_tiles, choices.host_state_share,
+                  choices.device_share, choices.weights, choices.retained_host_share, choices.micro_batch_group,
+                  choices.activations, choices.keep_share, choices.offload_host_share, choices.deferred_share);
+}
+
+}  // namespace
+
+bool Candidate::operator==(const Candidate& other) const { return all_of(*this) == all_of(other); }
+
+CandidateSpace::CandidateSpace(const PlanRequest& request, uint64_t tile_factor)
+    : request_(request), tile_factor_(tile_factor) {
+  if (tile_factor == 1) return;
+  const uint64_t usual_elements = tile_sizes_worth_trying(request).front();
+  tile_elements_ = usual_elements * tile_factor;
+  auto window_bytes = [&](uint64_t elements) {
+    const TileMap tiles(request.workload, elements);
+    return tiles.slot_bytes_max() + tiles.gradient_bytes_max();
+  };
+  usual_window_bytes_ = window_bytes(usual_elements);
+  large_window_bytes_ = window_bytes(tile_elements_);
+}
+
+PlanRequest CandidateSpace::request_of(const Candidate& candidate) const {
+  PlanRequest request = request_;
+  request.choices = candidate.choices;
+  uint64_t& host_bytes = request.budgets.host_bytes;
+  if (candidate.host_budget_share < 1) {
+    host_bytes = static_cast<uint64_t>(static_cast<double>(host_bytes) * candidate.host_budget_share);
+  }
+  if (tile_factor_ == 1) return request;
+  const std::vector<uint32_t> windows = windows_worth_trying(request.machine);
+  const uint64_t usual = candidate.choices.window_tiles.value_or(windows.front());
+  const uint64_t large = std::max<uint64_t>(ceil_div(usual, tile_factor_), windows.back());
+  const uint64_t more_bytes =
+      large * large_window_bytes_ - std::min(large * large_window_bytes_, usual * usual_window_bytes_);
+  request.choices.tile_elements = tile_elements_;
+  request.choices.window_tiles = static_cast<uint32_t>(large);
+  host_bytes += std::min(more_bytes, std::numeric_limits<uint64_t>::max() - host_bytes);
+  request.budgets.nvme_bytes = std::numeric_limits<uint64_t>::max();
+  return request;
+}
+
+bool CandidateSpace::fits(const Candidate& candidate) const {
+  const PlanRequest request = request_of(candidate);
+  PlanChoices choices = request.choices;
+  if (!choices.window_tiles) choices.window_tiles = windows_worth_trying(request.machine).back();
+  const std::vector<uint64_t> sizes = tile_sizes_worth_trying(request);
+  return std::ranges::any_of(sizes, [&](uint64_t tile_elements) {
+    choices.tile_elements = tile_elements;
+    return budget_lines(request, choices).ok();
+  });
+}
+
+Candidate CandidateSpace::with_most_kept(Candidate candidate) const {
+  const size_t uses = request_.workload.uses.size();
+  auto with = [&](size_t keeping) {
+    candidate.choices.keep_share = static_cast<double>(keeping) / static_cast<double>(uses);
+    return fits(candidate);
+  };
+  size_t low = 0, high = uses - 1;
+  while (low < high) {
+    const size_t middle = low + (high - low + 1) / 2;
+    if (with(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  candidate.choices.keep_share = static_cast<double>(low) / static_cast<double>(uses);
+  return candidate;
+}
+
+std::vector<Candidate> CandidateSpace::beginnings() const {
+  std::vector<Candidate> all;
+  const std::vector<uint32_t> groups = micro_batch_groups(request_);
+  Candidate candidate{request_.choices};
+  for (ActivationChoice activations : activation_choices(request_)) {
+    candidate.choices.activations = activations;
+    for (uint32_t group : groups) {
+      candidate.choices.micro_batch_group = group;
+      if (!fits(candidate)) continue;
+      all.push_back(candidate);
+      break;
+    }
+  }
+  // State that rests in host memory is updated in place, so where gradients are clipped not before the verdict: all at
+  // once, and the next forward waits. From the drives it is updated while backward runs.
+  const bool waits = trains(request_) && request_.workload.clipping.may_take_back();
+  for (size_t i = 0, count = waits && !request_.choices.host_state_share ? all.size() : 0; i < count; ++i) {
+    Candidate on_drives = all[i];
+    on_drives.choices.host_state_share = 0;
+    all.push_back(std::move(on_drives));
+  }
+  if (all.empty()) all.push_back(candidate);
+  return all;
+}
+
+std::vector<Candidate> CandidateSpace::along(size_t dimension, const Candidate& from) const {
+  const PlanChoices& made = request_.choices;
+  const bool clips = request_.workload.clipping.may_take_back();
+  switch (dimension) {
+    case 0:
+      return activations_along(from);
+    case 1:
+      return groups_along(from);
+    case 2:
+      if (made.host_state_share) return {};
+      return with_each(from, &PlanChoices::host_state_share, {0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1});
+    case 3:
+      return budgets_along(from);
+    case 4:
+      if (made.retained_host_share || !clips) return {};
+      return with_each(from, &PlanChoices::retained_host_share, {0, 0.5, 1});
+    case 5:
+      return weights_along(from);
+    case 6:
+      if (made.offload_host_share || !request_.machine.copies_to_device() || !trains(request_)) return {};
+      if (!offloads(*from.choices.activations)) return {};
+      return with_each(from, &PlanChoices::offload_host_share, {0, 0.5, 1});
+    case 7:
+      // Backward moves most of a step's bytes in two thirds of its time.
+      if (made.deferred_share || !trains(request_)) return {};
+      return with_each(from, &PlanChoices::deferred_share, {0.25, 0.5});
+    default:
+      return windows_along(from);
+  }
+}
+
+bool CandidateSpace::may_keep_some(const Candidate& candidate) const {
+  return !request_.choices.activations && !request_.choices.keep_share && trains(request_) &&
+         request_.workload.uses.size() > 1 && candidate.choices.activations != ActivationChoice::keep;
+}
+
+std::vector<Candidate> CandidateSpace::activations_along(const Candidate& from) const {
+  std::vector<Candidate> all;
+  for (ActivationChoice activations : activation_choices(request_)) {
+    all.push_back(from);
+    all.back().choices.activations = activations;
+    all.back().choices.keep_share = request_.choices.keep_share;
+    if (!may_keep_some(all.back())) continue;
+    Candidate some = with_most_kept(all.back());
+    all.push_back(some);
+    *some.choices.keep_share /= 2;
+    all.push_back(std::move(some));
+  }
+  return all;
+}
+
+std::vector<Candidate> CandidateSpace::groups_along(const Candidate& from) const {
+  std::vector<Candidate> all;
+  for (uint32_t group : micro_batch_groups(request_)) {
+    if (group == *from.choices.micro_batch_group) continue;
+    all.push_back(from);
+    all.back().choices.micro_batch_group = group;
+    if (may_keep_some(from)) all.push_back(with_most_kept(all.back()));
+  }
+  return all;
+}
+
+std::vector<Candidate> CandidateSpace::weights_along(const Candidate& from) const {
+  if (request_.choices.weights != WeightTier::automatic) return {};
+  std::vector<Candidate> all;
+  for (WeightTier weights : {WeightTier::automatic, WeightTier::host, WeightTier::nvme}) {
+    all.push_back(from);
+    all.back().choices.weights = weights;
+  }
+  return all;
+}
+
+std::vector<Candidate> CandidateSpace::budgets_along(const Candidate& from) const {
+  std::vector<Candidate> all;
+  for (double share : {1.0, 0.875, 0.75, 0.5, 0.25}) {
+    all.push_back(from);
+    all.back().host_budget_share = share;
+  }
+  return all;
+}
+
+std::vector<Candidate> CandidateSpace::windows_along(const Candidate& from) const {
+  if (request_.choices.window_tiles) return {};
+  std::vector<Candidate> all;
+  for (uint32_t tiles : windows_worth_trying(request_.machine)) {
+    all.push_back(from);
+    all.back().choices.window_tiles = tiles;
+    // In few windows less is under way, and what that frees may be kept.
+    if (may_keep_some(from)) all.push_back(with_most_kept(all.back()));
+  }
+  return all;
+}
+
+}  // namespace penstock
