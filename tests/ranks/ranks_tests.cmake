@@ -59,6 +59,18 @@ penstock_rank_mutant(weights_of_the_step_before *Stages*two_stage_2 runtime/engi
   "  is_gathered_.resize(model().units.size());
   skips_.clear();")
 
+penstock_rank_mutant(gathered_when_acquired RankedSteps* runtime/engine/ranks/ranked_engine.cpp
+  "next_visit_ <= visit + (next_is_ahead ? 1 : 0)"
+  "next_visit_ <= visit")
+
+penstock_rank_mutant(waits_for_reductions RankedSteps* runtime/engine/ranks/ranked_engine.cpp
+  "if (reducing_ && (!may_be_late ||"
+  "if (reducing_ && (may_be_late ||")
+
+penstock_rank_mutant(gathered_over_what_is_held RankedSteps* runtime/engine/ranks/ranked_engine.cpp
+  "for (uint64_t& place : places) place += there - all;"
+  "")
+
 penstock_rank_mutant(root_before_the_barrier *BringsAllRanks*/2 runtime/engine/ranks/rank_commits.cpp
   ".data_flushed = pass"
   ".data_flushed = {}")
