@@ -147,6 +147,14 @@ class Engine final : public StepEngine {
   Status end_writes();
   Status exchange(std::span<const uint64_t> mine, std::span<uint64_t> all) override;
 
+  // Of one rank of several, within a step. Tells `then`, on the decision thread, when the weights of a pass that is
+  // still to come are where they stay until it is released; or the failure.
+  using ThenWeights = std::function<void(const Status& status, std::vector<UnitWeights> weights)>;
+  void when_weights(const ComputePass& pass, ThenWeights then);
+  // Once the unit's last pass is released: its gradient over all ranks is there for RankSide::take_gradient().
+  // `absent`: by parameter, and then the unit as a whole: what no rank has a gradient of, which is left untouched.
+  Status gradient_of_all(uint32_t unit, const std::vector<bool>& absent);
+
  private:
   explicit Engine(EngineOptions options);
 
@@ -179,6 +187,7 @@ class Engine final : public StepEngine {
   Status measure_gradients(const char* verb);
   std::vector<TileId> tiles_to_update(uint32_t unit);
   void skip_tiles(const std::vector<TileId>& tiles);
+  void skip_all_tiles(uint32_t unit);
   Status refuse_shared_scales(const Unit& unit, uint32_t parameter) const;
   Status take_places(std::span<const TileId> tiles, std::deque<Lease>& places);
   template <typename Function>

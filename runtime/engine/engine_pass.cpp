@@ -125,6 +125,27 @@ Status Engine::release(const ComputePass& pass) {
   });
 }
 
+void Engine::when_weights(const ComputePass& pass, ThenWeights then) {
+  std::lock_guard lock(verbs_);
+  const auto compute = std::find_if(plan_->computes.begin(), plan_->computes.end(),
+                                    [&](const Compute& each) { return pass_of(each) == pass; });
+  CHECK(compute != plan_->computes.end(), words_of(pass), ": the plan has no such pass");
+  thread_->mailbox().post([this, of = &*compute, then = std::move(then)]() mutable {
+    Executor& executor = core_->executor();
+    executor.when([of, &executor] { return executor.has_weights_of(*of); },
+                  [this, of, &executor, then = std::move(then)](const Status& status) {
+                    std::vector<UnitWeights> weights;
+                    if (status.ok()) {
+                      const auto views = executor.weights_before(*of);
+                      for (size_t i = 0; i < views.size(); ++i) {
+                        weights.push_back(weights_of(of->weights[i].unit, views[i]));
+                      }
+                    }
+                    then(status, std::move(weights));
+                  });
+  });
+}
+
 UnitWeights Engine::weights_of(uint32_t unit, std::span<std::byte> bytes) const {
   const Workload& workload = options_.request.workload;
   const uint64_t elements = workload.units[unit].elements;
@@ -228,16 +249,38 @@ Status Engine::expect_backward(const GradientPart& part) const {
 Status Engine::hand_over_completed() {
   GradientIntake& intake = downloaded_intake_ ? *downloaded_intake_ : *intake_;
   for (uint32_t unit : std::exchange(completed_, {})) {
-    PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-      if (options_.has_other_ranks()) {
-        options_.ranks->take_gradient(unit, tile.first_element, tile.elements, place, squares);
-      } else {
+    // Of several ranks, it comes with gradient_of_all().
+    if (!options_.has_other_ranks()) {
+      PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
         intake.finish(unit, {}, tile.first_element, tile.elements, place, squares);
-      }
-    }));
+      }));
+    }
     intake.finished(unit);
   }
   return Status();
+}
+
+Status Engine::gradient_of_all(uint32_t unit, const std::vector<bool>& absent) {
+  std::lock_guard lock(verbs_);
+  PENSTOCK_TRY(expect(Now::in_step, "gradient of all ranks"));
+  CHECK((downloaded_intake_ ? *downloaded_intake_ : *intake_).complete(unit), "unit ", unit, ": its passes go on");
+  Skipped& skipped = skipped_[unit];
+  skipped.whole = absent.back();
+  for (uint32_t parameter = 0; parameter < skipped.parameters.size(); ++parameter) {
+    skipped.parameters[parameter] = absent[parameter];
+    if (absent[parameter] && !skipped.whole) {
+      PENSTOCK_TRY(refuse_shared_scales(options_.request.workload.units[unit], parameter));
+    }
+  }
+  return as_intake([&] {
+    if (skipped.whole) {
+      skip_all_tiles(unit);
+      return thread_->ask([&] { return core_->executor().status(); });
+    }
+    return hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
+      options_.ranks->take_gradient(unit, tile.first_element, tile.elements, place, squares);
+    });
+  });
 }
 
 Status Engine::take_in(const DownloadedSum& downloaded) {
@@ -327,6 +370,12 @@ void Engine::skip_tiles(const std::vector<TileId>& tiles) {
   });
 }
 
+void Engine::skip_all_tiles(uint32_t unit) {
+  std::vector<TileId> tiles;
+  for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile) tiles.push_back(tile);
+  skip_tiles(tiles);
+}
+
 Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
   updates_ = true;
   std::vector<TileId> tiles = tiles_to_update(unit);
@@ -388,10 +437,7 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   }
   skipped_[unit].whole = true;
   return as_intake([&] {
-    std::vector<TileId> tiles;
-    for (TileId tile = plan_->tiles.first_of(unit); tile < plan_->tiles.first_of(unit + 1); ++tile)
-      tiles.push_back(tile);
-    skip_tiles(tiles);
+    skip_all_tiles(unit);
     return thread_->ask([&] { return core_->executor().status(); });
   });
 }
@@ -411,9 +457,8 @@ Status Engine::absent_gradient(ParameterId id, Absent absent) {
     PENSTOCK_TRY_ASSIGN(completes, intake_->give_up(id.unit, id.parameter));
     Skipped& skipped = skipped_[id.unit];
     skipped.parameters[id.parameter] = absent == Absent::skip;
-    // Without any of its parameters nothing is left of it to update; but a shard may have what others' parameters pad.
-    skipped.whole = options_.ranks == nullptr &&
-                    std::find(skipped.parameters.begin(), skipped.parameters.end(), false) == skipped.parameters.end();
+    // Without any of its parameters nothing is left of it to update.
+    skipped.whole = std::find(skipped.parameters.begin(), skipped.parameters.end(), false) == skipped.parameters.end();
     if (completes) completed_.push_back(id.unit);
     return has_acquired_ ? Status() : hand_over_completed();
   });

@@ -91,6 +91,9 @@ class Executor {
   bool has_current_weights(uint32_t unit) const { return run_.is_over({step_number(), weights_current_.at(unit)}); }
   // By the use's units.
   std::vector<std::span<std::byte>> weights_of(const Compute& compute) const;
+  // Whether the weights of a pass that is still to come are where it will read them, and where.
+  bool has_weights_of(const Compute& compute) const;
+  std::vector<std::span<std::byte>> weights_before(const Compute& compute) const;
   // Where the pass leaves or finds what backward needs of forward; empty where the trainer keeps that itself.
   std::span<std::byte> activation_of(const Compute& compute) const;
   // What the trainer's stream must wait for before it touches them, or any place that the plan gave the pass.

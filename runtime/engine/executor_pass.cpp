@@ -1,5 +1,6 @@
 // The moves of a training pass: weights arrive where they are used, computing is granted to the trainer, and what
 // backward needs of forward leaves for the drives and comes back.
+#include <algorithm>
 #include <utility>
 
 #include "runtime/engine/coded_weights.h"
@@ -125,6 +126,23 @@ std::vector<std::span<std::byte>> Executor::weights_of(const Compute& compute) c
     return views;
   }
   for (const Lease& lease : granted_.at({step_number(), compute.move}).weights) views.push_back(lease.bytes());
+  return views;
+}
+
+bool Executor::has_weights_of(const Compute& compute) const {
+  return std::all_of(compute.weights.begin(), compute.weights.end(), [this](const Compute::Weights& weights) {
+    const MoveId brought = weights.brought_by != kNoMove ? weights.brought_by : weights_current_.at(weights.unit);
+    return run_.is_over({step_number(), brought});
+  });
+}
+
+std::vector<std::span<std::byte>> Executor::weights_before(const Compute& compute) const {
+  if (parts_.device != nullptr) return weights_of(compute);
+  std::vector<std::span<std::byte>> views;
+  for (const Compute::Weights& weights : compute.weights) {
+    views.push_back(weights.brought_by == kNoMove ? parts_.memory.share_unit(weights.unit).bytes()
+                                                  : place_of({step_number(), weights.brought_by}).bytes());
+  }
   return views;
 }
 

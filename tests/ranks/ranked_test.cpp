@@ -57,6 +57,19 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Stages,
                                          Stage{"eight_stage_3", 8, 8, "each"}, Stage{"eight_hybrid", 8, 4, "once"}),
                          [](const auto& each) { return std::string(each.param.name); });
 
+// By events, not by time: see OverlapCourse.
+TEST(RankedSteps, GatherTheNextUnitAndAddUpTheLastWhileOneIsComputed) {
+  struct World {
+    const char *ranks, *group_ranks;
+  };
+  for (const World world : {World{"2", "2"}, World{"3", "3"}, World{"2", "1"}}) {
+    const auto ranks = static_cast<uint32_t>(std::atoi(world.ranks));
+    RankProcesses processes(ranks,
+                            {test::worker_or_mutant(RANKED_WORKER), "1", "2", world.group_ranks, "each", "overlap"});
+    for (const RankEnd& end : processes.wait()) EXPECT_EQ(end.code + end.signal, 0) << end.said;
+  }
+}
+
 class StagesOnDevices : public Stages {};
 
 TEST_P(StagesOnDevices, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {

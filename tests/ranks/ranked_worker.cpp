@@ -1,6 +1,7 @@
-// ranked_worker SEED STEPS GROUP_RANKS each|once [create|live FOLDER...]: one rank of a course of training; weights are
-// gathered for each pass or once a step. A whole course in memory; or a store's creation in these folders, or a life of
-// a run that goes on with it, to be killed. Says what happened, or what is wrong and ends with 1.
+// ranked_worker SEED STEPS GROUP_RANKS each|once [overlap|create|live FOLDER...]: one rank of a course of training;
+// weights are gathered for each pass or once a step. A whole course in memory, or an OverlapCourse; or a store's
+// creation in these folders, or a life of a run that goes on with it, to be killed. Says what happened, or what is
+// wrong and ends with 1.
 //
 // ON_DEVICE: set, the course computes on a device.
 //
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tests/support/overlap_course.h"
 #include "tests/support/ranked_course.h"
 
 namespace penstock::engine {
@@ -23,55 +25,33 @@ void say(const std::string& line) {
   if (::write(STDOUT_FILENO, whole.data(), whole.size()) != static_cast<ssize_t>(whole.size())) _exit(3);
 }
 
-class DyingCollective final : public Collective {
+class DyingCollective final : public test::PassingCollective {
  public:
-  DyingCollective(Collective& inner, uint64_t barrier, bool before) : inner_(inner), left_(barrier), before_(before) {}
+  DyingCollective(Collective& inner, uint64_t barrier, bool before)
+      : PassingCollective(inner), left_(barrier), before_(before) {}
 
-  uint32_t rank() const override { return inner_.rank(); }
-  uint32_t ranks() const override { return inner_.ranks(); }
-  std::span<std::byte> memory() const override { return inner_.memory(); }
-  Tier tier() const override { return Tier::host; }
-  void gather(std::span<const Shard> shards, Then then) override { inner_.gather(shards, std::move(then)); }
-  void reduce(const Reduction& reduction, Then then) override { inner_.reduce(reduction, std::move(then)); }
-  void exchange(std::span<const std::byte> mine, std::span<std::byte> all, Then then) override {
-    inner_.exchange(mine, all, std::move(then));
-  }
   void barrier(const Status& mine, Then then) override {
-    if (left_-- > 0) return inner_.barrier(mine, std::move(then));
+    if (left_-- > 0) return PassingCollective::barrier(mine, std::move(then));
     if (before_) ::raise(SIGKILL);
-    inner_.barrier(mine, [](const Status&) {
+    PassingCollective::barrier(mine, [](const Status&) {
       std::this_thread::sleep_for(std::chrono::seconds(2));
       ::raise(SIGKILL);
     });
   }
 
  private:
-  Collective& inner_;
   uint64_t left_;
   const bool before_;
 };
 
-class DyingRanks final : public Ranks {
+class DyingRanks final : public test::PassingRanks {
  public:
-  DyingRanks(Ranks& inner, uint64_t barrier, bool before) : inner_(inner), commits_(inner.commits(), barrier, before) {}
+  DyingRanks(Ranks& inner, uint64_t barrier, bool before)
+      : PassingRanks(inner), commits_(inner.commits(), barrier, before) {}
 
-  uint32_t rank() const override { return inner_.rank(); }
-  uint32_t ranks() const override { return inner_.ranks(); }
-  std::string name_of(uint32_t rank) const override { return inner_.name_of(rank); }
-  Collective& passes() override { return inner_.passes(); }
   Collective& commits() override { return commits_; }
-  void at_step(uint64_t step) override { inner_.at_step(step); }
-  void came() override { inner_.came(); }
-  void went() override { inner_.went(); }
-  void step_began() override { inner_.step_began(); }
-  void step_ended() override { inner_.step_ended(); }
-  void progressed() override { inner_.progressed(); }
-  void expect_pass(double seconds) override { inner_.expect_pass(seconds); }
-  void fail(const Status& why) override { inner_.fail(why); }
-  Status status() const override { return inner_.status(); }
 
  private:
-  Ranks& inner_;
   DyingCollective commits_;
 };
 
@@ -88,6 +68,12 @@ std::optional<DyingRanks> dying(Ranks& ranks) {
 Status run(int count, char** arguments) {
   auto number = [&](int index) { return std::strtoull(arguments[index], nullptr, 10); };
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
+  const std::string what = count > 5 ? arguments[5] : "run";
+  if (what == "overlap") {
+    OverlapCourse course(place, static_cast<uint32_t>(number(3)));
+    PENSTOCK_TRY_ASSIGN(met, meet({.place = place, .memory_bytes = course.memory_bytes()}));
+    return course.run(*met, number(2));
+  }
   std::optional<CourseDevice> device;
   if (std::getenv("ON_DEVICE") != nullptr) device = course_device();
   RankedCourse course(number(1), place, static_cast<uint32_t>(number(3)), std::string(arguments[4]) == "once",
@@ -101,7 +87,6 @@ Status run(int count, char** arguments) {
   PENSTOCK_TRY_ASSIGN(met, meet({.place = place, .memory_bytes = course.memory_bytes()}));
   std::optional<DyingRanks> dies = dying(*met);
   Ranks& ranks = dies ? static_cast<Ranks&>(*dies) : *met;
-  const std::string what = count > 5 ? arguments[5] : "run";
   if (what == "create") return course.create(ranks);
   if (what == "live") {
     PENSTOCK_TRY(course.live(ranks, number(2), say));

@@ -41,15 +41,15 @@ penstock_rank_mutant(verdict_of_one_rank *Stages*two_stage_3 runtime/engine/engi
   "squares = of_all;"
   "squares = std::isfinite(of_all) ? of_all : squares;")
 
-penstock_rank_mutant(absences_of_one_rank *Stages*two_stage_3 runtime/engine/ranks/ranked_engine.cpp
+penstock_rank_mutant(absences_of_one_rank *Stages*two_stage_3 runtime/engine/ranks/ranked_engine_lane.cpp
   "PENSTOCK_TRY(passed_on(all_of_all(ranks_, absent)));"
   "")
 
-penstock_rank_mutant(shard_of_another_rank *Stages*two_stage_3 runtime/engine/ranks/ranked_engine.cpp
+penstock_rank_mutant(shard_of_another_rank *Stages*two_stage_3 runtime/engine/ranks/ranked_engine_lane.cpp
   "shards.push_back({member, place"
   "shards.push_back({map_.group(rank()).front(), place")
 
-penstock_rank_mutant(pieces_not_shared_with_twins *Stages*four_hybrid runtime/engine/ranks/ranked_engine.cpp
+penstock_rank_mutant(pieces_not_shared_with_twins *Stages*four_hybrid runtime/engine/ranks/ranked_engine_lane.cpp
   "for (uint32_t twin : map_.twins(rank())) pieces"
   "for (uint32_t twin : {rank()}) pieces")
 
@@ -58,6 +58,18 @@ penstock_rank_mutant(weights_of_the_step_before *Stages*two_stage_2 runtime/engi
   skips_.clear();"
   "  is_gathered_.resize(model().units.size());
   skips_.clear();")
+
+penstock_rank_mutant(gathered_when_acquired RankedSteps* runtime/engine/ranks/ranked_engine_lane.cpp
+  "next_visit_ <= visit + (next_is_ahead ? 1 : 0)"
+  "next_visit_ <= visit")
+
+penstock_rank_mutant(waits_for_reductions RankedSteps* runtime/engine/ranks/ranked_engine.cpp
+  "if (reducing_ && (!may_be_late ||"
+  "if (reducing_ && (may_be_late ||")
+
+penstock_rank_mutant(gathered_over_what_is_held RankedSteps* runtime/engine/ranks/ranked_engine_lane.cpp
+  "for (uint64_t& place : places) place += there - all;"
+  "")
 
 penstock_rank_mutant(root_before_the_barrier *BringsAllRanks*/2 runtime/engine/ranks/rank_commits.cpp
   ".data_flushed = pass"

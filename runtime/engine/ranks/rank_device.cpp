@@ -13,11 +13,11 @@ constexpr std::chrono::milliseconds kPollPause{1};
 
 }  // namespace
 
-Result<std::unique_ptr<RankDevice>> RankDevice::open(const MakeDevice& make, const Bytes& bytes,
+Result<std::unique_ptr<RankDevice>> RankDevice::open(const MakeDevice& make, uint64_t bytes,
                                                      std::span<std::byte> host) {
-  PENSTOCK_TRY_ASSIGN(device, make(bytes.all()));
+  PENSTOCK_TRY_ASSIGN(device, make(bytes));
   device->register_host_memory(host, {});  // every copy works without
-  return std::unique_ptr<RankDevice>(new RankDevice(bytes, std::move(device)));
+  return std::unique_ptr<RankDevice>(new RankDevice(std::move(device)));
 }
 
 RankDevice::~RankDevice() {
@@ -29,8 +29,7 @@ RankDevice::~RankDevice() {
   }
 }
 
-Status RankDevice::download(std::span<const Download> runs, Stream stream) {
-  PENSTOCK_TRY_ASSIGN(written, device_->record(stream));
+Status RankDevice::download(std::span<const Download> runs, const Event& written) {
   std::vector<Transfer> downloads;
   for (const Download& run : runs) {
     const std::span<std::byte> source{const_cast<std::byte*>(run.device.data()), run.device.size()};  // only read
@@ -48,22 +47,26 @@ Status RankDevice::download(std::span<const Download> runs, Stream stream) {
 // Through a place of its own: whose memory the values lie in, a copy engine need not know.
 Status RankDevice::download_gradient(std::span<const std::byte> values, Dtype dtype, std::span<std::byte> host,
                                      Stream stream) {
-  CHECK(values.size() <= bytes_.gradient, "a gradient of ", values.size(), " B in ", bytes_.gradient, " B");
+  const std::span<std::byte> all = device_->memory();
+  CHECK(values.size() <= all.size(), "a gradient of ", values.size(), " B in ", all.size(), " B");
   if (values.empty()) return Status();
-  const std::span<std::byte> place = device_->memory().subspan(bytes_.weights, values.size());
+  const std::span<std::byte> place = all.first(values.size());
   PENSTOCK_TRY(device_->launch(kernel::Cast{values.data(), place.data(), dtype, dtype, values.size() / bytes_of(dtype)},
                                stream));
+  PENSTOCK_TRY_ASSIGN(written, device_->record(stream));
   const Download down{place, host};
-  return download({&down, 1}, stream);
+  return download({&down, 1}, written);
 }
 
-Status RankDevice::upload(const std::vector<Run>& runs, Stream stream) {
+Result<std::vector<Event>> RankDevice::upload(const std::vector<Run>& runs, std::span<const Event> readers) {
+  forget_those_that_have_read();
+  std::vector<Event> uploaded;
   for (const Run& run : runs) {
-    Copy copy = device_->copy(Lease::over(Tier::host, run.host), Lease::over(Tier::device, run.device), readers_);
+    Copy copy = device_->copy(Lease::over(Tier::host, run.host), Lease::over(Tier::device, run.device), readers);
     uploads_.push_back(std::move(copy.transfer));
-    PENSTOCK_TRY(device_->make_wait(stream, copy.done));
+    uploaded.push_back(std::move(copy.done));
   }
-  return Status();
+  return uploaded;
 }
 
 Status RankDevice::finish_uploads() {
@@ -75,14 +78,29 @@ Status RankDevice::finish_uploads() {
   return ended;
 }
 
+Status RankDevice::make_wait(Stream stream, const std::vector<Event>& uploaded) {
+  for (const Event& event : uploaded) PENSTOCK_TRY(device_->make_wait(stream, event));
+  return Status();
+}
+
 Status RankDevice::end_pass(Stream stream) {
+  PENSTOCK_TRY_ASSIGN(read, device_->record(stream));
+  std::lock_guard lock(mutex_);
+  readers_.push_back(std::move(read));
+  return Status();
+}
+
+std::vector<Event> RankDevice::readers() const {
+  std::lock_guard lock(mutex_);
+  return readers_;
+}
+
+void RankDevice::forget_those_that_have_read() {
+  std::lock_guard lock(mutex_);
   std::erase_if(readers_, [this](const Event& reader) {
     const Result<bool> reached = device_->reached(reader);
     return reached.ok() && *reached;
   });
-  PENSTOCK_TRY_ASSIGN(read, device_->record(stream));
-  readers_.push_back(read);
-  return Status();
 }
 
 }  // namespace penstock::engine

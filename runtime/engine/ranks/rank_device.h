@@ -1,11 +1,13 @@
-// RankDevice is what a rank that computes on a device has there besides its engine's arena: room for whole units'
-// weights, which the ranks gather in host memory, and for a gradient on its way there. Copies follow what is on the
+// RankDevice is memory that a rank which computes on a device has there besides its engine's arena: for whole units'
+// weights, which the ranks gather in host memory, or for a gradient on its way there. Copies follow what is on the
 // trainer's stream, and the stream follows them.
 //
-// Called by one thread at a time. A stream is the trainer's, on this device.
+// Copies, and what waits for them, are called by one thread at a time; record(), end_pass(), readers() and make_wait()
+// by any. A stream is the trainer's, on this device.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -15,18 +17,12 @@ namespace penstock::engine {
 
 class RankDevice {
  public:
-  struct Bytes {
-    uint64_t weights = 0;
-    uint64_t gradient = 0;
-    uint64_t all() const { return weights + gradient; }
-  };
   // `host`: what copies go to and come from; outlives it.
-  static Result<std::unique_ptr<RankDevice>> open(const MakeDevice& make, const Bytes& bytes,
-                                                  std::span<std::byte> host);
-  // Waits until nothing reads the weights any more.
+  static Result<std::unique_ptr<RankDevice>> open(const MakeDevice& make, uint64_t bytes, std::span<std::byte> host);
+  // Waits until nothing reads what was uploaded any more.
   ~RankDevice();
 
-  std::span<std::byte> weights(uint64_t offset_bytes, uint64_t bytes) const {
+  std::span<std::byte> memory(uint64_t offset_bytes, uint64_t bytes) const {
     return device_->memory().subspan(offset_bytes, bytes);
   }
 
@@ -38,25 +34,33 @@ class RankDevice {
     std::span<const std::byte> device;
     std::span<std::byte> host;
   };
-  // Returns when the host has what the device's runs are when the stream comes to here.
-  Status download(std::span<const Download> runs, Stream stream);
-  // The same of a gradient; what is put on the stream from now on may overwrite `values`.
+  // Returns when the host has what the device's runs are once `written` has been reached.
+  Status download(std::span<const Download> runs, const Event& written);
+  // The same of a gradient, when the stream comes to here; what is put on the stream from now on may overwrite
+  // `values`.
   Status download_gradient(std::span<const std::byte> values, Dtype dtype, std::span<std::byte> host, Stream stream);
 
-  // What is put on the stream from now on finds in the weights what the host has. Nobody writes the host's runs before
-  // finish_uploads().
-  Status upload(const std::vector<Run>& runs, Stream stream);
+  // Fills the device's runs with what the host has, behind these readers; when that will have been done. Nobody writes
+  // the host's runs before finish_uploads().
+  Result<std::vector<Event>> upload(const std::vector<Run>& runs, std::span<const Event> readers);
   Status finish_uploads();
-  // What has read the weights is on the stream: they are filled anew behind it.
+
+  Result<Event> record(Stream stream) { return device_->record(stream); }
+  // What is put on the stream from now on finds what was uploaded.
+  Status make_wait(Stream stream, const std::vector<Event>& uploaded);
+  // What has read the memory is on the stream.
   Status end_pass(Stream stream);
+  // All that has read it so far.
+  std::vector<Event> readers() const;
 
  private:
-  RankDevice(const Bytes& bytes, std::unique_ptr<Device> device) : bytes_(bytes), device_(std::move(device)) {}
+  explicit RankDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+  void forget_those_that_have_read();
 
-  const Bytes bytes_;
   const std::unique_ptr<Device> device_;
   std::vector<Transfer> uploads_;
-  std::vector<Event> readers_;  // of the weights
+  mutable std::mutex mutex_;
+  std::vector<Event> readers_;  // GUARDED_BY(mutex_)
 };
 
 }  // namespace penstock::engine

@@ -60,6 +60,7 @@ Status RankedEngine::give_up(const Status& why) {
 
 Status RankedEngine::exchange(std::span<const uint64_t> mine, std::span<uint64_t> all) {
   const InVerb in_verb(ranks_);
+  PENSTOCK_TRY(drain());
   return passed_on(exchange_bytes(ranks_, std::as_bytes(mine), std::as_writable_bytes(all)));
 }
 
@@ -80,6 +81,14 @@ Status RankedEngine::begin(const StepBegin& begin) {
   has_asked_all_ = false;
   intake_->begin(begin.micro_batches);
   passes_ = here_->passes();
+  visit_of_pass_.clear();
+  for (size_t i = 0; i < plan().computes.size(); ++i) {
+    if (plan().computes[i].micro_batch >= plan().micro_batches - begin.micro_batches) {
+      visit_of_pass_.push_back(visits_[i]);
+    }
+  }
+  next_visit_ = visit_of_pass_.front();
+  gatherings_.clear();
   next_pass_ = 0;
   is_held_ = false;
   last_pass_.assign(model().units.size(), 0);
@@ -94,69 +103,35 @@ Status RankedEngine::begin(const StepBegin& begin) {
   return Status();
 }
 
+// What was gathered ahead is gathered anew behind these passes, which take its places.
 Status RankedEngine::begin_forward() {
   const InVerb in_verb(ranks_);
+  if (in_step_ && !is_held_) PENSTOCK_TRY(end_reducing());
+  PENSTOCK_TRY(passed_on(here_->begin_forward()));
+  in_forward_ = true;
+  PENSTOCK_TRY(drain());
   is_gathered_.assign(model().units.size(), false);
-  return passed_on(here_->begin_forward());
+  gatherings_.clear();
+  if (in_step_ && next_pass_ < passes_.size()) next_visit_ = visit_of_pass_[next_pass_];
+  return Status();
 }
 
 Result<std::vector<UnitWeights>> RankedEngine::acquire(const ComputePass& pass, Stream stream) {
   const InVerb in_verb(ranks_);
+  const bool may_be_late = expects(pass) && ahead_[visit_of_pass_[next_pass_]];
+  if (reducing_ && (!may_be_late || lane_->has_ended(reducing_->number))) PENSTOCK_TRY(end_reducing());
   auto acquired = here_->acquire(pass, stream);
   PENSTOCK_TRY(passed_on(acquired.status()));
   is_held_ = true;
   pass_stream_ = stream;
-  if (map_.group_ranks() > 1) return gather(pass, *acquired);
+  if (map_.group_ranks() > 1) return gathered(pass, *acquired);
   for (UnitWeights& view : *acquired) view.unit = *shards_.model_unit[view.unit];
   return acquired;
 }
 
-Result<std::vector<UnitWeights>> RankedEngine::gather(const ComputePass& pass, const std::vector<UnitWeights>& views) {
-  const uint64_t weight_bytes = bytes_of(model().form.weight);
-  std::vector<UnitWeights> whole;
-  std::vector<Collective::Shard> shards;
-  std::vector<RankDevice::Download> down;
-  std::vector<RankDevice::Run> up;
-  uint64_t at = 0;
-  for (uint32_t unit : model().uses[pass.use].units) {
-    const uint64_t elements = model().units[unit].elements, bytes = elements * weight_bytes;
-    // Where they are computed with, and where they are gathered.
-    const uint64_t computed = options_.keeps_weights ? gathered_at_[unit] : at;
-    const uint64_t place = device_ ? at : computed;
-    at += place_bytes(bytes);
-    const std::span<std::byte> gathered{memory(place), bytes};
-    whole.push_back({unit, elements, device_ ? device_->weights(computed, bytes) : gathered});
-    if (options_.keeps_weights && is_gathered_[unit]) continue;
-    is_gathered_[unit] = true;
-    if (device_) up.push_back({device_->weights(computed, bytes), gathered});
-    for (uint32_t member : map_.group(rank())) {
-      const ElementRun shard = map_.shard(unit, member);
-      shards.push_back({member, place + shard.begin * weight_bytes, shard.elements() * weight_bytes});
-    }
-    for (const UnitWeights& view : views) {
-      if (shards_.unit_here[unit] != view.unit) continue;
-      const std::span<std::byte> own =
-          gathered.subspan(map_.shard(unit, rank()).begin * weight_bytes, view.bytes.size());
-      if (device_) {
-        down.push_back({view.bytes, own});
-      } else {
-        std::memcpy(own.data(), view.bytes.data(), own.size());
-      }
-    }
-  }
-  if (shards.empty()) return whole;
-  if (device_) {
-    PENSTOCK_TRY(passed_on(device_->finish_uploads()));
-    PENSTOCK_TRY(passed_on(device_->download(down, pass_stream_)));
-  }
-  PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(shards, std::move(then)); }));
-  if (device_) PENSTOCK_TRY(passed_on(device_->upload(up, pass_stream_)));
-  return whole;
-}
-
 Status RankedEngine::end_reading() {
-  if (!device_ || !is_held_) return Status();
-  return passed_on(device_->end_pass(pass_stream_));
+  if (!weights_device_ || !is_held_) return Status();
+  return passed_on(weights_device_->end_pass(pass_stream_));
 }
 
 Result<std::span<std::byte>> RankedEngine::put(const ComputePass& pass, uint64_t bytes) {
@@ -173,7 +148,7 @@ Status RankedEngine::end_forward() {
   const InVerb in_verb(ranks_);
   PENSTOCK_TRY(end_reading());
   PENSTOCK_TRY(passed_on(here_->end_forward()));
-  is_held_ = false;
+  is_held_ = in_forward_ = false;
   return Status();
 }
 
@@ -189,18 +164,19 @@ Status RankedEngine::settle() {
 
 Status RankedEngine::release(const ComputePass& pass) {
   const InVerb in_verb(ranks_);
-  const bool is_expected = in_step_ && is_held_ && next_pass_ < passes_.size() && passes_[next_pass_] == pass;
-  if (is_expected && pass.direction == Direction::backward) {
-    (void)intake_->end_pass(pass.use, pass.micro_batch);
-    for (uint32_t unit : model().uses[pass.use].units) {
-      if (model().units[unit].trainable && last_pass_[unit] == next_pass_) PENSTOCK_TRY(finish_unit(unit));
-    }
-  }
+  const bool is_of_step = expects(pass);
   PENSTOCK_TRY(end_reading());
   PENSTOCK_TRY(passed_on(here_->release(pass)));
   is_held_ = false;
-  if (in_step_) ++next_pass_;
-  return Status();
+  if (!is_of_step) return Status();
+  const size_t released = next_pass_++;
+  if (pass.direction == Direction::forward) return Status();
+  (void)intake_->end_pass(pass.use, pass.micro_batch);
+  std::vector<uint32_t> complete;
+  for (uint32_t unit : model().uses[pass.use].units) {
+    if (model().units[unit].trainable && last_pass_[unit] == released) complete.push_back(unit);
+  }
+  return complete.empty() ? Status() : begin_reducing(complete);
 }
 
 Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
@@ -210,7 +186,7 @@ Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<c
     return Status(Code::kUsage, text("gradient: unit ", part.unit, ", micro-batch ", part.micro_batch, ": ", why),
                   remedy);
   };
-  const bool is_held = in_step_ && is_held_ && passes_[next_pass_].direction == Direction::backward &&
+  const bool is_held = in_step_ && is_held_ && !in_forward_ && passes_[next_pass_].direction == Direction::backward &&
                        passes_[next_pass_].micro_batch == part.micro_batch &&
                        passes_[next_pass_].use == part.use.value_or(passes_[next_pass_].use);
   if (!is_held) {
@@ -219,9 +195,10 @@ Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<c
   }
   std::span<const std::byte> here = values;
   // What is longer than any unit's is refused unread.
-  if (device_ && values.size() <= taken_.downloaded_bytes) {
-    const std::span<std::byte> downloaded{memory(downloaded_at_), values.size()};
-    PENSTOCK_TRY(passed_on(device_->download_gradient(values, dtype, downloaded, stream.value_or(pass_stream_))));
+  if (gradients_device_ && values.size() <= taken_.on_device.gradient) {
+    const std::span<std::byte> downloaded{memory(0), values.size()};
+    const Stream given_on = stream.value_or(pass_stream_);
+    PENSTOCK_TRY(passed_on(gradients_device_->download_gradient(values, dtype, downloaded, given_on)));
     here = downloaded;
   }
   const Result<GradientIntake::Taken> taken =
@@ -254,49 +231,6 @@ Status RankedEngine::absent_gradient(ParameterId id, Absent absent) {
   // Without any of its parameters nothing is left of it to update.
   skips.back() = std::find(skips.begin(), skips.end() - 1, false) == skips.end() - 1;
   return Status();
-}
-
-// What no rank has a gradient of is absent; the others' is added up, those that have none giving zeros.
-Status RankedEngine::finish_unit(uint32_t unit) {
-  std::vector<bool> absent = skips_[unit];
-  PENSTOCK_TRY(passed_on(all_of_all(ranks_, absent)));
-  const std::optional<uint32_t> here = shards_.unit_here[unit];
-  if (absent.back()) return here ? passed_on(here_->absent_gradient(*here, Absent::skip)) : Status();
-  for (uint32_t i = 0; i + 1 < absent.size(); ++i) {
-    const std::optional<uint32_t> parameter = shards_.parameter_here[unit][i];
-    if (absent[i] && parameter) {
-      PENSTOCK_TRY(passed_on(here_->absent_gradient(ParameterId{*here, *parameter}, Absent::skip)));
-    }
-  }
-  return add_up(unit);
-}
-
-Status RankedEngine::add_up(uint32_t unit) {
-  const Dtype dtype = model().form.gradient;
-  const uint64_t bytes = bytes_of(dtype), elements = model().units[unit].elements;
-  workers_->for_pieces(elements, kBlockElements, [&](uint64_t begin, uint64_t end) {
-    std::vector<double> unused(ceil_div(end - begin, kBlockElements));
-    intake_->finish(unit, {}, begin, end - begin, memory(given_at_ + begin * bytes), unused);
-  });
-  intake_->finished(unit);
-  Collective::Reduction reduction{
-      .dtype = dtype, .offset_bytes = given_at_, .parts = {}, .target_dtype = dtype, .target = {}};
-  for (uint32_t other = 0; other < ranks(); ++other) {
-    const ElementRun piece = map_.piece(unit, other);
-    reduction.parts.push_back({piece.begin, piece.end});
-  }
-  const uint64_t shard_begin = map_.shard(unit, rank()).begin;
-  auto place_of = [&](uint32_t other) {
-    const ElementRun piece = map_.piece(unit, other);
-    return Collective::Shard{other, added_at_[unit] + (piece.begin - shard_begin) * bytes, piece.elements() * bytes};
-  };
-  const Collective::Shard mine = place_of(rank());
-  reduction.target = {memory(mine.offset_bytes), mine.bytes};
-  PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().reduce(reduction, std::move(then)); }));
-  if (map_.group_ranks() == ranks()) return Status();
-  std::vector<Collective::Shard> pieces;
-  for (uint32_t twin : map_.twins(rank())) pieces.push_back(place_of(twin));
-  return run([&](Collective::Then then) { ranks_.passes().gather(pieces, std::move(then)); });
 }
 
 void RankedEngine::take_gradient(uint32_t unit, uint64_t first, uint64_t count, std::byte* target,
@@ -342,6 +276,7 @@ Status RankedEngine::passed_on_after_asking(const Status& status) {
 
 Result<double> RankedEngine::gradient_norm() {
   const InVerb in_verb(ranks_);
+  PENSTOCK_TRY(end_reducing());
   Result<double> norm = here_->gradient_norm();
   PENSTOCK_TRY(passed_on_after_asking(norm.status()));
   return norm;
@@ -349,6 +284,7 @@ Result<double> RankedEngine::gradient_norm() {
 
 Result<StepReport> RankedEngine::step(std::string trainer_state) {
   const InVerb in_verb(ranks_);
+  PENSTOCK_TRY(end_reducing());
   Result<StepReport> report = here_->step(std::move(trainer_state));
   PENSTOCK_TRY(passed_on_after_asking(report.status()));
   in_step_ = false;
@@ -359,6 +295,9 @@ Result<StepReport> RankedEngine::step(std::string trainer_state) {
 Status RankedEngine::discard() {
   const InVerb in_verb(ranks_);
   PENSTOCK_TRY(end_reading());
+  PENSTOCK_TRY(drain());
+  gatherings_.clear();
+  reducing_.reset();
   PENSTOCK_TRY(passed_on(here_->discard()));
   in_step_ = is_held_ = false;
   ranks_.step_ended();
@@ -377,7 +316,7 @@ Status RankedEngine::read_shard(uint32_t unit, Role role, std::span<std::byte> v
   return values.empty() ? Status() : Status(Code::kUsage, text("read: rank ", rank(), " has nothing of unit ", unit));
 }
 
-// Piece by piece, through the place of a gradient under way: there is none outside a step.
+// Piece by piece, through the place of gradients under way: there is none outside a step.
 Status RankedEngine::read(uint32_t unit, Role role, uint64_t first, std::span<std::byte> values) {
   const InVerb in_verb(ranks_);
   auto refuse = [](const std::string& why) { return Status(Code::kUsage, "read: " + why); };
@@ -399,14 +338,14 @@ Status RankedEngine::read(uint32_t unit, Role role, uint64_t first, std::span<st
     std::vector<Collective::Shard> parts;
     for (uint32_t member : map_.group(rank())) {
       const ElementRun part = values_of(member, at, until);
-      parts.push_back({member, given_at_ + (part.begin - at) * bytes, part.elements() * bytes});
+      parts.push_back({member, given_begin_ + (part.begin - at) * bytes, part.elements() * bytes});
       if (member != rank() || part.elements() == 0) continue;
       const uint64_t shard_begin = plane->values(map_.shard(unit, rank()).begin);
       const std::span<std::byte> place{memory(parts.back().offset_bytes), parts.back().bytes};
       PENSTOCK_TRY(passed_on(here_->read(*here, role, part.begin - shard_begin, place)));
     }
     PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(parts, std::move(then)); }));
-    std::memcpy(values.data() + (at - first) * bytes, memory(given_at_), (until - at) * bytes);
+    std::memcpy(values.data() + (at - first) * bytes, memory(given_begin_), (until - at) * bytes);
   }
   return Status();
 }

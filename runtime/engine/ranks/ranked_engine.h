@@ -1,9 +1,15 @@
 // RankedEngine is the StepEngine of one rank, whose processes drive one model together. Each has an Engine of its own
 // for its shards, with their store, and the same trainer beside it, with other samples.
 //
-//   acquire(...)   gathers the weights of a use's units from the ranks of this one's group
+//   acquire(...)   waits for the weights of a use's units, gathered from the ranks of this one's group
 //   release(...)   of a unit's last backward pass: its gradients are added up over all ranks, each rank's piece there
 //   step()         takes the norm over all ranks' blocks, so that all have one verdict
+//
+// Both run beside the trainer, on a CollectiveLane. A use's weights are gathered while the one before it is computed,
+// and the gradients of the one before that are added up; there is memory for the weights of two uses, one after
+// another, and for the gradients of one. Where the plan of some rank brings a use's weights too late for that
+// (visits_ahead), they are gathered when it is acquired, and what is added up is waited for. So the order of the
+// collectives follows from the plan's passes alone, and is that of all ranks.
 //
 // A gradient's sum over ranks is made of each rank's sum over its uses and micro-batches, rounded to the gradient dtype
 // for the way, then in fp32 in the order of ranks, and rounded once. Which ranks keep what (ShardMap, and whether
@@ -16,11 +22,14 @@
 //
 // Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Ranks gather and add
 // up in host memory: shards come down from the device, whole units go up, and gradients come down, before they are
-// added up. acquire() and gradient() wait for what they bring down.
+// added up. gradient() waits for what it brings down.
 #pragma once
+
+#include <map>
 
 #include "runtime/engine/engine.h"
 #include "runtime/engine/rank_side.h"
+#include "runtime/engine/ranks/collective_lane.h"
 #include "runtime/engine/ranks/rank_commits.h"
 #include "runtime/engine/ranks/rank_device.h"
 #include "runtime/engine/ranks/ranks.h"
@@ -40,13 +49,17 @@ struct RankedOptions {
 
 // What a rank's engine takes besides its plan: lines of its budget.
 struct RankMemory {
-  uint64_t gathered_bytes = 0;  // weights
-  uint64_t given_bytes = 0;     // a gradient on its way to those who add it up
+  uint64_t gathered_bytes = 0;  // weights of two uses, one after another; on their way to a device, of one
+  uint64_t given_bytes = 0;     // gradients of a use on their way to those who add them up
   uint64_t added_bytes = 0;     // what this rank has added up
   uint64_t squares_bytes = 0;   // of all blocks
   // Where a device computes: a gradient as the trainer gives it, and what the rank has on the device.
   uint64_t downloaded_bytes = 0;
-  RankDevice::Bytes on_device = {};
+  struct OnDevice {
+    uint64_t weights = 0;  // of two uses, one after another
+    uint64_t gradient = 0;
+    uint64_t all() const { return weights + gradient; }
+  } on_device = {};
   uint64_t sums_bytes = 0;  // of this rank's micro-batches and uses, in fp32; in no other rank's reach
 
   // What the ranks' collective for passes must have.
@@ -85,7 +98,6 @@ class RankedEngine final : public StepEngine, private RankSide {
 
   Status begin(const StepBegin& begin) override;
   std::vector<ComputePass> passes() const override { return here_->passes(); }
-  // Returns when all ranks have come.
   Result<std::vector<UnitWeights>> acquire(const ComputePass& pass, Stream stream = {}) override;
   Status release(const ComputePass& pass) override;
   Result<std::span<std::byte>> put(const ComputePass& pass, uint64_t bytes) override;
@@ -132,13 +144,54 @@ class RankedEngine final : public StepEngine, private RankSide {
   // Tells the others of what is no wrong call.
   Status passed_on(const Status& status);
   Status passed_on_after_asking(const Status& status);
+  // When all that is under way beside the trainer has ended.
+  Status drain();
   Status run(const std::function<void(Collective::Then)>& operation);
-  // The units of a use, whole: of the shards in `views`, this rank's.
-  Result<std::vector<UnitWeights>> gather(const ComputePass& pass, const std::vector<UnitWeights>& views);
+
+  // The weights of a use's units that are not gathered yet, on their way.
+  struct Gathering {
+    struct Place {
+      uint32_t unit;
+      std::span<std::byte> gathered, own;  // in host memory; of it, this rank's shard
+      std::span<std::byte> on_device;      // if that computes
+    };
+    std::vector<Collective::Shard> shards;
+    std::vector<Place> places;
+    std::vector<UnitWeights> views;  // this rank's shards, when they are there
+    Event written;                   // on a device: when they are
+    std::vector<Event> readers;      // of what was at the places there before
+    std::vector<Event> uploaded;
+    CollectiveLane::Number number = 0;
+  };
+  // Where the use's weights are computed with, in the visit.
+  std::vector<uint64_t> places_of(uint32_t use, uint32_t visit) const;
+  // None: all are gathered.
+  std::shared_ptr<Gathering> next_gathering(uint32_t use, uint32_t visit);
+  void gather_visit(uint32_t visit);
+  Status carry_out(Gathering& gathering);
+  Status wait_for(CollectiveLane::Number number);
+  Result<std::vector<UnitWeights>> gathered(const ComputePass& pass, const std::vector<UnitWeights>& views);
+  Status gather_for_forward(const ComputePass& pass, const std::vector<UnitWeights>& views);
+  Status gather_in_step();
+
+  // Gradients of units that are added up over all ranks.
+  struct Reducing {
+    struct OfUnit {
+      uint32_t unit;
+      std::vector<bool> absent;  // on this rank, then on all: by parameter, then the unit as a whole
+    };
+    std::vector<OfUnit> units;
+    CollectiveLane::Number number = 0;
+  };
+  Status begin_reducing(const std::vector<uint32_t>& units);
+  Status end_reducing();
+  Status add_up(Reducing::OfUnit& of);
+
+  bool expects(const ComputePass& pass) const {
+    return in_step_ && !in_forward_ && next_pass_ < passes_.size() && passes_[next_pass_] == pass;
+  }
   // What the trainer has put on the stream of the pass that is held reads weights.
   Status end_reading();
-  Status finish_unit(uint32_t unit);
-  Status add_up(uint32_t unit);
 
   const Workload& model() const { return options_.engine.request.workload; }
   std::byte* memory(uint64_t offset_bytes) const { return ranks_.passes().memory().data() + offset_bytes; }
@@ -150,13 +203,17 @@ class RankedEngine final : public StepEngine, private RankSide {
   const RankMemory taken_;
   const cpu_optim::GradientKernels kernels_;
   RankCommits commits_;
-  // By unit: where its gathered weights begin, if they are kept, in the collective's memory or on the device; and in
-  // that memory, what this rank's shard has been added up to.
-  std::vector<uint64_t> gathered_at_, added_at_;
-  uint64_t given_at_ = 0, squares_at_ = 0, downloaded_at_ = 0;
-  std::vector<uint64_t> first_block_;   // by unit, of all
-  std::unique_ptr<Engine> here_;        // of this rank's shards
-  std::unique_ptr<RankDevice> device_;  // none: it computes in place
+  // Where things begin in the collective's memory; where a device computes, kept weights lie there. By unit: gathered
+  // weights, if they are kept, counted from the first; its gradient on its way; what this rank's shard has been added
+  // up to.
+  uint64_t gathered_begin_ = 0, given_begin_ = 0, squares_at_ = 0;
+  std::vector<uint64_t> kept_at_, given_at_, added_at_;
+  std::vector<uint64_t> first_block_;  // by unit, of all
+  std::unique_ptr<Engine> here_;       // of this rank's shards
+  // Where a device computes: for gathered weights, used on the lane, and for gradients that come down.
+  std::unique_ptr<RankDevice> weights_device_, gradients_device_;
+  std::vector<uint32_t> visits_;  // by the plan's passes; see visits_of()
+  std::vector<bool> ahead_;       // by visit, on all ranks; see visits_ahead()
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;
   Buffer sums_;
   std::unique_ptr<GradientIntake> intake_;  // of what this rank's trainer gives
@@ -165,13 +222,21 @@ class RankedEngine final : public StepEngine, private RankSide {
 
   // Of the step that has begun.
   bool in_step_ = false, has_asked_all_ = false;
-  bool is_held_ = false;  // a pass
-  Stream pass_stream_;    // of the pass that was acquired last
+  bool in_forward_ = false;  // passes that change nothing, in a step or not
+  bool is_held_ = false;     // a pass
+  Stream pass_stream_;       // of the pass that was acquired last
   size_t next_pass_ = 0;
   std::vector<ComputePass> passes_;
+  std::vector<uint32_t> visit_of_pass_;
+  uint32_t next_visit_ = 0;  // to be gathered
+  std::map<uint32_t, std::shared_ptr<Gathering>> gatherings_;
+  std::shared_ptr<Reducing> reducing_;    // whose sums are not handed over yet
   std::vector<size_t> last_pass_;         // by unit: in which its gradient becomes complete
-  std::vector<bool> is_gathered_;         // by unit: still there from a pass before
+  std::vector<bool> is_gathered_;         // by unit, where weights are kept: there, or on its way
   std::vector<std::vector<bool>> skips_;  // by unit and parameter, then the unit as a whole: said to be absent here
+
+  // Ends before all that it touches.
+  std::shared_ptr<CollectiveLane> lane_;
 };
 
 }  // namespace penstock::engine

@@ -5,6 +5,7 @@
 
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/rank_places.h"
+#include "tiering/plan/visits.h"
 #include "tiering/store/store_hash.h"
 
 namespace penstock::engine {
@@ -20,6 +21,18 @@ uint32_t group_ranks_of(const RankedOptions& options, uint32_t ranks) {
 // As the planner has it: see Plan::on_device.
 bool computes_on_device(const EngineOptions& options) {
   return options.device && options.request.machine.copies_to_device();
+}
+
+// The gradient of a unit becomes complete in the first of its uses.
+bool completes_in(const Workload& model, uint32_t unit, uint32_t use) { return uses_of(model, unit).front() == use; }
+
+// Of two uses that passes come to one after another. Between groups of micro-batches, backward's last is before the
+// first of all.
+uint64_t two_in_a_row(const Workload& model, const std::vector<uint64_t>& of_uses) {
+  const size_t last = std::min<size_t>(first_trained_use(model), of_uses.size() - 1);
+  uint64_t most = model.micro_batches > 1 ? of_uses[last] + of_uses.front() : of_uses.front();
+  for (size_t use = 1; use < of_uses.size(); ++use) most = std::max(most, of_uses[use - 1] + of_uses[use]);
+  return most;
 }
 
 uint64_t sum_bytes(const PlanRequest& request) {
@@ -84,22 +97,29 @@ RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks)
     all_weights += place_bytes(elements * weight_bytes);
     blocks += ceil_div(elements, kBlockElements);
     if (!model.units[unit].trainable) continue;
-    memory.given_bytes = std::max(memory.given_bytes, place_bytes(elements * gradient_bytes));
     memory.downloaded_bytes = std::max(memory.downloaded_bytes, place_bytes(elements * sizeof(float)));
   }
-  for (const Use& use : model.uses) {
-    uint64_t weights = 0, added = 0;
-    for (uint32_t unit : use.units) {
-      weights += place_bytes(model.units[unit].elements * weight_bytes);
-      if (model.units[unit].trainable) added += place_bytes(map.largest_shard(unit) * gradient_bytes);
+  std::vector<uint64_t> of_uses;  // weights
+  for (uint32_t use = 0; use < model.uses.size(); ++use) {
+    uint64_t weights = 0, added = 0, given = 0;
+    for (uint32_t unit : model.uses[use].units) {
+      const uint64_t elements = model.units[unit].elements;
+      weights += place_bytes(elements * weight_bytes);
+      if (!model.units[unit].trainable || !completes_in(model, unit, use)) continue;
+      added += place_bytes(map.largest_shard(unit) * gradient_bytes);
+      given += place_bytes(elements * gradient_bytes);
     }
-    memory.gathered_bytes = std::max(memory.gathered_bytes, weights);
+    of_uses.push_back(weights);
     memory.added_bytes = std::max(memory.added_bytes, added);
+    memory.given_bytes = std::max(memory.given_bytes, given);
   }
-  if (group == 1) memory.gathered_bytes = all_weights = 0;
-  const uint64_t computed = options.keeps_weights ? all_weights : memory.gathered_bytes;
+  uint64_t largest = *std::max_element(of_uses.begin(), of_uses.end()), two = two_in_a_row(model, of_uses);
+  if (group == 1) largest = two = all_weights = 0;
+  const uint64_t computed = options.keeps_weights ? all_weights : two;
   if (computes_on_device(options.engine)) {
+    memory.gathered_bytes = largest;
     memory.on_device = {.weights = computed, .gradient = memory.downloaded_bytes};
+    memory.downloaded_bytes = round_up(memory.downloaded_bytes, kAlignmentBytes);
   } else {
     memory.gathered_bytes = computed;
     memory.downloaded_bytes = 0;
@@ -125,31 +145,33 @@ RankedEngine::~RankedEngine() {
   ranks_.came();
   ranks_.step_ended();
   if (in_step_) ranks_.fail(Status(Code::kInterrupted, "its engine was closed inside the step"));
+  if (lane_) lane_->stop();
   if (is_open_) (void)agree_on(ranks_, Status());
 }
 
 void RankedEngine::lay_out() {
   const uint64_t weight_bytes = bytes_of(model().form.weight), gradient_bytes = bytes_of(model().form.gradient);
-  const uint64_t added_at = taken_.gathered_bytes + taken_.given_bytes;
-  given_at_ = taken_.gathered_bytes;
-  squares_at_ = added_at + taken_.added_bytes;
-  downloaded_at_ = squares_at_ + taken_.squares_bytes;
+  gathered_begin_ = taken_.downloaded_bytes;
+  given_begin_ = gathered_begin_ + taken_.gathered_bytes;
+  const uint64_t added_begin = given_begin_ + taken_.given_bytes;
+  squares_at_ = added_begin + taken_.added_bytes;
   uint64_t at = 0, block = 0;
   for (const Unit& unit : model().units) {
-    gathered_at_.push_back(at);
+    kept_at_.push_back(at);
     first_block_.push_back(block);
     at += place_bytes(unit.elements * weight_bytes);
     block += ceil_div(unit.elements, kBlockElements);
   }
+  given_at_.resize(model().units.size());
   added_at_.resize(model().units.size());
-  for (const Use& use : model().uses) {
-    uint64_t of_use = added_at;
-    for (uint32_t unit : use.units) {
-      if (!model().units[unit].trainable) continue;
-      // Its gradient becomes complete in the first of its uses.
-      const bool is_first = added_at_[unit] == 0;
-      if (is_first) added_at_[unit] = of_use;
-      of_use += place_bytes(map_.largest_shard(unit) * gradient_bytes);
+  for (uint32_t use = 0; use < model().uses.size(); ++use) {
+    uint64_t given = given_begin_, added = added_begin;
+    for (uint32_t unit : model().uses[use].units) {
+      if (!model().units[unit].trainable || !completes_in(model(), unit, use)) continue;
+      given_at_[unit] = given;
+      added_at_[unit] = added;
+      given += place_bytes(model().units[unit].elements * gradient_bytes);
+      added += place_bytes(map_.largest_shard(unit) * gradient_bytes);
     }
   }
 }
@@ -245,12 +267,18 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   }
   const uint64_t order[] = {passes.size(), store_hash(std::as_bytes(std::span(passes)), kPassesSeed)};
   PENSTOCK_TRY(expect_same(ranks, "the order of passes", order));
+  engine->visits_ = visits_of(engine->plan());
+  engine->ahead_ = visits_ahead(engine->plan());
+  PENSTOCK_TRY(all_of_all(ranks, engine->ahead_));
   auto workers = cpu_optim::UpdateWorkers::make({.threads = options.engine.update_threads, .cpus = {}});
   PENSTOCK_TRY(agree_on(ranks, workers.status()));
   engine->workers_ = std::move(*workers);
   const SumLayout sums = lay_out_sums(engine->model(), engine->plan().micro_batch_group);
   engine->sums_ = Buffer::on_heap(sums.bytes);
   PENSTOCK_TRY(agree_on(ranks, engine->open_device()));
+  auto lane = CollectiveLane::make();
+  PENSTOCK_TRY(agree_on(ranks, lane.status()));
+  engine->lane_ = std::move(*lane);
   engine->intake_ = std::make_unique<GradientIntake>(engine->model(), sums, engine->sums_.bytes(), *engine->workers_);
   double longest_pass_s = 0;
   for (const Use& use : engine->model().uses) longest_pass_s = std::max(longest_pass_s, use.forward_s + use.backward_s);
@@ -260,9 +288,16 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
 }
 
 Status RankedEngine::open_device() {
-  if (taken_.on_device.all() == 0) return Status();
-  PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, taken_.on_device, ranks_.passes().memory()));
-  device_ = std::move(device);
+  const std::span<std::byte> all = ranks_.passes().memory();
+  const auto [weights, gradient] = taken_.on_device;
+  if (weights > 0) {
+    PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, weights, all.subspan(gathered_begin_)));
+    weights_device_ = std::move(device);
+  }
+  if (gradient > 0) {
+    PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, gradient, all.first(gathered_begin_)));
+    gradients_device_ = std::move(device);
+  }
   return Status();
 }
 

@@ -1,0 +1,211 @@
+// What RankedEngine has its lane do: it gathers weights and adds gradients up beside the trainer.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/engine/ranks/rank_agreement.h"
+#include "runtime/engine/ranks/rank_places.h"
+#include "runtime/engine/ranks/ranked_engine.h"
+
+namespace penstock::engine {
+
+Status RankedEngine::drain() { return passed_on(lane_->wait_for_all()); }
+
+Status RankedEngine::wait_for(CollectiveLane::Number number) { return passed_on(lane_->wait_for(number)); }
+
+// -- weights ----------------------------------------------------------------------------------------------------------
+
+// Of two visits one after another, one begins where the memory does, and the other ends where it ends.
+std::vector<uint64_t> RankedEngine::places_of(uint32_t use, uint32_t visit) const {
+  const uint64_t weight_bytes = bytes_of(model().form.weight);
+  std::vector<uint64_t> places;
+  uint64_t all = 0;
+  for (uint32_t unit : model().uses[use].units) {
+    places.push_back(options_.keeps_weights ? kept_at_[unit] : all);
+    all += place_bytes(model().units[unit].elements * weight_bytes);
+  }
+  const uint64_t there = weights_device_ ? taken_.on_device.weights : taken_.gathered_bytes;
+  if (options_.keeps_weights || visit % 2 == 0) return places;
+  for (uint64_t& place : places) place += there - all;
+  return places;
+}
+
+std::shared_ptr<RankedEngine::Gathering> RankedEngine::next_gathering(uint32_t use, uint32_t visit) {
+  const uint64_t weight_bytes = bytes_of(model().form.weight);
+  const std::vector<uint32_t>& units = model().uses[use].units;
+  const std::vector<uint64_t> computed = places_of(use, visit);
+  auto gathering = std::make_shared<Gathering>();
+  uint64_t passing = 0;  // on the way to the device
+  for (size_t i = 0; i < units.size(); ++i) {
+    const uint32_t unit = units[i];
+    if (options_.keeps_weights && is_gathered_[unit]) continue;
+    is_gathered_[unit] = true;
+    const uint64_t bytes = model().units[unit].elements * weight_bytes;
+    const uint64_t place = gathered_begin_ + (weights_device_ ? passing : computed[i]);
+    passing += place_bytes(bytes);
+    for (uint32_t member : map_.group(rank())) {
+      const ElementRun shard = map_.shard(unit, member);
+      gathering->shards.push_back({member, place + shard.begin * weight_bytes, shard.elements() * weight_bytes});
+    }
+    const ElementRun own = map_.shard(unit, rank());
+    const std::span<std::byte> whole{memory(place), bytes};
+    gathering->places.push_back({unit, whole, whole.subspan(own.begin * weight_bytes, own.elements() * weight_bytes),
+                                 weights_device_ ? weights_device_->memory(computed[i], bytes) : whole});
+  }
+  if (gathering->shards.empty()) return nullptr;
+  if (weights_device_) gathering->readers = weights_device_->readers();
+  return gathering;
+}
+
+Status RankedEngine::carry_out(Gathering& gathering) {
+  std::vector<RankDevice::Download> down;
+  std::vector<RankDevice::Run> up;
+  for (const Gathering::Place& place : gathering.places) {
+    if (weights_device_) up.push_back({place.on_device, place.gathered});
+    for (const UnitWeights& view : gathering.views) {
+      if (shards_.unit_here[place.unit] != view.unit) continue;
+      if (weights_device_) {
+        down.push_back({view.bytes, place.own});
+      } else {
+        std::memcpy(place.own.data(), view.bytes.data(), place.own.size());
+      }
+    }
+  }
+  if (weights_device_) {
+    PENSTOCK_TRY(passed_on(weights_device_->finish_uploads()));
+    PENSTOCK_TRY(passed_on(weights_device_->download(down, gathering.written)));
+  }
+  PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(gathering.shards, std::move(then)); }));
+  if (!weights_device_) return Status();
+  auto uploaded = weights_device_->upload(up, gathering.readers);
+  PENSTOCK_TRY(passed_on(uploaded.status()));
+  gathering.uploaded = std::move(*uploaded);
+  return Status();
+}
+
+void RankedEngine::gather_visit(uint32_t visit) {
+  const auto first = std::find(visit_of_pass_.begin(), visit_of_pass_.end(), visit);
+  const ComputePass& pass = passes_[static_cast<size_t>(first - visit_of_pass_.begin())];
+  const std::shared_ptr<Gathering> gathering = next_gathering(pass.use, visit);
+  if (!gathering) return;
+  gatherings_[visit] = gathering;
+  gathering->number = lane_->announce([this, gathering] { return carry_out(*gathering); });
+  here_->when_weights(pass,
+                      [gathering, lane = std::weak_ptr(lane_), ranks = &ranks_](const Status& status, auto views) {
+                        gathering->views = std::move(views);
+                        if (!status.ok()) ranks->fail(status);
+                        if (const auto there = lane.lock()) there->provide(gathering->number, status);
+                      });
+}
+
+// The visit's weights, and those of the next one while it is computed.
+Status RankedEngine::gather_in_step() {
+  const uint32_t visit = visit_of_pass_[next_pass_];
+  const bool next_is_ahead = visit + 1 < ahead_.size() && ahead_[visit + 1];
+  for (; next_visit_ <= visit + (next_is_ahead ? 1 : 0); ++next_visit_) gather_visit(next_visit_);
+  gatherings_.erase(gatherings_.begin(), gatherings_.lower_bound(visit));
+  const auto here = gatherings_.find(visit);
+  if (here == gatherings_.end()) return Status();
+  PENSTOCK_TRY(wait_for(here->second->number));
+  if (!weights_device_) return Status();
+  return passed_on(weights_device_->make_wait(pass_stream_, here->second->uploaded));
+}
+
+Status RankedEngine::gather_for_forward(const ComputePass& pass, const std::vector<UnitWeights>& views) {
+  const std::shared_ptr<Gathering> gathering = next_gathering(pass.use, 0);
+  if (!gathering) return Status();
+  gathering->views = views;
+  if (weights_device_) {
+    auto written = weights_device_->record(pass_stream_);
+    PENSTOCK_TRY(passed_on(written.status()));
+    gathering->written = *written;
+  }
+  PENSTOCK_TRY(wait_for(lane_->post([this, gathering] { return carry_out(*gathering); })));
+  if (!weights_device_) return Status();
+  return passed_on(weights_device_->make_wait(pass_stream_, gathering->uploaded));
+}
+
+Result<std::vector<UnitWeights>> RankedEngine::gathered(const ComputePass& pass,
+                                                        const std::vector<UnitWeights>& views) {
+  PENSTOCK_TRY(in_forward_ ? gather_for_forward(pass, views) : gather_in_step());
+  const std::vector<uint32_t>& units = model().uses[pass.use].units;
+  const std::vector<uint64_t> places = places_of(pass.use, in_forward_ ? 0 : visit_of_pass_[next_pass_]);
+  std::vector<UnitWeights> whole;
+  for (size_t i = 0; i < units.size(); ++i) {
+    const uint64_t elements = model().units[units[i]].elements, bytes = elements * bytes_of(model().form.weight);
+    const std::span<std::byte> computed = weights_device_ ? weights_device_->memory(places[i], bytes)
+                                                          : std::span(memory(gathered_begin_ + places[i]), bytes);
+    whole.push_back({units[i], elements, computed});
+  }
+  return whole;
+}
+
+// -- gradients over all ranks -----------------------------------------------------------------------------------------
+
+Status RankedEngine::begin_reducing(const std::vector<uint32_t>& units) {
+  PENSTOCK_TRY(end_reducing());  // those before have the memory
+  reducing_ = std::make_shared<Reducing>();
+  const uint64_t bytes = bytes_of(model().form.gradient);
+  for (uint32_t unit : units) {
+    workers_->for_pieces(model().units[unit].elements, kBlockElements, [&](uint64_t begin, uint64_t end) {
+      std::vector<double> unused(ceil_div(end - begin, kBlockElements));
+      intake_->finish(unit, {}, begin, end - begin, memory(given_at_[unit] + begin * bytes), unused);
+    });
+    intake_->finished(unit);
+    reducing_->units.push_back({unit, skips_[unit]});
+  }
+  reducing_->number = lane_->post([this, reducing = reducing_] {
+    for (Reducing::OfUnit& of : reducing->units) PENSTOCK_TRY(add_up(of));
+    return Status();
+  });
+  return Status();
+}
+
+// What no rank has a gradient of is absent; the others' is added up, those that have none giving zeros.
+Status RankedEngine::add_up(Reducing::OfUnit& of) {
+  std::vector<bool>& absent = of.absent;
+  PENSTOCK_TRY(passed_on(all_of_all(ranks_, absent)));
+  if (absent.back()) return Status();
+  const uint32_t unit = of.unit;
+  const Dtype dtype = model().form.gradient;
+  const uint64_t bytes = bytes_of(dtype);
+  Collective::Reduction reduction{
+      .dtype = dtype, .offset_bytes = given_at_[unit], .parts = {}, .target_dtype = dtype, .target = {}};
+  for (uint32_t other = 0; other < ranks(); ++other) {
+    const ElementRun piece = map_.piece(unit, other);
+    reduction.parts.push_back({piece.begin, piece.end});
+  }
+  const uint64_t shard_begin = map_.shard(unit, rank()).begin;
+  auto place_of = [&](uint32_t other) {
+    const ElementRun piece = map_.piece(unit, other);
+    return Collective::Shard{other, added_at_[unit] + (piece.begin - shard_begin) * bytes, piece.elements() * bytes};
+  };
+  const Collective::Shard mine = place_of(rank());
+  reduction.target = {memory(mine.offset_bytes), mine.bytes};
+  PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().reduce(reduction, std::move(then)); }));
+  if (map_.group_ranks() == ranks()) return Status();
+  std::vector<Collective::Shard> pieces;
+  for (uint32_t twin : map_.twins(rank())) pieces.push_back(place_of(twin));
+  return run([&](Collective::Then then) { ranks_.passes().gather(pieces, std::move(then)); });
+}
+
+// What has been added up goes to the updates of this rank's shards.
+Status RankedEngine::end_reducing() {
+  const std::shared_ptr<Reducing> reducing = std::exchange(reducing_, nullptr);
+  if (!reducing) return Status();
+  PENSTOCK_TRY(wait_for(reducing->number));
+  for (const Reducing::OfUnit& of : reducing->units) {
+    const std::optional<uint32_t> here = shards_.unit_here[of.unit];
+    if (!here) continue;
+    const std::vector<std::optional<uint32_t>>& parameters = shards_.parameter_here[of.unit];
+    std::vector<bool> absent(here_->request().workload.units[*here].parameters.size() + 1);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i]) absent[*parameters[i]] = of.absent[i];
+    }
+    absent.back() = of.absent.back();
+    PENSTOCK_TRY(passed_on(here_->gradient_of_all(*here, absent)));
+  }
+  return Status();
+}
+
+}  // namespace penstock::engine
