@@ -98,6 +98,7 @@ class Course {
     choices.activations = ActivationChoice::keep;
     request.forward_in_steps = true;
     choices.device_share = 1;
+    choices.deferred_share = 1;
   }
 
   void run(uint64_t steps) {
@@ -224,7 +225,7 @@ class Course {
     choices.retained_host_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
     choices.window_tiles = up_to(1) ? std::optional(3 + static_cast<uint32_t>(up_to(3))) : std::nullopt;
     request.forward_in_steps = up_to(1);
-    choices.deferred_share = static_cast<double>(up_to(2)) / 2;
+    choices.deferred_share = static_cast<double>(engine_->steps_done() % 3) / 2;
     choices.device_share.reset();
     if (!streams_.empty()) choices.device_share = static_cast<double>(up_to(2)) / 2;
     const Status taken = engine_->new_plan(request);

@@ -191,6 +191,8 @@ std::vector<Candidate> CandidateSpace::activations_along(const Candidate& from) 
 
 std::vector<Candidate> CandidateSpace::groups_along(const Candidate& from) const {
   std::vector<Candidate> all;
+  // In a smaller one, units that are to rest on the device may not.
+  if (request_.choices.device_share.value_or(0) > 0) return all;
   for (uint32_t group : micro_batch_groups(request_)) {
     if (group == *from.choices.micro_batch_group) continue;
     all.push_back(from);
