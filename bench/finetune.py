@@ -218,7 +218,9 @@ def measure(options, base, group):
         row = {"base": base, "parameters": answer["parameters"], "trained_parameters": answer["trained_parameters"],
                "step_s": median_of(lines, "step_s"), "predicted_s": answer["predicted_s"], "floor_s": answer["floor_s"] or 0,
                "waited_s": statistics.median(sum(line["stall_s"].values()) for line in lines),
-               "read_bytes": (read - opened_read) / options.steps, "written_bytes": (written - opened_written) / options.steps,
+               # What rests in memory is read once, and may be another part than when the store was only opened.
+               "read_bytes": (read - opened_read - resting_bytes(answer) + resting_bytes(opened)) / options.steps,
+               "written_bytes": (written - opened_written) / options.steps,
                "log_read_bytes": median_of(lines, "nvme_read_bytes"), "resting_bytes": resting_bytes(answer),
                "planned_read_bytes": answer["planned_bytes_per_parameter"]["read"] * answer["parameters"],
                "planned_written_bytes": answer["planned_bytes_per_parameter"]["written"] * answer["parameters"],

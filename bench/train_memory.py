@@ -114,7 +114,9 @@ def planned_bytes(answer, is_struck):
     if not is_struck:
         return planned["read"], planned["written"]
     weights_in_host = lines.get(("host", "resting weights"), 0)
-    again = lines.get(("nvme", "spilled gradients"), 0) + max(0, 2 * parameters - weights_in_host)
+    # 16 B where all rests on the drives, of which what is deferred has planned its weights already.
+    weights_again = max(0, 16 * parameters - 3 * weights_in_host - planned["read"] * parameters)
+    again = lines.get(("nvme", "spilled gradients"), 0) + weights_again
     return planned["read"] + again / parameters, planned["written"]
 
 
