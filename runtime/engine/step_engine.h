@@ -60,6 +60,7 @@ struct StepReport {
   uint64_t new_plans = 0;   // since open()
   uint64_t read_bytes = 0;  // by the drives since the report before
   uint64_t written_bytes = 0;
+  uint64_t gathered_bytes = 0, reduced_bytes = 0;  // weights and gradients that came from other ranks, since then too
 };
 
 // What becomes of what has no gradient in a step. skip: it is left untouched, and the step is not counted among its
@@ -110,7 +111,9 @@ class StepEngine {
   virtual const std::string& store_id() const = 0;
   // Of the next step, or of the one that has begun; of a rank, that of its shards.
   virtual const Plan& plan() const = 0;
-  // 0 if the machine profile has no drive rates to predict from.
+  // The plan with all that takes time: of one rank of several, with what ranks move among one another.
+  virtual Plan forecast() const { return plan(); }
+  // Of the forecast. 0 if the machine profile has no drive rates to predict from.
   virtual double predicted_step_s() const = 0;
   // Budget lines, what was mended or taken on trust at opening, what I/O engine and what pages are really used: what a
   // user reads at start.

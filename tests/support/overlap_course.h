@@ -25,6 +25,7 @@ class WatchedCollective final : public test::PassingCollective {
         const bool is_held = shard.offset_bytes < held_.offset_bytes + held_.bytes &&
                              held_.offset_bytes < shard.offset_bytes + shard.bytes;
         writes_what_is_held_ = writes_what_is_held_ || is_held;
+        if (shard.rank != rank()) gathered_bytes_ += shard.bytes;
       }
       ++gathers_;
       changed_.notify_all();
@@ -37,8 +38,11 @@ class WatchedCollective final : public test::PassingCollective {
       CHECK(!reductions_begin_at_.empty(), "a reduction that the step does not have");
       const uint64_t held = reductions_begin_at_.front();
       reductions_begin_at_.pop_front();
-      const bool goes_on = changed_.wait_for(lock, kPatience, [&] { return passes_held_ >= held; });
+      const bool goes_on =
+          waits_for_reduction_ || changed_.wait_for(lock, kPatience, [&] { return passes_held_ >= held; });
       waits_for_reduction_ = waits_for_reduction_ || !goes_on;
+      const Reduction::Part mine = reduction.parts[rank()];
+      reduced_bytes_ += (mine.end - mine.begin) * bytes_of(reduction.dtype) * (ranks() - 1);
     }
     PassingCollective::reduce(reduction, std::move(then));
   }
@@ -64,6 +68,15 @@ class WatchedCollective final : public test::PassingCollective {
     std::lock_guard lock(mutex_);
     return gathers_;
   }
+  // From the other ranks.
+  uint64_t gathered_bytes() {
+    std::lock_guard lock(mutex_);
+    return gathered_bytes_;
+  }
+  uint64_t reduced_bytes() {
+    std::lock_guard lock(mutex_);
+    return reduced_bytes_;
+  }
   bool comes_to(uint64_t gathers) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kPatience, [&] { return gathers_ >= gathers; });
@@ -76,11 +89,11 @@ class WatchedCollective final : public test::PassingCollective {
   }
 
  private:
-  static constexpr std::chrono::seconds kPatience{10};
+  static constexpr std::chrono::seconds kPatience{30};
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t gathers_ = 0, passes_held_ = 0;
+  uint64_t gathers_ = 0, passes_held_ = 0, gathered_bytes_ = 0, reduced_bytes_ = 0;
   std::deque<uint64_t> reductions_begin_at_;
   MemoryRun held_;
   bool waits_for_reduction_ = false, writes_what_is_held_ = false;
@@ -128,7 +141,7 @@ class OverlapCourse {
   Status step(RankedEngine& engine, WatchedCollective& watched) {
     const std::vector<Unit>& units = world_.options.request.workload.units;
     const bool gathers = options_.group_ranks != 1;
-    const uint64_t before = watched.gathers();
+    const uint64_t before = watched.gathers(), gathered = watched.gathered_bytes(), reduced = watched.reduced_bytes();
     const std::vector<uint32_t> visits = visits_of(engine.plan());
     PENSTOCK_TRY(engine.begin({.groups = world_.groups, .micro_batches = 2}));
     const std::vector<ComputePass> passes = engine.passes();
@@ -160,7 +173,27 @@ class OverlapCourse {
     }
     watched.hold({});
     const Result<StepReport> report = engine.step();
-    return report.status();
+    PENSTOCK_TRY(report.status());
+    const Plan forecast = engine.forecast();
+    PENSTOCK_TRY(validate(forecast));
+    uint64_t of_weights = watched.gathered_bytes() - gathered, of_gradients = watched.reduced_bytes() - reduced;
+    // Those who have the same shard give one another what they have added up.
+    if (!gathers) of_gradients += std::exchange(of_weights, 0);
+    PENSTOCK_TRY(
+        expect_near("gathered", of_weights, report->gathered_bytes, collective_bytes(forecast, MoveKind::gather)));
+    PENSTOCK_TRY(
+        expect_near("reduced", of_gradients, report->reduced_bytes, collective_bytes(forecast, MoveKind::reduce)));
+    const auto lane = static_cast<size_t>(Lane::collective);
+    if (report->busy_s[lane] > 0 && engine.predicted_step_s() > 0) return Status();
+    return Status(Code::kComparison, "the lane of collectives is not in the report, or the step is not predicted");
+  }
+
+  // Counted in the collective, reported and planned, in bytes: within 1 %.
+  static Status expect_near(const char* what, uint64_t counted, uint64_t reported, uint64_t planned) {
+    auto is_near = [&](uint64_t bytes) { return 100 * std::max(bytes, counted) <= 101 * std::min(bytes, counted); };
+    if (is_near(reported) && is_near(planned)) return Status();
+    return Status(Code::kComparison,
+                  text(counted, " B are ", what, ", ", reported, " B reported, ", planned, " B planned"));
   }
 
   const RankPlace place_;

@@ -6,6 +6,7 @@
 
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/rank_places.h"
+#include "runtime/engine/ranks/stopwatch.h"
 #include "tiering/store/store_hash.h"
 
 namespace penstock::engine {
@@ -89,6 +90,7 @@ Status RankedEngine::begin(const StepBegin& begin) {
   }
   next_visit_ = visit_of_pass_.front();
   gatherings_.clear();
+  waited_s_ = intake_s_ = 0;
   next_pass_ = 0;
   is_held_ = false;
   last_pass_.assign(model().units.size(), 0);
@@ -201,6 +203,7 @@ Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<c
     PENSTOCK_TRY(passed_on(gradients_device_->download_gradient(values, dtype, downloaded, given_on)));
     here = downloaded;
   }
+  const Stopwatch adding(intake_s_);
   const Result<GradientIntake::Taken> taken =
       intake_->take({part.unit, passes_[next_pass_].use, part.micro_batch, part.first_element}, {dtype, here});
   return taken.status();
@@ -289,6 +292,15 @@ Result<StepReport> RankedEngine::step(std::string trainer_state) {
   PENSTOCK_TRY(passed_on_after_asking(report.status()));
   in_step_ = false;
   ranks_.step_ended();
+  report->trainer_s -= waited_s_ + intake_s_;
+  report->intake_s += intake_s_;
+  const auto lane = static_cast<size_t>(Lane::collective);
+  report->stall_s[lane] += waited_s_;
+  const double busy_s = lane_->busy_s();
+  report->busy_s[lane] += busy_s - std::exchange(busy_reported_s_, busy_s);
+  report->gathered_bytes = gathered_bytes_.exchange(0);
+  report->reduced_bytes = reduced_bytes_.exchange(0);
+  report->predicted_s = predicted_s_;
   return report;
 }
 

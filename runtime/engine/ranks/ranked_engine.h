@@ -25,6 +25,7 @@
 // added up. gradient() waits for what it brings down.
 #pragma once
 
+#include <atomic>
 #include <map>
 
 #include "runtime/engine/engine.h"
@@ -34,6 +35,7 @@
 #include "runtime/engine/ranks/rank_device.h"
 #include "runtime/engine/ranks/ranks.h"
 #include "runtime/engine/ranks/shard_map.h"
+#include "tiering/plan/collective_moves.h"
 
 namespace penstock::engine {
 
@@ -87,7 +89,8 @@ class RankedEngine final : public StepEngine, private RankSide {
   uint64_t steps_done() const override { return here_->steps_done(); }
   uint64_t updates_done() const override { return here_->updates_done(); }
   const Plan& plan() const override { return here_->plan(); }
-  double predicted_step_s() const override { return here_->predicted_step_s(); }
+  Plan forecast() const override { return with_collectives(plan(), traffic(), ahead_); }
+  double predicted_step_s() const override { return predicted_s_; }
   const std::string& restored_state() const override { return here_->restored_state(); }
   const std::string& store_id() const override { return here_->store_id(); }
   std::string description() const override;
@@ -140,6 +143,8 @@ class RankedEngine final : public StepEngine, private RankSide {
   Status open_at_common_step();
   Status open_device();
   void lay_out();
+  // By visit.
+  std::vector<VisitTraffic> traffic() const;
 
   // Tells the others of what is no wrong call.
   Status passed_on(const Status& status);
@@ -218,6 +223,7 @@ class RankedEngine final : public StepEngine, private RankSide {
   Buffer sums_;
   std::unique_ptr<GradientIntake> intake_;  // of what this rank's trainer gives
 
+  double predicted_s_ = 0;
   bool is_open_ = false;  // on all ranks
 
   // Of the step that has begun.
@@ -234,6 +240,11 @@ class RankedEngine final : public StepEngine, private RankSide {
   std::vector<size_t> last_pass_;         // by unit: in which its gradient becomes complete
   std::vector<bool> is_gathered_;         // by unit, where weights are kept: there, or on its way
   std::vector<std::vector<bool>> skips_;  // by unit and parameter, then the unit as a whole: said to be absent here
+
+  // Of the report: what the engine of the shards takes for the trainer's time.
+  double waited_s_ = 0, intake_s_ = 0;  // for the lane, and adding up
+  double busy_reported_s_ = 0;          // the lane, up to the last report
+  std::atomic<uint64_t> gathered_bytes_ = 0, reduced_bytes_ = 0;
 
   // Ends before all that it touches.
   std::shared_ptr<CollectiveLane> lane_;

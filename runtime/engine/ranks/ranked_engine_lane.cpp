@@ -6,12 +6,16 @@
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/rank_places.h"
 #include "runtime/engine/ranks/ranked_engine.h"
+#include "runtime/engine/ranks/stopwatch.h"
 
 namespace penstock::engine {
 
 Status RankedEngine::drain() { return passed_on(lane_->wait_for_all()); }
 
-Status RankedEngine::wait_for(CollectiveLane::Number number) { return passed_on(lane_->wait_for(number)); }
+Status RankedEngine::wait_for(CollectiveLane::Number number) {
+  const Stopwatch waiting(waited_s_);
+  return passed_on(lane_->wait_for(number));
+}
 
 // -- weights ----------------------------------------------------------------------------------------------------------
 
@@ -76,6 +80,7 @@ Status RankedEngine::carry_out(Gathering& gathering) {
     PENSTOCK_TRY(passed_on(weights_device_->download(down, gathering.written)));
   }
   PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(gathering.shards, std::move(then)); }));
+  for (const Collective::Shard& shard : gathering.shards) gathered_bytes_ += shard.rank != rank() ? shard.bytes : 0;
   if (!weights_device_) return Status();
   auto uploaded = weights_device_->upload(up, gathering.readers);
   PENSTOCK_TRY(passed_on(uploaded.status()));
@@ -144,6 +149,7 @@ Result<std::vector<UnitWeights>> RankedEngine::gathered(const ComputePass& pass,
 
 Status RankedEngine::begin_reducing(const std::vector<uint32_t>& units) {
   PENSTOCK_TRY(end_reducing());  // those before have the memory
+  const Stopwatch adding(intake_s_);
   reducing_ = std::make_shared<Reducing>();
   const uint64_t bytes = bytes_of(model().form.gradient);
   for (uint32_t unit : units) {
@@ -183,7 +189,9 @@ Status RankedEngine::add_up(Reducing::OfUnit& of) {
   const Collective::Shard mine = place_of(rank());
   reduction.target = {memory(mine.offset_bytes), mine.bytes};
   PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().reduce(reduction, std::move(then)); }));
+  reduced_bytes_ += mine.bytes * (ranks() - 1);
   if (map_.group_ranks() == ranks()) return Status();
+  reduced_bytes_ += map_.shard(unit, rank()).elements() * bytes - mine.bytes;
   std::vector<Collective::Shard> pieces;
   for (uint32_t twin : map_.twins(rank())) pieces.push_back(place_of(twin));
   return run([&](Collective::Then then) { ranks_.passes().gather(pieces, std::move(then)); });
@@ -206,6 +214,30 @@ Status RankedEngine::end_reducing() {
     PENSTOCK_TRY(passed_on(here_->gradient_of_all(*here, absent)));
   }
   return Status();
+}
+
+std::vector<VisitTraffic> RankedEngine::traffic() const {
+  const uint64_t weight_bytes = bytes_of(model().form.weight), gradient_bytes = bytes_of(model().form.gradient);
+  std::vector<VisitTraffic> traffic(ahead_.size());
+  std::vector<bool> is_there(model().units.size());
+  std::vector<uint32_t> completing(model().units.size());  // by unit: the visit
+  for (size_t i = 0; i < visits_.size(); ++i) {
+    const Compute& compute = plan().computes[i];
+    const bool begins = i == 0 || visits_[i - 1] != visits_[i];
+    for (uint32_t unit : model().uses[compute.use].units) {
+      if (compute.direction == Direction::backward) completing[unit] = visits_[i];
+      if (!begins || map_.group_ranks() == 1 || (options_.keeps_weights && is_there[unit])) continue;
+      is_there[unit] = true;
+      const uint64_t others = model().units[unit].elements - map_.shard(unit, rank()).elements();
+      traffic[visits_[i]].gathered_bytes += others * weight_bytes;
+    }
+  }
+  for (uint32_t unit = 0; unit < model().units.size(); ++unit) {
+    if (!model().units[unit].trainable) continue;
+    const uint64_t piece = map_.piece(unit, rank()).elements(), shard = map_.shard(unit, rank()).elements();
+    traffic[completing[unit]].reduced_bytes += (piece * (ranks() - 1) + shard - piece) * gradient_bytes;
+  }
+  return traffic;
 }
 
 }  // namespace penstock::engine

@@ -5,6 +5,7 @@
 
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/rank_places.h"
+#include "tiering/plan/plan_search.h"
 #include "tiering/plan/visits.h"
 #include "tiering/store/store_hash.h"
 
@@ -198,6 +199,8 @@ Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const
     here.budgets.device_bytes -= on_device;
   }
   here.workload = workload_of(here.workload, map, place.rank).workload;
+  // Ranks of one host copy: of its memory's traffic, a byte read and a byte written.
+  if (here.machine.collective_gbps <= 0 && place.hosts == 1) here.machine.collective_gbps = here.machine.host_gbps / 2;
   return here;
 }
 
@@ -280,6 +283,9 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   PENSTOCK_TRY(agree_on(ranks, lane.status()));
   engine->lane_ = std::move(*lane);
   engine->intake_ = std::make_unique<GradientIntake>(engine->model(), sums, engine->sums_.bytes(), *engine->workers_);
+  if (engine->here_->predicted_step_s() > 0) {
+    engine->predicted_s_ = penstock::predicted_step_s(engine->forecast(), engine->here_->request().machine);
+  }
   double longest_pass_s = 0;
   for (const Use& use : engine->model().uses) longest_pass_s = std::max(longest_pass_s, use.forward_s + use.backward_s);
   ranks.expect_pass(longest_pass_s);
