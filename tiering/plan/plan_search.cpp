@@ -65,15 +65,15 @@ Timed time_steps(Plan& plan, const PlanRequest& request, const SimulationOptions
 struct Tried {
   Candidate candidate;
   Timed timed;
-  double step_s = 0, written_bytes = 0, memory_bytes = 0;
+  double step_s = 0, written_bytes = 0, read_bytes = 0, memory_bytes = 0;
 };
 
-// By time, then bytes written to the drives, then memory. Of those that are alike in all, the first. Each is compared
-// with the least of all, so that many that are alike do not add up to a difference.
+// By time, then bytes written to the drives and read from them, then memory. Of those that are alike in all, the first.
+// Each is compared with the least of all, so that many that are alike do not add up to a difference.
 const Tried* best_of(const std::vector<Tried>& all) {
   std::vector<const Tried*> left;
   for (const Tried& one : all) left.push_back(&one);
-  for (double Tried::*cost : {&Tried::step_s, &Tried::written_bytes, &Tried::memory_bytes}) {
+  for (double Tried::*cost : {&Tried::step_s, &Tried::written_bytes, &Tried::read_bytes, &Tried::memory_bytes}) {
     double least = std::numeric_limits<double>::infinity();
     for (const Tried* one : left) least = std::min(least, one->*cost);
     std::erase_if(left, [&](const Tried* one) { return is_more(one->*cost, least); });
@@ -117,6 +117,7 @@ class Trials {
     Tried tried{candidate, time_steps(plan, request_, options_)};
     tried.step_s = tried.timed.step_s();
     tried.written_bytes = plan.mean_written_bytes(tried.timed.durability);
+    tried.read_bytes = static_cast<double>(plan.read_bytes());
     // Computing again spares memory, and where it takes is unknown no time.
     if (rates_are_known(request_)) {
       tried.memory_bytes = static_cast<double>(plan.needed_bytes(Tier::host) + plan.needed_bytes(Tier::device));
