@@ -31,15 +31,18 @@ std::vector<TileId> update_order(const Workload& workload, const TileMap& tiles)
   return order;
 }
 
+uint32_t share_of(std::optional<double> share, uint64_t count) {
+  return share ? static_cast<uint32_t>(std::lround(std::clamp(*share, 0.0, 1.0) * static_cast<double>(count))) : 0;
+}
+
 std::vector<bool> units_on_device(const Workload& workload, std::optional<double> share, uint32_t group) {
   if (share.value_or(0) <= 0) return {};
   std::vector<uint32_t> may_rest;
   for (uint32_t unit : completion_order(workload)) {
     if (may_rest_on_device(workload, unit, group)) may_rest.push_back(unit);
   }
-  const double chosen = std::clamp(*share, 0.0, 1.0) * static_cast<double>(may_rest.size());
   std::vector<bool> on_device(workload.units.size(), false);
-  std::for_each_n(may_rest.rbegin(), std::lround(chosen), [&](uint32_t unit) { on_device[unit] = true; });
+  std::for_each_n(may_rest.rbegin(), share_of(share, may_rest.size()), [&](uint32_t unit) { on_device[unit] = true; });
   return on_device;
 }
 
@@ -153,8 +156,7 @@ std::vector<bool> deferred_tiles(const Workload& workload, const TileMap& tiles,
     if (!workload.units[unit].trainable) continue;
     const TileId first = tiles.first_of(unit);
     const uint64_t count = tiles.first_of(unit + 1) - first;
-    const auto chosen = static_cast<uint64_t>(std::lround(std::min(share, 1.0) * static_cast<double>(count)));
-    const std::vector<bool> is_chosen = spread_evenly(chosen, count);
+    const std::vector<bool> is_chosen = spread_evenly(share_of(share, count), count);
     for (uint64_t i = 0; i < count; ++i) deferred[first + i] = is_chosen[i] && placements[first + i].state_on_drives();
   }
   return deferred;

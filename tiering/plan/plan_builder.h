@@ -48,6 +48,8 @@ inline uint32_t tiles_a_lane(const PlanSizes& sizes) { return sizes.window_tiles
 std::vector<uint32_t> completion_order(const Workload& workload);
 // Trainable tiles in that order.
 std::vector<TileId> update_order(const Workload& workload, const TileMap& tiles);
+// Of `count`, as many as that share of them; none given: 0.
+uint32_t share_of(std::optional<double> share, uint64_t count);
 // Which units rest on the device: PlanChoices::device_share of those that may, where all micro-batches of a group of
 // `group` pass through a unit before the next is used.
 std::vector<bool> units_on_device(const Workload& workload, std::optional<double> share, uint32_t group);

@@ -95,21 +95,12 @@ bool CandidateSpace::fits(const Candidate& candidate) const {
 }
 
 Candidate CandidateSpace::with_most_kept(Candidate candidate) const {
-  const size_t uses = request_.workload.uses.size();
-  auto with = [&](size_t keeping) {
-    candidate.choices.keep_share = static_cast<double>(keeping) / static_cast<double>(uses);
+  const auto uses = static_cast<uint32_t>(request_.workload.uses.size());
+  auto keep = [&](uint32_t keeping) { candidate.choices.keep_share = static_cast<double>(keeping) / uses; };
+  keep(most_that_fits(0, uses - 1, [&](uint32_t keeping) {
+    keep(keeping);
     return fits(candidate);
-  };
-  size_t low = 0, high = uses - 1;
-  while (low < high) {
-    const size_t middle = low + (high - low + 1) / 2;
-    if (with(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  candidate.choices.keep_share = static_cast<double>(low) / static_cast<double>(uses);
+  }));
   return candidate;
 }
 

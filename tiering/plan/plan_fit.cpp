@@ -1,7 +1,6 @@
 #include "tiering/plan/plan_fit.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "tiering/budget.h"
 
@@ -46,10 +45,6 @@ struct Ground {
   bool copies_to_device() const { return request.machine.copies_to_device(); }
   bool spills(const PlanSizes& sizes) const { return clips() && sizes.retained_tiles < count_of(order); }
 };
-
-uint32_t share_of(std::optional<double> share, uint64_t count) {
-  return share ? static_cast<uint32_t>(std::lround(std::clamp(*share, 0.0, 1.0) * static_cast<double>(count))) : 0;
-}
 
 // The one account of what a plan of these sizes takes.
 std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
@@ -217,20 +212,6 @@ void size_activations(const Ground& ground, const PlanChoices& choices, uint32_t
   sizes.passing_bytes = ground.copies_to_device() ? std::min(spilled * group, most_spilled * kActivationsUnderWay) : 0;
   // Between two uses lie every micro-batch's hidden state and its gradient; recomputation makes one use's whole.
   sizes.computing_bytes = 2 * boundary * group + whole;
-}
-
-// The most of [low, high] for which `fits` holds. REQUIRES: what fits still fits with less; `low` does, or nothing.
-template <typename Fits>
-uint32_t most_that_fits(uint32_t low, uint32_t high, const Fits& fits) {
-  while (low < high) {
-    const uint32_t middle = low + (high - low + 1) / 2;
-    if (fits(middle)) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
 }
 
 // The most tiles whose gradients come at once, after a use's backward.

@@ -17,6 +17,20 @@ struct PlanFit {
 // the line that has no room. REQUIRES: choices.tile_elements.
 Result<PlanFit> fit_plan(const PlanRequest& request, const PlanChoices& choices);
 
+// The most of [low, high] for which `fits` holds. REQUIRES: what fits still fits with less; `low` does, or nothing.
+template <typename Fits>
+uint32_t most_that_fits(uint32_t low, uint32_t high, const Fits& fits) {
+  while (low < high) {
+    const uint32_t middle = low + (high - low + 1) / 2;
+    if (fits(middle)) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
 // What suits the drives first; fewer only where memory is short.
 std::vector<uint32_t> windows_worth_trying(const MachineProfile& machine);
 

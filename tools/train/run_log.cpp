@@ -8,6 +8,7 @@
 
 namespace penstock::tools {
 
+// What a model writes may end within a character.
 std::string line_text(const Json& line) { return line.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Result<RunLog> RunLog::open(const std::string& folder) {

@@ -26,6 +26,7 @@ class Snapshots {
 
  private:
   Result<std::string> keep(engine::StepEngine& engine, uint64_t step, std::optional<double> loss);
+
   const uint64_t every_, best_;
   engine::KeptSteps kept_;
 };

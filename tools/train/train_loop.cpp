@@ -18,8 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-// What a model writes may end within a character.
-
 Result<Evaluation> evaluation_of(trainer::TrainingRun& run) {
   const auto begin = Clock::now();
   PENSTOCK_TRY_ASSIGN(sets, run.evaluate());

@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-constexpr uint32_t kUnits = 12, kTilesOfUnit = 32, kLayers = kUnits;
+constexpr uint32_t kUnits = 12, kTilesOfUnit = 32;
 
 // All state on one drive, computing beside a GPU's host: as long as the drive takes for the step's bytes.
 PlanRequest balanced() {
@@ -17,7 +17,7 @@ PlanRequest balanced() {
   Workload& workload = request.workload;
   workload.scope = StepScope::training;
   const double bytes = 26.0 * kUnits * kTilesOfUnit * kBlockElements, drive_gbps = 4;
-  const double forward_s = bytes / drive_gbps / 1e9 / 3 / kLayers;
+  const double forward_s = bytes / drive_gbps / 1e9 / 3 / kUnits;
   for (uint32_t unit = 0; unit < kUnits; ++unit) {
     workload.units.push_back({.name = text("unit", unit), .elements = kTilesOfUnit * kBlockElements, .parameters = {}});
     workload.uses.push_back({.name = text("unit", unit),
