@@ -33,6 +33,7 @@ except ImportError as error:
 
 CODE_BITS = {"nf4": 4, "int8": 8}
 CODE_BLOCK, SCALE_BYTES = 64, 4
+LIBRARY_BYTES = 16 << 20  # of a process's libraries, as many may come from the drive in one run and be cached in another
 
 
 def tensors_of(shape):
@@ -258,6 +259,13 @@ def say(base, rows):
     print("; ".join(words), flush=True)
 
 
+def share_apart(row):
+    """Of the base. What the engine counts is exact; the kernel also counts what a process maps again of its libraries."""
+    counted = abs(row["log_read_bytes"] - row["expected_read_bytes"])
+    of_the_kernel = abs(row["read_bytes"] - row["expected_read_bytes"]) - LIBRARY_BYTES
+    return max(counted, of_the_kernel) / row["base_bytes"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("penstock")
@@ -299,7 +307,7 @@ def main():
         group.close()
     if options.json:
         print(json.dumps(everything))
-    apart = max(abs(row["read_bytes"] - row["expected_read_bytes"]) / row["base_bytes"] for row in everything)
+    apart = max(share_apart(row) for row in everything)
     wrong = [row for row in everything if row["killed"] or row["peak_rss_bytes"] > row["budget_bytes"]]
     print(f"killed or over the budget: {len(wrong)} of {len(everything)}; bytes read at most {100 * apart:.2f} % of the base "
           "from what was expected", file=sys.stderr if options.json else sys.stdout)

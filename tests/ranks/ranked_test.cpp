@@ -75,12 +75,18 @@ class StagesOnDevices : public Stages {};
 
 TEST_P(StagesOnDevices, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {
   const uint64_t courses = test::kStride != 1 || GetParam().ranks != 2 ? 1 : 2;
-  leave_the_bits(test::worker_or_mutant(RANKED_WORKER).c_str(), courses, {"ON_DEVICE=1"});
+  leave_the_bits(test::worker_or_mutant(RANKED_WORKER).c_str(), courses, {"ON_DEVICE=0"});
+}
+
+// Whatever lets the next weights in too early has them arrive while these are computed with.
+TEST(RankedSteps, LeaveTheBitsWhereADeviceComputesForLong) {
+  RankProcesses processes(2, {test::worker_or_mutant(RANKED_WORKER), "1", "2", "2", "each"}, {"ON_DEVICE=10"});
+  for (const RankEnd& end : processes.wait()) EXPECT_EQ(end.code + end.signal, 0) << end.said;
 }
 
 #ifdef RANKED_CUDA_WORKER
 // Over a runtime in plain memory.
-TEST_P(StagesOnDevices, LeaveTheBitsOfAPlainLoopOnCuda) { leave_the_bits(RANKED_CUDA_WORKER, 1, {"ON_DEVICE=1"}); }
+TEST_P(StagesOnDevices, LeaveTheBitsOfAPlainLoopOnCuda) { leave_the_bits(RANKED_CUDA_WORKER, 1, {"ON_DEVICE=0"}); }
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Ranks, StagesOnDevices,

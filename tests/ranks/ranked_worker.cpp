@@ -3,7 +3,7 @@
 // creation in these folders, or a life of a run that goes on with it, to be killed. Says what happened, or what is
 // wrong and ends with 1.
 //
-// ON_DEVICE: set, the course computes on a device.
+// ON_DEVICE=MILLISECONDS: the course computes on a device, each piece of work for at least so long.
 //
 // DIES="RANK BARRIER WHEN": that rank kills itself at this barrier of its commits, counted from 0. WHEN is `before` it
 // comes there, or `after`: then with the verdict of all, which it does not learn, and when the others have had time to
@@ -75,7 +75,7 @@ Status run(int count, char** arguments) {
     return course.run(*met, number(2));
   }
   std::optional<CourseDevice> device;
-  if (std::getenv("ON_DEVICE") != nullptr) device = course_device();
+  if (const char* least = std::getenv("ON_DEVICE")) device = course_device(std::chrono::milliseconds(std::atoi(least)));
   RankedCourse course(number(1), place, static_cast<uint32_t>(number(3)), std::string(arguments[4]) == "once",
                       device ? &*device : nullptr);
   if (count > 6) {

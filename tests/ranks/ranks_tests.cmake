@@ -83,7 +83,7 @@ penstock_rank_mutant(each_rank_at_its_newest_step *BringsAllRanks*/2 runtime/eng
   "if (common == std::max_element"
   "if (common <= std::max_element")
 
-penstock_rank_mutant(uploaded_under_what_is_computed *StagesOnDevices*AsManyRanks/two_stage_3 runtime/engine/ranks/ranked_engine.cpp
+penstock_rank_mutant(uploaded_under_what_is_computed *WhereADeviceComputesForLong runtime/engine/ranks/ranked_engine.cpp
   "PENSTOCK_TRY(end_reading());
   PENSTOCK_TRY(passed_on(here_->release(pass)));"
   "PENSTOCK_TRY(passed_on(here_->release(pass)));")

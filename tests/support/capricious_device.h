@@ -60,11 +60,12 @@ inline Result<std::unique_ptr<Device>> open_capricious_device(uint64_t seed, uin
 
 class CapriciousStream {
  public:
-  explicit CapriciousStream(uint64_t seed) : delays_(seed) {}
+  // What is put takes this long at least.
+  explicit CapriciousStream(uint64_t seed, std::chrono::microseconds least = {}) : delays_(seed), least_(least) {}
 
   Stream handle() { return Stream{&stream_}; }
   void put(std::function<void()> work) {
-    stream_.put([delay = delays_.draw(), work = std::move(work)] {
+    stream_.put([delay = least_ + delays_.draw(), work = std::move(work)] {
       std::this_thread::sleep_for(delay);
       work();
     });
@@ -72,6 +73,7 @@ class CapriciousStream {
 
  private:
   Delays delays_;
+  const std::chrono::microseconds least_;
   gpu::HostStream stream_;
 };
 

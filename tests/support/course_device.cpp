@@ -7,7 +7,7 @@ namespace {
 
 class SlowStream final : public TrainerStream {
  public:
-  explicit SlowStream(uint64_t seed) : stream_(seed) {}
+  SlowStream(uint64_t seed, std::chrono::microseconds least) : stream_(seed, least) {}
   WorkStream work() override {
     return {stream_.handle(), [this](std::function<void()> work) { stream_.put(std::move(work)); }};
   }
@@ -18,8 +18,9 @@ class SlowStream final : public TrainerStream {
 
 }  // namespace
 
-CourseDevice course_device() {
-  return {test::open_capricious_device, [](uint64_t seed) { return std::make_unique<SlowStream>(seed); }};
+CourseDevice course_device(std::chrono::microseconds least_computing) {
+  return {test::open_capricious_device,
+          [least_computing](uint64_t seed) { return std::make_unique<SlowStream>(seed, least_computing); }};
 }
 
 }  // namespace penstock::engine

@@ -1,6 +1,7 @@
 // What courses of training compute on, if not in place: a device, and streams of a trainer on it.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -20,8 +21,9 @@ struct CourseDevice {
   std::function<std::unique_ptr<TrainerStream>(uint64_t seed)> make_stream;
 };
 
-// A host device whose copies and streams take their time; a program that is linked with another one has that.
-CourseDevice course_device();
+// A host device whose copies and streams take their time, each piece of a stream's work at least this long; a program
+// that is linked with another device has that.
+CourseDevice course_device(std::chrono::microseconds least_computing = {});
 
 // Lets the world's engine plan for the device, and its trainer compute there; `seed`: of what it draws of delays.
 inline void compute_on(const CourseDevice& device, uint64_t seed, uint32_t streams, TrainingWorld& world,

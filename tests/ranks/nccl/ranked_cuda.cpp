@@ -3,6 +3,6 @@
 
 namespace penstock::engine {
 
-CourseDevice course_device() { return cuda_course_device(); }
+CourseDevice course_device(std::chrono::microseconds) { return cuda_course_device(); }
 
 }  // namespace penstock::engine
