@@ -125,7 +125,7 @@ void PassMoves::add_all() {
     forward(first, end);
     backward(first, end);
   }
-  complete_deferred();
+  complete_others();
   for (AreaCutter* area : {&host_units_, &device_units_, &device_gradients_, &downloaded_, &keeping_, &moving_,
                            &offloaded_, &passing_, &spilled_}) {
     area->close_cycle(plan_);
@@ -327,21 +327,26 @@ void PassMoves::complete(uint32_t unit, const Held& held, std::vector<MoveId>& u
   if (held.device != kNoMove) until_complete.push_back(held.device);
   completed_by_[unit] = until_complete;
   for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
-    if (deferred_[tile]) continue;
+    if (deferred_[tile] || waits_for_verdict(tile)) continue;
     update_.add_tile(tile, until_complete, held.host);
     if (held.host != kNoMove) until.push_back(plan_.of_tile[tile].update);
   }
 }
 
-void PassMoves::complete_deferred() {
+// What is updated in place, and may be taken back until the verdict.
+bool PassMoves::waits_for_verdict(TileId tile) const {
+  return plan_.clipping && plan_.placements[tile].state_in_host();
+}
+
+void PassMoves::complete_others() {
   std::vector<uint32_t> units = completion_order(workload_);
   std::reverse(units.begin(), units.end());
   for (uint32_t unit : units) {
     for (TileId tile = plan_.tiles.first_of(unit); tile < plan_.tiles.first_of(unit + 1); ++tile) {
+      if (!deferred_[tile] && !waits_for_verdict(tile)) continue;
       // The copy of the weights that backward had is gone by then.
-      if (!deferred_[tile]) continue;
       update_.add_tile(tile, completed_by_[unit], kNoMove);
-      plan_.of_tile[tile].is_deferred = true;
+      plan_.of_tile[tile].is_deferred = deferred_[tile];
     }
   }
 }

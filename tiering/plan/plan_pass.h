@@ -68,7 +68,8 @@ class PassMoves {
   // copy of the weights goes.
   void complete(uint32_t unit, const Held& held, std::vector<MoveId>& until);
   // What complete() left for the end, in the order in which the next forward needs it.
-  void complete_deferred();
+  void complete_others();
+  bool waits_for_verdict(TileId tile) const;
   void give_back(AreaCutter& area, MoveId taker, std::vector<MoveId> after);
 
   const Workload& workload_;

@@ -1,5 +1,6 @@
 #include "tiering/plan/plan_update.h"
 
+#include <ranges>
 #include <utility>
 
 #include "tiering/plan/plan_moves.h"
@@ -79,7 +80,8 @@ void UpdateMoves::finish() {
   plan_.verdict = add(plan_, {.kind = MoveKind::verdict, .after = gradients});
   const auto on_device = [&](TileId tile) { return plan_.placements[tile].state_on_device(); };
   if (plan_.clipping) {
-    for (TileId tile : order_) on_device(tile) ? update_on_device(tile) : redo_tile(tile);
+    // The next forward waits for what follows the verdict, unit by unit.
+    for (TileId tile : std::views::reverse(order_)) on_device(tile) ? update_on_device(tile) : redo_tile(tile);
   }
   for (TileId tile : order_) {
     if (on_device(tile)) write_from_device(tile);

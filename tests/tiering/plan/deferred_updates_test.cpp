@@ -111,6 +111,40 @@ TEST(DeferredUpdates, AreNoneOfWhatForwardBeginsWith) {
   EXPECT_LT(last_of_first, first_of_others);
 }
 
+// Where gradients are clipped step after step, nothing is updated before the verdict.
+struct AfterVerdict {
+  double updated_by_s = 0, half_of_forward_begins_s = 0;  // of a step, and of the next one
+
+  explicit AfterVerdict(const PlanRequest& request) {
+    const Plan plan = plan_of(request, 0);
+    SimulationOptions options;
+    options.record_spans = true;
+    options.verdict = [](uint64_t) { return Verdict::strike; };
+    options.speculate = [](uint64_t) { return false; };
+    for (const SimulatedSpan& span : simulate(plan, request.machine, options).spans) {
+      const Move& move = plan.moves[span.move];
+      const bool updates = move.kind == MoveKind::update || move.kind == MoveKind::update_again;
+      if (span.step == 1 && updates) updated_by_s = std::max(updated_by_s, span.end_s);
+      if (span.step == 2 && move.kind == MoveKind::forward && move.use == kUnits / 2) {
+        half_of_forward_begins_s = span.begin_s;
+      }
+    }
+  }
+};
+
+TEST(UpdatesAfterTheVerdict, AreMadeInTheOrderInWhichForwardNeedsThem) {
+  PlanRequest request = balanced();
+  request.workload.clipping.norm = 1;
+  const AfterVerdict from_drives(request);
+  EXPECT_LT(from_drives.half_of_forward_begins_s, from_drives.updated_by_s);
+
+  request.choices.host_state_share = 1;
+  request.choices.weights = WeightTier::host;
+  request.machine.host_gbps = 8;  // so that updates take as long as computing
+  const AfterVerdict in_host(request);
+  EXPECT_LT(in_host.half_of_forward_begins_s, in_host.updated_by_s);
+}
+
 // What is handed over waits in places; while none is free, who computes cannot go on.
 TEST(HandingOver, KeepsComputingWaitingWhereAUsesGradientsHaveFewPlaces) {
   const Plan many = plan_of(balanced(), 0);
