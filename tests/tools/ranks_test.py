@@ -245,6 +245,41 @@ class Lora(RanksCase):
         return (out / "adapter_model.safetensors").read_bytes()
 
 
+class Snapshots(RanksCase):
+    def ls(self, name="run"):
+        return self.json_of("checkpoint", "ls", self.path(name + ".store"))["snapshots"]
+
+    def kept(self, name="run"):
+        return [one["step"] for one in self.ls(name)]
+
+    def files(self, step, name="run"):
+        return sorted((self.folder / (name + ".store")).glob(f"kept/rank?/{step}/rank?.tiles"))
+
+    def test_a_step_is_kept_on_all_ranks(self):
+        goes_on = dict(keep_every=2, keep_best=1, eval_every=1, eval_batches=1)
+        self.json_of("train", self.config(**goes_on, max_steps=5), "--ranks", 2)
+        losses = {step["step"]: step["eval_loss"] for step in self.log()}
+        best = min(losses, key=losses.get)
+        self.assertEqual(self.kept(), sorted({2, 4, best}))
+        self.assertEqual({one["step"]: one["eval_loss"] for one in self.ls()}, {step: losses[step] for step in self.kept()})
+        for one in self.ls():
+            files = self.files(one["step"])
+            self.assertEqual([file.name for file in files], ["rank0.tiles", "rank1.tiles"])
+            self.assertEqual(one["bytes"], sum(file.stat().st_blocks * 512 for file in files))
+        # What one rank alone has is no snapshot: it is not listed, and goes when the run goes on.
+        shutil.rmtree(self.folder / "run.store" / "kept" / "rank1" / "2")
+        self.assertNotIn(2, self.kept())
+        said = self.run_command("train", self.config(keep_every=3, max_steps=6), "--ranks", 2).stderr
+        self.assertIn("the snapshot of step 2 is removed: rank 1 had none", said)
+        self.assertEqual(self.files(2), [])
+        self.assertEqual(self.kept(), sorted({4, best, 6}))
+        # By hand, while no run goes on.
+        self.json_of("checkpoint", "rm", self.path("run.store"), "--step", 6)
+        self.assertEqual((self.kept(), self.files(6)), (sorted({4, best}), []))
+        self.assertEqual(self.json_of("checkpoint", "snapshot", self.path("run.store"))["step"], 6)
+        self.assertEqual((self.kept(), len(self.files(6))), (sorted({4, best, 6}), 2))
+
+
 class Reshard(RanksCase):
     def reshard(self, source, target, ranks, *flags):
         return self.json_of("checkpoint", "reshard", self.path(source + ".store"), self.path(target + ".store"), "--ranks", ranks, *flags)

@@ -31,7 +31,7 @@ Result<Answer> list(const std::vector<std::string>& paths) {
   answer.json = {{"step", step},
                  {"parameters", parameters},
                  {"bytes", bytes},
-                 {"snapshots", snapshots_json(stores->folders())},
+                 {"snapshots", snapshots_json(stores->kept())},
                  {"ranks", stores->ranks().size()},
                  {"drives", first.layout().drives()},
                  {"slots", first.layout().slots()},

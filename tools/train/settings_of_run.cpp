@@ -423,10 +423,6 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
     return Status(Code::kUsage, "config: loss_rules: rollback: not implemented for several ranks",
                   "skip or lower_rate, or leave out --ranks");
   }
-  if (place.ranks > 1 && (config.keep_every > 0 || config.keep_best > 0)) {
-    return Status(Code::kUsage, "config: keep_every, keep_best: not implemented for several ranks",
-                  "leave them out, or --ranks");
-  }
   if (place.ranks > 1) PENSTOCK_TRY(engine::RankedEngine::check(settings.ranked(), place.ranks));
   if (stored) PENSTOCK_TRY(expect_same_shards(config, *stored, place.ranks));
   return settings;

@@ -37,14 +37,14 @@ Result<bool> is_over_already(const TrainingSettings& settings, trainer::Training
 
 }  // namespace
 
-TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run,
-                     RunLog log, RunPlan plan)
+TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, engine::Ranks* ranks,
+                     std::unique_ptr<trainer::TrainingRun> run, RunLog log, RunPlan plan)
     : session_(session),
       settings_(settings),
       run_(std::move(run)),
       log_(std::move(log)),
       plan_(std::move(plan)),
-      snapshots_(settings.config),
+      snapshots_(settings, ranks),
       work_(work_of(settings, engine().plan())),
       course_{.first = engine().steps_done()} {}
 
