@@ -125,6 +125,22 @@ void remove_all(const std::string& path) {
   fs::remove_all(path, unimportant);
 }
 
+// A crash leaves all of the line or, without its end, a part.
+Status write_line(const std::string& path, const std::string& line) {
+  const Descriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const std::string bytes = line + "\n";
+  const bool is_written = to.fd >= 0 && ::write(to.fd, bytes.data(), bytes.size()) == std::ssize(bytes);
+  if (!is_written || ::fsync(to.fd) != 0) return errno_status("write " + path, errno);
+  return sync_folder(fs::path(path).parent_path());
+}
+
+// None where there is no whole line.
+std::optional<std::string> line_in(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  return std::getline(in, line) && !in.eof() ? std::optional(line) : std::nullopt;
+}
+
 std::optional<uint64_t> number_in(const std::string& words) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(words.data(), words.data() + words.size(), number);
@@ -273,6 +289,31 @@ Status KeptSteps::replace_files(uint64_t step) const {
     PENSTOCK_TRY(sync_folder(folder));
   }
   return Status();
+}
+
+Status KeptSteps::mark_rollback(uint64_t step) const {
+  for (const std::string& folder : folders_) PENSTOCK_TRY(write_line(mark_in(folder), text(step)));
+  return Status();
+}
+
+Status KeptSteps::unmark_rollback() const {
+  for (const std::string& folder : folders_) {
+    const std::string mark = mark_in(folder);
+    if (::unlink(mark.c_str()) == 0) {
+      PENSTOCK_TRY(sync_folder(places_in(folder)));
+    } else if (errno != ENOENT) {
+      return errno_status("remove " + mark, errno);
+    }
+  }
+  return Status();
+}
+
+std::optional<uint64_t> KeptSteps::marked_rollback() const {
+  std::optional<std::string> mark = line_in(mark_in(folders_.front()));
+  for (const std::string& folder : folders_) {
+    if (line_in(mark_in(folder)) != mark) return std::nullopt;
+  }
+  return mark ? number_in(*mark) : std::nullopt;
 }
 
 uint64_t KeptSteps::bytes_of(uint64_t step) const {

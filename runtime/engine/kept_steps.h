@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,11 @@ class KeptSteps {
 
   Status restore(uint64_t step, const aio::ScrubProgress& progress = {}) const;
   Status drop(uint64_t step);
+  // Of several ranks' stores, which go back together: that they are to, on every drive. See KeptTogether.
+  Status mark_rollback(uint64_t step) const;
+  Status unmark_rollback() const;
+  // None where the mark is not on every drive.
+  std::optional<uint64_t> marked_rollback() const;
   // What it takes on all drives together.
   uint64_t bytes_of(uint64_t step) const;
   std::string note_of(uint64_t step) const;
@@ -58,6 +64,7 @@ class KeptSteps {
   std::string places_in(const std::string& folder) const;
   std::string place_of(const std::string& folder, uint64_t step) const;
   std::string partial_of(const std::string& folder, uint64_t step) const;
+  std::string mark_in(const std::string& folder) const { return places_in(folder) + "/rollback"; }
   Status copy_into(const std::string& folder, uint64_t step, std::span<const aio::TileStore::FileRun> runs,
                    const std::string& note) const;
   Status replace_files(uint64_t step) const;

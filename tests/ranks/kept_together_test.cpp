@@ -55,5 +55,23 @@ TEST_F(KeptByRanks, AStepIsOnAllOrOnNoneAtEveryBarrier) {
   expect_then("kept 2 4 5\n");
 }
 
+// Of a rollback: when all have found the step, have marked that they go back, and have gone back.
+TEST_F(KeptByRanks, GoBackTogetherWhereverTheyAreKilled) {
+  expect_then("kept\n", 2);
+  expect_then("kept 2\n", 2);
+  kill_at("1 0 after", "back", 2);  // rank 0 alone has marked it
+  expect_then("opened 4\n", 0);
+  kill_at("1 1 after", "back", 2);  // rank 0 alone has gone back
+  expect_then("back at 2\n", 1);
+  // Step 4 comes again, in the place of the one that was kept before: rank 1's is no other half of rank 0's.
+  kill_at("1 0 after");
+  expect_then("the snapshot of step 4 is removed: rank 1 had none\nkept 2 3\n", 0);
+  kill_at("0 2 after", "back", 2);  // rank 0 alone still has its mark
+  for (const RankEnd& end : run("keep", 0)) {
+    EXPECT_EQ(end.said.find("back at"), std::string::npos) << end.said;
+    EXPECT_NE(end.said.find("opened 2\n"), std::string::npos) << end.said;
+  }
+}
+
 }  // namespace
 }  // namespace penstock::engine

@@ -88,6 +88,10 @@ penstock_rank_mutant(uploaded_under_what_is_computed *StagesOnDevices*AsManyRank
   PENSTOCK_TRY(passed_on(here_->release(pass)));"
   "PENSTOCK_TRY(passed_on(here_->release(pass)));")
 
-penstock_rank_mutant(kept_before_all_have_copied KeptByRanks* runtime/engine/ranks/kept_together.cpp
+penstock_rank_mutant(kept_before_all_have_copied KeptByRanks.AStepIs* runtime/engine/ranks/kept_together.cpp
   "agreed(each([&](KeptSteps& kept) { return kept.prepare(step, runs[store++], note); }));"
   "each([&](KeptSteps& kept) { return kept.prepare(step, runs[store++], note); });")
+
+penstock_rank_mutant(goes_back_before_all_have_marked KeptByRanks.GoBack* runtime/engine/ranks/kept_together.cpp
+  "agreed(each([&](KeptSteps& kept) { return kept.mark_rollback(step); }))"
+  "each([&](KeptSteps& kept) { return kept.mark_rollback(step); })")

@@ -290,7 +290,6 @@ def store_cases():
     yield Case("penstock checkpoint import hf", has=("hf",))
     yield Case("penstock checkpoint import hf --store gpt", has=("hf", "gpt"))
     yield Case("penstock nvme probe . --size 16MiB --duration 20ms --profile broken", files={"broken": {"schema": "penstock.machine/1", "drives": [{"path": 7}]}})
-    yield Case("penstock checkpoint rollback two --step 1", has=("two",))
     yield Case("penstock checkpoint rollback gpt", has=("gpt",))
     yield Case("penstock checkpoint rollback kept", has=("kept",))
     yield Case("penstock checkpoint rollback kept --step 77", has=("kept",))
@@ -426,7 +425,6 @@ ELSEWHERE = {"Command": {
     "leaves such batches out by itself": (SPOILT, "leave_out"),
     'look at these samples, and run it again with "leave_out": [...], or with "loss_rules": {"spike": "skip"}, which leaves '
     "such batches out by itself": (SPOILT, "leave_out"),
-    "skip or lower_rate, or leave out --ranks": ("several ranks", ""),
     'a larger budget, smaller micro-batches or a smaller "head_tokens"': ("a device's budget", ""),
 }, "Python": {
     "... --help": ("argparse's refusals, of any wording", "--help"),

@@ -279,6 +279,30 @@ class Snapshots(RanksCase):
         self.assertEqual(self.json_of("checkpoint", "snapshot", self.path("run.store"))["step"], 6)
         self.assertEqual((self.kept(), len(self.files(6))), (sorted({4, best, 6}), 2))
 
+    def test_a_rollback_leaves_ranks_that_were_stopped_there_and_go_on_as_if_they_had_never_gone_further(self):
+        run = self.config(keep_every=2, max_steps=5)
+        self.json_of("train", run, "--ranks", 2)
+        losses = [step["loss"] for step in self.log()]
+        self.json_of("train", self.config("stopped", max_steps=2), "--ranks", 2)
+        stopped, store, shard = self.weights("stopped", "fp32"), self.folder / "run.store", self.folder / "rank1.tiles"
+        shutil.copy(store / "rank1.tiles", shard)
+        back = self.json_of("checkpoint", "rollback", store, "--step", 2)
+        self.assertEqual((back["from"], back["step"], [one["step"] for one in back["snapshots"]]), (5, 2, [2, 4]))
+        self.assertEqual(self.weights(dtype="fp32"), stopped)
+        # One that was killed when rank 0 had gone back, and rank 1 had not.
+        shutil.copy(shard, store / "rank1.tiles")
+        for rank in (0, 1):
+            (store / "kept" / f"rank{rank}" / "rollback").write_text("2\n")
+        said = self.run_command("checkpoint", "export", store, self.path("out"), code=USAGE).stderr
+        self.assertIn("rank 0 is at step 2, rank 1 at step 5", said)
+        self.assertIn("a rollback to step 2 was cut short", self.run_command("checkpoint", "ls", store).stdout)
+        said = self.run_command("checkpoint", "rm", store, "--step", 2, code=USAGE).stderr
+        self.assertIn("a rollback to step 2 was cut short", said)
+        said = self.run_command("train", run, "--ranks", 2).stderr
+        self.assertIn("a rollback to step 2 was cut short, and is done now", said)
+        self.assertEqual([(step["step"], step["loss"]) for step in self.log()[5:]], list(enumerate(losses, 1))[2:])
+        self.assertEqual(list(store.glob("kept/rank?/rollback")), [])
+
 
 class Reshard(RanksCase):
     def reshard(self, source, target, ranks, *flags):

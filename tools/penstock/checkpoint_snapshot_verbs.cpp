@@ -29,10 +29,18 @@ Status missing_step(const InspectedStores& stores) {
                 steps.empty() ? "penstock checkpoint snapshot" + store : text("--step ", steps.back()));
 }
 
+Status refuse_within_rollback(const engine::KeptTogether& kept) {
+  const std::optional<uint64_t> step = kept.unfinished_rollback();
+  if (!step) return Status();
+  return Status(Code::kUsage, text("snapshots: a rollback to step ", *step, " was cut short"),
+                "start the run again, which ends it");
+}
+
 Result<Answer> keep(const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(stores, open_whole(flags.paths));
-  PENSTOCK_TRY(stores->expect_one_step());
   engine::KeptTogether kept = stores->kept();
+  PENSTOCK_TRY(refuse_within_rollback(kept));
+  PENSTOCK_TRY(stores->expect_one_step());
   const uint64_t step = stores->ranks().front()->payload().step;
   std::vector<engine::KeptTogether::Runs> runs;
   for (const auto& store : stores->ranks()) runs.push_back(store->runs_of_durable_step());
@@ -44,19 +52,12 @@ Result<Answer> keep(const Flags& flags) {
 }
 
 Result<Answer> roll_back(Session& session, const Flags& flags) {
-  std::vector<std::string> folders;
-  uint64_t from = 0;
-  {
-    PENSTOCK_TRY_ASSIGN(stores, open_whole(flags.paths));
-    if (const size_t ranks = stores->ranks().size(); ranks > 1) {
-      return Status(Code::kUsage, text("rollback: the store has ", ranks, " ranks: not implemented for several"),
-                    "`penstock checkpoint export` writes the weights of a run of several ranks");
-    }
-    folders = stores->folders();
-    from = stores->ranks().front()->payload().step;
-    if (!flags.step) return missing_step(*stores);
-  }
-  const engine::KeptSteps kept(folders);
+  PENSTOCK_TRY_ASSIGN(stores, open_whole(flags.paths));
+  if (!flags.step) return missing_step(*stores);
+  const std::vector<std::string> folders = stores->folders();
+  const uint64_t from = stores->ranks().front()->payload().step;
+  engine::KeptTogether kept = stores->kept();
+  stores.reset();
   const Status is_kept = kept.check(*flags.step);
   if (is_kept.ok()) {
     PENSTOCK_TRY(kept.restore(*flags.step, ticking(session, "roll back")));
@@ -66,7 +67,7 @@ Result<Answer> roll_back(Session& session, const Flags& flags) {
     PENSTOCK_TRY(engine::go_back_to_step_before(*before, folders));
   }
   Answer answer;
-  answer.json = {{"step", *flags.step}, {"from", from}, {"snapshots", snapshots_json(engine::KeptTogether({kept}))}};
+  answer.json = {{"step", *flags.step}, {"from", from}, {"snapshots", snapshots_json(kept)}};
   answer.text = text("the store is at step ", *flags.step, ", it was at ", from, "; the next run goes on from there\n");
   return answer;
 }
@@ -75,6 +76,7 @@ Result<Answer> remove(const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(stores, open_whole(flags.paths));
   if (!flags.step) return missing_step(*stores);
   engine::KeptTogether kept = stores->kept();
+  PENSTOCK_TRY(refuse_within_rollback(kept));
   PENSTOCK_TRY(kept.check(*flags.step));
   const uint64_t bytes = kept.bytes_of(*flags.step);
   PENSTOCK_TRY(kept.drop(*flags.step));
@@ -122,8 +124,9 @@ Verb checkpoint_rollback_verb() {
           "Make the store what it was at a step that was kept",
           "Writes the tiles that have changed since beside those that are there, checks every one, and makes them the\n"
           "store's by one root: a crash leaves the one step or the other. Steps after it are lost, unless they were\n"
-          "kept as well; the step that is gone back to stays kept. Where nothing has run since, the step before the\n"
-          "newest is still in the store, and can be gone back to though it was not kept.",
+          "kept as well; the step that is gone back to stays kept. The stores of several ranks go back together, and\n"
+          "what a crash leaves of that the next run ends. Where nothing has run since, the step before the newest is\n"
+          "still in the store of one rank alone, and can be gone back to though it was not kept.",
           {{"penstock checkpoint rollback /mnt/nvme0/run --step 400", "Go on from step 400"}},
           [flags](Options& options) -> Action {
             paths_of(options, *flags);

@@ -25,7 +25,12 @@ Status make_folders(const TrainingSettings& settings, MadeFolders& made) {
 Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const TrainFlags& flags,
                                                        const Prepared& prepared, engine::Ranks* ranks) {
   const TrainingSettings& settings = prepared.settings;
-  if (!prepared.stored) {
+  engine::KeptTogether kept = kept_of(settings, ranks);
+  if (prepared.stored) {
+    PENSTOCK_TRY_ASSIGN(back, kept.finish_rollback(ticking(session, "roll back")));
+    if (back) session.progress.note(text("store: a rollback to step ", *back, " was cut short, and is done now"));
+  } else {
+    PENSTOCK_TRY(kept.forget_rollback());
     PENSTOCK_TRY(make_store(settings,
                             flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
                             ticking(session, "make the store"), ranks));
@@ -33,7 +38,7 @@ Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const T
   PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings, ranks));
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (prepared.stored) {
-    PENSTOCK_TRY_ASSIGN(removed, kept_of(settings, ranks).drop_incomplete());
+    PENSTOCK_TRY_ASSIGN(removed, kept.drop_incomplete());
     for (const std::string& snapshot : removed) session.progress.note("store: " + snapshot);
     for (const std::string& change : changes_since(settings, *prepared.stored))
       session.progress.note("config: changed: " + change);

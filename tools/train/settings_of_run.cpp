@@ -419,10 +419,6 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
   settings.engine.seed = config.seed;
   settings.engine.config_hash = trainer::config_identity(config);
   settings.engine.initial_state = encode(settings.initial_state());
-  if (place.ranks > 1 && config.loss_rules.has(trainer::LossAction::rollback)) {
-    return Status(Code::kUsage, "config: loss_rules: rollback: not implemented for several ranks",
-                  "skip or lower_rate, or leave out --ranks");
-  }
   if (place.ranks > 1) PENSTOCK_TRY(engine::RankedEngine::check(settings.ranked(), place.ranks));
   if (stored) PENSTOCK_TRY(expect_same_shards(config, *stored, place.ranks));
   return settings;

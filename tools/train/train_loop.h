@@ -44,6 +44,7 @@ class TrainLoop {
 
   Session& session_;
   const TrainingSettings& settings_;
+  engine::Ranks* const ranks_;
   std::unique_ptr<trainer::TrainingRun> run_;
   RunLog log_;
   RunPlan plan_;

@@ -76,6 +76,49 @@ Status KeptTogether::drop(uint64_t step) {
   return agreed(each([&](KeptSteps& kept) { return kept.drop(step); }));
 }
 
+Status KeptTogether::restore(uint64_t step, const aio::ScrubProgress& progress) {
+  PENSTOCK_TRY(agreed(check(step)));
+  if (here_.front().of().ranks == 1) return here_.front().restore(step, progress);  // by one root
+  PENSTOCK_TRY(agreed(each([&](KeptSteps& kept) { return kept.mark_rollback(step); })));
+  return go_back(step, progress);
+}
+
+Status KeptTogether::go_back(uint64_t step, const aio::ScrubProgress& progress) {
+  double done = 0;
+  const auto of_all_here = [&](double share) {
+    return progress ? progress((done + share) / static_cast<double>(here_.size())) : Status();
+  };
+  const Status went_back = each([&](KeptSteps& kept) {
+    PENSTOCK_TRY(kept.restore(step, of_all_here));
+    ++done;
+    return Status();
+  });
+  PENSTOCK_TRY(agreed(went_back));
+  return forget_rollback();
+}
+
+Status KeptTogether::forget_rollback() {
+  return agreed(each([](KeptSteps& kept) { return kept.unmark_rollback(); }));
+}
+
+std::optional<uint64_t> KeptTogether::unfinished_rollback() const {
+  const std::optional<uint64_t> first = here_.front().marked_rollback();
+  const bool all_have =
+      std::all_of(here_.begin(), here_.end(), [&](const KeptSteps& kept) { return kept.marked_rollback() == first; });
+  return all_have ? first : std::nullopt;
+}
+
+Result<std::optional<uint64_t>> KeptTogether::finish_rollback(const aio::ScrubProgress& progress) {
+  PENSTOCK_TRY_ASSIGN(marked, by_rank([](const KeptSteps& kept) { return kept.marked_rollback().value_or(kNone); }));
+  const uint64_t step = marked.front();
+  if (step != kNone && std::count(marked.begin(), marked.end(), step) == std::ssize(marked)) {
+    PENSTOCK_TRY(go_back(step, progress));
+    return std::optional(step);
+  }
+  PENSTOCK_TRY(forget_rollback());
+  return std::optional<uint64_t>();
+}
+
 // Step by step upwards: every rank names the next that it has, and the least is of all or goes.
 Result<std::vector<std::string>> KeptTogether::drop_incomplete() {
   std::vector<std::string> removed;
