@@ -189,7 +189,8 @@ class Stages(RanksCase):
 
     def test_as_many_drives_as_ranks_are_one_for_each(self):
         stores = {"penstock": {"stores": [self.path("a"), self.path("b")]}}
-        self.json_of("train", self.config("two", **stores), "--ranks", 2)
+        self.json_of("train", self.config("two", max_steps=2, **stores), "--ranks", 2)
+        self.json_of("train", self.config("two", **stores), "--ranks", 2)  # goes on
         self.assertEqual([sorted(file.name for file in (self.folder / each).iterdir()) for each in "ab"],
                          [["rank0.tiles"], ["rank1.tiles"]])
         self.json_of("train", self.config("one"), "--ranks", 2)

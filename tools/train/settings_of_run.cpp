@@ -345,9 +345,10 @@ std::optional<uint32_t> store_to_look_at(const std::vector<std::string>& folders
 
 }  // namespace
 
-Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders,
+Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& stores,
                                                           const engine::RankPlace& place) {
   const bool sees_all = place.hosts == 1;
+  const std::vector<std::string> folders = sees_all ? stores : folders_of_rank(stores, place);
   const uint32_t own = sees_all ? 0 : place.rank;
   const std::optional<uint32_t> rank = store_to_look_at(folders, own, sees_all);
   if (!rank) return std::optional<trainer::TrainerState>();
