@@ -343,6 +343,16 @@ class Reshard(RanksCase):
             for mine, other in zip(self.log(name), self.log("back")):
                 self.assertAlmostEqual(mine["loss"], other["loss"], delta=0.02)
 
+    def test_weights_that_were_imported_begin_a_run_of_several_ranks(self):
+        self.json_of("train", self.config("one", max_steps=1))
+        self.json_of("checkpoint", "export", self.path("one.store"), self.path("weights"))
+        begins = dict(model=self.path("weights"), max_steps=2)
+        self.json_of("checkpoint", "import", self.path("weights"), "--store", self.path("in.store"), "--config", self.config("in", **begins))
+        self.reshard("in", "two", 2)
+        for name in ("two", "anew"):
+            self.json_of("train", self.config(name, **begins), "--ranks", 2)
+        self.assertEqual([step["loss"] for step in self.log("two")], [step["loss"] for step in self.log("anew")])
+
     def test_what_it_refuses_stays_as_it_was(self):
         self.json_of("train", self.config("two", max_steps=1), "--ranks", 2)
         before = self.files("two")
