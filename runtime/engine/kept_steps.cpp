@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
+#include <utility>
 
 #include "aio/direct_folder.h"
 #include "aio/host_arena.h"
@@ -125,34 +125,65 @@ void remove_all(const std::string& path) {
   fs::remove_all(path, unimportant);
 }
 
-std::string file_name() { return aio::store_file_name(0); }
+// A crash leaves all of the line or, without its end, a part.
+Status write_line(const std::string& path, const std::string& line) {
+  const Descriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const std::string bytes = line + "\n";
+  const bool is_written = to.fd >= 0 && ::write(to.fd, bytes.data(), bytes.size()) == std::ssize(bytes);
+  if (!is_written || ::fsync(to.fd) != 0) return errno_status("write " + path, errno);
+  return sync_folder(fs::path(path).parent_path());
+}
+
+// None where there is no whole line.
+std::optional<std::string> line_in(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  return std::getline(in, line) && !in.eof() ? std::optional(line) : std::nullopt;
+}
+
+std::optional<uint64_t> number_in(const std::string& words) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(words.data(), words.data() + words.size(), number);
+  if (error != std::errc() || end != words.data() + words.size()) return std::nullopt;
+  return number;
+}
 
 }  // namespace
 
-std::string KeptSteps::place_of(const std::string& folder, uint64_t step) const { return text(folder, "/kept/", step); }
+KeptSteps::KeptSteps(std::vector<std::string> folders, RankOfRun of)
+    : folders_(std::move(folders)), of_(of), file_name_(aio::store_file_name(of.rank)) {}
+
+std::string KeptSteps::places_in(const std::string& folder) const {
+  return folder + "/kept" + (of_.ranks > 1 ? text("/rank", of_.rank) : "");
+}
+
+std::string KeptSteps::place_of(const std::string& folder, uint64_t step) const {
+  return text(places_in(folder), "/", step);
+}
+
+std::string KeptSteps::partial_of(const std::string& folder, uint64_t step) const {
+  return place_of(folder, step) + ".partial";
+}
 
 bool KeptSteps::is_kept(uint64_t step) const {
   return std::all_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
     std::error_code unknown;
-    return fs::exists(place_of(folder, step) + "/" + file_name(), unknown);
+    return fs::exists(place_of(folder, step) + "/" + file_name_, unknown);
   });
 }
 
 std::vector<uint64_t> KeptSteps::steps() const {
   std::vector<uint64_t> found;
   std::error_code unknown;
-  for (const auto& entry : fs::directory_iterator(folders_.front() + "/kept", unknown)) {
-    const std::string name = entry.path().filename().string();
-    uint64_t step = 0;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-    if (error == std::errc() && end == name.data() + name.size() && is_kept(step)) found.push_back(step);
+  for (const auto& entry : fs::directory_iterator(places_in(folders_.front()), unknown)) {
+    const std::optional<uint64_t> step = number_in(entry.path().filename().string());
+    if (step && is_kept(*step)) found.push_back(*step);
   }
   std::sort(found.begin(), found.end());
   return found;
 }
 
-Status KeptSteps::check(uint64_t step) const {
-  const std::vector<uint64_t> kept = steps();
+Status refuse_unless_kept(uint64_t step, const std::vector<uint64_t>& kept) {
   if (std::find(kept.begin(), kept.end(), step) != kept.end()) return Status();
   std::string list;
   for (uint64_t other : kept) list += text(list.empty() ? "" : ", ", other);
@@ -162,38 +193,66 @@ Status KeptSteps::check(uint64_t step) const {
 
 bool KeptSteps::is_as_kept(uint64_t step) const {
   return std::all_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
-    return have_the_same_roots(folder + "/" + file_name(), place_of(folder, step) + "/" + file_name());
+    return have_the_same_roots(folder + "/" + file_name_, place_of(folder, step) + "/" + file_name_);
   });
 }
+
+Status KeptSteps::check(uint64_t step) const { return refuse_unless_kept(step, steps()); }
 
 Status KeptSteps::keep(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note) {
   // After a rollback, or a write between steps, the step of that number may be another than the one that was kept.
   if (is_as_kept(step)) return Status();
-  std::map<std::string, std::vector<Run>> by_file;
-  for (const aio::TileStore::FileRun& run : runs) by_file[run.file].push_back({run.offset_bytes, run.length_bytes});
+  PENSTOCK_TRY(prepare(step, runs, note));
+  return publish(step);
+}
+
+Status KeptSteps::prepare(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note) {
+  Status copied;
   for (const std::string& folder : folders_) {
-    const std::string place = place_of(folder, step), partial = place + ".partial";
-    remove_all(partial);
-    PENSTOCK_TRY(make_folder(partial));
-    const std::string source = folder + "/" + file_name();
-    const auto found = std::find_if(by_file.begin(), by_file.end(), [&](const auto& file) {
-      std::error_code unknown;
-      return fs::equivalent(file.first, source, unknown);
-    });
-    CHECK(found != by_file.end(), source, " is not a file of the store");
-    Status copied = copy_file(source, partial + "/" + file_name(), found->second);
-    if (copied.ok() && !note.empty() && !(std::ofstream(partial + "/note") << note).flush())
-      copied = errno_status(text("write ", partial, "/note"), errno);
-    if (!copied.ok()) {
-      remove_all(partial);
-      return copied;
-    }
-    PENSTOCK_TRY(sync_folder(partial));
-    remove_all(place);
-    PENSTOCK_TRY(rename(partial, place));
-    PENSTOCK_TRY(sync_folder(folder + "/kept"));
+    if (copied.ok()) copied = copy_into(folder, step, runs, note);
+  }
+  if (!copied.ok()) {
+    abandon(step);
+    return copied;
+  }
+  for (const std::string& folder : folders_) {
+    remove_all(place_of(folder, step));
+    PENSTOCK_TRY(sync_folder(places_in(folder)));
   }
   return Status();
+}
+
+Status KeptSteps::copy_into(const std::string& folder, uint64_t step, std::span<const aio::TileStore::FileRun> runs,
+                            const std::string& note) const {
+  const std::string partial = partial_of(folder, step), source = folder + "/" + file_name_;
+  remove_all(partial);
+  PENSTOCK_TRY(make_folder(partial));
+  std::vector<Run> here;
+  for (const aio::TileStore::FileRun& run : runs) {
+    std::error_code unknown;
+    if (fs::equivalent(run.file, source, unknown)) here.push_back({run.offset_bytes, run.length_bytes});
+  }
+  CHECK(!here.empty(), source, " is not a file of the store");
+  PENSTOCK_TRY(copy_file(source, partial + "/" + file_name_, here));
+  if (!note.empty() && !(std::ofstream(partial + "/note") << note).flush())
+    return errno_status(text("write ", partial, "/note"), errno);
+  // And those that were made for it.
+  for (std::string made = partial; made != folder; made = fs::path(made).parent_path()) {
+    PENSTOCK_TRY(sync_folder(made));
+  }
+  return sync_folder(folder);
+}
+
+Status KeptSteps::publish(uint64_t step) {
+  for (const std::string& folder : folders_) {
+    PENSTOCK_TRY(rename(partial_of(folder, step), place_of(folder, step)));
+    PENSTOCK_TRY(sync_folder(places_in(folder)));
+  }
+  return Status();
+}
+
+void KeptSteps::abandon(uint64_t step) {
+  for (const std::string& folder : folders_) remove_all(partial_of(folder, step));
 }
 
 Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) const {
@@ -206,19 +265,21 @@ Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) con
   const auto copies = aio::direct_folders(places, aio::Access::read_only);
   PENSTOCK_TRY_ASSIGN(copy, aio::TileStore::open(*made.engine, copies,
                                                  {.purpose = aio::OpenOptions::Purpose::inspect,
+                                                  .rank = of_.rank,
                                                   .checksum = cpu_optim::checksum_function()}));
   if (copy->layout().slots() == 1) {
     copy.reset();
     return replace_files(step);
   }
   const auto drives = aio::direct_folders(folders_, aio::Access::read_write);
-  PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives, {.checksum = cpu_optim::checksum_function()}));
+  PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives,
+                                                  {.rank = of_.rank, .checksum = cpu_optim::checksum_function()}));
   return store->become(*copy, memory, progress);
 }
 
 // Where every tile has one slot.
 Status KeptSteps::replace_files(uint64_t step) const {
-  const std::string name = file_name(), restored = name + ".restored";
+  const std::string name = file_name_, restored = name + ".restored";
   for (const std::string& folder : folders_) {
     PENSTOCK_TRY(copy_file(place_of(folder, step) + "/" + name, folder + "/" + restored, {}));
   }
@@ -230,11 +291,36 @@ Status KeptSteps::replace_files(uint64_t step) const {
   return Status();
 }
 
+Status KeptSteps::mark_rollback(uint64_t step) const {
+  for (const std::string& folder : folders_) PENSTOCK_TRY(write_line(mark_in(folder), text(step)));
+  return Status();
+}
+
+Status KeptSteps::unmark_rollback() const {
+  for (const std::string& folder : folders_) {
+    const std::string mark = mark_in(folder);
+    if (::unlink(mark.c_str()) == 0) {
+      PENSTOCK_TRY(sync_folder(places_in(folder)));
+    } else if (errno != ENOENT) {
+      return errno_status("remove " + mark, errno);
+    }
+  }
+  return Status();
+}
+
+std::optional<uint64_t> KeptSteps::marked_rollback() const {
+  std::optional<std::string> mark = line_in(mark_in(folders_.front()));
+  for (const std::string& folder : folders_) {
+    if (line_in(mark_in(folder)) != mark) return std::nullopt;
+  }
+  return mark ? number_in(*mark) : std::nullopt;
+}
+
 uint64_t KeptSteps::bytes_of(uint64_t step) const {
   uint64_t bytes = 0;
   for (const std::string& folder : folders_) {
     struct stat found {};
-    if (::stat((place_of(folder, step) + "/" + file_name()).c_str(), &found) == 0)
+    if (::stat((place_of(folder, step) + "/" + file_name_).c_str(), &found) == 0)
       bytes += static_cast<uint64_t>(found.st_blocks) * 512;
   }
   return bytes;

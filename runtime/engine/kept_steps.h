@@ -3,11 +3,14 @@
 // file system shares blocks between files (XFS, btrfs), a copy takes no space and no time of its own at first.
 //
 // A copy counts once it is complete on every drive; what a crash leaves half-made is not looked at, and is made anew.
+// Of several ranks' stores each keeps its own, in FOLDER/kept/rankN/STEP/; which of them count, KeptTogether says.
 // The store itself must be at rest, and closed for restore(), which ends with one root: a crash leaves the one step or
 // the other.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,9 +19,18 @@
 
 namespace penstock::engine {
 
+// Whose store it is.
+struct RankOfRun {
+  uint32_t rank = 0;
+  uint32_t ranks = 1;
+};
+
+// Refuses a step that is not among those, and says which are.
+Status refuse_unless_kept(uint64_t step, const std::vector<uint64_t>& kept);
+
 class KeptSteps {
  public:
-  explicit KeptSteps(std::vector<std::string> folders) : folders_(std::move(folders)) {}
+  explicit KeptSteps(std::vector<std::string> folders, RankOfRun of = {});
 
   // Ascending.
   std::vector<uint64_t> steps() const;
@@ -28,19 +40,38 @@ class KeptSteps {
   // kept as it is; where it is kept as it was before a rollback or a write between steps, that copy is lost. `note`: of
   // the caller's, for note_of(). Refused where space is missing; nothing half-made stays behind.
   Status keep(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note = {});
+  // Its parts. prepare() makes the copy, durable on every drive, and removes what was kept as that step; it counts from
+  // publish() on, or is given up.
+  bool is_as_kept(uint64_t step) const;
+  Status prepare(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note);
+  Status publish(uint64_t step);
+  void abandon(uint64_t step);
+
   Status restore(uint64_t step, const aio::ScrubProgress& progress = {}) const;
   Status drop(uint64_t step);
+  // Of several ranks' stores, which go back together: that they are to, on every drive. See KeptTogether.
+  Status mark_rollback(uint64_t step) const;
+  Status unmark_rollback() const;
+  // None where the mark is not on every drive.
+  std::optional<uint64_t> marked_rollback() const;
   // What it takes on all drives together.
   uint64_t bytes_of(uint64_t step) const;
   std::string note_of(uint64_t step) const;
+  RankOfRun of() const { return of_; }
 
  private:
   bool is_kept(uint64_t step) const;
-  bool is_as_kept(uint64_t step) const;
+  std::string places_in(const std::string& folder) const;
   std::string place_of(const std::string& folder, uint64_t step) const;
+  std::string partial_of(const std::string& folder, uint64_t step) const;
+  std::string mark_in(const std::string& folder) const { return places_in(folder) + "/rollback"; }
+  Status copy_into(const std::string& folder, uint64_t step, std::span<const aio::TileStore::FileRun> runs,
+                   const std::string& note) const;
   Status replace_files(uint64_t step) const;
 
   std::vector<std::string> folders_;
+  RankOfRun of_;
+  std::string file_name_;
 };
 
 }  // namespace penstock::engine

@@ -174,7 +174,7 @@ class StepEngine {
   virtual Status finish() = 0;
   // Makes every step so far durable, whatever the durability, and waits for it.
   virtual Status settle() = 0;
-  // Between steps, after settle(): where in the files the last step lies. See KeptSteps. REQUIRES: it is alone.
+  // Between steps, after settle(): where in the files the last step lies; of a rank, in its own store's. See KeptSteps.
   virtual std::vector<aio::TileStore::FileRun> runs_of_durable_step() const = 0;
   // Outside a step. Values [first, ...) of a unit's plane, in its dtype: one an element, or one scale a block of 256.
   // Of a frozen unit that rests in codes, the weights that passes compute with, in the form's weight dtype. Of several

@@ -1,21 +1,27 @@
-// ranked_worker SEED STEPS GROUP_RANKS each|once [overlap|create|live FOLDER...]: one rank of a course of training;
-// weights are gathered for each pass or once a step. A whole course in memory, or an OverlapCourse; or a store's
-// creation in these folders, or a life of a run that goes on with it, to be killed. Says what happened, or what is
-// wrong and ends with 1.
+// ranked_worker SEED STEPS GROUP_RANKS each|once [overlap|create|live|keep|back FOLDER...]: one rank of a course of
+// training; weights are gathered for each pass or once a step. A whole course in memory, or an OverlapCourse; or a
+// store's creation in these folders, or a life of a run that goes on with it, to be killed; keep: which keeps its last
+// step; or going back to STEPS. Says what happened, or what is wrong and ends with 1.
 //
 // ON_DEVICE=MILLISECONDS: the course computes on a device, each piece of work for at least so long.
 //
 // DIES="RANK BARRIER WHEN": that rank kills itself at this barrier of its commits, counted from 0. WHEN is `before` it
 // comes there, or `after`: then with the verdict of all, which it does not learn, and when the others have had time to
-// go on.
+// go on. Of one that keeps its last step, barriers are counted from there.
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 
+#include "aio/direct_folder.h"
+#include "aio/make_io_engine.h"
+#include "runtime/engine/ranks/kept_together.h"
 #include "tests/support/overlap_course.h"
+#include "tests/support/passing_ranks.h"
 #include "tests/support/ranked_course.h"
+#include "tiering/store/store_layout.h"
 
 namespace penstock::engine {
 namespace {
@@ -25,29 +31,33 @@ void say(const std::string& line) {
   if (::write(STDOUT_FILENO, whole.data(), whole.size()) != static_cast<ssize_t>(whole.size())) _exit(3);
 }
 
+using Wait = std::function<void(uint64_t barrier)>;  // until the others have gone on from it
+
 class DyingCollective final : public test::PassingCollective {
  public:
-  DyingCollective(Collective& inner, uint64_t barrier, bool before)
-      : PassingCollective(inner), left_(barrier), before_(before) {}
+  DyingCollective(Collective& inner, uint64_t barrier, bool before, Wait wait)
+      : PassingCollective(inner), barrier_(barrier), left_(barrier), before_(before), wait_(std::move(wait)) {}
 
   void barrier(const Status& mine, Then then) override {
     if (left_-- > 0) return PassingCollective::barrier(mine, std::move(then));
     if (before_) ::raise(SIGKILL);
-    PassingCollective::barrier(mine, [](const Status&) {
-      std::this_thread::sleep_for(std::chrono::seconds(2));
+    PassingCollective::barrier(mine, [this](const Status&) {
+      wait_(barrier_);
       ::raise(SIGKILL);
     });
   }
 
  private:
+  const uint64_t barrier_;
   uint64_t left_;
   const bool before_;
+  const Wait wait_;
 };
 
 class DyingRanks final : public test::PassingRanks {
  public:
-  DyingRanks(Ranks& inner, uint64_t barrier, bool before)
-      : PassingRanks(inner), commits_(inner.commits(), barrier, before) {}
+  DyingRanks(Ranks& inner, uint64_t barrier, bool before, Wait wait)
+      : PassingRanks(inner), commits_(inner.commits(), barrier, before, std::move(wait)) {}
 
   Collective& commits() override { return commits_; }
 
@@ -55,14 +65,69 @@ class DyingRanks final : public test::PassingRanks {
   DyingCollective commits_;
 };
 
-std::optional<DyingRanks> dying(Ranks& ranks) {
+std::optional<DyingRanks> dying(Ranks& ranks, Wait wait) {
   const char* dies = std::getenv("DIES");
   unsigned rank = 0;
   unsigned long barrier = 0;
   char when[8] = {};
   if (dies == nullptr || std::sscanf(dies, "%u %lu %7s", &rank, &barrier, when) != 3) return std::nullopt;
   if (rank != ranks.rank()) return std::nullopt;
-  return std::optional<DyingRanks>(std::in_place, ranks, barrier, std::string(when) == "before");
+  return std::optional<DyingRanks>(std::in_place, ranks, barrier, std::string(when) == "before", std::move(wait));
+}
+
+KeptSteps kept_of(uint32_t rank, uint32_t ranks, const std::vector<std::string>& folders) {
+  return KeptSteps(folders, {.rank = rank, .ranks = ranks});
+}
+
+// Of the rank's store, on its first drive.
+std::string roots_of(uint32_t rank, const std::vector<std::string>& folders) {
+  std::ifstream in(folders.front() + "/" + aio::store_file_name(rank));
+  std::string roots;
+  for (uint64_t place : {0, 1}) {
+    std::string root(kAlignmentBytes, '\0');
+    in.seekg(static_cast<std::streamoff>(StoreLayout::root_offset(place)));
+    in.read(root.data(), static_cast<std::streamsize>(root.size()));
+    roots += root;
+  }
+  return roots;
+}
+
+// To a step that is kept. Who dies with the verdict of a barrier does so when the other has done what comes next: it
+// has marked that it goes back, has gone back, and has taken the mark away.
+Status go_back(Ranks& ranks, uint64_t step, const std::vector<std::string>& folders) {
+  const uint32_t other = 1 - ranks.rank();
+  const std::string before = roots_of(other, folders);
+  std::optional<DyingRanks> dies = dying(ranks, [&](uint64_t barrier) {
+    const auto has_done = [&] {
+      if (barrier == 1) return roots_of(other, folders) != before;
+      return kept_of(other, 2, folders).marked_rollback().has_value() == (barrier == 0);
+    };
+    while (!has_done()) std::this_thread::yield();
+  });
+  return KeptTogether({kept_of(ranks.rank(), 2, folders)}, dies ? &*dies : &ranks).restore(step);
+}
+
+// The step that this rank's store is at, beside the others'.
+Status keep(Ranks& ranks, const std::vector<std::string>& folders) {
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
+  const auto drives = aio::direct_folders(folders, aio::Access::read_only);
+  PENSTOCK_TRY_ASSIGN(store,
+                      aio::TileStore::open(*made.engine, drives,
+                                           {.purpose = aio::OpenOptions::Purpose::inspect, .rank = ranks.rank()}));
+  const uint64_t step = store->payload().step;
+  std::optional<DyingRanks> dies = dying(ranks, [&](uint64_t) {
+    for (uint32_t other = 0; other < ranks.ranks(); ++other) {
+      while (other != ranks.rank() && !kept_of(other, ranks.ranks(), folders).check(step).ok())
+        std::this_thread::yield();
+    }
+  });
+  KeptTogether kept({kept_of(ranks.rank(), ranks.ranks(), folders)}, dies ? &*dies : &ranks);
+  PENSTOCK_TRY_ASSIGN(removed, kept.drop_incomplete());
+  for (const std::string& line : removed) say(line);
+  std::string steps;
+  for (const uint64_t each : kept.steps()) steps += text(" ", each);
+  say("kept" + steps);
+  return kept.keep(step, {store->runs_of_durable_step()}).status();
 }
 
 Status run(int count, char** arguments) {
@@ -85,7 +150,16 @@ Status run(int count, char** arguments) {
         number(1) % 2 == 0 ? Durability() : Durability{Durability::Kind::every, 2};
   }
   PENSTOCK_TRY_ASSIGN(met, meet({.place = place, .memory_bytes = course.memory_bytes()}));
-  std::optional<DyingRanks> dies = dying(*met);
+  const std::vector<std::string> folders(arguments + std::min(count, 6), arguments + count);
+  if (what == "back") return go_back(*met, number(2), folders);
+  if (what == "keep") {
+    KeptTogether kept({kept_of(place.rank, place.ranks, folders)}, &*met);
+    PENSTOCK_TRY_ASSIGN(back, kept.finish_rollback());
+    if (back) say(text("back at ", *back));
+    PENSTOCK_TRY(course.live(*met, number(2), say));
+    return keep(*met, folders);
+  }
+  std::optional<DyingRanks> dies = dying(*met, [](uint64_t) { std::this_thread::sleep_for(std::chrono::seconds(2)); });
   Ranks& ranks = dies ? static_cast<Ranks&>(*dies) : *met;
   if (what == "create") return course.create(ranks);
   if (what == "live") {

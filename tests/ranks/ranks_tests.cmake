@@ -12,7 +12,7 @@ endforeach()
 set_property(SOURCE tests/ranks/nccl_on_gpu_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS COLLECTIVE_WORKER="$<TARGET_FILE:collective_worker>")
 set_property(SOURCE tests/ranks/tcp_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS
              COLLECTIVE_WORKER="$<TARGET_FILE:collective_worker>" RANKED_WORKER="$<TARGET_FILE:ranked_worker>")
-set_property(SOURCE tests/ranks/ranked_kill_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS RANKED_WORKER="$<TARGET_FILE:ranked_worker>")
+set_property(SOURCE tests/ranks/kept_together_test.cpp tests/ranks/ranked_kill_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS RANKED_WORKER="$<TARGET_FILE:ranked_worker>")
 
 # The rules of several ranks, broken one by one: the suites must catch each.
 
@@ -87,3 +87,11 @@ penstock_rank_mutant(uploaded_under_what_is_computed *WhereADeviceComputesForLon
   "PENSTOCK_TRY(end_reading());
   PENSTOCK_TRY(passed_on(here_->release(pass)));"
   "PENSTOCK_TRY(passed_on(here_->release(pass)));")
+
+penstock_rank_mutant(kept_before_all_have_copied KeptByRanks.AStepIs* runtime/engine/ranks/kept_together.cpp
+  "agreed(each([&](KeptSteps& kept) { return kept.prepare(step, runs[store++], note); }));"
+  "each([&](KeptSteps& kept) { return kept.prepare(step, runs[store++], note); });")
+
+penstock_rank_mutant(goes_back_before_all_have_marked KeptByRanks.GoBack* runtime/engine/ranks/kept_together.cpp
+  "agreed(each([&](KeptSteps& kept) { return kept.mark_rollback(step); }))"
+  "each([&](KeptSteps& kept) { return kept.mark_rollback(step); })")

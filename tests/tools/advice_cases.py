@@ -290,7 +290,6 @@ def store_cases():
     yield Case("penstock checkpoint import hf", has=("hf",))
     yield Case("penstock checkpoint import hf --store gpt", has=("hf", "gpt"))
     yield Case("penstock nvme probe . --size 16MiB --duration 20ms --profile broken", files={"broken": {"schema": "penstock.machine/1", "drives": [{"path": 7}]}})
-    yield Case("penstock checkpoint snapshot two", has=("two",))
     yield Case("penstock checkpoint rollback gpt", has=("gpt",))
     yield Case("penstock checkpoint rollback kept", has=("kept",))
     yield Case("penstock checkpoint rollback kept --step 77", has=("kept",))
@@ -322,7 +321,6 @@ def run_cases():
     yield Case(TRAIN, has=DATA, keys={"eval_every": 1, "held_out_share": 0, "max_steps": 1})
     yield Case(TRAIN, has=DATA, keys={"keep_best": 1, "max_steps": 1})
     yield Case(TRAIN, has=DATA, keys={"early_stopping": {"patience": 1}, "max_steps": 1})
-    yield Case(TRAIN + " --ranks 2", has=DATA, keys={"keep_every": 1, "max_steps": 1}, rounds=1)
     yield Case(TRAIN, has=(*DATA, "set", "chat-model"), keys={"data": "set", "model": "chat-model"})
     yield Case(TRAIN, has=(*DATA, "set", "chat-model", "chats.jsonl"), keys={"data": "set", "sequence_length": 64})
     yield Case(TRAIN, has=DATA, keys={"data": "a-folder"})
@@ -427,7 +425,6 @@ ELSEWHERE = {"Command": {
     "leaves such batches out by itself": (SPOILT, "leave_out"),
     'look at these samples, and run it again with "leave_out": [...], or with "loss_rules": {"spike": "skip"}, which leaves '
     "such batches out by itself": (SPOILT, "leave_out"),
-    "skip or lower_rate, or leave out --ranks": ("several ranks", ""),
     'a larger budget, smaller micro-batches or a smaller "head_tokens"': ("a device's budget", ""),
 }, "Python": {
     "... --help": ("argparse's refusals, of any wording", "--help"),

@@ -189,7 +189,8 @@ class Stages(RanksCase):
 
     def test_as_many_drives_as_ranks_are_one_for_each(self):
         stores = {"penstock": {"stores": [self.path("a"), self.path("b")]}}
-        self.json_of("train", self.config("two", **stores), "--ranks", 2)
+        self.json_of("train", self.config("two", max_steps=2, **stores), "--ranks", 2)
+        self.json_of("train", self.config("two", **stores), "--ranks", 2)  # goes on
         self.assertEqual([sorted(file.name for file in (self.folder / each).iterdir()) for each in "ab"],
                          [["rank0.tiles"], ["rank1.tiles"]])
         self.json_of("train", self.config("one"), "--ranks", 2)
@@ -245,6 +246,65 @@ class Lora(RanksCase):
         return (out / "adapter_model.safetensors").read_bytes()
 
 
+class Snapshots(RanksCase):
+    def ls(self, name="run"):
+        return self.json_of("checkpoint", "ls", self.path(name + ".store"))["snapshots"]
+
+    def kept(self, name="run"):
+        return [one["step"] for one in self.ls(name)]
+
+    def files(self, step, name="run"):
+        return sorted((self.folder / (name + ".store")).glob(f"kept/rank?/{step}/rank?.tiles"))
+
+    def test_a_step_is_kept_on_all_ranks(self):
+        goes_on = dict(keep_every=2, keep_best=1, eval_every=1, eval_batches=1)
+        self.json_of("train", self.config(**goes_on, max_steps=5), "--ranks", 2)
+        losses = {step["step"]: step["eval_loss"] for step in self.log()}
+        best = min(losses, key=losses.get)
+        self.assertEqual(self.kept(), sorted({2, 4, best}))
+        self.assertEqual({one["step"]: one["eval_loss"] for one in self.ls()}, {step: losses[step] for step in self.kept()})
+        for one in self.ls():
+            files = self.files(one["step"])
+            self.assertEqual([file.name for file in files], ["rank0.tiles", "rank1.tiles"])
+            self.assertEqual(one["bytes"], sum(file.stat().st_blocks * 512 for file in files))
+        # What one rank alone has is no snapshot: it is not listed, and goes when the run goes on.
+        shutil.rmtree(self.folder / "run.store" / "kept" / "rank1" / "2")
+        self.assertNotIn(2, self.kept())
+        said = self.run_command("train", self.config(keep_every=3, max_steps=6), "--ranks", 2).stderr
+        self.assertIn("the snapshot of step 2 is removed: rank 1 had none", said)
+        self.assertEqual(self.files(2), [])
+        self.assertEqual(self.kept(), sorted({4, best, 6}))
+        # By hand, while no run goes on.
+        self.json_of("checkpoint", "rm", self.path("run.store"), "--step", 6)
+        self.assertEqual((self.kept(), self.files(6)), (sorted({4, best}), []))
+        self.assertEqual(self.json_of("checkpoint", "snapshot", self.path("run.store"))["step"], 6)
+        self.assertEqual((self.kept(), len(self.files(6))), (sorted({4, best, 6}), 2))
+
+    def test_a_rollback_leaves_ranks_that_were_stopped_there_and_go_on_as_if_they_had_never_gone_further(self):
+        run = self.config(keep_every=2, max_steps=5)
+        self.json_of("train", run, "--ranks", 2)
+        losses = [step["loss"] for step in self.log()]
+        self.json_of("train", self.config("stopped", max_steps=2), "--ranks", 2)
+        stopped, store, shard = self.weights("stopped", "fp32"), self.folder / "run.store", self.folder / "rank1.tiles"
+        shutil.copy(store / "rank1.tiles", shard)
+        back = self.json_of("checkpoint", "rollback", store, "--step", 2)
+        self.assertEqual((back["from"], back["step"], [one["step"] for one in back["snapshots"]]), (5, 2, [2, 4]))
+        self.assertEqual(self.weights(dtype="fp32"), stopped)
+        # One that was killed when rank 0 had gone back, and rank 1 had not.
+        shutil.copy(shard, store / "rank1.tiles")
+        for rank in (0, 1):
+            (store / "kept" / f"rank{rank}" / "rollback").write_text("2\n")
+        said = self.run_command("checkpoint", "export", store, self.path("out"), code=USAGE).stderr
+        self.assertIn("rank 0 is at step 2, rank 1 at step 5", said)
+        self.assertIn("a rollback to step 2 was cut short", self.run_command("checkpoint", "ls", store).stdout)
+        said = self.run_command("checkpoint", "rm", store, "--step", 2, code=USAGE).stderr
+        self.assertIn("a rollback to step 2 was cut short", said)
+        said = self.run_command("train", run, "--ranks", 2).stderr
+        self.assertIn("a rollback to step 2 was cut short, and is done now", said)
+        self.assertEqual([(step["step"], step["loss"]) for step in self.log()[5:]], list(enumerate(losses, 1))[2:])
+        self.assertEqual(list(store.glob("kept/rank?/rollback")), [])
+
+
 class Reshard(RanksCase):
     def reshard(self, source, target, ranks, *flags):
         return self.json_of("checkpoint", "reshard", self.path(source + ".store"), self.path(target + ".store"), "--ranks", ranks, *flags)
@@ -282,6 +342,16 @@ class Reshard(RanksCase):
             # The same samples; gradients are rounded once for each rank.
             for mine, other in zip(self.log(name), self.log("back")):
                 self.assertAlmostEqual(mine["loss"], other["loss"], delta=0.02)
+
+    def test_weights_that_were_imported_begin_a_run_of_several_ranks(self):
+        self.json_of("train", self.config("one", max_steps=1))
+        self.json_of("checkpoint", "export", self.path("one.store"), self.path("weights"))
+        begins = dict(model=self.path("weights"), max_steps=2)
+        self.json_of("checkpoint", "import", self.path("weights"), "--store", self.path("in.store"), "--config", self.config("in", **begins))
+        self.reshard("in", "two", 2)
+        for name in ("two", "anew"):
+            self.json_of("train", self.config(name, **begins), "--ranks", 2)
+        self.assertEqual([step["loss"] for step in self.log("two")], [step["loss"] for step in self.log("anew")])
 
     def test_what_it_refuses_stays_as_it_was(self):
         self.json_of("train", self.config("two", max_steps=1), "--ranks", 2)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A training run that is killed with -9 again and again ends with the bits of one that was not: losses, weights, masters.
 
-usage: train_kills.py PENSTOCK [--steps 200] [--every 3] [--model CONFIG.JSON] [--folder FOLDER] [--seed N] [--rule RULE]
+usage: train_kills.py PENSTOCK [--steps 200] [--every 3] [--model CONFIG.JSON] [--folder FOLDER] [--seed N] [--rule RULE] [--ranks N]
 
 A run is killed when it has logged up to four steps and has lived for about --every seconds, by a random time.
 With --rule skip or rollback the text has lines of noise, whose batches a rule about the loss leaves out; what was left
@@ -33,6 +33,7 @@ def noisy_text(draw):
 class Run:
     def __init__(self, options, folder, name, machine):
         self.penstock, self.folder = options.penstock, folder / name
+        self.in_ranks = ["--ranks", options.ranks] if options.ranks > 1 else []
         self.folder.mkdir()
         model = options.model or folder / "model.json"
         if not options.model:
@@ -47,7 +48,7 @@ class Run:
                 "deviations": 0.5 if options.steps < 20 else 5}}  # a short run is to be killed around what it does, too
         self.config.write_text(json.dumps({
             "model": str(model), "max_steps": options.steps, "sequence_length": 32, "train_micro_batch_size_per_gpu": 2,
-            "gradient_accumulation_steps": 2, "seed": options.seed, "held_out_share": 0.1, "eval_every": 5, "eval_batches": 2,
+            "gradient_accumulation_steps": max(1, 2 // options.ranks), "seed": options.seed, "held_out_share": 0.1, "eval_every": 5, "eval_batches": 2,
             "optimizer": {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}, "gradient_clipping": 1.0,
             "penstock": {"stores": [str(self.folder / "store")], "run": str(self.folder / "run"), "host_budget": "1GiB",
                          "weights": "nvme", "host_state_share": 0, "activations": "offload", "machine": str(machine)}, **more}))
@@ -56,7 +57,7 @@ class Run:
         return [self.penstock, *map(str, words)]
 
     def start(self):
-        return subprocess.Popen(self.command("train", self.config), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(self.command("train", self.config, *self.in_ranks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def lines(self):
         """Whole ones: a killed run may have left part of one."""
@@ -120,6 +121,7 @@ def main():
     parser.add_argument("--folder", default=".")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rule", choices=("skip", "rollback"))
+    parser.add_argument("--ranks", type=int, default=1)
     options = parser.parse_args()
     options.penstock = str(Path(options.penstock).resolve())
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # a product waits for its slowest thread

@@ -68,6 +68,44 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
   return stores;
 }
 
+engine::KeptTogether InspectedStores::kept() const {
+  std::vector<engine::KeptSteps> each;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    std::vector<std::string> own;
+    for (const std::string& folder : folders_) {
+      if (has_store({folder}, rank)) own.push_back(folder);
+    }
+    each.emplace_back(std::move(own), engine::RankOfRun{.rank = rank, .ranks = ranks_[rank]->shape().ranks});
+  }
+  return engine::KeptTogether(std::move(each));
+}
+
+Status InspectedStores::expect_all_ranks() const {
+  const uint32_t ranks = ranks_.front()->shape().ranks;
+  if (ranks_.size() == ranks) return Status();
+  return Status(Code::kUsage, text("store: ", ranks_.size(), " of ", ranks, " ranks' stores are here"),
+                "the folders of all ranks' drives");
+}
+
+Status InspectedStores::expect_one_step() const {
+  const aio::TileStore& first = *ranks_.front();
+  for (uint32_t rank = 1; rank < ranks_.size(); ++rank) {
+    const aio::TileStore& other = *ranks_[rank];
+    if (other.id() != first.id()) {
+      return Status(Code::kUsage,
+                    text("store of rank ", rank, ": belongs to run ", other.id(), ", rank 0's to ", first.id()),
+                    "the folders of one run");
+    }
+    if (other.payload().step != first.payload().step) {
+      return Status(
+          Code::kUsage,
+          text("store: rank 0 is at step ", first.payload().step, ", rank ", rank, " at step ", other.payload().step),
+          "start the run again: it brings all ranks to the newest step that they have in common");
+    }
+  }
+  return Status();
+}
+
 aio::OpenReport InspectedStores::report() const {
   aio::OpenReport all;
   for (const auto& store : ranks_) {

@@ -8,6 +8,7 @@
 #include "aio/host_arena.h"
 #include "aio/make_io_engine.h"
 #include "aio/store/tile_store.h"
+#include "runtime/engine/ranks/kept_together.h"
 #include "tools/penstock/verb.h"
 
 namespace penstock::tools {
@@ -27,6 +28,13 @@ class InspectedStores {
   std::span<std::byte> memory() const { return memory_; }
   // Of all of them together.
   aio::OpenReport report() const;
+  // Of all of them together: what they keep.
+  engine::KeptTogether kept() const;
+
+  // Refuses a part of a run's stores.
+  Status expect_all_ranks() const;
+  // Refuses stores of several runs, and such as are at different steps.
+  Status expect_one_step() const;
 
  private:
   std::vector<std::string> folders_;

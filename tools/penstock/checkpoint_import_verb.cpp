@@ -46,21 +46,23 @@ Result<Answer> import_model(Session& session, ImportFlags flags) {
 
 Verb checkpoint_import_verb() {
   auto flags = std::make_shared<ImportFlags>();
-  return {"checkpoint import",
-          "Make a store of a model's weights",
-          "Reads a folder as Hugging Face has it, safetensors in one file or in shards, in bounded memory. `penstock\n"
-          "train --store` then begins with it; `penstock train --model FOLDER` does both at once. The optimizer, its\n"
-          "moments and the precision are those of --config; a store cannot change them afterwards.",
-          {{"penstock checkpoint import ./Qwen3-0.6B --store /mnt/nvme0/qwen", "One drive"}},
-          [flags](Options& options) -> Action {
-            options.path("MODEL", flags->model, "The model's folder");
-            options.text("--store", flags->train.stores, "PATH[,PATH]",
-                         "Folders of the store, one on each drive; made where missing");
-            options.file("--config", flags->train.config, "The run's config");
-            options.text("--budget", flags->train.budget, "host=SIZE[,nvme=SIZE]", "Memory of the runs to come");
-            options.flag("--force", flags->train.force, "Replace a store that is there");
-            return [flags](Session& session) { return import_model(session, *flags); };
-          }};
+  return {
+      "checkpoint import",
+      "Make a store of a model's weights",
+      "Reads a folder as Hugging Face has it, safetensors in one file or in shards, in bounded memory. `penstock\n"
+      "train --store` then begins with it; `penstock train --model FOLDER` does both at once. The optimizer, its\n"
+      "moments and the precision are those of --config; a store cannot change them afterwards. `penstock checkpoint\n"
+      "reshard` makes stores of several ranks of it.",
+      {{"penstock checkpoint import ./Qwen3-0.6B --store /mnt/nvme0/qwen", "One drive"}},
+      [flags](Options& options) -> Action {
+        options.path("MODEL", flags->model, "The model's folder");
+        options.text("--store", flags->train.stores, "PATH[,PATH]",
+                     "Folders of the store, one on each drive; made where missing");
+        options.file("--config", flags->train.config, "The run's config");
+        options.text("--budget", flags->train.budget, "host=SIZE[,nvme=SIZE]", "Memory of the runs to come");
+        options.flag("--force", flags->train.force, "Replace a store that is there");
+        return [flags](Session& session) { return import_model(session, *flags); };
+      }};
 }
 
 }  // namespace penstock::tools

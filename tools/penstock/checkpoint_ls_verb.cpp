@@ -27,11 +27,16 @@ Result<Answer> list(const std::vector<std::string>& paths) {
   const aio::TileStore& first = *stores->ranks().front();
   const RootPayload& payload = first.payload();
   const uint64_t step = step_of(*stores);
+  const engine::KeptTogether together = stores->kept();
+  std::vector<std::string> remarks = stores->report().notes;
+  if (const auto back = together.unfinished_rollback()) {
+    remarks.push_back(text("a rollback to step ", *back, " was cut short: the next run ends it"));
+  }
   Answer answer;
   answer.json = {{"step", step},
                  {"parameters", parameters},
                  {"bytes", bytes},
-                 {"snapshots", snapshots_json(stores->folders())},
+                 {"snapshots", snapshots_json(together)},
                  {"ranks", stores->ranks().size()},
                  {"drives", first.layout().drives()},
                  {"slots", first.layout().slots()},
@@ -39,7 +44,7 @@ Result<Answer> list(const std::vector<std::string>& paths) {
                  {"tiles", tiles},
                  {"engine_state_bytes", payload.engine_state.size()},
                  {"trainer_state_bytes", payload.trainer_state.size()},
-                 {"remarks", stores->report().notes}};
+                 {"remarks", remarks}};
   TextTable table(
       {"step", "parameters", "bytes", "ranks", "drives", "slots", "units", "tiles", "engine state", "trainer state"});
   table.add({text(step), text(parameters), bytes_text(bytes), text(stores->ranks().size()),
@@ -54,7 +59,7 @@ Result<Answer> list(const std::vector<std::string>& paths) {
     }
     answer.text += "\n" + kept.str();
   }
-  for (const std::string& note : stores->report().notes) answer.text += note + "\n";
+  for (const std::string& note : remarks) answer.text += note + "\n";
   return answer;
 }
 

@@ -78,8 +78,9 @@ Result<Answer> reshard(Session& session, const Flags& flags) {
                         .group_ranks = trainer::group_ranks_of(config, ranks),
                         .drives = {},
                         .existing = flags.force ? aio::Existing::replace : aio::Existing::refuse,
-                        // Nobody can go on with batches that cannot be cut: the next run says what it goes on with.
-                        .config_hash = is_cut ? trainer::config_identity(config) : "",
+                        // Where nobody can go on with batches that cannot be cut, or nothing was drawn yet, the next
+                        // run says what it goes on with.
+                        .config_hash = is_cut && !root.config_hash.empty() ? trainer::config_identity(config) : "",
                         .trainer_state = encode(state)};
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     wanted.drives.push_back(

@@ -113,10 +113,7 @@ Result<std::unique_ptr<StoreWeights>> StoreWeights::find(InspectedStores& stores
                                                          const trainer::Model& model) {
   const aio::TileStore& first_store = *stores.ranks().front();
   const uint32_t ranks = first_store.shape().ranks;
-  if (stores.ranks().size() != ranks) {
-    return Status(Code::kUsage, text("store: ", stores.ranks().size(), " of ", ranks, " ranks' stores are here"),
-                  "the folders of all ranks' drives");
-  }
+  PENSTOCK_TRY(stores.expect_all_ranks());
   std::unique_ptr<StoreWeights> found(new StoreWeights(stores.engine()));
   const engine::ShardMap map(trainer::units_of(model), ranks, trainer::group_ranks_of(config, ranks));
   // One group has all of the model.

@@ -8,6 +8,7 @@
 #include "tools/train/run_prompts.h"
 #include "tools/train/run_report.h"
 #include "tools/train/run_start.h"
+#include "tools/train/snapshots.h"
 #include "tools/train/train_loop.h"
 
 namespace penstock::tools {
@@ -24,7 +25,12 @@ Status make_folders(const TrainingSettings& settings, MadeFolders& made) {
 Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const TrainFlags& flags,
                                                        const Prepared& prepared, engine::Ranks* ranks) {
   const TrainingSettings& settings = prepared.settings;
-  if (!prepared.stored) {
+  engine::KeptTogether kept = kept_of(settings, ranks);
+  if (prepared.stored) {
+    PENSTOCK_TRY_ASSIGN(back, kept.finish_rollback(ticking(session, "roll back")));
+    if (back) session.progress.note(text("store: a rollback to step ", *back, " was cut short, and is done now"));
+  } else {
+    PENSTOCK_TRY(kept.forget_rollback());
     PENSTOCK_TRY(make_store(settings,
                             flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
                             ticking(session, "make the store"), ranks));
@@ -32,6 +38,8 @@ Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const T
   PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings, ranks));
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (prepared.stored) {
+    PENSTOCK_TRY_ASSIGN(removed, kept.drop_incomplete());
+    for (const std::string& snapshot : removed) session.progress.note("store: " + snapshot);
     for (const std::string& change : changes_since(settings, *prepared.stored))
       session.progress.note("config: changed: " + change);
   }
@@ -59,7 +67,7 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
   const std::string folder = speaks ? settings.config.run : "";
   PENSTOCK_TRY_ASSIGN(log, RunLog::open(folder));
   PENSTOCK_TRY_ASSIGN(run, open_run(session, flags, prepared, ranks.get()));
-  return TrainLoop(session, settings, std::move(run), std::move(log), RunPlan(settings, folder)).run();
+  return TrainLoop(session, settings, ranks.get(), std::move(run), std::move(log), RunPlan(settings, folder)).run();
 }
 
 }  // namespace

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "runtime/engine/kept_steps.h"
 #include "tools/penstock/nvme_common.h"
+#include "tools/train/snapshots.h"
 
 namespace penstock::tools {
 
 Result<std::unique_ptr<trainer::TrainingRun>> roll_back(Session& session, const TrainingSettings& settings,
-                                                        std::unique_ptr<trainer::TrainingRun> run,
+                                                        engine::Ranks* ranks, std::unique_ptr<trainer::TrainingRun> run,
                                                         trainer::LossEvent& event) {
-  const engine::KeptSteps kept(settings.config.stores);
+  engine::KeptTogether kept = kept_of(settings, ranks);
   const std::vector<uint64_t> steps = kept.steps();
   // Those behind are of a course that was given up.
   const auto behind = std::upper_bound(steps.begin(), steps.end(), run->engine().steps_done());
@@ -25,7 +25,7 @@ Result<std::unique_ptr<trainer::TrainingRun>> roll_back(Session& session, const 
   const uint64_t first = step == 0 ? 1 : experience.left_out.batch_of(step) + 1;
   run.reset();
   PENSTOCK_TRY(kept.restore(step, ticking(session, "roll back")));
-  PENSTOCK_TRY_ASSIGN(back, trainer::TrainingRun::open(settings));
+  PENSTOCK_TRY_ASSIGN(back, trainer::TrainingRun::open(settings, ranks));
   experience.left_out.add({first, event.batch});
   acted(settings.config.loss_rules, event.action, event.step, experience.rules);
   back->take_along(std::move(experience));

@@ -14,9 +14,9 @@ namespace penstock::tools {
 // what made the loss go wrong may be what was learnt before it. `event` is told of both.
 //
 // A kill leaves a run that either knows nothing of it yet, meets the same batch again and goes back as this one did, or
-// knows all of it: the next step's root has it.
+// knows all of it: the next step's root has it. Several ranks go back together.
 Result<std::unique_ptr<trainer::TrainingRun>> roll_back(Session& session, const TrainingSettings& settings,
-                                                        std::unique_ptr<trainer::TrainingRun> run,
+                                                        engine::Ranks* ranks, std::unique_ptr<trainer::TrainingRun> run,
                                                         trainer::LossEvent& event);
 
 }  // namespace penstock::tools

@@ -57,7 +57,7 @@ Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& pl
   if (folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
   std::optional<trainer::TrainerState> stored;
   if (!flags.force) {
-    PENSTOCK_TRY_ASSIGN(found, stored_state(folders_of_rank(folders, place), place));
+    PENSTOCK_TRY_ASSIGN(found, stored_state(folders, place));
     stored = std::move(found);
   }
   PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));

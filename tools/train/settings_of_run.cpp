@@ -345,9 +345,10 @@ std::optional<uint32_t> store_to_look_at(const std::vector<std::string>& folders
 
 }  // namespace
 
-Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders,
+Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& stores,
                                                           const engine::RankPlace& place) {
   const bool sees_all = place.hosts == 1;
+  const std::vector<std::string> folders = sees_all ? stores : folders_of_rank(stores, place);
   const uint32_t own = sees_all ? 0 : place.rank;
   const std::optional<uint32_t> rank = store_to_look_at(folders, own, sees_all);
   if (!rank) return std::optional<trainer::TrainerState>();
@@ -419,14 +420,6 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
   settings.engine.seed = config.seed;
   settings.engine.config_hash = trainer::config_identity(config);
   settings.engine.initial_state = encode(settings.initial_state());
-  if (place.ranks > 1 && config.loss_rules.has(trainer::LossAction::rollback)) {
-    return Status(Code::kUsage, "config: loss_rules: rollback: not implemented for several ranks",
-                  "skip or lower_rate, or leave out --ranks");
-  }
-  if (place.ranks > 1 && (config.keep_every > 0 || config.keep_best > 0)) {
-    return Status(Code::kUsage, "config: keep_every, keep_best: not implemented for several ranks",
-                  "leave them out, or --ranks");
-  }
   if (place.ranks > 1) PENSTOCK_TRY(engine::RankedEngine::check(settings.ranked(), place.ranks));
   if (stored) PENSTOCK_TRY(expect_same_shards(config, *stored, place.ranks));
   return settings;

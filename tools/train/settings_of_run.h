@@ -20,10 +20,10 @@ void compute_on(const MachineProfile& machine, TrainingSettings& settings);
 // Those of a host's stores that this rank's lies in: all of them, or one for each rank there, where there are as many.
 std::vector<std::string> folders_of_rank(const std::vector<std::string>& stores, const engine::RankPlace& place);
 
-// What a root of the store in these folders keeps of the run: that of rank 0 where several ranks are on one host, of
+// What a root of the stores in a host's folders keeps of the run: that of rank 0 where all ranks are on one host, of
 // this rank where they are on several, which do not see one another's folders; none where there is no store. Refuses
 // what another number of ranks has made.
-Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& folders,
+Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& stores,
                                                           const engine::RankPlace& place = {});
 
 // The config that these flags ask for: of the file they name, of the store that is there, or the built-in one.

@@ -9,6 +9,12 @@
 
 namespace penstock::tools {
 
+engine::KeptTogether kept_of(const TrainingSettings& settings, engine::Ranks* ranks) {
+  const engine::RankPlace& place = settings.place;
+  engine::KeptSteps here(folders_of_rank(settings.config.stores, place), {.rank = place.rank, .ranks = place.ranks});
+  return engine::KeptTogether({std::move(here)}, ranks);
+}
+
 Result<std::string> Snapshots::after(engine::StepEngine& engine, uint64_t step, std::optional<double> loss) {
   // Of those that were kept for their loss: the worst last, and of equals the later.
   std::vector<std::pair<double, uint64_t>> best;
@@ -39,8 +45,9 @@ Result<std::string> Snapshots::before_first(engine::StepEngine& engine) {
 
 Result<std::string> Snapshots::keep(engine::StepEngine& engine, uint64_t step, std::optional<double> loss) {
   PENSTOCK_TRY(engine.settle());
-  PENSTOCK_TRY(kept_.keep(step, engine.runs_of_durable_step(), loss ? Json{{"eval_loss", *loss}}.dump() : ""));
-  return text("step ", step, " stays, in ", bytes_text(kept_.bytes_of(step)));
+  PENSTOCK_TRY_ASSIGN(bytes,
+                      kept_.keep(step, {engine.runs_of_durable_step()}, loss ? Json{{"eval_loss", *loss}}.dump() : ""));
+  return text("step ", step, " stays, in ", bytes_text(bytes));
 }
 
 }  // namespace penstock::tools

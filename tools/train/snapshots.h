@@ -5,17 +5,21 @@
 #include <optional>
 #include <string>
 
-#include "runtime/engine/engine.h"
-#include "runtime/engine/kept_steps.h"
+#include "runtime/engine/ranks/kept_together.h"
 #include "runtime/engine/step_engine.h"
 #include "runtime/trainer/config/train_config.h"
+#include "tools/train/settings_of_run.h"
 
 namespace penstock::tools {
 
+// Of the run's store or, where there are several `ranks`, of those of all of them.
+engine::KeptTogether kept_of(const TrainingSettings& settings, engine::Ranks* ranks);
+
+// Of several ranks all call all of it, together.
 class Snapshots {
  public:
-  explicit Snapshots(const trainer::TrainConfig& config)
-      : every_(config.keep_every), best_(config.keep_best), kept_(config.stores) {}
+  Snapshots(const TrainingSettings& settings, engine::Ranks* ranks)
+      : every_(settings.config.keep_every), best_(settings.config.keep_best), kept_(kept_of(settings, ranks)) {}
 
   // Whether it stays whatever its loss.
   bool is_regular(uint64_t step) const { return every_ > 0 && step > 0 && step % every_ == 0; }
@@ -28,7 +32,7 @@ class Snapshots {
   Result<std::string> keep(engine::StepEngine& engine, uint64_t step, std::optional<double> loss);
 
   const uint64_t every_, best_;
-  engine::KeptSteps kept_;
+  engine::KeptTogether kept_;
 };
 
 }  // namespace penstock::tools

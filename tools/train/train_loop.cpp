@@ -37,14 +37,15 @@ Result<bool> is_over_already(const TrainingSettings& settings, trainer::Training
 
 }  // namespace
 
-TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run,
-                     RunLog log, RunPlan plan)
+TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, engine::Ranks* ranks,
+                     std::unique_ptr<trainer::TrainingRun> run, RunLog log, RunPlan plan)
     : session_(session),
       settings_(settings),
+      ranks_(ranks),
       run_(std::move(run)),
       log_(std::move(log)),
       plan_(std::move(plan)),
-      snapshots_(settings.config),
+      snapshots_(settings, ranks),
       work_(work_of(settings, engine().plan())),
       course_{.first = engine().steps_done()} {}
 
@@ -137,7 +138,7 @@ Status TrainLoop::end_before_step(trainer::LossEvent event) {
     return run_->stop(event);
   }
   course_.moved = course_.moved + engine().drive_bytes();
-  auto back = roll_back(session_, settings_, std::move(run_), event);
+  auto back = roll_back(session_, settings_, ranks_, std::move(run_), event);
   if (!back.ok() && event.action == trainer::LossAction::stop) log_.add(stopped_json(events_, event));
   PENSTOCK_TRY(back.status());
   run_ = *std::move(back);

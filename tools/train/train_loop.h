@@ -15,9 +15,9 @@ namespace penstock::tools {
 
 class TrainLoop {
  public:
-  // `session` and `settings` outlive it.
-  TrainLoop(Session& session, const TrainingSettings& settings, std::unique_ptr<trainer::TrainingRun> run, RunLog log,
-            RunPlan plan);
+  // `session` and `settings` outlive it, and so do `ranks`, where there are several.
+  TrainLoop(Session& session, const TrainingSettings& settings, engine::Ranks* ranks,
+            std::unique_ptr<trainer::TrainingRun> run, RunLog log, RunPlan plan);
 
   // Until the last step, a rule ends the run or an interrupt comes.
   Result<Answer> run();
@@ -44,6 +44,7 @@ class TrainLoop {
 
   Session& session_;
   const TrainingSettings& settings_;
+  engine::Ranks* const ranks_;
   std::unique_ptr<trainer::TrainingRun> run_;
   RunLog log_;
   RunPlan plan_;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "runtime/engine/ranks/in_verb.h"
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/rank_places.h"
 #include "runtime/engine/ranks/stopwatch.h"
@@ -32,18 +33,6 @@ std::optional<Plane> plane_of(const StateForm& form, Role role) {
   }
   return std::nullopt;
 }
-
-// While a verb runs, the trainer is not away.
-class InVerb {
- public:
-  explicit InVerb(Ranks& ranks) : ranks_(ranks) { ranks_.came(); }
-  ~InVerb() { ranks_.went(); }
-  InVerb(const InVerb&) = delete;
-  InVerb& operator=(const InVerb&) = delete;
-
- private:
-  Ranks& ranks_;
-};
 
 }  // namespace
 
@@ -314,11 +303,6 @@ Status RankedEngine::discard() {
   in_step_ = is_held_ = false;
   ranks_.step_ended();
   return Status();
-}
-
-std::vector<aio::TileStore::FileRun> RankedEngine::runs_of_durable_step() const {
-  CHECK(false, "steps of several ranks are not kept");
-  return {};
 }
 
 Status RankedEngine::read_shard(uint32_t unit, Role role, std::span<std::byte> values) {

@@ -118,7 +118,8 @@ class RankedEngine final : public StepEngine, private RankSide {
   Status end_forward() override;
   Status finish() override;
   Status settle() override;
-  std::vector<aio::TileStore::FileRun> runs_of_durable_step() const override;
+  // Of this rank's store. See KeptTogether.
+  std::vector<aio::TileStore::FileRun> runs_of_durable_step() const override { return here_->runs_of_durable_step(); }
 
   // Of this rank's shard of the unit, from its first element on; see shards().
   Status read_shard(uint32_t unit, Role role, std::span<std::byte> values);
