@@ -19,6 +19,7 @@ struct Flags {
   std::string model, parameters;
   ShapeWish wish;
   std::string machine, budget;
+  std::optional<uint64_t> ranks;
   double flops = 0, host_gbps = 0;  // 0: as the profile says
   uint64_t tokens = 0, sequence = 0, micro_batches = 0;
   std::string optimizer = "adamw", moments = "fp32", activations = "auto", clip = "on";
@@ -35,6 +36,7 @@ struct Flags {
 };
 
 constexpr uint64_t kTokensUsual = 65536, kTokensUsualOnCpu = 8192, kSequenceUsual = 2048;
+constexpr uint64_t kRanksRead = 1'000'000;  // more are refused as that many
 
 Result<ModelShape> choose_model(const Flags& flags) {
   ShapeWish wish = flags.wish;
@@ -129,6 +131,13 @@ Result<std::optional<AdapterShape>> adapters_of(const Flags& flags) {
   return std::optional<AdapterShape>(adapters);
 }
 
+Result<uint32_t> ranks_of(const Flags& flags, const MachineProfile& machine) {
+  const uint32_t usual = std::max(1u, machine.devices);
+  if (!flags.ranks) return usual;
+  if (*flags.ranks > 0) return static_cast<uint32_t>(std::min<uint64_t>(*flags.ranks, kRanksRead));
+  return Status(Code::kUsage, "--ranks: 0: at least 1 expected", text("--ranks ", usual));
+}
+
 Result<ForecastRequest> request_of(const Flags& flags) {
   ForecastRequest request;
   PENSTOCK_TRY_ASSIGN(shape, choose_model(flags));
@@ -138,10 +147,12 @@ Result<ForecastRequest> request_of(const Flags& flags) {
     return Status(Code::kUsage, text("--micro-batches: ", flags.micro_batches, ": at most 1000000 expected"),
                   "--micro-batches 16");
   PENSTOCK_TRY_ASSIGN(adapters, adapters_of(flags));
+  PENSTOCK_TRY_ASSIGN(ranks, ranks_of(flags, machine));
   request.shape = shape;
   request.adapters = adapters;
   request.machine = machine;
   request.budgets = budgets;
+  request.ranks = ranks;
   request.durability = flags.durability;
   if (flags.space == "single") request.slots = 1;
   request.form.optimizer = optimizer_of(flags.optimizer);
@@ -154,8 +165,8 @@ Result<ForecastRequest> request_of(const Flags& flags) {
     request.sequence = shape.positions > 0 ? std::min(kSequenceUsual, shape.positions) : kSequenceUsual;
   request.tokens = flags.tokens;
   if (request.tokens == 0) {
-    const uint64_t usual = machine.devices == 0 ? kTokensUsualOnCpu : kTokensUsual * machine.devices;
-    request.tokens = std::max(usual, request.sequence * std::max(1u, machine.devices));
+    const uint64_t usual = machine.devices == 0 ? kTokensUsualOnCpu : kTokensUsual * ranks;
+    request.tokens = std::max(usual, request.sequence * ranks);
   }
   request.micro_batches = static_cast<uint32_t>(flags.micro_batches);
   request.choices.activations = activations_of(flags.activations);
@@ -231,15 +242,18 @@ void machine_options(Options& options, Flags& flags) {
       "--budget", flags.budget, "TIER=SIZE,...",
       "Such as device=8GiB,host=24GiB,nvme=400GiB: device for each device, the others for the node; default: nine "
       "tenths of what it has");
+  options.count("--ranks", flags.ranks,
+                "Processes that train together and share the node's drives, host memory and cores, each on a device of "
+                "its own where there are any; default: one for each device");
   options.rate("--flops", flags.flops, "Floating-point operations per second that one device achieves");
   options.rate("--host-gbps", flags.host_gbps, "Memory bandwidth of updates on the CPU, GB/s");
 }
 
 void step_options(Options& options, Flags& flags) {
-  options.count("--tokens", flags.tokens, "Tokens per step over all devices; 0: 65536 per device, 8192 on a CPU");
+  options.count("--tokens", flags.tokens, "Tokens per step over all ranks; 0: 65536 per device, 8192 on a CPU");
   options.count("--seq", flags.sequence, "Tokens per sequence; 0: 2048, or the model's positions if fewer");
   options.count("--micro-batches", flags.micro_batches,
-                "Micro-batches per step and device; 0: as many as make about 8192 tokens each");
+                "Micro-batches per step and rank; 0: as many as make about 8192 tokens each");
   options.choice("--optimizer", flags.optimizer, optimizer_names(), "Optimizer");
   options.choice("--moments", flags.moments, {"fp32", "bf16", "int8"}, "How moments are stored");
   options.choice("--activations", flags.activations, {"keep", "recompute", "offload", "recompute-offload", "auto"},

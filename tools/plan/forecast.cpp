@@ -190,7 +190,7 @@ std::vector<std::string> Forecast::unknown_rates() const {
   if (request.machine.host_gbps <= 0) unknown.push_back("updates");
   if (request.scope != StepScope::training) return unknown;
   if (request.machine.device_flops <= 0) unknown.push_back("compute");
-  if (ranks > 1 && request.machine.collective_gbps <= 0) unknown.push_back("collectives");
+  if (ranks > 1 && rank_request.machine.collective_gbps <= 0) unknown.push_back("collectives");
   if (request.machine.copies_to_device() && request.machine.device_to_host_gbps <= 0)
     unknown.push_back("copies from the device");
   return unknown;
@@ -220,11 +220,11 @@ Result<Forecast> forecast(ForecastRequest request) {
   PENSTOCK_TRY(check_request(request));
   const ForecastRequest asked = request;
   Forecast result;
-  result.ranks = std::max(1u, request.machine.devices);
-  fill_in(request, result.ranks);
+  fill_in(request);
   PENSTOCK_TRY(check_passes(request));
   result.request = std::move(request);
-  result.rank_request = request_of_rank(result.request, result.ranks);
+  result.ranks = result.request.ranks;
+  result.rank_request = request_of_rank(result.request);
   PENSTOCK_TRY(Forecaster(asked, result).run());
   if (result.fits) take_notes(result);
   return result;

@@ -18,6 +18,7 @@ struct ForecastRequest {
   ModelShape shape;
   std::optional<AdapterShape> adapters = {};  // none: all weights are trained
   MachineProfile machine;                     // the whole node
+  uint32_t ranks = 0;                         // of the node; 0: one for each device, or one
   // Of the whole node; device: of each one. 0: nine tenths of what the machine has.
   Budgets budgets{0, 0, 0};
   StateForm form;

@@ -130,6 +130,7 @@ std::string machine_line(const Forecast& forecast) {
   std::string line = text(machine.name, ": ", machine.drives.size(), machine.drives.size() == 1 ? " drive" : " drives",
                           ", ", fixed(drives.gbps(1), 1), " GB/s read, ", fixed(drives.gbps(0), 1), " GB/s written");
   if (machine.devices > 0) line += text(", ", machine.devices, machine.devices == 1 ? " device" : " devices");
+  if (forecast.ranks > 1) line += text(", ", forecast.ranks, " ranks");
   return line + "\n";
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/engine/ranks/rank_place.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/least_plan.h"
 #include "tools/plan/node_share.h"
@@ -17,6 +18,23 @@ constexpr double kActivationBytesMost = 0x1p60;
 constexpr uint64_t kPassesMost = uint64_t{1} << 17;  // half a minute of planning on one core
 constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
 constexpr uint64_t kMicroBatchesOffered = 1024, kSequenceOfferedLeast = 256;
+
+uint32_t ranks_of(const ForecastRequest& request) {
+  return request.ranks > 0 ? request.ranks : std::max(1u, request.machine.devices);
+}
+
+Status check_ranks(const ForecastRequest& request) {
+  const uint32_t ranks = ranks_of(request), devices = request.machine.devices;
+  if (ranks > engine::kRanksMax) {
+    return Status(Code::kUsage, text("--ranks: ", ranks, ": at most ", engine::kRanksMax, " train together"),
+                  text("--ranks ", engine::kRanksMax));
+  }
+  if (devices == 0 || ranks <= devices) return Status();
+  return Status(Code::kUsage,
+                text("--ranks: ", ranks, ": ", request.machine.name, " has ", devices,
+                     devices == 1 ? " device" : " devices", ", and each rank computes on one of its own"),
+                text("--ranks ", devices));
+}
 
 }  // namespace
 
@@ -42,18 +60,19 @@ Status check_request(const ForecastRequest& request) {
                        positions > 0 ? text(positions, " tokens") : "any number of tokens"),
                   text("--seq ", positions > 0 ? positions : 2048));
   }
-  // Of each device, micro-batches of whole sequences.
-  const uint64_t devices = std::max(1u, request.machine.devices);
-  const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * devices;
+  PENSTOCK_TRY(check_ranks(request));
+  // Of each rank, micro-batches of whole sequences.
+  const uint64_t ranks = ranks_of(request);
+  const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * ranks;
   if (request.tokens / request.sequence < least) {
-    return Status(Code::kUsage,
-                  text("--tokens: ", request.tokens, " a step: at least ", least * request.sequence,
-                       " expected, one sequence of ", request.sequence, " for each micro-batch of each device"),
-                  text("--tokens ", least * request.sequence,
-                       request.tokens >= least ? text(", or --seq ", request.tokens / least) : std::string(),
-                       request.micro_batches > 1 && request.tokens / request.sequence >= devices
-                           ? ", or leave --micro-batches out"
-                           : ""));
+    return Status(
+        Code::kUsage,
+        text("--tokens: ", request.tokens, " a step: at least ", least * request.sequence,
+             " expected, one sequence of ", request.sequence, " for each micro-batch of each rank"),
+        text("--tokens ", least * request.sequence,
+             request.tokens >= least ? text(", or --seq ", request.tokens / least) : std::string(),
+             request.micro_batches > 1 && request.tokens / request.sequence >= ranks ? ", or leave --micro-batches out"
+                                                                                     : ""));
   }
   const double bytes_per_token = static_cast<double>(request.shape.layers) *
                                  static_cast<double>(request.shape.block_activation_bytes() + 8 * request.shape.hidden);
@@ -73,7 +92,8 @@ Status check_passes(const ForecastRequest& request) {
                 text("--micro-batches ", kPassesMost / units, ", or fewer --tokens"));
 }
 
-void fill_in(ForecastRequest& request, uint32_t ranks) {
+void fill_in(ForecastRequest& request) {
+  request.ranks = ranks_of(request);
   const Budgets usual = usual_budgets(request.machine);
   Budgets& budgets = request.budgets;
   if (budgets.device_bytes == 0) budgets.device_bytes = usual.device_bytes;
@@ -82,11 +102,12 @@ void fill_in(ForecastRequest& request, uint32_t ranks) {
   if (request.scope == StepScope::update_only) {
     request.micro_batches = 1;
   } else if (request.micro_batches == 0) {
-    request.micro_batches = usual_micro_batches(request.tokens, request.sequence, ranks);
+    request.micro_batches = usual_micro_batches(request.tokens, request.sequence, request.ranks);
   }
 }
 
-PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
+PlanRequest request_of_rank(const ForecastRequest& request) {
+  const uint32_t ranks = request.ranks;
   PlanRequest rank;
   rank.machine = share_of(request.machine, ranks);
   rank.budgets = share_of(request.budgets, ranks);
@@ -94,7 +115,7 @@ PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
                        .sequence = request.sequence,
                        .micro_batches = request.micro_batches,
                        .ranks = ranks,
-                       .device_flops = request.machine.device_flops,
+                       .device_flops = rank.machine.device_flops,
                        .adapters = request.adapters};
   rank.workload.units = training_units(request.shape, step);
   if (request.scope == StepScope::training) rank.workload.uses = training_uses(request.shape, step);
@@ -114,11 +135,10 @@ namespace {
 
 // Whether the smallest plan of this request, in which nothing is filled in yet, fits its budgets.
 bool would_fit(ForecastRequest asked) {
-  const uint32_t ranks = std::max(1u, asked.machine.devices);
   if (!check_request(asked).ok()) return false;
-  fill_in(asked, ranks);
+  fill_in(asked);
   if (!check_passes(asked).ok()) return false;
-  const PlanRequest rank = request_of_rank(asked, ranks);
+  const PlanRequest rank = request_of_rank(asked);
   const Result<std::vector<BudgetLine>> least = least_plan(rank);
   return least.ok() && std::ranges::all_of(kTiers, [&](Tier tier) {
            return needed_bytes(*least, tier) <= budget_of(rank.budgets, tier);

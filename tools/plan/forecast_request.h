@@ -12,9 +12,10 @@ Status check_request(const ForecastRequest& request);
 // Of a request that was filled in.
 Status check_passes(const ForecastRequest& request);
 
-// Budgets and micro-batches that were not given: what is usual.
-void fill_in(ForecastRequest& request, uint32_t ranks);
-PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks);
+// Ranks, budgets and micro-batches that were not given: what is usual.
+void fill_in(ForecastRequest& request);
+// REQUIRES: the request is filled in.
+PlanRequest request_of_rank(const ForecastRequest& request);
 
 // Every way out that suffices by itself. `asked`: before it was filled in.
 std::string remedy_for(const ForecastRequest& asked, const Forecast& forecast);

@@ -6,7 +6,7 @@ const std::vector<OutputWord>& words_of_forecasts() {
   static const std::vector<OutputWord> kWords{
       {"MODEL:", "The model's size as counted from its configuration."},
       {"trained:", "With --lora-rank: what is trained, and what the frozen matrices rest in."},
-      {"MACHINE:", "What the profile says of the drives together, and how many devices there are."},
+      {"MACHINE:", "What the profile says of the drives together, how many devices there are, and how many ranks."},
       {"step:",
        "The time of one step once the pipeline is full, averaged over durable, other, clipped and unclipped steps; "
        "what it is bound by is the resource whose relief would shorten it most."},
@@ -49,6 +49,10 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"retained gradients", "Gradients that are kept until it is decided whether the step is clipped."},
       {"fetched gradients", "Gradients that were kept on the drives and have been read again."},
       {"accumulated gradients", "Sums over micro-batches that are not complete."},
+      {"gathered weights", "Weights of all ranks where a rank computes with them, in memory that the ranks share."},
+      {"gradients of all ranks",
+       "Where the CPU computes: a rank's sums over its micro-batches, its gradients as the other ranks read them, and "
+       "what it has added up."},
       {"downloaded gradients", "Gradients that have come from the device and are not yet taken in."},
       {"offloaded activations", "Activations of a device that wait in host memory."},
       {"resting weights",
