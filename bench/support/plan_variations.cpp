@@ -36,7 +36,7 @@ tools::ForecastRequest training_step(const tools::ModelShape& model, const Machi
 
 PlanRequest rank_request(tools::ForecastRequest request) {
   tools::fill_in(request);
-  return tools::request_of_rank(request);
+  return tools::request_of_rank(request, tools::Stage::sharded);
 }
 
 std::vector<Variation> more_of_something(const tools::ForecastRequest& request) {

@@ -1,7 +1,10 @@
 // Forecasts of several ranks: what they share, and what they refuse.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/tools/forecasts.h"
+#include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_report.h"
 
 namespace penstock::tools {
@@ -50,6 +53,101 @@ TEST(PlanOfRanks, RefuseMoreThanThereAreDevicesAndMoreThanTrainTogether) {
     EXPECT_EQ(result.status().code(), Code::kUsage);
     EXPECT_EQ(result.status().remedy(), remedy) << result.status().message();
   }
+}
+
+// A rank has (N-1)/N of the weights to take for each time that they are gathered, and as much of the gradients to add
+// up; where it has all weights, it takes what the others have added up, too.
+TEST(PlanOfRanks, SendsWhatTheStageNeeds) {
+  ForecastRequest request = ranks_of("cpu-2core", 4);
+  request.choices.micro_batch_group = request.micro_batches = 4;
+  request.stage = Stage::sharded;
+  const Forecast result = forecast_of(request);
+  ASSERT_EQ(result.stages.size(), 3u);
+  const ModelShape& shape = request.shape;
+  const auto all = 2.0 * static_cast<double>(shape.parameters());
+  // The last use is come to once for both directions, and has the embedding's weights besides its own.
+  const double passes = 2 * all + 2.0 * static_cast<double>(shape.embedding_parameters());
+  const std::pair<Stage, double> expected[] = {
+      {Stage::replicated, 2 * all}, {Stage::states, all + all}, {Stage::sharded, passes + all}};
+  for (const auto& [stage, bytes] : expected) {
+    const auto found = std::ranges::find(result.stages, stage, &StageForecast::stage);
+    ASSERT_NE(found, result.stages.end());
+    EXPECT_TRUE(found->fits);
+    EXPECT_NEAR(static_cast<double>(found->sent_bytes), 0.75 * bytes, 0.01 * bytes) << name_of(stage);
+  }
+}
+
+TEST(PlanOfRanks, AreInTheFastestStageThatFits) {
+  for (const char* machine : {"cpu-2core", "8h200-8gen5"}) {
+    const Forecast chosen = forecast_of(ranks_of(machine, 2));
+    ASSERT_TRUE(chosen.fits);
+    EXPECT_EQ(chosen.stages.size(), 3u);
+    for (const StageForecast& stage : chosen.stages) {
+      EXPECT_TRUE(!stage.fits || chosen.times.step_s <= 1.001 * stage.step_s) << name_of(stage.stage);
+      ForecastRequest given = ranks_of(machine, 2);
+      given.stage = stage.stage;
+      given.explains = false;
+      EXPECT_EQ(forecast_of(given).times.step_s, stage.step_s) << name_of(stage.stage);
+    }
+  }
+}
+
+// All state is written by every rank in stage 0, which bounds the step; links that are slow make weights expensive.
+TEST(PlanOfRanks, ChooseByDrivesLinksAndMemory) {
+  ForecastRequest request = ranks_of("8h200-8gen5", 8);
+  request.machine.device_flops *= 100;
+  EXPECT_NE(forecast_of(request).stage, Stage::replicated);
+  ForecastRequest slow = ranks_of("8h200-8gen5", 8);
+  slow.micro_batches = 2;
+  slow.choices.micro_batch_group = 1;
+  slow.machine.collective_gbps = 1;
+  EXPECT_NE(forecast_of(slow).stage, Stage::sharded);
+  // The least of a device's memory that sharded weights need does not hold all weights.
+  slow.budgets.device_bytes = kMiB;
+  slow.explains = false;
+  const Forecast refused = forecast_of(slow);
+  ASSERT_FALSE(refused.fits);
+  slow.budgets.device_bytes = refused.needed_bytes(Tier::device);
+  EXPECT_EQ(forecast_of(slow).stage, Stage::sharded);
+}
+
+TEST(PlanOfRanks, SayWhichStageIsChosenAndWhatTheOthersTake) {
+  const Forecast result = forecast_of(ranks_of("cpu-2core", 2));
+  const auto json = forecast_json(result);
+  EXPECT_EQ(json["stage"], name_of(result.stage));
+  ASSERT_EQ(json["state_by_zero_stage"].size(), 3u);
+  const std::string printed = forecast_text(result);
+  for (const auto& stage : json["state_by_zero_stage"]) {
+    EXPECT_TRUE(stage["fits"]);
+    EXPECT_GT(stage["sent_bytes"], 0u);
+    EXPECT_EQ(stage["planned"], stage["stage"] == json["stage"]);
+    EXPECT_NE(printed.find(bytes_text(stage["sent_bytes"])), std::string::npos) << printed;
+    if (stage["planned"]) {
+      EXPECT_EQ(stage["step_s"], json["step_s"]);
+    }
+  }
+  EXPECT_NE(printed.find(std::string(name_of(result.stage)) + ", as planned"), std::string::npos) << printed;
+  EXPECT_TRUE(forecast_json(forecast_of(ranks_of("cpu-2core", 1)))["stage"].is_null());
+}
+
+TEST(PlanOfRanks, HaveNoStageWhereThereIsOne) {
+  ForecastRequest request = ranks_of("cpu-2core", 1);
+  request.stage = Stage::states;
+  EXPECT_EQ(forecast(request).status().code(), Code::kUsage);
+}
+
+// What does not fit in the stage that was asked for fits in another, and the remedy says so.
+TEST(PlanOfRanks, OfferAnotherStageWhereTheGivenOneDoesNotFit) {
+  ForecastRequest request = ranks_of("cpu-2core", 4);
+  request.stage = Stage::sharded;
+  uint64_t enough = forecast_of(request).needed_bytes(Tier::nvme);
+  request.stage = Stage::replicated;
+  request.budgets.nvme_bytes = 5 * enough;
+  const Forecast refused = forecast_of(request);
+  EXPECT_FALSE(refused.fits);
+  EXPECT_NE(refused.remedy.find("--stage auto"), std::string::npos) << refused.remedy;
+  request.stage.reset();
+  EXPECT_TRUE(forecast_of(request).fits);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ struct Flags {
   ShapeWish wish;
   std::string machine, budget;
   std::optional<uint64_t> ranks;
+  std::string stage = "auto";
   double flops = 0, host_gbps = 0;  // 0: as the profile says
   uint64_t tokens = 0, sequence = 0, micro_batches = 0;
   std::string optimizer = "adamw", moments = "fp32", activations = "auto", clip = "on";
@@ -131,6 +132,13 @@ Result<std::optional<AdapterShape>> adapters_of(const Flags& flags) {
   return std::optional<AdapterShape>(adapters);
 }
 
+std::optional<Stage> stage_of(const std::string& name) {
+  if (name == "0") return Stage::replicated;
+  if (name == "1" || name == "2") return Stage::states;
+  if (name == "3") return Stage::sharded;
+  return std::nullopt;
+}
+
 Result<uint32_t> ranks_of(const Flags& flags, const MachineProfile& machine) {
   const uint32_t usual = std::max(1u, machine.devices);
   if (!flags.ranks) return usual;
@@ -153,6 +161,7 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   request.machine = machine;
   request.budgets = budgets;
   request.ranks = ranks;
+  request.stage = stage_of(flags.stage);
   request.durability = flags.durability;
   if (flags.space == "single") request.slots = 1;
   request.form.optimizer = optimizer_of(flags.optimizer);
@@ -245,6 +254,9 @@ void machine_options(Options& options, Flags& flags) {
   options.count("--ranks", flags.ranks,
                 "Processes that train together and share the node's drives, host memory and cores, each on a device of "
                 "its own where there are any; default: one for each device");
+  options.choice("--stage", flags.stage, {"auto", "0", "1", "2", "3"},
+                 "What ranks share, by ZeRO: 0: gradients alone; 1 and 2: the state too; 3: weights too; auto: the "
+                 "fastest that fits");
   options.rate("--flops", flags.flops, "Floating-point operations per second that one device achieves");
   options.rate("--host-gbps", flags.host_gbps, "Memory bandwidth of updates on the CPU, GB/s");
 }
@@ -294,7 +306,9 @@ Verb plan_verb() {
        {"penstock plan --model llama-2-7b --machine rtx4090-2gen4 --lora-rank 16 --base nf4 --advise",
         "QLoRA on a desktop, and what more hardware would bring"},
        {"penstock plan --model llama-3-70b --machine 8h200-8gen5 --tokens 512k --json",
-        "A node with eight GPUs, as JSON"}},
+        "A node with eight GPUs, as JSON"},
+       {"penstock plan --model gpt2 --machine cpu-2core --ranks 2 --stage 3",
+        "Two processes that share one host, weights sharded"}},
       [flags](Options& options) -> Action {
         model_options(options, *flags);
         machine_options(options, *flags);

@@ -10,6 +10,7 @@
 #include "tiering/plan/plan_search.h"
 #include "tools/plan/exit_commit.h"
 #include "tools/plan/relief.h"
+#include "tools/plan/stage.h"
 #include "tools/plan/training_workload.h"
 
 namespace penstock::tools {
@@ -21,6 +22,7 @@ struct ForecastRequest {
   uint32_t ranks = 0;                         // of the node; 0: one for each device, or one
   // Of the whole node; device: of each one. 0: nine tenths of what the machine has.
   Budgets budgets{0, 0, 0};
+  std::optional<Stage> stage;  // of several ranks; none: the fastest that fits
   StateForm form;
   Clipping clipping;
   StepScope scope = StepScope::training;
@@ -42,10 +44,20 @@ struct StepTimes {
   double drives_busy_s = 0;  // reading, writing or both
 };
 
+// What a step would be like in one of the stages.
+struct StageForecast {
+  Stage stage = Stage::sharded;
+  bool fits = false;
+  double step_s = 0;
+  uint64_t sent_bytes = 0;  // by a rank to others, and as many come to it
+};
+
 struct Forecast {
   ForecastRequest request;  // what was left open is filled in
   uint32_t ranks = 1;
-  PlanRequest rank_request;  // one rank's share of everything
+  Stage stage = Stage::sharded;
+  std::vector<StageForecast> stages;  // all that were planned, this one among them
+  PlanRequest rank_request;           // one rank's share of everything
   bool fits = false;
   std::vector<BudgetLine> needed;  // of one rank; where it does not fit, of the smallest plan
   std::string remedy;              // where it does not fit and is to be explained

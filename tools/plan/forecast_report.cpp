@@ -86,11 +86,16 @@ std::string state_table(const Forecast& forecast) {
 }
 
 std::string stage_table(const Forecast& forecast) {
-  TextTable table({"state at rest, by ZeRO", "of each rank", "of the node"});
+  TextTable table({"state, by ZeRO", "of each rank", "of the node", "step", "a rank sends"});
+  const std::string least = forecast.unknown_rates().empty() ? "" : "at least ";
   for (const HeldByStage& stage : held_by_stage(forecast)) {
-    table.add({text(stage.stage, stage.is_planned ? ", as planned" : ""),
-               bytes_text(static_cast<uint64_t>(stage.rank_bytes)),
-               bytes_text(static_cast<uint64_t>(stage.rank_bytes * forecast.ranks))});
+    std::vector<std::string> cells{text(name_of(stage.stage), stage.is_planned ? ", as planned" : ""),
+                                   bytes_text(static_cast<uint64_t>(stage.rank_bytes)),
+                                   bytes_text(static_cast<uint64_t>(stage.rank_bytes * forecast.ranks))};
+    const std::optional<StageForecast>& foretold = stage.foretold;
+    cells.push_back(!foretold ? "" : foretold->fits ? least + seconds_text(foretold->step_s) : "does not fit");
+    cells.push_back(foretold && foretold->fits ? bytes_text(foretold->sent_bytes) : "");
+    table.add(std::move(cells));
   }
   return table.str();
 }
@@ -130,7 +135,7 @@ std::string machine_line(const Forecast& forecast) {
   std::string line = text(machine.name, ": ", machine.drives.size(), machine.drives.size() == 1 ? " drive" : " drives",
                           ", ", fixed(drives.gbps(1), 1), " GB/s read, ", fixed(drives.gbps(0), 1), " GB/s written");
   if (machine.devices > 0) line += text(", ", machine.devices, machine.devices == 1 ? " device" : " devices");
-  if (forecast.ranks > 1) line += text(", ", forecast.ranks, " ranks");
+  if (forecast.ranks > 1) line += text(", ", forecast.ranks, " ranks, ", name_of(forecast.stage));
   return line + "\n";
 }
 
@@ -201,10 +206,14 @@ Json exit_json(const Forecast& forecast) {
 Json stages_json(const Forecast& forecast) {
   Json stages = Json::array();
   for (const HeldByStage& stage : held_by_stage(forecast)) {
-    stages.push_back({{"stage", stage.stage},
+    const bool fits = stage.foretold && stage.foretold->fits;
+    stages.push_back({{"stage", name_of(stage.stage)},
                       {"planned", stage.is_planned},
                       {"rank_bytes", std::llround(stage.rank_bytes)},
-                      {"node_bytes", std::llround(stage.rank_bytes * forecast.ranks)}});
+                      {"node_bytes", std::llround(stage.rank_bytes * forecast.ranks)},
+                      {"fits", stage.foretold ? Json(fits) : Json()},
+                      {"step_s", fits ? Json(stage.foretold->step_s) : Json()},
+                      {"sent_bytes", fits ? Json(stage.foretold->sent_bytes) : Json()}});
   }
   return stages;
 }
@@ -260,6 +269,7 @@ Json forecast_json(const Forecast& forecast) {
                    {"hidden", request.shape.hidden}};
   json["machine"] = request.machine.name;
   json["ranks"] = forecast.ranks;
+  json["stage"] = forecast.ranks > 1 ? Json(name_of(forecast.stage)) : Json();
   json["needed_bytes"] = needed_json(forecast);
   for (Tier tier : kTiers) {
     const uint64_t budget = forecast.budget_bytes(tier);

@@ -61,6 +61,10 @@ Status check_request(const ForecastRequest& request) {
                   text("--seq ", positions > 0 ? positions : 2048));
   }
   PENSTOCK_TRY(check_ranks(request));
+  if (request.stage && ranks_of(request) == 1) {
+    return Status(Code::kUsage, text("--stage: ", name_of(*request.stage), ": one rank has all of the model"),
+                  text(request.machine.devices == 0 ? "--ranks 2 with it, or " : "", "leave --stage out"));
+  }
   // Of each rank, micro-batches of whole sequences.
   const uint64_t ranks = ranks_of(request);
   const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * ranks;
@@ -106,8 +110,8 @@ void fill_in(ForecastRequest& request) {
   }
 }
 
-PlanRequest request_of_rank(const ForecastRequest& request) {
-  const uint32_t ranks = request.ranks;
+PlanRequest request_of_rank(const ForecastRequest& request, Stage stage) {
+  const uint32_t ranks = request.ranks, sharing = sharing_ranks(stage, ranks);
   PlanRequest rank;
   rank.machine = share_of(request.machine, ranks);
   rank.budgets = share_of(request.budgets, ranks);
@@ -115,6 +119,7 @@ PlanRequest request_of_rank(const ForecastRequest& request) {
                        .sequence = request.sequence,
                        .micro_batches = request.micro_batches,
                        .ranks = ranks,
+                       .groups = ranks / sharing,
                        .device_flops = rank.machine.device_flops,
                        .adapters = request.adapters};
   rank.workload.units = training_units(request.shape, step);
@@ -122,7 +127,9 @@ PlanRequest request_of_rank(const ForecastRequest& request) {
   rank.workload.form = request.form;
   rank.workload.scope = request.scope;
   rank.workload.micro_batches = request.micro_batches;
-  rank.workload.ranks = ranks;
+  rank.workload.ranks = sharing;
+  rank.workload.groups = ranks / sharing;
+  rank.workload.keeps_weights = stage == Stage::states;
   rank.workload.clipping = request.clipping;
   rank.choices = request.choices;
   rank.durability = request.durability;
@@ -138,7 +145,7 @@ bool would_fit(ForecastRequest asked) {
   if (!check_request(asked).ok()) return false;
   fill_in(asked);
   if (!check_passes(asked).ok()) return false;
-  const PlanRequest rank = request_of_rank(asked);
+  const PlanRequest rank = request_of_rank(asked, asked.stage.value_or(Stage::sharded));
   const Result<std::vector<BudgetLine>> least = least_plan(rank);
   return least.ok() && std::ranges::all_of(kTiers, [&](Tier tier) {
            return needed_bytes(*least, tier) <= budget_of(rank.budgets, tier);
@@ -180,6 +187,11 @@ std::string remedy_for(const ForecastRequest& asked, const Forecast& forecast) {
     return true;
   };
   auto is_short = [&](Tier tier) { return forecast.needed_bytes(tier) > forecast.budget_bytes(tier); };
+  if (asked.stage && *asked.stage != Stage::sharded) {
+    ForecastRequest changed = asked;
+    changed.stage = std::nullopt;
+    offer(changed, "--stage auto");
+  }
   if (asked.slots != 1 && is_short(Tier::nvme)) {
     ForecastRequest changed = asked;
     changed.slots = 1;

@@ -15,7 +15,7 @@ Status check_passes(const ForecastRequest& request);
 // Ranks, budgets and micro-batches that were not given: what is usual.
 void fill_in(ForecastRequest& request);
 // REQUIRES: the request is filled in.
-PlanRequest request_of_rank(const ForecastRequest& request);
+PlanRequest request_of_rank(const ForecastRequest& request, Stage stage);
 
 // Every way out that suffices by itself. `asked`: before it was filled in.
 std::string remedy_for(const ForecastRequest& asked, const Forecast& forecast);
