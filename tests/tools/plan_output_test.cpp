@@ -162,7 +162,7 @@ TEST(ManualOfPlan, ExplainsEveryLineThatAForecastPrints) {
     requests.back().budgets.host_bytes = 600 * kMiB;
   }
   requests.push_back(request_for("gpt2", "cpu-2core"));
-  requests.back().ranks = 2;
+  requests.back().ranks = requests.back().nodes = 2;
   bool all_fit = true;
   for (const ForecastRequest& request : requests) {
     Result<Forecast> result = forecast(request);

@@ -43,6 +43,7 @@ class Adviser {
   Adviser(const ForecastRequest& asked, const Forecast& usual, const AdviceProgress& progress)
       : asked_(asked), usual_(usual), progress_(progress) {
     if (usual.ranks > 1) asked_.stage = usual.stage;
+    asked_.machine.network_gbps = usual.request.machine.network_gbps;
   }
 
   Result<Advice> run(const Wishes& wishes) {
@@ -74,7 +75,8 @@ class Adviser {
                         .asked = asked_.budgets,
                         .used = usual_.request.budgets,
                         .scope = asked_.scope,
-                        .ranks = usual_.ranks};
+                        .ranks = usual_.ranks,
+                        .nodes = asked_.nodes};
     for (ResourceChange& more : more_of_each(now)) {
       ForecastRequest changed = asked_;
       changed.machine = std::move(more.machine);

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tiering/plan/collective_moves.h"
+#include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_request.h"
 #include "tools/plan/least_plan.h"
 
@@ -183,13 +184,14 @@ StageForecast summary_of(const Forecast& forecast) {
   if (forecast.fits) {
     summary.sent_bytes =
         collective_bytes(*forecast.plan, MoveKind::gather) + collective_bytes(*forecast.plan, MoveKind::reduce);
+    for (const Move& move : forecast.plan->moves) summary.network_bytes += move.network_bytes;
   }
   return summary;
 }
 
 std::vector<Stage> stages_to_plan(const ForecastRequest& request) {
   if (request.stage && !request.explains) return {*request.stage};
-  return stages_of(request.ranks);
+  return stages_of({.of_node = request.ranks, .nodes = request.nodes});
 }
 
 const char* where_rate_is_given(const std::string& rate) {
@@ -214,6 +216,10 @@ void take_notes(Forecast& forecast) {
   if (request.slots == 1) note("one slot a tile: a crash during a step loses the store");
   if (!forecast.drive_life_days())
     note("drive life is unknown: the profile does not say what its drives endure (endurance_bytes)");
+  if (forecast.assumes_network) {
+    note(text("the network is assumed to bring a node ", fixed(kNetworkAssumedGbps, 1),
+              " GB/s, since the machine's profile has no rate for it (network_gbps; --network sets it)"));
+  }
   if (forecast.ranks > 1) {
     note(text("memory and lanes are those of one of ", forecast.ranks, " ranks, with its share of drives and host"));
   }
@@ -246,7 +252,7 @@ std::optional<double> Forecast::drive_life_days() const {
     endurance += drive.endurance_bytes;
   }
   if (written_bytes_per_step <= 0 || !unknown_rates().empty()) return std::nullopt;
-  return endurance / written_bytes_per_step * times.step_s / 86400;
+  return endurance * request.nodes / written_bytes_per_step * times.step_s / 86400;
 }
 
 uint64_t Forecast::needed_bytes(Tier tier) const { return penstock::needed_bytes(needed, tier); }
@@ -262,7 +268,8 @@ Result<Forecast> forecast(ForecastRequest request) {
   for (Stage stage : stages_to_plan(request)) {
     Forecast one;
     one.request = request;
-    one.ranks = request.ranks;
+    one.ranks = request.ranks * request.nodes;
+    one.assumes_network = assumes_network(asked);
     one.stage = stage;
     one.rank_request = request_of_rank(request, stage);
     PENSTOCK_TRY(Forecaster(one).foretell());

@@ -19,21 +19,39 @@ constexpr uint64_t kPassesMost = uint64_t{1} << 17;  // half a minute of plannin
 constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
 constexpr uint64_t kMicroBatchesOffered = 1024, kSequenceOfferedLeast = 256;
 
-uint32_t ranks_of(const ForecastRequest& request) {
-  return request.ranks > 0 ? request.ranks : std::max(1u, request.machine.devices);
+RankCount ranks_of(const ForecastRequest& request) {
+  return {.of_node = request.ranks > 0 ? request.ranks : std::max(1u, request.machine.devices), .nodes = request.nodes};
 }
 
 Status check_ranks(const ForecastRequest& request) {
-  const uint32_t ranks = ranks_of(request), devices = request.machine.devices;
-  if (ranks > engine::kRanksMax) {
-    return Status(Code::kUsage, text("--ranks: ", ranks, ": at most ", engine::kRanksMax, " train together"),
-                  text("--ranks ", engine::kRanksMax));
+  const uint32_t ranks = ranks_of(request).of_node, devices = request.machine.devices;
+  if (request.nodes == 0 || request.nodes > engine::kRanksMax) {
+    return Status(Code::kUsage, text("--nodes: ", request.nodes, ": 1 to ", engine::kRanksMax, " expected"),
+                  "--nodes 2");
   }
-  if (devices == 0 || ranks <= devices) return Status();
-  return Status(Code::kUsage,
-                text("--ranks: ", ranks, ": ", request.machine.name, " has ", devices,
-                     devices == 1 ? " device" : " devices", ", and each rank computes on one of its own"),
-                text("--ranks ", devices));
+  if (const uint32_t most = engine::kRanksMax / request.nodes; ranks > most) {
+    return Status(Code::kUsage,
+                  text("--ranks: ", ranks, " of each node: at most ", engine::kRanksMax, " ranks train together"),
+                  text("--ranks ", most));
+  }
+  if (devices > 0 && ranks > devices) {
+    return Status(Code::kUsage,
+                  text("--ranks: ", ranks, ": ", request.machine.name, " has ", devices,
+                       devices == 1 ? " device" : " devices", ", and each rank computes on one of its own"),
+                  text("--ranks ", devices));
+  }
+  return Status();
+}
+
+Status check_stage(const ForecastRequest& request) {
+  if (!request.stage) return Status();
+  const RankCount ranks = ranks_of(request);
+  if (ranks.all() == 1) {
+    return Status(Code::kUsage, text("--stage: ", name_of(*request.stage), ": one rank has all of the model"),
+                  text(request.machine.devices == 0 ? "--ranks 2 with it, or " : "", "leave --stage out"));
+  }
+  if (*request.stage != Stage::hybrid || (ranks.nodes > 1 && ranks.of_node > 1)) return Status();
+  return Status(Code::kUsage, "--stage: hybrid: several ranks on each of several nodes expected", "--stage 3");
 }
 
 }  // namespace
@@ -61,12 +79,9 @@ Status check_request(const ForecastRequest& request) {
                   text("--seq ", positions > 0 ? positions : 2048));
   }
   PENSTOCK_TRY(check_ranks(request));
-  if (request.stage && ranks_of(request) == 1) {
-    return Status(Code::kUsage, text("--stage: ", name_of(*request.stage), ": one rank has all of the model"),
-                  text(request.machine.devices == 0 ? "--ranks 2 with it, or " : "", "leave --stage out"));
-  }
+  PENSTOCK_TRY(check_stage(request));
   // Of each rank, micro-batches of whole sequences.
-  const uint64_t ranks = ranks_of(request);
+  const uint64_t ranks = ranks_of(request).all();
   const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * ranks;
   if (request.tokens / request.sequence < least) {
     return Status(
@@ -96,8 +111,11 @@ Status check_passes(const ForecastRequest& request) {
                 text("--micro-batches ", kPassesMost / units, ", or fewer --tokens"));
 }
 
+bool assumes_network(const ForecastRequest& request) { return request.nodes > 1 && request.machine.network_gbps <= 0; }
+
 void fill_in(ForecastRequest& request) {
-  request.ranks = ranks_of(request);
+  request.ranks = ranks_of(request).of_node;
+  if (assumes_network(request)) request.machine.network_gbps = kNetworkAssumedGbps;
   const Budgets usual = usual_budgets(request.machine);
   Budgets& budgets = request.budgets;
   if (budgets.device_bytes == 0) budgets.device_bytes = usual.device_bytes;
@@ -106,15 +124,16 @@ void fill_in(ForecastRequest& request) {
   if (request.scope == StepScope::update_only) {
     request.micro_batches = 1;
   } else if (request.micro_batches == 0) {
-    request.micro_batches = usual_micro_batches(request.tokens, request.sequence, request.ranks);
+    request.micro_batches = usual_micro_batches(request.tokens, request.sequence, ranks_of(request).all());
   }
 }
 
 PlanRequest request_of_rank(const ForecastRequest& request, Stage stage) {
-  const uint32_t ranks = request.ranks, sharing = sharing_ranks(stage, ranks);
+  const RankCount count = ranks_of(request);
+  const uint32_t ranks = count.all(), sharing = sharing_ranks(stage, count);
   PlanRequest rank;
-  rank.machine = share_of(request.machine, ranks);
-  rank.budgets = share_of(request.budgets, ranks);
+  rank.machine = share_of(request.machine, count.of_node);
+  rank.budgets = share_of(request.budgets, count.of_node);
   const StepShape step{.tokens = request.tokens,
                        .sequence = request.sequence,
                        .micro_batches = request.micro_batches,
@@ -129,6 +148,7 @@ PlanRequest request_of_rank(const ForecastRequest& request, Stage stage) {
   rank.workload.micro_batches = request.micro_batches;
   rank.workload.ranks = sharing;
   rank.workload.groups = ranks / sharing;
+  rank.workload.node_ranks = count.of_node;
   rank.workload.keeps_weights = stage == Stage::states;
   rank.workload.clipping = request.clipping;
   rank.choices = request.choices;
@@ -164,7 +184,7 @@ std::string larger_budgets(const ForecastRequest& asked, const Forecast& forecas
       if (given > 0) add(budgets, text(name_of(tier), "=", bytes_flag_text(given)));
       continue;
     }
-    const uint64_t sharing = tier == Tier::device ? 1 : forecast.ranks;
+    const uint64_t sharing = tier == Tier::device ? 1 : forecast.rank_count().of_node;
     const uint64_t enough = round_up(forecast.needed_bytes(tier) * sharing, kMiB);
     const MachineProfile& has = asked.machine;
     const uint64_t there = tier == Tier::device ? has.device_bytes : tier == Tier::host ? has.host_bytes : drives;

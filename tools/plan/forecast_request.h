@@ -12,7 +12,10 @@ Status check_request(const ForecastRequest& request);
 // Of a request that was filled in.
 Status check_passes(const ForecastRequest& request);
 
-// Ranks, budgets and micro-batches that were not given: what is usual.
+// What a node takes from others where nobody knows: 100 Gbit/s.
+constexpr double kNetworkAssumedGbps = 12.5;
+bool assumes_network(const ForecastRequest& request);
+// Ranks, the rate between nodes, budgets and micro-batches that were not given: what is usual.
 void fill_in(ForecastRequest& request);
 // REQUIRES: the request is filled in.
 PlanRequest request_of_rank(const ForecastRequest& request, Stage stage);

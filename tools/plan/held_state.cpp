@@ -42,10 +42,10 @@ std::vector<HeldByStage> held_by_stage(const Forecast& forecast) {
     for (double bytes : held.bytes) (is_weight(held.role) ? weights : states) += bytes;
   }
   std::vector<HeldByStage> all;
-  std::vector<Stage> stages = stages_of(forecast.ranks);
+  std::vector<Stage> stages = stages_of(forecast.rank_count());
   std::ranges::sort(stages);
   for (Stage stage : stages) {
-    const double sharing = sharing_ranks(stage, forecast.ranks);
+    const double sharing = sharing_ranks(stage, forecast.rank_count());
     const auto found = std::ranges::find(forecast.stages, stage, &StageForecast::stage);
     const double rank_bytes = (stage == Stage::states ? weights : weights / sharing) + states / sharing;
     all.push_back({stage, stage == forecast.stage, rank_bytes, {}});

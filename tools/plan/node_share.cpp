@@ -13,6 +13,7 @@ MachineProfile share_of(MachineProfile node, uint32_t ranks) {
     drive.endurance_bytes *= part;
   }
   node.host_gbps *= part;
+  node.network_gbps *= part;
   if (node.devices == 0) {
     node.device_flops *= part;
     // Ranks of one host copy: of its memory's traffic, a byte read and a byte written.

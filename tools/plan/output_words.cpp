@@ -79,11 +79,12 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"variance_scale", "The scales of an int8 variance, one for each block of it."},
       {"state, by ZeRO",
        "Heads the table of what each rank, and the node, holds of that state in each stage, how long a step takes, and "
-       "what a rank sends to others in it; it takes as much from them."},
+       "what a rank sends to others in it, and of that to other nodes; it takes as much from them."},
       {"stage 0", "Every rank holds everything; gradients alone pass between ranks."},
       {"stages 1 and 2",
        "Every rank holds its share of masters and moments, and all weights from the first pass that needs them until "
        "the step ends; gradients do not rest here."},
+      {"hybrid", "Every node holds everything, and shares it among its ranks as stage 3 does."},
       {"stage 3", "Every rank holds its share of everything, and weights are gathered for each pass."},
       {"what would change", "Heads the table of --advise: each row is planned anew with more of one thing."},
       {"as it is", "The plan above."},
@@ -93,6 +94,7 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"compute:", "With devices that compute twice as fast."},
       {"device memory:", "With more memory on every device."},
       {"links to devices:", "With twice the rate between host and devices."},
+      {"network:", "With twice the rate between nodes."},
       {"links between devices:", "With twice the rate among devices."},
       {"aim:", "The least that reaches --step-time or --drive-life, or why nothing does."},
       {"lanes over time:", "Where --gantt has drawn the step."},
