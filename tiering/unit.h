@@ -79,7 +79,16 @@ struct Workload {
   StateForm form;
   StepScope scope = StepScope::update_only;
   uint32_t micro_batches = 1;
+  // How many ranks have all of the model together: of each unit, this one has its shard.
   uint32_t ranks = 1;
+  // How many such groups of ranks there are. Each has all of the model, and all add up gradients together.
+  uint32_t groups = 1;
+  // How many ranks a node has, neighbours; 0: all. What the others have comes over the network. Divides `ranks`, or is
+  // divided by it.
+  uint32_t node_ranks = 0;
+  // Whether what was gathered stays until the step ends (ZeRO's stages 1 and 2), or is gathered for each pass (stage
+  // 3).
+  bool keeps_weights = false;
   Clipping clipping;
   // Where backward ends, where that is not at the first use that trains: one rank's shards may have no trained unit of
   // a use that trains.

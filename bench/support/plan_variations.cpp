@@ -35,9 +35,8 @@ tools::ForecastRequest training_step(const tools::ModelShape& model, const Machi
 }
 
 PlanRequest rank_request(tools::ForecastRequest request) {
-  const uint32_t ranks = std::max(1u, request.machine.devices);
-  tools::fill_in(request, ranks);
-  return tools::request_of_rank(request, ranks);
+  tools::fill_in(request);
+  return tools::request_of_rank(request, tools::Stage::sharded);
 }
 
 std::vector<Variation> more_of_something(const tools::ForecastRequest& request) {

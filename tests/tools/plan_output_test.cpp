@@ -68,12 +68,13 @@ TEST(HeldState, OfAdaptersOverCodesIsTheCodesTheirScalesAndTheAdaptersOwn) {
 TEST(HeldState, ByStageRanksHoldLess) {
   EXPECT_TRUE(held_by_stage(forecast_of(request_for("gpt2", "cpu-2core"))).empty());
   ForecastRequest request = request_for("gpt2", "8h200-8gen5");
+  request.stage = Stage::sharded;
   const auto stages = held_by_stage(forecast_of(request));
   ASSERT_EQ(stages.size(), 3u);
   const auto parameters = static_cast<double>(request.shape.parameters());
   const double expected[] = {12, 2 + 10.0 / 8, 12.0 / 8};
   for (size_t i = 0; i < stages.size(); ++i) {
-    EXPECT_NEAR(stages[i].rank_bytes / parameters, expected[i], 1e-3) << stages[i].stage;
+    EXPECT_NEAR(stages[i].rank_bytes / parameters, expected[i], 1e-3) << name_of(stages[i].stage);
     EXPECT_EQ(stages[i].is_planned, i == 2);
   }
 }
@@ -160,6 +161,8 @@ TEST(ManualOfPlan, ExplainsEveryLineThatAForecastPrints) {
     requests.push_back(request_for("gpt2", machine));
     requests.back().budgets.host_bytes = 600 * kMiB;
   }
+  requests.push_back(request_for("gpt2", "cpu-2core"));
+  requests.back().ranks = requests.back().nodes = 2;
   bool all_fit = true;
   for (const ForecastRequest& request : requests) {
     Result<Forecast> result = forecast(request);

@@ -73,8 +73,9 @@ struct MachineProfile {
   double device_gbps = 0;          // memory traffic of an update on one device; 0: not measured
   double host_to_device_gbps = 0;  // of one device; 0: device memory is host memory
   double device_to_host_gbps = 0;
-  double collective_gbps = 0;
-  double host_gbps = 0;  // memory traffic of the CPU update, all threads
+  double collective_gbps = 0;  // what a rank takes from others of its node
+  double network_gbps = 0;     // what a node takes from others
+  double host_gbps = 0;        // memory traffic of the CPU update, all threads
   uint64_t host_bytes = 0;
   uint32_t threads = 0;
 

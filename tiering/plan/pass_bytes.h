@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "tiering/tile_map.h"
 #include "tiering/unit.h"
@@ -16,6 +17,9 @@ struct WeightBytes {
 };
 WeightBytes weight_bytes(const Workload& workload, const TileMap& tiles, uint32_t unit);
 
+// Where a device keeps the weights of each unit, gathered, until a step ends; behind them, what they take together.
+std::vector<uint64_t> kept_units_bytes(const Workload& workload, const TileMap& tiles);
+
 // What the plan has room for, of one use and micro-batch: what backward needs of forward.
 uint64_t activation_place_bytes(const Use& use, ActivationChoice choice);
 
@@ -27,6 +31,16 @@ struct DeviceSumBytes {
   uint64_t rounded = 0;
 };
 DeviceSumBytes device_sum_bytes(const Workload& workload, uint32_t unit, uint32_t group);
+
+// What a collective brings a rank from others, and of it, what comes from other nodes.
+struct CollectiveBytes {
+  uint64_t all = 0;
+  uint64_t network = 0;
+};
+// The other shards of the group.
+CollectiveBytes gathered_bytes(const Workload& workload, uint64_t shard_bytes);
+// Each of the shard's owners in the groups adds up its piece of it, and gives it the others.
+CollectiveBytes reduced_bytes(const Workload& workload, uint64_t shard_bytes);
 
 // What the sums of squares of so many elements take, by block.
 uint64_t squares_bytes(uint64_t elements);

@@ -94,7 +94,8 @@ struct Move {
   TileId tile = kNone;
   // For what passes several micro-batches through a unit: the last of them.
   uint32_t micro_batch = kNone;
-  uint64_t bytes = 0;  // over the lane
+  uint64_t bytes = 0;          // over the lane
+  uint64_t network_bytes = 0;  // of them, what a collective takes from other nodes
   uint64_t place_offset_bytes = 0, place_bytes = 0;
   double seconds = 0;           // of a compute move
   MoveId gives_back = kNoMove;  // of a release: the move that took the memory

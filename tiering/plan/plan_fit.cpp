@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tiering/budget.h"
+#include "tiering/plan/rank_memory.h"
 
 namespace penstock {
 namespace {
@@ -26,7 +27,8 @@ struct Ground {
         on_device(std::move(units_on_device)),
         order(update_order(from.workload, tiles)),
         ranges(static_cast<uint32_t>(weight_ranges(from.workload, tiles, on_device).size())),
-        placed_first(ranges_placed_first(from.workload, tiles, on_device)) {
+        placed_first(ranges_placed_first(from.workload, tiles, on_device)),
+        ranks(rank_memory(from)) {
     std::erase_if(order, [this](TileId tile) { return rests_on_device(tiles[tile].unit); });
   }
 
@@ -36,6 +38,7 @@ struct Ground {
   std::vector<TileId> order;    // without tiles that rest there
   uint32_t ranges;              // weight_ranges()
   uint32_t placed_first;        // of them: ranges_placed_first()
+  RankMemoryBytes ranks;
 
   bool rests_on_device(uint32_t unit) const { return penstock::rests_on_device(on_device, unit); }
   bool clips() const { return request.workload.clipping.may_take_back(); }
@@ -92,6 +95,8 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   host("retained gradients", sizes.retained_tiles * tiles.gradient_bytes_max(), Region::gradients);
   host("fetched gradients", sizes.fetched_gradient_tiles * tiles.gradient_bytes_max(), Region::fetched_gradients);
   host("accumulated gradients", sizes.sums.bytes, Region::sums);
+  host("gathered weights", ground.ranks.gathered_bytes);
+  host("gradients of all ranks", ground.ranks.gradient_bytes);
   host("units under way", sizes.host_units_bytes, Region::units);
   host("forward passes within steps", sizes.forward_units_bytes, Region::forward_units);
   host("downloaded gradients", sizes.downloaded_bytes, Region::downloaded_gradients);
@@ -151,7 +156,8 @@ void size_units(const Ground& ground, PlanSizes& sizes) {
   sizes.forward_units_bytes = ground.request.forward_in_steps ? most_in_a_row(bytes.host, 1) : 0;
   if (!ground.has_device()) return;
   const uint64_t ranks = std::max(1u, workload.ranks);
-  sizes.device_units_bytes = most_in_a_row(bytes.device, is_short ? 1 : 2) * ranks;
+  sizes.device_units_bytes = workload.keeps_weights ? kept_units_bytes(workload, ground.tiles).back()
+                                                    : most_in_a_row(bytes.device, is_short ? 1 : 2) * ranks;
   sizes.device_forward_units_bytes = ground.request.forward_in_steps ? most_in_a_row(bytes.device, 1) * ranks : 0;
   // Added up for one use while those of the one before are downloaded, and taken in while the next are.
   std::vector<uint64_t> sums;

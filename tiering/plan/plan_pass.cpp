@@ -27,7 +27,9 @@ PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& pla
       handed_over_(workload.units.size()),
       current_(workload.units.size(), kNoMove),
       deferred_(deferred_tiles(workload, plan.tiles, plan.placements, sizes.deferred_share)),
-      completed_by_(workload.units.size()) {
+      completed_by_(workload.units.size()),
+      kept_units_(workload.units.size()) {
+  if (keeps_on_device()) kept_at_ = kept_units_bytes(workload, plan.tiles);
   uint64_t kept = 0, offloaded = 0, spilled = 0;
   for (uint32_t use = 0; use < workload.uses.size(); ++use) {
     uint64_t& at = !offloads(sizes.activations[use]) ? kept : sizes.spills_activations[use] ? spilled : offloaded;
@@ -51,7 +53,7 @@ std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
   // Side by side, because they are used together.
   uint64_t of_host = 0, of_device = 0;
   for (uint32_t unit : workload_.uses[use].units) {
-    if (plan_.rests_on_device(unit)) continue;
+    if (plan_.rests_on_device(unit) || (keeps_on_device() && kept_units_[unit])) continue;
     const WeightBytes bytes = weight_bytes(workload_, plan_.tiles, unit);
     if (rests_on_nvme(unit)) of_host += bytes.at_rest;
     if (has_device_) {
@@ -61,9 +63,17 @@ std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
     }
   }
   host_units_.reserve(of_host);
-  device_units_.reserve(of_device);
+  if (!keeps_on_device()) device_units_.reserve(of_device);
+  computed_before_last_fetch_ = std::exchange(computed_before_fetch_, last_compute_);
   std::vector<Held> weights;
-  for (uint32_t unit : workload_.uses[use].units) weights.push_back(fetch_unit(unit, use, last));
+  for (uint32_t unit : workload_.uses[use].units) {
+    if (keeps_on_device() && kept_units_[unit]) {
+      weights.push_back({.device = kept_units_[unit]->device, .ready = kept_units_[unit]->ready});
+      continue;
+    }
+    weights.push_back(fetch_unit(unit, use, last));
+    if (workload_.keeps_weights) kept_units_[unit] = weights.back();
+  }
   return weights;
 }
 
@@ -88,11 +98,12 @@ PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last
   if (has_device_) {
     Move move = move_of(MoveKind::upload_weight, Lane::host_to_device, bytes, held.ready);
     move.source = held.host;
+    if (keeps_on_device()) device_units_.reserve_at(kept_at_[unit], kept_at_[unit + 1] - kept_at_[unit]);
     device_units_.cut(plan_, move, bytes * ranks());
     held.device = held.ready = add(plan_, std::move(move));
   }
-  if (ranks() > 1) {
-    held.ready = add(plan_, move_of(MoveKind::gather, Lane::collective, bytes * (ranks() - 1), held.ready));
+  if (ranks() > 1 && !(workload_.keeps_weights && kept_units_[unit])) {
+    held.ready = gather(move_of(MoveKind::gather, Lane::collective, 0, held.ready), bytes);
   }
   if (dequantised > 0) {
     // On a device the link's lane only says when: no bytes pass over the link.
@@ -101,6 +112,15 @@ PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last
     dequantise(unit, std::move(move), dequantised, held);
   }
   return held;
+}
+
+MoveId PassMoves::gather(const Move& like, uint64_t shard_bytes) {
+  Move move = like;
+  const CollectiveBytes bytes = gathered_bytes(workload_, shard_bytes);
+  move.bytes = bytes.all;
+  move.network_bytes = bytes.network;
+  if (!has_device_ && !workload_.keeps_weights) move.after.push_back(computed_before_last_fetch_);
+  return add(plan_, std::move(move));
 }
 
 void PassMoves::dequantise(uint32_t unit, Move move, uint64_t bytes, Held& held) {
@@ -126,6 +146,11 @@ void PassMoves::add_all() {
     backward(first, end);
   }
   complete_others();
+  if (keeps_on_device()) {
+    for (const std::optional<Held>& kept : kept_units_) {
+      if (kept) give_back(device_units_, kept->device, {last_compute_});
+    }
+  }
   for (AreaCutter* area : {&host_units_, &device_units_, &device_gradients_, &downloaded_, &keeping_, &moving_,
                            &offloaded_, &passing_, &spilled_}) {
     area->close_cycle(plan_);
@@ -153,7 +178,7 @@ void PassMoves::forward(uint32_t first, uint32_t end) {
       continue;
     }
     for (const Held& held : weights) {
-      if (held.device != kNoMove) give_back(device_units_, held.device, {last_compute_});
+      if (held.device != kNoMove && !keeps_on_device()) give_back(device_units_, held.device, {last_compute_});
       if (held.host != kNoMove) give_back(host_units_, held.host, {has_device_ ? held.device : last_compute_});
     }
   }
@@ -239,7 +264,7 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
     }
     for (size_t i = 0; i < units.size(); ++i) {
       const Held& held = weights[i];
-      if (held.device != kNoMove) give_back(device_units_, held.device, {last_compute_});
+      if (held.device != kNoMove && !keeps_on_device()) give_back(device_units_, held.device, {last_compute_});
       std::vector<MoveId> until = {has_device_ ? held.device : last_compute_};
       if (is_last_group && uses_of(workload_, units[i]).front() == use) complete(units[i], held, until);
       if (held.host != kNoMove) give_back(host_units_, held.host, until);
@@ -307,8 +332,12 @@ void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb) {
     return Move{
         .kind = kind, .lane = lane, .unit = unit, .use = use, .micro_batch = mb, .bytes = moved, .after = {here}};
   };
-  if (workload_.ranks > 1) {
-    here = add(plan_, move_of(MoveKind::reduce, Lane::collective, bytes * (workload_.ranks - 1)));
+  // The CPU adds up a rank's micro-batches in its memory, and then all ranks'.
+  if (workload_.ranks * workload_.groups > 1 && (has_device_ || completes(unit, use, mb))) {
+    const CollectiveBytes taken = reduced_bytes(workload_, bytes);
+    Move reduce = move_of(MoveKind::reduce, Lane::collective, taken.all);
+    reduce.network_bytes = taken.network;
+    here = add(plan_, std::move(reduce));
   }
   if (has_device_) {
     Move download = move_of(MoveKind::download_gradient, Lane::device_to_host, bytes);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tiering/plan/area_cutter.h"
@@ -59,6 +60,13 @@ class PassMoves {
   void dequantise(uint32_t unit, Move move, uint64_t bytes, Held& held);
   bool rests_on_nvme(uint32_t unit) const;
   uint32_t ranks() const { return workload_.ranks > 1 ? workload_.ranks : 1; }
+  bool keeps_on_device() const { return has_device_ && workload_.keeps_weights; }
+  // Takes what other ranks have of it.
+  MoveId gather(const Move& like, uint64_t shard_bytes);
+  // Whether what is handed over completes the unit's gradient.
+  bool completes(uint32_t unit, uint32_t use, uint32_t micro_batch) const {
+    return micro_batch + 1 == workload_.micro_batches && uses_of(workload_, unit).front() == use;
+  }
   bool recomputed(uint32_t use) const { return recomputes(sizes_.activations[use]); }
   // Lays out where a device adds up the gradients of a use's units, from `at` on; the end of it.
   uint64_t lay_out_sums(uint32_t use, uint64_t at, std::vector<Compute::Sum>& sums) const;
@@ -92,6 +100,11 @@ class PassMoves {
   const std::vector<bool> deferred_;
   std::vector<std::vector<MoveId>> completed_by_;
   std::vector<Held> turning_;  // of the use whose backward follows its forward
+  // Where ranks keep what they have gathered: by unit, where a device keeps it, and what was gathered in this step.
+  std::vector<uint64_t> kept_at_;
+  std::vector<std::optional<Held>> kept_units_;
+  // Where they do not: the last compute before each of the last two fetches, since there is room for two uses.
+  MoveId computed_before_fetch_ = kNoMove, computed_before_last_fetch_ = kNoMove;
 };
 
 }  // namespace penstock

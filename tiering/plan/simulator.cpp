@@ -66,12 +66,19 @@ class Simulator {
       case Lane::update:
         return at(machine_.host_gbps);
       case Lane::collective:
-        return at(machine_.collective_gbps);
+        return collective_s(move);
       case Lane::compute:
         return move.seconds;
       default:  // a commit: data flush, root, flush
         return 2 * machine_.flush_s();
     }
+  }
+
+  // What comes from ranks of this node and what comes from others pass at once.
+  double collective_s(const Move& move) const {
+    auto at = [](uint64_t bytes, double gbps) { return gbps > 0 ? static_cast<double>(bytes) / (gbps * 1e9) : 0; };
+    return std::max(at(move.bytes - move.network_bytes, machine_.collective_gbps),
+                    at(move.network_bytes, machine_.network_gbps));
   }
 
   // A move's bytes, and more for what the drives lose because of the memory that they lie in.

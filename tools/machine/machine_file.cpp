@@ -131,6 +131,7 @@ Result<MachineProfile> parse_machine_profile(const std::string& json_text) {
   profile.host_to_device_gbps = fields.gbps("host_to_device_gbps");
   profile.device_to_host_gbps = fields.gbps("device_to_host_gbps");
   profile.collective_gbps = fields.gbps("collective_gbps");
+  profile.network_gbps = fields.gbps("network_gbps");
   profile.host_gbps = fields.gbps("host_gbps");
   profile.host_bytes = fields.bytes("host_bytes");
   profile.threads = fields.count("threads", 65536);
@@ -159,6 +160,7 @@ std::string to_json(const MachineProfile& profile) {
   out["host_to_device_gbps"] = profile.host_to_device_gbps;
   out["device_to_host_gbps"] = profile.device_to_host_gbps;
   out["collective_gbps"] = profile.collective_gbps;
+  if (profile.network_gbps > 0) out["network_gbps"] = profile.network_gbps;
   out["host_gbps"] = profile.host_gbps;
   out["host_bytes"] = profile.host_bytes;
   out["threads"] = profile.threads;

@@ -19,6 +19,10 @@ struct Flags {
   std::string model, parameters;
   ShapeWish wish;
   std::string machine, budget;
+  std::optional<uint64_t> ranks;
+  uint64_t nodes = 1;
+  double network_gbps = 0;  // 0: as the profile says
+  std::string stage = "auto";
   double flops = 0, host_gbps = 0;  // 0: as the profile says
   uint64_t tokens = 0, sequence = 0, micro_batches = 0;
   std::string optimizer = "adamw", moments = "fp32", activations = "auto", clip = "on";
@@ -35,6 +39,7 @@ struct Flags {
 };
 
 constexpr uint64_t kTokensUsual = 65536, kTokensUsualOnCpu = 8192, kSequenceUsual = 2048;
+constexpr uint64_t kRanksRead = 1'000'000;  // more are refused as that many
 
 Result<ModelShape> choose_model(const Flags& flags) {
   ShapeWish wish = flags.wish;
@@ -56,6 +61,7 @@ Result<MachineProfile> machine_of(const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(machine, choose_machine(flags.machine));
   if (flags.flops > 0) machine.device_flops = flags.flops;
   if (flags.host_gbps > 0) machine.host_gbps = flags.host_gbps;
+  if (flags.network_gbps > 0) machine.network_gbps = flags.network_gbps;
   return std::move(machine);
 }
 
@@ -129,6 +135,21 @@ Result<std::optional<AdapterShape>> adapters_of(const Flags& flags) {
   return std::optional<AdapterShape>(adapters);
 }
 
+std::optional<Stage> stage_of(const std::string& name) {
+  if (name == "0") return Stage::replicated;
+  if (name == "1" || name == "2") return Stage::states;
+  if (name == "3") return Stage::sharded;
+  if (name == "hybrid") return Stage::hybrid;
+  return std::nullopt;
+}
+
+Result<uint32_t> ranks_of(const Flags& flags, const MachineProfile& machine) {
+  const uint32_t usual = std::max(1u, machine.devices);
+  if (!flags.ranks) return usual;
+  if (*flags.ranks > 0) return static_cast<uint32_t>(std::min<uint64_t>(*flags.ranks, kRanksRead));
+  return Status(Code::kUsage, "--ranks: 0: at least 1 expected", text("--ranks ", usual));
+}
+
 Result<ForecastRequest> request_of(const Flags& flags) {
   ForecastRequest request;
   PENSTOCK_TRY_ASSIGN(shape, choose_model(flags));
@@ -138,10 +159,17 @@ Result<ForecastRequest> request_of(const Flags& flags) {
     return Status(Code::kUsage, text("--micro-batches: ", flags.micro_batches, ": at most 1000000 expected"),
                   "--micro-batches 16");
   PENSTOCK_TRY_ASSIGN(adapters, adapters_of(flags));
+  PENSTOCK_TRY_ASSIGN(ranks, ranks_of(flags, machine));
+  if (flags.network_gbps > 0 && flags.nodes <= 1) {
+    return Status(Code::kUsage, "--network: one node has no other to send to", "--nodes 2 with it, or leave it out");
+  }
   request.shape = shape;
   request.adapters = adapters;
   request.machine = machine;
   request.budgets = budgets;
+  request.ranks = ranks;
+  request.nodes = static_cast<uint32_t>(std::min<uint64_t>(flags.nodes, kRanksRead));
+  request.stage = stage_of(flags.stage);
   request.durability = flags.durability;
   if (flags.space == "single") request.slots = 1;
   request.form.optimizer = optimizer_of(flags.optimizer);
@@ -154,8 +182,9 @@ Result<ForecastRequest> request_of(const Flags& flags) {
     request.sequence = shape.positions > 0 ? std::min(kSequenceUsual, shape.positions) : kSequenceUsual;
   request.tokens = flags.tokens;
   if (request.tokens == 0) {
-    const uint64_t usual = machine.devices == 0 ? kTokensUsualOnCpu : kTokensUsual * machine.devices;
-    request.tokens = std::max(usual, request.sequence * std::max(1u, machine.devices));
+    const uint64_t all = uint64_t{ranks} * std::max(1u, request.nodes);
+    const uint64_t usual = machine.devices == 0 ? kTokensUsualOnCpu * std::max(1u, request.nodes) : kTokensUsual * all;
+    request.tokens = std::max(usual, request.sequence * all);
   }
   request.micro_batches = static_cast<uint32_t>(flags.micro_batches);
   request.choices.activations = activations_of(flags.activations);
@@ -231,15 +260,25 @@ void machine_options(Options& options, Flags& flags) {
       "--budget", flags.budget, "TIER=SIZE,...",
       "Such as device=8GiB,host=24GiB,nvme=400GiB: device for each device, the others for the node; default: nine "
       "tenths of what it has");
+  options.count("--ranks", flags.ranks,
+                "Processes of each node, which share its drives, host memory and cores, each on a device of "
+                "its own where there are any; default: one for each device");
+  options.choice(
+      "--stage", flags.stage, {"auto", "0", "1", "2", "3", "hybrid"},
+      "What ranks share, by ZeRO: 0: gradients alone; 1 and 2: the state too; 3: weights too; hybrid: 3 within "
+      "each node; auto: the fastest that fits");
+  options.count("--nodes", flags.nodes, "Such machines that train together, each with --ranks");
+  options.rate("--network", flags.network_gbps,
+               "What a node takes from the others, GB/s; default: the profile's network_gbps, else 12.5");
   options.rate("--flops", flags.flops, "Floating-point operations per second that one device achieves");
   options.rate("--host-gbps", flags.host_gbps, "Memory bandwidth of updates on the CPU, GB/s");
 }
 
 void step_options(Options& options, Flags& flags) {
-  options.count("--tokens", flags.tokens, "Tokens per step over all devices; 0: 65536 per device, 8192 on a CPU");
+  options.count("--tokens", flags.tokens, "Tokens per step over all ranks; 0: 65536 per device, 8192 on a CPU");
   options.count("--seq", flags.sequence, "Tokens per sequence; 0: 2048, or the model's positions if fewer");
   options.count("--micro-batches", flags.micro_batches,
-                "Micro-batches per step and device; 0: as many as make about 8192 tokens each");
+                "Micro-batches per step and rank; 0: as many as make about 8192 tokens each");
   options.choice("--optimizer", flags.optimizer, optimizer_names(), "Optimizer");
   options.choice("--moments", flags.moments, {"fp32", "bf16", "int8"}, "How moments are stored");
   options.choice("--activations", flags.activations, {"keep", "recompute", "offload", "recompute-offload", "auto"},
@@ -280,7 +319,10 @@ Verb plan_verb() {
        {"penstock plan --model llama-2-7b --machine rtx4090-2gen4 --lora-rank 16 --base nf4 --advise",
         "QLoRA on a desktop, and what more hardware would bring"},
        {"penstock plan --model llama-3-70b --machine 8h200-8gen5 --tokens 512k --json",
-        "A node with eight GPUs, as JSON"}},
+        "A node with eight GPUs, as JSON"},
+       {"penstock plan --model llama-3-70b --machine 8h200-8gen5 --ranks 8 --nodes 4 --network 50", "Four such nodes"},
+       {"penstock plan --model gpt2 --machine cpu-2core --ranks 2 --stage 3",
+        "Two processes that share one host, weights sharded"}},
       [flags](Options& options) -> Action {
         model_options(options, *flags);
         machine_options(options, *flags);

@@ -41,7 +41,10 @@ PlanChoices choices_of(const Forecast& found) {
 class Adviser {
  public:
   Adviser(const ForecastRequest& asked, const Forecast& usual, const AdviceProgress& progress)
-      : asked_(asked), usual_(usual), progress_(progress) {}
+      : asked_(asked), usual_(usual), progress_(progress) {
+    if (usual.ranks > 1) asked_.stage = usual.stage;
+    asked_.machine.network_gbps = usual.request.machine.network_gbps;
+  }
 
   Result<Advice> run(const Wishes& wishes) {
     const bool out_of_reach = wishes.step_s > 0 && usual_.times.step_s > wishes.step_s;
@@ -72,7 +75,8 @@ class Adviser {
                         .asked = asked_.budgets,
                         .used = usual_.request.budgets,
                         .scope = asked_.scope,
-                        .ranks = usual_.ranks};
+                        .ranks = usual_.ranks,
+                        .nodes = asked_.nodes};
     for (ResourceChange& more : more_of_each(now)) {
       ForecastRequest changed = asked_;
       changed.machine = std::move(more.machine);
@@ -167,7 +171,7 @@ class Adviser {
     return Status();
   }
 
-  const ForecastRequest& asked_;
+  ForecastRequest asked_;  // in the stage of the usual one
   const Forecast& usual_;
   const AdviceProgress& progress_;
   int planned_ = 0, expected_ = 1;

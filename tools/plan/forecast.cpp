@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
+#include "tiering/plan/collective_moves.h"
+#include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_request.h"
 #include "tools/plan/least_plan.h"
 
@@ -11,6 +14,8 @@ namespace {
 
 constexpr uint32_t kSteps = 4, kStepsOfLargePlans = 3;
 constexpr size_t kLargePlanMoves = 150'000;
+// Steps whose times differ by less, in parts, are equally fast.
+constexpr double kAsFast = 1e-3;
 
 StepTimes times_of(const Simulation& simulation) {
   const auto steps = static_cast<double>(simulation.steps.size());
@@ -30,20 +35,26 @@ void mix(StepTimes& average, const StepTimes& usual, const StepTimes& other, dou
 
 class Forecaster {
  public:
-  // `asked` is the request before anything was filled in.
-  Forecaster(const ForecastRequest& asked, Forecast& forecast) : asked_(asked), forecast_(forecast) {}
+  explicit Forecaster(Forecast& forecast) : forecast_(forecast) {}
 
-  Status run() {
+  // Whether it fits, times and bytes.
+  Status foretell() {
     PENSTOCK_TRY(search());
-    if (!forecast_.fits) return Status();
-    settle();
-    if (!forecast_.request.explains) return Status();
+    if (forecast_.fits) settle();
+    return Status();
+  }
+
+  // What limits it. `asked` is the request before anything was filled in.
+  void explain(const ForecastRequest& asked) {
+    if (!forecast_.fits) {
+      forecast_.remedy = remedy_for(asked, forecast_);
+      return;
+    }
     find_compute_bound();
     SimulationOptions options;
     options.steps = forecast_.simulated_steps;
     if (forecast_.unknown_rates().empty())
       forecast_.reliefs = find_reliefs(*forecast_.plan, forecast_.rank_request.machine, options);
-    return Status();
   }
 
  private:
@@ -67,7 +78,6 @@ class Forecaster {
     if (found.ok() || found.status().code() != Code::kDoesNotFit) return found.status();
     PENSTOCK_TRY_ASSIGN(least, least_plan(forecast_.rank_request));
     forecast_.needed = std::move(least);
-    if (asked_.explains) forecast_.remedy = remedy_for(asked_, forecast_);
     return Status();
   }
 
@@ -151,10 +161,38 @@ class Forecaster {
     forecast_.compute_bound_tokens = static_cast<double>(forecast_.request.tokens) * times;
   }
 
-  const ForecastRequest& asked_;
   Forecast& forecast_;
   double redone_read_bytes_ = 0, redone_written_bytes_ = 0;  // of a step that strikes
 };
+
+uint64_t memory_bytes(const Forecast& forecast) {
+  return forecast.needed_bytes(Tier::device) + forecast.needed_bytes(Tier::host);
+}
+
+// The faster one that fits; of equally fast ones, the one that writes less, then reads less, then takes less memory.
+bool goes_before(const Forecast& a, const Forecast& b) {
+  if (!a.fits || !b.fits) return a.fits && !b.fits;
+  if (std::abs(a.times.step_s - b.times.step_s) > kAsFast * b.times.step_s) return a.times.step_s < b.times.step_s;
+  const auto cost = [](const Forecast& one) {
+    return std::tuple(one.written_bytes_per_step, one.read_bytes_per_step, memory_bytes(one));
+  };
+  return cost(a) < cost(b);
+}
+
+StageForecast summary_of(const Forecast& forecast) {
+  StageForecast summary{.stage = forecast.stage, .fits = forecast.fits, .step_s = forecast.times.step_s};
+  if (forecast.fits) {
+    summary.sent_bytes =
+        collective_bytes(*forecast.plan, MoveKind::gather) + collective_bytes(*forecast.plan, MoveKind::reduce);
+    for (const Move& move : forecast.plan->moves) summary.network_bytes += move.network_bytes;
+  }
+  return summary;
+}
+
+std::vector<Stage> stages_to_plan(const ForecastRequest& request) {
+  if (request.stage && !request.explains) return {*request.stage};
+  return stages_of({.of_node = request.ranks, .nodes = request.nodes});
+}
 
 const char* where_rate_is_given(const std::string& rate) {
   if (rate == "compute") return "--flops sets it";
@@ -178,6 +216,10 @@ void take_notes(Forecast& forecast) {
   if (request.slots == 1) note("one slot a tile: a crash during a step loses the store");
   if (!forecast.drive_life_days())
     note("drive life is unknown: the profile does not say what its drives endure (endurance_bytes)");
+  if (forecast.assumes_network) {
+    note(text("the network is assumed to bring a node ", fixed(kNetworkAssumedGbps, 1),
+              " GB/s, since the machine's profile has no rate for it (network_gbps; --network sets it)"));
+  }
   if (forecast.ranks > 1) {
     note(text("memory and lanes are those of one of ", forecast.ranks, " ranks, with its share of drives and host"));
   }
@@ -190,7 +232,7 @@ std::vector<std::string> Forecast::unknown_rates() const {
   if (request.machine.host_gbps <= 0) unknown.push_back("updates");
   if (request.scope != StepScope::training) return unknown;
   if (request.machine.device_flops <= 0) unknown.push_back("compute");
-  if (ranks > 1 && request.machine.collective_gbps <= 0) unknown.push_back("collectives");
+  if (ranks > 1 && rank_request.machine.collective_gbps <= 0) unknown.push_back("collectives");
   if (request.machine.copies_to_device() && request.machine.device_to_host_gbps <= 0)
     unknown.push_back("copies from the device");
   return unknown;
@@ -210,7 +252,7 @@ std::optional<double> Forecast::drive_life_days() const {
     endurance += drive.endurance_bytes;
   }
   if (written_bytes_per_step <= 0 || !unknown_rates().empty()) return std::nullopt;
-  return endurance / written_bytes_per_step * times.step_s / 86400;
+  return endurance * request.nodes / written_bytes_per_step * times.step_s / 86400;
 }
 
 uint64_t Forecast::needed_bytes(Tier tier) const { return penstock::needed_bytes(needed, tier); }
@@ -219,15 +261,25 @@ uint64_t Forecast::budget_bytes(Tier tier) const { return budget_of(rank_request
 Result<Forecast> forecast(ForecastRequest request) {
   PENSTOCK_TRY(check_request(request));
   const ForecastRequest asked = request;
-  Forecast result;
-  result.ranks = std::max(1u, request.machine.devices);
-  fill_in(request, result.ranks);
+  fill_in(request);
   PENSTOCK_TRY(check_passes(request));
-  result.request = std::move(request);
-  result.rank_request = request_of_rank(result.request, result.ranks);
-  PENSTOCK_TRY(Forecaster(asked, result).run());
-  if (result.fits) take_notes(result);
-  return result;
+  std::optional<Forecast> best;
+  std::vector<StageForecast> stages;
+  for (Stage stage : stages_to_plan(request)) {
+    Forecast one;
+    one.request = request;
+    one.ranks = request.ranks * request.nodes;
+    one.assumes_network = assumes_network(asked);
+    one.stage = stage;
+    one.rank_request = request_of_rank(request, stage);
+    PENSTOCK_TRY(Forecaster(one).foretell());
+    stages.push_back(summary_of(one));
+    if (!best || (request.stage ? stage == *request.stage : goes_before(one, *best))) best = std::move(one);
+  }
+  best->stages = std::move(stages);
+  if (request.explains) Forecaster(*best).explain(asked);
+  if (best->fits) take_notes(*best);
+  return std::move(*best);
 }
 
 }  // namespace penstock::tools

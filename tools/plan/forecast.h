@@ -10,6 +10,7 @@
 #include "tiering/plan/plan_search.h"
 #include "tools/plan/exit_commit.h"
 #include "tools/plan/relief.h"
+#include "tools/plan/stage.h"
 #include "tools/plan/training_workload.h"
 
 namespace penstock::tools {
@@ -18,8 +19,11 @@ struct ForecastRequest {
   ModelShape shape;
   std::optional<AdapterShape> adapters = {};  // none: all weights are trained
   MachineProfile machine;                     // the whole node
+  uint32_t ranks = 0;                         // of a node; 0: one for each device, or one
+  uint32_t nodes = 1;                         // such machines
   // Of the whole node; device: of each one. 0: nine tenths of what the machine has.
   Budgets budgets{0, 0, 0};
+  std::optional<Stage> stage;  // of several ranks; none: the fastest that fits
   StateForm form;
   Clipping clipping;
   StepScope scope = StepScope::training;
@@ -41,10 +45,22 @@ struct StepTimes {
   double drives_busy_s = 0;  // reading, writing or both
 };
 
+// What a step would be like in one of the stages.
+struct StageForecast {
+  Stage stage = Stage::sharded;
+  bool fits = false;
+  double step_s = 0;
+  uint64_t sent_bytes = 0;     // by a rank to others, and as many come to it
+  uint64_t network_bytes = 0;  // of them, to ranks of other nodes
+};
+
 struct Forecast {
   ForecastRequest request;  // what was left open is filled in
-  uint32_t ranks = 1;
-  PlanRequest rank_request;  // one rank's share of everything
+  uint32_t ranks = 1;       // of all nodes
+  bool assumes_network = false;
+  Stage stage = Stage::sharded;
+  std::vector<StageForecast> stages;  // all that were planned, this one among them
+  PlanRequest rank_request;           // one rank's share of everything
   bool fits = false;
   std::vector<BudgetLine> needed;  // of one rank; where it does not fit, of the smallest plan
   std::string remedy;              // where it does not fit and is to be explained
@@ -70,6 +86,7 @@ struct Forecast {
   // The resource whose relief shortens the step the most: "drives", "compute", "host_to_device" ...; "order" where
   // none shortens it: parts of the step wait for one another's ends. Or "unknown".
   std::string bottleneck() const;
+  RankCount rank_count() const { return {.of_node = ranks / request.nodes, .nodes = request.nodes}; }
   // Of what is known.
   std::optional<double> tokens_per_s() const;
   std::optional<double> drive_life_days() const;

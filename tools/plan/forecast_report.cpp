@@ -86,11 +86,20 @@ std::string state_table(const Forecast& forecast) {
 }
 
 std::string stage_table(const Forecast& forecast) {
-  TextTable table({"state at rest, by ZeRO", "of each rank", "of the node"});
+  std::vector<std::string> heads{"state, by ZeRO", "of each rank", "of the node", "step", "a rank sends"};
+  const bool has_network = forecast.request.nodes > 1;
+  if (has_network) heads.push_back("to other nodes");
+  TextTable table(std::move(heads));
+  const std::string least = forecast.unknown_rates().empty() ? "" : "at least ";
   for (const HeldByStage& stage : held_by_stage(forecast)) {
-    table.add({text(stage.stage, stage.is_planned ? ", as planned" : ""),
-               bytes_text(static_cast<uint64_t>(stage.rank_bytes)),
-               bytes_text(static_cast<uint64_t>(stage.rank_bytes * forecast.ranks))});
+    std::vector<std::string> cells{text(name_of(stage.stage), stage.is_planned ? ", as planned" : ""),
+                                   bytes_text(static_cast<uint64_t>(stage.rank_bytes)),
+                                   bytes_text(static_cast<uint64_t>(stage.rank_bytes * forecast.rank_count().of_node))};
+    const std::optional<StageForecast>& foretold = stage.foretold;
+    cells.push_back(!foretold ? "" : foretold->fits ? least + seconds_text(foretold->step_s) : "does not fit");
+    cells.push_back(foretold && foretold->fits ? bytes_text(foretold->sent_bytes) : "");
+    if (has_network) cells.push_back(foretold && foretold->fits ? bytes_text(foretold->network_bytes) : "");
+    table.add(std::move(cells));
   }
   return table.str();
 }
@@ -130,6 +139,10 @@ std::string machine_line(const Forecast& forecast) {
   std::string line = text(machine.name, ": ", machine.drives.size(), machine.drives.size() == 1 ? " drive" : " drives",
                           ", ", fixed(drives.gbps(1), 1), " GB/s read, ", fixed(drives.gbps(0), 1), " GB/s written");
   if (machine.devices > 0) line += text(", ", machine.devices, machine.devices == 1 ? " device" : " devices");
+  if (forecast.ranks > 1) line += text(", ", forecast.ranks, " ranks, ", name_of(forecast.stage));
+  if (forecast.request.nodes > 1) {
+    line += text("; ", forecast.request.nodes, " such nodes, ", fixed(machine.network_gbps, 1), " GB/s between them");
+  }
   return line + "\n";
 }
 
@@ -200,10 +213,15 @@ Json exit_json(const Forecast& forecast) {
 Json stages_json(const Forecast& forecast) {
   Json stages = Json::array();
   for (const HeldByStage& stage : held_by_stage(forecast)) {
-    stages.push_back({{"stage", stage.stage},
+    const bool fits = stage.foretold && stage.foretold->fits;
+    stages.push_back({{"stage", name_of(stage.stage)},
                       {"planned", stage.is_planned},
                       {"rank_bytes", std::llround(stage.rank_bytes)},
-                      {"node_bytes", std::llround(stage.rank_bytes * forecast.ranks)}});
+                      {"node_bytes", std::llround(stage.rank_bytes * forecast.rank_count().of_node)},
+                      {"fits", stage.foretold ? Json(fits) : Json()},
+                      {"step_s", fits ? Json(stage.foretold->step_s) : Json()},
+                      {"sent_bytes", fits ? Json(stage.foretold->sent_bytes) : Json()},
+                      {"network_bytes", fits ? Json(stage.foretold->network_bytes) : Json()}});
   }
   return stages;
 }
@@ -259,6 +277,9 @@ Json forecast_json(const Forecast& forecast) {
                    {"hidden", request.shape.hidden}};
   json["machine"] = request.machine.name;
   json["ranks"] = forecast.ranks;
+  json["nodes"] = request.nodes;
+  json["network_gbps"] = request.nodes > 1 ? Json(request.machine.network_gbps) : Json();
+  json["stage"] = forecast.ranks > 1 ? Json(name_of(forecast.stage)) : Json();
   json["needed_bytes"] = needed_json(forecast);
   for (Tier tier : kTiers) {
     const uint64_t budget = forecast.budget_bytes(tier);

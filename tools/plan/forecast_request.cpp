@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/engine/ranks/rank_place.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/least_plan.h"
 #include "tools/plan/node_share.h"
@@ -17,6 +18,41 @@ constexpr double kActivationBytesMost = 0x1p60;
 constexpr uint64_t kPassesMost = uint64_t{1} << 17;  // half a minute of planning on one core
 constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
 constexpr uint64_t kMicroBatchesOffered = 1024, kSequenceOfferedLeast = 256;
+
+RankCount ranks_of(const ForecastRequest& request) {
+  return {.of_node = request.ranks > 0 ? request.ranks : std::max(1u, request.machine.devices), .nodes = request.nodes};
+}
+
+Status check_ranks(const ForecastRequest& request) {
+  const uint32_t ranks = ranks_of(request).of_node, devices = request.machine.devices;
+  if (request.nodes == 0 || request.nodes > engine::kRanksMax) {
+    return Status(Code::kUsage, text("--nodes: ", request.nodes, ": 1 to ", engine::kRanksMax, " expected"),
+                  "--nodes 2");
+  }
+  if (const uint32_t most = engine::kRanksMax / request.nodes; ranks > most) {
+    return Status(Code::kUsage,
+                  text("--ranks: ", ranks, " of each node: at most ", engine::kRanksMax, " ranks train together"),
+                  text("--ranks ", most));
+  }
+  if (devices > 0 && ranks > devices) {
+    return Status(Code::kUsage,
+                  text("--ranks: ", ranks, ": ", request.machine.name, " has ", devices,
+                       devices == 1 ? " device" : " devices", ", and each rank computes on one of its own"),
+                  text("--ranks ", devices));
+  }
+  return Status();
+}
+
+Status check_stage(const ForecastRequest& request) {
+  if (!request.stage) return Status();
+  const RankCount ranks = ranks_of(request);
+  if (ranks.all() == 1) {
+    return Status(Code::kUsage, text("--stage: ", name_of(*request.stage), ": one rank has all of the model"),
+                  text(request.machine.devices == 0 ? "--ranks 2 with it, or " : "", "leave --stage out"));
+  }
+  if (*request.stage != Stage::hybrid || (ranks.nodes > 1 && ranks.of_node > 1)) return Status();
+  return Status(Code::kUsage, "--stage: hybrid: several ranks on each of several nodes expected", "--stage 3");
+}
 
 }  // namespace
 
@@ -42,18 +78,20 @@ Status check_request(const ForecastRequest& request) {
                        positions > 0 ? text(positions, " tokens") : "any number of tokens"),
                   text("--seq ", positions > 0 ? positions : 2048));
   }
-  // Of each device, micro-batches of whole sequences.
-  const uint64_t devices = std::max(1u, request.machine.devices);
-  const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * devices;
+  PENSTOCK_TRY(check_ranks(request));
+  PENSTOCK_TRY(check_stage(request));
+  // Of each rank, micro-batches of whole sequences.
+  const uint64_t ranks = ranks_of(request).all();
+  const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * ranks;
   if (request.tokens / request.sequence < least) {
-    return Status(Code::kUsage,
-                  text("--tokens: ", request.tokens, " a step: at least ", least * request.sequence,
-                       " expected, one sequence of ", request.sequence, " for each micro-batch of each device"),
-                  text("--tokens ", least * request.sequence,
-                       request.tokens >= least ? text(", or --seq ", request.tokens / least) : std::string(),
-                       request.micro_batches > 1 && request.tokens / request.sequence >= devices
-                           ? ", or leave --micro-batches out"
-                           : ""));
+    return Status(
+        Code::kUsage,
+        text("--tokens: ", request.tokens, " a step: at least ", least * request.sequence,
+             " expected, one sequence of ", request.sequence, " for each micro-batch of each rank"),
+        text("--tokens ", least * request.sequence,
+             request.tokens >= least ? text(", or --seq ", request.tokens / least) : std::string(),
+             request.micro_batches > 1 && request.tokens / request.sequence >= ranks ? ", or leave --micro-batches out"
+                                                                                     : ""));
   }
   const double bytes_per_token = static_cast<double>(request.shape.layers) *
                                  static_cast<double>(request.shape.block_activation_bytes() + 8 * request.shape.hidden);
@@ -73,7 +111,11 @@ Status check_passes(const ForecastRequest& request) {
                 text("--micro-batches ", kPassesMost / units, ", or fewer --tokens"));
 }
 
-void fill_in(ForecastRequest& request, uint32_t ranks) {
+bool assumes_network(const ForecastRequest& request) { return request.nodes > 1 && request.machine.network_gbps <= 0; }
+
+void fill_in(ForecastRequest& request) {
+  request.ranks = ranks_of(request).of_node;
+  if (assumes_network(request)) request.machine.network_gbps = kNetworkAssumedGbps;
   const Budgets usual = usual_budgets(request.machine);
   Budgets& budgets = request.budgets;
   if (budgets.device_bytes == 0) budgets.device_bytes = usual.device_bytes;
@@ -82,26 +124,32 @@ void fill_in(ForecastRequest& request, uint32_t ranks) {
   if (request.scope == StepScope::update_only) {
     request.micro_batches = 1;
   } else if (request.micro_batches == 0) {
-    request.micro_batches = usual_micro_batches(request.tokens, request.sequence, ranks);
+    request.micro_batches = usual_micro_batches(request.tokens, request.sequence, ranks_of(request).all());
   }
 }
 
-PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks) {
+PlanRequest request_of_rank(const ForecastRequest& request, Stage stage) {
+  const RankCount count = ranks_of(request);
+  const uint32_t ranks = count.all(), sharing = sharing_ranks(stage, count);
   PlanRequest rank;
-  rank.machine = share_of(request.machine, ranks);
-  rank.budgets = share_of(request.budgets, ranks);
+  rank.machine = share_of(request.machine, count.of_node);
+  rank.budgets = share_of(request.budgets, count.of_node);
   const StepShape step{.tokens = request.tokens,
                        .sequence = request.sequence,
                        .micro_batches = request.micro_batches,
                        .ranks = ranks,
-                       .device_flops = request.machine.device_flops,
+                       .groups = ranks / sharing,
+                       .device_flops = rank.machine.device_flops,
                        .adapters = request.adapters};
   rank.workload.units = training_units(request.shape, step);
   if (request.scope == StepScope::training) rank.workload.uses = training_uses(request.shape, step);
   rank.workload.form = request.form;
   rank.workload.scope = request.scope;
   rank.workload.micro_batches = request.micro_batches;
-  rank.workload.ranks = ranks;
+  rank.workload.ranks = sharing;
+  rank.workload.groups = ranks / sharing;
+  rank.workload.node_ranks = count.of_node;
+  rank.workload.keeps_weights = stage == Stage::states;
   rank.workload.clipping = request.clipping;
   rank.choices = request.choices;
   rank.durability = request.durability;
@@ -114,11 +162,10 @@ namespace {
 
 // Whether the smallest plan of this request, in which nothing is filled in yet, fits its budgets.
 bool would_fit(ForecastRequest asked) {
-  const uint32_t ranks = std::max(1u, asked.machine.devices);
   if (!check_request(asked).ok()) return false;
-  fill_in(asked, ranks);
+  fill_in(asked);
   if (!check_passes(asked).ok()) return false;
-  const PlanRequest rank = request_of_rank(asked, ranks);
+  const PlanRequest rank = request_of_rank(asked, asked.stage.value_or(Stage::sharded));
   const Result<std::vector<BudgetLine>> least = least_plan(rank);
   return least.ok() && std::ranges::all_of(kTiers, [&](Tier tier) {
            return needed_bytes(*least, tier) <= budget_of(rank.budgets, tier);
@@ -137,7 +184,7 @@ std::string larger_budgets(const ForecastRequest& asked, const Forecast& forecas
       if (given > 0) add(budgets, text(name_of(tier), "=", bytes_flag_text(given)));
       continue;
     }
-    const uint64_t sharing = tier == Tier::device ? 1 : forecast.ranks;
+    const uint64_t sharing = tier == Tier::device ? 1 : forecast.rank_count().of_node;
     const uint64_t enough = round_up(forecast.needed_bytes(tier) * sharing, kMiB);
     const MachineProfile& has = asked.machine;
     const uint64_t there = tier == Tier::device ? has.device_bytes : tier == Tier::host ? has.host_bytes : drives;
@@ -160,6 +207,11 @@ std::string remedy_for(const ForecastRequest& asked, const Forecast& forecast) {
     return true;
   };
   auto is_short = [&](Tier tier) { return forecast.needed_bytes(tier) > forecast.budget_bytes(tier); };
+  if (asked.stage && *asked.stage != Stage::sharded) {
+    ForecastRequest changed = asked;
+    changed.stage = std::nullopt;
+    offer(changed, "--stage auto");
+  }
   if (asked.slots != 1 && is_short(Tier::nvme)) {
     ForecastRequest changed = asked;
     changed.slots = 1;

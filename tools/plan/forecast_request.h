@@ -12,9 +12,13 @@ Status check_request(const ForecastRequest& request);
 // Of a request that was filled in.
 Status check_passes(const ForecastRequest& request);
 
-// Budgets and micro-batches that were not given: what is usual.
-void fill_in(ForecastRequest& request, uint32_t ranks);
-PlanRequest request_of_rank(const ForecastRequest& request, uint32_t ranks);
+// What a node takes from others where nobody knows: 100 Gbit/s.
+constexpr double kNetworkAssumedGbps = 12.5;
+bool assumes_network(const ForecastRequest& request);
+// Ranks, the rate between nodes, budgets and micro-batches that were not given: what is usual.
+void fill_in(ForecastRequest& request);
+// REQUIRES: the request is filled in.
+PlanRequest request_of_rank(const ForecastRequest& request, Stage stage);
 
 // Every way out that suffices by itself. `asked`: before it was filled in.
 std::string remedy_for(const ForecastRequest& asked, const Forecast& forecast);

@@ -14,7 +14,7 @@ std::vector<Plane> weight_planes(const Unit& unit, const StateForm& form) {
 }  // namespace
 
 std::vector<HeldRole> held_state(const Forecast& forecast) {
-  return held_state(*forecast.plan, forecast.rank_request.workload, forecast.ranks);
+  return held_state(*forecast.plan, forecast.rank_request.workload, forecast.rank_request.workload.ranks);
 }
 
 std::vector<HeldRole> held_state(const Plan& plan, const Workload& workload, uint32_t ranks) {
@@ -41,10 +41,17 @@ std::vector<HeldByStage> held_by_stage(const Forecast& forecast) {
   for (const HeldRole& held : held_state(forecast)) {
     for (double bytes : held.bytes) (is_weight(held.role) ? weights : states) += bytes;
   }
-  const double ranks = forecast.ranks;
-  return {{"stage 0", false, weights + states},
-          {"stages 1 and 2", false, weights + states / ranks},
-          {"stage 3", true, (weights + states) / ranks}};
+  std::vector<HeldByStage> all;
+  std::vector<Stage> stages = stages_of(forecast.rank_count());
+  std::ranges::sort(stages);
+  for (Stage stage : stages) {
+    const double sharing = sharing_ranks(stage, forecast.rank_count());
+    const auto found = std::ranges::find(forecast.stages, stage, &StageForecast::stage);
+    const double rank_bytes = (stage == Stage::states ? weights : weights / sharing) + states / sharing;
+    all.push_back({stage, stage == forecast.stage, rank_bytes, {}});
+    if (found != forecast.stages.end()) all.back().foretold = *found;
+  }
+  return all;
 }
 
 }  // namespace penstock::tools

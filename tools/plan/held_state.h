@@ -9,8 +9,8 @@
 
 namespace penstock::tools {
 
-// In bytes of all ranks, without what pads tiles: what the newest step needs, once. Drives hold slots for older steps
-// besides, which the memory table counts.
+// In bytes of the whole model, without what pads tiles: what the newest step needs, once. Drives hold slots for older
+// steps besides, which the memory table counts.
 struct HeldRole {
   Role role;
   std::array<double, 3> bytes;  // on the device, in host memory, on drives only
@@ -19,14 +19,15 @@ struct HeldRole {
 };
 
 struct HeldByStage {
-  const char* stage;
+  Stage stage;
   bool is_planned;
-  double rank_bytes;  // of each of the forecast's ranks
+  double rank_bytes;                      // of each of the forecast's ranks, while a step runs
+  std::optional<StageForecast> foretold;  // none: it was not planned
 };
 
 // In the order in which a tile holds them. REQUIRES: forecast.fits.
 std::vector<HeldRole> held_state(const Forecast& forecast);
-// The same of a plan for that workload, of `ranks` that hold as much as this one.
+// The same of a plan for that workload, of `ranks` that hold as much as this one and share the model.
 std::vector<HeldRole> held_state(const Plan& plan, const Workload& workload, uint32_t ranks);
 
 // Empty for one rank, where all stages are the same. REQUIRES: forecast.fits.

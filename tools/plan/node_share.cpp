@@ -12,8 +12,14 @@ MachineProfile share_of(MachineProfile node, uint32_t ranks) {
     drive.capacity_bytes /= ranks;
     drive.endurance_bytes *= part;
   }
-  node.devices = std::min(node.devices, 1u);
   node.host_gbps *= part;
+  node.network_gbps *= part;
+  if (node.devices == 0) {
+    node.device_flops *= part;
+    // Ranks of one host copy: of its memory's traffic, a byte read and a byte written.
+    if (ranks > 1 && node.collective_gbps <= 0) node.collective_gbps = node.host_gbps / 2;
+  }
+  node.devices = std::min(node.devices, 1u);
   node.host_bytes /= ranks;
   node.threads /= ranks;
   return node;

@@ -1,4 +1,4 @@
-// One rank's share of a node: drives, memory and CPU divided evenly, and one device.
+// One rank's share of a node: drives, memory, CPU and network divided evenly, and a device where there are any.
 #pragma once
 
 #include "tiering/plan/planner.h"

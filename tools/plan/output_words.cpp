@@ -6,7 +6,7 @@ const std::vector<OutputWord>& words_of_forecasts() {
   static const std::vector<OutputWord> kWords{
       {"MODEL:", "The model's size as counted from its configuration."},
       {"trained:", "With --lora-rank: what is trained, and what the frozen matrices rest in."},
-      {"MACHINE:", "What the profile says of the drives together, and how many devices there are."},
+      {"MACHINE:", "What the profile says of the drives together, how many devices there are, and how many ranks."},
       {"step:",
        "The time of one step once the pipeline is full, averaged over durable, other, clipped and unclipped steps; "
        "what it is bound by is the resource whose relief would shorten it most."},
@@ -49,6 +49,10 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"retained gradients", "Gradients that are kept until it is decided whether the step is clipped."},
       {"fetched gradients", "Gradients that were kept on the drives and have been read again."},
       {"accumulated gradients", "Sums over micro-batches that are not complete."},
+      {"gathered weights", "Weights of all ranks where a rank computes with them, in memory that the ranks share."},
+      {"gradients of all ranks",
+       "Where the CPU computes: a rank's sums over its micro-batches, its gradients as the other ranks read them, and "
+       "what it has added up."},
       {"downloaded gradients", "Gradients that have come from the device and are not yet taken in."},
       {"offloaded activations", "Activations of a device that wait in host memory."},
       {"resting weights",
@@ -73,12 +77,15 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"momentum_scale", "The scales of an int8 momentum, one for each block of it."},
       {"variance", "The second moment, or Adagrad's sum of squares."},
       {"variance_scale", "The scales of an int8 variance, one for each block of it."},
-      {"state at rest, by ZeRO",
-       "Heads the table of what each rank, and the node, would hold of that state if it were sharded less."},
-      {"stage 0", "Every rank holds everything."},
+      {"state, by ZeRO",
+       "Heads the table of what each rank, and the node, holds of that state in each stage, how long a step takes, and "
+       "what a rank sends to others in it, and of that to other nodes; it takes as much from them."},
+      {"stage 0", "Every rank holds everything; gradients alone pass between ranks."},
       {"stages 1 and 2",
-       "Every rank holds all weights and its share of masters and moments; gradients do not rest here."},
-      {"stage 3, as planned", "Every rank holds its share of everything, which is what this plan does."},
+       "Every rank holds its share of masters and moments, and all weights from the first pass that needs them until "
+       "the step ends; gradients do not rest here."},
+      {"hybrid", "Every node holds everything, and shares it among its ranks as stage 3 does."},
+      {"stage 3", "Every rank holds its share of everything, and weights are gathered for each pass."},
       {"what would change", "Heads the table of --advise: each row is planned anew with more of one thing."},
       {"as it is", "The plan above."},
       {"drives: one more", "With one more drive like the last."},
@@ -87,6 +94,7 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"compute:", "With devices that compute twice as fast."},
       {"device memory:", "With more memory on every device."},
       {"links to devices:", "With twice the rate between host and devices."},
+      {"network:", "With twice the rate between nodes."},
       {"links between devices:", "With twice the rate among devices."},
       {"aim:", "The least that reaches --step-time or --drive-life, or why nothing does."},
       {"lanes over time:", "Where --gantt has drawn the step."},

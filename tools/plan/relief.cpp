@@ -65,6 +65,7 @@ std::vector<Relief> find_reliefs(const Plan& plan, const MachineProfile& machine
     MachineProfile faster = machine;
     double* const rate = rate_of(faster, lane);
     if (rate != nullptr) *rate *= kReliefFaster;
+    if (lane == Lane::collective) faster.network_gbps *= kReliefFaster;
     const double step_s = mean_step_s(rate != nullptr ? plan : with_faster_compute(plan), faster, options);
     reliefs.push_back({name_of(lane), usual_s - step_s});
   }

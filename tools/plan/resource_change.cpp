@@ -23,6 +23,7 @@ std::vector<ResourceChange> more_of_each(const Resources& now) {
     change.compute_faster = 2;
     change.machine.device_flops *= 2;
   }
+  if (now.nodes > 1) add("network: twice as fast").machine.network_gbps *= 2;
   if (now.machine.devices == 0) return all;
 
   add(text("device memory: ", bytes_text(kMoreDevice), " more of each")).budgets.device_bytes =

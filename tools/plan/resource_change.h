@@ -22,6 +22,7 @@ struct Resources {
   Budgets used;
   StepScope scope = StepScope::training;
   uint32_t ranks = 1;
+  uint32_t nodes = 1;
 };
 
 // One for each resource that a step uses. REQUIRES: the machine has drives.

@@ -39,7 +39,8 @@ uint32_t usual_micro_batches(uint64_t tokens, uint64_t sequence, uint32_t ranks)
 std::vector<Unit> training_units(const ModelShape& shape, const StepShape& step) {
   std::vector<Unit> units;
   auto add = [&](std::string name, uint64_t parameters) -> Unit& {
-    units.push_back({.name = std::move(name), .elements = ceil_div(parameters, step.ranks), .parameters = {}});
+    units.push_back(
+        {.name = std::move(name), .elements = ceil_div(parameters, step.ranks / step.groups), .parameters = {}});
     return units.back();
   };
   const bool is_frozen = step.adapters.has_value();

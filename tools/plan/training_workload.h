@@ -11,6 +11,7 @@ struct StepShape {
   uint64_t sequence = 0;  // tokens
   uint32_t micro_batches = 1;
   uint32_t ranks = 1;
+  uint32_t groups = 1;                        // of ranks, each of which has all of the model
   double device_flops = 0;                    // achieved, of one rank; 0: unknown, so compute takes no time
   std::optional<AdapterShape> adapters = {};  // none: all weights are trained
 

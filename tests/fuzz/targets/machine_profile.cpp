@@ -94,6 +94,7 @@ constexpr std::string_view kWords[] = {"{",
                                        "free_bytes",
                                        "host_bytes",
                                        "collective_gbps",
+                                       "network_gbps",
                                        "host_to_device_gbps"};
 
 }  // namespace

@@ -183,7 +183,7 @@ class TrainingPlan {
     const auto reduced = before_.of_unit(MoveKind::reduce, unit, gradient);
     const auto downloaded = before_.of_unit(MoveKind::download_gradient, unit, gradient);
     const bool stays = plan_.rests_on_device(unit);
-    EXPECT_EQ(reduced.size(), work_.ranks > 1 ? shares : 0);
+    EXPECT_EQ(reduced.size(), work_.ranks == 1 ? 0 : has_device_ ? shares : 1);
     EXPECT_EQ(downloaded.size(), has_device_ && !stays ? shares : 0);
     EXPECT_EQ(before_.of_unit(MoveKind::download_squares, unit, gradient).size(), stays ? 1 : 0);
     for (size_t i = 0; i < std::min(reduced.size(), downloaded.size()); ++i) {

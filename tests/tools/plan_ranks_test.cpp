@@ -1,0 +1,249 @@
+// Forecasts of several ranks: what they share, and what they refuse.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/tools/forecasts.h"
+#include "tools/penstock/quantity.h"
+#include "tools/plan/forecast_report.h"
+
+namespace penstock::tools {
+namespace {
+
+// GPT-2 with all its state on the drives.
+ForecastRequest ranks_of(const char* machine, uint32_t ranks) {
+  ForecastRequest request = clipped_step_of("gpt2", machine, 16384);
+  request.ranks = ranks;
+  request.choices.weights = WeightTier::nvme;
+  request.choices.host_state_share = 0;
+  return request;
+}
+
+TEST(PlanOfRanks, SharesOneHostAmongProcesses) {
+  const Forecast alone = forecast_of(ranks_of("cpu-2core", 1)), two = forecast_of(ranks_of("cpu-2core", 2));
+  ASSERT_TRUE(alone.fits && two.fits);
+  EXPECT_EQ(alone.ranks, 1u);
+  EXPECT_EQ(two.ranks, 2u);
+  EXPECT_EQ(two.budget_bytes(Tier::host), alone.budget_bytes(Tier::host) / 2);
+  // The node computes and moves as much.
+  EXPECT_NEAR(two.lane_busy_s(Lane::compute), alone.lane_busy_s(Lane::compute), 0.1 * alone.lane_busy_s(Lane::compute));
+  EXPECT_NEAR(two.written_bytes_per_step, alone.written_bytes_per_step, 0.01 * alone.written_bytes_per_step);
+  EXPECT_EQ(alone.lane_busy_s(Lane::collective), 0);
+  EXPECT_GT(two.lane_busy_s(Lane::collective), 0);
+  EXPECT_TRUE(two.unknown_rates().empty());
+  EXPECT_EQ(forecast_json(two)["ranks"], 2);
+  EXPECT_NE(forecast_text(two).find(", 2 ranks"), std::string::npos);
+  EXPECT_EQ(forecast_text(alone).find(" ranks"), std::string::npos);
+}
+
+TEST(PlanOfRanks, AreAsManyAsDevicesUnlessSaid) {
+  auto planned = [](const char* machine, uint32_t ranks) {
+    ForecastRequest request = ranks_of(machine, ranks);
+    if (request.machine.devices > 0) request.stage = Stage::sharded;
+    request.explains = false;
+    return forecast_of(request);
+  };
+  EXPECT_EQ(planned("8h200-8gen5", 0).ranks, 8u);
+  EXPECT_EQ(planned("cpu-2core", 0).ranks, 1u);
+  const Forecast four = planned("8h200-8gen5", 4);
+  EXPECT_EQ(four.ranks, 4u);
+  EXPECT_EQ(four.budget_bytes(Tier::host), four.request.budgets.host_bytes / 4);
+}
+
+TEST(PlanOfRanks, RefuseMoreThanThereAreDevicesAndMoreThanTrainTogether) {
+  const std::pair<ForecastRequest, const char*> refused[] = {{ranks_of("8h200-8gen5", 9), "--ranks 8"},
+                                                             {ranks_of("cpu-2core", 65), "--ranks 64"}};
+  for (const auto& [request, remedy] : refused) {
+    const Result<Forecast> result = forecast(request);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.status().code(), Code::kUsage);
+    EXPECT_EQ(result.status().remedy(), remedy) << result.status().message();
+  }
+}
+
+// A rank has (N-1)/N of the weights to take for each time that they are gathered, and as much of the gradients to add
+// up; where it has all weights, it takes what the others have added up, too.
+TEST(PlanOfRanks, SendsWhatTheStageNeeds) {
+  ForecastRequest request = ranks_of("cpu-2core", 4);
+  request.choices.micro_batch_group = request.micro_batches = 4;
+  request.stage = Stage::sharded;
+  const Forecast result = forecast_of(request);
+  ASSERT_EQ(result.stages.size(), 3u);
+  const ModelShape& shape = request.shape;
+  const auto all = 2.0 * static_cast<double>(shape.parameters());
+  // The last use is come to once for both directions, and has the embedding's weights besides its own.
+  const double passes = 2 * all + 2.0 * static_cast<double>(shape.embedding_parameters());
+  const std::pair<Stage, double> expected[] = {
+      {Stage::replicated, 2 * all}, {Stage::states, all + all}, {Stage::sharded, passes + all}};
+  for (const auto& [stage, bytes] : expected) {
+    const auto found = std::ranges::find(result.stages, stage, &StageForecast::stage);
+    ASSERT_NE(found, result.stages.end());
+    EXPECT_TRUE(found->fits);
+    EXPECT_NEAR(static_cast<double>(found->sent_bytes), 0.75 * bytes, 0.01 * bytes) << name_of(stage);
+  }
+}
+
+TEST(PlanOfRanks, AreInTheFastestStageThatFits) {
+  for (const char* machine : {"cpu-2core", "8h200-8gen5"}) {
+    const Forecast chosen = forecast_of(ranks_of(machine, 2));
+    ASSERT_TRUE(chosen.fits);
+    EXPECT_EQ(chosen.stages.size(), 3u);
+    for (const StageForecast& stage : chosen.stages) {
+      EXPECT_TRUE(!stage.fits || chosen.times.step_s <= 1.001 * stage.step_s) << name_of(stage.stage);
+      ForecastRequest given = ranks_of(machine, 2);
+      given.stage = stage.stage;
+      given.explains = false;
+      EXPECT_EQ(forecast_of(given).times.step_s, stage.step_s) << name_of(stage.stage);
+    }
+  }
+}
+
+// All state is written by every rank in stage 0, which bounds the step; links that are slow make weights expensive.
+TEST(PlanOfRanks, ChooseByDrivesLinksAndMemory) {
+  ForecastRequest request = ranks_of("8h200-8gen5", 8);
+  request.machine.device_flops *= 100;
+  EXPECT_NE(forecast_of(request).stage, Stage::replicated);
+  ForecastRequest slow = ranks_of("8h200-8gen5", 8);
+  slow.micro_batches = 2;
+  slow.choices.micro_batch_group = 1;
+  slow.machine.collective_gbps = 1;
+  EXPECT_NE(forecast_of(slow).stage, Stage::sharded);
+  // The least of a device's memory that sharded weights need does not hold all weights.
+  slow.budgets.device_bytes = kMiB;
+  slow.explains = false;
+  const Forecast refused = forecast_of(slow);
+  ASSERT_FALSE(refused.fits);
+  slow.budgets.device_bytes = refused.needed_bytes(Tier::device);
+  EXPECT_EQ(forecast_of(slow).stage, Stage::sharded);
+}
+
+TEST(PlanOfRanks, SayWhichStageIsChosenAndWhatTheOthersTake) {
+  const Forecast result = forecast_of(ranks_of("cpu-2core", 2));
+  const auto json = forecast_json(result);
+  EXPECT_EQ(json["stage"], name_of(result.stage));
+  ASSERT_EQ(json["state_by_zero_stage"].size(), 3u);
+  const std::string printed = forecast_text(result);
+  for (const auto& stage : json["state_by_zero_stage"]) {
+    EXPECT_TRUE(stage["fits"]);
+    EXPECT_GT(stage["sent_bytes"], 0u);
+    EXPECT_EQ(stage["planned"], stage["stage"] == json["stage"]);
+    EXPECT_NE(printed.find(bytes_text(stage["sent_bytes"])), std::string::npos) << printed;
+    if (stage["planned"]) {
+      EXPECT_EQ(stage["step_s"], json["step_s"]);
+    }
+  }
+  EXPECT_NE(printed.find(std::string(name_of(result.stage)) + ", as planned"), std::string::npos) << printed;
+  EXPECT_TRUE(forecast_json(forecast_of(ranks_of("cpu-2core", 1)))["stage"].is_null());
+}
+
+TEST(PlanOfRanks, HaveNoStageWhereThereIsOne) {
+  ForecastRequest request = ranks_of("cpu-2core", 1);
+  request.stage = Stage::states;
+  EXPECT_EQ(forecast(request).status().code(), Code::kUsage);
+}
+
+// What does not fit in the stage that was asked for fits in another, and the remedy says so.
+TEST(PlanOfRanks, OfferAnotherStageWhereTheGivenOneDoesNotFit) {
+  ForecastRequest request = ranks_of("cpu-2core", 4);
+  request.stage = Stage::sharded;
+  uint64_t enough = forecast_of(request).needed_bytes(Tier::nvme);
+  request.stage = Stage::replicated;
+  request.budgets.nvme_bytes = 5 * enough;
+  const Forecast refused = forecast_of(request);
+  EXPECT_FALSE(refused.fits);
+  EXPECT_NE(refused.remedy.find("--stage auto"), std::string::npos) << refused.remedy;
+  request.stage.reset();
+  EXPECT_TRUE(forecast_of(request).fits);
+}
+
+ForecastRequest four_nodes() {
+  ForecastRequest request = ranks_of("8h200-8gen5", 8);
+  request.nodes = 4;
+  request.micro_batches = 1;
+  request.machine.network_gbps = 50;
+  return request;
+}
+
+const StageForecast& in_stage(const Forecast& forecast, Stage stage) {
+  const auto found = std::ranges::find(forecast.stages, stage, &StageForecast::stage);
+  EXPECT_NE(found, forecast.stages.end()) << name_of(stage);
+  return *found;
+}
+
+TEST(PlanOfNodes, CountsWhatPassesOverTheNetwork) {
+  const Forecast result = forecast_of(four_nodes());
+  ASSERT_EQ(result.stages.size(), 4u);
+  EXPECT_EQ(result.ranks, 32u);
+  EXPECT_EQ(result.budget_bytes(Tier::host), result.request.budgets.host_bytes / 8);
+  const StageForecast &sharded = in_stage(result, Stage::sharded), &hybrid = in_stage(result, Stage::hybrid);
+  // 24 of 31 others are on other nodes.
+  EXPECT_NEAR(static_cast<double>(sharded.network_bytes), 24.0 / 31 * static_cast<double>(sharded.sent_bytes),
+              0.001 * static_cast<double>(sharded.sent_bytes));
+  // Weights stay within the node. Of the 32nd of a gradient that a rank adds up, 24 others have parts, and 3 give it
+  // theirs; the tied embedding's leaves the device as the fp32 sums of two uses.
+  const ModelShape& shape = result.request.shape;
+  const auto embedding = static_cast<double>(shape.embedding_parameters());
+  const double gradients = 2 * (static_cast<double>(shape.parameters()) - embedding) + 8 * embedding;
+  EXPECT_NEAR(static_cast<double>(hybrid.network_bytes), gradients * 27 / 32, 0.01 * gradients);
+  EXPECT_LT(hybrid.network_bytes, sharded.network_bytes);
+  EXPECT_EQ(forecast_json(result)["state_by_zero_stage"].size(), 4u);
+  EXPECT_NE(forecast_text(result).find("4 such nodes, 50.0 GB/s between them"), std::string::npos);
+}
+
+TEST(PlanOfNodes, SharesTheModelWithinANodeWhereTheNetworkIsSlow) {
+  ForecastRequest slow = four_nodes();
+  slow.machine.network_gbps = 0.1;
+  slow.stage = Stage::sharded;
+  const Forecast result = forecast_of(slow);
+  EXPECT_LT(in_stage(result, Stage::hybrid).step_s, in_stage(result, Stage::sharded).step_s);
+  ForecastRequest fast = slow;
+  fast.machine.network_gbps = 1000;
+  fast.explains = false;
+  EXPECT_LT(forecast_of(fast).times.step_s, result.times.step_s / 2);
+}
+
+// The drives of all nodes last as long as each, and those of a hybrid stage have a copy on each node.
+TEST(PlanOfNodes, CountsTheDrivesOfAllNodes) {
+  ForecastRequest request = four_nodes();
+  request.explains = false;
+  request.stage = Stage::sharded;
+  const Forecast sharded = forecast_of(request);
+  request.stage = Stage::hybrid;
+  const Forecast hybrid = forecast_of(request);
+  EXPECT_NEAR(hybrid.written_bytes_per_step, 4 * sharded.written_bytes_per_step, 0.05 * hybrid.written_bytes_per_step);
+  double endurance = 0;
+  for (const DriveRates& drive : request.machine.drives) endurance += 4 * drive.endurance_bytes;
+  EXPECT_NEAR(*hybrid.drive_life_days(), endurance / hybrid.written_bytes_per_step * hybrid.times.step_s / 86400, 1e-6);
+}
+
+TEST(PlanOfNodes, SayThatTheNetworkIsAssumed) {
+  ForecastRequest request = four_nodes();
+  request.explains = false;
+  request.stage = Stage::sharded;
+  auto notes_of = [](const Forecast& forecast) {
+    std::string notes;
+    for (const std::string& note : forecast.notes) notes += note;
+    return notes;
+  };
+  EXPECT_EQ(notes_of(forecast_of(request)).find("network"), std::string::npos);
+  request.machine.network_gbps = 0;
+  const Forecast assumed = forecast_of(request);
+  EXPECT_NE(notes_of(assumed).find("the network is assumed to bring a node 12.5 GB/s"), std::string::npos);
+  EXPECT_EQ(assumed.request.machine.network_gbps, 12.5);
+}
+
+TEST(PlanOfNodes, RefuseWhatMakesNoSense) {
+  auto refused = [](uint32_t ranks, uint32_t nodes, std::optional<Stage> stage) {
+    ForecastRequest request = ranks_of("8h200-8gen5", ranks);
+    request.nodes = nodes;
+    request.stage = stage;
+    return forecast(request).status().remedy();
+  };
+  EXPECT_EQ(refused(8, 0, {}), "--nodes 2");
+  EXPECT_EQ(refused(8, 16, {}), "--ranks 4");
+  EXPECT_EQ(refused(8, 1, Stage::hybrid), "--stage 3");
+  EXPECT_EQ(refused(1, 4, Stage::hybrid), "--stage 3");
+}
+
+}  // namespace
+}  // namespace penstock::tools
