@@ -204,16 +204,16 @@ TEST_F(SlowDrives, BringAPlanThatIsFasterWithThem) {
   world_.options.new_plan_rule = NewPlanRule{.steps = 2, .least_bytes = 1, .least_run_s = 0};
   Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
-  const std::vector<ActivationChoice> kept(3, ActivationChoice::keep), recomputed(3, ActivationChoice::recompute);
+  const std::vector<ActivationChoice> kept(3, ActivationChoice::keep);
   EXPECT_EQ((*engine)->plan().activations, kept);
   EXPECT_FALSE((*engine)->plan().has_state_in_memory());
   const double before_s = (*engine)->predicted_step_s();
   train(**engine, 500);  // how long the search takes, the machine says
   ASSERT_EQ(lines_.size(), 1u);
   EXPECT_NE(lines_[0].find(", the drives give 0."), std::string::npos) << lines_[0];
-  EXPECT_NE(lines_[0].find(" GB/s where 0.350 were planned with: activations of 0 of 3 uses kept"), std::string::npos)
-      << lines_[0];
-  EXPECT_EQ((*engine)->plan().activations, recomputed);
+  EXPECT_NE(lines_[0].find(" GB/s where 0.350 were planned with: activations of "), std::string::npos) << lines_[0];
+  // Of none or of one use, as the rate that was measured has it.
+  EXPECT_LE(std::ranges::count((*engine)->plan().activations, ActivationChoice::keep), 1) << lines_[0];
   EXPECT_TRUE((*engine)->plan().has_state_in_memory());
   EXPECT_GT((*engine)->predicted_step_s(), before_s) << "than the drives were expected to allow";
   EXPECT_EQ(world_.words_different(**engine), 0u);
