@@ -97,6 +97,7 @@ if [[ -e $prefix/bin/penstock-trainer ]]; then
 fi
 claim "each verb has a man page" test -s "$prefix/share/man/man1/penstock-nvme-probe.1"
 claim "fine-tuning has a page" test -s "$prefix/share/man/man1/penstock-finetune.1"
+claim "ranks have a page" test -s "$prefix/share/man/man1/penstock-ranks.1"
 claim "its verbs in Python are there" test -s "$prefix/share/penstock/python/penstock/data/prepare.py"
 claim "bash completes it" bash -n "$prefix/share/bash-completion/completions/penstock"
 if command -v zsh > /dev/null; then

@@ -679,5 +679,37 @@ class Readme(RanksCase):
         self.assertEqual(logs[0], logs[1])
 
 
+class ManualPage(RanksCase):
+    """penstock-ranks(1), done as it says."""
+
+    PAGE = README.parent / "tools" / "manual" / "penstock-ranks.1"
+
+    def test_what_it_shows_runs(self):
+        page = self.PAGE.read_text()
+        (self.folder / "model.json").write_text(json.dumps(TINY))
+        said = {}
+        for before, block in re.findall(r"([^\n]*)\n\.EX\n(.*?)\n\.EE", page, re.S):
+            block = block.replace("\\-", "-")
+            if named := re.search(r'\.\\" file: (\S+)$', before):
+                file = json.loads(block)
+                file["penstock"]["machine"] = str(self.machine)
+                (self.folder / named[1]).write_text(json.dumps(file))
+            for line in block.splitlines() if block.startswith("$ ") else ():
+                words = line.removeprefix("$ penstock ")
+                done = subprocess.run([PENSTOCK, *shlex.split(words)], capture_output=True, text=True, check=False, timeout=300,
+                                      env=ENVIRON, cwd=self.folder)
+                self.assertEqual(done.returncode, 0, f"{words}: {done.stdout}{done.stderr}")
+                said[words] = done.stdout
+        one_node, nodes, trained, cut = said.values()
+        for row in ("state, by ZeRO", "stage 0", "stages 1 and 2", "stage 3"):
+            self.assertIn(row, one_node)
+            self.assertIn(row, nodes)
+        self.assertIn("hybrid", nodes)
+        bound = re.search(r"compute-bound from about \S+ tokens a step", one_node)[0]
+        self.assertIn(bound, page)
+        self.assertEqual(trained.count("steps 1 to 4"), 1, trained)
+        self.assertTrue((self.folder / "three").exists(), cut)
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

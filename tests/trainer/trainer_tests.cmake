@@ -55,7 +55,7 @@ if(PENSTOCK_HAS_LIBTORCH)
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/lora_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.Lora.${subject} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
   endforeach()
-  foreach(subject Stages Lora Snapshots Reshard Ends Hosts Refusals Readme)
+  foreach(subject Stages Lora Snapshots Reshard Ends Hosts Refusals Readme ManualPage)
     add_test(NAME Train.InSeveralRanks.${subject}
              COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/ranks_test.py $<TARGET_FILE:penstock> ${subject})
     set_tests_properties(Train.InSeveralRanks.${subject} PROPERTIES TIMEOUT 900)
