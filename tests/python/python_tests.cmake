@@ -9,7 +9,7 @@ endif()
 function(penstock_python_test name file)
   add_test(NAME ${name} COMMAND ${python_with_torch} ${PROJECT_SOURCE_DIR}/tests/python/${file} ${ARGN})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS python ENVIRONMENT
-    "PENSTOCK_LIBRARY=$<TARGET_FILE:penstock_shared>;PENSTOCK_COMMAND=$<TARGET_FILE:penstock>;PYTHONPATH=${PROJECT_SOURCE_DIR}/runtime/python;PYTHONDONTWRITEBYTECODE=1;OMP_NUM_THREADS=1")
+    "PENSTOCK_LIBRARY=$<TARGET_FILE:penstock_shared>;PENSTOCK_COMMAND=$<TARGET_FILE:penstock>;PYTHONPATH=${PROJECT_SOURCE_DIR}/runtime/python;PYTHONDONTWRITEBYTECODE=1;OMP_NUM_THREADS=1;PYTHONFAULTHANDLER=1")
 endfunction()
 # A file is a process: torch alone takes seconds to import.
 penstock_python_test(Python.Loops loops_test.py)
