@@ -21,6 +21,10 @@ def plan(
     vocab: int | None = None,
     machine: str | os.PathLike[str] | None = None,
     budget: str | Mapping[str, str | int | None] | None = None,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    stage: Literal["auto", "0", "1", "2", "3", "hybrid"] | int | None = None,
+    network: float | None = None,
     flops: float | None = None,
     host_gbps: float | None = None,
     tokens: int | str | None = None,
@@ -46,6 +50,7 @@ def plan(
     model: a Hugging Face config.json, or a name such as "llama-2-7b"; instead of it sizes, by params and layers.
     machine: a profile that penstock.nvme.probe() has written, or a shipped one; None: this machine's.
     budget: "host=64GiB", or a dictionary by tier.
+    ranks, nodes: of each node, and how many nodes; stage: what they share, by ZeRO; network: GB/s between nodes.
 
     >>> found = plan(params=7e9, machine="rtx4090-2gen4", budget={"host": "64GiB", "device": "16GiB"})
     >>> found["fits"], found["bottleneck"]
