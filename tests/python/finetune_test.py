@@ -6,7 +6,6 @@ Usage: finetune_test.py [CASE...], with PENSTOCK_COMMAND and PYTHONPATH set. End
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import unittest
@@ -20,6 +19,8 @@ except ImportError as error:
     print(f"skipped: {error} (tools/setup --checks installs it)")
     sys.exit(77)
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
+import manual_page
 from data_support import VOCABULARY, Folders, chat, model_folder, write_lines
 from penstock import Refusal, Run, train
 from penstock.data.prepared import PreparedSet
@@ -208,12 +209,6 @@ class ManualPage(Folders):
     beside = COMMAND.parent
     PAGE = Path(__file__).parent.parent.parent / "tools" / "manual" / "penstock-finetune.1"
 
-    def blocks(self):
-        """(name of the file or None, text) of each example."""
-        for before, block in re.findall(r"([^\n]*)\n\.EX\n(.*?)\n\.EE", self.PAGE.read_text(), re.S):
-            named = re.search(r'\.\\" file: (\S+)$', before)
-            yield named and named[1], block.replace("\\-", "-").replace("\\&", "").replace("\\e", "\\")
-
     def test_leads_from_chats_to_answers(self):
         rng = random.Random(1)
         animals, places = "owl bear fox hare wolf lynx otter heron".split(), "wood river hill field".split()
@@ -231,7 +226,7 @@ class ManualPage(Folders):
         env = {**os.environ, "PENSTOCK_PYTHON": sys.executable, "OMP_WAIT_POLICY": "PASSIVE",
                "PATH": f"{COMMAND.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
         said, everything, everything_else = {}, "", ""
-        for name, block in self.blocks():
+        for name, block in manual_page.blocks(self.PAGE.read_text()):
             if name:
                 (self.folder / name).write_text(block + "\n")
             for line in block.splitlines() if block.startswith("$ ") else ():

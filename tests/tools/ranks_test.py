@@ -17,6 +17,8 @@ import time
 import unittest
 from pathlib import Path
 
+import manual_page
+
 PENSTOCK = Path(sys.argv.pop(1)).resolve()
 TORCHRUN = PENSTOCK.parents[2] / ".venv/bin/torchrun"
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -688,12 +690,11 @@ class ManualPage(RanksCase):
         page = self.PAGE.read_text()
         (self.folder / "model.json").write_text(json.dumps(TINY))
         said = {}
-        for before, block in re.findall(r"([^\n]*)\n\.EX\n(.*?)\n\.EE", page, re.S):
-            block = block.replace("\\-", "-")
-            if named := re.search(r'\.\\" file: (\S+)$', before):
+        for name, block in manual_page.blocks(page):
+            if name:
                 file = json.loads(block)
                 file["penstock"]["machine"] = str(self.machine)
-                (self.folder / named[1]).write_text(json.dumps(file))
+                (self.folder / name).write_text(json.dumps(file))
             for line in block.splitlines() if block.startswith("$ ") else ():
                 words = line.removeprefix("$ penstock ")
                 done = subprocess.run([PENSTOCK, *shlex.split(words)], capture_output=True, text=True, check=False, timeout=300,

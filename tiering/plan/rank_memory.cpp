@@ -9,14 +9,6 @@
 namespace penstock {
 namespace {
 
-// The sums are taken before the planner chooses a group.
-uint64_t sum_bytes(const PlanRequest& request) {
-  const uint32_t most = request.workload.micro_batches;
-  uint64_t bytes = lay_out_sums(request.workload, request.choices.micro_batch_group.value_or(most)).bytes;
-  if (!request.choices.micro_batch_group) bytes = std::max(bytes, lay_out_sums(request.workload, 1).bytes);
-  return bytes;
-}
-
 uint64_t gathered_weight_bytes(const Workload& workload) {
   const uint64_t value = bytes_of(workload.form.weight) * workload.ranks;
   uint64_t all = 0, two = 0, before = 0;
@@ -39,6 +31,13 @@ uint64_t gathered_weight_bytes(const Workload& workload) {
 }
 
 }  // namespace
+
+uint64_t sum_bytes(const PlanRequest& request) {
+  const uint32_t most = request.workload.micro_batches;
+  uint64_t bytes = lay_out_sums(request.workload, request.choices.micro_batch_group.value_or(most)).bytes;
+  if (!request.choices.micro_batch_group) bytes = std::max(bytes, lay_out_sums(request.workload, 1).bytes);
+  return bytes;
+}
 
 RankMemoryBytes rank_memory(const PlanRequest& request) {
   const Workload& workload = request.workload;

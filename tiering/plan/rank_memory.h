@@ -14,6 +14,9 @@ struct RankMemoryBytes {
   uint64_t gradient_bytes = 0;
 };
 
+// Of the sums that a rank adds its own micro-batches up in, taken before the planner chooses a group.
+uint64_t sum_bytes(const PlanRequest& request);
+
 // Nothing where one rank trains, where only updates are planned, and where devices compute.
 RankMemoryBytes rank_memory(const PlanRequest& request);
 

@@ -56,15 +56,18 @@ class Simulator {
     }
   }
 
+  static double seconds_at(uint64_t bytes, double gbps) {
+    return gbps > 0 ? static_cast<double>(bytes) / (gbps * 1e9) : 0;
+  }
+
   double seconds_of(const Move& move) const {
-    auto at = [&](double gbps) { return gbps > 0 ? static_cast<double>(move.bytes) / (gbps * 1e9) : 0; };
     switch (move.lane) {
       case Lane::host_to_device:
-        return at(machine_.host_to_device_gbps);
+        return seconds_at(move.bytes, machine_.host_to_device_gbps);
       case Lane::device_to_host:
-        return at(machine_.device_to_host_gbps);
+        return seconds_at(move.bytes, machine_.device_to_host_gbps);
       case Lane::update:
-        return at(machine_.host_gbps);
+        return seconds_at(move.bytes, machine_.host_gbps);
       case Lane::collective:
         return collective_s(move);
       case Lane::compute:
@@ -76,9 +79,8 @@ class Simulator {
 
   // What comes from ranks of this node and what comes from others pass at once.
   double collective_s(const Move& move) const {
-    auto at = [](uint64_t bytes, double gbps) { return gbps > 0 ? static_cast<double>(bytes) / (gbps * 1e9) : 0; };
-    return std::max(at(move.bytes - move.network_bytes, machine_.collective_gbps),
-                    at(move.network_bytes, machine_.network_gbps));
+    return std::max(seconds_at(move.bytes - move.network_bytes, machine_.collective_gbps),
+                    seconds_at(move.network_bytes, machine_.network_gbps));
   }
 
   // A move's bytes, and more for what the drives lose because of the memory that they lie in.

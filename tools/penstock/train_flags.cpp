@@ -147,9 +147,9 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
       "of the step that its computing or its bytes would take alone, whichever takes longer, and tflops the model's\n"
       "operations in a second, in 10^12, without those that are done twice.\n\n"
       "Several ranks train together: --ranks starts them on this node, torchrun and Slurm on several, which need\n"
-      "MASTER_ADDR and MASTER_PORT; penstock-ranks(1) says how to choose stage and drives. Each node has its own "
-      "CONFIG, data, stores and budget; rank 0 has the log. Nodes\n"
-      "speak TCP, not encrypted: only ranks with the same PENSTOCK_SECRET are let in, if it is set.",
+      "MASTER_ADDR and MASTER_PORT; penstock-ranks(1) says how to choose stage and drives. Each node has its own\n"
+      "CONFIG, data, stores and budget; rank 0 has the log. Nodes speak TCP, not encrypted: only ranks with the same\n"
+      "PENSTOCK_SECRET are let in, if it is set.",
       {{"penstock train --store /mnt/nvme0/gpt --run ./gpt", "A small GPT on the shipped text"},
        {"penstock train --model ./Qwen3-0.6B --data book.bin --store /mnt/nvme0/qwen --budget host=4GiB",
         "Train a model of Hugging Face's further"},

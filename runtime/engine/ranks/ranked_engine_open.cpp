@@ -6,6 +6,7 @@
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/rank_places.h"
 #include "tiering/plan/plan_search.h"
+#include "tiering/plan/rank_memory.h"
 #include "tiering/plan/visits.h"
 #include "tiering/store/store_hash.h"
 
@@ -34,13 +35,6 @@ uint64_t two_in_a_row(const Workload& model, const std::vector<uint64_t>& of_use
   uint64_t most = model.micro_batches > 1 ? of_uses[last] + of_uses.front() : of_uses.front();
   for (size_t use = 1; use < of_uses.size(); ++use) most = std::max(most, of_uses[use - 1] + of_uses[use]);
   return most;
-}
-
-uint64_t sum_bytes(const PlanRequest& request) {
-  const uint32_t most = request.workload.micro_batches;
-  const uint32_t group = request.choices.micro_batch_group.value_or(most);
-  return std::max(lay_out_sums(request.workload, group).bytes,
-                  request.choices.micro_batch_group ? 0 : lay_out_sums(request.workload, 1).bytes);
 }
 
 Status no_common_step(const Ranks& ranks, const std::vector<std::array<uint64_t, 1>>& steps) {
