@@ -11,7 +11,7 @@ GradientIntake::GradientIntake(const Workload& workload, const SumLayout& layout
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     const std::vector<uint64_t>& places = layout.offset_bytes[unit];
     for (size_t use = 0; use < places.size(); ++use) {
-      units_[unit].of_use[use].sum = reinterpret_cast<float*>(sums.data() + places[use]);
+      units_[unit].of_use[use].sum = sums.data() + places[use];
     }
   }
 }
@@ -21,6 +21,7 @@ GradientIntake::GradientIntake(const Workload& workload, Adder* adder, cpu_optim
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     units_[unit].uses = uses_of(workload, unit);
     units_[unit].of_use.resize(units_[unit].uses.size());
+    units_[unit].sum_dtype = sum_dtype(workload, unit);
     units_[unit].parameters.resize(workload.units[unit].parameters.size());
   }
 }
@@ -198,7 +199,7 @@ std::vector<uint32_t> GradientIntake::end_pass(uint32_t use, uint32_t micro_batc
 
 void GradientIntake::zero(uint32_t unit, UseState& use) {
   if (adder_ != nullptr) return adder_->zero(unit);
-  std::fill_n(use.sum, workload_.units[unit].elements, 0.0f);
+  std::memset(use.sum, 0, workload_.units[unit].elements * bytes_of(units_[unit].sum_dtype));
 }
 
 void GradientIntake::add(const Part& part, const Values& values, UseState& use, uint64_t count) {
@@ -208,13 +209,14 @@ void GradientIntake::add(const Part& part, const Values& values, UseState& use, 
     zero(part.unit, use);
   }
   if (adder_ != nullptr) return adder_->add(part, values, count);
+  const Dtype dtype = units_[part.unit].sum_dtype;
   workers_.for_pieces(count, kBlockElements, [&](uint64_t begin, uint64_t end) {
-    const std::byte* source = values.bytes.data() + begin * size;
-    float* target = use.sum + part.first_element + begin;
+    std::byte* target = use.sum + (part.first_element + begin) * bytes_of(dtype);
     if (part.micro_batch == 0) {
-      kernels_.cast(values.dtype, source, Dtype::fp32, reinterpret_cast<std::byte*>(target), end - begin);
+      convert(values, begin, end - begin, target, dtype);
     } else {
-      kernels_.accumulate(values.dtype, source, target, end - begin);
+      kernels_.accumulate(values.dtype, values.bytes.data() + begin * size, reinterpret_cast<float*>(target),
+                          end - begin);
     }
   });
 }
@@ -228,29 +230,31 @@ void GradientIntake::finish(uint32_t index, const std::optional<Values>& last, u
   }
   const std::vector<UseState>& uses = units_[index].of_use;
   const Dtype form = workload_.form.gradient;
-  auto as_bytes = [](const float* values) { return reinterpret_cast<const std::byte*>(values); };
+  const Dtype dtype = units_[index].sum_dtype;
+  const Values sum{dtype, {uses.front().sum, workload_.units[index].elements * bytes_of(dtype)}};
   if (last && micro_batches_ == 1) {  // there is no sum to join
-    convert(*last, first, count, target);
+    convert(*last, first, count, target, form);
   } else {
-    float* sum = uses.front().sum + first;
+    const uint64_t at = first * bytes_of(dtype);
+    float* joined = reinterpret_cast<float*>(uses.front().sum + at);
     for (size_t use = 1; use < uses.size(); ++use) {
-      kernels_.accumulate(Dtype::fp32, as_bytes(uses[use].sum + first), sum, count);
+      kernels_.accumulate(Dtype::fp32, uses[use].sum + at, joined, count);
     }
     if (last) {
-      kernels_.accumulate(last->dtype, last->bytes.data() + first * bytes_of(last->dtype), sum, count);
+      kernels_.accumulate(last->dtype, last->bytes.data() + first * bytes_of(last->dtype), joined, count);
     }
-    kernels_.cast(Dtype::fp32, as_bytes(sum), form, target, count);
+    convert(sum, first, count, target, form);
   }
   measure(target, count, squares);
 }
 
-void GradientIntake::convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const {
-  const Dtype form = workload_.form.gradient;
+void GradientIntake::convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target,
+                             Dtype dtype) const {
   const std::byte* source = values.bytes.data() + skip * bytes_of(values.dtype);
-  if (values.dtype == form) {
-    std::memcpy(target, source, count * bytes_of(form));
+  if (values.dtype == dtype) {
+    std::memcpy(target, source, count * bytes_of(dtype));
   } else {
-    kernels_.cast(values.dtype, source, form, target, count);
+    kernels_.cast(values.dtype, source, dtype, target, count);
   }
 }
 

@@ -1,5 +1,6 @@
 // GradientIntake turns what a trainer hands over into finished gradients: each use's added up in fp32 by micro-batch
-// index, then the uses' sums in forward order, rounded once, and measured block by block.
+// index, then the uses' sums in forward order, rounded once, and measured block by block. Of what there is but one
+// contribution to, nothing is added up: see sum_dtype().
 //
 // A contribution is a whole unit's gradient of one use and micro-batch, or parts of it in any order. The bits depend
 // neither on tiles nor on parts: everything is element by element, and blocks of the norm are counted from the unit's
@@ -73,7 +74,9 @@ class GradientIntake {
               std::span<double> squares);
 
   // Values [skip, skip + count) of what passes by into `target`, in the workload's gradient dtype.
-  void convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const;
+  void convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const {
+    convert(values, skip, count, target, workload_.form.gradient);
+  }
   void measure(const std::byte* gradient, uint64_t count, std::span<double> squares) const {
     kernels_.square_sums(workload_.form.gradient, gradient, count, squares);
   }
@@ -96,13 +99,14 @@ class GradientIntake {
   GradientIntake(const Workload& workload, Adder* adder, cpu_optim::UpdateWorkers& workers);
 
   struct UseState {
-    float* sum = nullptr;
+    std::byte* sum = nullptr;
     uint32_t next_micro_batch = 0;
     std::vector<std::pair<uint64_t, uint64_t>> given;  // of that micro-batch: runs, by their first elements
   };
   struct UnitState {
     std::vector<uint32_t> uses;  // their numbers
     std::vector<UseState> of_use;
+    Dtype sum_dtype = Dtype::fp32;
     enum class Of : uint8_t { nothing, values, absent };
     std::vector<Of> parameters;  // what each has got, of any use and micro-batch
     bool has_values = false;     // some element of it
@@ -116,6 +120,7 @@ class GradientIntake {
   }
   // Whether a part of the use's only contribution goes where it belongs without being added up.
   bool passes_by(const UnitState& unit, const UseState& use, uint64_t count, uint64_t elements) const;
+  void convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target, Dtype dtype) const;
   void note_parameters(const Part& part, uint64_t count);
   void zero(uint32_t unit, UseState& use);
   void add(const Part& part, const Values& values, UseState& use, uint64_t count);
@@ -128,7 +133,7 @@ class GradientIntake {
   cpu_optim::UpdateWorkers& workers_;
   Adder* const adder_ = nullptr;
   std::vector<UnitState> units_;
-  std::map<const float*, uint32_t> summing_;  // the unit that is added up in a place
+  std::map<const std::byte*, uint32_t> summing_;  // the unit that is added up in a place
   uint32_t micro_batches_ = 1;
 };
 

@@ -21,14 +21,14 @@ penstock_mutant(whole_step copy_leaves_before_its_update LeaveTheBits tiering/pl
   "")
 
 penstock_mutant(whole_step sums_of_uses_in_another_order SumTheUses runtime/engine/gradient_intake.cpp
-  "kernels_.accumulate(Dtype::fp32, as_bytes(uses[use].sum + first), sum, count);"
-  "kernels_.accumulate(Dtype::fp32, as_bytes(uses[uses.size() - use].sum + first), sum, count);")
+  "kernels_.accumulate(Dtype::fp32, uses[use].sum + at, joined, count);"
+  "kernels_.accumulate(Dtype::fp32, uses[uses.size() - use].sum + at, joined, count);")
 
 penstock_mutant(whole_step use_summed_over_all_micro_batches_at_once LeaveTheBits runtime/engine/gradient_intake.cpp
   "if (part.micro_batch == 0) {
-      kernels_.cast("
+      convert("
   "if (part.micro_batch + 1 == micro_batches_) {
-      kernels_.cast(")
+      convert(")
 
 penstock_mutant(whole_step skip_leaves_a_changed_weight TakeBackTheWeights tiering/plan/step_speculation.cpp
   "return verdict_ == Verdict::skip && tiles_[tile].speculated && plan_.placements[tile].weight_in_host();"

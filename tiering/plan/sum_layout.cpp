@@ -7,6 +7,11 @@
 
 namespace penstock {
 
+Dtype sum_dtype(const Workload& workload, uint32_t unit) {
+  const bool is_alone = workload.micro_batches == 1 && uses_of(workload, unit).size() == 1;
+  return is_alone ? workload.form.gradient : Dtype::fp32;
+}
+
 SumLayout lay_out_sums(const Workload& workload, uint32_t group) {
   SumLayout layout;
   layout.offset_bytes.resize(workload.units.size());
@@ -20,7 +25,7 @@ SumLayout lay_out_sums(const Workload& workload, uint32_t group) {
     const size_t uses = uses_of(workload, unit).size();
     const bool comes_at_once = workload.scope == StepScope::update_only && workload.micro_batches * uses <= 1;
     if (!shape.trainable || (comes_at_once && !shape.gradient_in_parts)) continue;
-    const uint64_t bytes = round_up(shape.elements * sizeof(float), kAlignmentBytes);
+    const uint64_t bytes = round_up(shape.elements * bytes_of(sum_dtype(workload, unit)), kAlignmentBytes);
     if (vertical && uses == 1 && !shape.gradient_in_parts) {
       uint64_t& most = shared_bytes[sharing.size() % 2];
       most = std::max(most, bytes);

@@ -1,4 +1,4 @@
-// Where gradients are added up in fp32: the account of one region.
+// Where gradients are added up: the account of one region.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,10 @@
 #include "tiering/unit.h"
 
 namespace penstock {
+
+// What a use's contributions to the unit's gradient wait in: fp32, to be added up; where there is never but one, the
+// form's gradient dtype, into which it is rounded at once.
+Dtype sum_dtype(const Workload& workload, uint32_t unit);
 
 // Each use's sum of a unit lies apart, since the sum over micro-batches of each use comes before the sum over uses.
 struct SumLayout {
