@@ -102,12 +102,16 @@ class Buffer final : private Lender {
   // REQUIRES: every lease has ended.
   ~Buffer();
 
+  // Memory of another owner, who keeps it longer than this: lent and counted here, not released.
+  static Buffer borrowed(Tier tier, std::span<std::byte> memory) { return {tier, memory.data(), memory.size(), {}}; }
   // An ordinary host allocation, for tests and small things; the engine's bytes come from an arena.
   static Buffer on_heap(uint64_t size_bytes, uint64_t alignment_bytes = kAlignmentBytes);
 
   // Of a buffer whose owner orders what is done with it: any number of leases, on any part.
   Lease lend() { return lend(0, size_bytes_); }
   Lease lend(uint64_t offset_bytes, uint64_t length_bytes);
+  // REQUIRES: `part` lies in it.
+  Lease lend(std::span<const std::byte> part) { return lend(static_cast<uint64_t>(part.data() - data_), part.size()); }
 
   Tier tier() const { return tier_; }
   std::byte* data() const { return data_; }

@@ -101,10 +101,10 @@ std::vector<CopyRun> DeviceMemory::runs_of(TileId tile, Way way) const {
 }
 
 Status DeviceMemory::carry(TileId tile, Way way, std::span<std::byte> bytes) {
+  Buffer host = Buffer::borrowed(Tier::host, bytes);
   const std::vector<CopyRun> runs = runs_of(tile, way);
-  Lease here = Lease::over(Tier::host, bytes), there = Lease::over(Tier::device, device_->memory());
-  Copy copy = way == Way::in ? device_->copy(runs, std::move(here), std::move(there), {})
-                             : device_->copy(runs, std::move(there), std::move(here), {});
+  Copy copy = way == Way::in ? device_->copy(runs, host.lend(), lend_all(), {})
+                             : device_->copy(runs, lend_all(), host.lend(), {});
   return std::move(copy.transfer).wait().status().within(text("copy of tile ", tile, ", which rests on the device"));
 }
 

@@ -54,6 +54,8 @@ class DeviceMemory {
   std::span<std::byte> squares_of(uint32_t unit) const;
   bool holds_weight(TileId tile) const { return plan_.placements[tile].weight_on_device(); }
   bool holds_state(TileId tile) const { return plan_.placements[tile].state_on_device(); }
+  // For a copy of what rests there, which has its place alone: see runs_of().
+  Lease lend_all() { return resting_.lend(); }
   // The runs of a copy between the arena, whole, and a place for the whole tile in host memory: its weight, and behind
   // that its state where that rests here too.
   enum class Way { in, out };
@@ -67,14 +69,20 @@ class DeviceMemory {
 
  private:
   DeviceMemory(const Plan& plan, std::unique_ptr<Device> device)
-      : plan_(plan), arena_(Tier::device, "the device's arena", device->memory()), device_(std::move(device)) {
+      : plan_(plan),
+        arena_(Tier::device, "the device's arena", device->memory()),
+        resting_(Buffer::borrowed(Tier::device, device->memory())),
+        device_(std::move(device)) {
     lay_out();
   }
   std::span<std::byte> part_of(Region region, const char* name, uint64_t offset_bytes, uint64_t bytes) const;
   std::span<std::byte> resting(Region region, uint64_t offset_bytes, uint64_t bytes) const;
 
   const Plan& plan_;
-  BufferArea arena_;  // outlives the copies that the device ends
+  // The same memory, of which some is passed from move to move and some rests. Both outlive the copies that the device
+  // ends.
+  BufferArea arena_;
+  Buffer resting_;
   const std::unique_ptr<Device> device_;
   std::string registration_;  // what was refused of it
   // In their regions, of what rests there: by tile, and by unit.

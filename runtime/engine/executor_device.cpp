@@ -87,19 +87,22 @@ void Executor::note_sources_of_downloads() {
   }
 }
 
-// Where the first micro-batches are left out, the pass that would have taken the place is skipped: nobody has a lease
-// on it, and the plan alone keeps it from others.
+// Where the first micro-batches are left out, the pass that would have taken the place is skipped. The download takes
+// its part then, and whoever has the place next comes behind it.
 Lease Executor::lease_of_sum(MoveKey placed_by, uint64_t offset_bytes, uint64_t bytes) {
   const auto place = placed_.find(placed_by);
   if (place != placed_.end()) return place->second.also(offset_bytes, bytes);
   const uint64_t begin_bytes = parts_.plan.moves[placed_by.second].place_offset_bytes;
-  return Lease::over(Tier::device, parts_.device->at(Area::device_gradients, begin_bytes + offset_bytes, bytes));
+  Lease part = parts_.device->lend(parts_.device->at(Area::device_gradients, begin_bytes + offset_bytes, bytes));
+  Lease read = part.also();
+  parts_.device->pass_on(std::move(part));
+  return read;
 }
 
 void Executor::begin_download_gradient(Ticket ticket, const Move& move) {
   const auto [placed_by, offset_bytes] = downloaded_from_.at(ticket.move);
   Lease sum = move.kind == MoveKind::download_squares
-                  ? Lease::over(Tier::device, parts_.device->squares_of(move.unit).first(move.bytes))
+                  ? parts_.device->lend(parts_.device->squares_of(move.unit).first(move.bytes))
                   : lease_of_sum({ticket.step, placed_by}, offset_bytes, move.bytes);
   const Lease& place = placed_[{ticket.step, ticket.move}] = lend_place(move);
   put_copy(ticket, std::move(sum), place.also(), [this](Ticket downloaded, Lease) { gradient_downloaded(downloaded); });
@@ -206,8 +209,8 @@ void Executor::begin_download_state(Ticket ticket, const Move& move) {
   if (!unwritten_.contains(move.tile)) return ended(ticket, Status());
   std::optional<Lease> window = parts_.memory.windows().try_lease();
   CHECK(window.has_value(), "the plan counted a window that the pool does not have");
-  put_copy(ticket, parts_.device->runs_of(move.tile, DeviceMemory::Way::out),
-           Lease::over(Tier::device, parts_.device->device().memory()), std::move(*window),
+  put_copy(ticket, parts_.device->runs_of(move.tile, DeviceMemory::Way::out), parts_.device->lend_all(),
+           std::move(*window),
            [this](Ticket downloaded, Lease arrived) { state_downloaded(downloaded, std::move(arrived)); });
 }
 

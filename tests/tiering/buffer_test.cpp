@@ -1,6 +1,7 @@
 #include "tiering/buffer.h"
 
 #include <gtest/gtest.h>
+#include <vector>
 
 namespace penstock {
 namespace {
@@ -56,6 +57,17 @@ TEST(Buffer, ReleasesOnceWhenMoved) {
     c = std::move(b);
   }
   EXPECT_EQ(released, 1);
+}
+
+TEST(Buffer, OfBorrowedMemoryLendsItAndLeavesItToItsOwner) {
+  std::vector<std::byte> memory(64, std::byte{7});
+  {
+    Buffer buffer = Buffer::borrowed(Tier::host, memory);
+    const Lease part = buffer.lend(std::span<const std::byte>(memory).subspan(16, 8));
+    EXPECT_EQ(part.data(), memory.data() + 16);
+    EXPECT_EQ(part.size_bytes(), 8u);
+  }
+  EXPECT_EQ(memory[16], std::byte{7});
 }
 
 TEST(BufferArea, LendsARunToManyWhoReadOrToOneWhoWrites) {

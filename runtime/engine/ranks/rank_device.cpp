@@ -17,7 +17,7 @@ Result<std::unique_ptr<RankDevice>> RankDevice::open(const MakeDevice& make, uin
                                                      std::span<std::byte> host) {
   PENSTOCK_TRY_ASSIGN(device, make(bytes));
   device->register_host_memory(host, {});  // every copy works without
-  return std::unique_ptr<RankDevice>(new RankDevice(std::move(device)));
+  return std::unique_ptr<RankDevice>(new RankDevice(std::move(device), host));
 }
 
 RankDevice::~RankDevice() {
@@ -32,9 +32,7 @@ RankDevice::~RankDevice() {
 Status RankDevice::download(std::span<const Download> runs, const Event& written) {
   std::vector<Transfer> downloads;
   for (const Download& run : runs) {
-    const std::span<std::byte> source{const_cast<std::byte*>(run.device.data()), run.device.size()};  // only read
-    downloads.push_back(
-        device_->copy(Lease::over(Tier::device, source), Lease::over(Tier::host, run.host), {&written, 1}).transfer);
+    downloads.push_back(device_->copy(arena_.lend(run.device), host_.lend(run.host), {&written, 1}).transfer);
   }
   Status ended;
   for (Transfer& download : downloads) {
@@ -62,7 +60,7 @@ Result<std::vector<Event>> RankDevice::upload(const std::vector<Run>& runs, std:
   forget_those_that_have_read();
   std::vector<Event> uploaded;
   for (const Run& run : runs) {
-    Copy copy = device_->copy(Lease::over(Tier::host, run.host), Lease::over(Tier::device, run.device), readers);
+    Copy copy = device_->copy(host_.lend(run.host), arena_.lend(run.device), readers);
     uploads_.push_back(std::move(copy.transfer));
     uploaded.push_back(std::move(copy.done));
   }

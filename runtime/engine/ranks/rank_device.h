@@ -54,10 +54,14 @@ class RankDevice {
   std::vector<Event> readers() const;
 
  private:
-  explicit RankDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+  RankDevice(std::unique_ptr<Device> device, std::span<std::byte> host)
+      : device_(std::move(device)),
+        arena_(Buffer::borrowed(Tier::device, device_->memory())),
+        host_(Buffer::borrowed(Tier::host, host)) {}
   void forget_those_that_have_read();
 
   const std::unique_ptr<Device> device_;
+  Buffer arena_, host_;  // what is done with them the streams and the caller order
   std::vector<Transfer> uploads_;
   mutable std::mutex mutex_;
   std::vector<Event> readers_;  // GUARDED_BY(mutex_)
