@@ -85,7 +85,7 @@ class Trial:
     def go(self):
         begun = time.monotonic()
         try:
-            self.walk(self.case.attempt(), 0, [])
+            self.in_new_folder(self.case.attempt(), 0, [])
         except advice_cases.Skip as why:
             self.skipped = str(why)
         except Exception as error:  # of the case itself
@@ -93,12 +93,16 @@ class Trial:
         self.seconds = time.monotonic() - begun
         return self
 
-    def walk(self, attempt, depth, done):
-        """Runs `attempt` after all of `done`, in a new folder; then what it is told to try."""
+    def in_new_folder(self, attempt, depth, done):
         with tempfile.TemporaryDirectory(dir=self.scratch) as name, self.case.laid_out(Path(name)):
             for one in done:
                 run(one, Path(name))
-            outcome = run(attempt, Path(name))
+            return self.walk(attempt, depth, done, Path(name))
+
+    def walk(self, attempt, depth, done, folder):
+        """Runs `attempt` in the folder, where all of `done` have run; then what it is told to try: the first of it there, and
+        whatever else in folders where only the same has run."""
+        outcome = run(attempt, folder)
         self.log.append((depth, " ".join(attempt.words), outcome))
         if depth == 0 and not (outcome.code and outcome.advice):
             self.wrong.append(f"was to be refused with advice: {outcome.code}: {outcome.message}")
@@ -108,9 +112,10 @@ class Trial:
         asked = advice_rules.follow(attempt, outcome.message, outcome.advice, advice_cases.MAKER)
         if not asked and depth == 0:
             self.wrong.append(f"nothing to follow in: {outcome.advice}")
-        for next_one in asked if depth == 0 else asked[:1]:
+        for number, next_one in enumerate(asked if depth == 0 else asked[:1]):
             self.followed += 1
-            then = self.walk(next_one, depth + 1, [*done, attempt])
+            after = [*done, attempt]
+            then = self.in_new_folder(next_one, depth + 1, after) if number else self.walk(next_one, depth + 1, after, folder)
             again = f"{outcome.message}\n      try: {outcome.advice}\n      `{' '.join(next_one.words)}`"
             if then.code != 0 and then.what == outcome.what:
                 self.wrong.append(f"{again} says the same: {then.message}")
