@@ -7,6 +7,7 @@
 
 #include "tools/penstock/command.h"
 #include "tools/penstock/completion.h"
+#include "tools/penstock/guides.h"
 #include "tools/penstock/manual.h"
 #include "tools/system/words.h"
 
@@ -135,6 +136,17 @@ TEST(Manual, HasEveryFlagAndNoStrayRequests) {
                            // The value stands beside its flag, not behind the explanation.
                            ".BI \"\\-\\-block \" SIZE \"\"\n"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part << " is not in\n" << page;
+  }
+}
+
+TEST(Manual, HasTheGuidesThatTheCommandsPageNames) {
+  const CommandLine line(all_verbs());
+  const auto verbs = syntax_of(line.root());
+  const std::string page = manual_page(verbs.front(), verbs);
+  ASSERT_GE(guides().size(), 2u);
+  for (const Guide& guide : guides()) {
+    EXPECT_NE(page.find(text(".BR penstock\\-", guide.name, " (1)")), std::string::npos) << page;
+    EXPECT_NE(std::string(guide.page).find("\n.TH PENSTOCK-"), std::string::npos) << guide.name;
   }
 }
 
