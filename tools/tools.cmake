@@ -24,6 +24,7 @@ if(PENSTOCK_SANITIZE AND NOT PENSTOCK_FUZZ)
 endif()
 
 penstock_precompile(penstock_tools <nlohmann/json.hpp>)
+include(tools/cmake/guides.cmake)
 
 add_executable(penstock tools/penstock/main.cpp)
 target_link_libraries(penstock PRIVATE penstock_tools)

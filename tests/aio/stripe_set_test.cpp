@@ -61,6 +61,17 @@ TEST(StripeSet, EveryByteHasOnePlaceAndEveryPlaceOneByte) {
   }
 }
 
+TEST(StripeSet, HasRoomForBytesThatAreNoWholeRow) {
+  const StripeSet set(std::vector<double>{3, 1}, 8 * kAlignmentBytes);
+  for (uint64_t sectors : {1, 7, 8, 9}) {
+    Drives drives(set, sectors * kAlignmentBytes);
+    std::vector<Extent> extents;
+    set.map(drives.files, 0, sectors * kAlignmentBytes, 0, extents);
+    for (const Extent& extent : extents)
+      EXPECT_LE(extent.offset_bytes + extent.length_bytes, extent.file->size_bytes()) << sectors << " sectors";
+  }
+}
+
 TEST(StripeSet, EveryRunOfARowHasItsShareOnEveryDrive) {
   std::mt19937_64 random(2);
   for (uint64_t round = 0; round < test::fewer(500); ++round) {

@@ -9,6 +9,8 @@
 #include <random>
 #include <vector>
 
+#include "tiering/arithmetic/block_codes.h"
+
 namespace penstock::cpu_optim {
 namespace {
 
@@ -44,6 +46,24 @@ TEST(BlockCodes, StandForEachValueWithinHalfAStepOfItsOwnBlockHoweverTheyAreRead
       dequantise(run, first, count, Dtype::fp32, reinterpret_cast<std::byte*>(part.data()));
       ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(first))) << first;
     }
+  }
+}
+
+TEST(BlockCodes, TakeTheLowerOfTwoEquallyNearOnesInNf4) {
+  std::vector<float> values(kCodeBlockElements, 0.0f);
+  values[0] = 1;  // the scale
+  for (uint32_t i = 0; i < arithmetic::kNf4Midpoints; ++i) {
+    values[2 + 2 * i] = arithmetic::nf4_midpoint(i);
+    values[3 + 2 * i] = std::nextafter(arithmetic::nf4_midpoint(i), 2.0f);
+  }
+  std::vector<std::byte> codes(kCodeBlockElements / 2);
+  float scale = 0;
+  quantise(BlockCode::nf4, values, codes.data(), &scale);
+  ASSERT_EQ(scale, 1.0f);
+  for (uint32_t i = 0; i < arithmetic::kNf4Midpoints; ++i) {
+    const auto pair = static_cast<uint32_t>(codes[1 + i]);
+    EXPECT_EQ(pair >> 4, i) << "on midpoint " << i;
+    EXPECT_EQ(pair & 15, i + 1) << "above midpoint " << i;
   }
 }
 

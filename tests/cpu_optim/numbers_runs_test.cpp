@@ -98,6 +98,24 @@ TEST_P(RunsOfForm, LeaveTheBytesOfSeparateTiles) {
   }
 }
 
+// An element's index of more than 32 bits is part of what its rounding is drawn from.
+TEST(StochasticKeys, DifferWhereOnlyTheUpperHalfOfAnIndexDoes) {
+  const StateForm form{OptimizerKind::adamw, MasterForm::same, MomentForm::bf16, Dtype::fp32, Dtype::fp32};
+  constexpr uint64_t kElements = 2048;
+  Random random(3);
+  Tile start(form, kElements);
+  start.fill_masters(random, Numbers::ordinary);
+  const auto gradient = gradients(form.gradient, kElements, random, Numbers::ordinary);
+  const StepNumbers numbers = numbers_of(form.optimizer, usual_hyper(form.optimizer), 1);
+  auto updated_at = [&](uint64_t first) {
+    Tile tile = start;
+    TileUpdater(form).update(tile.view(gradient.data(), 0, kElements, first), numbers);
+    return tile;
+  };
+  EXPECT_EQ(updated_at(0).difference(updated_at(0)), "");
+  EXPECT_NE(updated_at(0).difference(updated_at(uint64_t{1} << 32)), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Forms, RunsOfForm, testing::ValuesIn(all_forms()), name_of_case);
 
 std::vector<StateForm> forms_of_layout() {

@@ -286,6 +286,11 @@ class HeldOut(Prepared):
         self.assertEqual(self.validation(self.prepared(shuffled, "--validation", 0.1, out="b")), first)
         self.assertNotEqual(self.validation(self.prepared(self.RECORDS, "--validation", 0.1, "--seed", 1, out="c")), first)
 
+    def test_is_rounded_up(self):
+        keys = [bytes([i]) for i in range(50)]
+        for share, count in ((0.1, 5), (0.101, 6), (0.001, 1), (0, 0), (0.999, 49)):
+            self.assertEqual(int(packing.held_out(keys, share, lambda key: key).sum()), count, share)
+
     def test_has_nothing_that_is_learnt_too(self):
         found = self.prepared(self.RECORDS * 3, "--validation", 0.2, "--keep-duplicates")
         held_out = self.validation(found)
@@ -465,7 +470,7 @@ class Answers(Prepared):
         path = write_lines(self.folder / "chats.jsonl", CHATS + CHATS[:1])
         code, text, err = self.command(main, path, "--model", self.model(), "--out", self.folder / "a")
         self.assertEqual(code, 0, err)
-        self.assertIn("read       6 samples: 0 empty, 1 duplicates, 0 bad lines", text)
+        self.assertIn("read       6 samples: 0 empty, 1 duplicate, 0 bad lines", text)
         code, text, _ = self.command(main, path, "--model", self.model(), "--out", self.folder / "b", "--json")
         answer = json.loads(text)
         self.assertEqual((answer["schema"], answer["documents"], answer["counts"]["duplicates"]), ("penstock.data/1", 5, 1))

@@ -114,6 +114,15 @@ class Weights(Case):
             q.grad = torch.ones_like(q)
         self.refused("share memory", optimizer.step)
 
+    def test_parameters_that_lie_side_by_side(self):
+        flat = torch.ones(32)
+        parameters = [nn.Parameter(flat[:16]), nn.Parameter(flat[16:])]
+        optimizer = self.tiered(parameters)
+        for p in parameters:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        self.assertTrue((flat < 1).all())
+
     def test_parameters_that_are_replaced_or_taken_away(self):
         def change(optimizer, edit):
             groups = optimizer.param_groups

@@ -283,7 +283,7 @@ def follow(attempt, message, advice, maker):
         return found
     corrected = re.match(rf"((?:{FLAG}|[a-z-]+)(?: \S+)?) \((penstock .*--help) lists all\)$", advice)
     if corrected:
-        wrong = re.search(r"(?:unknown flag|unexpected argument): (\S+): ", message)[1]
+        wrong = re.search(r"(?:unknown flag|unknown verb|unexpected argument): (\S+): ", message)[1]
         words = [word for written in attempt.words for word in (corrected[1].split() if written == wrong else [written])]
         return [replace(attempt, words=words),
                 Attempt(corrected[2].split())]

@@ -179,6 +179,36 @@ TEST_F(Checkpoint, BadInputGetsItsExitCodeAndAWayOut) {
   }
 }
 
+// One folder for each rank: who forgets one does not see half of a model for all of it.
+TEST(CheckpointOfRanks, SaysWhereAPartOfThemIsHere) {
+  aio::ScratchFolder scratch;
+  std::vector<std::string> folders;
+  aio::MadeIoEngine made = aio::make_io_engine().value();
+  Buffer memory = Buffer::on_heap(2 * aio::kChunkBytes);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    folders.push_back(scratch / text("rank", rank));
+    std::filesystem::create_directory(folders.back());
+    StoreShape shape = small_shape(1, 3000, kBlockElements);
+    shape.ranks = 2;
+    shape.rank = rank;
+    aio::CreateOptions options;
+    options.memory = memory.bytes();
+    options.payload = aio::TrainingNumbers{}.payload();
+    const auto drives = aio::direct_folders({folders.back()});
+    ASSERT_TRUE(aio::TileStore::create(*made.engine, drives, shape, options, aio::initial_fill).ok());
+  }
+  const std::string said = "1 of 2 ranks' stores are here";
+  for (const char* verb : {"ls", "scrub"}) {
+    EXPECT_NE(run({"checkpoint", verb, folders[0]}).out.find(said), std::string::npos) << verb;
+    EXPECT_EQ(run({"checkpoint", verb, folders[0], folders[1]}).out.find(said), std::string::npos) << verb;
+  }
+  const Ran second = run({"checkpoint", "ls", folders[1]});
+  EXPECT_EQ(second.code, 2);
+  EXPECT_NE(second.err.find(": has the store of rank 1, and rank 0's is nowhere here"), std::string::npos)
+      << second.err;
+  EXPECT_NE(second.err.find("try: the folders of all ranks' drives"), std::string::npos) << second.err;
+}
+
 TEST_F(Checkpoint, ARunThatHasTheStoreOpenIsNotDisturbed) {
   aio::MadeIoEngine made = aio::make_io_engine().value();
   auto store = aio::TileStore::open(*made.engine, aio::direct_folders(folders_), {}).value();

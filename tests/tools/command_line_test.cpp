@@ -7,6 +7,7 @@
 
 #include "tools/penstock/command.h"
 #include "tools/penstock/completion.h"
+#include "tools/penstock/guides.h"
 #include "tools/penstock/manual.h"
 #include "tools/system/words.h"
 
@@ -74,13 +75,13 @@ TEST(CommandLine, RefusesWithAWayOut) {
   for (const Refused& refused : std::vector<Refused>{
            {{}, "missing verb", "--help"},
            {{"nvme"}, "missing verb: penstock nvme", "penstock nvme --help"},
-           {{"nvme", "prob"}, "unexpected argument: prob", "probe"},
-           {{"mvme"}, "unexpected argument: mvme", "nvme"},
+           {{"nvme", "prob"}, "unknown verb: prob", "probe"},
+           {{"mvme"}, "unknown verb: mvme", "nvme"},
            {{"nvme", "bench"}, "PATH is required", "penstock nvme bench --help"},
            {{"nvme", "bench", ".", "--blok", "1MiB"}, "unknown flag: --blok", "--block"},
            {{"nvme", "bench", ".", "--bs", "4k"}, "unknown flag: --bs", "--block (penstock nvme bench"},
-           {{"version"}, "unexpected argument: version", "--version (penstock"},
-           {{"help"}, "unexpected argument: help", "--help (penstock"},
+           {{"version"}, "unknown verb: version", "--version (penstock"},
+           {{"help"}, "unknown verb: help", "--help (penstock"},
            {{"nvme", "probe", "io_uring"}, "unexpected argument: io_uring", "--engine io_uring (penstock nvme probe"},
            {{"nvme", "probe", "warp"}, "unexpected argument: warp", "penstock nvme probe --help"},
            {{"nvme", "bench", ".", "--depth", "x"}, "--depth: count: 'x': a number expected", "--depth 16"},
@@ -138,6 +139,17 @@ TEST(Manual, HasEveryFlagAndNoStrayRequests) {
   }
 }
 
+TEST(Manual, HasTheGuidesThatTheCommandsPageNames) {
+  const CommandLine line(all_verbs());
+  const auto verbs = syntax_of(line.root());
+  const std::string page = manual_page(verbs.front(), verbs);
+  ASSERT_GE(guides().size(), 2u);
+  for (const Guide& guide : guides()) {
+    EXPECT_NE(page.find(text(".BR penstock\\-", guide.name, " (1)")), std::string::npos) << page;
+    EXPECT_NE(std::string(guide.page).find("\n.TH PENSTOCK-"), std::string::npos) << guide.name;
+  }
+}
+
 TEST(Completion, KnowsTheSameWordsInEveryShell) {
   CommandLine line(two_verbs(std::make_shared<Flags>()));
   const auto verbs = syntax_of(line.root());
@@ -158,8 +170,10 @@ TEST(Completion, OffersNoPlaceholders) {
   }
   for (const SyntaxVerb& verb : verbs) {
     for (const SyntaxOption& option : verb.options) {
-      const bool may_be_file = option.name == "--model" || option.name == "--machine";
-      EXPECT_TRUE(option.takes_path || !may_be_file) << verb.name << ' ' << option.name;
+      const bool may_be_path = option.name == "--model" || option.name == "--machine" || option.name == "--store" ||
+                               option.name == "--run" || option.name == "--into";
+      EXPECT_TRUE(option.takes_path || !may_be_path) << verb.name << ' ' << option.name;
+      EXPECT_FALSE(option.takes_path && option.name == "PROMPT") << verb.name;
     }
   }
 }

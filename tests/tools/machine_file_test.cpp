@@ -31,6 +31,19 @@ TEST(MachineProfile, ReadsBackWhatItWrote) {
   EXPECT_DOUBLE_EQ(read->share_by_memory(kGiB), 0.75);
 }
 
+// Drives get bytes of a step in the proportion of these, so they must be for the mixture that a step moves.
+TEST(MachineProfile, RatesADriveByTheReadsAndWritesOfAStep) {
+  MachineProfile profile;
+  profile.drives.resize(2);
+  profile.drives[0].burst = MixCurve({{0, 1}, {1, 12}});
+  profile.drives[1].burst = MixCurve({{0, 12}, {1, 1}});
+  const std::vector<double> rates = profile.step_rates(2);
+  ASSERT_EQ(rates.size(), 2u);
+  EXPECT_DOUBLE_EQ(rates[0], 6);  // 10 of 22 bytes are read
+  EXPECT_DOUBLE_EQ(rates[1], 7);
+  EXPECT_TRUE(profile.step_rates(3).empty()) << "nobody knows the third";
+}
+
 TEST(MachineProfile, RefusesACurveThatIsNone) {
   for (const char* curve : {"[[16, 2.0]]", "[[0, 1.0]]", "[[16]]", "[16, 1]", "{\"16\": 1}"}) {
     Result<MachineProfile> read =

@@ -308,7 +308,8 @@ TEST(Fio, GetsItsBestSettings) {
 TEST(Fio, JobFileHasEachDriveWithItsOwnDepthAndSize) {
   const Job job{.read_share = 0.5, .block_bytes = kMiB, .depth = 8, .seconds = 2};
   const std::string file = fio_job_file(job, {{"/a", kGiB}, {"/b", 2 * kGiB}});
-  for (const char* part : {"[global]", "\niodepth=8\n", "\nfixedbufs=1\n", "\nrwmixread=50\n",
+  for (const char* part : {"[global]", "\niodepth=8\n", "\nfixedbufs=1\n", "\nrwmixread=50\n", "\niomem_align=2m\n",
+                           ";   GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio FILE\n",
                            "\n[drive0]\nfilename=/a\nsize=1073741824\n[drive1]\nfilename=/b\nsize=2147483648\n"}) {
     EXPECT_NE(file.find(part), std::string::npos) << part << " is not in\n" << file;
   }

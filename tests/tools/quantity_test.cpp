@@ -84,9 +84,11 @@ TEST(Quantity, ShowsTheLargestNumbersWhole) {
 }
 
 TEST(Quantity, ShowsAsAFlagWhatItReadsBack) {
-  for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4096}, kMiB, 3 * kGiB, kMiB + 512, 5000 * kGiB}) {
+  for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4096}, kMiB, 3 * kGiB, kMiB + 512, 5000 * kGiB,
+                         uint64_t{5'000'000'000}, uint64_t{8'000'000'000}}) {
     EXPECT_EQ(*parse_bytes(bytes_flag_text(bytes)), bytes);
   }
+  EXPECT_EQ(bytes_flag_text(8'000'000'000), "8GB");
 }
 
 TEST(Quantity, ShowsCountsToThreeDigitsAndNoZeros) {

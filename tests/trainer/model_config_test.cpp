@@ -193,6 +193,16 @@ TEST(ModelConfig, RefusesWhatItDoesNotComputeByItsName) {
             std::string::npos);
 }
 
+// As transformers 5.23 has it: where truncate is off, the corrections begin and end between two pairs.
+TEST(Rope, OfYarnIsStretchedFromWholePairsUnlessTheConfigSaysOtherwise) {
+  Rope rope{.kind = RopeKind::yarn, .theta = 10000, .factor = 4, .original_positions = 1024};
+  EXPECT_FLOAT_EQ(rope_frequencies(rope, 16, 1)[2], 0.081250004f);
+  EXPECT_FLOAT_EQ(rope_frequencies(rope, 16, 1)[4], 0.0043750000f);
+  rope.truncate = false;
+  EXPECT_FLOAT_EQ(rope_frequencies(rope, 16, 1)[2], 0.085398637f);
+  EXPECT_FLOAT_EQ(rope_frequencies(rope, 16, 1)[4], 0.0035569714f);
+}
+
 // Whatever the bytes are: what is accepted makes a model, in bounded memory.
 TEST(ModelConfig, EndsWellOnDamagedFiles) {
   const std::string whole = R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 64, "intermediate_size": 96,

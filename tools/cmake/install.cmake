@@ -62,7 +62,6 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/runtime/python/penstock DESTINATION ${CM
         FILES_MATCHING PATTERN "*.py")
 install(FILES ${public_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/penstock)
 install(DIRECTORY ${documents}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/tools/manual/penstock-finetune.1 ${PROJECT_SOURCE_DIR}/tools/manual/penstock-ranks.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${documents}/penstock DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 install(FILES ${documents}/_penstock DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 install(FILES ${documents}/penstock.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)

@@ -1,7 +1,9 @@
 #include "tools/penstock/checkpoint_common.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
@@ -37,6 +39,30 @@ Result<std::string> store_folder_of(const std::string& path) {
   return is_run ? inside : path;
 }
 
+constexpr const char* kAllFolders = "the folders of all ranks' drives";
+
+// A rank above 0 whose store lies there.
+std::optional<uint32_t> later_rank_in(const std::string& folder) {
+  std::error_code unknown;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, unknown)) {
+    uint32_t rank = 0;
+    const std::string name = entry.path().filename().string();
+    if (std::sscanf(name.c_str(), "rank%u.tiles", &rank) == 1 && rank > 0 && name == aio::store_file_name(rank))
+      return rank;
+  }
+  return std::nullopt;
+}
+
+Status refuse_without_rank_0(const std::vector<std::string>& folders) {
+  if (has_store(folders)) return Status();
+  for (const std::string& folder : folders) {
+    if (const auto rank = later_rank_in(folder))
+      return Status(Code::kUsage, text(folder, ": has the store of rank ", *rank, ", and rank 0's is nowhere here"),
+                    kAllFolders);
+  }
+  return Status();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector<std::string>& paths) {
@@ -46,6 +72,7 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
     PENSTOCK_TRY_ASSIGN(folder, store_folder_of(path));
     stores->folders_.push_back(folder);
   }
+  PENSTOCK_TRY(refuse_without_rank_0(stores->folders_));
   PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   stores->engine_ = std::move(made.engine);
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kMemoryBytes));
@@ -83,8 +110,7 @@ engine::KeptTogether InspectedStores::kept() const {
 Status InspectedStores::expect_all_ranks() const {
   const uint32_t ranks = ranks_.front()->shape().ranks;
   if (ranks_.size() == ranks) return Status();
-  return Status(Code::kUsage, text("store: ", ranks_.size(), " of ", ranks, " ranks' stores are here"),
-                "the folders of all ranks' drives");
+  return Status(Code::kUsage, text("store: ", ranks_.size(), " of ", ranks, " ranks' stores are here"), kAllFolders);
 }
 
 Status InspectedStores::expect_one_step() const {
@@ -113,6 +139,8 @@ aio::OpenReport InspectedStores::report() const {
     all.notes.insert(all.notes.end(), one.notes.begin(), one.notes.end());
     all.bad_copies += one.bad_copies;
   }
+  if (const Status part = expect_all_ranks(); !part.ok())
+    all.notes.push_back(part.message() + ": these figures are of them alone");
   return all;
 }
 

@@ -227,7 +227,9 @@ Status CommandLine::refusal_of_extras(const CLI::App& app) const {
   if (const auto flag = flag_that_takes(at, word); flag && !is_flag && likely.empty() && here.empty())
     return Status(Code::kUsage, text("unexpected argument: ", word, ": ", path_of(at)),
                   text(*flag, " ", extras.front(), " (", path_of(at), " --help lists all)"));
-  return Status(Code::kUsage, text(is_flag ? "unknown flag: " : "unexpected argument: ", word, ": ", path_of(at)),
+  const bool is_verb = !is_flag && !here.empty();
+  const char* what = is_flag ? "unknown flag: " : is_verb ? "unknown verb: " : "unexpected argument: ";
+  return Status(Code::kUsage, text(what, word, ": ", path_of(at)),
                 likely.empty() ? path_of(at) + " --help" : likely + " (" + path_of(at) + " --help lists all)");
 }
 

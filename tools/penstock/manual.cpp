@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "tiering/check.h"
+#include "tools/penstock/guides.h"
 #include "tools/penstock/version.h"
 
 namespace penstock::tools {
@@ -80,6 +81,12 @@ std::string verbs_section(const std::vector<SyntaxVerb>& verbs) {
   return section;
 }
 
+std::string guides_section() {
+  std::string section = ".SH SEE ALSO\n";
+  for (const Guide& guide : guides()) section += text(".BR penstock\\-", roff(guide.name), " (1)\n");
+  return section;
+}
+
 std::string output_section(const std::vector<OutputWord>& output) {
   std::string section;
   for (const OutputWord& word : output)
@@ -109,7 +116,8 @@ std::string manual_page(const SyntaxVerb& verb, const std::vector<SyntaxVerb>& v
                           roff(dashed(verb)), " \\- ", roff(verb.summary), "\n", ".SH SYNOPSIS\n", synopsis(verb));
   if (!verb.details.empty()) page += ".SH DESCRIPTION\n" + paragraphs(verb.details);
   if (verb.name.empty()) page += verbs_section(verbs);
-  return page + options_section(verb) + output_section(output) + kExitStatus;
+  page += options_section(verb) + output_section(output) + kExitStatus;
+  return verb.name.empty() ? page + guides_section() : page;
 }
 
 }  // namespace penstock::tools

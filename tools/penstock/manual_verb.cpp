@@ -7,6 +7,7 @@
 
 #include "tools/penstock/command.h"
 #include "tools/penstock/command_line.h"
+#include "tools/penstock/guides.h"
 #include "tools/penstock/manual.h"
 #include "tools/system/words.h"
 
@@ -27,22 +28,38 @@ Status write_page(const std::string& path, const std::string& page, bool force) 
   return {};
 }
 
-// A verb as it is typed, or as its page is called: "nvme probe", "penstock-nvme-probe".
-Result<SyntaxVerb> page_named(const std::vector<SyntaxVerb>& verbs, const std::string& name) {
-  std::vector<std::string> names;
-  for (const SyntaxVerb& verb : verbs) {
-    const std::string page = manual_name(verb);
-    if (name == verb.name || name == page || name + ".1" == page) return verb;
-    if (!verb.name.empty()) names.push_back(verb.name);
-  }
-  const std::string likely = nearest(name, names);
-  return Status(Code::kUsage, text("manual: ", name, ": a verb expected"),
-                likely.empty() ? "penstock --help lists the verbs" : "penstock manual " + likely);
-}
-
 std::vector<OutputWord> output_of(const std::vector<Verb>& verbs, const std::string& name) {
   const auto found = std::ranges::find(verbs, name, &Verb::name);
   return found == verbs.end() ? std::vector<OutputWord>() : found->output;
+}
+
+struct Page {
+  std::string subject;  // as it is typed: "nvme probe"; of the command, nothing
+  std::string file;     // "penstock-nvme-probe.1"
+  std::string roff;
+};
+
+std::vector<Page> all_pages() {
+  const std::vector<Verb> all = all_verbs();
+  const CommandLine line(all);
+  const auto verbs = syntax_of(line.root());
+  std::vector<Page> pages;
+  for (const SyntaxVerb& verb : verbs)
+    pages.push_back({verb.name, manual_name(verb), manual_page(verb, verbs, output_of(all, verb.name))});
+  for (const Guide& guide : guides()) pages.push_back({guide.name, text("penstock-", guide.name, ".1"), guide.page});
+  return pages;
+}
+
+// A verb or guide as it is typed, or as its page is called: "nvme probe", "penstock-nvme-probe".
+Result<Page> page_named(const std::vector<Page>& pages, const std::string& name) {
+  std::vector<std::string> subjects;
+  for (const Page& page : pages) {
+    if (name == page.subject || name == page.file || name + ".1" == page.file) return page;
+    if (!page.subject.empty()) subjects.push_back(page.subject);
+  }
+  const std::string likely = nearest(name, subjects);
+  return Status(Code::kUsage, text("manual: ", name, ": a verb or a guide expected"),
+                likely.empty() ? "penstock --help lists the verbs" : "penstock manual " + likely);
 }
 
 }  // namespace
@@ -56,31 +73,27 @@ Verb manual_verb() {
   auto flags = std::make_shared<Flags>();
   return {"manual",
           "Print the manual page, or write one for each verb",
-          "Without --into, it prints a verb's page in roff, or the command's; man shows it.",
+          "Without --into, it prints a verb's page in roff, or the command's; man shows it. Guides have pages too:\n"
+          "finetune goes from a file of chats to answers, ranks says how several processes train together.",
           {{"penstock manual plan | man -l -", "Read about a verb"},
+           {"penstock manual ranks | man -l -", "Read a guide"},
            {"penstock manual --into ~/.local/share/man/man1", "Install the pages for yourself"}},
           [flags](Options& options) -> Action {
             options.words("VERB", flags->verb,
-                          "Verb to print the page of, such as nvme probe; default: all of them in short");
+                          "Verb or guide to print the page of, such as nvme probe; default: all of them in short");
             options.text("--into", flags->into, "PATH", "Existing folder to write one page for each verb into");
             options.flag("--force", flags->force, "Overwrite pages that exist");
             return [flags](Session&) -> Result<Answer> {
-              const std::vector<Verb> all = all_verbs();
-              const CommandLine line(all);
-              const auto verbs = syntax_of(line.root());
+              const std::vector<Page> pages = all_pages();
               Answer answer;
-              const auto page_of = [&](const SyntaxVerb& verb) {
-                return manual_page(verb, verbs, output_of(all, verb.name));
-              };
               if (flags->into.empty()) {
-                PENSTOCK_TRY_ASSIGN(verb, page_named(verbs, joined(flags->verb, " ")));
-                answer.text = page_of(verb);
+                PENSTOCK_TRY_ASSIGN(page, page_named(pages, joined(flags->verb, " ")));
+                answer.text = page.roff;
               }
-              for (const SyntaxVerb& verb : verbs) {
-                answer.json["pages"].push_back(manual_name(verb));
-                if (flags->into.empty()) continue;
-                const std::string page = page_of(verb);
-                PENSTOCK_TRY(write_page(flags->into + "/" + manual_name(verb), page, flags->force));
+              for (const Page& page : pages) {
+                answer.json["pages"].push_back(page.file);
+                if (!flags->into.empty())
+                  PENSTOCK_TRY(write_page(flags->into + "/" + page.file, page.roff, flags->force));
               }
               return answer;
             };

@@ -102,7 +102,7 @@ void Options::paths(const std::string& name, std::vector<std::string>& into, siz
 }
 
 void Options::words(const std::string& name, std::vector<std::string>& into, const std::string& help) {
-  app_.add_option(name, into, help)->type_name("VERB");
+  app_.add_option(name, into, help)->type_name(name);
 }
 
 void Options::flag(const std::string& name, bool& into, const std::string& help) { app_.add_flag(name, into, help); }

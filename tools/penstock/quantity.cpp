@@ -144,6 +144,7 @@ std::string bytes_flag_text(uint64_t bytes) {
   if (bytes == 0) return "0";
   if (bytes % kGiB == 0) return text(bytes / kGiB, "GiB");
   if (bytes % kMiB == 0) return text(bytes / kMiB, "MiB");
+  if (bytes % 1'000'000'000 == 0) return text(bytes / 1'000'000'000, "GB");
   if (bytes % kKiB == 0) return text(bytes / kKiB, "KiB");
   return text(bytes);
 }

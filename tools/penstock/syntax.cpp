@@ -22,7 +22,8 @@ SyntaxOption option_of(const CLI::Option& option) {
   const bool several = plain.value_name.find('|') != std::string::npos;
   if (several && !placeholders) plain.choices = split(plain.value_name, '|');
   plain.required = option.get_required();
-  plain.takes_path = plain.value_name == "PATH" || plain.value_name == "FILE" || plain.value_name.ends_with("|FILE");
+  const std::string& value = plain.value_name;
+  plain.takes_path = value.starts_with("PATH") || value == "FILE" || value == "FOLDER" || value.ends_with("|FILE");
   plain.repeats = option.get_items_expected_max() > 1;
   return plain;
 }

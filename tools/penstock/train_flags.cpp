@@ -178,7 +178,7 @@ Verb generate_verb_with(std::function<Result<Answer>(Session&, const GenerateFla
        {"penstock generate finetune.json --temperature 0.8 --new-tokens 200", "The config's own prompts, by chance"}},
       [flags, generate = std::move(generate)](Options& options) -> Action {
         options.path("RUN", flags->source, "Folder with config.json, or a config");
-        options.paths("PROMPT", flags->prompts, 0, "What is asked");
+        options.words("PROMPT", flags->prompts, "What is asked");
         options.text("--tokenizer", flags->tokenizer, "PATH", "Folder with the tokenizer, where the model's has none");
         options.count("--new-tokens", flags->new_tokens, "Of an answer, at most");
         options.number("--temperature", flags->temperature, "0: always the likeliest token");

@@ -101,8 +101,9 @@ Status refuse_nonsense(const ShapeWish& wish) {
   const bool ragged = wish.heads != 0 && wish.hidden % wish.heads != 0;
   if (ragged || (wish.heads != 0 && wish.kv_heads != 0 && wish.heads % wish.kv_heads != 0)) {
     return Status(Code::kUsage,
-                  text("model shape: ", wish.hidden, " wide, ", wish.heads, " heads, ", wish.kv_heads,
-                       " for keys and values: do not divide evenly"),
+                  text("model shape: ", wish.hidden, " wide, ", wish.heads, " heads",
+                       wish.kv_heads > 0 ? text(", ", wish.kv_heads, " for keys and values") : std::string(),
+                       ": do not divide evenly"),
                   "--hidden a multiple of --heads, and --heads of --kv-heads");
   }
   return Status();

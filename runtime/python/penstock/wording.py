@@ -28,7 +28,7 @@ def days_text(days):
 
 
 def lane_text(lane):
-    return "no lane" if lane == "none" else lane.replace("_", " ")
+    return "other" if lane == "none" else lane.replace("_", " ")
 
 
 def share_text(share):

@@ -413,18 +413,22 @@ def marks_of(
     return marks.astype(int).tolist(), across
 
 
+def counted(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def text_of(manifest: dict[str, Any], out: str) -> str:
     counts, lines = manifest["counts"], []
-    lines.append(f"{out}: {manifest['documents']} documents in {manifest['rows']} rows of {manifest['length']} tokens, "
+    lines.append(f"{out}: {counted(manifest['documents'], 'document')} in {counted(manifest['rows'], 'row')} of {manifest['length']} tokens, "
                  f"{manifest['fill'] * 100:.1f} % full")
     lines.append(f"tokens     {manifest['tokens']}, of which {manifest['tokens_learnt']} are learnt "
                  f"({manifest['tokens_learnt'] / manifest['tokens'] * 100:.1f} %)")
     for part in manifest["sets"]:
-        lines.append(f"set        {part['name']}, weight {part['weight']:g}: {part['train']['documents']} documents in "
-                     f"{part['train']['rows']} rows to train on, {part['validation']['documents']} in "
+        lines.append(f"set        {part['name']}, weight {part['weight']:g}: {counted(part['train']['documents'], 'document')} in "
+                     f"{counted(part['train']['rows'], 'row')} to train on, {part['validation']['documents']} in "
                      f"{part['validation']['rows']} held out")
-    lines.append(f"read       {counts['samples']} samples: {counts['empty']} empty, {counts['duplicates']} duplicates, "
-                 f"{counts['bad_lines']} bad lines")
+    lines.append(f"read       {counted(counts['samples'], 'sample')}: {counts['empty']} empty, {counted(counts['duplicates'], 'duplicate')}, "
+                 f"{counted(counts['bad_lines'], 'bad line')}")
     lines.append(f"too long   {counts['truncated']} cut by {counts['tokens_cut']} tokens, {counts['too_long']} left out; "
                  f"{counts['nothing_to_learn']} had nothing to learn")
     if counts["prompts_at_the_end"]:
