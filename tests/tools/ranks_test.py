@@ -98,9 +98,9 @@ class RanksCase(unittest.TestCase):
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def weights(self, name="run", dtype="auto"):
+    def weights(self, name="run", dtype="auto", *more):
         out = Path(tempfile.mkdtemp(dir=self.folder)) / "out"
-        self.run_command("checkpoint", "export", self.path(name + ".store"), out, "--dtype", dtype)
+        self.run_command("checkpoint", "export", self.path(name + ".store"), out, "--dtype", dtype, *more)
         return (out / "model.safetensors").read_bytes()
 
     def start(self, config, ranks=2):
@@ -233,7 +233,7 @@ class Lora(RanksCase):
         found = []
         for stage in (0, 2, 3):
             name = f"stage{stage}"
-            self.json_of("train", self.lora(name, eval_every=2, eval_batches=2, zero_optimization={"stage": stage}), "--ranks", 2)
+            self.json_of("train", self.lora(name, eval_every=2, eval_batches=2, keep_every=2, zero_optimization={"stage": stage}), "--ranks", 2)
             losses = [(step["loss"], step.get("eval_loss")) for step in self.log(name)]
             self.assertEqual(len(losses), 4)
             found.append((losses, self.adapter(name)))
@@ -275,6 +275,10 @@ class Snapshots(RanksCase):
         said = self.run_command("train", self.config(keep_every=3, max_steps=6), "--ranks", 2).stderr
         self.assertIn("the snapshot of step 2 is removed: rank 1 had none", said)
         self.assertEqual(self.files(2), [])
+        # Of a step that was kept the frozen weights are those of the stores themselves.
+        kept = self.weights("stage3", "fp32", "--merged", "--step", 2)
+        self.json_of("checkpoint", "rollback", self.path("stage3.store"), "--step", 2)
+        self.assertEqual(self.weights("stage3", "fp32", "--merged"), kept)
         self.assertEqual(self.kept(), sorted({4, best, 6}))
         # By hand, while no run goes on.
         self.json_of("checkpoint", "rm", self.path("run.store"), "--step", 6)
@@ -323,6 +327,12 @@ class Reshard(RanksCase):
         before, masters = self.files("half"), self.weights("half", "fp32")
         for source, target, ranks in zip(worlds, worlds[1:], (3, 4, 1, 2)):
             flags = ["--stage", 0] if ranks == 4 else ["--stage", 3]
+        # The step that was kept is read where it lies, and the newest, too, where it was not kept.
+        self.assertEqual(self.weights("run", "fp32", "--step", 2), stopped)
+        self.assertEqual(self.weights("run", "fp32", "--step", 5), self.weights("run", "fp32"))
+        said = self.run_command("checkpoint", "export", store, self.path("third"), "--step", 3, code=USAGE).stderr
+        self.assertIn("step 3 is not among them: 2, 4", said)
+        self.assertFalse((self.folder / "third").exists())
             answer = self.reshard(source, target, ranks, *flags)
             self.assertEqual((answer["step"], answer["ranks"]), (2, ranks))
             # Eight samples in micro-batches of two: not among three.
