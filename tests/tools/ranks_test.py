@@ -359,11 +359,29 @@ class Reshard(RanksCase):
         self.json_of("train", self.config("one", max_steps=1))
         self.json_of("checkpoint", "export", self.path("one.store"), self.path("weights"))
         begins = dict(model=self.path("weights"), max_steps=2)
-        self.json_of("checkpoint", "import", self.path("weights"), "--store", self.path("in.store"), "--config", self.config("in", **begins))
+
+        def imported(name, *flags, code=0, **changes):
+            config = self.config(name, **begins, **changes)
+            return self.run_command("checkpoint", "import", self.path("weights"), "--store", self.path(name + ".store"), "--config", config, *flags, code=code)
+
+        imported("in")
         self.reshard("in", "two", 2)
-        for name in ("two", "anew"):
+        self.assertIn("for 2 ranks", imported("direct", "--ranks", 2).stdout)
+        for dtype in ("auto", "fp32"):
+            self.assertEqual(self.weights("direct", dtype), self.weights("two", dtype))
+        self.run_command("checkpoint", "scrub", self.path("direct.store"))
+        for name in ("two", "direct", "anew"):
             self.json_of("train", self.config(name, **begins), "--ranks", 2)
-        self.assertEqual([step["loss"] for step in self.log("two")], [step["loss"] for step in self.log("anew")])
+            self.assertEqual([step["loss"] for step in self.log(name)], [step["loss"] for step in self.log("two")])
+            self.assertEqual(self.weights(name, "fp32"), self.weights("two", "fp32"))
+        # Each stage has its own cut, and what is there stays.
+        imported("direct", "--ranks", 3, code=USAGE)
+        imported("direct", "--ranks", 4, "--force", zero_optimization={"stage": 0}, gradient_accumulation_steps=1)
+        self.assertEqual(set(self.files("direct")), {f"rank{rank}.tiles" for rank in range(4)})
+        self.assertEqual(self.weights("direct", "fp32"), self.weights("in", "fp32"))
+        imported("none", "--ranks", 65, code=USAGE)
+        imported("none", "--ranks", 2, code=USAGE, penstock={"space": "single"})
+        self.assertFalse((self.folder / "none.store").exists())
 
     def test_what_it_refuses_stays_as_it_was(self):
         self.json_of("train", self.config("two", max_steps=1), "--ranks", 2)
@@ -711,7 +729,8 @@ class ManualPage(RanksCase):
                                       env=ENVIRON, cwd=self.folder)
                 self.assertEqual(done.returncode, 0, f"{words}: {done.stdout}{done.stderr}")
                 said[words] = done.stdout
-        one_node, nodes, trained, cut = said.values()
+        one_node, nodes, trained, cut, *exported_and_imported = said.values()
+        self.assertEqual(len(exported_and_imported), 2)
         for row in ("state, by ZeRO", "stage 0", "stages 1 and 2", "stage 3"):
             self.assertIn(row, one_node)
             self.assertIn(row, nodes)
