@@ -26,6 +26,7 @@
 #include "runtime/engine/device_sums.h"
 #include "runtime/engine/drives.h"
 #include "runtime/engine/gradient_intake.h"
+#include "runtime/engine/initial_tiles.h"
 #include "runtime/engine/plan_change.h"
 #include "runtime/engine/root_state.h"
 #include "runtime/engine/step_engine.h"
@@ -70,9 +71,6 @@ struct EngineOptions {
   std::optional<StoreId> store_id = {};      // of create()
   std::optional<uint64_t> newest_step = {};  // of open(): at most this one
 };
-
-// The fp32 master of a unit's elements [first, first + values.size()): where training begins. A refusal is create()'s.
-using InitialValues = std::function<Status(uint32_t unit, uint64_t first, std::span<float> values)>;
 
 class EngineCore;  // what lives on the decision thread
 

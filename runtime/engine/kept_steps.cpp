@@ -255,18 +255,21 @@ void KeptSteps::abandon(uint64_t step) {
   for (const std::string& folder : folders_) remove_all(partial_of(folder, step));
 }
 
-Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) const {
-  PENSTOCK_TRY(check(step));
+Result<std::unique_ptr<aio::TileStore>> KeptSteps::open_copy(IoEngine& io, uint64_t step) const {
   std::vector<std::string> places;
   for (const std::string& folder : folders_) places.push_back(place_of(folder, step));
+  const auto copies = aio::direct_folders(places, aio::Access::read_only);
+  return aio::TileStore::open(
+      io, copies,
+      {.purpose = aio::OpenOptions::Purpose::inspect, .rank = of_.rank, .checksum = cpu_optim::checksum_function()});
+}
+
+Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) const {
+  PENSTOCK_TRY(check(step));
   PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kCarryingBytes));
   PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles that are carried", kCarryingBytes));
-  const auto copies = aio::direct_folders(places, aio::Access::read_only);
-  PENSTOCK_TRY_ASSIGN(copy, aio::TileStore::open(*made.engine, copies,
-                                                 {.purpose = aio::OpenOptions::Purpose::inspect,
-                                                  .rank = of_.rank,
-                                                  .checksum = cpu_optim::checksum_function()}));
+  PENSTOCK_TRY_ASSIGN(copy, open_copy(*made.engine, step));
   if (copy->layout().slots() == 1) {
     copy.reset();
     return replace_files(step);

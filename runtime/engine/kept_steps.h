@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,6 +48,8 @@ class KeptSteps {
   Status publish(uint64_t step);
   void abandon(uint64_t step);
 
+  // The copy, for inspection: what steps never update is not in it. REQUIRES: check(step) is ok.
+  Result<std::unique_ptr<aio::TileStore>> open_copy(IoEngine& io, uint64_t step) const;
   Status restore(uint64_t step, const aio::ScrubProgress& progress = {}) const;
   Status drop(uint64_t step);
   // Of several ranks' stores, which go back together: that they are to, on every drive. See KeptTogether.

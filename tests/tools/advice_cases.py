@@ -292,6 +292,8 @@ def store_cases():
     yield Case("penstock checkpoint import hf", has=("hf",))
     yield Case("penstock checkpoint import hf --store gpt", has=("hf", "gpt"))
     yield Case("penstock nvme probe . --size 16MiB --duration 20ms --profile broken", files={"broken": {"schema": "penstock.machine/1", "drives": [{"path": 7}]}})
+    yield Case("penstock checkpoint import hf --store new --ranks 0", has=("hf",))
+    yield Case("penstock checkpoint export kept out --step 77", has=("kept",))
     yield Case("penstock checkpoint rollback gpt", has=("gpt",))
     yield Case("penstock checkpoint rollback kept", has=("kept",))
     yield Case("penstock checkpoint rollback kept --step 77", has=("kept",))

@@ -98,9 +98,9 @@ class RanksCase(unittest.TestCase):
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def weights(self, name="run", dtype="auto"):
+    def weights(self, name="run", dtype="auto", *more):
         out = Path(tempfile.mkdtemp(dir=self.folder)) / "out"
-        self.run_command("checkpoint", "export", self.path(name + ".store"), out, "--dtype", dtype)
+        self.run_command("checkpoint", "export", self.path(name + ".store"), out, "--dtype", dtype, *more)
         return (out / "model.safetensors").read_bytes()
 
     def start(self, config, ranks=2):
@@ -233,7 +233,7 @@ class Lora(RanksCase):
         found = []
         for stage in (0, 2, 3):
             name = f"stage{stage}"
-            self.json_of("train", self.lora(name, eval_every=2, eval_batches=2, zero_optimization={"stage": stage}), "--ranks", 2)
+            self.json_of("train", self.lora(name, eval_every=2, eval_batches=2, keep_every=2, zero_optimization={"stage": stage}), "--ranks", 2)
             losses = [(step["loss"], step.get("eval_loss")) for step in self.log(name)]
             self.assertEqual(len(losses), 4)
             found.append((losses, self.adapter(name)))
@@ -275,6 +275,10 @@ class Snapshots(RanksCase):
         said = self.run_command("train", self.config(keep_every=3, max_steps=6), "--ranks", 2).stderr
         self.assertIn("the snapshot of step 2 is removed: rank 1 had none", said)
         self.assertEqual(self.files(2), [])
+        # Of a step that was kept the frozen weights are those of the stores themselves.
+        kept = self.weights("stage3", "fp32", "--merged", "--step", 2)
+        self.json_of("checkpoint", "rollback", self.path("stage3.store"), "--step", 2)
+        self.assertEqual(self.weights("stage3", "fp32", "--merged"), kept)
         self.assertEqual(self.kept(), sorted({4, best, 6}))
         # By hand, while no run goes on.
         self.json_of("checkpoint", "rm", self.path("run.store"), "--step", 6)
@@ -323,6 +327,12 @@ class Reshard(RanksCase):
         before, masters = self.files("half"), self.weights("half", "fp32")
         for source, target, ranks in zip(worlds, worlds[1:], (3, 4, 1, 2)):
             flags = ["--stage", 0] if ranks == 4 else ["--stage", 3]
+        # The step that was kept is read where it lies, and the newest, too, where it was not kept.
+        self.assertEqual(self.weights("run", "fp32", "--step", 2), stopped)
+        self.assertEqual(self.weights("run", "fp32", "--step", 5), self.weights("run", "fp32"))
+        said = self.run_command("checkpoint", "export", store, self.path("third"), "--step", 3, code=USAGE).stderr
+        self.assertIn("step 3 is not among them: 2, 4", said)
+        self.assertFalse((self.folder / "third").exists())
             answer = self.reshard(source, target, ranks, *flags)
             self.assertEqual((answer["step"], answer["ranks"]), (2, ranks))
             # Eight samples in micro-batches of two: not among three.
@@ -349,11 +359,29 @@ class Reshard(RanksCase):
         self.json_of("train", self.config("one", max_steps=1))
         self.json_of("checkpoint", "export", self.path("one.store"), self.path("weights"))
         begins = dict(model=self.path("weights"), max_steps=2)
-        self.json_of("checkpoint", "import", self.path("weights"), "--store", self.path("in.store"), "--config", self.config("in", **begins))
+
+        def imported(name, *flags, code=0, **changes):
+            config = self.config(name, **begins, **changes)
+            return self.run_command("checkpoint", "import", self.path("weights"), "--store", self.path(name + ".store"), "--config", config, *flags, code=code)
+
+        imported("in")
         self.reshard("in", "two", 2)
-        for name in ("two", "anew"):
+        self.assertIn("for 2 ranks", imported("direct", "--ranks", 2).stdout)
+        for dtype in ("auto", "fp32"):
+            self.assertEqual(self.weights("direct", dtype), self.weights("two", dtype))
+        self.run_command("checkpoint", "scrub", self.path("direct.store"))
+        for name in ("two", "direct", "anew"):
             self.json_of("train", self.config(name, **begins), "--ranks", 2)
-        self.assertEqual([step["loss"] for step in self.log("two")], [step["loss"] for step in self.log("anew")])
+            self.assertEqual([step["loss"] for step in self.log(name)], [step["loss"] for step in self.log("two")])
+            self.assertEqual(self.weights(name, "fp32"), self.weights("two", "fp32"))
+        # Each stage has its own cut, and what is there stays.
+        imported("direct", "--ranks", 3, code=USAGE)
+        imported("direct", "--ranks", 4, "--force", zero_optimization={"stage": 0}, gradient_accumulation_steps=1)
+        self.assertEqual(set(self.files("direct")), {f"rank{rank}.tiles" for rank in range(4)})
+        self.assertEqual(self.weights("direct", "fp32"), self.weights("in", "fp32"))
+        imported("none", "--ranks", 65, code=USAGE)
+        imported("none", "--ranks", 2, code=USAGE, penstock={"space": "single"})
+        self.assertFalse((self.folder / "none.store").exists())
 
     def test_what_it_refuses_stays_as_it_was(self):
         self.json_of("train", self.config("two", max_steps=1), "--ranks", 2)
@@ -701,7 +729,8 @@ class ManualPage(RanksCase):
                                       env=ENVIRON, cwd=self.folder)
                 self.assertEqual(done.returncode, 0, f"{words}: {done.stdout}{done.stderr}")
                 said[words] = done.stdout
-        one_node, nodes, trained, cut = said.values()
+        one_node, nodes, trained, cut, *exported_and_imported = said.values()
+        self.assertEqual(len(exported_and_imported), 2)
         for row in ("state, by ZeRO", "stage 0", "stages 1 and 2", "stage 3"):
             self.assertIn(row, one_node)
             self.assertIn(row, nodes)

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
@@ -95,7 +96,22 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
   return stores;
 }
 
-engine::KeptTogether InspectedStores::kept() const {
+Status InspectedStores::go_to(uint64_t step) {
+  PENSTOCK_TRY(expect_all_ranks());
+  const Status is_kept = kept().check(step);
+  const auto is_there = [step](const auto& store) { return store->payload().step == step; };
+  if (!is_kept.ok() && std::all_of(ranks_.begin(), ranks_.end(), is_there)) return Status();
+  PENSTOCK_TRY(is_kept);
+  std::vector<std::unique_ptr<aio::TileStore>> copies;
+  for (const engine::KeptSteps& of_rank : kept_by_rank()) {
+    PENSTOCK_TRY_ASSIGN(copy, of_rank.open_copy(*engine_, step));
+    copies.push_back(std::move(copy));
+  }
+  copied_ = std::exchange(ranks_, std::move(copies));
+  return Status();
+}
+
+std::vector<engine::KeptSteps> InspectedStores::kept_by_rank() const {
   std::vector<engine::KeptSteps> each;
   for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
     std::vector<std::string> own;
@@ -104,7 +120,7 @@ engine::KeptTogether InspectedStores::kept() const {
     }
     each.emplace_back(std::move(own), engine::RankOfRun{.rank = rank, .ranks = ranks_[rank]->shape().ranks});
   }
-  return engine::KeptTogether(std::move(each));
+  return each;
 }
 
 Status InspectedStores::expect_all_ranks() const {

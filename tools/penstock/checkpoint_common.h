@@ -20,7 +20,12 @@ class InspectedStores {
   // inside.
   static Result<std::unique_ptr<InspectedStores>> open(const std::vector<std::string>& paths);
 
+  // From the newest step to one that is kept: ranks() are its copies then. The newest itself need not be kept.
+  Status go_to(uint64_t step);
+
   const std::vector<std::unique_ptr<aio::TileStore>>& ranks() const { return ranks_; }
+  // Which has the rank's tiles that steps never update: they are in no copy.
+  aio::TileStore& never_updated(uint32_t rank) const { return copied_.empty() ? *ranks_[rank] : *copied_[rank]; }
   // In the order of the paths.
   const std::vector<std::string>& folders() const { return folders_; }
   IoEngine& engine() { return *engine_; }
@@ -29,7 +34,7 @@ class InspectedStores {
   // Of all of them together.
   aio::OpenReport report() const;
   // Of all of them together: what they keep.
-  engine::KeptTogether kept() const;
+  engine::KeptTogether kept() const { return engine::KeptTogether(kept_by_rank()); }
 
   // Refuses a part of a run's stores.
   Status expect_all_ranks() const;
@@ -37,11 +42,14 @@ class InspectedStores {
   Status expect_one_step() const;
 
  private:
+  std::vector<engine::KeptSteps> kept_by_rank() const;
+
   std::vector<std::string> folders_;
   std::unique_ptr<IoEngine> engine_;
   std::unique_ptr<aio::HostArena> arena_;
   std::span<std::byte> memory_;
   std::vector<std::unique_ptr<aio::TileStore>> ranks_;
+  std::vector<std::unique_ptr<aio::TileStore>> copied_;  // that ranks_ are copies of, if they are
 };
 
 // What `checkpoint scrub` answers: corrupt blocks are a failed comparison, unread ones alone a matter of the drive.

@@ -17,6 +17,7 @@ struct ExportFlags {
   std::vector<std::string> paths;  // of the store, then the folder to make
   std::string dtype = "auto";
   uint64_t shard_bytes = 5'000'000'000;
+  std::optional<uint64_t> step;
   bool adapter = false, merged = false;
 };
 
@@ -81,6 +82,7 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   }
   const std::string into = flags.paths.back();
   PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open({flags.paths.begin(), flags.paths.end() - 1}));
+  if (flags.step) PENSTOCK_TRY(stores->go_to(*flags.step));
   aio::TileStore& store = *stores->ranks().front();
   PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store.payload().trainer_state));
   PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
@@ -139,7 +141,7 @@ Verb checkpoint_export_verb() {
   auto flags = std::make_shared<ExportFlags>();
   return {
       "checkpoint export",
-      "Write a store's newest step as safetensors",
+      "Write a store's newest step, or one that was kept, as safetensors",
       "Makes a folder as Hugging Face has it: config.json, model.safetensors or shards with an index, and the "
       "tokenizer's\n"
       "and generation's files of the folder that the run began with. Weights pass tile by tile: no more than a few "
@@ -151,6 +153,7 @@ Verb checkpoint_export_verb() {
       "--merged, or where the folder of the frozen weights is gone, a whole model that has them added.",
       {{"penstock checkpoint export /mnt/nvme0/run ./exported", "As transformers loads it"},
        {"penstock checkpoint export /mnt/nvme0/run,/mnt/nvme1/run ./exported --dtype fp32", "The masters"},
+       {"penstock checkpoint export /mnt/nvme0/run ./best --step 400", "A step that was kept, the store as it is"},
        {"penstock checkpoint export /mnt/nvme0/lora ./merged --merged", "A model with its adapters added"}},
       [flags](Options& options) -> Action {
         options.paths("PATH", flags->paths, 1,
@@ -160,6 +163,7 @@ Verb checkpoint_export_verb() {
         options.flag("--adapter", flags->adapter, "Of a run with adapters: these alone, as PEFT reads them");
         options.flag("--merged", flags->merged,
                      "Of a run with adapters: the whole model, adapters added to its weights");
+        options.count("--step", flags->step, "One that `penstock checkpoint ls` lists as kept; else the newest");
         options.bytes("--shard", flags->shard_bytes, "Bytes of one file, at most");
         return [flags](Session& session) { return export_store(session, *flags); };
       }};

@@ -82,13 +82,15 @@ void TileValues::masters(std::span<float> into) const {
   }
 }
 
-Result<StoreWeights::Part> StoreWeights::part_of(aio::TileStore& store, const trainer::Model& model,
-                                                 std::span<const uint64_t> first, std::span<const uint64_t> elements) {
+Result<StoreWeights::Part> StoreWeights::part_of(const InspectedStores& stores, uint32_t rank,
+                                                 const trainer::Model& model, std::span<const uint64_t> first,
+                                                 std::span<const uint64_t> elements) {
+  aio::TileStore& store = *stores.ranks()[rank];
   const auto refused = Status(Code::kCorrupt, "store: its parameters are not those of the model that its root names",
                               "`penstock checkpoint scrub` says whether it is damaged");
   const StoreShape& shape = store.shape();
   const bool is_one_of_several = shape.ranks > 1;
-  Part part{.store = &store};
+  Part part{.store = &store, .never_updated = &stores.never_updated(rank)};
   std::vector<std::vector<TileId>> tiles(shape.units.size());
   std::vector<uint64_t> there(shape.units.size());
   for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
@@ -124,8 +126,8 @@ Result<std::unique_ptr<StoreWeights>> StoreWeights::find(InspectedStores& stores
       first.push_back(shard.begin);
       elements.push_back(shard.elements());
     }
-    aio::TileStore& store = *stores.ranks()[rank];
-    PENSTOCK_TRY_ASSIGN(part, part_of(store, model, first, elements));
+    const aio::TileStore& store = *stores.ranks()[rank];
+    PENSTOCK_TRY_ASSIGN(part, part_of(stores, rank, model, first, elements));
     if (store.payload().step != first_store.payload().step) {
       return Status(Code::kUsage,
                     text("store: rank 0 is at step ", first_store.payload().step, ", rank ", rank, " at step ",
@@ -167,15 +169,20 @@ Result<uint64_t> StoreWeights::read(std::span<const uint32_t> units, Planes plan
     std::vector<engine::StoreSweep::Visit> visits;
     for (uint32_t unit : units)
       for (TileId tile : part.tiles[unit]) visits.push_back({tile, range_of(shape.layout(tile), planes)});
-    engine::StoreSweep sweep(io_, *part.store, *windows_);
     const auto visit = [&](TileId id, std::byte* bytes) {
       const StoreShape::Tile& tile = shape.tiles[id];
       const Part::Place& place = part.places[tile.unit];
       return on_tile(place.unit, place.first_element + tile.first_element,
                      TileValues(shape.layout(id), tile.elements, bytes));
     };
-    PENSTOCK_TRY(sweep.run(visits, visit, engine::StoreSweep::Then::forget));
-    read_bytes += sweep.drive_bytes().read_bytes;
+    const auto store_of = [&](TileId tile) { return shape.kind(tile).updated ? part.store : part.never_updated; };
+    for (auto first = visits.begin(), end = first; first != visits.end(); first = end) {
+      aio::TileStore* const store = store_of(first->tile);
+      end = std::find_if(first, visits.end(), [&](const auto& other) { return store_of(other.tile) != store; });
+      engine::StoreSweep sweep(io_, *store, *windows_);
+      PENSTOCK_TRY(sweep.run({first, end}, visit, engine::StoreSweep::Then::forget));
+      read_bytes += sweep.drive_bytes().read_bytes;
+    }
   }
   return read_bytes;
 }

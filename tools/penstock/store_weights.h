@@ -56,6 +56,7 @@ class StoreWeights {
   // What one rank's store has of the model.
   struct Part {
     aio::TileStore* store = nullptr;
+    aio::TileStore* never_updated = nullptr;  // where the tiles are that steps never update
     struct Place {
       uint32_t unit = 0;
       uint64_t first_element = 0;
@@ -65,8 +66,8 @@ class StoreWeights {
   };
 
   explicit StoreWeights(IoEngine& io) : io_(io) {}
-  static Result<Part> part_of(aio::TileStore& store, const trainer::Model& model, std::span<const uint64_t> first,
-                              std::span<const uint64_t> elements);
+  static Result<Part> part_of(const InspectedStores& stores, uint32_t rank, const trainer::Model& model,
+                              std::span<const uint64_t> first, std::span<const uint64_t> elements);
   Status take_memory();
 
   IoEngine& io_;

@@ -5,6 +5,7 @@
 
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/rank_places.h"
+#include "runtime/engine/ranks/set_making.h"
 #include "tiering/plan/plan_search.h"
 #include "tiering/plan/rank_memory.h"
 #include "tiering/plan/visits.h"
@@ -244,12 +245,7 @@ Status RankedEngine::create(const RankedOptions& options, Ranks& ranks, const In
   PENSTOCK_TRY(exchange_numbers(ranks, aio::draw_store_id(), ids));
   PENSTOCK_TRY_ASSIGN(here, engine.options_here());
   here.store_id = ids[0];
-  auto of_shard = [&](uint32_t unit, uint64_t first, std::span<float> values) {
-    const std::optional<uint32_t> whole = engine.shards_.model_unit[unit];
-    if (whole) return initial(*whole, engine.map_.shard(*whole, ranks.rank()).begin + first, values);
-    std::fill(values.begin(), values.end(), 0.0f);
-    return Status();
-  };
+  const InitialValues of_shard = values_of_rank(initial, engine.shards_, engine.map_, ranks.rank());
   return agree_on(ranks, Engine::create(here, of_shard, existing));
 }
 

@@ -5,14 +5,12 @@
 // the number of tiles, it takes kReshardBytes of memory whatever the model's size.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "aio/store/tile_store.h"
 #include "runtime/engine/drive_bytes.h"
+#include "runtime/engine/ranks/set_making.h"
 #include "tiering/unit.h"
 
 namespace penstock::engine {
@@ -25,16 +23,7 @@ struct StoreSet {
   uint32_t group_ranks = 1;  // how many of them have all of the model together, as in RankedOptions
 };
 
-struct NewSet {
-  uint32_t ranks = 1, group_ranks = 1;
-  // Where each rank's store is to lie.
-  std::vector<std::vector<std::shared_ptr<aio::DriveFolder>>> drives;
-  aio::Existing existing = aio::Existing::refuse;  // what is done about stores of any rank that are there already
-  std::string config_hash, trainer_state;          // of the roots
-};
-
-// Refuses a set that is not whole, or not of `model`. A new set of which something failed is removed again; one whose
-// making was killed cannot be opened, because rank 0's store is made last. REQUIRES: the folders of both differ.
+// As make_set(). Refuses a set that is not whole, or not of `model`. REQUIRES: the folders of both differ.
 Result<DriveBytes> reshard(IoEngine& io, const StoreSet& set, const Workload& model, const NewSet& wanted,
                            const aio::ScrubProgress& progress = {});
 

@@ -6,24 +6,6 @@
 
 namespace penstock::engine {
 
-RankWorkload rank_workload(const Workload& model, const ShardMap& map, uint32_t rank) {
-  if (map.ranks() > 1) return workload_of(model, map, rank);
-  RankWorkload whole{.workload = model, .unit_here = {}, .model_unit = {}, .parameter_here = {}};
-  for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
-    whole.unit_here.push_back(unit);
-    whole.model_unit.push_back(unit);
-    std::vector<std::optional<uint32_t>>& parameters = whole.parameter_here.emplace_back();
-    for (uint32_t i = 0; i < model.units[unit].parameters.size(); ++i) parameters.push_back(i);
-  }
-  return whole;
-}
-
-StoreShape rank_shape(const RankWorkload& cut, const TileMap& tiles, uint32_t rank, uint32_t ranks) {
-  StoreShape shape = StoreShape::of(cut.workload, tiles, rank);
-  shape.ranks = ranks;
-  return shape;
-}
-
 uint64_t tile_elements_of(const aio::TileStore& store) {
   uint64_t most = 0;
   for (const StoreShape::Tile& tile : store.shape().tiles) most = std::max(most, tile.elements);

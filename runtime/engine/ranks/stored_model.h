@@ -12,9 +12,6 @@
 
 namespace penstock::engine {
 
-// What a rank has of the model; one that is alone has all of it.
-RankWorkload rank_workload(const Workload& model, const ShardMap& map, uint32_t rank);
-StoreShape rank_shape(const RankWorkload& cut, const TileMap& tiles, uint32_t rank, uint32_t ranks);
 // Of the store's largest tile, in whole blocks.
 uint64_t tile_elements_of(const aio::TileStore& store);
 
