@@ -48,7 +48,8 @@ class Stages : public testing::TestWithParam<Stage> {
 };
 
 TEST_P(Stages, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {
-  const uint64_t courses = test::kStride != 1 || GetParam().ranks > 4 ? 1 : GetParam().ranks > 2 ? 2 : 4;
+  const bool has_codes = *GetParam().codes != '\0';
+  const uint64_t courses = test::kStride != 1 || GetParam().ranks > 4 ? 1 : GetParam().ranks > 2 || has_codes ? 2 : 4;
   leave_the_bits(test::worker_or_mutant(RANKED_WORKER).c_str(), courses, {});
 }
 
