@@ -6,6 +6,7 @@
 #include "cpu_optim/byte_update_kernel.h"
 #include "cpu_optim/gradient_kernel.h"
 #include "cpu_optim/kernels.h"
+#include "cpu_optim/record_kernel.h"
 #include "cpu_optim/update_kernel.h"
 
 namespace penstock::cpu_optim {
@@ -35,6 +36,12 @@ constexpr void fill_dtype(Kernels& kernels) {
   kernels.cast[at][static_cast<size_t>(Dtype::fp16)] = &GradientPass<L>::template cast<kDtype, Dtype::fp16>;
 }
 
+template <class L, BlockCode kCode>
+constexpr void fill_records(Kernels& kernels) {
+  kernels.encode[static_cast<size_t>(kCode)] = &RecordPass<L, kCode>::encode;
+  kernels.decode[static_cast<size_t>(kCode)] = &RecordPass<L, kCode>::decode;
+}
+
 template <class L>
 consteval Kernels kernel_table(Isa isa, uint32_t instructions) {
   Kernels kernels{};
@@ -46,6 +53,8 @@ consteval Kernels kernel_table(Isa isa, uint32_t instructions) {
   fill_dtype<L, Dtype::fp32>(kernels);
   fill_dtype<L, Dtype::bf16>(kernels);
   fill_dtype<L, Dtype::fp16>(kernels);
+  fill_records<L, BlockCode::int8>(kernels);
+  fill_records<L, BlockCode::int4>(kernels);
   kernels.checksum = [](ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe) {
     L::add_checksum_stripes(lanes, stripes, count, first_stripe);
   };

@@ -19,6 +19,7 @@ constexpr uint64_t kGroupElements = 64;
 constexpr size_t kMasterForms = 3;
 constexpr size_t kMomentForms = 3;
 constexpr size_t kGradientDtypes = 3;  // fp32, bf16, fp16: the first three Dtypes
+constexpr size_t kRecordCodes = 2;     // int8, int4: the first two BlockCodes
 constexpr size_t kSquareSumLanes = 32;
 constexpr size_t kPlanesMax = 1 + kRestingPlanesMax;
 
@@ -42,6 +43,9 @@ using SquareSumKernel = void (*)(const std::byte* values, uint64_t elements, dou
 using AccumulateKernel = void (*)(const std::byte* source, float* target, uint64_t elements);
 // `streams`: writes past the caches; the target must be aligned to 64 bytes.
 using CastKernel = void (*)(const std::byte* source, std::byte* target, uint64_t elements, bool streams);
+// Whole blocks of values, and their records.
+using EncodeKernel = void (*)(const float* values, uint64_t blocks, std::byte* records);
+using DecodeKernel = void (*)(const std::byte* records, uint64_t blocks, float* values);
 using ChecksumKernel = void (*)(ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe);
 
 struct Kernels {
@@ -51,6 +55,8 @@ struct Kernels {
   SquareSumKernel square_sums[kGradientDtypes];
   AccumulateKernel accumulate[kGradientDtypes];
   CastKernel cast[kGradientDtypes][kGradientDtypes];
+  EncodeKernel encode[kRecordCodes];
+  DecodeKernel decode[kRecordCodes];
   ChecksumKernel checksum;
 };
 

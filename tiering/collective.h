@@ -72,6 +72,20 @@ class Collective {
   // 4 B.
   virtual void reduce(const Reduction& reduction, Then then) = 0;
 
+  // What every rank has for each of the others.
+  struct Collection {
+    uint64_t offset_bytes = 0;  // of the first part, in every rank's memory()
+    struct Part {
+      uint64_t begin = 0, end = 0;  // in bytes
+    };
+    std::vector<Part> parts;  // by rank: what it takes from every other one, maybe nothing; no two share a byte
+    // Where this rank's part of each rank comes to in its memory(), one after another in the order of ranks: its own
+    // has a place, to which nothing comes. Shares no byte with the parts.
+    uint64_t target_offset_bytes = 0;
+  };
+  // Nobody writes to the parts meanwhile. REQUIRES: all ranks give the same but for the target.
+  virtual void collect(const Collection& collection, Then then) = 0;
+
   // `all` gets what every rank gives, in the order of ranks. `mine` is read at once.
   // REQUIRES: all ranks give the same number of bytes, at most kExchangeBytesMax; `all` has room for ranks() times it.
   virtual void exchange(std::span<const std::byte> mine, std::span<std::byte> all, Then then) = 0;

@@ -60,6 +60,17 @@ struct Clipping {
   bool may_take_back() const { return norm > 0 || skips_overflow; }
 };
 
+// What ranks send one another in codes, in blocks of kCodeBlockElements that are counted from a unit's first element:
+// fewer bytes, and other bits than without. Masters and sums stay exact.
+struct RankCodes {
+  bool weights = false;         // that are gathered, in int8: every rank computes with what the codes stand for
+  bool frozen_weights = false;  // those of frozen units alone
+  bool gradients = false;       // of each rank, in int4, on their way to the rank that adds up
+
+  bool operator==(const RankCodes&) const = default;
+  bool any() const { return *this != RankCodes(); }
+};
+
 enum class StepScope : uint8_t { update_only, training };
 
 // What backward needs of forward. keep: all of it stays where it was computed. recompute: only each unit's input stays.
@@ -89,6 +100,7 @@ struct Workload {
   // Whether what was gathered stays until the step ends (ZeRO's stages 1 and 2), or is gathered for each pass (stage
   // 3).
   bool keeps_weights = false;
+  RankCodes codes = {};
   Clipping clipping;
   // Where backward ends, where that is not at the first use that trains: one rank's shards may have no trained unit of
   // a use that trains.

@@ -51,6 +51,7 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static Bits bf16_of(Float x) { return arithmetic::bf16_of_float(x); }
 
   static Bits multiply(Bits a, Bits b) { return a * b; }
+  static Bits larger(Bits a, Bits b) { return a > b ? a : b; }
   static Bits shift_signed(Bits x, int count) { return static_cast<Bits>(static_cast<int32_t>(x) >> count); }
   // a's bits where mask is set, else b's.
   static Bits select_bits(uint32_t mask, Bits a, Bits b) { return (a & mask) | (b & ~mask); }

@@ -67,6 +67,8 @@ struct XsimdLanes {
     return Bits::load_aligned(counts);
   }
 
+  PENSTOCK_LANES Bits larger(Bits a, Bits b) { return xsimd::max(a, b); }
+
   PENSTOCK_LANES void prefetch(const void* address) { __builtin_prefetch(address); }
 };
 

@@ -41,6 +41,7 @@ class CollectiveContract {
         {"gather_in_groups", &CollectiveContract::gathers_in_groups},
         {"reduce", &CollectiveContract::reduces},
         {"reduce_in_rank_order", &CollectiveContract::reduces_in_rank_order},
+        {"collect", &CollectiveContract::collects},
         {"exchange", &CollectiveContract::exchanges},
         {"barrier", &CollectiveContract::carries_verdicts},
         {"several", &CollectiveContract::keeps_the_order_of_many},
@@ -129,6 +130,38 @@ class CollectiveContract {
         const float sum = load(Dtype::fp32, sums.seen.data(), i);
         if (bits(sum) != bits(expected)) return different(round, text("a sum is ", sum, ", ", expected, " expected"));
       }
+    }
+    return Status();
+  }
+
+  // Each rank has its part of every other rank's bytes, in the order of ranks; nothing else is touched.
+  Status collects() {
+    constexpr uint64_t kTarget = 3 << 18;
+    for (int round = 0; round < rounds(kRounds); ++round) {
+      const uint64_t offset = common_() % 5000, bytes_most = (kMemoryBytes - kTarget) / ranks_.ranks();
+      const std::vector<uint64_t> ends = uneven(common_() % std::min<uint64_t>(200'000, bytes_most));
+      fill(round);
+      Collective::Collection collection{.offset_bytes = offset, .parts = {}, .target_offset_bytes = kTarget};
+      for (uint64_t end : ends) {
+        collection.parts.push_back({collection.parts.empty() ? 0 : collection.parts.back().end, end});
+      }
+      delay();
+      PENSTOCK_TRY(carry([&](Collective::Then then) { passes_.collect(collection, std::move(then)); }));
+      const auto [begin, end] = collection.parts[ranks_.rank()];
+      const uint64_t taken = end - begin;
+      PENSTOCK_TRY(expect_shard(round, {ranks_.rank(), 0, kTarget}));
+      for (uint32_t rank = 0; rank < ranks_.ranks(); ++rank) {
+        for (uint64_t i = 0; i < taken; ++i) {
+          const uint64_t at = kTarget + rank * taken + i;
+          const bool is_own = rank == ranks_.rank();
+          if (memory_.bytes()[at] != pattern(round, rank, is_own ? at : offset + begin + i)) {
+            return different(round, text("byte ", i, " of the part of rank ", rank));
+          }
+        }
+      }
+      const uint64_t behind = kTarget + taken * ranks_.ranks();
+      PENSTOCK_TRY(expect_shard(round, {ranks_.rank(), behind, kMemoryBytes - behind}));
+      std::memset(memory_.bytes().data(), 0xee, kMemoryBytes);
     }
     return Status();
   }

@@ -14,16 +14,19 @@ struct Stage {
   const char* name;
   uint32_t ranks, group_ranks;
   const char* gathers;  // for each pass, or once a step
+  const char* codes = "";
 };
 
 class Stages : public testing::TestWithParam<Stage> {
  protected:
   static void leave_the_bits(const char* worker, uint64_t courses, const std::vector<std::string>& environment) {
     const Stage& stage = GetParam();
+    std::vector<std::string> with_codes = environment;
+    with_codes.push_back(text("CODES=", stage.codes));
     int struck = 0, skipped = 0, discarded = 0, absent = 0;
     for (uint64_t seed = 1; seed <= courses; ++seed) {
       RankProcesses processes(stage.ranks, {worker, text(seed), "5", text(stage.group_ranks), stage.gathers},
-                              environment);
+                              with_codes);
       for (const RankEnd& end : processes.wait()) {
         ASSERT_EQ(end.code + end.signal, 0) << "seed " << seed << ": " << end.said;
         int of[4];
@@ -45,7 +48,8 @@ class Stages : public testing::TestWithParam<Stage> {
 };
 
 TEST_P(Stages, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {
-  const uint64_t courses = test::kStride != 1 || GetParam().ranks > 4 ? 1 : GetParam().ranks > 2 ? 2 : 4;
+  const bool has_codes = *GetParam().codes != '\0';
+  const uint64_t courses = test::kStride != 1 || GetParam().ranks > 4 ? 1 : GetParam().ranks > 2 || has_codes ? 2 : 4;
   leave_the_bits(test::worker_or_mutant(RANKED_WORKER).c_str(), courses, {});
 }
 
@@ -57,15 +61,25 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Stages,
                                          Stage{"eight_stage_3", 8, 8, "each"}, Stage{"eight_hybrid", 8, 4, "once"}),
                          [](const auto& each) { return std::string(each.param.name); });
 
+// Two ranks in stages 2 and 3, four in 3 and hybrid: each against the plain loop, so equal among one another.
+INSTANTIATE_TEST_SUITE_P(
+    InCodes, Stages,
+    testing::Values(Stage{"two_stage_2", 2, 2, "once", "wg"}, Stage{"two_stage_3", 2, 2, "each", "wg"},
+                    Stage{"two_stage_0", 2, 1, "each", "g"}, Stage{"four_stage_3", 4, 4, "each", "wg"},
+                    Stage{"four_hybrid", 4, 2, "each", "wg"}, Stage{"three_frozen", 3, 3, "each", "fg"}),
+    [](const auto& each) { return std::string(each.param.name); });
+
 // By events, not by time: see OverlapCourse.
 TEST(RankedSteps, GatherTheNextUnitAndAddUpTheLastWhileOneIsComputed) {
   struct World {
-    const char *ranks, *group_ranks;
+    const char *ranks, *group_ranks, *codes;
   };
-  for (const World world : {World{"2", "2"}, World{"3", "3"}, World{"2", "1"}}) {
+  for (const World world :
+       {World{"2", "2", ""}, World{"3", "3", ""}, World{"2", "1", ""}, World{"2", "2", "wg"}, World{"3", "3", "g"}}) {
     const auto ranks = static_cast<uint32_t>(std::atoi(world.ranks));
     RankProcesses processes(ranks,
-                            {test::worker_or_mutant(RANKED_WORKER), "1", "2", world.group_ranks, "each", "overlap"});
+                            {test::worker_or_mutant(RANKED_WORKER), "1", "2", world.group_ranks, "each", "overlap"},
+                            {text("CODES=", world.codes)});
     for (const RankEnd& end : processes.wait()) EXPECT_EQ(end.code + end.signal, 0) << end.said;
     if (HasFailure()) return;  // a rank that waits in vain does so for long
   }
@@ -96,7 +110,8 @@ TEST_P(StagesOnDevices, LeaveTheBitsOfAPlainLoopOnCuda) { leave_the_bits(RANKED_
 INSTANTIATE_TEST_SUITE_P(Ranks, StagesOnDevices,
                          testing::Values(Stage{"one", 1, 1, "each"}, Stage{"two_stage_0", 2, 1, "each"},
                                          Stage{"two_stage_2", 2, 2, "once"}, Stage{"two_stage_3", 2, 2, "each"},
-                                         Stage{"three_stage_3", 3, 3, "each"}, Stage{"four_hybrid", 4, 2, "once"}),
+                                         Stage{"three_stage_3", 3, 3, "each"}, Stage{"four_hybrid", 4, 2, "once"},
+                                         Stage{"two_in_codes", 2, 2, "each", "wg"}),
                          [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

@@ -3,6 +3,8 @@
 // store's creation in these folders, or a life of a run that goes on with it, to be killed; keep: which keeps its last
 // step; or going back to STEPS. Says what happened, or what is wrong and ends with 1.
 //
+// CODES=w, g, wg or fg: weights, those of frozen units alone, or gradients are sent in codes.
+//
 // ON_DEVICE=MILLISECONDS: the course computes on a device, each piece of work for at least so long.
 //
 // DIES="RANK BARRIER WHEN": that rank kills itself at this barrier of its commits, counted from 0. WHEN is `before` it
@@ -130,19 +132,26 @@ Status keep(Ranks& ranks, const std::vector<std::string>& folders) {
   return kept.keep(step, {store->runs_of_durable_step()}).status();
 }
 
+RankCodes codes_of_environment() {
+  const char* given = std::getenv("CODES");
+  const std::string codes = given != nullptr ? given : "";
+  auto has = [&](char code) { return codes.find(code) != std::string::npos; };
+  return {.weights = has('w'), .frozen_weights = has('f'), .gradients = has('g')};
+}
+
 Status run(int count, char** arguments) {
   auto number = [&](int index) { return std::strtoull(arguments[index], nullptr, 10); };
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
   const std::string what = count > 5 ? arguments[5] : "run";
   if (what == "overlap") {
-    OverlapCourse course(place, static_cast<uint32_t>(number(3)));
+    OverlapCourse course(place, static_cast<uint32_t>(number(3)), codes_of_environment());
     PENSTOCK_TRY_ASSIGN(met, meet({.place = place, .memory_bytes = course.memory_bytes()}));
     return course.run(*met, number(2));
   }
   std::optional<CourseDevice> device;
   if (const char* least = std::getenv("ON_DEVICE")) device = course_device(std::chrono::milliseconds(std::atoi(least)));
   RankedCourse course(number(1), place, static_cast<uint32_t>(number(3)), std::string(arguments[4]) == "once",
-                      device ? &*device : nullptr);
+                      codes_of_environment(), device ? &*device : nullptr);
   if (count > 6) {
     course.options().engine.drives = direct_drives({arguments + 6, arguments + count});
     // A course that is killed makes something durable.

@@ -46,8 +46,8 @@ penstock_rank_mutant(absences_of_one_rank *Stages*two_stage_3 runtime/engine/ran
   "")
 
 penstock_rank_mutant(shard_of_another_rank *Stages*two_stage_3 runtime/engine/ranks/ranked_engine_lane.cpp
-  "shards.push_back({member, place"
-  "shards.push_back({map_.group(rank()).front(), place")
+  "shards.push_back({member, gathered_at"
+  "shards.push_back({map_.group(rank()).front(), gathered_at")
 
 penstock_rank_mutant(pieces_not_shared_with_twins *Stages*four_hybrid runtime/engine/ranks/ranked_engine_lane.cpp
   "for (uint32_t twin : map_.twins(rank())) pieces"
@@ -95,3 +95,17 @@ penstock_rank_mutant(kept_before_all_have_copied KeptByRanks.AStepIs* runtime/en
 penstock_rank_mutant(goes_back_before_all_have_marked KeptByRanks.GoBack* runtime/engine/ranks/kept_together.cpp
   "agreed(each([&](KeptSteps& kept) { return kept.mark_rollback(step); }))"
   "each([&](KeptSteps& kept) { return kept.mark_rollback(step); })")
+
+penstock_rank_mutant(own_shard_not_through_codes InCodes/*two_stage_3 runtime/engine/ranks/ranked_engine_lane.cpp
+  "for (const Gathering::Place& place : gathering.places) decode(place);"
+  "for (const Gathering::Place& place : gathering.places) {
+    decode(place);
+    for (const UnitWeights& view : gathering.views) {
+      if (shards_.unit_here[place.unit] != view.unit) continue;
+      std::memcpy(place.own.data(), view.bytes.data(), place.own.size());
+    }
+  }")
+
+penstock_rank_mutant(codes_of_another_rank InCodes/*two_stage_3 runtime/engine/ranks/ranked_engine_lane.cpp
+  "collected_at_ + other * bytes"
+  "collected_at_ + rank() * bytes")

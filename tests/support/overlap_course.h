@@ -33,18 +33,14 @@ class WatchedCollective final : public test::PassingCollective {
     PassingCollective::gather(shards, std::move(then));
   }
   void reduce(const Reduction& reduction, Then then) override {
-    {
-      std::unique_lock lock(mutex_);
-      CHECK(!reductions_begin_at_.empty(), "a reduction that the step does not have");
-      const uint64_t held = reductions_begin_at_.front();
-      reductions_begin_at_.pop_front();
-      const bool goes_on =
-          waits_for_reduction_ || changed_.wait_for(lock, kPatience, [&] { return passes_held_ >= held; });
-      waits_for_reduction_ = waits_for_reduction_ || !goes_on;
-      const Reduction::Part mine = reduction.parts[rank()];
-      reduced_bytes_ += (mine.end - mine.begin) * bytes_of(reduction.dtype) * (ranks() - 1);
-    }
+    const Reduction::Part mine = reduction.parts[rank()];
+    wait_for_reduction((mine.end - mine.begin) * bytes_of(reduction.dtype));
     PassingCollective::reduce(reduction, std::move(then));
+  }
+  void collect(const Collection& collection, Then then) override {
+    const Collection::Part mine = collection.parts[rank()];
+    wait_for_reduction(mine.end - mine.begin);
+    PassingCollective::collect(collection, std::move(then));
   }
 
   // By reduction: how many passes of the step are held before it may begin. One more counts behind the last.
@@ -91,6 +87,18 @@ class WatchedCollective final : public test::PassingCollective {
  private:
   static constexpr std::chrono::seconds kPatience{30};
 
+  // `bytes`: from each of the other ranks.
+  void wait_for_reduction(uint64_t bytes) {
+    std::unique_lock lock(mutex_);
+    CHECK(!reductions_begin_at_.empty(), "a reduction that the step does not have");
+    const uint64_t held = reductions_begin_at_.front();
+    reductions_begin_at_.pop_front();
+    const bool goes_on =
+        waits_for_reduction_ || changed_.wait_for(lock, kPatience, [&] { return passes_held_ >= held; });
+    waits_for_reduction_ = waits_for_reduction_ || !goes_on;
+    reduced_bytes_ += bytes * (ranks() - 1);
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t gathers_ = 0, passes_held_ = 0, gathered_bytes_ = 0, reduced_bytes_ = 0;
@@ -110,10 +118,11 @@ class WatchedRanks final : public test::PassingRanks {
 
 class OverlapCourse {
  public:
-  OverlapCourse(const RankPlace& place, uint32_t group_ranks) : place_(place) {
+  OverlapCourse(const RankPlace& place, uint32_t group_ranks, RankCodes codes = {}) : place_(place) {
     Workload& workload = world_.options.request.workload;
     workload.scope = StepScope::training;
     workload.micro_batches = 2;
+    workload.codes = codes;
     workload.uses = uses_in_turn(workload.units);
     for (Use& use : workload.uses) use.forward_s = use.backward_s = 1e-3;
     world_.options.request.stores_activations = false;

@@ -15,6 +15,7 @@ class PassingCollective : public Collective {
   Tier tier() const override { return inner_.tier(); }
   void gather(std::span<const Shard> shards, Then then) override { inner_.gather(shards, std::move(then)); }
   void reduce(const Reduction& reduction, Then then) override { inner_.reduce(reduction, std::move(then)); }
+  void collect(const Collection& collection, Then then) override { inner_.collect(collection, std::move(then)); }
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all, Then then) override {
     inner_.exchange(mine, all, std::move(then));
   }

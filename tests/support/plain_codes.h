@@ -1,5 +1,5 @@
-// Frozen weights in int8 or NF4, as a plain loop makes them: one block of 64 after another, sharing no code with the
-// engine. What is left of the values is what passes compute with, in bf16.
+// Values in int8, int4 or NF4, as a plain loop makes them: one block of 64 after another, sharing no code with the
+// engine. What is left of weights is what passes compute with, in bf16.
 #pragma once
 
 #include <algorithm>
@@ -52,6 +52,28 @@ inline void round_to_int8(std::vector<float>& values) {
     for (size_t i = first; i < end; ++i) {
       const int code = static_cast<int>(std::nearbyint(values[i] * factor));
       values[i] = through_bf16(static_cast<float>(code) * largest / 127.0f);
+    }
+  }
+}
+
+// Of gradients: a value that is not finite makes its block NaN, and a block that is so small is zeros.
+inline void round_to_int4(std::vector<float>& values) {
+  for (size_t first = 0; first < values.size(); first += 64) {
+    const size_t end = std::min(values.size(), first + 64);
+    float largest = 0;
+    bool is_finite = true;
+    for (size_t i = first; i < end; ++i) {
+      is_finite = is_finite && std::isfinite(values[i]);
+      largest = std::max(largest, std::fabs(values[i]));
+    }
+    for (size_t i = first; i < end; ++i) {
+      if (!is_finite) {
+        values[i] = NAN;
+      } else if (largest < 0x1p-120f) {
+        values[i] = 0;
+      } else {
+        values[i] = std::nearbyint(values[i] * (7.0f / largest)) * largest / 7.0f;
+      }
     }
   }
 }

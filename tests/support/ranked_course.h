@@ -14,7 +14,7 @@ namespace penstock::engine {
 class RankedCourse {
  public:
   // On the device, if there is one; otherwise in place.
-  RankedCourse(uint64_t seed, const RankPlace& place, uint32_t group_ranks, bool keeps_weights,
+  RankedCourse(uint64_t seed, const RankPlace& place, uint32_t group_ranks, bool keeps_weights, RankCodes codes = {},
                const CourseDevice* device = nullptr)
       : seed_(seed),
         place_(place),
@@ -24,6 +24,7 @@ class RankedCourse {
         world_(seed, 1 + static_cast<uint32_t>(common(1)), {70'000, 65'536, 400'001, 40'000, 20'000}) {
     PlanRequest& request = world_.options.request;
     request.workload.micro_batches = 1 + static_cast<uint32_t>(common(3));
+    request.workload.codes = codes;
     std::vector<std::vector<uint32_t>> uses = {{0}, {1}, {2}, {3}, {4}};
     for (uint64_t again = common(2); again > 0; --again) uses.insert(uses.begin() + 2, std::vector<uint32_t>{1});
     if (common(1)) uses.back().push_back(0);  // tied
@@ -274,14 +275,24 @@ class RankedCourse {
     absent += static_cast<int>(untouched.size());
     std::vector<std::vector<uint16_t>>& all = given[0];
     for (uint32_t unit = 0; place_.ranks > 1 && unit < all.size(); ++unit) {
+      std::vector<std::vector<float>> by_rank;
+      for (uint32_t rank = 0; rank < place_.ranks; ++rank) by_rank.push_back(sent(given[rank][unit]));
       for (size_t e = 0; e < all[unit].size(); ++e) {
-        float sum = TrainingWorld::float_of(given[0][unit][e]);
-        for (uint32_t rank = 1; rank < place_.ranks; ++rank) sum += TrainingWorld::float_of(given[rank][unit][e]);
+        float sum = by_rank[0][e];
+        for (uint32_t rank = 1; rank < place_.ranks; ++rank) sum += by_rank[rank][e];
         all[unit][e] = TrainingWorld::bf16_of(sum);
       }
     }
     world_.plain_update(all, untouched);
     plain_steps_ = drawn.number;
+  }
+
+  // What the rank that adds up makes of one rank's gradient.
+  std::vector<float> sent(const std::vector<uint16_t>& given) const {
+    std::vector<float> values(given.size());
+    std::transform(given.begin(), given.end(), values.begin(), TrainingWorld::float_of);
+    if (world_.options.request.workload.codes.gradients) plain::round_to_int4(values);
+    return values;
   }
 
   Status evaluate(RankedEngine& engine) {

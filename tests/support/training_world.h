@@ -274,9 +274,16 @@ class TrainingWorld : public EngineWorld {
   uint64_t elements(uint32_t unit) const { return options.request.workload.units[unit].elements; }
   std::vector<std::vector<uint16_t>> plain_weights() {
     std::vector<std::vector<uint16_t>> weights;
-    for (const plain::Unit& unit : plain().units) {
+    const RankCodes& codes = options.request.workload.codes;
+    for (uint32_t number = 0; number < plain().units.size(); ++number) {
+      const plain::Unit& unit = plain().units[number];
       std::vector<uint16_t>& of = weights.emplace_back();
       for (size_t i = 0; i < unit.p.size(); ++i) of.push_back(unit.high(i));
+      if (!codes.weights && (trainable(number) || !codes.frozen_weights)) continue;
+      std::vector<float> values(of.size());
+      std::transform(of.begin(), of.end(), values.begin(), weight_of);
+      plain::round_to_int8(values);
+      std::transform(values.begin(), values.end(), of.begin(), bf16_of);
     }
     return weights;
   }

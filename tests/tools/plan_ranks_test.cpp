@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tests/tools/forecasts.h"
+#include "tiering/plan/collective_moves.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_report.h"
 
@@ -154,6 +155,45 @@ TEST(PlanOfRanks, OfferAnotherStageWhereTheGivenOneDoesNotFit) {
   EXPECT_NE(refused.remedy.find("--stage auto"), std::string::npos) << refused.remedy;
   request.stage.reset();
   EXPECT_TRUE(forecast_of(request).fits);
+}
+
+TEST(PlanOfRanks, SaysWhatCodesSave) {
+  ForecastRequest request = ranks_of("cpu-2core", 2);
+  request.stage = Stage::sharded;
+  const Forecast exact = forecast_of(request);
+  request.codes = {.weights = true, .gradients = true};
+  const Forecast coded = forecast_of(request);
+  ASSERT_TRUE(exact.fits && coded.fits);
+  ASSERT_EQ(coded.stages.size(), 2u) << "stage 0 gathers no weights";
+  const StageForecast &before = exact.stages.front(), &now = coded.stages.front();
+  ASSERT_EQ(now.stage, Stage::sharded);
+  EXPECT_EQ(before.sent_bytes - now.sent_bytes, coded.gathered_bytes_saved + coded.reduced_bytes_saved);
+  // 17 of 32 bytes are left of weights, 9 of 32 of gradients.
+  const auto saved = static_cast<double>(coded.gathered_bytes_saved);
+  EXPECT_NEAR(saved, 15.0 / 32 * static_cast<double>(collective_bytes(*exact.plan, MoveKind::gather)), 0.01 * saved);
+  EXPECT_NEAR(static_cast<double>(collective_bytes(*coded.plan, MoveKind::reduce)),
+              9.0 / 32 * static_cast<double>(collective_bytes(*exact.plan, MoveKind::reduce)), 0.01 * saved);
+  EXPECT_LT(coded.lane_busy_s(Lane::collective), 0.6 * exact.lane_busy_s(Lane::collective));
+  EXPECT_EQ(forecast_json(coded)["codes"]["gathered_bytes_saved"], coded.gathered_bytes_saved);
+  EXPECT_EQ(forecast_json(coded)["codes"]["gradients"], "int4");
+  EXPECT_TRUE(forecast_json(exact)["codes"].is_null());
+  const std::string line = text("codes: weights in int8, gradients in int4: a rank sends ",
+                                bytes_text(coded.gathered_bytes_saved), " of weights, ");
+  EXPECT_NE(forecast_text(coded).find(line), std::string::npos) << forecast_text(coded);
+  EXPECT_EQ(forecast_text(exact).find("codes:"), std::string::npos);
+}
+
+TEST(PlanOfRanks, RefuseCodesOfWhatIsNotSent) {
+  auto remedy = [](const char* machine, uint32_t ranks, RankCodes codes, std::optional<Stage> stage) {
+    ForecastRequest request = ranks_of(machine, ranks);
+    request.codes = codes;
+    request.stage = stage;
+    return forecast(request).status().remedy();
+  };
+  const RankCodes weights{.weights = true}, gradients{.gradients = true};
+  EXPECT_EQ(remedy("cpu-2core", 1, weights, {}), "--ranks 2 with it, or leave --quantized-weights out");
+  EXPECT_EQ(remedy("8h200-8gen5", 1, gradients, {}), "leave --quantized-gradients out");
+  EXPECT_EQ(remedy("cpu-2core", 2, weights, Stage::replicated), "--stage 3 with it, or leave --quantized-weights out");
 }
 
 ForecastRequest four_nodes() {

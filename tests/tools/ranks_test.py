@@ -208,6 +208,20 @@ class Stages(RanksCase):
             self.assertGreater(answer["words_compared"], 3 * 4 * 100_000)
             self.assertFalse((self.folder / f"verify{ranks}.store").exists())
 
+    def test_in_codes_they_hold_against_a_plain_loop_and_are_not_gone_on_with_otherwise(self):
+        codes = {"zero_optimization": {"zero_quantized_weights": True, "zero_quantized_gradients": True}}
+        answer = self.json_of("verify", self.config("verified", precision="bf16", **codes), "--ranks", 2, "--steps", 2)
+        self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0))
+        self.assertEqual([row["placement"] for row in answer["placements"]], ["stage 2", "stage 3"])
+        self.json_of("train", self.config("run", max_steps=2, **codes), "--ranks", 2)
+        done = self.run_command("train", self.config("run"), "--ranks", 2, code=USAGE)
+        self.assertIn("in codes: weights gradients", done.stderr)
+        done = self.run_command("checkpoint", "reshard", self.path("run.store"), self.path("new"), "--ranks", 2, "--stage", 0, code=USAGE)
+        self.assertIn("the run gathers weights in int8", done.stderr)
+        stage_0 = {"zero_optimization": {**codes["zero_optimization"], "stage": 0}}
+        done = self.run_command("train", self.config("refused", **stage_0), "--ranks", 2, code=USAGE)
+        self.assertIn("every rank has all of them", done.stderr)
+
     def test_on_the_host_device_they_leave_the_bits_of_ranks_in_place(self):
         on_device = {"penstock": {"device": "host", "device_budget": "512MiB", "activations": "offload"}}
         for name, changes in (("in_place", {}), ("on_device", on_device)):
@@ -729,12 +743,13 @@ class ManualPage(RanksCase):
                                       env=ENVIRON, cwd=self.folder)
                 self.assertEqual(done.returncode, 0, f"{words}: {done.stdout}{done.stderr}")
                 said[words] = done.stdout
-        one_node, nodes, trained, cut, *exported_and_imported = said.values()
+        one_node, nodes, coded, trained, cut, *exported_and_imported = said.values()
         self.assertEqual(len(exported_and_imported), 2)
         for row in ("state, by ZeRO", "stage 0", "stages 1 and 2", "stage 3"):
             self.assertIn(row, one_node)
             self.assertIn(row, nodes)
         self.assertIn("hybrid", nodes)
+        self.assertRegex(coded, r"codes: weights in int8, gradients in int4: a rank sends .* of weights, .* of gradients less a step")
         bound = re.search(r"compute-bound from about \S+ tokens a step", one_node)[0]
         self.assertIn(bound, page)
         self.assertEqual(trained.count("steps 1 to 4"), 1, trained)

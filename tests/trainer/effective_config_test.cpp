@@ -5,6 +5,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace penstock::trainer {
 namespace {
@@ -45,6 +46,9 @@ const std::map<std::string, std::vector<std::pair<const char*, const char*>>>& s
         {"keep_best", "2"},
         {"zero_optimization.stage", "2"},
         {"zero_optimization.mics_shard_size", "4"},
+        {"zero_optimization.zero_quantized_weights", "true"},
+        {"zero_optimization.zero_quantized_nontrainable_weights", "true"},
+        {"zero_optimization.zero_quantized_gradients", "true"},
         {"penstock.hangs_after_s", "30"},
         {"eval_batches", "6"},
         {"seed", "7"},
@@ -163,9 +167,10 @@ TEST(EffectiveConfig, HasEveryHonouredKeyAndIsReadAsItWasWritten) {
   for (const KeyVerdict& key : known_keys())
     if (key.verdict == Verdict::honoured) known[key.key] = false;
   // What says the same by another key.
-  for (const char* other : {"bf16.enabled", "fp16.enabled", "bf16.bf16_optimizer_states", "bf16.check_grad_overflow",
-                            "zero_optimization.offload_optimizer.nvme_path",
-                            "zero_optimization.offload_param.nvme_path", "optimizer.type", "scheduler.type"})
+  for (const char* other :
+       {"bf16.enabled", "fp16.enabled", "bf16.bf16_optimizer_states", "bf16.check_grad_overflow",
+        "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path", "optimizer.type",
+        "scheduler.type", "zero_optimization.zero_hpz_partition_size"})
     known[other] = true;
   for (const auto& [kind, keys] : said()) {
     const json without = json::parse(effective_json(config_saying(kind, {})));
@@ -186,6 +191,20 @@ TEST(EffectiveConfig, HasEveryHonouredKeyAndIsReadAsItWasWritten) {
     EXPECT_EQ(effective_json(*again), written);
   }
   for (const auto& [key, was_tried] : known) EXPECT_TRUE(was_tried) << key;
+}
+
+// What changes bits is a store's: it is not gone on with otherwise.
+TEST(EffectiveConfig, IsAnotherRunWithOtherCodes) {
+  std::set<std::string> identities;
+  for (const char* key : {"weights", "nontrainable_weights", "gradients"}) {
+    for (const char* on : {"true", "false"}) {
+      const auto config = parse_config(text(R"({"zero_optimization": {"zero_quantized_)", key, "\": ", on, "}}"));
+      ASSERT_TRUE(config.ok()) << config.status().message();
+      identities.insert(config_identity(*config));
+    }
+  }
+  EXPECT_EQ(identities.size(), 4u);
+  EXPECT_TRUE(identities.contains(config_identity(TrainConfig())));
 }
 
 TEST(EffectiveConfig, NamesWhatChanged) {

@@ -73,6 +73,18 @@ TEST(TrainConfig, TakesDeepSpeedsShardSizeThatIsNotAskedForAsNone) {
   EXPECT_EQ(four->shard_ranks, 4u);
 }
 
+TEST(TrainConfig, TakesZeroPlusPlus) {
+  const auto config = parse_config(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true,
+      "zero_quantized_gradients": true, "zero_hpz_partition_size": 8, "mics_shard_size": 8}})");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->codes, (RankCodes{.weights = true, .gradients = true}));
+  EXPECT_EQ(config->shard_ranks, 8u);
+  const auto none = parse_config(R"({"zero_optimization": {"zero_hpz_partition_size": 1}})");
+  ASSERT_TRUE(none.ok()) << none.status().message();
+  EXPECT_EQ(none->shard_ranks, 0u);
+  EXPECT_FALSE(none->codes.any());
+}
+
 TEST(TrainConfig, ReadsOurOwnKeys) {
   const auto config = parse_config(R"({"model": "/models/x", "data": [{"path": "a.bin", "weight": 3}, "b.txt"],
       "max_steps": 100, "seed": 7, "sequence_length": 128, "held_out_share": 0.05, "head_tokens": 256,
@@ -121,7 +133,9 @@ TEST(TrainConfig, RefusesWhatItWouldNotDoAndSaysWhatReplacesIt) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"amp": {"enabled": true}})", "bf16.enabled"},
       {R"({"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}})", "old gradients"},
-      {R"({"zero_optimization": {"zero_quantized_weights": true}})", "never changes numbers"},
+      {R"({"zero_optimization": {"zero_quantized_weights": 1}})", "true or false"},
+      {R"({"zero_optimization": {"zeropp_loco_param": {"err_beta": 0.8}}})", "zero_quantized_gradients"},
+      {R"({"zero_optimization": {"mics_shard_size": 2, "zero_hpz_partition_size": 4}})", "2 is said too"},
       {R"({"fp16": {"fp16_master_weights_and_grads": true}})", "penstock.moments"},
       {R"({"optimizer": {"type": "Lamb"}})", "AdamW, Adam, Adagrad, Lion, SGD"},
       {R"({"optimizer": {"params": {"betas": 0.9}}})", "two numbers"},

@@ -32,6 +32,17 @@ struct DeviceSumBytes {
 };
 DeviceSumBytes device_sum_bytes(const Workload& workload, uint32_t unit, uint32_t group);
 
+// What it takes where it leaves for other ranks or the updates: as a sum, where the host has others to add to it.
+uint64_t gradient_sum_bytes(const Workload& workload, uint32_t unit, uint32_t group, bool on_device);
+
+// What ranks gather a unit's weights in, and send their gradients in; none: as they rest, and as they are added up.
+std::optional<BlockCode> gathered_code(const Workload& workload, uint32_t unit);
+std::optional<BlockCode> reduced_code(const Workload& workload);
+// What so many elements take on their way: of a unit's weights, and of a rank's gradient. REQUIRES: where they are in
+// codes, they begin with a block.
+uint64_t gathered_way_bytes(const Workload& workload, uint32_t unit, uint64_t elements);
+uint64_t reduced_way_bytes(const Workload& workload, uint64_t elements);
+
 // What a collective brings a rank from others, and of it, what comes from other nodes.
 struct CollectiveBytes {
   uint64_t all = 0;
@@ -39,8 +50,16 @@ struct CollectiveBytes {
 };
 // The other shards of the group.
 CollectiveBytes gathered_bytes(const Workload& workload, uint64_t shard_bytes);
-// Each of the shard's owners in the groups adds up its piece of it, and gives it the others.
-CollectiveBytes reduced_bytes(const Workload& workload, uint64_t shard_bytes);
+// Each of the shard's owners in the groups adds up its piece of it, and gives it the others. The shard takes so many
+// bytes as ranks send it, and as a sum.
+CollectiveBytes reduced_bytes(const Workload& workload, uint64_t sent_bytes, uint64_t sum_bytes);
+inline CollectiveBytes reduced_bytes(const Workload& workload, uint64_t shard_bytes) {
+  return reduced_bytes(workload, shard_bytes, shard_bytes);
+}
+
+// The same of a unit in a plan. `sum_bytes`: what its shard's gradient takes where it is added up.
+CollectiveBytes gathered_unit_bytes(const Workload& workload, const TileMap& tiles, uint32_t unit);
+CollectiveBytes reduced_unit_bytes(const Workload& workload, uint32_t unit, uint64_t sum_bytes);
 
 // What the sums of squares of so many elements take, by block.
 uint64_t squares_bytes(uint64_t elements);

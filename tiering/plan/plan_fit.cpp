@@ -97,6 +97,7 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   host("accumulated gradients", sizes.sums.bytes, Region::sums);
   host("gathered weights", ground.ranks.gathered_bytes);
   host("gradients of all ranks", ground.ranks.gradient_bytes);
+  host("codes of all ranks", ground.ranks.coded_bytes);
   host("units under way", sizes.host_units_bytes, Region::units);
   host("forward passes within steps", sizes.forward_units_bytes, Region::forward_units);
   host("downloaded gradients", sizes.downloaded_bytes, Region::downloaded_gradients);

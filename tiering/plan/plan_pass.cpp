@@ -103,7 +103,7 @@ PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last
     held.device = held.ready = add(plan_, std::move(move));
   }
   if (ranks() > 1 && !(workload_.keeps_weights && kept_units_[unit])) {
-    held.ready = gather(move_of(MoveKind::gather, Lane::collective, 0, held.ready), bytes);
+    held.ready = gather(move_of(MoveKind::gather, Lane::collective, 0, held.ready));
   }
   if (dequantised > 0) {
     // On a device the link's lane only says when: no bytes pass over the link.
@@ -114,9 +114,9 @@ PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last
   return held;
 }
 
-MoveId PassMoves::gather(const Move& like, uint64_t shard_bytes) {
+MoveId PassMoves::gather(const Move& like) {
   Move move = like;
-  const CollectiveBytes bytes = gathered_bytes(workload_, shard_bytes);
+  const CollectiveBytes bytes = gathered_unit_bytes(workload_, plan_.tiles, like.unit);
   move.bytes = bytes.all;
   move.network_bytes = bytes.network;
   if (!has_device_ && !workload_.keeps_weights) move.after.push_back(computed_before_last_fetch_);
@@ -324,9 +324,7 @@ void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb) {
     handed_over_[unit].push_back(here);
     return;
   }
-  // Not rounded by a device if the host has others to add to it.
-  const bool as_sum = has_device_ && device_sum_bytes(workload_, unit, sizes_.micro_batch_group).rounded == 0;
-  const uint64_t bytes = workload_.units[unit].elements * (as_sum ? sizeof(float) : bytes_of(workload_.form.gradient));
+  const uint64_t bytes = gradient_sum_bytes(workload_, unit, sizes_.micro_batch_group, has_device_);
   MoveId here = last_compute_;
   auto move_of = [&](MoveKind kind, Lane lane, uint64_t moved) {
     return Move{
@@ -334,7 +332,7 @@ void PassMoves::hand_over(uint32_t unit, uint32_t use, uint32_t mb) {
   };
   // The CPU adds up a rank's micro-batches in its memory, and then all ranks'.
   if (workload_.ranks * workload_.groups > 1 && (has_device_ || completes(unit, use, mb))) {
-    const CollectiveBytes taken = reduced_bytes(workload_, bytes);
+    const CollectiveBytes taken = reduced_unit_bytes(workload_, unit, bytes);
     Move reduce = move_of(MoveKind::reduce, Lane::collective, taken.all);
     reduce.network_bytes = taken.network;
     here = add(plan_, std::move(reduce));

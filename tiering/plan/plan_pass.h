@@ -62,7 +62,7 @@ class PassMoves {
   uint32_t ranks() const { return workload_.ranks > 1 ? workload_.ranks : 1; }
   bool keeps_on_device() const { return has_device_ && workload_.keeps_weights; }
   // Takes what other ranks have of it.
-  MoveId gather(const Move& like, uint64_t shard_bytes);
+  MoveId gather(const Move& like);
   // Whether what is handed over completes the unit's gradient.
   bool completes(uint32_t unit, uint32_t use, uint32_t micro_batch) const {
     return micro_batch + 1 == workload_.micro_batches && uses_of(workload_, unit).front() == use;

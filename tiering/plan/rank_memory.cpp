@@ -45,18 +45,27 @@ RankMemoryBytes rank_memory(const PlanRequest& request) {
   if (!several || workload.scope != StepScope::training || request.machine.devices > 0) return {};
   RankMemoryBytes memory;
   if (workload.ranks > 1) memory.gathered_bytes = gathered_weight_bytes(workload);
-  uint64_t given = 0, elements = 0;
+  uint64_t given = 0, added = 0, elements = 0, coded = 0, collected = 0;
   for (uint32_t use = 0; use < workload.uses.size(); ++use) {
-    uint64_t here = 0;
+    uint64_t given_here = 0, added_here = 0, coded_here = 0;
     for (uint32_t unit : workload.uses[use].units) {
+      const uint64_t whole = workload.units[unit].elements * workload.ranks;
+      if (workload.ranks > 1 && gathered_code(workload, unit)) coded_here += gathered_way_bytes(workload, unit, whole);
       const bool completes = workload.units[unit].trainable && uses_of(workload, unit).front() == use;
-      if (completes) here += workload.units[unit].elements * bytes_of(workload.form.gradient);
+      if (!completes) continue;
+      given_here += reduced_way_bytes(workload, whole);
+      added_here += workload.units[unit].elements * bytes_of(workload.form.gradient);
+      // As many pieces as there are ranks, one of each.
+      if (reduced_code(workload)) collected = std::max(collected, reduced_way_bytes(workload, whole));
     }
-    given = std::max(given, here);
+    given = std::max(given, given_here);
+    added = std::max(added, added_here);
+    coded = std::max(coded, coded_here);
   }
   for (const Unit& unit : workload.units) elements += unit.elements;
   memory.gradient_bytes =
-      given * (workload.ranks + 1) + sum_bytes(request) * workload.ranks + squares_bytes(elements * workload.ranks);
+      given + added + sum_bytes(request) * workload.ranks + squares_bytes(elements * workload.ranks);
+  memory.coded_bytes = coded + collected;
   return memory;
 }
 

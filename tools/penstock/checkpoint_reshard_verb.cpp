@@ -72,6 +72,10 @@ Result<Answer> reshard(Session& session, const Flags& flags) {
   if (flags.stage) config.zero_stage = static_cast<uint32_t>(*flags.stage);
   if (flags.shard_size) config.shard_ranks = static_cast<uint32_t>(*flags.shard_size);
   if (ranks % trainer::group_ranks_of(config, ranks) != 0) config.shard_ranks = 0;
+  const bool gathers_codes = config.codes.weights || config.codes.frozen_weights;
+  if (gathers_codes && ranks > 1 && trainer::group_ranks_of(config, ranks) == 1) {
+    return Status(Code::kUsage, "--stage: 0: the run gathers weights in int8, and stage 0 gathers none", "--stage 3");
+  }
   const bool is_cut = cut_batch(ranks, config);
   state.config = trainer::effective_json(config);
   engine::NewSet wanted{.ranks = ranks,

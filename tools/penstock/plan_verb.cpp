@@ -23,6 +23,7 @@ struct Flags {
   uint64_t nodes = 1;
   double network_gbps = 0;  // 0: as the profile says
   std::string stage = "auto";
+  bool quantized_weights = false, quantized_gradients = false;
   double flops = 0, host_gbps = 0;  // 0: as the profile says
   uint64_t tokens = 0, sequence = 0, micro_batches = 0;
   std::string optimizer = "adamw", moments = "fp32", activations = "auto", clip = "on";
@@ -170,6 +171,7 @@ Result<ForecastRequest> request_of(const Flags& flags) {
   request.ranks = ranks;
   request.nodes = static_cast<uint32_t>(std::min<uint64_t>(flags.nodes, kRanksRead));
   request.stage = stage_of(flags.stage);
+  request.codes = {.weights = flags.quantized_weights, .gradients = flags.quantized_gradients};
   request.durability = flags.durability;
   if (flags.space == "single") request.slots = 1;
   request.form.optimizer = optimizer_of(flags.optimizer);
@@ -267,6 +269,11 @@ void machine_options(Options& options, Flags& flags) {
       "--stage", flags.stage, {"auto", "0", "1", "2", "3", "hybrid"},
       "What ranks share, by ZeRO: 0: gradients alone; 1 and 2: the state too; 3: weights too; hybrid: 3 within "
       "each node; auto: the fastest that fits");
+  options.flag("--quantized-weights", flags.quantized_weights,
+               "Ranks gather weights in int8, as with zero_quantized_weights: half the bytes, other bits");
+  options.flag("--quantized-gradients", flags.quantized_gradients,
+               "Ranks send gradients in int4, as with zero_quantized_gradients: about a quarter of the bytes, other "
+               "bits");
   options.count("--nodes", flags.nodes, "Such machines that train together, each with --ranks");
   options.rate("--network", flags.network_gbps,
                "What a node takes from the others, GB/s; default: the profile's network_gbps, else 12.5");

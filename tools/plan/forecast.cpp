@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tiering/plan/collective_moves.h"
+#include "tiering/plan/pass_bytes.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_request.h"
 #include "tools/plan/least_plan.h"
@@ -65,6 +66,7 @@ class Forecaster {
     mix(forecast_.times, durable, forecast_.other_times, 1 - forecast_.durability.durable_share());
     settle_strikes();
     count_bytes();
+    count_saved_bytes();
     forecast_.exit_commit = commit_at_exit(*forecast_.plan, forecast_.rank_request.machine);
   }
 
@@ -137,6 +139,26 @@ class Forecaster {
     forecast_.written_bytes_per_step = written * forecast_.ranks;
   }
 
+  void count_saved_bytes() {
+    const Plan& plan = *forecast_.plan;
+    Workload exact = forecast_.rank_request.workload;
+    if (!exact.codes.any()) return;
+    exact.codes = {};
+    uint64_t gathered = 0, reduced = 0;
+    for (const Move& move : plan.moves) {
+      if (move.kind == MoveKind::gather) {
+        gathered += gathered_unit_bytes(exact, plan.tiles, move.unit).all;
+      } else if (move.kind == MoveKind::reduce) {
+        const uint64_t sum_bytes = gradient_sum_bytes(exact, move.unit, plan.micro_batch_group, plan.on_device);
+        reduced += reduced_unit_bytes(exact, move.unit, sum_bytes).all;
+      }
+    }
+    // Of shards of a few elements a record takes more.
+    auto saved = [&](uint64_t bytes, MoveKind kind) { return bytes - std::min(bytes, collective_bytes(plan, kind)); };
+    forecast_.gathered_bytes_saved = saved(gathered, MoveKind::gather);
+    forecast_.reduced_bytes_saved = saved(reduced, MoveKind::reduce);
+  }
+
   // Compute and offloading grow with the tokens, all else takes the same time whatever they are.
   void find_compute_bound() {
     const double compute_s = forecast_.lane_busy_s(Lane::compute);
@@ -191,7 +213,10 @@ StageForecast summary_of(const Forecast& forecast) {
 
 std::vector<Stage> stages_to_plan(const ForecastRequest& request) {
   if (request.stage && !request.explains) return {*request.stage};
-  return stages_of({.of_node = request.ranks, .nodes = request.nodes});
+  std::vector<Stage> stages = stages_of({.of_node = request.ranks, .nodes = request.nodes});
+  // It gathers no weights: with codes for them it would not leave the bits of the others.
+  if (request.codes.weights) std::erase(stages, Stage::replicated);
+  return stages;
 }
 
 const char* where_rate_is_given(const std::string& rate) {

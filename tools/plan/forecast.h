@@ -24,6 +24,7 @@ struct ForecastRequest {
   // Of the whole node; device: of each one. 0: nine tenths of what the machine has.
   Budgets budgets{0, 0, 0};
   std::optional<Stage> stage;  // of several ranks; none: the fastest that fits
+  RankCodes codes;             // of several ranks
   StateForm form;
   Clipping clipping;
   StepScope scope = StepScope::training;
@@ -75,6 +76,8 @@ struct Forecast {
   double struck_step_s = 0;        // of a step whose gradients strike; 0: none is expected
   double read_bytes_per_step = 0;  // of all ranks
   double written_bytes_per_step = 0;
+  // What ranks would send besides, were it not for the codes, in a step and of one rank: weights, gradients.
+  uint64_t gathered_bytes_saved = 0, reduced_bytes_saved = 0;
   std::optional<ExitCommit> exit_commit;  // of one rank; no step's time or bytes have it
   double compute_bound_tokens = 0;        // of a step, from which on compute is the bottleneck; 0: unknown, or never
   std::vector<Relief> reliefs;            // the largest first; empty where a rate is unknown or nothing is explained

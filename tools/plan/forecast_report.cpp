@@ -154,6 +154,31 @@ std::string exit_line(const Forecast& forecast) {
               forecast.durability.kind == Durability::Kind::every ? ", unless that is durable\n" : "\n");
 }
 
+std::string codes_line(const Forecast& forecast) {
+  const RankCodes& codes = forecast.request.codes;
+  if (!codes.any()) return "";
+  std::string coded, saved;
+  auto add = [](std::string& list, const std::string& part) { list += (list.empty() ? "" : ", ") + part; };
+  if (codes.weights) {
+    add(coded, "weights in int8");
+    add(saved, bytes_text(forecast.gathered_bytes_saved) + " of weights");
+  }
+  if (codes.gradients) {
+    add(coded, "gradients in int4");
+    add(saved, bytes_text(forecast.reduced_bytes_saved) + " of gradients");
+  }
+  return text("codes: ", coded, ": a rank sends ", saved, " less a step; bits are others than without\n");
+}
+
+Json codes_json(const Forecast& forecast) {
+  const RankCodes& codes = forecast.request.codes;
+  if (!codes.any()) return Json();
+  return {{"weights", codes.weights ? Json("int8") : Json()},
+          {"gradients", codes.gradients ? Json("int4") : Json()},
+          {"gathered_bytes_saved", forecast.gathered_bytes_saved},
+          {"reduced_bytes_saved", forecast.reduced_bytes_saved}};
+}
+
 std::string step_lines(const Forecast& forecast) {
   const ForecastRequest& request = forecast.request;
   const auto parameters = static_cast<double>(request.shape.parameters());
@@ -173,7 +198,7 @@ std::string step_lines(const Forecast& forecast) {
     lines += "plan: ";
   }
   lines += text(forecast.plan->tiles.size(), " tiles, durable: ", text_of(forecast.durability), "\n");
-  lines += exit_line(forecast);
+  lines += codes_line(forecast) + exit_line(forecast);
   if (forecast.struck_step_s > 0) lines += text("a step that clips: ", seconds_text(forecast.struck_step_s), "\n");
   if (forecast.compute_bound_tokens > 0) {
     lines += text("compute-bound from about ", short_count_text(forecast.compute_bound_tokens), " tokens a step\n");
@@ -298,6 +323,7 @@ Json forecast_json(const Forecast& forecast) {
   json["bytes_per_parameter"] = {{"read", forecast.read_bytes_per_step / parameters},
                                  {"written", forecast.written_bytes_per_step / parameters}};
   json["written_bytes_per_step"] = std::llround(forecast.written_bytes_per_step);
+  json["codes"] = codes_json(forecast);
   json["commit_at_exit"] = exit_json(forecast);
   const bool trains = request.scope == StepScope::training;
   json["tokens_per_step"] = trains ? Json(request.tokens) : Json();

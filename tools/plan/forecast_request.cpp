@@ -43,6 +43,22 @@ Status check_ranks(const ForecastRequest& request) {
   return Status();
 }
 
+Status check_codes(const ForecastRequest& request) {
+  if (!request.codes.any()) return Status();
+  const char* flag = request.codes.weights ? "--quantized-weights" : "--quantized-gradients";
+  if (ranks_of(request).all() == 1) {
+    return Status(Code::kUsage, text(flag, ": one rank sends nothing"),
+                  text(request.machine.devices == 0 ? "--ranks 2 with it, or " : "", "leave ", flag, " out"));
+  }
+  if (request.scope == StepScope::update_only) {
+    return Status(Code::kUsage, text(flag, ": does not go with --update-only, in which ranks send nothing"),
+                  text("leave ", flag, " out"));
+  }
+  if (!request.codes.weights || request.stage != Stage::replicated) return Status();
+  return Status(Code::kUsage, "--quantized-weights: in stage 0 every rank has all weights, and none are gathered",
+                "--stage 3 with it, or leave --quantized-weights out");
+}
+
 Status check_stage(const ForecastRequest& request) {
   if (!request.stage) return Status();
   const RankCount ranks = ranks_of(request);
@@ -80,6 +96,7 @@ Status check_request(const ForecastRequest& request) {
   }
   PENSTOCK_TRY(check_ranks(request));
   PENSTOCK_TRY(check_stage(request));
+  PENSTOCK_TRY(check_codes(request));
   // Of each rank, micro-batches of whole sequences.
   const uint64_t ranks = ranks_of(request).all();
   const uint64_t least = std::max<uint64_t>(1, request.micro_batches) * ranks;
@@ -150,6 +167,7 @@ PlanRequest request_of_rank(const ForecastRequest& request, Stage stage) {
   rank.workload.groups = ranks / sharing;
   rank.workload.node_ranks = count.of_node;
   rank.workload.keeps_weights = stage == Stage::states;
+  rank.workload.codes = request.codes;
   rank.workload.clipping = request.clipping;
   rank.choices = request.choices;
   rank.durability = request.durability;

@@ -16,6 +16,9 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"plan:",
        "What the planner chose: micro-batches that pass a unit together, how backward gets the activations, tiles, "
        "and how often a step is made durable."},
+      {"codes:",
+       "With --quantized-weights and --quantized-gradients: what a rank sends in fewer bits, and how many bytes a step "
+       "that saves."},
       {"commit at exit:",
        "What rests in host memory or on a device and no durable step has written is written once when the run ends: "
        "these bytes in this time, which the time and bytes of a step do not include."},
@@ -53,6 +56,10 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"gradients of all ranks",
        "Where the CPU computes: a rank's sums over its micro-batches, its gradients as the other ranks read them, and "
        "what it has added up."},
+      {"codes of all ranks",
+       "Where the CPU computes: weights in int8 before they are what a rank computes with, and gradients in int4 "
+       "before "
+       "they are added up."},
       {"downloaded gradients", "Gradients that have come from the device and are not yet taken in."},
       {"offloaded activations", "Activations of a device that wait in host memory."},
       {"resting weights",

@@ -67,18 +67,24 @@ double square_sum(const std::byte* gradient, uint64_t elements, Dtype dtype) {
   return total;
 }
 
-// What is left of values that rest in codes: block after block, as tiering/arithmetic/block_codes.h defines it.
+// What is left of values in codes: block after block, as tiering/arithmetic/block_codes.h defines it.
 void round_to(BlockCode code, std::vector<float>& values) {
   for (size_t first = 0; first < values.size(); first += kCodeBlockElements) {
     const size_t end = std::min<size_t>(values.size(), first + kCodeBlockElements);
     float largest = 0;
-    for (size_t i = first; i < end; ++i) largest = std::max(largest, std::fabs(values[i]));
+    for (size_t i = first; i < end; ++i) {
+      largest = std::isnan(values[i]) ? HUGE_VALF : std::max(largest, std::fabs(values[i]));
+    }
     const float scale = arithmetic::block_scale(largest);
     const float factor = scale > 0 ? arithmetic::code_factor(code, scale) : 0;
     for (size_t i = first; i < end; ++i) {
-      const float x = values[i] * factor;
+      const float x = std::isnan(scale) ? 0 : values[i] * factor;
       if (code == BlockCode::int8) {
         values[i] = arithmetic::int8_value(static_cast<uint32_t>(arithmetic::whole(x)), scale);
+        continue;
+      }
+      if (code == BlockCode::int4) {
+        values[i] = arithmetic::int4_value(static_cast<uint32_t>(arithmetic::whole(x) + 8), scale);
         continue;
       }
       uint32_t nearest = 0;
@@ -125,6 +131,7 @@ PlainTraining::PlainTraining(const TrainingSettings& settings)
     : settings_(settings),
       accelerator_(trainer::accelerator_of(settings)),
       form_(settings.engine.request.workload.form),
+      codes_(settings.place.ranks > 1 ? settings.config.codes : RankCodes()),
       step_(settings.model, *this, choices_of(settings),
             std::vector<ActivationChoice>(settings.model.uses.size(), ActivationChoice::recompute)),
       scaler_(settings.config.loss_scaling, settings.config.precision) {}
@@ -185,12 +192,26 @@ Result<std::vector<trainer::UnitWeights>> PlainTraining::acquire(const ComputePa
   return trainer::without_exceptions(nullptr, [&]() -> Result<std::vector<trainer::UnitWeights>> {
     std::vector<trainer::UnitWeights> lent;
     for (uint32_t unit : settings_.model.uses[pass.use].units) {
-      const at::Tensor weights = trainer::tensor_over(units_[unit].weights.bytes(), at::kCPU);
-      on_device_.push_back(weights.to(accelerator_->device()));
+      on_device_.push_back(computed_weights(unit).to(accelerator_->device()));
       lent.push_back({unit, settings_.model.units[unit].elements, trainer::bytes_of(std::as_const(on_device_.back()))});
     }
     return lent;
   });
+}
+
+// What ranks compute with that gather weights in codes is what these stand for.
+at::Tensor PlainTraining::computed_weights(uint32_t unit) {
+  const at::Tensor weights = trainer::tensor_over(units_[unit].weights.bytes(), at::kCPU);
+  const bool is_coded = codes_.weights || (codes_.frozen_weights && !settings_.model.units[unit].trainable());
+  if (!is_coded) return weights;
+  std::vector<float> values(settings_.model.units[unit].elements);
+  for (uint64_t i = 0; i < values.size(); ++i) values[i] = value_of(units_[unit].weights.data(), i, form_.weight);
+  round_to(BlockCode::int8, values);
+  at::Tensor coded = weights.clone();
+  for (uint64_t i = 0; i < values.size(); ++i) {
+    put_value(trainer::bytes_of(coded).data(), i, form_.weight, values[i]);
+  }
+  return coded;
 }
 
 Status PlainTraining::gradient(const ComputePass& pass, uint32_t unit, uint64_t first, Dtype dtype,
@@ -230,9 +251,10 @@ void PlainTraining::add_rank() {
     over_ranks.resize(elements);
     for (uint64_t i = 0; i < elements; ++i) {
       put_value(gradient, i, form_.gradient, total[i]);
-      const float rounded = value_of(gradient, i, form_.gradient);
-      over_ranks[i] = is_first_rank ? rounded : over_ranks[i] + rounded;
+      total[i] = value_of(gradient, i, form_.gradient);
     }
+    if (codes_.gradients) round_to(BlockCode::int4, total);
+    for (uint64_t i = 0; i < elements; ++i) over_ranks[i] = is_first_rank ? total[i] : over_ranks[i] + total[i];
   }
   sums_.clear();
 }

@@ -45,6 +45,7 @@ class PlainTraining final : private trainer::EngineVerbs {
 
   explicit PlainTraining(const TrainingSettings& settings);
   Status fill(uint32_t unit, std::span<const float> masters);
+  at::Tensor computed_weights(uint32_t unit);
   // Of the rank whose passes have ended: sums by use in order, rounded once, added to those of the ranks before.
   void add_rank();
   // Rounded once more; the square of their norm.
@@ -62,6 +63,7 @@ class PlainTraining final : private trainer::EngineVerbs {
   const TrainingSettings& settings_;
   const std::shared_ptr<trainer::Accelerator> accelerator_;
   const StateForm form_;
+  const RankCodes codes_;
   std::vector<PlainUnit> units_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<float>> sums_;  // by unit and use
   std::vector<at::Tensor> on_device_;                                 // the weights that are lent

@@ -208,6 +208,7 @@ void fill_in_workload(TrainingSettings& settings) {
   Workload& workload = request.workload;
   workload = workload_of(settings.config, settings.model, settings.groups);
   workload.micro_batches = static_cast<uint32_t>(settings.config.accumulation);
+  workload.codes = settings.config.codes;
   workload.clipping = {.norm = settings.config.gradient_clipping, .skips_overflow = settings.config.skips_overflow()};
   request.choices.activations = activations_of(settings.config);
   request.choices.keep_share = settings.config.keep_share;

@@ -16,7 +16,12 @@ namespace penstock::tools {
 namespace {
 
 constexpr uint64_t kVerifiedSteps = 5;
-constexpr uint32_t kStages[] = {0, 2, 3};
+
+// Of those that leave the same bits, one of each kind: stage 0 gathers no weights, in codes or otherwise.
+std::vector<uint32_t> stages_of(const trainer::TrainConfig& config) {
+  if (config.codes.weights || config.codes.frozen_weights) return {2, 3};
+  return {0, 2, 3};
+}
 
 // A store for the time of a comparison, in a folder of its own beside each of the run's.
 class ScratchStores {
@@ -151,8 +156,9 @@ Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uin
     PENSTOCK_TRY_ASSIGN(taken, take_plain_steps(settings, steps, ticking(session, "plain steps", 0, 0.5)));
     plain = std::move(taken);
   }
+  const std::vector<uint32_t> stages = stages_of(settings.config);
   uint64_t shared_bytes = 0;
-  for (uint32_t stage : kStages) {
+  for (uint32_t stage : stages) {
     settings.config.zero_stage = stage;
     shared_bytes = std::max(shared_bytes, shared_bytes_of(settings));
   }
@@ -161,7 +167,7 @@ Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uin
   Comparison all;
   uint64_t losses_different = 0;
   Json rows = Json::array();
-  for (uint32_t stage : kStages) {
+  for (uint32_t stage : stages) {
     settings.config.zero_stage = stage;
     const std::string name = text("stage ", stage);
     PENSTOCK_TRY_ASSIGN(tiered, take_tiered_steps(settings, steps, ticking(session, name, 0.5), ranks.get()));
@@ -182,11 +188,11 @@ Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uin
     return answer;
   }
   Answer answer = answer_to_comparison(all, steps);
-  count_losses(answer, losses_different, steps * std::size(kStages));
+  count_losses(answer, losses_different, steps * stages.size());
   answer.json["ranks"] = settings.place.ranks;
   answer.json["placements"] = rows;
-  answer.text = text(settings.place.ranks, " ranks, stages 0, 2 and 3: ", answer.text, "loss ",
-                     fixed(plain.losses.front(), 4), " to ", fixed(plain.losses.back(), 4), "\n");
+  answer.text = text(settings.place.ranks, " ranks, stages ", stages.size() == 2 ? "" : "0, ", "2 and 3: ", answer.text,
+                     "loss ", fixed(plain.losses.front(), 4), " to ", fixed(plain.losses.back(), 4), "\n");
   return answer;
 }
 

@@ -1,5 +1,5 @@
-// Carrier moves the bytes of one rank's gathers and reductions. What it is called for, all ranks have come to and agree
-// on; how they wait for one another and end one another is the collective's.
+// Carrier moves the bytes of one rank's gathers, reductions and collections. What it is called for, all ranks have come
+// to and agree on; how they wait for one another and end one another is the collective's.
 //
 // Used by the collective's thread; made and destroyed by the thread that makes the collective.
 #pragma once
@@ -23,6 +23,7 @@ class Carrier {
   // ends all ranks, so that a carrier that waits for others looks whether they have ended.
   virtual Status gather(std::span<const Collective::Shard> shards) = 0;
   virtual Status reduce(const Collective::Reduction& reduction) = 0;
+  virtual Status collect(const Collective::Collection& collection) = 0;
 };
 
 }  // namespace penstock::engine

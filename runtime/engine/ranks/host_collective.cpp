@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum class Kind : uint64_t { gather = 1, reduce, exchange, barrier };
+enum class Kind : uint64_t { gather = 1, reduce, exchange, barrier, collect };
 
 // Of what all ranks must say alike.
 template <typename... Numbers>
@@ -260,6 +260,25 @@ void HostCollective::reduce(const Reduction& reduction, Then then) {
   Operation operation = make_operation(text("reduction of ", bytes, " B"), digest, std::move(then));
   operation.is_carried = true;
   operation.work = [this, reduction](uint64_t) { return carrier_->reduce(reduction); };
+  begin(std::move(operation));
+}
+
+void HostCollective::collect(const Collection& collection, Then then) {
+  CHECK(collection.parts.size() == ranks(), "collect: ", collection.parts.size(), " parts of ", ranks(), " ranks");
+  uint64_t digest = digest_of(Kind::collect, collection.offset_bytes);
+  uint64_t bytes = 0;
+  for (const Collection::Part& part : collection.parts) {
+    digest = digest_of(Kind::collect, digest, part.begin, part.end);
+    bytes = std::max(bytes, part.end);
+  }
+  const Collection::Part& mine = collection.parts[rank_];
+  const uint64_t taken = (mine.end - mine.begin) * ranks(), there = memory().size();
+  CHECK(collection.offset_bytes + bytes <= there && collection.target_offset_bytes + taken <= there, "collect of ",
+        bytes, " B at ", collection.offset_bytes, ", ", taken, " B to ", collection.target_offset_bytes,
+        ": the memory has ", there, " B");
+  Operation operation = make_operation(text("collection of ", bytes, " B"), digest, std::move(then));
+  operation.is_carried = true;
+  operation.work = [this, collection](uint64_t) { return carrier_->collect(collection); };
   begin(std::move(operation));
 }
 

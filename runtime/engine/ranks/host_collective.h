@@ -1,5 +1,5 @@
 // HostCollective: among processes that share memory, by which they agree on operations, wait for one another and end
-// one another. A Carrier moves the bytes of gathers and reductions.
+// one another. A Carrier moves the bytes of gathers, reductions and collections.
 #pragma once
 
 #include <chrono>
@@ -32,6 +32,7 @@ class HostCollective final : public Collective {
   Tier tier() const override { return carrier_ != nullptr ? carrier_->tier() : Tier::host; }
   void gather(std::span<const Shard> shards, Then then) override;
   void reduce(const Reduction& reduction, Then then) override;
+  void collect(const Collection& collection, Then then) override;
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all, Then then) override;
   void barrier(const Status& mine, Then then) override;
 

@@ -98,6 +98,11 @@ Status NcclCarrier::reduce(const Collective::Reduction& reduction) {
   return carried.ok() ? carried : ended_with(carried);
 }
 
+Status NcclCarrier::collect(const Collective::Collection& collection) {
+  const Status carried = put_collection(collection);
+  return carried.ok() ? carried : ended_with(carried);
+}
+
 Status NcclCarrier::ended_with(const Status& refused) {
   const bool is_of_nccl = !communicator_->status().ok();
   communicator_.reset();
@@ -127,6 +132,26 @@ Status NcclCarrier::put_gather(std::span<const Collective::Shard> shards) {
       continue;
     }
     for (uint32_t peer : peers) messages.push_back({Message::Way::send, peer, place});
+  }
+  if (messages.empty()) return Status();
+  PENSTOCK_TRY(communicator_->put(messages, messages_, wait_for(bytes)));
+  return finish(bytes);
+}
+
+Status NcclCarrier::put_collection(const Collective::Collection& collection) {
+  PENSTOCK_TRY(backend_->enter_thread());
+  const auto [begin, end] = collection.parts[ranks_.rank()];
+  const uint64_t taken = end - begin;
+  std::vector<Message> messages;
+  uint64_t bytes = 0;
+  for (uint32_t other = 0; other < ranks_.ranks(); ++other) {
+    if (other == ranks_.rank()) continue;
+    const auto [from, until] = collection.parts[other];
+    const std::span<std::byte> theirs = memory_.subspan(collection.offset_bytes + from, until - from);
+    if (!theirs.empty()) messages.push_back({Message::Way::send, other, theirs});
+    const std::span<std::byte> place = memory_.subspan(collection.target_offset_bytes + other * taken, taken);
+    if (taken > 0) messages.push_back({Message::Way::receive, other, place});
+    bytes += theirs.size() + taken;
   }
   if (messages.empty()) return Status();
   PENSTOCK_TRY(communicator_->put(messages, messages_, wait_for(bytes)));

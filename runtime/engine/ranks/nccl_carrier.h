@@ -27,6 +27,7 @@ class NcclCarrier final : public Carrier {
   Tier tier() const override { return Tier::device; }
   Status gather(std::span<const Collective::Shard> shards) override;
   Status reduce(const Collective::Reduction& reduction) override;
+  Status collect(const Collective::Collection& collection) override;
 
  private:
   using Message = NcclCommunicator::Message;
@@ -40,6 +41,7 @@ class NcclCarrier final : public Carrier {
   // Aborts what a refusal leaves under way, and gives those who watch the processes the time to name the rank.
   Status ended_with(const Status& refused);
   Status put_gather(std::span<const Collective::Shard> shards);
+  Status put_collection(const Collective::Collection& collection);
   Status put_reduction(const Collective::Reduction& reduction);
   Status put_round(const Collective::Reduction& reduction, uint64_t first, uint64_t at_once, std::byte* half);
   // Of this rank's part, what has come: added up and rounded.

@@ -350,14 +350,15 @@ std::string RankedEngine::description() const {
   auto line = [](const char* tier, const char* name, uint64_t bytes) {
     return bytes == 0 ? "" : text("  ", tier, "  ", name, "  ", bytes_text(bytes), "\n");
   };
-  return text("  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(), "\n",
-              line("device", "gathered weights", taken_.on_device.weights),
-              line("device", "gradients given", taken_.on_device.gradient),
-              line("host", "gathered weights", taken_.gathered_bytes),
-              line("host", "gradients given", taken_.given_bytes),
-              line("host", "gradients added up", taken_.added_bytes), line("host", "norm blocks", taken_.squares_bytes),
-              line("host", "downloaded gradients", taken_.downloaded_bytes),
-              line("host", "sums of this rank", taken_.sums_bytes), here_->description());
+  return text(
+      "  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(), "\n",
+      line("device", "gathered weights", taken_.on_device.weights),
+      line("device", "gradients given", taken_.on_device.gradient),
+      line("host", "gathered weights", taken_.gathered_bytes), line("host", "gradients given", taken_.given_bytes),
+      line("host", "gradients added up", taken_.added_bytes), line("host", "norm blocks", taken_.squares_bytes),
+      line("host", "weights in codes", taken_.coded_bytes), line("host", "gradients in codes", taken_.collected_bytes),
+      line("host", "downloaded gradients", taken_.downloaded_bytes),
+      line("host", "sums of this rank", taken_.sums_bytes), here_->description());
 }
 
 }  // namespace penstock::engine

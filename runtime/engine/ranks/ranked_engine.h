@@ -15,6 +15,10 @@
 // for the way, then in fp32 in the order of ranks, and rounded once. Which ranks keep what (ShardMap, and whether
 // gathered weights are kept within a step) changes bytes, never bits.
 //
+// Where the workload says so (RankCodes), weights are gathered in codes, and every rank computes with what they stand
+// for, its own shard's too; and gradients are sent in codes, and what they stand for is added up as above, of the rank
+// that adds up too. Blocks are the unit's, so that these bits do not depend on who keeps what either.
+//
 // All ranks call the same verbs in the same order, with the same hyper-parameters and numbers of micro-batches; but for
 // gradients and absences, which are each rank's own. What no rank has a gradient of is absent; what some rank has one
 // of is updated. A root is written when all ranks have flushed, and a slot used again when all have their roots. What
@@ -28,6 +32,7 @@
 #include <atomic>
 #include <map>
 
+#include "cpu_optim/coded_records.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/rank_side.h"
 #include "runtime/engine/ranks/collective_lane.h"
@@ -51,10 +56,12 @@ struct RankedOptions {
 
 // What a rank's engine takes besides its plan: lines of its budget.
 struct RankMemory {
-  uint64_t gathered_bytes = 0;  // weights of two uses, one after another; on their way to a device, of one
-  uint64_t given_bytes = 0;     // gradients of a use on their way to those who add them up
-  uint64_t added_bytes = 0;     // what this rank has added up
-  uint64_t squares_bytes = 0;   // of all blocks
+  uint64_t gathered_bytes = 0;   // weights of two uses, one after another; on their way to a device, of one
+  uint64_t given_bytes = 0;      // gradients of a use on their way to those who add them up
+  uint64_t added_bytes = 0;      // what this rank has added up
+  uint64_t squares_bytes = 0;    // of all blocks
+  uint64_t coded_bytes = 0;      // weights of a use in codes
+  uint64_t collected_bytes = 0;  // gradients in codes, of all ranks, of what this one adds up of a unit
   // Where a device computes: a gradient as the trainer gives it, and what the rank has on the device.
   uint64_t downloaded_bytes = 0;
   struct OnDevice {
@@ -66,7 +73,8 @@ struct RankMemory {
 
   // What the ranks' collective for passes must have.
   uint64_t shared_bytes() const {
-    return gathered_bytes + given_bytes + added_bytes + squares_bytes + downloaded_bytes;
+    return gathered_bytes + given_bytes + added_bytes + squares_bytes + coded_bytes + collected_bytes +
+           downloaded_bytes;
   }
 };
 
@@ -158,8 +166,9 @@ class RankedEngine final : public StepEngine, private RankSide {
   struct Gathering {
     struct Place {
       uint32_t unit;
-      std::span<std::byte> gathered, own;  // in host memory; of it, this rank's shard
-      std::span<std::byte> on_device;      // if that computes
+      std::span<std::byte> gathered, own;               // in host memory; of it, this rank's shard
+      std::span<std::byte> on_device;                   // if that computes
+      std::span<std::byte> coded = {}, own_coded = {};  // what is gathered instead of them, if codes are
     };
     std::vector<Collective::Shard> shards;
     std::vector<Place> places;
@@ -175,6 +184,8 @@ class RankedEngine final : public StepEngine, private RankSide {
   std::shared_ptr<Gathering> next_gathering(uint32_t use, uint32_t visit);
   void gather_visit(uint32_t visit);
   Status carry_out(Gathering& gathering);
+  void encode_own(const Gathering::Place& place);
+  void decode(const Gathering::Place& place);
   Status wait_for(CollectiveLane::Number number);
   Result<std::vector<UnitWeights>> gathered(const ComputePass& pass, const std::vector<UnitWeights>& views);
   Status gather_for_forward(const ComputePass& pass, const std::vector<UnitWeights>& views);
@@ -192,6 +203,11 @@ class RankedEngine final : public StepEngine, private RankSide {
   Status begin_reducing(const std::vector<uint32_t>& units);
   Status end_reducing();
   Status add_up(Reducing::OfUnit& of);
+  // What this rank has added up of its own, as it gives it to the others.
+  void give(uint32_t unit, uint64_t begin, uint64_t end);
+  // The sums of this rank's piece of the unit, into `target`.
+  Status reduce(uint32_t unit, std::span<std::byte> target);
+  Status reduce_codes(uint32_t unit, BlockCode code, std::byte* target);
 
   bool expects(const ComputePass& pass) const {
     return in_step_ && !in_forward_ && next_pass_ < passes_.size() && passes_[next_pass_] == pass;
@@ -208,11 +224,12 @@ class RankedEngine final : public StepEngine, private RankSide {
   const RankWorkload shards_;
   const RankMemory taken_;
   const cpu_optim::GradientKernels kernels_;
+  const cpu_optim::RecordCodec codec_;
   RankCommits commits_;
   // Where things begin in the collective's memory; where a device computes, kept weights lie there. By unit: gathered
   // weights, if they are kept, counted from the first; its gradient on its way; what this rank's shard has been added
   // up to.
-  uint64_t gathered_begin_ = 0, given_begin_ = 0, squares_at_ = 0;
+  uint64_t gathered_begin_ = 0, given_begin_ = 0, squares_at_ = 0, coded_begin_ = 0, collected_at_ = 0;
   std::vector<uint64_t> kept_at_, given_at_, added_at_;
   std::vector<uint64_t> first_block_;  // by unit, of all
   std::unique_ptr<Engine> here_;       // of this rank's shards

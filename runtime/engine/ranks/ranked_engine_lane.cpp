@@ -1,14 +1,22 @@
 // What RankedEngine has its lane do: it gathers weights and adds gradients up beside the trainer.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
 #include "runtime/engine/ranks/rank_agreement.h"
+#include "runtime/engine/ranks/rank_order_sum.h"
 #include "runtime/engine/ranks/rank_places.h"
 #include "runtime/engine/ranks/ranked_engine.h"
 #include "runtime/engine/ranks/stopwatch.h"
+#include "tiering/plan/pass_bytes.h"
 
 namespace penstock::engine {
+namespace {
+
+constexpr uint64_t kPieceElements = 4096;  // in fp32 half of a first-level cache; whole blocks of codes
+
+}  // namespace
 
 Status RankedEngine::drain() { return passed_on(lane_->wait_for_all()); }
 
@@ -39,7 +47,7 @@ std::shared_ptr<RankedEngine::Gathering> RankedEngine::next_gathering(uint32_t u
   const std::vector<uint32_t>& units = model().uses[use].units;
   const std::vector<uint64_t> computed = places_of(use, visit);
   auto gathering = std::make_shared<Gathering>();
-  uint64_t passing = 0;  // on the way to the device
+  uint64_t passing = 0, coding = 0;  // on the way to the device, and of what is gathered in codes
   for (size_t i = 0; i < units.size(); ++i) {
     const uint32_t unit = units[i];
     if (options_.keeps_weights && is_gathered_[unit]) continue;
@@ -47,14 +55,24 @@ std::shared_ptr<RankedEngine::Gathering> RankedEngine::next_gathering(uint32_t u
     const uint64_t bytes = model().units[unit].elements * weight_bytes;
     const uint64_t place = gathered_begin_ + (weights_device_ ? passing : computed[i]);
     passing += place_bytes(bytes);
+    const bool is_coded = gathered_code(model(), unit).has_value();
+    const uint64_t gathered_at = is_coded ? coded_begin_ + coding : place;
+    auto way_bytes = [&](uint64_t elements) { return gathered_way_bytes(model(), unit, elements); };
     for (uint32_t member : map_.group(rank())) {
       const ElementRun shard = map_.shard(unit, member);
-      gathering->shards.push_back({member, place + shard.begin * weight_bytes, shard.elements() * weight_bytes});
+      gathering->shards.push_back({member, gathered_at + way_bytes(shard.begin), way_bytes(shard.elements())});
     }
     const ElementRun own = map_.shard(unit, rank());
     const std::span<std::byte> whole{memory(place), bytes};
-    gathering->places.push_back({unit, whole, whole.subspan(own.begin * weight_bytes, own.elements() * weight_bytes),
-                                 weights_device_ ? weights_device_->memory(computed[i], bytes) : whole});
+    Gathering::Place at{unit, whole, whole.subspan(own.begin * weight_bytes, own.elements() * weight_bytes),
+                        weights_device_ ? weights_device_->memory(computed[i], bytes) : whole};
+    if (is_coded) {
+      const uint64_t coded_bytes = way_bytes(model().units[unit].elements);
+      at.coded = {memory(gathered_at), coded_bytes};
+      at.own_coded = at.coded.subspan(way_bytes(own.begin), way_bytes(own.elements()));
+      coding += place_bytes(coded_bytes);
+    }
+    gathering->places.push_back(at);
   }
   if (gathering->shards.empty()) return nullptr;
   if (weights_device_) gathering->readers = weights_device_->readers();
@@ -79,13 +97,36 @@ Status RankedEngine::carry_out(Gathering& gathering) {
     PENSTOCK_TRY(passed_on(weights_device_->finish_uploads()));
     PENSTOCK_TRY(passed_on(weights_device_->download(down, gathering.written)));
   }
+  for (const Gathering::Place& place : gathering.places) encode_own(place);
   PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(gathering.shards, std::move(then)); }));
+  for (const Gathering::Place& place : gathering.places) decode(place);
   for (const Collective::Shard& shard : gathering.shards) gathered_bytes_ += shard.rank != rank() ? shard.bytes : 0;
   if (!weights_device_) return Status();
   auto uploaded = weights_device_->upload(up, gathering.readers);
   PENSTOCK_TRY(passed_on(uploaded.status()));
   gathering.uploaded = std::move(*uploaded);
   return Status();
+}
+
+void RankedEngine::encode_own(const Gathering::Place& place) {
+  const std::optional<BlockCode> code = gathered_code(model(), place.unit);
+  if (!code) return;
+  const Dtype dtype = model().form.weight;
+  workers_->for_pieces(place.own.size() / bytes_of(dtype), kBlockElements, [&](uint64_t begin, uint64_t end) {
+    codec_.encode(*code, dtype, place.own.data() + begin * bytes_of(dtype), end - begin,
+                  place.own_coded.data() + records_bytes(*code, begin));
+  });
+}
+
+// All of the unit, what this rank has given too.
+void RankedEngine::decode(const Gathering::Place& place) {
+  const std::optional<BlockCode> code = gathered_code(model(), place.unit);
+  if (!code) return;
+  const Dtype dtype = model().form.weight;
+  workers_->for_pieces(model().units[place.unit].elements, kBlockElements, [&](uint64_t begin, uint64_t end) {
+    codec_.decode(*code, place.coded.data() + records_bytes(*code, begin), end - begin, dtype,
+                  place.gathered.data() + begin * bytes_of(dtype));
+  });
 }
 
 void RankedEngine::gather_visit(uint32_t visit) {
@@ -151,12 +192,9 @@ Status RankedEngine::begin_reducing(const std::vector<uint32_t>& units) {
   PENSTOCK_TRY(end_reducing());  // those before have the memory
   const Stopwatch adding(intake_s_);
   reducing_ = std::make_shared<Reducing>();
-  const uint64_t bytes = bytes_of(model().form.gradient);
   for (uint32_t unit : units) {
-    workers_->for_pieces(model().units[unit].elements, kBlockElements, [&](uint64_t begin, uint64_t end) {
-      std::vector<double> unused(ceil_div(end - begin, kBlockElements));
-      intake_->finish(unit, {}, begin, end - begin, memory(given_at_[unit] + begin * bytes), unused);
-    });
+    workers_->for_pieces(model().units[unit].elements, kBlockElements,
+                         [&](uint64_t begin, uint64_t end) { give(unit, begin, end); });
     intake_->finished(unit);
     reducing_->units.push_back({unit, skips_[unit]});
   }
@@ -167,34 +205,82 @@ Status RankedEngine::begin_reducing(const std::vector<uint32_t>& units) {
   return Status();
 }
 
+void RankedEngine::give(uint32_t unit, uint64_t begin, uint64_t end) {
+  const Dtype dtype = model().form.gradient;
+  const std::optional<BlockCode> code = reduced_code(model());
+  std::vector<double> unused(ceil_div(end - begin, kBlockElements));
+  if (!code) {
+    std::byte* const place = memory(given_at_[unit] + begin * bytes_of(dtype));
+    return intake_->finish(unit, {}, begin, end - begin, place, unused);
+  }
+  alignas(64) std::array<std::byte, kPieceElements * sizeof(float)> rounded;
+  for (uint64_t at = begin; at < end; at += kPieceElements) {
+    const uint64_t count = std::min(kPieceElements, end - at);
+    intake_->finish(unit, {}, at, count, rounded.data(), unused);
+    codec_.encode(*code, dtype, rounded.data(), count, memory(given_at_[unit] + records_bytes(*code, at)));
+  }
+}
+
 // What no rank has a gradient of is absent; the others' is added up, those that have none giving zeros.
 Status RankedEngine::add_up(Reducing::OfUnit& of) {
   std::vector<bool>& absent = of.absent;
   PENSTOCK_TRY(passed_on(all_of_all(ranks_, absent)));
   if (absent.back()) return Status();
   const uint32_t unit = of.unit;
-  const Dtype dtype = model().form.gradient;
-  const uint64_t bytes = bytes_of(dtype);
-  Collective::Reduction reduction{
-      .dtype = dtype, .offset_bytes = given_at_[unit], .parts = {}, .target_dtype = dtype, .target = {}};
-  for (uint32_t other = 0; other < ranks(); ++other) {
-    const ElementRun piece = map_.piece(unit, other);
-    reduction.parts.push_back({piece.begin, piece.end});
-  }
+  const uint64_t bytes = bytes_of(model().form.gradient);
   const uint64_t shard_begin = map_.shard(unit, rank()).begin;
   auto place_of = [&](uint32_t other) {
     const ElementRun piece = map_.piece(unit, other);
     return Collective::Shard{other, added_at_[unit] + (piece.begin - shard_begin) * bytes, piece.elements() * bytes};
   };
   const Collective::Shard mine = place_of(rank());
-  reduction.target = {memory(mine.offset_bytes), mine.bytes};
-  PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().reduce(reduction, std::move(then)); }));
-  reduced_bytes_ += mine.bytes * (ranks() - 1);
+  PENSTOCK_TRY(reduce(unit, {memory(mine.offset_bytes), mine.bytes}));
+  reduced_bytes_ += reduced_way_bytes(model(), map_.piece(unit, rank()).elements()) * (ranks() - 1);
   if (map_.group_ranks() == ranks()) return Status();
   reduced_bytes_ += map_.shard(unit, rank()).elements() * bytes - mine.bytes;
   std::vector<Collective::Shard> pieces;
   for (uint32_t twin : map_.twins(rank())) pieces.push_back(place_of(twin));
   return run([&](Collective::Then then) { ranks_.passes().gather(pieces, std::move(then)); });
+}
+
+Status RankedEngine::reduce(uint32_t unit, std::span<std::byte> target) {
+  if (const std::optional<BlockCode> code = reduced_code(model())) return reduce_codes(unit, *code, target.data());
+  const Dtype dtype = model().form.gradient;
+  Collective::Reduction reduction{
+      .dtype = dtype, .offset_bytes = given_at_[unit], .parts = {}, .target_dtype = dtype, .target = target};
+  for (uint32_t other = 0; other < ranks(); ++other) {
+    const ElementRun piece = map_.piece(unit, other);
+    reduction.parts.push_back({piece.begin, piece.end});
+  }
+  return run([&](Collective::Then then) { ranks_.passes().reduce(reduction, std::move(then)); });
+}
+
+Status RankedEngine::reduce_codes(uint32_t unit, BlockCode code, std::byte* target) {
+  Collective::Collection collection{.offset_bytes = given_at_[unit], .parts = {}, .target_offset_bytes = collected_at_};
+  for (uint32_t other = 0; other < ranks(); ++other) {
+    const ElementRun piece = map_.piece(unit, other);
+    collection.parts.push_back({records_bytes(code, piece.begin), records_bytes(code, piece.end)});
+  }
+  PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().collect(collection, std::move(then)); }));
+  const auto [records_begin, records_end] = collection.parts[rank()];
+  auto records_of = [&, begin = records_begin, bytes = records_end - records_begin](uint32_t other) {
+    return memory(other == rank() ? given_at_[unit] + begin : collected_at_ + other * bytes);
+  };
+  const Dtype dtype = model().form.gradient;
+  auto add_up_piece = [&](uint64_t begin, uint64_t end) {
+    alignas(64) std::array<float, kPieceElements> values;
+    auto* const decoded = reinterpret_cast<std::byte*>(values.data());
+    for (uint64_t at = begin; at < end; at += kPieceElements) {
+      const uint64_t count = std::min(kPieceElements, end - at);
+      auto values_of = [&](uint32_t other) {
+        codec_.decode(code, records_of(other) + records_bytes(code, at), count, Dtype::fp32, decoded);
+        return decoded;
+      };
+      add_up_in_rank_order(kernels_, ranks(), Dtype::fp32, count, values_of, dtype, target + at * bytes_of(dtype));
+    }
+  };
+  workers_->for_pieces(map_.piece(unit, rank()).elements(), kBlockElements, add_up_piece);
+  return Status();
 }
 
 // What has been added up goes to the updates of this rank's shards.
@@ -217,7 +303,7 @@ Status RankedEngine::end_reducing() {
 }
 
 std::vector<VisitTraffic> RankedEngine::traffic() const {
-  const uint64_t weight_bytes = bytes_of(model().form.weight), gradient_bytes = bytes_of(model().form.gradient);
+  const uint64_t gradient_bytes = bytes_of(model().form.gradient);
   std::vector<VisitTraffic> traffic(ahead_.size());
   std::vector<bool> is_there(model().units.size());
   std::vector<uint32_t> completing(model().units.size());  // by unit: the visit
@@ -228,14 +314,16 @@ std::vector<VisitTraffic> RankedEngine::traffic() const {
       if (compute.direction == Direction::backward) completing[unit] = visits_[i];
       if (!begins || map_.group_ranks() == 1 || (options_.keeps_weights && is_there[unit])) continue;
       is_there[unit] = true;
-      const uint64_t others = model().units[unit].elements - map_.shard(unit, rank()).elements();
-      traffic[visits_[i]].gathered_bytes += others * weight_bytes;
+      auto way_bytes = [&](uint64_t elements) { return gathered_way_bytes(model(), unit, elements); };
+      const uint64_t own_bytes = way_bytes(map_.shard(unit, rank()).elements());
+      traffic[visits_[i]].gathered_bytes += way_bytes(model().units[unit].elements) - own_bytes;
     }
   }
   for (uint32_t unit = 0; unit < model().units.size(); ++unit) {
     if (!model().units[unit].trainable) continue;
     const uint64_t piece = map_.piece(unit, rank()).elements(), shard = map_.shard(unit, rank()).elements();
-    traffic[completing[unit]].reduced_bytes += (piece * (ranks() - 1) + shard - piece) * gradient_bytes;
+    traffic[completing[unit]].reduced_bytes +=
+        reduced_way_bytes(model(), piece) * (ranks() - 1) + (shard - piece) * gradient_bytes;
   }
   return traffic;
 }

@@ -6,6 +6,7 @@
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/rank_places.h"
 #include "runtime/engine/ranks/set_making.h"
+#include "tiering/plan/pass_bytes.h"
 #include "tiering/plan/plan_search.h"
 #include "tiering/plan/rank_memory.h"
 #include "tiering/plan/visits.h"
@@ -55,7 +56,8 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
   const uint32_t group = group_ranks_of(options, ranks);
   if (ranks % group != 0) {
     return Status(Code::kUsage, text("ranks: ", ranks, " ranks in groups of ", group),
-                  "give a number of ranks a group that divides the number of ranks");
+                  "give a number of ranks a group, by mics_shard_size or zero_hpz_partition_size, that divides the "
+                  "number of ranks");
   }
   if (model.scope != StepScope::training) {
     return Status(Code::kUsage, "ranks: only updates are planned, without passes through the model",
@@ -74,6 +76,15 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
         text("ranks: unit ", unit.name, ": frozen weights in int8 or NF4 are not implemented for ", "several ranks"),
         "let them rest in the dtype that computes with them");
   }
+  if ((model.codes.weights || model.codes.frozen_weights) && group_ranks_of(options, ranks) == 1) {
+    return Status(Code::kUsage, "ranks: weights are to be gathered in int8, and every rank has all of them",
+                  "take stage 3, or leave out zero_quantized_weights and "
+                  "zero_quantized_nontrainable_weights");
+  }
+  if (model.codes.gradients && ranks == 1) {
+    return Status(Code::kUsage, "ranks: gradients are to be sent in int4, and one rank sends none",
+                  "leave out zero_quantized_gradients");
+  }
   if (options.engine.request.slots == 1) {
     return Status(Code::kUsage, "ranks: one slot a tile: a step of some ranks could not be taken back",
                   "give the store two slots a tile");
@@ -88,24 +99,35 @@ RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks)
   const uint64_t weight_bytes = bytes_of(model.form.weight), gradient_bytes = bytes_of(model.form.gradient);
   RankMemory memory;
   uint64_t all_weights = 0, blocks = 0;
+  auto piece_bytes = [&](uint32_t unit) {
+    uint64_t most = 0;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      most = std::max(most, reduced_way_bytes(model, map.piece(unit, rank).elements()));
+    }
+    return most;
+  };
   for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
     const uint64_t elements = model.units[unit].elements;
     all_weights += place_bytes(elements * weight_bytes);
     blocks += ceil_div(elements, kBlockElements);
     if (!model.units[unit].trainable) continue;
     memory.downloaded_bytes = std::max(memory.downloaded_bytes, place_bytes(elements * sizeof(float)));
+    if (!reduced_code(model)) continue;
+    memory.collected_bytes = std::max(memory.collected_bytes, place_bytes(ranks * piece_bytes(unit)));
   }
   std::vector<uint64_t> of_uses;  // weights
   for (uint32_t use = 0; use < model.uses.size(); ++use) {
-    uint64_t weights = 0, added = 0, given = 0;
+    uint64_t weights = 0, coded = 0, added = 0, given = 0;
     for (uint32_t unit : model.uses[use].units) {
       const uint64_t elements = model.units[unit].elements;
       weights += place_bytes(elements * weight_bytes);
+      if (gathered_code(model, unit)) coded += place_bytes(gathered_way_bytes(model, unit, elements));
       if (!model.units[unit].trainable || !completes_in(model, unit, use)) continue;
       added += place_bytes(map.largest_shard(unit) * gradient_bytes);
-      given += place_bytes(elements * gradient_bytes);
+      given += place_bytes(reduced_way_bytes(model, elements));
     }
     of_uses.push_back(weights);
+    memory.coded_bytes = std::max(memory.coded_bytes, coded);
     memory.added_bytes = std::max(memory.added_bytes, added);
     memory.given_bytes = std::max(memory.given_bytes, given);
   }
@@ -151,6 +173,8 @@ void RankedEngine::lay_out() {
   given_begin_ = gathered_begin_ + taken_.gathered_bytes;
   const uint64_t added_begin = given_begin_ + taken_.given_bytes;
   squares_at_ = added_begin + taken_.added_bytes;
+  coded_begin_ = squares_at_ + taken_.squares_bytes;
+  collected_at_ = coded_begin_ + taken_.coded_bytes;
   uint64_t at = 0, block = 0;
   for (const Unit& unit : model().units) {
     kept_at_.push_back(at);
@@ -166,7 +190,7 @@ void RankedEngine::lay_out() {
       if (!model().units[unit].trainable || !completes_in(model(), unit, use)) continue;
       given_at_[unit] = given;
       added_at_[unit] = added;
-      given += place_bytes(model().units[unit].elements * gradient_bytes);
+      given += place_bytes(reduced_way_bytes(model(), model().units[unit].elements));
       added += place_bytes(map_.largest_shard(unit) * gradient_bytes);
     }
   }

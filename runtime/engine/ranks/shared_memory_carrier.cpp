@@ -34,4 +34,15 @@ Status SharedMemoryCarrier::reduce(const Collective::Reduction& reduction) {
   return Status();
 }
 
+Status SharedMemoryCarrier::collect(const Collective::Collection& collection) {
+  const auto [begin, end] = collection.parts[rank_];
+  const uint64_t bytes = end - begin;
+  for (uint32_t behind = 1; behind < memory_.ranks(); ++behind) {
+    const uint32_t other = (rank_ + behind) % memory_.ranks();
+    std::byte* const place = memory().data() + collection.target_offset_bytes + other * bytes;
+    std::memcpy(place, memory_.area(other).data() + collection.offset_bytes + begin, bytes);
+  }
+  return Status();
+}
+
 }  // namespace penstock::engine

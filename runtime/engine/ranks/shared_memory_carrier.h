@@ -17,6 +17,7 @@ class SharedMemoryCarrier final : public Carrier {
   Tier tier() const override { return Tier::host; }
   Status gather(std::span<const Collective::Shard> shards) override;
   Status reduce(const Collective::Reduction& reduction) override;
+  Status collect(const Collective::Collection& collection) override;
 
  private:
   const SharedMemory& memory_;

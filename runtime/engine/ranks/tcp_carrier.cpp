@@ -84,6 +84,19 @@ Status TcpCarrier::reduce(const Collective::Reduction& reduction) {
   return Status();
 }
 
+Status TcpCarrier::collect(const Collective::Collection& collection) {
+  std::vector<Flow> flows(memory_.ranks());
+  const auto [begin, end] = collection.parts[rank_];
+  for (uint32_t other = 0; other < flows.size(); ++other) {
+    if (other == rank_) continue;
+    const auto [from, until] = collection.parts[other];
+    if (until > from) flows[other].out.push_back(memory().subspan(collection.offset_bytes + from, until - from));
+    const uint64_t place = collection.target_offset_bytes + other * (end - begin);
+    if (end > begin) flows[other].in.push_back(memory().subspan(place, end - begin));
+  }
+  return move(std::move(flows));
+}
+
 void TcpCarrier::add_up(const Collective::Reduction& reduction, uint64_t first, uint64_t count, uint64_t at_once) {
   const uint64_t bytes = bytes_of(reduction.dtype), target_bytes = bytes_of(reduction.target_dtype);
   const std::byte* const own =

@@ -24,6 +24,7 @@ class TcpCarrier final : public Carrier {
   Tier tier() const override { return Tier::host; }
   Status gather(std::span<const Collective::Shard> shards) override;
   Status reduce(const Collective::Reduction& reduction) override;
+  Status collect(const Collective::Collection& collection) override;
 
  private:
   // Between this rank and another: runs of memory that leave and that arrive, in order.

@@ -25,6 +25,8 @@ def plan(
     nodes: int | None = None,
     stage: Literal["auto", "0", "1", "2", "3", "hybrid"] | int | None = None,
     network: float | None = None,
+    quantized_weights: bool = False,
+    quantized_gradients: bool = False,
     flops: float | None = None,
     host_gbps: float | None = None,
     tokens: int | str | None = None,
@@ -51,6 +53,7 @@ def plan(
     machine: a profile that penstock.nvme.probe() has written, or a shipped one; None: this machine's.
     budget: "host=64GiB", or a dictionary by tier.
     ranks, nodes: of each node, and how many nodes; stage: what they share, by ZeRO; network: GB/s between nodes.
+    quantized_weights, quantized_gradients: ranks send these in int8 and int4; "codes" has what that saves.
 
     >>> found = plan(params=7e9, machine="rtx4090-2gen4", budget={"host": "64GiB", "device": "16GiB"})
     >>> found["fits"], found["bottleneck"]

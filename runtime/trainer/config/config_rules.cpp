@@ -74,6 +74,15 @@ std::string read_device(const json& value, TrainConfig& config) {
   return has_number ? "" : text("is ", value.dump(), ", one of these expected: auto, cpu, host, cuda, cuda:N");
 }
 
+// By either of two keys.
+std::string shard_ranks(const json& value, TrainConfig& config) {
+  const uint32_t before = config.shard_ranks;
+  const std::string wrong = whole(value, 0, config.shard_ranks);
+  if (!wrong.empty() || before == 0 || before == config.shard_ranks) return wrong;
+  return text("is ", value.dump(), ", and mics_shard_size and zero_hpz_partition_size are one: ", before,
+              " is said too");
+}
+
 std::string precision(const json& value, TrainConfig& config, Dtype dtype) {
   bool on = false;
   const std::string wrong = flag(value, on);
@@ -531,12 +540,16 @@ const KeyRule kRules[] = {
     {"zero_optimization.offload_param.max_in_cpu", no_effect, kPlanned},
     {"zero_optimization.offload_param.pin_memory", no_effect, kPlanned},
     {"zero_optimization.offload_param", no_effect, kPlanned},
-    {"zero_optimization.zero_quantized_weights", refused, "moving bytes never changes numbers here"},
-    {"zero_optimization.zero_quantized_nontrainable_weights", refused, "moving bytes never changes numbers here"},
-    {"zero_optimization.zero_quantized_gradients", refused, "moving bytes never changes numbers here"},
+    {"zero_optimization.zero_quantized_weights", honoured,
+     "several ranks gather weights in int8, and compute with what that stands for", PENSTOCK_FLAG(codes.weights)},
+    {"zero_optimization.zero_quantized_nontrainable_weights", honoured, "the same of frozen weights alone",
+     PENSTOCK_FLAG(codes.frozen_weights)},
+    {"zero_optimization.zero_quantized_gradients", honoured,
+     "several ranks send their gradients in int4 to the one that adds them up", PENSTOCK_FLAG(codes.gradients)},
     {"zero_optimization.zenflow", refused, "it trains on old gradients; updates are hidden without that here"},
     {"zero_optimization.zenflow.*", refused, "it trains on old gradients; updates are hidden without that here"},
-    {"zero_optimization.zeropp_loco_param.*", refused, "moving bytes never changes numbers here"},
+    {"zero_optimization.zeropp_loco_param.*", refused,
+     "what int4 loses of a gradient is not kept for the next step; zero_quantized_gradients alone"},
     {"zero_optimization.stage", honoured, "what each of several ranks keeps; 3 where nothing is said; changes no bit",
      [](const json& value, TrainConfig& config) { return stage(value, config.zero_stage.emplace()); }},
     {"zero_optimization.contiguous_gradients", no_effect, kPlanned},
@@ -566,12 +579,14 @@ const KeyRule kRules[] = {
     {"zero_optimization.ignore_unused_parameters", no_effect, kPlanned},
     {"zero_optimization.legacy_stage1", no_effect, kPlanned},
     {"zero_optimization.round_robin_gradients", no_effect, kPlanned},
-    {"zero_optimization.zero_hpz_partition_size", no_effect, kPlanned},
+    {"zero_optimization.zero_hpz_partition_size", honoured,
+     "the same as mics_shard_size: a node keeps its copy of the state too; 1: not asked for",
+     [](const json& value, TrainConfig& config) { return value == 1 ? "" : shard_ranks(value, config); }},
     {"zero_optimization.mics_shard_size", honoured,
      "ranks, neighbours, that share one copy of the model and its state, those of a node for instance; 0: all",
      [](const json& value, TrainConfig& config) {
        // DeepSpeed's -1: not asked for.
-       return value == -1 ? "" : whole(value, 0, config.shard_ranks);
+       return value == -1 ? "" : shard_ranks(value, config);
      }},
     {"zero_optimization.mics_hierarchical_params_gather", no_effect, kPlanned},
     {"zero_optimization.memory_efficient_linear", no_effect, kPlanned},

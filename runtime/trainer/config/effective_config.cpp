@@ -235,6 +235,10 @@ json whole_json(const TrainConfig& config) {
   if (config.accumulation > 0) file["gradient_accumulation_steps"] = config.accumulation;
   if (config.zero_stage) file["zero_optimization"]["stage"] = *config.zero_stage;
   if (config.shard_ranks > 0) file["zero_optimization"]["mics_shard_size"] = config.shard_ranks;
+  const RankCodes& codes = config.codes;
+  if (codes.weights) file["zero_optimization"]["zero_quantized_weights"] = true;
+  if (codes.frozen_weights) file["zero_optimization"]["zero_quantized_nontrainable_weights"] = true;
+  if (codes.gradients) file["zero_optimization"]["zero_quantized_gradients"] = true;
   file["precision"] = name_of(config.precision);
   if (config.precision == Dtype::fp16) file["fp16"] = fp16_json(config.loss_scaling);
   file["tf32"] = config.tf32;
@@ -271,6 +275,11 @@ std::string config_identity(const TrainConfig& config) {
       text("seed ", config.seed, ", sequence_length ", config.sequence_length, ", held_out_share ",
            config.held_out_share, ", micro-batch ", config.micro_batch, ", accumulation ", config.accumulation,
            ", head_tokens ", config.head_tokens, ", head_rows ", config.head_rows);
+  const RankCodes& codes = config.codes;
+  if (codes.any()) {
+    identity += text(", in codes:", codes.weights ? " weights" : "", codes.frozen_weights ? " frozen weights" : "",
+                     codes.gradients ? " gradients" : "");
+  }
   // How much adapters count; their shapes are the store's.
   const LoraConfig& lora = config.lora;
   if (lora.rank > 0)

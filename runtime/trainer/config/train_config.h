@@ -15,6 +15,7 @@
 #include "runtime/trainer/token_choice.h"
 #include "tiering/hyper.h"
 #include "tiering/state_layout.h"
+#include "tiering/unit.h"
 
 namespace penstock::trainer {
 
@@ -98,6 +99,8 @@ struct TrainConfig {
   std::optional<uint32_t> zero_stage = {};
   // In stages above 0: how many of them, neighbours, have all of the model together; 0: all.
   uint32_t shard_ranks = 0;
+  // What several ranks send one another in fewer bits, which changes what is learnt.
+  RankCodes codes;
 
   // train_batch = micro_batch x accumulation x ranks; 0 where it follows from the others.
   uint64_t train_batch = 0, micro_batch = 0, accumulation = 0;

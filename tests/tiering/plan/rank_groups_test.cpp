@@ -142,6 +142,54 @@ TEST(RankGroups, TakeHostMemoryToGatherInWhereTheCpuComputes) {
   EXPECT_EQ(counted, rank_memory(passing).gathered_bytes);
 }
 
+// 100,000 values are 1563 blocks, of 68 B in int8 and of 36 B in int4; tied units are gathered twice in their visit.
+TEST(RankGroups, SendCodesWhereTheWorkloadSaysSo) {
+  for (bool with_device : {false, true}) {
+    PlanRequest request = request_of({2, 2, 0}, false, with_device, 4);
+    const Result<Plan> exact = make_plan(request);
+    request.workload.codes = {.weights = true, .gradients = true};
+    const Result<Plan> coded = make_plan(request);
+    ASSERT_TRUE(exact.ok() && coded.ok());
+    EXPECT_TRUE(validate(*coded).ok()) << validate(*coded).message();
+    const uint64_t shard = exact->tiles.weight_bytes(0);
+    EXPECT_EQ(collective_bytes(*coded, MoveKind::gather),
+              collective_bytes(*exact, MoveKind::gather) / shard * 1563 * 68);
+    // Of half a shard the other three's gradients, in codes, and the sums of the other half, which are not.
+    uint64_t expected = 0;
+    for (const Move& move : exact->moves) {
+      if (move.kind == MoveKind::reduce) expected += 3 * (1563 * 36 / 2) + move.bytes / 4;
+    }
+    EXPECT_EQ(collective_bytes(*coded, MoveKind::reduce), expected);
+    request.workload.codes = {.frozen_weights = true};
+    request.workload.units[1].trainable = false;
+    const Result<Plan> frozen = make_plan(request);
+    ASSERT_TRUE(frozen.ok());
+    for (const Move& move : frozen->moves) {
+      if (move.kind != MoveKind::gather) continue;
+      EXPECT_EQ(move.bytes, move.unit == 1 ? 1563 * 68 : shard);
+    }
+  }
+}
+
+TEST(RankGroups, HaveMemoryForCodesAndLessForGradients) {
+  PlanRequest request = request_of({4, 1, 0}, false, false, 4);
+  const RankMemoryBytes exact = rank_memory(request);
+  request.workload.codes = {.weights = true, .gradients = true};
+  const RankMemoryBytes coded = rank_memory(request);
+  EXPECT_EQ(exact.coded_bytes, 0u);
+  // Units of 400,000 values, 6250 blocks: two units of the last use, and the gradients of one from every rank.
+  EXPECT_EQ(coded.coded_bytes, 6250 * (2 * 68 + 36u));
+  EXPECT_EQ(coded.gathered_bytes, exact.gathered_bytes);
+  EXPECT_EQ(coded.gradient_bytes, exact.gradient_bytes - 800'000 + 6250 * 36);
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok());
+  uint64_t counted = 0;
+  for (const BudgetLine& line : plan->budget_lines) {
+    if (std::string(line.name) == "codes of all ranks") counted += line.bytes;
+  }
+  EXPECT_EQ(counted, coded.coded_bytes);
+}
+
 // No rank's gather begins before the weights of two uses before it are out of use.
 TEST(RankGroups, HaveRoomForTheWeightsOfTwoUses) {
   const Result<Plan> plan = make_plan(request_of({4, 1, 0}, false, false, 4));
