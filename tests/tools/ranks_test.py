@@ -255,6 +255,10 @@ class Lora(RanksCase):
         self.assertEqual(found[2], found[0])
         self.json_of("checkpoint", "reshard", self.path("stage3.store"), self.path("one.store"), "--ranks", 1)
         self.assertEqual(self.adapter("one"), found[0][1])
+        # Of a step that was kept the frozen weights are those of the stores themselves.
+        kept = self.weights("stage3", "fp32", "--merged", "--step", 2)
+        self.json_of("checkpoint", "rollback", self.path("stage3.store"), "--step", 2)
+        self.assertEqual(self.weights("stage3", "fp32", "--merged"), kept)
 
     def adapter(self, name):
         out = Path(tempfile.mkdtemp(dir=self.folder)) / "out"
@@ -289,10 +293,6 @@ class Snapshots(RanksCase):
         said = self.run_command("train", self.config(keep_every=3, max_steps=6), "--ranks", 2).stderr
         self.assertIn("the snapshot of step 2 is removed: rank 1 had none", said)
         self.assertEqual(self.files(2), [])
-        # Of a step that was kept the frozen weights are those of the stores themselves.
-        kept = self.weights("stage3", "fp32", "--merged", "--step", 2)
-        self.json_of("checkpoint", "rollback", self.path("stage3.store"), "--step", 2)
-        self.assertEqual(self.weights("stage3", "fp32", "--merged"), kept)
         self.assertEqual(self.kept(), sorted({4, best, 6}))
         # By hand, while no run goes on.
         self.json_of("checkpoint", "rm", self.path("run.store"), "--step", 6)
@@ -307,6 +307,12 @@ class Snapshots(RanksCase):
         self.json_of("train", self.config("stopped", max_steps=2), "--ranks", 2)
         stopped, store, shard = self.weights("stopped", "fp32"), self.folder / "run.store", self.folder / "rank1.tiles"
         shutil.copy(store / "rank1.tiles", shard)
+        # The step that was kept is read where it lies, and the newest, too, where it was not kept.
+        self.assertEqual(self.weights("run", "fp32", "--step", 2), stopped)
+        self.assertEqual(self.weights("run", "fp32", "--step", 5), self.weights("run", "fp32"))
+        said = self.run_command("checkpoint", "export", store, self.path("third"), "--step", 3, code=USAGE).stderr
+        self.assertIn("step 3 is not among them: 2, 4", said)
+        self.assertFalse((self.folder / "third").exists())
         back = self.json_of("checkpoint", "rollback", store, "--step", 2)
         self.assertEqual((back["from"], back["step"], [one["step"] for one in back["snapshots"]]), (5, 2, [2, 4]))
         self.assertEqual(self.weights(dtype="fp32"), stopped)
@@ -341,12 +347,6 @@ class Reshard(RanksCase):
         before, masters = self.files("half"), self.weights("half", "fp32")
         for source, target, ranks in zip(worlds, worlds[1:], (3, 4, 1, 2)):
             flags = ["--stage", 0] if ranks == 4 else ["--stage", 3]
-        # The step that was kept is read where it lies, and the newest, too, where it was not kept.
-        self.assertEqual(self.weights("run", "fp32", "--step", 2), stopped)
-        self.assertEqual(self.weights("run", "fp32", "--step", 5), self.weights("run", "fp32"))
-        said = self.run_command("checkpoint", "export", store, self.path("third"), "--step", 3, code=USAGE).stderr
-        self.assertIn("step 3 is not among them: 2, 4", said)
-        self.assertFalse((self.folder / "third").exists())
             answer = self.reshard(source, target, ranks, *flags)
             self.assertEqual((answer["step"], answer["ranks"]), (2, ranks))
             # Eight samples in micro-batches of two: not among three.
