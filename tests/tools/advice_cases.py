@@ -249,8 +249,8 @@ def plan_cases():
         "--params 1B --layers 4 --hidden 64 --ffn 64 --vocab 1000", "--params 12 --layers 3", "--vocab 1000 --ffn 0 --update-only"))
     yield Case("penstock plan --machine cpu-2core --micro-batches 900000 --tokens 2B --seq 256 --budget host=64MiB", rounds=1)
     yield from (Case(f"{plan} --seq 256 {flags}") for flags in ("--ranks 0", "--ranks 65", "--stage 3", "--stage hybrid --ranks 2", "--nodes 0", "--network 5",
-        "--quantized-weights", "--quantized-gradients --ranks 2 --update-only", "--quantized-weights --ranks 2 --stage 0"))
-    yield from (Case(f"penstock plan --machine rtx4090-2gen4 --model gpt2 {flags}") for flags in ("--ranks 2", "--stage 3", "--quantized-gradients"))
+        "--quantized-weights", "--quantized-gradients", "--quantized-gradients --ranks 2 --update-only", "--quantized-weights --ranks 2 --stage 0"))
+    yield from (Case(f"penstock plan --machine rtx4090-2gen4 --model gpt2 {flags}") for flags in ("--ranks 2", "--stage 3", "--quantized-gradients", "--quantized-weights"))
     yield Case("penstock plan --machine absent")
     yield Case("penstock plan --machine rtx4090", rounds=1)
     yield Case("penstock plan --machine cpu-2core --model openai/GPT-2", rounds=1)
