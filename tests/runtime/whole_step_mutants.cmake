@@ -4,7 +4,7 @@ if(PENSTOCK_SANITIZE)
   return()  # the unbroken suite runs there
 endif()
 
-penstock_mutant(whole_step forward_before_its_update LeaveTheBits tiering/plan/plan_pass.cpp
+penstock_mutant(whole_step forward_before_its_update WhereUpdatesAreLate tiering/plan/plan_pass.cpp
   "if (id != kNoMove) waits.push_back(id);"
   "")
 

@@ -62,6 +62,27 @@ TEST(WholeSteps, LeaveTheBitsOfAPlainLoopWhateverTimeEachLaneTakes) {
   }
 }
 
+// The first unit is updated last, and each of its tiles takes longer than the next step takes to come to it.
+TEST(WholeSteps, LeaveTheBitsOfAPlainLoopWhereUpdatesAreLate) {
+  TrainingWorld world(3, 1, {5 * kBlockElements, 6000});
+  world.set_uses({{0}, {1}});
+  PlanRequest& request = world.options.request;
+  request.choices.weights = WeightTier::host;
+  request.choices.tile_elements = kBlockElements;
+  world.options.on_updated = [](uint32_t, uint64_t, std::span<const std::byte>) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  };
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  for (uint64_t step = 1; step <= 3; ++step) {
+    const Result<StepReport> report = world.train(**engine, 1, 1, {});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    world.plain_train(step, 1, 1);
+  }
+  EXPECT_EQ(world.words_different(**engine), 0u);
+}
+
 // Copies wait until the test lets them go.
 class GatedBackend final : public gpu::HostBackend {
  public:

@@ -15,4 +15,6 @@ get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
 set_target_properties(${targets} PROPERTIES UNITY_BUILD_MODE GROUP)
 # The objects of plain_cuda stand in for some of penstock_gpu's, one by one, and another course_device() for that of tests.
 set_target_properties(penstock_gpu PROPERTIES UNITY_BUILD OFF)
-set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/course_device.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+# The C functions are compiled into a shared library as well, which links the rest of penstock_cpu_optim.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/course_device.cpp ${PROJECT_SOURCE_DIR}/cpu_optim/penstock_optim.cpp
+                            PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
