@@ -68,9 +68,10 @@ ControlMirror::ControlMirror(const SharedMemory& memory, uint32_t rank, Connecti
     : memory_(memory),
       rank_(rank),
       connections_(std::move(connections)),
-      has_gone_(memory.ranks()),
       says_it_has_left_(memory.ranks()),
-      channels_ended_(memory.ranks()) {}
+      channels_ended_(memory.ranks()) {
+  for (auto& of_channel : has_gone_) of_channel = std::vector<std::atomic<bool>>(memory.ranks());
+}
 
 Result<std::unique_ptr<ControlMirror>> ControlMirror::make(const SharedMemory& memory, uint32_t rank,
                                                            Connections connections) {
@@ -158,12 +159,12 @@ void ControlMirror::tell(uint32_t channel) {
 void ControlMirror::send_to_all(uint32_t channel, const std::vector<char>& messages) {
   for (uint32_t other = 0; other < memory_.ranks(); ++other) {
     if (descriptor(channel, other) < 0) continue;
-    for (size_t sent = 0; sent < messages.size() && !has_gone_[other];) {
+    for (size_t sent = 0; sent < messages.size() && !has_gone_[channel][other];) {
       const ssize_t now =
           ::send(descriptor(channel, other), messages.data() + sent, messages.size() - sent, MSG_NOSIGNAL);
       if (now < 0 && errno == EINTR) continue;
       if (now <= 0) {
-        has_gone_[other] = true;  // half a message would be read as another
+        has_gone_[channel][other] = true;  // half a message would be read as another
         break;
       }
       sent += static_cast<size_t>(now);
@@ -207,7 +208,7 @@ void ControlMirror::hear_from(Hearing& from) {
     return take_messages(from);
   }
   from.has_ended = true;
-  has_gone_[from.rank] = true;
+  has_gone_[from.channel][from.rank] = true;
   ::shutdown(source, SHUT_RDWR);
   ++channels_ended_[from.rank];
   ControlOfRank& control = memory_.control().ranks[from.rank];

@@ -48,7 +48,7 @@ class ControlMirror {
   const SharedMemory& memory_;
   const uint32_t rank_;
   const Connections connections_;
-  std::vector<std::atomic<bool>> has_gone_;  // by rank: nobody hears any more
+  std::array<std::vector<std::atomic<bool>>, kChannels> has_gone_;  // by rank: nobody hears this channel any more
   // The hearing thread's alone, by rank.
   std::vector<bool> says_it_has_left_;
   std::vector<uint32_t> channels_ended_;
