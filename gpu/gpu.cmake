@@ -55,7 +55,7 @@ else()
   target_compile_options(penstock_gpu PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false> $<$<COMPILE_LANGUAGE:CUDA>:--prec-div=true>
     $<$<COMPILE_LANGUAGE:CUDA>:--prec-sqrt=true> $<$<COMPILE_LANGUAGE:CUDA>:--ftz=false>
-    $<$<COMPILE_LANGUAGE:CUDA>:--threads=2>)
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr> $<$<COMPILE_LANGUAGE:CUDA>:--threads=2>)
   # A kernel keeps what it works on in registers; local memory would take part of the bandwidth.
   if(PENSTOCK_WARNINGS_ARE_ERRORS)
     target_compile_options(penstock_gpu PRIVATE

@@ -31,6 +31,7 @@ enum class Role : uint8_t {
   weight_scale,    // one fp32 per kCodeBlockElements elements of a weight that rests in codes
 };
 
+// In the order of penstock_optimizer.
 enum class OptimizerKind : uint8_t { adamw, adam, adagrad, lion, sgd };
 inline constexpr std::array kOptimizerKinds{OptimizerKind::adamw, OptimizerKind::adam, OptimizerKind::adagrad,
                                             OptimizerKind::lion, OptimizerKind::sgd};

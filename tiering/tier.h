@@ -2,12 +2,14 @@
 // that computes with them; what rests elsewhere passes through its memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
 namespace penstock {
 
 enum class Tier : uint8_t { device, host, nvme };
+inline constexpr std::array kTiers{Tier::device, Tier::host, Tier::nvme};
 
 constexpr const char* name_of(Tier tier) {
   switch (tier) {

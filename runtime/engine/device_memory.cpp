@@ -35,6 +35,10 @@ Lease DeviceMemory::lend(std::span<std::byte> bytes) {
   return arena_.lend(static_cast<uint64_t>(bytes.data() - arena_.memory().data()), bytes.size());
 }
 
+Lease DeviceMemory::share(std::span<std::byte> bytes) {
+  return arena_.share(static_cast<uint64_t>(bytes.data() - arena_.memory().data()), bytes.size());
+}
+
 std::span<std::byte> DeviceMemory::forward_units() const {
   const MemoryRun run = run_of(plan_.budget_lines, Region::device_forward_units);
   return device_->memory().subspan(run.offset_bytes, run.bytes);
@@ -102,6 +106,7 @@ std::vector<CopyRun> DeviceMemory::runs_of(TileId tile, Way way) const {
 
 Status DeviceMemory::carry(TileId tile, Way way, std::span<std::byte> bytes) {
   Buffer host = Buffer::borrowed(Tier::host, bytes);
+  const Lease weight = lend(weight_of(tile)), state = holds_state(tile) ? lend(state_of(tile)) : Lease();
   const std::vector<CopyRun> runs = runs_of(tile, way);
   Copy copy = way == Way::in ? device_->copy(runs, host.lend(), lend_all(), {})
                              : device_->copy(runs, lend_all(), host.lend(), {});

@@ -39,8 +39,9 @@ class DeviceMemory {
     return at(move.area, move.place_offset_bytes, move.place_bytes);
   }
   Lease lend_place(const Move& move) { return lend(place_of(move)); }
-  // REQUIRES: the bytes are of the arena.
+  // To one who writes there, or to several who only read. REQUIRES: the bytes are of the arena.
   Lease lend(std::span<std::byte> bytes);
+  Lease share(std::span<std::byte> bytes);
   void pass_on(Lease place) { arena_.pass_on(std::move(place)); }
   // Of forward passes within steps.
   std::span<std::byte> forward_units() const;
@@ -54,7 +55,7 @@ class DeviceMemory {
   std::span<std::byte> squares_of(uint32_t unit) const;
   bool holds_weight(TileId tile) const { return plan_.placements[tile].weight_on_device(); }
   bool holds_state(TileId tile) const { return plan_.placements[tile].state_on_device(); }
-  // For a copy of what rests there, which has its place alone: see runs_of().
+  // For a copy by runs_of(). REQUIRES: whoever copies has leases on what the runs touch.
   Lease lend_all() { return resting_.lend(); }
   // The runs of a copy between the arena, whole, and a place for the whole tile in host memory: its weight, and behind
   // that its state where that rests here too.

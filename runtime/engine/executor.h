@@ -169,9 +169,11 @@ class Executor {
 
     const UnitNumbers& numbers(uint32_t unit) const { return struck.empty() ? setup.numbers[unit] : struck[unit]; }
   };
-  // A compute move that the trainer has: leases on its weights, or on a device the events that these wait for.
+  // A compute move that the trainer has: leases on its weights and on what else it touches of what rests; on a device
+  // the events that it waits for.
   struct Grant {
     std::vector<Lease> weights;
+    std::vector<Lease> gradients;
     Lease activation;
     std::vector<Event> before;
   };
@@ -210,6 +212,8 @@ class Executor {
   void begin_fetch(Ticket ticket, const Move& move);
   void begin_dequantise(Ticket ticket, const Move& move);
   void begin_compute(Ticket ticket);
+  // Of what rests on the device: the weights that the pass reads, and the gradients that it leaves there.
+  void lend_resting(const Compute& compute, Grant& grant);
   void begin_spill_activation(Ticket ticket, const Move& move);
   void begin_fetch_activation(Ticket ticket, const Move& move);
   // The place of a move that fills an area of host memory, to write or to read there.
@@ -242,6 +246,10 @@ class Executor {
   void put_copy(Ticket ticket, Lease source, Lease target, std::function<void(Ticket, Lease)> then);
   void put_copy(Ticket ticket, std::span<const CopyRun> runs, Lease source, Lease target,
                 std::function<void(Ticket, Lease)> then);
+  // Another lease on the place, which others may have from now on: what they put on streams comes behind this.
+  Lease pass_on(Lease place);
+  // Until the move's end, which may be after others have what it touches.
+  void keep_until_end(Ticket ticket, Lease place);
   // A move whose end an event on a stream says.
   void put_mark(Ticket ticket, const Event& done);
   // Those of the moves before it that are on their streams, seen through releases and moves that were skipped.
@@ -272,11 +280,12 @@ class Executor {
   std::map<MoveKey, Lease> placed_;  // units in the places that the plan gave them, until their release
   std::map<MoveKey, Grant> granted_;
   std::map<MoveId, const Compute*> computes_;
-  std::map<uint32_t, MoveId> weights_current_;   // by unit
-  std::map<MoveId, SumPlace> downloaded_from_;   // by the move that downloads it
-  std::map<MoveKey, Event> on_stream_;           // moves that have not ended, and when they will have
-  std::vector<Ticket> marked_;                   // of them, the computes: their ends are looked for
-  std::map<MoveKey, DownloadedSum> downloaded_;  // and not taken
+  std::map<uint32_t, MoveId> weights_current_;          // by unit
+  std::map<MoveId, SumPlace> downloaded_from_;          // by the move that downloads it
+  std::map<MoveKey, Event> on_stream_;                  // moves that have not ended, and when they will have
+  std::map<MoveKey, std::vector<Lease>> in_use_there_;  // by them, of what rests on the device
+  std::vector<Ticket> marked_;                          // of them, the computes: their ends are looked for
+  std::map<MoveKey, DownloadedSum> downloaded_;         // and not taken
   mutable MoveKey downloads_over_;  // the downloads of its step before it are over, and need no second look
   size_t downloads_taken_ = 0;
   std::list<Waiter> waiters_;

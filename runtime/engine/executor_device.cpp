@@ -37,6 +37,16 @@ void Executor::begin_upload_weight(Ticket ticket, const Move& move) {
            [this](Ticket uploaded, Lease) { ended(uploaded, Status()); });
 }
 
+Lease Executor::pass_on(Lease place) {
+  Lease kept = place.also();
+  parts_.device->pass_on(std::move(place));
+  return kept;
+}
+
+void Executor::keep_until_end(Ticket ticket, Lease place) {
+  in_use_there_[{ticket.step, ticket.move}].push_back(pass_on(std::move(place)));
+}
+
 void Executor::put_mark(Ticket ticket, const Event& done) {
   on_stream_[{ticket.step, ticket.move}] = done;
   marked_.push_back(ticket);
@@ -93,16 +103,13 @@ Lease Executor::lease_of_sum(MoveKey placed_by, uint64_t offset_bytes, uint64_t 
   const auto place = placed_.find(placed_by);
   if (place != placed_.end()) return place->second.also(offset_bytes, bytes);
   const uint64_t begin_bytes = parts_.plan.moves[placed_by.second].place_offset_bytes;
-  Lease part = parts_.device->lend(parts_.device->at(Area::device_gradients, begin_bytes + offset_bytes, bytes));
-  Lease read = part.also();
-  parts_.device->pass_on(std::move(part));
-  return read;
+  return pass_on(parts_.device->lend(parts_.device->at(Area::device_gradients, begin_bytes + offset_bytes, bytes)));
 }
 
 void Executor::begin_download_gradient(Ticket ticket, const Move& move) {
   const auto [placed_by, offset_bytes] = downloaded_from_.at(ticket.move);
   Lease sum = move.kind == MoveKind::download_squares
-                  ? parts_.device->lend(parts_.device->squares_of(move.unit).first(move.bytes))
+                  ? pass_on(parts_.device->lend(parts_.device->squares_of(move.unit).first(move.bytes)))
                   : lease_of_sum({ticket.step, placed_by}, offset_bytes, move.bytes);
   const Lease& place = placed_[{ticket.step, ticket.move}] = lend_place(move);
   put_copy(ticket, std::move(sum), place.also(), [this](Ticket downloaded, Lease) { gradient_downloaded(downloaded); });
@@ -176,10 +183,10 @@ Status Executor::launch_update(Ticket ticket, const Move& move, Stream stream) {
   const StateForm& form = parts_.workload.form;
   const Tile& tile = parts_.plan.tiles[move.tile];
   const TileLayout layout(form, tile.elements);
-  std::byte* const weight = parts_.device->weight_of(move.tile).data();
-  std::byte* const state = parts_.device->state_of(move.tile).data();
-  const std::byte* const gradient =
-      parts_.device->gradient_of(move.unit).data() + tile.first_element * bytes_of(form.gradient);
+  Lease weight = parts_.device->lend(parts_.device->weight_of(move.tile));
+  Lease state = parts_.device->lend(parts_.device->state_of(move.tile));
+  Lease gradient = parts_.device->lend(parts_.device->gradient_of(move.unit).subspan(
+      tile.first_element * bytes_of(form.gradient), tile.elements * bytes_of(form.gradient)));
   uint64_t first = 0;
   for (const NumbersRun& run : open_steps_.at(ticket.step).numbers(move.unit)) {
     if (run.end_element <= tile.first_element + first) continue;
@@ -188,11 +195,11 @@ Status Executor::launch_update(Ticket ticket, const Move& move, Stream stream) {
       kernel::UpdateTile update;
       update.form = form;
       update.numbers = run.numbers;
-      update.weight = weight + first * bytes_of(form.weight);
-      update.gradient = gradient + first * bytes_of(form.gradient);
+      update.weight = weight.data() + first * bytes_of(form.weight);
+      update.gradient = gradient.data() + first * bytes_of(form.gradient);
       for (size_t i = 0; i < layout.places.size(); ++i) {
         const TileLayout::Place& place = layout.places[i];
-        update.planes[i] = state + place.offset_bytes + place.plane.bytes(first);
+        update.planes[i] = state.data() + place.offset_bytes + place.plane.bytes(first);
       }
       update.elements = end - first;
       update.first_element = tile.first_element + first;
@@ -201,6 +208,7 @@ Status Executor::launch_update(Ticket ticket, const Move& move, Stream stream) {
     first = end;
     if (first == tile.elements) break;
   }
+  for (Lease* const touched : {&weight, &state, &gradient}) keep_until_end(ticket, std::move(*touched));
   return Status();
 }
 
@@ -209,6 +217,10 @@ void Executor::begin_download_state(Ticket ticket, const Move& move) {
   if (!unwritten_.contains(move.tile)) return ended(ticket, Status());
   std::optional<Lease> window = parts_.memory.windows().try_lease();
   CHECK(window.has_value(), "the plan counted a window that the pool does not have");
+  keep_until_end(ticket, parts_.device->share(parts_.device->weight_of(move.tile)));
+  if (parts_.device->holds_state(move.tile)) {
+    keep_until_end(ticket, parts_.device->share(parts_.device->state_of(move.tile)));
+  }
   put_copy(ticket, parts_.device->runs_of(move.tile, DeviceMemory::Way::out), parts_.device->lend_all(),
            std::move(*window),
            [this](Ticket downloaded, Lease arrived) { state_downloaded(downloaded, std::move(arrived)); });
@@ -216,6 +228,7 @@ void Executor::begin_download_state(Ticket ticket, const Move& move) {
 
 // No kernel has taken its checksums.
 void Executor::state_downloaded(Ticket ticket, Lease window) {
+  in_use_there_.erase({ticket.step, ticket.move});
   const TileId tile = parts_.plan.moves[ticket.move].tile;
   TileWork& tile_work = work(ticket, tile);
   tile_work.window = std::move(window);
@@ -275,6 +288,7 @@ size_t Executor::poll_device() {
 
 void Executor::stream_ended(Ticket ticket, const Status& status) {
   on_stream_.erase({ticket.step, ticket.move});
+  in_use_there_.erase({ticket.step, ticket.move});
   ended(ticket, status);
 }
 

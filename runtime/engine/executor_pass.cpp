@@ -68,6 +68,7 @@ void Executor::begin_compute(Ticket ticket) {
   Grant& grant = granted_[{ticket.step, ticket.move}];
   if (parts_.device != nullptr) {
     grant.before = events_before(ticket);
+    lend_resting(*computes_.at(ticket.move), grant);
     return;
   }
   for (const Compute::Weights& weights : computes_.at(ticket.move)->weights) {
@@ -81,6 +82,18 @@ void Executor::begin_compute(Ticket ticket) {
   if (compute.activation == kNoMove || !parts_.plan.stores_activations) return;
   const Move& place = parts_.plan.moves[compute.activation];
   grant.activation = compute.direction == Direction::forward ? lend_place(place) : share_place(place);
+}
+
+void Executor::lend_resting(const Compute& compute, Grant& grant) {
+  for (const Compute::Weights& weights : compute.weights) {
+    if (weights.brought_by != kNoMove) continue;
+    grant.weights.push_back(parts_.device->share(parts_.device->weights_of(weights.unit)));
+  }
+  for (const Compute::Sum& sum : compute.sums) {
+    if (!sum.stays) continue;
+    grant.gradients.push_back(parts_.device->lend(parts_.device->gradient_of(sum.unit)));
+    grant.gradients.push_back(parts_.device->lend(parts_.device->squares_of(sum.unit)));
+  }
 }
 
 std::span<std::byte> Executor::activation_of(const Compute& compute) const {
@@ -148,8 +161,13 @@ std::vector<std::span<std::byte>> Executor::weights_before(const Compute& comput
 
 void Executor::end_compute(MoveId compute, const Event& done) {
   const Ticket ticket{step_number(), compute};
-  granted_.erase({ticket.step, ticket.move});
-  if (!done) return ended(ticket, Status());
+  auto grant = granted_.extract({ticket.step, ticket.move});
+  if (!done) {
+    grant = {};
+    return ended(ticket, Status());
+  }
+  for (Lease& weights : grant.mapped().weights) keep_until_end(ticket, std::move(weights));
+  for (Lease& gradient : grant.mapped().gradients) keep_until_end(ticket, std::move(gradient));
   put_mark(ticket, done);
 }
 

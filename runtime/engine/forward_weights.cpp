@@ -108,7 +108,8 @@ Result<std::vector<std::span<std::byte>>> ForwardWeights::hold(uint32_t use) {
   std::vector<std::span<std::byte>> views;
   for (const UnitPlaces& places : uses_[use]) {
     if (parts_.plan.rests_on_device(places.unit)) {
-      views.push_back(parts_.device->weights_of(places.unit));
+      leases_.push_back(parts_.device->share(parts_.device->weights_of(places.unit)));
+      views.push_back(leases_.back().bytes());
       continue;
     }
     if (parts_.device != nullptr) {

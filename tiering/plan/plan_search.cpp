@@ -89,7 +89,7 @@ struct Outline {
         read_bytes(plan.read_bytes()),
         written_bytes(plan.written_bytes()),
         pool_pieces(plan.pool_pieces) {
-    for (Tier tier : {Tier::device, Tier::host, Tier::nvme}) needed_bytes.push_back(plan.needed_bytes(tier));
+    for (Tier tier : kTiers) needed_bytes.push_back(plan.needed_bytes(tier));
     for (const Move& move : plan.moves) compute_s += move.lane == Lane::compute ? move.seconds : 0;
   }
   bool operator==(const Outline&) const = default;

@@ -13,7 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
 constexpr Lane kLanesShown[] = {Lane::nvme_read, Lane::nvme_write, Lane::host_to_device, Lane::device_to_host,
                                 Lane::update,    Lane::collective, Lane::compute};
 constexpr uint64_t kUnbounded = std::numeric_limits<uint64_t>::max();

@@ -16,7 +16,6 @@ constexpr uint64_t kTokensMost = uint64_t{1} << 40;
 constexpr double kActivationBytesMost = 0x1p60;
 // Each micro-batch passes each unit, in moves of its own.
 constexpr uint64_t kPassesMost = uint64_t{1} << 17;  // half a minute of planning on one core
-constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
 constexpr uint64_t kMicroBatchesOffered = 1024, kSequenceOfferedLeast = 256;
 
 RankCount ranks_of(const ForecastRequest& request) {

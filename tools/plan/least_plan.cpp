@@ -9,7 +9,6 @@ namespace {
 
 constexpr uint32_t kWindowTiles = 3;
 constexpr uint64_t kUnbounded = std::numeric_limits<uint64_t>::max();
-constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
 
 uint64_t short_of(const std::vector<BudgetLine>& lines, const Budgets& budgets, Tier tier) {
   const uint64_t needed = needed_bytes(lines, tier);

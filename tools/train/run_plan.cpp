@@ -17,7 +17,6 @@
 namespace penstock::tools {
 namespace {
 
-constexpr Tier kTiers[] = {Tier::device, Tier::host, Tier::nvme};
 constexpr double kShareOfRun = 0.01, kSecondsLeast = 0.05, kSecondsMost = 20;
 constexpr double kSecondsMostOfSeveral = 5;  // where other ranks wait
 constexpr uint32_t kSteps = 3;               // simulated
