@@ -193,8 +193,9 @@ class Configs(TrainCase):
         shown = re.findall(r'"what": ?"(step [^"]*)"', said)
         self.assertTrue(shown)
         for line in shown:
-            self.assertRegex(line, r"^step \d+, loss [0-9.]+, ([0-9 a-z.]+ to go, )?\d+ tokens/s, [0-9.]+ s, predicted [0-9.]+, at least [0-9.]+; "
-                                   r"lr [0-9.e-]+, norm [0-9.e+-]+$")
+            self.assertRegex(line, r"^step \d+, loss [0-9.]+, ([0-9 a-z.]+ to go, )?\d+ tokens/s, [0-9.]+ s, predicted [0-9.]+, at least [0-9.]+ \(\d+ %\); "
+                                   r"lr [0-9.e-]+, norm [0-9.e+-]+; drives [0-9.]+ GB/s read, [0-9.]+ written; [0-9.e-]+ TFLOP/s; "
+                                   r"waited (for nothing|\d+ % for [a-z_ ]+(, \d+ % for [a-z_ ]+)*)$")
         whole = {step["step"]: step["loss"] for step in self.log()}
         place = {"stores": [self.path("store2")], "run": self.path("run2")}
         config = self.config(max_steps=40, penstock=place)

@@ -1,8 +1,6 @@
 #include "tools/train/run_report.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "aio/resident_memory.h"
 #include "runtime/trainer/config/effective_config.h"
@@ -27,10 +25,10 @@ double flops_of(const TrainingSettings& settings) {
   return passes * forward * static_cast<double>(settings.tokens_of_step());
 }
 
-std::string short_text(double number) {
-  std::array<char, 32> digits{};
-  std::snprintf(digits.data(), digits.size(), "%.3g", number);
-  return digits.data();
+uint64_t bytes_on(const Plan& plan, Lane lane) {
+  uint64_t bytes = 0;
+  for (const Move& move : plan.moves) bytes += move.lane == lane ? move.bytes : 0;
+  return bytes;
 }
 
 }  // namespace
@@ -45,7 +43,9 @@ Json budget_json(const Plan& plan) {
 StepWork work_of(const TrainingSettings& settings, const Plan& plan) {
   return {.tokens = static_cast<double>(settings.tokens_of_step()),
           .flops = flops_of(settings),
-          .compute_s = compute_s(plan)};
+          .compute_s = compute_s(plan),
+          .up_bytes = bytes_on(plan, Lane::host_to_device),
+          .down_bytes = bytes_on(plan, Lane::device_to_host)};
 }
 
 double floor_s(const TrainingSettings& settings, const StepWork& work, const engine::StepReport& report) {
@@ -76,18 +76,6 @@ Json line_of(const TrainingSettings& settings, const StepWork& work, const train
           {"skipped", report.verdict == Verdict::skip},
           {"new_plans", report.new_plans},
           {"loss_scale", step.loss_scale}};
-}
-
-std::string progress_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step,
-                        double left_s) {
-  const engine::StepReport& report = step.report;
-  const double least_s = floor_s(settings, work, report);
-  return text("step ", report.step, ", loss ", fixed(step.loss, 3), ", ",
-              left_s >= 1 ? seconds_text(left_s) + " to go, " : std::string(), fixed(work.tokens / report.wall_s, 0),
-              " tokens/s, ", fixed(report.wall_s, 2), " s",
-              report.predicted_s > 0 ? text(", predicted ", fixed(report.predicted_s, 2)) : "",
-              least_s > 0 ? text(", at least ", fixed(least_s, 2)) : "", "; lr ", short_text(step.learning_rate),
-              ", norm ", short_text(report.gradient_norm));
 }
 
 Evaluation::Evaluation(std::vector<trainer::SetLoss> of_sets, double taken_s)

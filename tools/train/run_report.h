@@ -42,7 +42,8 @@ struct StepWork {
   // Forward, and twice as much back, or as much where the model's own weights are frozen; what is computed a second
   // time is not counted. 0: not known for this model.
   double flops = 0;
-  double compute_s = 0;  // its passes alone, as the dry step measured them
+  double compute_s = 0;                   // its passes alone, as the dry step measured them
+  uint64_t up_bytes = 0, down_bytes = 0;  // over the link of a device
 };
 StepWork work_of(const TrainingSettings& settings, const Plan& plan);
 
