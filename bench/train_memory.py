@@ -106,18 +106,15 @@ class Run:
         return json.loads(said), usage.ru_inblock * 512, usage.ru_oublock * 512
 
 
-def planned_bytes(answer, is_struck):
-    """By the plan, a parameter: a struck step also brings back the gradients that were spilled, and reads once more the
-    weights that its updates had not kept. Exact where no state rests in host memory, whose tiles read neither."""
-    planned, parameters = answer["planned_bytes_per_parameter"], answer["parameters"]
-    lines = {(line["tier"], line["line"]): line["bytes"] for line in answer["budget"]}
-    if not is_struck:
-        return planned["read"], planned["written"]
-    weights_in_host = lines.get(("host", "resting weights"), 0)
-    # 16 B where all rests on the drives, of which what is deferred has planned its weights already.
-    weights_again = max(0, 16 * parameters - 3 * weights_in_host - planned["read"] * parameters)
-    again = lines.get(("nvme", "spilled gradients"), 0) + weights_again
-    return planned["read"] + again / parameters, planned["written"]
+def planned(answer, is_struck):
+    """Seconds, and the bytes a parameter that are read and written. A struck step also brings back the gradients that
+    were spilled, and reads once more the weights that its updates had not kept. Exact where no state rests in host
+    memory, whose tiles read neither."""
+    if is_struck:
+        struck = answer["planned_when_struck"]
+        return struck["predicted_s"], struck["read"], struck["written"]
+    bytes = answer["planned_bytes_per_parameter"]
+    return answer["predicted_s"], bytes["read"], bytes["written"]
 
 
 def measure(options, name, group):
@@ -130,11 +127,11 @@ def measure(options, name, group):
     steps = options.steps
     answer, read, written = run.command(group, "train", run.config(1 + steps))
     parameters = answer["parameters"]
-    planned_read, planned_written = planned_bytes(answer, name == "always")
+    predicted_s, planned_read, planned_written = planned(answer, name == "always")
     lines = [json.loads(line) for line in (run.folder / "run/log.jsonl").read_text().splitlines()]
     struck = sum(line["grad_norm"] > run.clip > 0 for line in lines[1:])
     return {"clipping": name, "parameters": parameters, "steps": steps, "steps_clipped": struck,
-            "step_s": answer["step_s"], "predicted_s": answer["predicted_s"], "loss_last": answer["loss_last"],
+            "step_s": answer["step_s"], "predicted_s": predicted_s, "loss_last": answer["loss_last"],
             "read_bytes": (read - opened_read) / steps / parameters, "planned_read_bytes": planned_read,
             "written_bytes": (written - opened_written) / steps / parameters,
             "planned_written_bytes": planned_written,

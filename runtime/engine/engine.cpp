@@ -71,7 +71,7 @@ void Engine::take_up_plan() {
     downloaded_intake_ = std::move(intake_);
     intake_ = std::make_unique<GradientIntake>(options_.request.workload, *device_sums_, core_->workers());
   }
-  predicted_s_ = core_->predicted_step_s();
+  prediction_.reset(core_->predicted_step_s());
   drives_load_ = DrivesUnderLoad();
   looking_for_plan_ = {};  // of another plan
   rate_watch_.reset();
@@ -163,6 +163,7 @@ Status Engine::begin(const StepBegin& begin) {
                              const bool each_is_durable = plan_->durability.kind == Durability::Kind::step;
                              setup.choices.may_be_discarded = slots_ > 2 || (slots_ == 2 && each_is_durable);
                              setup.choices.speculate = setup.choices.may_be_discarded && speculation_.speculate();
+                             speculates_ = setup.choices.speculate;
                              core.executor().begin(setup);
                              return Status();
                            });
@@ -319,7 +320,7 @@ Result<StepReport> Engine::step(std::string trainer_state) {
   reported_ = moved;
   for (size_t lane = 0; lane < kLanes; ++lane) report_.busy_s[lane] = busy_s[lane] - reported_busy_s_[lane];
   reported_busy_s_ = busy_s;
-  report_.predicted_s = predicted_s_;
+  report_.predicted_s = prediction_.of(*plan_, options_.request.machine, report_.verdict, speculates_);
   report_.new_plans = new_plans_;
   watch_rates(load);
   report_.wall_s = seconds_since(began_);

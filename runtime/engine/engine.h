@@ -30,6 +30,7 @@
 #include "runtime/engine/plan_change.h"
 #include "runtime/engine/root_state.h"
 #include "runtime/engine/step_engine.h"
+#include "runtime/engine/step_prediction.h"
 #include "tiering/hyper.h"
 #include "tiering/plan/plan_run.h"
 #include "tiering/plan/plan_search.h"
@@ -91,7 +92,9 @@ class Engine final : public StepEngine {
   const std::string& store_id() const override { return store_id_; }
   // Another may take its place between steps: see new_plan().
   const Plan& plan() const override { return *plan_; }
-  double predicted_step_s() const override { return predicted_s_; }
+  double predicted_step_s() const override { return prediction_.step_s(); }
+  // Whether the step, or the last one, updates ahead of its verdict.
+  bool speculates() const { return speculates_; }
   std::string description() const override;
   std::vector<std::string> remarks() const override;
   DriveBytes drive_bytes() const override;
@@ -227,7 +230,8 @@ class Engine final : public StepEngine {
   std::unique_ptr<GradientIntake> downloaded_intake_;
   SpeculationPolicy speculation_;
   std::string restored_, store_id_;
-  double predicted_s_ = 0;
+  StepPrediction prediction_;
+  bool speculates_ = false;
   uint64_t new_plans_ = 0, plans_found_ = 0;  // that took over; of them, those that nobody asked for
   std::optional<RateWatch> rate_watch_;
   DrivesUnderLoad drives_load_;                // of the executor, up to the last step

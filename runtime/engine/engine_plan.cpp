@@ -32,7 +32,7 @@ Status Engine::change_plan(const PlanRequest& request, ChosenPlan chosen, const 
   }
   PENSTOCK_TRY(settle_steps());
   const Clock::time_point begin = Clock::now();
-  const std::string before = summary_of(*plan_, predicted_s_), after = summary_of(chosen.plan, chosen.step_s());
+  const std::string before = summary_of(*plan_, prediction_.step_s()), after = summary_of(chosen.plan, chosen.step_s());
   Answer<Status> answer;
   thread_->mailbox().post([&] {
     core_->between_turns([&] {
@@ -80,7 +80,7 @@ Status Engine::take_found_plan() {
     options_.request.machine = std::move(found.machine);
     return true;
   });
-  predicted_s_ = found.present_s;
+  prediction_.reset(found.present_s);
   if (!found.better) return Status();
   ++plans_found_;
   const Status changed = change_plan(PlanRequest(options_.request), std::move(*found.better), found.why);

@@ -308,6 +308,17 @@ double predicted_step_s(const Plan& plan, const MachineProfile& machine) {
   return share * durable_s + (1 - share) * simulate_undurable(durable, machine, {}).step_s;
 }
 
+TakenBack predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate) {
+  Plan durable = plan;
+  durable.durability = Durability{};
+  SimulationOptions options;
+  options.verdict = [verdict](uint64_t) { return verdict; };
+  options.speculate = [speculate](uint64_t) { return speculate; };
+  const Simulation simulation = simulate_if_known(durable, machine, options);
+  if (simulation.steps.size() < 2) return {};
+  return {simulation.step_s, simulation.steps[1].read_bytes, simulation.steps[1].written_bytes};
+}
+
 Durability usual_durability(double durable_s, double other_s) {
   const double extra_s = std::max(0.0, durable_s - other_s);
   const double steps = std::ceil(extra_s / (kDurabilityCostMost * other_s));

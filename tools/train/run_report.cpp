@@ -31,6 +31,18 @@ uint64_t bytes_on(const Plan& plan, Lane lane) {
   return bytes;
 }
 
+// Of steps that strike again and again, which update behind their verdict.
+Json taken_back_json(const TrainingSettings& settings, const Plan& plan) {
+  const PlanRequest& request = settings.engine.request;
+  if (!request.workload.clipping.may_take_back()) return Json();
+  const TakenBack struck = predicted_taken_back(plan, request.machine, Verdict::strike, false);
+  if (struck.step_s <= 0) return Json();
+  const double parameters = static_cast<double>(settings.model.parameters()) / settings.place.ranks;
+  return {{"predicted_s", struck.step_s},
+          {"read", static_cast<double>(struck.read_bytes) / parameters},
+          {"written", static_cast<double>(struck.written_bytes) / parameters}};
+}
+
 }  // namespace
 
 Json budget_json(const Plan& plan) {
@@ -175,6 +187,7 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
                  {"planned_bytes_per_parameter",
                   {{"read", static_cast<double>(planned.read_bytes) / parameters},
                    {"written", static_cast<double>(planned.written_bytes) / parameters}}},
+                 {"planned_when_struck", taken_back_json(settings, engine.forecast())},
                  {"peak_rss_bytes", aio::resident_bytes_peak()},
                  {"budget_bytes", settings.memory_bytes()},
                  {"budget", budget_json(plan)},

@@ -98,7 +98,7 @@ class RankedEngine final : public StepEngine, private RankSide {
   uint64_t updates_done() const override { return here_->updates_done(); }
   const Plan& plan() const override { return here_->plan(); }
   Plan forecast() const override { return with_collectives(plan(), traffic(), ahead_); }
-  double predicted_step_s() const override { return predicted_s_; }
+  double predicted_step_s() const override { return prediction_.step_s(); }
   const std::string& restored_state() const override { return here_->restored_state(); }
   const std::string& store_id() const override { return here_->store_id(); }
   std::string description() const override;
@@ -241,7 +241,7 @@ class RankedEngine final : public StepEngine, private RankSide {
   Buffer sums_;
   std::unique_ptr<GradientIntake> intake_;  // of what this rank's trainer gives
 
-  double predicted_s_ = 0;
+  StepPrediction prediction_;
   bool is_open_ = false;  // on all ranks
 
   // Of the step that has begun.

@@ -298,7 +298,7 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   engine->lane_ = std::move(*lane);
   engine->intake_ = std::make_unique<GradientIntake>(engine->model(), sums, engine->sums_.bytes(), *engine->workers_);
   if (engine->here_->predicted_step_s() > 0) {
-    engine->predicted_s_ = penstock::predicted_step_s(engine->forecast(), engine->here_->request().machine);
+    engine->prediction_.reset(penstock::predicted_step_s(engine->forecast(), engine->here_->request().machine));
   }
   double longest_pass_s = 0;
   for (const Use& use : engine->model().uses) longest_pass_s = std::max(longest_pass_s, use.forward_s + use.backward_s);
