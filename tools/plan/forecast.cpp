@@ -288,6 +288,7 @@ Result<Forecast> forecast(ForecastRequest request) {
   const ForecastRequest asked = request;
   fill_in(request);
   PENSTOCK_TRY(check_passes(request));
+  PENSTOCK_TRY(check_form_of_ranks(request));
   std::optional<Forecast> best;
   std::vector<StageForecast> stages;
   for (Stage stage : stages_to_plan(request)) {
