@@ -685,6 +685,8 @@ class Refusals(RanksCase):
         self.json_of("train", self.config("two"), "--ranks", 2)
         refused("made by 2 ranks, 1 is here", "train", self.config("two"))
         refused("made by 2 ranks, 3 are here", "train", self.config("two"), "--ranks", 3)
+        (self.folder / "two.store" / "rank1.tiles").unlink()
+        refused("has none of rank 1, and rank 0 has one", "train", self.config("two"), "--ranks", 2)
         self.json_of("train", self.config("one"))
         refused("made by 1 rank, 2 are here", "train", self.config("one"), "--ranks", 2)
         refused("at most 64", "train", self.config("many"), "--ranks", 65)

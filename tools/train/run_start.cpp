@@ -93,16 +93,18 @@ Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& setti
 
 Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared) {
   if (ranks == nullptr) return Status();
-  std::vector<std::array<uint64_t, 1>> has_store(ranks->ranks());
-  PENSTOCK_TRY(engine::exchange_numbers(*ranks, std::array<uint64_t, 1>{prepared.stored ? 1u : 0u}, has_store));
-  const auto one = std::max_element(has_store.begin(), has_store.end());
+  const engine::RankPlace& place = prepared.settings.place;
+  const std::vector<std::string> folders = folders_of_rank(prepared.settings.config.stores, place);
+  // What is prepared of one host is of rank 0's store.
+  const bool is_here = prepared.stored && has_store(folders, place.rank);
+  std::vector<std::array<uint64_t, 1>> is_there(ranks->ranks());
+  PENSTOCK_TRY(engine::exchange_numbers(*ranks, std::array<uint64_t, 1>{is_here ? 1u : 0u}, is_there));
+  const auto one = std::max_element(is_there.begin(), is_there.end());
   Status mine;
-  if (!prepared.stored && one->front() != 0) {
-    const TrainingSettings& settings = prepared.settings;
+  if (!is_here && one->front() != 0) {
     mine = Status(Code::kUsage,
-                  text("store: ", joined(folders_of_rank(settings.config.stores, settings.place), ","),
-                       ": has none of ", ranks->name_of(ranks->rank()), ", and ",
-                       ranks->name_of(static_cast<uint32_t>(one - has_store.begin())), " has one"),
+                  text("store: ", joined(folders, ","), ": has none of ", ranks->name_of(place.rank), ", and ",
+                       ranks->name_of(static_cast<uint32_t>(one - is_there.begin())), " has one"),
                   "give each rank the folders that it was created with, or --force for new stores of all");
   }
   PENSTOCK_TRY(agreed(ranks, mine));
