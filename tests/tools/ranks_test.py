@@ -201,10 +201,11 @@ class Stages(RanksCase):
         self.assertEqual((self.folder / "out" / "model.safetensors").read_bytes(), self.weights("one"))
 
     def test_verify_holds_them_against_a_plain_loop_of_as_many_ranks(self):
-        for ranks in (2, 3):
-            answer = self.json_of("verify", self.config(f"verify{ranks}", precision="bf16"), "--ranks", ranks, "--steps", 3)
+        stages = ["stage 0", "stage 2", "stage 3"]
+        for ranks, hybrid in ((3, []), (4, ["stage 3 within every 2"])):
+            answer = self.json_of("verify", self.config(f"verify{ranks}", precision="bf16"), "--ranks", ranks, "--steps", 2)
             self.assertEqual((answer["words_different"], answer["losses_different"], answer["ranks"]), (0, 0, ranks))
-            self.assertEqual([row["placement"] for row in answer["placements"]], ["stage 0", "stage 2", "stage 3"])
+            self.assertEqual([row["placement"] for row in answer["placements"]], stages + hybrid)
             self.assertGreater(answer["words_compared"], 3 * 4 * 100_000)
             self.assertFalse((self.folder / f"verify{ranks}.store").exists())
 
@@ -568,14 +569,14 @@ class Hosts(RanksCase):
         return {"SLURM_JOB_ID": os.getpid(), "SLURM_STEP_ID": 0, "SLURM_PROCID": host * ranks_here + rank_here, "SLURM_NTASKS": 2 * ranks_here,
                 "SLURM_NNODES": 2, "SLURM_NODEID": host, "SLURM_LOCALID": rank_here, **meeting}
 
-    def start_ranks(self, configs, ranks_here=2, launcher=None):
+    def start_ranks(self, configs, ranks_here=2, launcher=None, verb=("train",)):
         """By rank; a process that enters a namespace stays the same process."""
         meeting = {"MASTER_ADDR": self.address, "MASTER_PORT": self.free_port(), "PENSTOCK_SECRET": self.id()}
         ranks = []
         for host, config in enumerate(configs):
             for rank_here in range(ranks_here):
                 place = (launcher or self.torchrun_of)(host, rank_here, ranks_here, meeting)
-                rank = subprocess.Popen([*self.enter[host], PENSTOCK, "train", config, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                rank = subprocess.Popen([*self.enter[host], PENSTOCK, verb[0], config, *verb[1:], "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env={**ENVIRON, **{name: str(value) for name, value in place.items()}})
                 self.addCleanup(rank.kill)
                 ranks.append(rank)
@@ -626,6 +627,13 @@ class Hosts(RanksCase):
             self.assertEqual([(step["loss"], step["grad_norm"]) for step in self.log(name)], log, name)
             self.assertEqual(self.masters(name), masters, name)
             self.assertEqual(self.files(name), [["rank0.tiles", "rank1.tiles"], ["rank2.tiles", "rank3.tiles"]], name)
+
+    def test_verify_holds_all_hosts_against_a_plain_loop_of_the_first(self):
+        configs = self.configs("verify", precision="bf16")
+        answer = json.loads(self.ends_of(self.start_ranks(configs, verb=("verify", "--steps", "2")), 0)[0][0])
+        self.assertEqual((answer["words_different"], answer["losses_different"], answer["ranks"]), (0, 0, 4))
+        self.assertEqual([row["placement"] for row in answer["placements"]], ["stage 0", "stage 2", "stage 3", "stage 3 within every 2"])
+        self.assertEqual([(self.folder / f"verify.{host}").exists() for host in self.OF_HOSTS], [False, False])
 
     def test_a_killed_rank_is_named_on_all_hosts_and_a_restart_ends_with_the_same_bits(self):
         self.json_of("train", self.config("whole", max_steps=20), "--ranks", 4)
@@ -693,8 +701,6 @@ class Refusals(RanksCase):
         refused("MASTER_PORT", "train", self.config("env"), environ={"RANK": "0", "WORLD_SIZE": "2"})
         slurm = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
         refused("MASTER_ADDR is not set", "train", self.config("env"), environ=slurm)
-        hosts = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-        refused("ranks on 2 hosts: not implemented", "verify", self.config("env"), environ=hosts)
         refused("SLURM_NTASKS", "train", self.config("env"), environ={"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"})
         refused("where 1 were started", "train", self.config("env"), "--ranks", 2, environ={"RANK": "0", "WORLD_SIZE": "1"})
         refused("--grid", "verify", self.config("grid"), "--ranks", 2, "--grid")

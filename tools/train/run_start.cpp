@@ -42,12 +42,6 @@ engine::RanksOptions options_of(const engine::RankPlace& place, uint64_t memory_
   return {.place = place, .memory_bytes = memory_bytes, .meets_within = within};
 }
 
-// Other hosts' launchers do not see that this rank ends, so it says why where they wait for it.
-void tell_others(const engine::RankPlace& place, const Status& why) {
-  const Result<std::unique_ptr<engine::Ranks>> ranks = engine::meet(options_of(place, 0, kTellsWithin));
-  if (ranks.ok()) (void)engine::agree_on(**ranks, why);
-}
-
 Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& place) {
   std::vector<std::string> folders = split(flags.stores.value_or(""), ',');
   if (flags.config) {
@@ -79,6 +73,11 @@ uint64_t shared_settings(const TrainingSettings& settings) {
 }
 
 }  // namespace
+
+void tell_others(const engine::RankPlace& place, const Status& why) {
+  const Result<std::unique_ptr<engine::Ranks>> ranks = engine::meet(options_of(place, 0, kTellsWithin));
+  if (ranks.ok()) (void)engine::agree_on(**ranks, why);
+}
 
 Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& settings, uint64_t memory_bytes,
                                                    std::chrono::milliseconds within) {
