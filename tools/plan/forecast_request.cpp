@@ -168,10 +168,7 @@ PlanRequest request_of_rank(const ForecastRequest& request, Stage stage) {
   rank.workload.form = request.form;
   rank.workload.scope = request.scope;
   rank.workload.micro_batches = request.micro_batches;
-  rank.workload.ranks = sharing;
-  rank.workload.groups = ranks / sharing;
-  rank.workload.node_ranks = count.of_node;
-  rank.workload.keeps_weights = stage == Stage::states;
+  share_among(rank.workload, stage, count);
   rank.workload.codes = request.codes;
   rank.workload.clipping = request.clipping;
   rank.choices = request.choices;
