@@ -142,7 +142,8 @@ def make_kit(penstock, kit, subject):
     if HAS_TRAINER:
         run("penstock train config.json")
         run("penstock checkpoint export gpt hf")
-        run("penstock train config.json --ranks 2 --store two --run run2 --micro-batches 1")
+        (kit / "two.json").write_text(json.dumps({**CONFIG, "zero_optimization": {"stage": 3}}))
+        run("penstock train two.json --ranks 2 --store two --run run2 --micro-batches 1")
         shutil.copytree(kit / "gpt", kit / "kept")
         run("penstock checkpoint snapshot kept")
     try:

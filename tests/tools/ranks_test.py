@@ -235,6 +235,43 @@ class Stages(RanksCase):
         self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0))
 
 
+class Choice(RanksCase):
+    """The stage, where the config says none."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "tiny.json").write_text(json.dumps({**TINY, "n_embd": 256, "n_layer": 12}))
+        # So slow a way between ranks that gathering for each pass costs more than all else.
+        machine = json.loads(self.machine.read_text())
+        (self.folder / "slow.json").write_text(json.dumps({**machine, "collective_gbps": 0.05}))
+
+    def run_of(self, name, host_budget="900MiB", machine="slow.json", max_steps=2, **changes):
+        """Drives without room for all of the state on each rank."""
+        placed = {"machine": self.path(machine) if machine else str(self.machine), "weights": "nvme", "host_state_share": 0, "nvme_budget": "300MiB", "host_budget": host_budget}
+        return self.config(name, max_steps=max_steps, penstock=placed, **changes)
+
+    def train(self, *run, **how):
+        done = self.run_command("train", self.run_of(*run, **how), "--ranks", 2)
+        stage = json.loads((self.folder / run[0] / "config.json").read_text())["zero_optimization"]["stage"]
+        return stage, re.findall("^zero_optimization: .*", done.stderr, re.M)
+
+    def test_is_the_fastest_that_fits_changes_no_bit_and_stays_when_the_run_goes_on(self):
+        stage, said = self.train("open")
+        self.assertEqual((stage, len(said)), (2, 1), said)
+        self.assertRegex(said[0], "^zero_optimization: stage 2, the fastest that fits, .* a step; stage 3: .*, stage 0 does not fit$")
+        # It goes on with other budgets and another machine as it began, or in another stage that the user names.
+        self.assertEqual(self.train("open", "800MiB", machine=None, max_steps=3), (2, []))
+        self.assertEqual(self.train("open", max_steps=4, zero_optimization={"stage": 3}), (3, []))
+        self.assertEqual(self.train("named", max_steps=4, zero_optimization={"stage": 3}), (3, []))
+        self.assertEqual([step["loss"] for step in self.log("open")], [step["loss"] for step in self.log("named")])
+        self.assertEqual(self.weights("open", "fp32"), self.weights("named", "fp32"))
+
+    def test_where_none_fits_it_says_what_each_rank_is_short_of(self):
+        said = self.run_command("train", self.run_of("none", "300MiB"), "--ranks", 2, code=DOES_NOT_FIT).stderr
+        self.assertIn("zero_optimization: stage 3, none fits, and this one takes the least memory", said)
+        self.assertRegex(said, "(?m)^try: raise --budget host= by at least [0-9.]+ MiB, for each of its 2 ranks$")
+
+
 class Lora(RanksCase):
     def lora(self, name, **changes):
         return self.config(name, precision="bf16", lora={"rank": 4, "dropout": 0.1}, **changes)
@@ -399,7 +436,7 @@ class Reshard(RanksCase):
         self.assertFalse((self.folder / "none.store").exists())
 
     def test_what_it_refuses_stays_as_it_was(self):
-        self.json_of("train", self.config("two", max_steps=1), "--ranks", 2)
+        self.json_of("train", self.config("two", max_steps=1, zero_optimization={"stage": 3}), "--ranks", 2)
         before = self.files("two")
 
         def refused(said, code, *arguments):

@@ -12,6 +12,7 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/update_common.h"
 #include "tools/system/words.h"
+#include "tools/train/stage_of_run.h"
 
 namespace penstock::tools {
 namespace {
@@ -55,6 +56,7 @@ Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& pl
     stored = std::move(found);
   }
   PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
+  if (place.ranks > 1) PENSTOCK_TRY(keep_stage(stored, config));
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place, trainer::cuda_usable));
   return Prepared{std::move(settings), std::move(stored)};
 }
