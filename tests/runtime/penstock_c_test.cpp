@@ -759,7 +759,7 @@ struct LoweredModel {
   static constexpr uint64_t kElements = 70'000;  // cut among the ranks
   static constexpr uint32_t kLayers = 2;
 
-  explicit LoweredModel(const Folder& folder) : drives{folder.path.c_str()} {
+  explicit LoweredModel(std::string in) : folder(std::move(in)), drives{folder.c_str()} {
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       parameters.push_back({.name = "w",
                             .elements = kElements,
@@ -817,6 +817,7 @@ struct LoweredModel {
     return last == expected(steps) ? "" : text("read ", last);
   }
 
+  const std::string folder;
   const char* drives[1];
   std::vector<penstock_parameter> parameters;
   penstock_options options = {};
@@ -840,23 +841,30 @@ std::string life_of_rank(LoweredModel& model, uint64_t begins_at) {
   return penstock_close(model.engine) == 0 ? "" : penstock_message();
 }
 
-// Each in a process of its own, as torchrun starts it.
-void expect_lives_of_two_ranks(LoweredModel& model, uint64_t begins_at) {
+constexpr const char* kLives = "PenstockC.SharesWholeStepsAmongRanksThatKeepAndGoBackTogether";
+
+// Each is this program anew, as torchrun starts it: what is forked alone has none of its parent's update threads.
+void expect_lives_of_two_ranks(const Folder& folder, int sharing, uint64_t begins_at) {
   static int meetings = 0;
-  const std::string port = std::to_string(20'000 + (::getpid() + ++meetings) % 20'000);
+  ::setenv("LIFE_IN", folder.path.c_str(), 1);
+  ::setenv("LIFE_SHARING", std::to_string(sharing).c_str(), 1);
+  ::setenv("LIFE_BEGINS_AT", std::to_string(begins_at).c_str(), 1);
+  ::setenv("WORLD_SIZE", "2", 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(20'000 + (::getpid() + ++meetings) % 20'000).c_str(), 1);
+  const std::string filter = text("--gtest_filter=", kLives);
   pid_t processes[2];
   for (int rank = 0; rank < 2; ++rank) {
+    ::setenv("RANK", std::to_string(rank).c_str(), 1);
     processes[rank] = ::fork();
     ASSERT_GE(processes[rank], 0);
     if (processes[rank] > 0) continue;
-    ::setenv("RANK", std::to_string(rank).c_str(), 1);
-    ::setenv("WORLD_SIZE", "2", 1);
-    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-    ::setenv("MASTER_PORT", port.c_str(), 1);
-    const std::string wrong = life_of_rank(model, begins_at);
-    if (!wrong.empty()) std::fprintf(stderr, "rank %d: %s\n", rank, wrong.c_str());
-    ::_exit(wrong.empty() ? 0 : 1);
+    ::execl("/proc/self/exe", "rank", filter.c_str(), "--gtest_brief=1", nullptr);
+    ::_exit(127);
   }
+  for (const char* variable :
+       {"LIFE_IN", "LIFE_SHARING", "LIFE_BEGINS_AT", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK"})
+    ::unsetenv(variable);
   for (pid_t process : processes) {
     int status = 0;
     EXPECT_EQ(::waitpid(process, &status, 0), process);
@@ -865,20 +873,24 @@ void expect_lives_of_two_ranks(LoweredModel& model, uint64_t begins_at) {
 }
 
 TEST(PenstockC, SharesWholeStepsAmongRanksThatKeepAndGoBackTogether) {
+  if (const char* place = std::getenv("LIFE_IN")) {
+    LoweredModel model(place);
+    model.options.sharing = std::stoi(std::getenv("LIFE_SHARING"));
+    EXPECT_EQ(life_of_rank(model, std::stoull(std::getenv("LIFE_BEGINS_AT"))), "") << "rank " << std::getenv("RANK");
+    return;
+  }
   for (const int sharing : {PENSTOCK_SHARE_WEIGHTS, PENSTOCK_SHARE_STATE, PENSTOCK_SHARE_NOTHING}) {
     SCOPED_TRACE(text("sharing ", sharing));
     Folder folder;
-    LoweredModel model(folder);
-    model.options.sharing = sharing;
-    expect_lives_of_two_ranks(model, 0);
-    if (sharing == PENSTOCK_SHARE_WEIGHTS) model.options.sharing = PENSTOCK_SHARE_STATE;  // the same shards
-    expect_lives_of_two_ranks(model, 2);
+    expect_lives_of_two_ranks(folder, sharing, 0);
+    // The two that share the state have the same shards.
+    expect_lives_of_two_ranks(folder, sharing == PENSTOCK_SHARE_WEIGHTS ? PENSTOCK_SHARE_STATE : sharing, 2);
   }
 }
 
 TEST(PenstockC, RefusesWhatSeveralRanksCannotDoBeforeItWaitsForThem) {
   Folder folder;
-  LoweredModel model(folder);
+  LoweredModel model(folder.path);
   const auto refused = [&](const std::string& words) {
     EXPECT_EQ(model.open(), PENSTOCK_USAGE);
     EXPECT_NE(std::string(penstock_message()).find(words), std::string::npos) << penstock_message();
