@@ -1,10 +1,13 @@
 #include "runtime/engine/embedded_engine.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
+
+#include "runtime/engine/ranks/rank_agreement.h"
 
 namespace penstock::engine {
 namespace {
@@ -29,7 +32,6 @@ EmbeddedEngine::EmbeddedEngine(EmbeddedOptions options, EmbeddedModel model)
     : options_(std::move(options)),
       model_(std::move(model)),
       published_(options_.parameters, options_.weights_out),
-      kept_(options_.drives),
       got_(options_.parameters.size()) {}
 
 Result<std::unique_ptr<EmbeddedEngine>> EmbeddedEngine::open(EmbeddedOptions options) {
@@ -47,6 +49,11 @@ EmbeddedEngine::~EmbeddedEngine() {
 
 Status EmbeddedEngine::close() {
   if (engine_ == nullptr) return Status();
+  // Of several ranks a step that one gives up ends for all.
+  if (ranks_ && in_step_) {
+    engine_.reset();
+    return ranks_->status();
+  }
   (void)discard();  // refused where no step has begun
   const Status status = engine_->settle();
   engine_.reset();
@@ -55,7 +62,7 @@ Status EmbeddedEngine::close() {
 
 bool EmbeddedEngine::has_store() const {
   std::error_code unknown;
-  const std::string name = aio::store_file_name(0);
+  const std::string name = aio::store_file_name(options_.place.rank);
   return std::any_of(options_.drives.begin(), options_.drives.end(), [&](const std::string& folder) {
     return std::filesystem::exists(folder + "/" + name, unknown) || unknown;
   });
@@ -73,35 +80,103 @@ Status EmbeddedEngine::start() {
   engine_options_.drives = direct_drives(options_.drives);
   engine_options_.update_threads = options_.threads;
   engine_options_.initial_step = options_.initial_step;
+  if (options_.place.ranks > 1) PENSTOCK_TRY(meet_others());
   // Where updates are final as soon as they have ended, weights are given from the update's own memory.
-  if (!options_.settings.clipping.may_take_back()) {
+  if (!ranks_ && !options_.settings.clipping.may_take_back()) {
     engine_options_.on_updated = [this](uint32_t unit, uint64_t first, std::span<const std::byte> weights) {
       updated(unit, first, weights);
     };
   }
-  using Existing = EmbeddedOptions::Existing;
+  kept_.emplace(std::vector{KeptSteps(options_.drives, {options_.place.rank, options_.place.ranks})}, ranks_.get());
   const bool there = has_store();
-  const Existing existing = options_.existing;
-  if (existing == Existing::open && !there) {
+  PENSTOCK_TRY(look_at_store(there));
+  if (options_.existing == EmbeddedOptions::Existing::replace || !there) {
+    if (ranks_) PENSTOCK_TRY(kept_->forget_rollback());
+    PENSTOCK_TRY(create(options_.existing == EmbeddedOptions::Existing::replace ? aio::Existing::replace
+                                                                                : aio::Existing::refuse));
+  } else if (ranks_) {
+    PENSTOCK_TRY(kept_->finish_rollback().status());
+  }
+  PENSTOCK_TRY(open_store());
+  return ranks_ ? kept_->drop_incomplete().status() : Status();
+}
+
+// Before it waits for the others.
+Status EmbeddedEngine::check_ranks() const {
+  if (!options_.settings.whole_steps) {
+    return Status(Code::kUsage,
+                  text("open: rank ", options_.place.rank, " of ", options_.place.ranks,
+                       ": several ranks need whole steps, in which the engine keeps the weights"),
+                  "set whole_steps, or leave ranks_of_environment at 0");
+  }
+  for (const EmbeddedParameter& parameter : options_.parameters) {
+    if (parameter.weights == EmbeddedParameter::Weights()) continue;
+    return Status(Code::kUsage,
+                  text("open: parameter ", parameter.name,
+                       ": weights_into: each of several ranks has a part of the new weights alone"),
+                  "leave it NULL: penstock_acquire() and penstock_read() give all of them");
+  }
+  return RankedEngine::check(ranked(), options_.place.ranks);
+}
+
+Status EmbeddedEngine::meet_others() {
+  PENSTOCK_TRY(check_ranks());
+  PENSTOCK_TRY_ASSIGN(ranks,
+                      meet({.place = options_.place,
+                            .memory_bytes = RankedEngine::memory_of(ranked(), options_.place.ranks).shared_bytes(),
+                            .silent_at_most = options_.hangs_after,
+                            .hangs_after = options_.hangs_after}));
+  ranks_ = std::move(ranks);
+  return Status();
+}
+
+Status EmbeddedEngine::look_at_store(bool there) const {
+  using Existing = EmbeddedOptions::Existing;
+  if (ranks_ && options_.existing != Existing::replace) {
+    const std::array<uint64_t, 1> is_there = {there ? 1u : 0u};
+    PENSTOCK_TRY(expect_same(*ranks_, "whether its store is there", is_there));
+  }
+  if (options_.existing == Existing::open && !there) {
     return Status(Code::kUsage, text("open: no store in ", options_.drives.front()), "create it first");
   }
-  if (existing == Existing::create && there) {
+  if (options_.existing == Existing::create && there) {
     return Status(Code::kUsage, text("open: a store is in ", options_.drives.front(), " already"),
                   "open it, replace it, or name another folder");
   }
-  if (existing == Existing::replace || !there) {
-    PENSTOCK_TRY(create(existing == Existing::replace ? aio::Existing::replace : aio::Existing::refuse));
+  return Status();
+}
+
+RankedOptions EmbeddedEngine::ranked() const {
+  using Sharing = EmbeddedOptions::Sharing;
+  return {.engine = engine_options_,
+          .group_ranks = options_.sharing == Sharing::nothing ? 1 : options_.place.ranks,
+          .keeps_weights = options_.sharing == Sharing::state};
+}
+
+Status EmbeddedEngine::create(aio::CreateOptions::Existing existing) {
+  const auto initial = [this](uint32_t unit, uint64_t first, std::span<float> values) {
+    return initial_values(unit, first, values);
+  };
+  if (ranks_) return RankedEngine::create(ranked(), *ranks_, initial, existing);
+  return Engine::create(engine_options_, initial, existing);
+}
+
+Status EmbeddedEngine::open_store() {
+  if (ranks_) {
+    PENSTOCK_TRY_ASSIGN(engine, RankedEngine::open(ranked(), *ranks_));
+    engine_ = std::move(engine);
+    return Status();
   }
   PENSTOCK_TRY_ASSIGN(engine, Engine::open(engine_options_));
+  alone_ = engine.get();
   engine_ = std::move(engine);
   return Status();
 }
 
-Status EmbeddedEngine::create(aio::CreateOptions::Existing existing) {
-  return Engine::create(
-      engine_options_,
-      [this](uint32_t unit, uint64_t first, std::span<float> values) { return initial_values(unit, first, values); },
-      existing);
+Status EmbeddedEngine::refuse_of_ranks(const char* verb) const {
+  if (alone_ != nullptr) return Status();
+  return Status(Code::kUsage, text(verb, ": not implemented for several ranks, and there are ", options_.place.ranks),
+                "give what training begins with where the store is made");
 }
 
 Status EmbeddedEngine::initial_values(uint32_t unit, uint64_t first, std::span<float> values) {
@@ -341,13 +416,14 @@ Status EmbeddedEngine::read(uint32_t parameter, Role role, uint64_t first, uint6
 
 Status EmbeddedEngine::write(uint32_t parameter, Role role, uint64_t first, uint64_t count, Dtype dtype,
                              const std::byte* values) {
+  PENSTOCK_TRY(refuse_of_ranks("write"));
   PENSTOCK_TRY(check_run("write", parameter, first, count));
   const EmbeddedModel::Place& place = model_.places[parameter];
   const uint64_t begins = place.first_element + first;
-  if (dtype == Dtype::fp32) return engine_->write(place.id.unit, role, begins, {values, count * sizeof(float)});
+  if (dtype == Dtype::fp32) return alone_->write(place.id.unit, role, begins, {values, count * sizeof(float)});
   std::vector<float> run(count);  // all of it, or nothing, becomes durable
   kernels_.cast(dtype, values, Dtype::fp32, bytes_at(run.data()), count);
-  return engine_->write(place.id.unit, role, begins, std::as_bytes(std::span(run)));
+  return alone_->write(place.id.unit, role, begins, std::as_bytes(std::span(run)));
 }
 
 Status EmbeddedEngine::check_weights(uint32_t parameter, EmbeddedParameter::Weights weights) const {
@@ -357,7 +433,18 @@ Status EmbeddedEngine::check_weights(uint32_t parameter, EmbeddedParameter::Weig
                 "give penstock_options.weights_out");
 }
 
+Status EmbeddedEngine::begin_writes() {
+  PENSTOCK_TRY(refuse_of_ranks("begin writes"));
+  return alone_->begin_writes();
+}
+
+Status EmbeddedEngine::end_writes() {
+  PENSTOCK_TRY(refuse_of_ranks("end writes"));
+  return alone_->end_writes();
+}
+
 Status EmbeddedEngine::set_weights(uint32_t parameter, Dtype dtype, EmbeddedParameter::Weights weights) {
+  if (weights != EmbeddedParameter::Weights()) PENSTOCK_TRY(refuse_of_ranks("weights into"));
   PENSTOCK_TRY(check("weights into", parameter));
   PENSTOCK_TRY(check_weights(parameter, weights));
   EmbeddedParameter& target = options_.parameters[parameter];
@@ -371,6 +458,7 @@ Status EmbeddedEngine::set_weights(uint32_t parameter, Dtype dtype, EmbeddedPara
 
 Result<uint64_t> EmbeddedEngine::adopt(uint32_t parameter, uint64_t begins, uint64_t count, Dtype dtype,
                                        const std::byte* weights) {
+  PENSTOCK_TRY(refuse_of_ranks("adopt"));
   PENSTOCK_TRY(check_run("adopt", parameter, begins, count));
   const uint64_t size = bytes_of(dtype);
   std::vector<float> masters(std::min(count, kRunElements)), given(masters.size());
@@ -394,30 +482,32 @@ Result<uint64_t> EmbeddedEngine::adopt(uint32_t parameter, uint64_t begins, uint
 }
 
 Result<uint64_t> EmbeddedEngine::count(uint32_t parameter) {
+  PENSTOCK_TRY(refuse_of_ranks("count"));
   PENSTOCK_TRY(check("count", parameter));
-  return engine_->update_count(model_.places[parameter].id);
+  return alone_->update_count(model_.places[parameter].id);
 }
 
 Status EmbeddedEngine::set_count(uint32_t parameter, uint64_t count) {
+  PENSTOCK_TRY(refuse_of_ranks("set count"));
   PENSTOCK_TRY(check("count", parameter));
-  return engine_->write_update_count(model_.places[parameter].id, count);
+  return alone_->write_update_count(model_.places[parameter].id, count);
 }
 
 Result<uint64_t> EmbeddedEngine::keep() {
   PENSTOCK_TRY(engine_->settle());
-  PENSTOCK_TRY(kept_.keep(engine_->steps_done(), engine_->runs_of_durable_step()));
+  PENSTOCK_TRY(kept_->keep(engine_->steps_done(), {engine_->runs_of_durable_step()}).status());
   return engine_->steps_done();
 }
 
 Status EmbeddedEngine::roll_back(uint64_t step) {
-  PENSTOCK_TRY(kept_.check(step));
+  PENSTOCK_TRY(kept_->check(step));
   PENSTOCK_TRY(engine_->settle());  // refused within a step
+  alone_ = nullptr;
   engine_.reset();
-  const Status restored = kept_.restore(step);
+  const Status restored = kept_->restore(step);
   // What is there is opened in either case.
   reported_ = DriveBytes();
-  PENSTOCK_TRY_ASSIGN(engine, Engine::open(engine_options_));
-  engine_ = std::move(engine);
+  PENSTOCK_TRY(open_store());
   return restored;
 }
 

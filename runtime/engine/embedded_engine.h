@@ -1,5 +1,5 @@
-// EmbeddedEngine drives an Engine by parameter, for programs that know nothing of units and tiles: what penstock.h
-// offers, in C++. The rules are those of penstock.h; who may call, and when, too.
+// EmbeddedEngine drives an Engine, or a RankedEngine, by parameter, for programs that know nothing of units and tiles:
+// what penstock.h offers, in C++. The rules are those of penstock.h; who may call, and when, too.
 #pragma once
 
 #include <chrono>
@@ -11,13 +11,15 @@
 
 #include "cpu_optim/gradient.h"
 #include "runtime/engine/embedded_model.h"
-#include "runtime/engine/kept_steps.h"
 #include "runtime/engine/published_weights.h"
+#include "runtime/engine/ranks/kept_together.h"
+#include "runtime/engine/ranks/ranked_engine.h"
 
 namespace penstock::engine {
 
 struct EmbeddedOptions {
   enum class Existing { open_or_create, open, create, replace };
+  enum class Sharing { weights, state, nothing };
 
   std::vector<std::string> drives;
   std::vector<EmbeddedParameter> parameters;
@@ -31,6 +33,9 @@ struct EmbeddedOptions {
   // Of parameters that have no initial values of their own; empty: zeros.
   std::function<Status(uint32_t parameter, uint64_t first, std::span<float> values)> initial;
   PublishedWeights::Out weights_out;  // of parameters whose weights go out
+  RankPlace place = {};
+  Sharing sharing = Sharing::weights;
+  std::chrono::milliseconds hangs_after = RanksOptions().hangs_after;
 };
 
 class EmbeddedEngine {
@@ -63,20 +68,21 @@ class EmbeddedEngine {
   Result<uint64_t> count(uint32_t parameter);
   Status set_count(uint32_t parameter, uint64_t count);
   Status settle() { return engine_->settle(); }
-  Status begin_writes() { return engine_->begin_writes(); }
-  Status end_writes() { return engine_->end_writes(); }
+  Status begin_writes();
+  Status end_writes();
   Status set_weights(uint32_t parameter, Dtype dtype, EmbeddedParameter::Weights weights);
 
   Result<uint64_t> keep();
-  std::vector<uint64_t> kept() const { return kept_.steps(); }
+  std::vector<uint64_t> kept() const { return kept_->steps(); }
   Status roll_back(uint64_t step);
-  Status drop(uint64_t step) { return kept_.drop(step); }
+  Status drop(uint64_t step) { return kept_->drop(step); }
 
   // A store that could not be opened again after roll_back() leaves nothing to use.
   bool is_open() const { return engine_ != nullptr; }
   // Weights have not reached the program.
   Status failure() { return published_.status(); }
-  const Engine& engine() const { return *engine_; }
+  const StepEngine& engine() const { return *engine_; }
+  const RankPlace& place() const { return options_.place; }
   const EmbeddedModel& model() const { return model_; }
   // Of all parameters.
   uint64_t elements() const;
@@ -86,7 +92,14 @@ class EmbeddedEngine {
 
   EmbeddedEngine(EmbeddedOptions options, EmbeddedModel model);
   Status start();
+  Status check_ranks() const;
+  Status meet_others();
+  Status look_at_store(bool there) const;
   Status create(aio::CreateOptions::Existing existing);
+  Status open_store();
+  RankedOptions ranked() const;
+  // Of what an engine of one process alone does.
+  Status refuse_of_ranks(const char* verb) const;
   Status check(const char* verb, uint32_t parameter) const;
   Status check_weights(uint32_t parameter, EmbeddedParameter::Weights weights) const;
   Status expect_whole(const std::string& verb) const;
@@ -105,8 +118,10 @@ class EmbeddedEngine {
   const cpu_optim::GradientKernels kernels_;
   PublishedWeights published_;
   EngineOptions engine_options_;
-  KeptSteps kept_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Ranks> ranks_;  // where there are several
+  std::optional<KeptTogether> kept_;
+  std::unique_ptr<StepEngine> engine_;
+  Engine* alone_ = nullptr;  // that engine, where it is of one process
   // What each parameter has got in the step that has begun. Update threads read an entry as soon as a part of its
   // gradient may be updated, so that only the first word about a parameter is noted.
   std::vector<Got> got_;

@@ -173,6 +173,8 @@ Result<std::vector<EmbeddedParameter>> parameters_of(const penstock_parameter* p
   return all;
 }
 
+constexpr double kHangsAfterMostS = 600;  // that a rank is waited for, whatever it does
+
 Result<EmbeddedOptions> options_of(const penstock_options& given, const penstock_parameter* parameters,
                                    uint32_t parameter_count) {
   EmbeddedOptions options;
@@ -207,6 +209,17 @@ Result<EmbeddedOptions> options_of(const penstock_options& given, const penstock
   options.slots = given.slots;
   options.threads = given.threads;
   options.initial_step = given.initial_step;
+  PENSTOCK_TRY_ASSIGN(sharing, chosen("sharing", given.sharing, EmbeddedOptions::Sharing::nothing));
+  options.sharing = sharing;
+  if (!(given.hangs_after_s >= 0 && given.hangs_after_s <= kHangsAfterMostS)) {
+    return usage(text("hangs_after_s: ", given.hangs_after_s, ": from 0 to ", kHangsAfterMostS, " expected"));
+  }
+  if (given.hangs_after_s > 0)
+    options.hangs_after = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(given.hangs_after_s * 1000)));
+  if (given.ranks_of_environment != 0) {
+    PENSTOCK_TRY_ASSIGN(place, penstock::engine::find_rank_place());
+    options.place = place;
+  }
   if (given.initial != nullptr) {
     options.initial = [fill = given.initial, context = given.initial_context](uint32_t parameter, uint64_t first,
                                                                               std::span<float> values) {
@@ -244,7 +257,7 @@ void log_lines(const penstock_options& options, const penstock_engine& engine) {
 
 // What stays for the caller to look at until the store is opened anew.
 void note_opened(penstock_engine& engine) {
-  const penstock::engine::Engine& inner = engine.engine->engine();
+  const penstock::engine::StepEngine& inner = engine.engine->engine();
   engine.restored = inner.restored_state();
   engine.description = inner.description();
   engine.id = inner.store_id();
@@ -487,6 +500,14 @@ int penstock_roll_back(penstock_engine* engine, uint64_t step) {
 
 int penstock_drop(penstock_engine* engine, uint64_t step) {
   return verb(engine, [&](EmbeddedEngine& inner) { return inner.drop(step); });
+}
+
+int penstock_rank(penstock_engine* engine, uint32_t* rank, uint32_t* ranks) {
+  return verb(engine, [&](EmbeddedEngine& inner) {
+    if (rank != nullptr) *rank = inner.place().rank;
+    if (ranks != nullptr) *ranks = inner.place().ranks;
+    return Status();
+  });
 }
 
 int penstock_steps(penstock_engine* engine, uint64_t* steps) {

@@ -27,6 +27,12 @@
  * it. In a forked child every verb is refused with PENSTOCK_USAGE, and penstock_close() returns without touching the
  * store. Fork freely, but not during a call.
  *
+ * Ranks: several processes may train one model together, each with its part of the state and with data of its own;
+ * see penstock_options.ranks_of_environment. All of them make the same calls in the same order, with the same
+ * hyper-parameters and numbers of micro-batches; gradients are each one's own, and are added up, in the order of ranks.
+ * A process that dies ends the calls of all with a refusal that names it; opened again, they go on from the last step
+ * that all of them have.
+ *
  * In struct penstock_options what is zero is the usual choice; it begins with its own size, so that later versions can
  * add fields.
  */
@@ -82,6 +88,14 @@ enum penstock_durability {
   PENSTOCK_EACH_STEP = 0,
   PENSTOCK_EVERY = 1,  /* each durable_every-th step, and when the engine is closed */
   PENSTOCK_AT_EXIT = 2 /* when the engine is closed, or by penstock_settle() */
+};
+
+/* What each of several ranks keeps, by ZeRO's stages; it changes no bit. A store is opened as it was made, but for the
+ * two that share the state. */
+enum penstock_sharing {
+  PENSTOCK_SHARE_WEIGHTS = 0, /* stage 3: its part of everything; weights are gathered for each pass */
+  PENSTOCK_SHARE_STATE = 1,   /* stages 1 and 2: the same, but what was gathered stays until the step ends */
+  PENSTOCK_SHARE_NOTHING = 2  /* stage 0: everything; gradients alone pass between ranks */
 };
 
 enum penstock_level { PENSTOCK_INFO = 0, PENSTOCK_WARNING = 1 };
@@ -143,6 +157,15 @@ struct penstock_options {
    * returned. What is not 0 is a failure of the engine. */
   int (*weights_out)(void* context, uint32_t parameter, uint64_t first, uint64_t count, int dtype, const void* values);
   void* weights_out_context;
+  /* Not 0: this process is one of several ranks, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets
+   * them, or by Slurm's variables; where there are none it is alone. Needs whole_steps, and parameters without
+   * weights_into. host_bytes and the drives are this rank's, which on one host may be the same folders for all.
+   * penstock_open() waits up to 5 minutes for the others. Refused of several: penstock_write(), penstock_adopt(),
+   * penstock_count() and penstock_set_count(). */
+  uint32_t ranks_of_environment;
+  int sharing; /* enum penstock_sharing; of one rank it is nothing */
+  /* A rank that makes no call for so long, and three times as long as ever before, is taken to hang; 0: 20 s. */
+  double hangs_after_s;
 };
 
 struct penstock_engine;
@@ -273,6 +296,8 @@ PENSTOCK_API int penstock_drop(struct penstock_engine* engine, uint64_t step);
 /* -- what is known ---------------------------------------------------------------------------------------------------
  */
 
+/* Which of how many ranks this process is: 0 of 1 where it is alone. Either may be NULL. */
+PENSTOCK_API int penstock_rank(struct penstock_engine* engine, uint32_t* rank, uint32_t* ranks);
 PENSTOCK_API int penstock_steps(struct penstock_engine* engine, uint64_t* steps);
 /* What penstock_step() was given with the step that the store was opened at, or rolled back to. Until the next of the
  * two, or penstock_close(). */

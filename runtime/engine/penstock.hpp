@@ -85,6 +85,9 @@ struct Options {
   uint32_t threads = 0;
   uint32_t slots = 0;
   uint64_t initial_step = 0;
+  bool ranks_of_environment = false;
+  penstock_sharing sharing = PENSTOCK_SHARE_WEIGHTS;
+  double hangs_after_s = 0;
   // Hears what was decided at opening, line by line. Must not throw.
   std::function<void(penstock_level level, const char* line)> log;
   // Of parameters without values of their own: fills [first, first + values.size()). Must not throw.
@@ -119,6 +122,9 @@ class Store {
     c.whole_steps = options.whole_steps;
     c.slots = options.slots;
     c.initial_step = options.initial_step;
+    c.ranks_of_environment = options.ranks_of_environment;
+    c.sharing = options.sharing;
+    c.hangs_after_s = options.hangs_after_s;
     c.log_context = const_cast<Options*>(&options);
     if (options.log) {
       c.log = [](void* context, int level, const char* line) {
@@ -262,6 +268,14 @@ class Store {
   Status roll_back(uint64_t step) { return Status::of(penstock_roll_back(get(), step)); }
   Status drop(uint64_t step) { return Status::of(penstock_drop(get(), step)); }
 
+  // Which of how many: 0 of 1 where it is alone.
+  struct Place {
+    uint32_t rank = 0, ranks = 1;
+  };
+  Place place() {
+    Place place;
+    return penstock_rank(get(), &place.rank, &place.ranks) == PENSTOCK_OK ? place : Place();
+  }
   uint64_t steps() {
     uint64_t steps = 0;
     return penstock_steps(get(), &steps) == PENSTOCK_OK ? steps : 0;

@@ -15,13 +15,14 @@ class RankedCourse {
  public:
   // On the device, if there is one; otherwise in place.
   RankedCourse(uint64_t seed, const RankPlace& place, uint32_t group_ranks, bool keeps_weights, RankCodes codes = {},
-               const CourseDevice* device = nullptr)
+               const CourseDevice* device = nullptr,
+               const std::vector<uint64_t>& unit_elements = {70'000, 65'536, 400'001, 40'000, 20'000})
       : seed_(seed),
         place_(place),
         common_(seed),
         own_(seed * 7919 + place.rank),
         // Of more and of fewer blocks than there are ranks, and of one.
-        world_(seed, 1 + static_cast<uint32_t>(common(1)), {70'000, 65'536, 400'001, 40'000, 20'000}) {
+        world_(seed, 1 + static_cast<uint32_t>(common(1)), unit_elements) {
     PlanRequest& request = world_.options.request;
     request.workload.micro_batches = 1 + static_cast<uint32_t>(common(3));
     request.workload.codes = codes;
@@ -56,6 +57,7 @@ class RankedCourse {
   // Of the collective for passes.
   uint64_t memory_bytes() const { return RankedEngine::memory_of(options_, place_.ranks).shared_bytes(); }
   RankedOptions& options() { return options_; }
+  TrainingWorld& world() { return world_; }
 
   Status run(Ranks& ranks, uint64_t steps) {
     PENSTOCK_TRY(create(ranks));

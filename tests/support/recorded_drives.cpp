@@ -10,8 +10,8 @@ constexpr uint32_t kNoDrive = ~uint32_t{0};
 
 }  // namespace
 
-RecordedDrives::RecordedDrives(std::vector<MemoryFile::Bytes> images)
-    : before_(std::move(images)), others_(std::make_shared<MemoryFile>("another", 4096, kNoDrive)) {
+RecordedDrives::RecordedDrives(std::vector<MemoryFile::Bytes> images, uint32_t rank)
+    : rank_(rank), before_(std::move(images)), others_(std::make_shared<MemoryFile>("another", 4096, kNoDrive)) {
   for (uint32_t drive = 0; drive < before_.size(); ++drive) {
     folders_.push_back(std::make_shared<MemoryFolder>("/drive" + std::to_string(drive), drive));
     drives_.push_back(std::make_shared<MemoryFile>("drive", 4096, drive));
@@ -19,7 +19,8 @@ RecordedDrives::RecordedDrives(std::vector<MemoryFile::Bytes> images)
 }
 
 void RecordedDrives::put_files() {
-  for (uint32_t drive = 0; drive < folders_.size(); ++drive) folders_[drive]->put(kFile, before_[drive]);
+  for (uint32_t drive = 0; drive < folders_.size(); ++drive)
+    folders_[drive]->put(store_file_name(rank_), before_[drive]);
 }
 
 std::unique_ptr<IoBackend> RecordedDrives::make_backend(uint64_t seed, uint64_t requests) {
@@ -39,7 +40,7 @@ void RecordedDrives::life_ended() {
     const File* file = log_[kept_].file;
     log_[kept_].file = others_.get();
     for (uint32_t drive = 0; drive < folders_.size(); ++drive) {
-      if (folders_[drive]->opened(kFile, file)) log_[kept_].file = drives_[drive].get();
+      if (folders_[drive]->opened(store_file_name(rank_), file)) log_[kept_].file = drives_[drive].get();
     }
   }
   for (const auto& folder : folders_) folder->forget_opened();
@@ -58,7 +59,7 @@ RecordedDrives RecordedDrives::after(const Crash& crash) const {
   for (uint32_t drive = 0; drive < folders_.size(); ++drive) {
     images.push_back(crash_image(log_, *drives_[drive], before_[drive], crash));
   }
-  RecordedDrives drives(std::move(images));
+  RecordedDrives drives(std::move(images), rank_);
   drives.put_files();
   drives.acknowledged_.push_back({0, acknowledged(crash.events)});
   return drives;

@@ -18,7 +18,8 @@ class RecordedDrives {
   static constexpr uint64_t kNeverKilled = ~uint64_t{0};
 
   // `images`: what each drive's store file holds when the log begins. The files are there after put_files() only.
-  explicit RecordedDrives(std::vector<MemoryFile::Bytes> images);
+  // `rank`: whose store it is.
+  explicit RecordedDrives(std::vector<MemoryFile::Bytes> images, uint32_t rank = 0);
   void put_files();
 
   std::vector<std::shared_ptr<DriveFolder>> folders() const { return {folders_.begin(), folders_.end()}; }
@@ -38,6 +39,7 @@ class RecordedDrives {
   RecordedDrives after(const Crash& crash) const;
 
  private:
+  uint32_t rank_;
   std::vector<MemoryFile::Bytes> before_;
   std::vector<std::shared_ptr<MemoryFolder>> folders_;
   std::vector<std::shared_ptr<MemoryFile>> drives_;  // stand for the folders' files in the log

@@ -49,6 +49,34 @@ goes_on_after_a_kill() {
     test "$(wc -l < "$place/killed.log")" -lt "$steps"
 }
 
+# ranks_as_one STEPS PROGRAM: two processes, of which one is killed on the way and both are started again, print the
+# numbers of one that has all of the model.
+ranks_as_one() {
+  local steps=$1 program=$2 rank
+  rm -rf "$place/one" "$place/two"
+  "$program" "$place/one" "$steps" | sort -u > "$place/one.log"
+  export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000))
+  RANK=1 "$program" "$place/two" 100000 > "$place/killed1.log" 2> "$place/killed1.err" &
+  local killed=$!
+  RANK=0 "$program" "$place/two" 100000 > "$place/killed0.log" 2> "$place/killed0.err" &
+  local survivor=$!
+  until grep -q "^step 2 " "$place/killed1.log"; do
+    kill -0 "$killed" || return 1
+    sleep 0.01
+  done
+  kill -9 "$killed" || true
+  wait "$killed" 2> /dev/null || true
+  if wait "$survivor"; then return 1; fi
+  grep "rank 1 died" "$place/killed0.err" || return 1
+  RANK=1 "$program" "$place/two" "$steps" > "$place/two1.log" &
+  RANK=0 "$program" "$place/two" "$steps" > "$place/two0.log"
+  wait $!
+  unset WORLD_SIZE MASTER_ADDR MASTER_PORT
+  test -s "$place/two0.log" && test -s "$place/two1.log" || return 1
+  for rank in 0 1; do cat "$place/killed$rank.log" "$place/two$rank.log"; done | sort -u > "$place/two.log"
+  diff "$place/one.log" "$place/two.log"
+}
+
 no_torch_in() {
   ! ldd "$1" | grep -i -E 'torch|c10|python'
 }
@@ -74,6 +102,7 @@ claim "find_package finds it" cmake -S "$here/consumer" -B "$place/consumer" -G 
 claim "programs link" cmake --build "$place/consumer"
 claim "and run" test "$("$place/consumer/consumer")" = "$version"
 claim "mlp.cpp goes on after kill -9" goes_on_after_a_kill 8 "$place/consumer/mlp"
+claim "ranks.cpp computes in two processes what it does in one" ranks_as_one 60 "$place/consumer/ranks"
 
 if command -v pkg-config > /dev/null; then
   export PKG_CONFIG_PATH=$libraries/pkgconfig

@@ -62,6 +62,25 @@ TEST(PlanOfRanks, RefuseMoreThanThereAreDevicesAndMoreThanTrainTogether) {
   }
 }
 
+TEST(PlanOfRanks, RefuseWhatTrainingRefusesInItsWords) {
+  ForecastRequest moments = ranks_of("cpu-2core", 2), space = moments, base = moments;
+  moments.form.moments = MomentForm::bf16;
+  space.slots = 1;
+  base.adapters = AdapterShape{.rank = 8, .base_code = BlockCode::nf4};
+  const std::pair<ForecastRequest, const char*> refused[] = {
+      {moments, "ranks: bf16 moments are not implemented for several ranks"},
+      {space, "ranks: one slot a tile: a step of some ranks could not be taken back"},
+      {base, "ranks: unit block0: frozen weights in int8 or NF4 are not implemented for several ranks"}};
+  for (auto [request, words] : refused) {
+    const Result<Forecast> several = forecast(request);
+    ASSERT_FALSE(several.ok()) << words;
+    EXPECT_EQ(several.status().code(), Code::kUsage);
+    EXPECT_EQ(several.status().message().find(words), 0u) << several.status().message();
+    request.ranks = 1;
+    EXPECT_TRUE(forecast(request).ok()) << words;
+  }
+}
+
 // A rank has (N-1)/N of the weights to take for each time that they are gathered, and as much of the gradients to add
 // up; where it has all weights, it takes what the others have added up, too.
 TEST(PlanOfRanks, SendsWhatTheStageNeeds) {

@@ -201,10 +201,11 @@ class Stages(RanksCase):
         self.assertEqual((self.folder / "out" / "model.safetensors").read_bytes(), self.weights("one"))
 
     def test_verify_holds_them_against_a_plain_loop_of_as_many_ranks(self):
-        for ranks in (2, 3):
-            answer = self.json_of("verify", self.config(f"verify{ranks}", precision="bf16"), "--ranks", ranks, "--steps", 3)
+        stages = ["stage 0", "stage 2", "stage 3"]
+        for ranks, hybrid in ((3, []), (4, ["stage 3 within every 2"])):
+            answer = self.json_of("verify", self.config(f"verify{ranks}", precision="bf16"), "--ranks", ranks, "--steps", 2)
             self.assertEqual((answer["words_different"], answer["losses_different"], answer["ranks"]), (0, 0, ranks))
-            self.assertEqual([row["placement"] for row in answer["placements"]], ["stage 0", "stage 2", "stage 3"])
+            self.assertEqual([row["placement"] for row in answer["placements"]], stages + hybrid)
             self.assertGreater(answer["words_compared"], 3 * 4 * 100_000)
             self.assertFalse((self.folder / f"verify{ranks}.store").exists())
 
@@ -232,6 +233,43 @@ class Stages(RanksCase):
         self.assertEqual(self.weights("on_device", "fp32"), self.weights("in_place", "fp32"))
         answer = self.json_of("verify", self.config("verified", precision="bf16", **on_device), "--ranks", 2, "--steps", 2)
         self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0))
+
+
+class Choice(RanksCase):
+    """The stage, where the config says none."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "tiny.json").write_text(json.dumps({**TINY, "n_embd": 256, "n_layer": 12}))
+        # So slow a way between ranks that gathering for each pass costs more than all else.
+        machine = json.loads(self.machine.read_text())
+        (self.folder / "slow.json").write_text(json.dumps({**machine, "collective_gbps": 0.05}))
+
+    def run_of(self, name, host_budget="900MiB", machine="slow.json", max_steps=2, **changes):
+        """Drives without room for all of the state on each rank."""
+        placed = {"machine": self.path(machine) if machine else str(self.machine), "weights": "nvme", "host_state_share": 0, "nvme_budget": "300MiB", "host_budget": host_budget}
+        return self.config(name, max_steps=max_steps, penstock=placed, **changes)
+
+    def train(self, *run, **how):
+        done = self.run_command("train", self.run_of(*run, **how), "--ranks", 2)
+        stage = json.loads((self.folder / run[0] / "config.json").read_text())["zero_optimization"]["stage"]
+        return stage, re.findall("^zero_optimization: .*", done.stderr, re.M)
+
+    def test_is_the_fastest_that_fits_changes_no_bit_and_stays_when_the_run_goes_on(self):
+        stage, said = self.train("open")
+        self.assertEqual((stage, len(said)), (2, 1), said)
+        self.assertRegex(said[0], "^zero_optimization: stage 2, the fastest that fits, .* a step; stage 3: .*, stage 0 does not fit$")
+        # It goes on with other budgets and another machine as it began, or in another stage that the user names.
+        self.assertEqual(self.train("open", "800MiB", machine=None, max_steps=3), (2, []))
+        self.assertEqual(self.train("open", max_steps=4, zero_optimization={"stage": 3}), (3, []))
+        self.assertEqual(self.train("named", max_steps=4, zero_optimization={"stage": 3}), (3, []))
+        self.assertEqual([step["loss"] for step in self.log("open")], [step["loss"] for step in self.log("named")])
+        self.assertEqual(self.weights("open", "fp32"), self.weights("named", "fp32"))
+
+    def test_where_none_fits_it_says_what_each_rank_is_short_of(self):
+        said = self.run_command("train", self.run_of("none", "300MiB"), "--ranks", 2, code=DOES_NOT_FIT).stderr
+        self.assertIn("zero_optimization: stage 3, none fits, and this one takes the least memory", said)
+        self.assertRegex(said, "(?m)^try: raise --budget host= by at least [0-9.]+ MiB, for each of its 2 ranks$")
 
 
 class Lora(RanksCase):
@@ -398,7 +436,7 @@ class Reshard(RanksCase):
         self.assertFalse((self.folder / "none.store").exists())
 
     def test_what_it_refuses_stays_as_it_was(self):
-        self.json_of("train", self.config("two", max_steps=1), "--ranks", 2)
+        self.json_of("train", self.config("two", max_steps=1, zero_optimization={"stage": 3}), "--ranks", 2)
         before = self.files("two")
 
         def refused(said, code, *arguments):
@@ -568,14 +606,14 @@ class Hosts(RanksCase):
         return {"SLURM_JOB_ID": os.getpid(), "SLURM_STEP_ID": 0, "SLURM_PROCID": host * ranks_here + rank_here, "SLURM_NTASKS": 2 * ranks_here,
                 "SLURM_NNODES": 2, "SLURM_NODEID": host, "SLURM_LOCALID": rank_here, **meeting}
 
-    def start_ranks(self, configs, ranks_here=2, launcher=None):
+    def start_ranks(self, configs, ranks_here=2, launcher=None, verb=("train",)):
         """By rank; a process that enters a namespace stays the same process."""
         meeting = {"MASTER_ADDR": self.address, "MASTER_PORT": self.free_port(), "PENSTOCK_SECRET": self.id()}
         ranks = []
         for host, config in enumerate(configs):
             for rank_here in range(ranks_here):
                 place = (launcher or self.torchrun_of)(host, rank_here, ranks_here, meeting)
-                rank = subprocess.Popen([*self.enter[host], PENSTOCK, "train", config, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                rank = subprocess.Popen([*self.enter[host], PENSTOCK, verb[0], config, *verb[1:], "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env={**ENVIRON, **{name: str(value) for name, value in place.items()}})
                 self.addCleanup(rank.kill)
                 ranks.append(rank)
@@ -626,6 +664,13 @@ class Hosts(RanksCase):
             self.assertEqual([(step["loss"], step["grad_norm"]) for step in self.log(name)], log, name)
             self.assertEqual(self.masters(name), masters, name)
             self.assertEqual(self.files(name), [["rank0.tiles", "rank1.tiles"], ["rank2.tiles", "rank3.tiles"]], name)
+
+    def test_verify_holds_all_hosts_against_a_plain_loop_of_the_first(self):
+        configs = self.configs("verify", precision="bf16")
+        answer = json.loads(self.ends_of(self.start_ranks(configs, verb=("verify", "--steps", "2")), 0)[0][0])
+        self.assertEqual((answer["words_different"], answer["losses_different"], answer["ranks"]), (0, 0, 4))
+        self.assertEqual([row["placement"] for row in answer["placements"]], ["stage 0", "stage 2", "stage 3", "stage 3 within every 2"])
+        self.assertEqual([(self.folder / f"verify.{host}").exists() for host in self.OF_HOSTS], [False, False])
 
     def test_a_killed_rank_is_named_on_all_hosts_and_a_restart_ends_with_the_same_bits(self):
         self.json_of("train", self.config("whole", max_steps=20), "--ranks", 4)
@@ -685,14 +730,14 @@ class Refusals(RanksCase):
         self.json_of("train", self.config("two"), "--ranks", 2)
         refused("made by 2 ranks, 1 is here", "train", self.config("two"))
         refused("made by 2 ranks, 3 are here", "train", self.config("two"), "--ranks", 3)
+        (self.folder / "two.store" / "rank1.tiles").unlink()
+        refused("has none of rank 1, and rank 0 has one", "train", self.config("two"), "--ranks", 2)
         self.json_of("train", self.config("one"))
         refused("made by 1 rank, 2 are here", "train", self.config("one"), "--ranks", 2)
         refused("at most 64", "train", self.config("many"), "--ranks", 65)
         refused("MASTER_PORT", "train", self.config("env"), environ={"RANK": "0", "WORLD_SIZE": "2"})
         slurm = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
         refused("MASTER_ADDR is not set", "train", self.config("env"), environ=slurm)
-        hosts = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-        refused("ranks on 2 hosts: not implemented", "verify", self.config("env"), environ=hosts)
         refused("SLURM_NTASKS", "train", self.config("env"), environ={"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"})
         refused("where 1 were started", "train", self.config("env"), "--ranks", 2, environ={"RANK": "0", "WORLD_SIZE": "1"})
         refused("--grid", "verify", self.config("grid"), "--ranks", 2, "--grid")

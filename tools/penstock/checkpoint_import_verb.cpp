@@ -87,7 +87,8 @@ Verb checkpoint_import_verb() {
           "train --store` then begins with it; `penstock train --model FOLDER` does both at once. The optimizer, its\n"
           "moments and the precision are those of --config; a store cannot change them afterwards. With --ranks N the "
           "stores\n"
-          "of N ranks are made, cut as the config's stage says, on the drives where such ranks of one node have them.",
+          "of N ranks are made, cut as the config's stage says, else as stage 3, on the drives where ranks of one node "
+          "have them.",
           {{"penstock checkpoint import ./Qwen3-0.6B --store /mnt/nvme0/qwen", "One drive"},
            {"penstock checkpoint import ./Qwen3-0.6B --store /mnt/nvme0/qwen --config ds_config.json --ranks 2",
             "For `penstock train ds_config.json --ranks 2`"}},

@@ -105,8 +105,7 @@ Verb verify_verb() {
                          "place and on the host device");
             options.count(
                 "--ranks", flags->ranks,
-                "Of a training run: by so many processes, in stages 0, 2 and 3, against a plain loop of as many "
-                "ranks");
+                "Of a training run: by so many processes, in every stage, against a plain loop of as many ranks");
             update_options(options, flags->update);
             return [flags](Session& session) -> Result<Answer> {
               if (flags->of_training()) return start_trainer(session, "verify", flags->ranks.value_or(1));

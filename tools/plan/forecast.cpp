@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 
 #include "tiering/plan/collective_moves.h"
 #include "tiering/plan/pass_bytes.h"
@@ -15,8 +14,6 @@ namespace {
 
 constexpr uint32_t kSteps = 4, kStepsOfLargePlans = 3;
 constexpr size_t kLargePlanMoves = 150'000;
-// Steps whose times differ by less, in parts, are equally fast.
-constexpr double kAsFast = 1e-3;
 
 StepTimes times_of(const Simulation& simulation) {
   const auto steps = static_cast<double>(simulation.steps.size());
@@ -187,18 +184,12 @@ class Forecaster {
   double redone_read_bytes_ = 0, redone_written_bytes_ = 0;  // of a step that strikes
 };
 
-uint64_t memory_bytes(const Forecast& forecast) {
-  return forecast.needed_bytes(Tier::device) + forecast.needed_bytes(Tier::host);
-}
-
-// The faster one that fits; of equally fast ones, the one that writes less, then reads less, then takes less memory.
-bool goes_before(const Forecast& a, const Forecast& b) {
-  if (!a.fits || !b.fits) return a.fits && !b.fits;
-  if (std::abs(a.times.step_s - b.times.step_s) > kAsFast * b.times.step_s) return a.times.step_s < b.times.step_s;
-  const auto cost = [](const Forecast& one) {
-    return std::tuple(one.written_bytes_per_step, one.read_bytes_per_step, memory_bytes(one));
-  };
-  return cost(a) < cost(b);
+StageMerit merit_of(const Forecast& forecast) {
+  return {.fits = forecast.fits,
+          .step_s = forecast.times.step_s,
+          .written_bytes = forecast.written_bytes_per_step,
+          .read_bytes = forecast.read_bytes_per_step,
+          .memory_bytes = forecast.needed_bytes(Tier::device) + forecast.needed_bytes(Tier::host)};
 }
 
 StageForecast summary_of(const Forecast& forecast) {
@@ -213,10 +204,7 @@ StageForecast summary_of(const Forecast& forecast) {
 
 std::vector<Stage> stages_to_plan(const ForecastRequest& request) {
   if (request.stage && !request.explains) return {*request.stage};
-  std::vector<Stage> stages = stages_of({.of_node = request.ranks, .nodes = request.nodes});
-  // It gathers no weights: with codes for them it would not leave the bits of the others.
-  if (request.codes.weights) std::erase(stages, Stage::replicated);
-  return stages;
+  return stages_of({.of_node = request.ranks, .nodes = request.nodes}, request.codes);
 }
 
 const char* where_rate_is_given(const std::string& rate) {
@@ -288,6 +276,7 @@ Result<Forecast> forecast(ForecastRequest request) {
   const ForecastRequest asked = request;
   fill_in(request);
   PENSTOCK_TRY(check_passes(request));
+  PENSTOCK_TRY(check_form_of_ranks(request));
   std::optional<Forecast> best;
   std::vector<StageForecast> stages;
   for (Stage stage : stages_to_plan(request)) {
@@ -299,7 +288,8 @@ Result<Forecast> forecast(ForecastRequest request) {
     one.rank_request = request_of_rank(request, stage);
     PENSTOCK_TRY(Forecaster(one).foretell());
     stages.push_back(summary_of(one));
-    if (!best || (request.stage ? stage == *request.stage : goes_before(one, *best))) best = std::move(one);
+    if (!best || (request.stage ? stage == *request.stage : goes_before(merit_of(one), merit_of(*best))))
+      best = std::move(one);
   }
   best->stages = std::move(stages);
   if (request.explains) Forecaster(*best).explain(asked);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/engine/ranks/rank_place.h"
+#include "runtime/engine/ranks/ranked_engine.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/least_plan.h"
 #include "tools/plan/node_share.h"
@@ -127,6 +127,11 @@ Status check_passes(const ForecastRequest& request) {
                 text("--micro-batches ", kPassesMost / units, ", or fewer --tokens"));
 }
 
+Status check_form_of_ranks(const ForecastRequest& request) {
+  if (ranks_of(request).all() == 1 || request.scope != StepScope::training) return Status();
+  return engine::RankedEngine::check_form(request_of_rank(request, Stage::sharded));
+}
+
 bool assumes_network(const ForecastRequest& request) { return request.nodes > 1 && request.machine.network_gbps <= 0; }
 
 void fill_in(ForecastRequest& request) {
@@ -162,10 +167,7 @@ PlanRequest request_of_rank(const ForecastRequest& request, Stage stage) {
   rank.workload.form = request.form;
   rank.workload.scope = request.scope;
   rank.workload.micro_batches = request.micro_batches;
-  rank.workload.ranks = sharing;
-  rank.workload.groups = ranks / sharing;
-  rank.workload.node_ranks = count.of_node;
-  rank.workload.keeps_weights = stage == Stage::states;
+  share_among(rank.workload, stage, count);
   rank.workload.codes = request.codes;
   rank.workload.clipping = request.clipping;
   rank.choices = request.choices;
@@ -181,7 +183,7 @@ namespace {
 bool would_fit(ForecastRequest asked) {
   if (!check_request(asked).ok()) return false;
   fill_in(asked);
-  if (!check_passes(asked).ok()) return false;
+  if (!check_passes(asked).ok() || !check_form_of_ranks(asked).ok()) return false;
   const PlanRequest rank = request_of_rank(asked, asked.stage.value_or(Stage::sharded));
   const Result<std::vector<BudgetLine>> least = least_plan(rank);
   return least.ok() && std::ranges::all_of(kTiers, [&](Tier tier) {

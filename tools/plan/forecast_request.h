@@ -11,6 +11,8 @@ namespace penstock::tools {
 Status check_request(const ForecastRequest& request);
 // Of a request that was filled in.
 Status check_passes(const ForecastRequest& request);
+// Refuses what training refuses of several ranks. Of a request that was filled in, too.
+Status check_form_of_ranks(const ForecastRequest& request);
 
 // What a node takes from others where nobody knows: 100 Gbit/s.
 constexpr double kNetworkAssumedGbps = 12.5;

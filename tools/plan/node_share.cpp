@@ -4,6 +4,8 @@
 
 namespace penstock::tools {
 
+double copied_gbps(const MachineProfile& of_rank) { return of_rank.host_gbps / 2; }
+
 MachineProfile share_of(MachineProfile node, uint32_t ranks) {
   const double part = 1.0 / ranks;
   for (DriveRates& drive : node.drives) {
@@ -16,8 +18,7 @@ MachineProfile share_of(MachineProfile node, uint32_t ranks) {
   node.network_gbps *= part;
   if (node.devices == 0) {
     node.device_flops *= part;
-    // Ranks of one host copy: of its memory's traffic, a byte read and a byte written.
-    if (ranks > 1 && node.collective_gbps <= 0) node.collective_gbps = node.host_gbps / 2;
+    if (ranks > 1 && node.collective_gbps <= 0) node.collective_gbps = copied_gbps(node);
   }
   node.devices = std::min(node.devices, 1u);
   node.host_bytes /= ranks;

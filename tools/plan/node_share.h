@@ -5,6 +5,10 @@
 
 namespace penstock::tools {
 
+// What one of several ranks of a host takes from the others where no device computes: they copy, of its part of the
+// memory's traffic a byte read and a byte written.
+double copied_gbps(const MachineProfile& of_rank);
+
 MachineProfile share_of(MachineProfile node, uint32_t ranks);
 Budgets share_of(Budgets node, uint32_t ranks);
 

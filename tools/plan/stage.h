@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "tiering/unit.h"
+
 namespace penstock::tools {
 
 enum class Stage : uint8_t {
@@ -24,10 +26,23 @@ struct RankCount {
 // "stage 0", "stages 1 and 2".
 const char* name_of(Stage stage);
 
-// Those that differ. The one that needs the least memory first.
-std::vector<Stage> stages_of(const RankCount& ranks);
+// Those that differ and leave the same bits: what stage 0 does not gather does not pass through codes. The one that
+// needs the least memory first.
+std::vector<Stage> stages_of(const RankCount& ranks, const RankCodes& codes = {});
 
 // How many ranks have all of the model together.
 uint32_t sharing_ranks(Stage stage, const RankCount& ranks);
+// Says so in the workload, whose units are a rank's shards.
+void share_among(Workload& workload, Stage stage, const RankCount& ranks);
+
+// What decides between stages: a step's time, what it moves over the drives, and the memory that a rank takes.
+struct StageMerit {
+  bool fits = false;
+  double step_s = 0;
+  double written_bytes = 0, read_bytes = 0;
+  uint64_t memory_bytes = 0;
+};
+// The faster one that fits; of equally fast ones, the one that writes less, then reads less, then takes less memory.
+bool goes_before(const StageMerit& a, const StageMerit& b);
 
 }  // namespace penstock::tools

@@ -9,6 +9,7 @@
 #include "tools/train/run_report.h"
 #include "tools/train/run_start.h"
 #include "tools/train/snapshots.h"
+#include "tools/train/stage_of_run.h"
 #include "tools/train/train_loop.h"
 
 namespace penstock::tools {
@@ -47,19 +48,32 @@ Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const T
   return std::move(run);
 }
 
-Result<Answer> train(Session& session, const TrainFlags& flags) {
+// The ranks meet anew: what they share follows from the stage.
+Status settle_stage(Session& session, Prepared& prepared, std::unique_ptr<engine::Ranks>& ranks) {
+  constexpr std::chrono::seconds kComeWithin{60};  // they were all here
+  PENSTOCK_TRY_ASSIGN(chosen, choose_stage(prepared.settings, prepared.stored.has_value(), *ranks));
+  session.progress.note(chosen);
+  ranks.reset();
+  PENSTOCK_TRY_ASSIGN(again, meet_others(prepared.settings, shared_bytes_of(prepared.settings), kComeWithin));
+  ranks = std::move(again);
+  return Status();
+}
+
+Result<Answer> train_as_rank(Session& session, const TrainFlags& flags) {
   PENSTOCK_TRY_ASSIGN(prepared, prepare(flags));
   TrainingSettings& settings = prepared.settings;
   if (settings.config.sample_every > 0) PENSTOCK_TRY(find_prompts(settings));
   const bool speaks = settings.place.rank == 0;  // and keeps the log
   if (!speaks) session.progress.silence();
   settings.engine.on_new_plan = [&session](const std::string& line) { session.progress.note(line); };
-  const uint64_t shared_bytes = settings.place.ranks == 1 ? 0 : shared_bytes_of(settings);
+  const bool is_open = leaves_stage_open(settings);
+  const uint64_t shared_bytes = settings.place.ranks == 1 || is_open ? 0 : shared_bytes_of(settings);
   PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared_bytes));
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
   MadeFolders made;
   PENSTOCK_TRY(agreed(ranks.get(), make_folders(settings, made)));
   PENSTOCK_TRY(measure(session, settings, ranks.get()));
+  if (is_open) PENSTOCK_TRY(settle_stage(session, prepared, ranks));
   PENSTOCK_TRY(refuse_prompts_without_room(settings));
   if (flags.dry_run) return forecast(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));
@@ -68,6 +82,16 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
   PENSTOCK_TRY_ASSIGN(log, RunLog::open(folder));
   PENSTOCK_TRY_ASSIGN(run, open_run(session, flags, prepared, ranks.get()));
   return TrainLoop(session, settings, ranks.get(), std::move(run), std::move(log), RunPlan(settings, folder)).run();
+}
+
+// Budgets are a node's, and what one of its ranks is short of, each of them is.
+Result<Answer> train(Session& session, const TrainFlags& flags) {
+  Result<Answer> answer = train_as_rank(session, flags);
+  const Status& why = answer.status();
+  const Result<engine::RankPlace> place = engine::find_rank_place();
+  const bool is_of_each = place.ok() && place->ranks_here() > 1 && why.remedy().starts_with("raise --budget");
+  if (!is_of_each) return answer;
+  return Status(why.code(), why.message(), text(why.remedy(), ", for each of its ", place->ranks_here(), " ranks"));
 }
 
 }  // namespace

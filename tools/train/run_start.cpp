@@ -12,6 +12,7 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/update_common.h"
 #include "tools/system/words.h"
+#include "tools/train/stage_of_run.h"
 
 namespace penstock::tools {
 namespace {
@@ -42,12 +43,6 @@ engine::RanksOptions options_of(const engine::RankPlace& place, uint64_t memory_
   return {.place = place, .memory_bytes = memory_bytes, .meets_within = within};
 }
 
-// Other hosts' launchers do not see that this rank ends, so it says why where they wait for it.
-void tell_others(const engine::RankPlace& place, const Status& why) {
-  const Result<std::unique_ptr<engine::Ranks>> ranks = engine::meet(options_of(place, 0, kTellsWithin));
-  if (ranks.ok()) (void)engine::agree_on(**ranks, why);
-}
-
 Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& place) {
   std::vector<std::string> folders = split(flags.stores.value_or(""), ',');
   if (flags.config) {
@@ -61,6 +56,7 @@ Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& pl
     stored = std::move(found);
   }
   PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
+  if (place.ranks > 1) PENSTOCK_TRY(keep_stage(stored, config));
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place, trainer::cuda_usable));
   return Prepared{std::move(settings), std::move(stored)};
 }
@@ -80,6 +76,11 @@ uint64_t shared_settings(const TrainingSettings& settings) {
 
 }  // namespace
 
+void tell_others(const engine::RankPlace& place, const Status& why) {
+  const Result<std::unique_ptr<engine::Ranks>> ranks = engine::meet(options_of(place, 0, kTellsWithin));
+  if (ranks.ok()) (void)engine::agree_on(**ranks, why);
+}
+
 Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& settings, uint64_t memory_bytes,
                                                    std::chrono::milliseconds within) {
   if (settings.place.ranks == 1) return std::unique_ptr<engine::Ranks>();
@@ -93,16 +94,18 @@ Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& setti
 
 Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared) {
   if (ranks == nullptr) return Status();
-  std::vector<std::array<uint64_t, 1>> has_store(ranks->ranks());
-  PENSTOCK_TRY(engine::exchange_numbers(*ranks, std::array<uint64_t, 1>{prepared.stored ? 1u : 0u}, has_store));
-  const auto one = std::max_element(has_store.begin(), has_store.end());
+  const engine::RankPlace& place = prepared.settings.place;
+  const std::vector<std::string> folders = folders_of_rank(prepared.settings.config.stores, place);
+  // What is prepared of one host is of rank 0's store.
+  const bool is_here = prepared.stored && has_store(folders, place.rank);
+  std::vector<std::array<uint64_t, 1>> is_there(ranks->ranks());
+  PENSTOCK_TRY(engine::exchange_numbers(*ranks, std::array<uint64_t, 1>{is_here ? 1u : 0u}, is_there));
+  const auto one = std::max_element(is_there.begin(), is_there.end());
   Status mine;
-  if (!prepared.stored && one->front() != 0) {
-    const TrainingSettings& settings = prepared.settings;
+  if (!is_here && one->front() != 0) {
     mine = Status(Code::kUsage,
-                  text("store: ", joined(folders_of_rank(settings.config.stores, settings.place), ","),
-                       ": has none of ", ranks->name_of(ranks->rank()), ", and ",
-                       ranks->name_of(static_cast<uint32_t>(one - has_store.begin())), " has one"),
+                  text("store: ", joined(folders, ","), ": has none of ", ranks->name_of(place.rank), ", and ",
+                       ranks->name_of(static_cast<uint32_t>(one - is_there.begin())), " has one"),
                   "give each rank the folders that it was created with, or --force for new stores of all");
   }
   PENSTOCK_TRY(agreed(ranks, mine));

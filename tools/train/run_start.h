@@ -20,6 +20,9 @@ struct Prepared {
 // A rank that cannot be made ready tells those on other hosts, who would wait for it.
 Result<Prepared> prepare(const TrainFlags& flags);
 
+// Other hosts' launchers do not see that this rank ends, so it says why where they wait for it.
+void tell_others(const engine::RankPlace& place, const Status& why);
+
 // Waits for the other ranks, and refuses what one of them could not be made ready for; nothing where there are none.
 Result<std::unique_ptr<engine::Ranks>> meet_others(
     const TrainingSettings& settings, uint64_t memory_bytes,

@@ -1,6 +1,5 @@
 // `penstock verify` of a training run: its first steps by the tiers and by a plain loop.
 #include <filesystem>
-#include <iterator>
 
 #include "aio/available_memory.h"
 #include "runtime/trainer/torch/cuda_accelerator.h"
@@ -17,28 +16,55 @@ namespace {
 
 constexpr uint64_t kVerifiedSteps = 5;
 
+// What ranks keep, as zero_optimization says it.
+struct Sharing {
+  std::string name;
+  uint32_t stage = 0;
+  uint32_t shard_ranks = 0;
+};
+
+// As many as have one copy of the model together in the hybrid stage: the config's, those of a host, or the most that
+// leave several copies. 0: so many ranks cannot be divided.
+uint32_t hybrid_ranks(const trainer::TrainConfig& config, const engine::RankPlace& place) {
+  if (config.shard_ranks > 1 && config.shard_ranks < place.ranks) return config.shard_ranks;
+  if (place.hosts > 1) return place.ranks_here() > 1 ? place.ranks_here() : 0;
+  for (uint32_t group = place.ranks / 2; group > 1; --group) {
+    if (place.ranks % group == 0) return group;
+  }
+  return 0;
+}
+
 // Of those that leave the same bits, one of each kind: stage 0 gathers no weights, in codes or otherwise.
-std::vector<uint32_t> stages_of(const trainer::TrainConfig& config) {
-  if (config.codes.weights || config.codes.frozen_weights) return {2, 3};
-  return {0, 2, 3};
+std::vector<Sharing> all_sharings(const trainer::TrainConfig& config, const engine::RankPlace& place) {
+  std::vector<Sharing> all;
+  if (!config.codes.weights && !config.codes.frozen_weights) all.push_back({"stage 0", 0});
+  all.insert(all.end(), {{"stage 2", 2}, {"stage 3", 3}});
+  if (const uint32_t group = hybrid_ranks(config, place); group > 0)
+    all.push_back({text("stage 3 within every ", group), 3, group});
+  return all;
+}
+
+void share_by(const Sharing& sharing, trainer::TrainConfig& config) {
+  config.zero_stage = sharing.stage;
+  config.shard_ranks = sharing.shard_ranks;
 }
 
 // A store for the time of a comparison, in a folder of its own beside each of the run's.
 class ScratchStores {
  public:
-  // Rank 0 removes them.
-  ScratchStores(const std::vector<std::string>& beside, uint32_t rank) : rank_(rank) {
+  // The first rank of each host removes them.
+  ScratchStores(const std::vector<std::string>& beside, uint32_t rank_here) : rank_here_(rank_here) {
     for (const std::string& folder : beside) folders_.push_back(folder + "/verify");
   }
   ~ScratchStores() {
     std::error_code ignored;
-    if (rank_ != 0) return;
+    if (rank_here_ != 0) return;
     for (const std::string& folder : folders_) std::filesystem::remove_all(folder, ignored);
   }
   const std::vector<std::string>& folders() const { return folders_; }
 
  private:
-  const uint32_t rank_;
+  const uint32_t rank_here_;
   std::vector<std::string> folders_;
 };
 
@@ -60,7 +86,7 @@ Result<TrainingSettings> scratch_settings(trainer::TrainConfig config, const eng
   // The plain loop leaves out what the config does, and stops at nothing.
   config.loss_rules = {.not_finite = trainer::LossAction::ignore};
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, std::nullopt, place, trainer::cuda_usable));
-  if (place.rank != 0) return settings;
+  if (place.rank_here() != 0) return settings;
   for (const std::string& folder : config.stores) PENSTOCK_TRY(made.make(folder));
   PENSTOCK_TRY(refuse_repeated_folders("--store", config.stores));
   return settings;
@@ -145,42 +171,48 @@ Result<Answer> verify_grid(Session& session, const TrainingSettings& settings, u
   return answer;
 }
 
+// Rank 0's, which holds it against the tiers of all.
+Result<PlainSteps> plain_steps_of_ranks(Session& session, const TrainingSettings& settings, uint64_t steps) {
+  PENSTOCK_TRY(refuse_plain_loop_without_memory(settings));
+  return take_plain_steps(settings, steps, ticking(session, "plain steps", 0, 0.5));
+}
+
 // Rank 0 has the plain loop of all ranks, and compares. Stages are equal among one another where each is equal to it.
 Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uint64_t steps) {
   constexpr std::chrono::hours kPlainLoopAtMost{24};  // the others wait for it
-  TrainingSettings settings = given;
+  Prepared prepared{.settings = given, .stored = {}};
+  TrainingSettings& settings = prepared.settings;
   const bool compares = settings.place.rank == 0;
-  PlainSteps plain;
-  if (compares) {
-    PENSTOCK_TRY(refuse_plain_loop_without_memory(settings));
-    PENSTOCK_TRY_ASSIGN(taken, take_plain_steps(settings, steps, ticking(session, "plain steps", 0, 0.5)));
-    plain = std::move(taken);
-  }
-  const std::vector<uint32_t> stages = stages_of(settings.config);
+  Result<PlainSteps> plain = PlainSteps();
+  if (compares) plain = plain_steps_of_ranks(session, settings, steps);
+  if (!plain.ok() && settings.place.hosts > 1) tell_others(settings.place, plain.status());
+  PENSTOCK_TRY(plain.status());
+  const std::vector<Sharing> sharings = all_sharings(settings.config, settings.place);
   uint64_t shared_bytes = 0;
-  for (uint32_t stage : stages) {
-    settings.config.zero_stage = stage;
+  for (const Sharing& sharing : sharings) {
+    share_by(sharing, settings.config);
     shared_bytes = std::max(shared_bytes, shared_bytes_of(settings));
   }
   PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared_bytes, kPlainLoopAtMost));
+  PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
   PENSTOCK_TRY(measure(session, settings, ranks.get()));
   Comparison all;
   uint64_t losses_different = 0;
   Json rows = Json::array();
-  for (uint32_t stage : stages) {
-    settings.config.zero_stage = stage;
-    const std::string name = text("stage ", stage);
+  for (const Sharing& sharing : sharings) {
+    share_by(sharing, settings.config);
+    const std::string& name = sharing.name;
     PENSTOCK_TRY_ASSIGN(tiered, take_tiered_steps(settings, steps, ticking(session, name, 0.5), ranks.get()));
     if (!compares) {
       PENSTOCK_TRY(PlainTraining::read_for_comparison(settings, tiered.run->engine()));
       continue;
     }
-    PENSTOCK_TRY_ASSIGN(found, plain.training->compare(tiered.run->engine()));
+    PENSTOCK_TRY_ASSIGN(found, plain->training->compare(tiered.run->engine()));
     all.add(found, name);
-    losses_different += different(tiered.losses, plain.losses);
+    losses_different += different(tiered.losses, plain->losses);
     rows.push_back({{"placement", name},
                     {"words_different", found.words_different},
-                    {"losses_different", different(tiered.losses, plain.losses)}});
+                    {"losses_different", different(tiered.losses, plain->losses)}});
   }
   if (!compares) {
     Answer answer;
@@ -188,11 +220,13 @@ Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uin
     return answer;
   }
   Answer answer = answer_to_comparison(all, steps);
-  count_losses(answer, losses_different, steps * stages.size());
+  count_losses(answer, losses_different, steps * sharings.size());
   answer.json["ranks"] = settings.place.ranks;
   answer.json["placements"] = rows;
-  answer.text = text(settings.place.ranks, " ranks, stages ", stages.size() == 2 ? "" : "0, ", "2 and 3: ", answer.text,
-                     "loss ", fixed(plain.losses.front(), 4), " to ", fixed(plain.losses.back(), 4), "\n");
+  std::string names;
+  for (const Sharing& sharing : sharings) names += (names.empty() ? "" : ", ") + sharing.name;
+  answer.text = text(settings.place.ranks, " ranks, ", names, ": ", answer.text, "loss ",
+                     fixed(plain->losses.front(), 4), " to ", fixed(plain->losses.back(), 4), "\n");
   return answer;
 }
 
@@ -208,15 +242,11 @@ Result<Answer> verify(Session& session, const TrainFlags& given) {
     return Status(Code::kUsage, "--grid: goes through the placements of one rank, and there are several",
                   "leave out --grid, or --ranks");
   }
-  if (place.hosts > 1) {
-    return Status(Code::kUsage, text("verify: ranks on ", place.hosts, " hosts: not implemented"),
-                  "`penstock verify --ranks N` on one host: as many ranks on several leave the same bits");
-  }
   MadeFolders made;
-  if (place.rank == 0) {
+  if (place.rank_here() == 0) {
     for (const std::string& folder : prepared.settings.config.stores) PENSTOCK_TRY(made.make(folder));
   }
-  const ScratchStores scratch(prepared.settings.config.stores, place.rank);
+  const ScratchStores scratch(prepared.settings.config.stores, place.rank_here());
   MadeFolders made_inside;
   PENSTOCK_TRY_ASSIGN(settings, scratch_settings(prepared.settings.config, place, scratch, made_inside));
   if (place.ranks > 1) return verify_ranks(session, settings, steps);

@@ -72,6 +72,9 @@ Result<MachineProfile> machine_of_profile(const std::string& profile_path, const
   MachineProfile machine;
   machine.name = profile->name;
   machine.host_gbps = profile->host_gbps;
+  machine.network_gbps = profile->network_gbps;
+  // That of devices is of their own links: engines gather in host memory.
+  if (profile->devices == 0) machine.collective_gbps = profile->collective_gbps;
   if (machine.host_gbps == 0) return refused("lacks host_gbps, the rate of updates");
   for (const std::string& folder : folders) {
     const Result<DriveRates> drive = drive_of(*profile, folder);

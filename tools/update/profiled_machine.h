@@ -8,8 +8,8 @@
 
 namespace penstock::tools {
 
-// Of the profile, the drives that the folders lie on, in the folders' order, and the processors. Refused where it does
-// not have them. REQUIRES: the folders exist.
+// Of the profile, the drives that the folders lie on, in the folders' order, the processors, and links between ranks.
+// Refused where it does not have the first two. REQUIRES: the folders exist.
 Result<MachineProfile> machine_of_profile(const std::string& profile_path, const std::vector<std::string>& folders);
 
 }  // namespace penstock::tools

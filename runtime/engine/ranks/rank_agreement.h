@@ -10,7 +10,7 @@
 
 namespace penstock::engine {
 
-// The refusal of the first rank that has one.
+// The refusal of the first rank that has one; what to do about it is known on that rank alone.
 Status agree_on(Ranks& ranks, const Status& mine);
 // Refused where a rank has other numbers than rank 0.
 Status expect_same(Ranks& ranks, const std::string& what, std::span<const uint64_t> mine);

@@ -80,7 +80,8 @@ struct RankMemory {
 
 class RankedEngine final : public StepEngine, private RankSide {
  public:
-  // Refuses what several ranks cannot do.
+  // Refuses what several ranks cannot do: forms of state, by any request of theirs, and the rest.
+  static Status check_form(const PlanRequest& request);
   static Status check(const RankedOptions& options, uint32_t ranks);
   // REQUIRES: check() is ok.
   static RankMemory memory_of(const RankedOptions& options, uint32_t ranks);

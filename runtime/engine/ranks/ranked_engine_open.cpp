@@ -50,19 +50,8 @@ Status no_common_step(const Ranks& ranks, const std::vector<std::array<uint64_t,
 
 }  // namespace
 
-Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
-  const Workload& model = options.engine.request.workload;
-  PENSTOCK_TRY(validate(model));
-  const uint32_t group = group_ranks_of(options, ranks);
-  if (ranks % group != 0) {
-    return Status(Code::kUsage, text("ranks: ", ranks, " ranks in groups of ", group),
-                  "give a number of ranks a group, by mics_shard_size or zero_hpz_partition_size, that divides the "
-                  "number of ranks");
-  }
-  if (model.scope != StepScope::training) {
-    return Status(Code::kUsage, "ranks: only updates are planned, without passes through the model",
-                  "plan with StepScope::training and the model's uses");
-  }
+Status RankedEngine::check_form(const PlanRequest& request) {
+  const Workload& model = request.workload;
   if (model.form.moments == MomentForm::bf16) {
     return Status(Code::kUsage,
                   "ranks: bf16 moments are not implemented for several ranks: what is drawn to round them "
@@ -76,6 +65,26 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
         text("ranks: unit ", unit.name, ": frozen weights in int8 or NF4 are not implemented for ", "several ranks"),
         "let them rest in the dtype that computes with them");
   }
+  if (request.slots == 1) {
+    return Status(Code::kUsage, "ranks: one slot a tile: a step of some ranks could not be taken back",
+                  "give the store two slots a tile");
+  }
+  return Status();
+}
+
+Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
+  const Workload& model = options.engine.request.workload;
+  PENSTOCK_TRY(validate(model));
+  const uint32_t group = group_ranks_of(options, ranks);
+  if (ranks % group != 0) {
+    return Status(Code::kUsage, text("ranks: ", ranks, " ranks in groups of ", group),
+                  "give a number of ranks a group, by mics_shard_size or zero_hpz_partition_size, that divides the "
+                  "number of ranks");
+  }
+  if (model.scope != StepScope::training) {
+    return Status(Code::kUsage, "ranks: only updates are planned, without passes through the model",
+                  "plan with StepScope::training and the model's uses");
+  }
   if ((model.codes.weights || model.codes.frozen_weights) && group_ranks_of(options, ranks) == 1) {
     return Status(Code::kUsage, "ranks: weights are to be gathered in int8, and every rank has all of them",
                   "take stage 3, or leave out zero_quantized_weights and "
@@ -85,11 +94,7 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
     return Status(Code::kUsage, "ranks: gradients are to be sent in int4, and one rank sends none",
                   "leave out zero_quantized_gradients");
   }
-  if (options.engine.request.slots == 1) {
-    return Status(Code::kUsage, "ranks: one slot a tile: a step of some ranks could not be taken back",
-                  "give the store two slots a tile");
-  }
-  return Status();
+  return check_form(options.engine.request);
 }
 
 RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks) {

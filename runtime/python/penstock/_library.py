@@ -48,6 +48,9 @@ class Options(c.Structure):
         ("initial_step", c.c_uint64),
         ("weights_out", WEIGHTS_OUT),
         ("weights_out_context", c.c_void_p),
+        ("ranks_of_environment", c.c_uint32),
+        ("sharing", c.c_int),
+        ("hangs_after_s", c.c_double),
     ]
 
 

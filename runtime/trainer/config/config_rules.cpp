@@ -550,7 +550,7 @@ const KeyRule kRules[] = {
     {"zero_optimization.zenflow.*", refused, "it trains on old gradients; updates are hidden without that here"},
     {"zero_optimization.zeropp_loco_param.*", refused,
      "what int4 loses of a gradient is not kept for the next step; zero_quantized_gradients alone"},
-    {"zero_optimization.stage", honoured, "what each of several ranks keeps; 3 where nothing is said; changes no bit",
+    {"zero_optimization.stage", honoured, "what each of several ranks keeps; where nothing is said, the fastest that fits; changes no bit",
      [](const json& value, TrainConfig& config) { return stage(value, config.zero_stage.emplace()); }},
     {"zero_optimization.contiguous_gradients", no_effect, kPlanned},
     {"zero_optimization.reduce_scatter", no_effect, kPlanned},

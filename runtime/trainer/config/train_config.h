@@ -95,7 +95,8 @@ struct TrainConfig {
   double epochs = 1;
   uint64_t steps_per_print = 1;
 
-  // What each of several ranks keeps, by DeepSpeed's numbers; changes no bit. Empty: 3, its shards of everything.
+  // What each of several ranks keeps, by DeepSpeed's numbers; changes no bit. Empty: training chooses; else 3, its
+  // shards of everything.
   std::optional<uint32_t> zero_stage = {};
   // In stages above 0: how many of them, neighbours, have all of the model together; 0: all.
   uint32_t shard_ranks = 0;
