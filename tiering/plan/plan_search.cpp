@@ -30,6 +30,17 @@ Simulation simulate_undurable(Plan& plan, const MachineProfile& machine, Simulat
   return other;
 }
 
+// Of a plan's steps on average, of which some are durable.
+template <typename Figure>
+double of_steps(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options, Figure figure) {
+  Plan durable = plan;
+  durable.durability = Durability{};
+  const double of_durable = figure(simulate_if_known(durable, machine, options));
+  const double share = plan.durability.durable_share();
+  if (share == 1 || !plan.has_state_in_memory()) return of_durable;
+  return share * of_durable + (1 - share) * figure(simulate_undurable(durable, machine, options));
+}
+
 // What durability costs beside a step of unknown time is unknown too.
 bool rates_are_known(const PlanRequest& request) {
   const std::vector<Use>& uses = request.workload.uses;
@@ -300,23 +311,23 @@ double ChosenPlan::step_s() const {
 }
 
 double predicted_step_s(const Plan& plan, const MachineProfile& machine) {
-  Plan durable = plan;
-  durable.durability = Durability{};
-  const double durable_s = simulate_if_known(durable, machine, {}).step_s;
-  const double share = plan.durability.durable_share();
-  if (share == 1 || !plan.has_state_in_memory()) return durable_s;
-  return share * durable_s + (1 - share) * simulate_undurable(durable, machine, {}).step_s;
+  return of_steps(plan, machine, {}, [](const Simulation& simulation) { return simulation.step_s; });
 }
 
 TakenBack predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate) {
-  Plan durable = plan;
-  durable.durability = Durability{};
   SimulationOptions options;
   options.verdict = [verdict](uint64_t) { return verdict; };
   options.speculate = [speculate](uint64_t) { return speculate; };
-  const Simulation simulation = simulate_if_known(durable, machine, options);
-  if (simulation.steps.size() < 2) return {};
-  return {simulation.step_s, simulation.steps[1].read_bytes, simulation.steps[1].written_bytes};
+  TakenBack steps;
+  steps.step_s = of_steps(plan, machine, options, [](const Simulation& simulation) { return simulation.step_s; });
+  if (steps.step_s <= 0) return {};
+  steps.read_bytes = of_steps(plan, machine, options, [](const Simulation& simulation) {
+    return static_cast<double>(simulation.steps[1].read_bytes);
+  });
+  steps.written_bytes = of_steps(plan, machine, options, [](const Simulation& simulation) {
+    return static_cast<double>(simulation.steps[1].written_bytes);
+  });
+  return steps;
 }
 
 Durability usual_durability(double durable_s, double other_s) {

@@ -28,11 +28,11 @@ Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptio
 // Of a plan that was made, at these rates: what ChosenPlan::step_s() says of one that is chosen by them.
 double predicted_step_s(const Plan& plan, const MachineProfile& machine);
 
-// Of steps that all end with that verdict, which is not to confirm, each durable; updated ahead of it or not. The time
-// is 0 where rates are unknown.
+// The same, and the drives' bytes, of steps that all end with that verdict, which is not to confirm; updated ahead of
+// it or not. 0 where rates are unknown.
 struct TakenBack {
   double step_s = 0;
-  uint64_t read_bytes = 0, written_bytes = 0;
+  double read_bytes = 0, written_bytes = 0;
 };
 TakenBack predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate);
 

@@ -39,8 +39,8 @@ Json taken_back_json(const TrainingSettings& settings, const Plan& plan) {
   if (struck.step_s <= 0) return Json();
   const double parameters = static_cast<double>(settings.model.parameters()) / settings.place.ranks;
   return {{"predicted_s", struck.step_s},
-          {"read", static_cast<double>(struck.read_bytes) / parameters},
-          {"written", static_cast<double>(struck.written_bytes) / parameters}};
+          {"read", struck.read_bytes / parameters},
+          {"written", struck.written_bytes / parameters}};
 }
 
 }  // namespace
