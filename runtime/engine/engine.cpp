@@ -320,7 +320,8 @@ Result<StepReport> Engine::step(std::string trainer_state) {
   reported_ = moved;
   for (size_t lane = 0; lane < kLanes; ++lane) report_.busy_s[lane] = busy_s[lane] - reported_busy_s_[lane];
   reported_busy_s_ = busy_s;
-  report_.predicted_s = prediction_.of(*plan_, options_.request.machine, report_.verdict, speculates_);
+  report_.predicted_s = prediction_.of(report_.verdict, speculates_, options_.request.machine,
+                                       [this]() -> const Plan& { return *plan_; });
   report_.new_plans = new_plans_;
   watch_rates(load);
   report_.wall_s = seconds_since(began_);

@@ -169,11 +169,11 @@ class Executor {
 
     const UnitNumbers& numbers(uint32_t unit) const { return struck.empty() ? setup.numbers[unit] : struck[unit]; }
   };
-  // A compute move that the trainer has: leases on its weights and on what else it touches of what rests; on a device
-  // the events that it waits for.
+  // A compute move that the trainer has: leases on its weights; or on a device, on what it touches of what rests there,
+  // and the events that it waits for.
   struct Grant {
     std::vector<Lease> weights;
-    std::vector<Lease> gradients;
+    std::vector<Lease> resting;
     Lease activation;
     std::vector<Event> before;
   };

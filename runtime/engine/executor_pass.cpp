@@ -87,12 +87,12 @@ void Executor::begin_compute(Ticket ticket) {
 void Executor::lend_resting(const Compute& compute, Grant& grant) {
   for (const Compute::Weights& weights : compute.weights) {
     if (weights.brought_by != kNoMove) continue;
-    grant.weights.push_back(parts_.device->share(parts_.device->weights_of(weights.unit)));
+    grant.resting.push_back(parts_.device->share(parts_.device->weights_of(weights.unit)));
   }
   for (const Compute::Sum& sum : compute.sums) {
     if (!sum.stays) continue;
-    grant.gradients.push_back(parts_.device->lend(parts_.device->gradient_of(sum.unit)));
-    grant.gradients.push_back(parts_.device->lend(parts_.device->squares_of(sum.unit)));
+    grant.resting.push_back(parts_.device->lend(parts_.device->gradient_of(sum.unit)));
+    grant.resting.push_back(parts_.device->lend(parts_.device->squares_of(sum.unit)));
   }
 }
 
@@ -166,8 +166,7 @@ void Executor::end_compute(MoveId compute, const Event& done) {
     grant = {};
     return ended(ticket, Status());
   }
-  for (Lease& weights : grant.mapped().weights) keep_until_end(ticket, std::move(weights));
-  for (Lease& gradient : grant.mapped().gradients) keep_until_end(ticket, std::move(gradient));
+  for (Lease& resting : grant.mapped().resting) keep_until_end(ticket, std::move(resting));
   put_mark(ticket, done);
 }
 

@@ -17,11 +17,12 @@ class StepPrediction {
   }
   double step_s() const { return step_s_; }
 
-  // REQUIRES: plan and rates are those of reset(). The first of a kind is played through.
-  double of(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculated) {
+  // The first of a kind is played through, by `plan()`. REQUIRES: that plan and the rates are those of reset().
+  template <typename PlanOf>
+  double of(Verdict verdict, bool speculated, const MachineProfile& machine, PlanOf plan) {
     if (verdict == Verdict::confirm || step_s_ <= 0) return step_s_;
     const auto [known, is_new] = taken_back_s_.try_emplace({verdict, speculated});
-    if (is_new) known->second = predicted_taken_back(plan, machine, verdict, speculated).step_s;
+    if (is_new) known->second = predicted_taken_back(plan(), machine, verdict, speculated).step_s;
     return known->second;
   }
 

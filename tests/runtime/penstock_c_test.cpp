@@ -681,22 +681,28 @@ TEST(PenstockC, WritesManyTogetherOrNothing) {
   EXPECT_EQ(program.words_different(), 0u);
 }
 
+// One parameter each, in a unit of its own.
+std::vector<penstock_parameter> layers(uint32_t count, uint64_t elements) {
+  std::vector<penstock_parameter> all;
+  for (uint32_t layer = 0; layer < count; ++layer) {
+    all.push_back({.name = "w",
+                   .elements = elements,
+                   .group = 0,
+                   .dtype = PENSTOCK_FP32,
+                   .initial = nullptr,
+                   .weights_into = nullptr,
+                   .unit = layer});
+  }
+  return all;
+}
+
 // y = w * x, one unit a layer, with the weights in the tiers.
 TEST(PenstockC, LendsTheWeightsOfWholeSteps) {
   Folder folder;
   constexpr uint64_t kElements = 70'000;
   constexpr uint32_t kLayers = 3;
   const char* drives[] = {folder.path.c_str()};
-  std::vector<penstock_parameter> parameters;
-  for (uint32_t layer = 0; layer < kLayers; ++layer) {
-    parameters.push_back({.name = "w",
-                          .elements = kElements,
-                          .group = 0,
-                          .dtype = PENSTOCK_FP32,
-                          .initial = nullptr,
-                          .weights_into = nullptr,
-                          .unit = layer});
-  }
+  std::vector<penstock_parameter> parameters = layers(kLayers, kElements);
   penstock_options options = {};
   options.size = sizeof(options);
   options.drives = drives;
@@ -760,15 +766,6 @@ struct LoweredModel {
   static constexpr uint32_t kLayers = 2;
 
   explicit LoweredModel(std::string in) : folder(std::move(in)), drives{folder.c_str()} {
-    for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      parameters.push_back({.name = "w",
-                            .elements = kElements,
-                            .group = 0,
-                            .dtype = PENSTOCK_FP32,
-                            .initial = nullptr,
-                            .weights_into = nullptr,
-                            .unit = layer});
-    }
     options.size = sizeof(options);
     options.drives = drives;
     options.drive_count = 1;
@@ -819,7 +816,7 @@ struct LoweredModel {
 
   const std::string folder;
   const char* drives[1];
-  std::vector<penstock_parameter> parameters;
+  std::vector<penstock_parameter> parameters = layers(kLayers, kElements);
   penstock_options options = {};
   penstock_engine* engine = nullptr;
 };

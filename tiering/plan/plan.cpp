@@ -102,14 +102,6 @@ bool only_when_struck_or_late(MoveKind kind) {
   }
 }
 
-uint64_t bytes_on(const Plan& plan, Lane lane) {
-  uint64_t sum = 0;
-  for (const Move& move : plan.moves) {
-    if (move.lane == lane && !only_when_struck_or_late(move.kind)) sum += move.bytes;
-  }
-  return sum;
-}
-
 // What only a durable step writes.
 uint64_t written_through_bytes(const Plan& plan) {
   uint64_t sum = 0;
@@ -121,8 +113,13 @@ uint64_t written_through_bytes(const Plan& plan) {
 
 }  // namespace
 
-uint64_t Plan::read_bytes() const { return bytes_on(*this, Lane::nvme_read); }
-uint64_t Plan::written_bytes() const { return bytes_on(*this, Lane::nvme_write); }
+uint64_t Plan::bytes_on(Lane lane) const {
+  uint64_t sum = 0;
+  for (const Move& move : moves) {
+    if (move.lane == lane && !only_when_struck_or_late(move.kind)) sum += move.bytes;
+  }
+  return sum;
+}
 
 double Plan::mean_written_bytes(const Durability& of) const {
   return static_cast<double>(written_bytes()) -

@@ -30,15 +30,23 @@ Simulation simulate_undurable(Plan& plan, const MachineProfile& machine, Simulat
   return other;
 }
 
+PredictedSteps steps_of(const Simulation& simulation) {
+  if (simulation.steps.size() < 2) return {};  // rates are unknown
+  const SimulatedStep& step = simulation.steps[1];
+  return {simulation.step_s, static_cast<double>(step.read_bytes), static_cast<double>(step.written_bytes)};
+}
+
 // Of a plan's steps on average, of which some are durable.
-template <typename Figure>
-double of_steps(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options, Figure figure) {
+PredictedSteps predicted_steps(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options) {
   Plan durable = plan;
   durable.durability = Durability{};
-  const double of_durable = figure(simulate_if_known(durable, machine, options));
+  const PredictedSteps all = steps_of(simulate_if_known(durable, machine, options));
   const double share = plan.durability.durable_share();
-  if (share == 1 || !plan.has_state_in_memory()) return of_durable;
-  return share * of_durable + (1 - share) * figure(simulate_undurable(durable, machine, options));
+  if (share == 1 || !plan.has_state_in_memory()) return all;
+  const PredictedSteps none = steps_of(simulate_undurable(durable, machine, options));
+  const auto mean = [share](double of_durable, double of_other) { return share * of_durable + (1 - share) * of_other; };
+  return {mean(all.step_s, none.step_s), mean(all.read_bytes, none.read_bytes),
+          mean(all.written_bytes, none.written_bytes)};
 }
 
 // What durability costs beside a step of unknown time is unknown too.
@@ -311,23 +319,14 @@ double ChosenPlan::step_s() const {
 }
 
 double predicted_step_s(const Plan& plan, const MachineProfile& machine) {
-  return of_steps(plan, machine, {}, [](const Simulation& simulation) { return simulation.step_s; });
+  return predicted_steps(plan, machine, {}).step_s;
 }
 
-TakenBack predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate) {
+PredictedSteps predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate) {
   SimulationOptions options;
   options.verdict = [verdict](uint64_t) { return verdict; };
   options.speculate = [speculate](uint64_t) { return speculate; };
-  TakenBack steps;
-  steps.step_s = of_steps(plan, machine, options, [](const Simulation& simulation) { return simulation.step_s; });
-  if (steps.step_s <= 0) return {};
-  steps.read_bytes = of_steps(plan, machine, options, [](const Simulation& simulation) {
-    return static_cast<double>(simulation.steps[1].read_bytes);
-  });
-  steps.written_bytes = of_steps(plan, machine, options, [](const Simulation& simulation) {
-    return static_cast<double>(simulation.steps[1].written_bytes);
-  });
-  return steps;
+  return predicted_steps(plan, machine, options);
 }
 
 Durability usual_durability(double durable_s, double other_s) {

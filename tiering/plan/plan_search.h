@@ -30,11 +30,11 @@ double predicted_step_s(const Plan& plan, const MachineProfile& machine);
 
 // The same, and the drives' bytes, of steps that all end with that verdict, which is not to confirm; updated ahead of
 // it or not. 0 where rates are unknown.
-struct TakenBack {
+struct PredictedSteps {
   double step_s = 0;
   double read_bytes = 0, written_bytes = 0;
 };
-TakenBack predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate);
+PredictedSteps predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate);
 
 // How often what rests in host memory is made durable where the request leaves it open: so often that it costs at most
 // 3 % of the steps' time. `durable_s`, `other_s`: of a step that is durable, and of one that is not.

@@ -25,17 +25,11 @@ double flops_of(const TrainingSettings& settings) {
   return passes * forward * static_cast<double>(settings.tokens_of_step());
 }
 
-uint64_t bytes_on(const Plan& plan, Lane lane) {
-  uint64_t bytes = 0;
-  for (const Move& move : plan.moves) bytes += move.lane == lane ? move.bytes : 0;
-  return bytes;
-}
-
 // Of steps that strike again and again, which update behind their verdict.
 Json taken_back_json(const TrainingSettings& settings, const Plan& plan) {
   const PlanRequest& request = settings.engine.request;
   if (!request.workload.clipping.may_take_back()) return Json();
-  const TakenBack struck = predicted_taken_back(plan, request.machine, Verdict::strike, false);
+  const PredictedSteps struck = predicted_taken_back(plan, request.machine, Verdict::strike, false);
   if (struck.step_s <= 0) return Json();
   const double parameters = static_cast<double>(settings.model.parameters()) / settings.place.ranks;
   return {{"predicted_s", struck.step_s},
@@ -56,8 +50,8 @@ StepWork work_of(const TrainingSettings& settings, const Plan& plan) {
   return {.tokens = static_cast<double>(settings.tokens_of_step()),
           .flops = flops_of(settings),
           .compute_s = compute_s(plan),
-          .up_bytes = bytes_on(plan, Lane::host_to_device),
-          .down_bytes = bytes_on(plan, Lane::device_to_host)};
+          .up_bytes = plan.bytes_on(Lane::host_to_device),
+          .down_bytes = plan.bytes_on(Lane::device_to_host)};
 }
 
 double floor_s(const TrainingSettings& settings, const StepWork& work, const engine::StepReport& report) {

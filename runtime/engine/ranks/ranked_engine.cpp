@@ -289,11 +289,8 @@ Result<StepReport> RankedEngine::step(std::string trainer_state) {
   report->busy_s[lane] += busy_s - std::exchange(busy_reported_s_, busy_s);
   report->gathered_bytes = gathered_bytes_.exchange(0);
   report->reduced_bytes = reduced_bytes_.exchange(0);
-  if (report->verdict == Verdict::confirm) {
-    report->predicted_s = prediction_.step_s();
-  } else if (prediction_.step_s() > 0) {
-    report->predicted_s = prediction_.of(forecast(), here_->request().machine, report->verdict, here_->speculates());
-  }
+  report->predicted_s =
+      prediction_.of(report->verdict, here_->speculates(), here_->request().machine, [this] { return forecast(); });
   return report;
 }
 

@@ -137,8 +137,8 @@ TEST(TakenBackSteps, TakeLongerAndMoveMoreThanThoseThatAreConfirmed) {
   PlanRequest request = balanced();
   request.workload.clipping.norm = 1;
   const Plan plan = plan_of(request, 0);
-  const TakenBack ahead = predicted_taken_back(plan, request.machine, Verdict::strike, true);
-  const TakenBack behind = predicted_taken_back(plan, request.machine, Verdict::strike, false);
+  const PredictedSteps ahead = predicted_taken_back(plan, request.machine, Verdict::strike, true);
+  const PredictedSteps behind = predicted_taken_back(plan, request.machine, Verdict::strike, false);
   EXPECT_GT(ahead.step_s, predicted_step_s(plan, request.machine) * 1.2);
   EXPECT_GT(ahead.read_bytes, static_cast<double>(plan.read_bytes()) * 1.2);
   EXPECT_GT(ahead.read_bytes, behind.read_bytes);
