@@ -13,13 +13,15 @@
 namespace penstock::aio {
 namespace {
 
+// A maker waits: the kernel may let go of the lock of a file that a drive engine has just closed a moment later.
+const FileOptions kPatient{.lock_wait = std::chrono::seconds(10), .in_memory = InMemory::allow};
 const FileOptions kAtOnce{.lock_wait = std::chrono::milliseconds(0), .in_memory = InMemory::allow};
 
 // A folder where somebody acts once a maker has looked at what is there.
 class RacedFolder final : public DriveFolder {
  public:
   RacedFolder(const std::string& path, std::function<void()> act)
-      : inner_(path, Access::read_write, kAtOnce), act_(std::move(act)) {}
+      : inner_(path, Access::read_write, kPatient), act_(std::move(act)) {}
 
   const std::string& path() const override { return inner_.path(); }
   bool has_file(const std::string& name) const override { return inner_.has_file(name); }
