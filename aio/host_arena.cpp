@@ -92,7 +92,7 @@ Status refuse_more_than_available(uint64_t bytes, uint64_t needed_more) {
   return Status(Code::kDoesNotFit,
                 text(words_of_need(bytes), ", ", available.bytes, " B (", bytes_text(available.bytes),
                      ") available by ", available.limited_by),
-                text("lower --budget host= by at least ", bytes_text(needed_more - available.bytes)));
+                text("free memory, or lower the host budget by at least ", bytes_text(needed_more - available.bytes)));
 }
 
 // Reserved addresses become memory. 0, or why not; then they are as they were.
@@ -126,7 +126,7 @@ const char* name_of(PageKind kind) {
 }
 
 Result<std::unique_ptr<HostArena>> HostArena::make(uint64_t size_bytes, PageKind best, uint64_t most_bytes) {
-  if (size_bytes == 0) return Status(Code::kUsage, "host arena: 0 B", "give it memory: --budget host=");
+  if (size_bytes == 0) return Status(Code::kUsage, "host arena: 0 B", "give a host budget of 2 MiB or more");
   const uint64_t bytes = round_up(size_bytes, kHugePageBytes);
   auto arena = [](auto... parts) { return Result(std::unique_ptr<HostArena>(new HostArena(parts...))); };
 
@@ -137,7 +137,7 @@ Result<std::unique_ptr<HostArena>> HostArena::make(uint64_t size_bytes, PageKind
     reserved_bytes = bytes;
     mapping = reserve(reserved_bytes + kHugePageBytes);
   }
-  const char* remedy = "lower --budget host=, or raise ulimit -v";
+  const char* remedy = "lower the host budget, or raise `ulimit -v`";
   if (mapping.empty()) {
     const int error = errno;
     PENSTOCK_TRY(refuse_more_than_available(bytes, bytes));

@@ -31,8 +31,11 @@ std::string remedy_for(int error, Operation operation) {
   switch (error) {
     case EIO:
       return text("look into the kernel's log (dmesg) and at the drive's health (nvme smart-log); ",
-                  operation == Operation::read ? "if the bytes stay unreadable, restore the store from a copy"
-                                               : "what was committed is intact");
+                  operation == Operation::read
+                      ? "`penstock checkpoint scrub` lists every block that cannot be read; where "
+                        "some stay unreadable, `penstock checkpoint rollback` goes back to a "
+                        "snapshot, or put back a copy of the store's files"
+                      : "what was committed is intact");
     case ENOSPC:
     case EDQUOT:
       return "free space on the drive; the file was not fully allocated";
@@ -50,7 +53,7 @@ std::string remedy_for(int error, Operation operation) {
 
 Status poisoned(Operation operation, const PendingIo& piece) {
   return Status(Code::kEnvironment, text(words_for(operation, piece), ": an earlier flush of this file has failed"),
-                "reopen the store from its last root");
+                "run it again: it goes on from the last committed step");
 }
 
 Status canceled(Operation operation, const PendingIo& piece) {
@@ -273,7 +276,7 @@ void QueuedIoEngine::continue_or_refuse(InFlight& slot, int32_t result) {
   const int error = result < 0 ? -result : 0;
   if (result == 0 && operation == Operation::read) {
     close_part(request, Status(Code::kCorrupt, text(words_for(operation, piece), ": unexpected end of file"),
-                               "the file was truncated; restore the store from a copy"));
+                               "the file was truncated; put back a copy of the store's files"));
     return;
   }
   const bool final = operation == Operation::flush ? error != EINTR : error != 0 && !may_try_again(error);

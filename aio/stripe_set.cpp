@@ -38,17 +38,6 @@ std::vector<uint64_t> apportion(std::span<const double> shares, uint64_t units) 
 
 }  // namespace
 
-std::vector<double> shares_by_rate(std::span<const DriveRate> rates, double read_share) {
-  std::vector<double> shares;
-  for (const DriveRate& rate : rates) {
-    const double seconds_per_byte = read_share / rate.read_bytes_per_s + (1 - read_share) / rate.write_bytes_per_s;
-    shares.push_back(1 / seconds_per_byte);
-  }
-  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
-  for (double& share : shares) share /= sum;
-  return shares;
-}
-
 StripeSet::StripeSet(std::span<const double> shares, uint64_t row_bytes) : part_begins_{0} {
   CHECK(row_bytes % kUnit == 0 && !shares.empty() && row_bytes / kUnit >= shares.size(), shares.size(),
         " drives in rows of ", row_bytes, " B");

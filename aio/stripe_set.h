@@ -14,16 +14,6 @@
 
 namespace penstock::aio {
 
-// What a drive was measured to do on its own.
-struct DriveRate {
-  double read_bytes_per_s = 0;
-  double write_bytes_per_s = 0;
-};
-
-// Shares, with a sum of one, such that all drives finish at the same time if `read_share` of the bytes are read:
-// share ~ 1 / (read_share / read rate + write share / write rate).
-std::vector<double> shares_by_rate(std::span<const DriveRate> rates, double read_share);
-
 class StripeSet {
  public:
   static constexpr uint64_t kRowBytes = 4 * 1024 * 1024;

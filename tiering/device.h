@@ -73,8 +73,8 @@ struct DeviceFacts {
   uint64_t memory_bytes = 0;
   uint64_t memory_free_bytes = 0;  // when the device was opened, before the arena was taken
   uint32_t copy_engines = 0;       // 2 or more: both directions at once
-  bool shares_host_memory =
-      false;  // integrated (GB10): a copy moves bytes within one memory, device bytes are host bytes
+  // Integrated (GB10): a copy moves bytes within one memory, and device bytes are host bytes.
+  bool shares_host_memory = false;
   bool reads_pageable_memory = false;  // coherent (GH200, GB10): the device reaches host memory that nobody registered
   bool reaches_peers = false;          // may copy from and to another GPU of this machine
   int numa_node = -1;                  // of the host memory nearest to it; -1: unknown or no such thing

@@ -1,5 +1,7 @@
 #include "tiering/tier.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <iterator>
 
@@ -17,6 +19,13 @@ std::string bytes_text(uint64_t bytes) {
   char out[32];
   std::snprintf(out, sizeof out, "%.2f %s", value, kUnits[unit]);
   return out;
+}
+
+std::string fixed(double value, int digits) {
+  // The largest double has 309 digits before its point.
+  std::array<char, 400> room;
+  const int length = std::snprintf(room.data(), room.size(), "%.*f", digits, value);
+  return std::string(room.data(), std::min(static_cast<size_t>(length), room.size() - 1));
 }
 
 }  // namespace penstock

@@ -41,4 +41,7 @@ constexpr uint64_t ceil_div(uint64_t value, uint64_t divisor) { return (value + 
 // "1.50 GiB", "4.00 KiB", "17 B": for messages and tables.
 std::string bytes_text(uint64_t bytes);
 
+// `value` with `digits` places after the point.
+std::string fixed(double value, int digits);
+
 }  // namespace penstock

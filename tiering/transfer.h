@@ -1,7 +1,8 @@
 // Transfer: one move under way. It owns its lease and ends exactly once.
 //
-// The bytes cannot be reached while they move: the lease goes in with the request and comes back from wait(), or is
-// handed to the function given to then(). A Transfer that is dropped goes on; its lease returns to its pool at the end.
+// The lease goes in with the request and comes back from wait(), or is handed to the function given to then(): so the
+// bytes cannot be reached while they move, unless the caller has kept another lease of them (Lease::also()), as readers
+// of a source do. A Transfer that is dropped goes on; its lease returns to its pool at the end.
 //
 // Transfers of one driver are made, waited for and ended by one thread.
 #pragma once

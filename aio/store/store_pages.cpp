@@ -58,7 +58,8 @@ Result<std::pair<TablePage, std::span<const std::byte>>> StorePages::find(const 
     if (!page.ok()) {
       why = page.status();
     } else if (page->number != number || page->store != root.store || page->sequence > root.sequence) {
-      why = Status(Code::kCorrupt, name_of(drive, number) + ": another page is there");
+      why = Status(Code::kCorrupt, text(name_of(drive, number), " is stale or misplaced: it holds page ", page->number,
+                                        " of root ", page->sequence, ", root ", root.sequence, " or before expected"));
     } else if (!best || best->first.sequence < page->sequence) {
       best = {*page, bytes};
     }
@@ -82,13 +83,15 @@ Result<RootContents> StorePages::contents_of(const RootRecord& root) const {
     contents.pages.push_back(page.second);
   }
   if (pages_digest(contents.page_hashes) != root.pages_digest) {
-    return Status(Code::kCorrupt, text("root ", root.sequence, ": its pages are not those it was written with"));
+    return Status(Code::kCorrupt,
+                  text("root ", root.sequence,
+                       ": a page of its table is stale or misplaced: the checksum over all of them differs"));
   }
   PENSTOCK_TRY(decode_state(contents.table.state(), layout.table().state_capacity(), contents.payload));
   for (TileId tile = 0; tile < parts_.shape.tiles.size(); ++tile) {
     if (contents.table.slot(tile) >= layout.slots_of(tile)) {
-      return Status(Code::kCorrupt,
-                    text("root ", root.sequence, " names slot ", contents.table.slot(tile), " of tile ", tile));
+      return Status(Code::kCorrupt, text("root ", root.sequence, " names slot ", contents.table.slot(tile), " of tile ",
+                                         tile, ", which has ", layout.slots_of(tile)));
     }
   }
   return contents;

@@ -216,7 +216,10 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   for (const RootRecord& root : roots) {
     // Nothing has overwritten what an older root names: that waits until all ranks have the newer one.
     if (options.newest_step && root.step > *options.newest_step) {
-      first_refusal = Status(Code::kCorrupt, text("not every rank has a step later than ", *options.newest_step));
+      first_refusal = Status(
+          Code::kCorrupt, text("step ", root.step,
+                               parts.shape.ranks > 1 ? " was not committed by all ranks"
+                                                     : text(" is later than the wanted step ", *options.newest_step)));
       continue;
     }
     Result<RootContents> contents = pages.contents_of(root);

@@ -75,6 +75,10 @@ std::optional<TileStore::Reading> TileStore::begin_read(TileId tile, Range range
 
 void TileStore::end_read(TileSlot place) { tiles_.end_read(place); }
 
+Status TileStore::read_status(TileSlot slot, const Status& ended) const {
+  return ended.ok() ? ended : ended.within(describe_tile(parts_->shape, slot.tile));
+}
+
 Status TileStore::checksum_mismatch(TileSlot slot, uint64_t checksum_number) const {
   const StoreShape& shape = parts_->shape;
   const TileBlock block = block_of(shape.layout(slot.tile), shape.tiles[slot.tile].elements, checksum_number);

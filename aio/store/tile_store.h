@@ -158,6 +158,8 @@ class TileStore {
   Range whole(TileId tile) const;
   // The read has ended, well or not.
   void end_read(TileSlot place);
+  // How a read of that slot has ended: a refusal is made to name the tile and its tensors.
+  Status read_status(TileSlot place, const Status& ended) const;
   // The refusal of a block of that slot whose bytes do not have their checksum: which tensor, how many bytes, in which
   // file, where, and what to do.
   Status checksum_mismatch(TileSlot place, uint64_t checksum_number) const;

@@ -1,7 +1,6 @@
 // A store opened for a measurement that moves its tiles. Nothing is committed, so the store's state does not change.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "aio/host_arena.h"
 #include "aio/store/tile_store.h"
+#include "runtime/engine/seconds_since.h"
 
 namespace penstock::bench {
 
@@ -43,8 +43,6 @@ class StoreAccess {
   Status refusal_;
 };
 
-inline double seconds_since(std::chrono::steady_clock::time_point then) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
-}
+using engine::seconds_since;
 
 }  // namespace penstock::bench

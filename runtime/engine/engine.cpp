@@ -125,8 +125,10 @@ Status Engine::begin(const StepBegin& begin) {
   }
   PENSTOCK_TRY(check_groups(begin.groups));
   if (!(begin.loss_scale > 0) || !std::isnormal(static_cast<float>(1 / begin.loss_scale))) {
-    return Status(Code::kUsage, text("begin: a loss scale of ", begin.loss_scale),
-                  "a number above 0 whose inverse is a float, and neither infinite nor almost 0");
+    return Status(
+        Code::kUsage,
+        text("begin: loss scale ", begin.loss_scale, ": a positive number with a normal fp32 inverse expected"),
+        "a power of two from 2^-127 to 2^126");
   }
   began_ = Clock::now();
   report_ = StepReport();

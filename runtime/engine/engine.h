@@ -47,9 +47,11 @@ struct EngineOptions {
   MakeDevice device = {};       // where the plan computes on one: with memory of its own
   uint64_t seed = 0;            // of stochastic rounding
   uint32_t update_threads = 0;  // 0: as many as there are processors
-  std::string config_hash;      // a store written under another one is refused; one of the two empty: not compared
-  std::string initial_state;    // of create(): what restored_state() is before the first step
-  uint64_t initial_step = 0;    // of create(): that many steps count as done, none of them as a parameter's update
+  // What the steps depend on, as parts with ", " between them; or a hash of it. A store that was written with another
+  // one is refused, with the parts that differ. Where one of the two is empty they are not compared.
+  std::string config_hash;
+  std::string initial_state;  // of create(): what restored_state() is before the first step
+  uint64_t initial_step = 0;  // of create(): that many steps count as done, none of them as a parameter's update
   // When the engine takes another plan by itself, in begin(): the drives' rates have changed, and it is faster. It is
   // looked for beside the next step, on a thread of its own. None: only by new_plan(). A trainer reads plan() and
   // passes() anew in each step, for micro-batch groups, and which activations are kept, may be others.

@@ -9,6 +9,34 @@
 #include "tiering/plan/plan_search.h"
 
 namespace penstock::engine {
+namespace {
+
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 2) {
+    end = text.find(", ", begin);
+    parts.push_back(text.substr(begin, end == std::string::npos ? end : end - begin));
+  }
+  return parts;
+}
+
+// What `all` says and `of` does not, part by part.
+std::string parts_missing(const std::string& of, const std::string& all) {
+  const std::vector<std::string> there = parts_of(of);
+  std::string missing;
+  for (const std::string& part : parts_of(all)) {
+    if (std::ranges::find(there, part) == there.end()) missing += (missing.empty() ? "" : ", ") + part;
+  }
+  return missing;
+}
+
+std::string difference(const std::string& written_under, const std::string& given) {
+  const std::string was = parts_missing(given, written_under), is = parts_missing(written_under, given);
+  if (was.empty()) return text("written without ", is);
+  return text("written with ", was, is.empty() ? ", which this run is without" : ", this run has " + is);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<EngineCore>> EngineCore::open(const EngineOptions& options, Mailbox& mailbox) {
   auto core = std::unique_ptr<EngineCore>(new EngineCore(options, mailbox));
@@ -108,9 +136,8 @@ Status EngineCore::open_store() {
   store_ = std::move(store);
   const std::string& written_under = store_->payload().config_hash;
   if (!options_.config_hash.empty() && !written_under.empty() && written_under != options_.config_hash) {
-    return Status(Code::kUsage,
-                  text("store: written under configuration ", written_under, ", this one is ", options_.config_hash),
-                  "resume with the configuration that the store was made with");
+    return Status(Code::kUsage, text("store: ", difference(written_under, options_.config_hash)),
+                  "give what the store was written with, or another store");
   }
   return Status();
 }
@@ -127,7 +154,7 @@ Status EngineCore::make_plan() {
   }
   if (std::string difference = expected.first_difference(store_->shape()); !difference.empty()) {
     return Status(Code::kUsage, text("store: holds another model: ", difference),
-                  "use the model that the store was made for ('here' is the model, 'there' the store)");
+                  "use the model that the store was made for, or another store");
   }
   PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
   predicted_step_s_ = chosen.step_s();

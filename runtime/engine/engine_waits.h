@@ -7,14 +7,11 @@
 
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_core.h"
+#include "runtime/engine/seconds_since.h"
 
 namespace penstock::engine {
 
 using Clock = std::chrono::steady_clock;
-
-inline double seconds_since(Clock::time_point then) {
-  return std::chrono::duration<double>(Clock::now() - then).count();
-}
 
 // What a verb has left half done must neither be trained on nor become durable with a later step.
 inline Status fail_if_half_done(EngineCore& core, const Status& status) {

@@ -102,7 +102,7 @@ void Executor::end_reading(TileWork& tile_work) {
 void Executor::read_ended(Ticket ticket, const Status& status) {
   const Move& move = parts_.plan.moves[ticket.move];
   TileWork& tile_work = work(ticket, move.tile);
-  Status arrived = status;
+  Status arrived = parts_.store.read_status(tile_work.reading->place, status);
   // Checksums are compared by the update, so the slot stays ours until then. None follows where a skipped step takes
   // back the weight that it had changed.
   if (arrived.ok() && is_restored(ticket)) {

@@ -57,11 +57,14 @@ class GradientIntake {
     virtual void add(const Part& part, const Values& values, uint64_t count) = 0;
   };
 
-  // Takes the next contribution to a unit, or a part of it. Refuses what comes twice, micro-batches of a use out of
-  // order, values outside the unit. `completes_with`: the gradient is complete with these values, which were not added
-  // but are handed on: finish() joins them piece by piece. `passes_by`: the same of a part of it, which convert() joins
-  // and measure() measures; where nothing is added up, parts come in order.
-  enum class Taken { added, completes, completes_with, passes_by };
+  enum class Taken {
+    added,           // to the sum, which is not complete yet
+    completes,       // added, and the gradient is complete
+    completes_with,  // not added: the gradient is the sum with these values, which finish() joins piece by piece
+    passes_by,       // not added: this part of the gradient is complete, for convert() to join and measure() to measure
+  };
+  // Takes the next contribution to a unit, or a part of it; where nothing is added up, parts come in order. Refuses
+  // what comes twice, micro-batches of a use out of order, values outside the unit.
   Result<Taken> take(const Part& part, const Values& values);
 
   // Backward of the micro-batch has come back through the use: what it has not given is zero. The units whose gradient

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "aio/direct_folder.h"
+#include "aio/file_descriptor.h"
 #include "aio/host_arena.h"
 #include "aio/make_io_engine.h"
 #include "cpu_optim/checksum.h"
@@ -26,20 +27,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Descriptor {
-  int fd = -1;
-
-  explicit Descriptor(int opened) : fd(opened) {}
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-};
-
 Status sync_folder(const std::string& folder) {
-  const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (opened.fd < 0 || ::fsync(opened.fd) != 0) return errno_status(text("flush the folder ", folder), errno);
+  const aio::FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.is_open() || ::fsync(opened.number()) != 0) return errno_status(text("flush the folder ", folder), errno);
   return Status();
 }
 
@@ -77,19 +67,20 @@ Status refuse_without_space(const std::string& target, std::span<const Run> runs
 // The runs of the file, at their places; between them are holes.
 Status copy_file(const std::string& source, const std::string& target, std::span<const Run> runs) {
   const std::string what = text("copy ", source, " to ", target);
-  const Descriptor from(::open(source.c_str(), O_RDONLY | O_CLOEXEC));
-  if (from.fd < 0) return errno_status(what, errno);
-  const Descriptor to(::open(target.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (to.fd < 0) return errno_status(what, errno);
-  if (::ioctl(to.fd, FICLONE, from.fd) != 0) {
+  const aio::FileDescriptor from(::open(source.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!from.is_open()) return errno_status(what, errno);
+  const aio::FileDescriptor to(::open(target.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!to.is_open()) return errno_status(what, errno);
+  if (::ioctl(to.number(), FICLONE, from.number()) != 0) {
     struct stat found {};
-    if (::fstat(from.fd, &found) != 0 || ::ftruncate(to.fd, found.st_size) != 0) return errno_status(what, errno);
+    if (::fstat(from.number(), &found) != 0 || ::ftruncate(to.number(), found.st_size) != 0)
+      return errno_status(what, errno);
     const Run all{0, static_cast<uint64_t>(found.st_size)};
     if (runs.empty()) runs = std::span(&all, 1);
     PENSTOCK_TRY(refuse_without_space(target, runs));
-    for (const Run& run : runs) PENSTOCK_TRY(copy_bytes(from.fd, to.fd, run, what));
+    for (const Run& run : runs) PENSTOCK_TRY(copy_bytes(from.number(), to.number(), run, what));
   }
-  if (::fsync(to.fd) != 0) return errno_status(what, errno);
+  if (::fsync(to.number()) != 0) return errno_status(what, errno);
   return Status();
 }
 
@@ -97,10 +88,10 @@ Status copy_file(const std::string& source, const std::string& target, std::span
 bool have_the_same_roots(const std::string& one, const std::string& other) {
   auto roots_of = [](const std::string& path) {
     std::string roots(2 * kAlignmentBytes, '\0');
-    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const aio::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     for (uint64_t place : {0, 1}) {
       const auto offset = static_cast<off_t>(StoreLayout::root_offset(place));
-      const ssize_t there = ::pread(file.fd, roots.data() + place * kAlignmentBytes, kAlignmentBytes, offset);
+      const ssize_t there = ::pread(file.number(), roots.data() + place * kAlignmentBytes, kAlignmentBytes, offset);
       if (there != static_cast<ssize_t>(kAlignmentBytes)) return std::string();
     }
     return roots;
@@ -127,10 +118,10 @@ void remove_all(const std::string& path) {
 
 // A crash leaves all of the line or, without its end, a part.
 Status write_line(const std::string& path, const std::string& line) {
-  const Descriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const aio::FileDescriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   const std::string bytes = line + "\n";
-  const bool is_written = to.fd >= 0 && ::write(to.fd, bytes.data(), bytes.size()) == std::ssize(bytes);
-  if (!is_written || ::fsync(to.fd) != 0) return errno_status("write " + path, errno);
+  const bool is_written = to.number() >= 0 && ::write(to.number(), bytes.data(), bytes.size()) == std::ssize(bytes);
+  if (!is_written || ::fsync(to.number()) != 0) return errno_status("write " + path, errno);
   return sync_folder(fs::path(path).parent_path());
 }
 

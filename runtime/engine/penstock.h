@@ -139,8 +139,8 @@ struct penstock_options {
   double clip_norm;       /* of all gradients together, at most; 0: they are not clipped */
   /* Not 0: the engine keeps the weights too, and lends each unit's to forward and backward: penstock_acquire(). */
   uint32_t whole_steps;
-  uint32_t
-      slots; /* of every tile on the drives; 0: what crash safety needs. 1: half the space, and a crash loses all */
+  /* Of every tile on the drives. 0: what crash safety needs. 1: half the space, and a crash loses all. */
+  uint32_t slots;
   /* Where penstock_parameter.initial is NULL: fills values [first, first + count) of the parameter; not 0 is a refusal.
    * NULL: they are zero. */
   int (*initial)(void* context, uint32_t parameter, uint64_t first, uint64_t count, float* values);
@@ -174,9 +174,9 @@ struct penstock_engine;
  * other parameters is refused. */
 PENSTOCK_API int penstock_open(const struct penstock_options* options, const struct penstock_parameter* parameters,
                                uint32_t parameter_count, struct penstock_engine** engine);
-/* Waits for what is under way and makes the last step durable. NULL is nothing. The engine is gone whatever is
- * returned, but for PENSTOCK_USAGE: another call of it is running, and nothing has happened. A step that has begun is
- * given up. */
+/* Waits for what is under way and makes the last step durable. NULL is allowed and does nothing. The engine is gone
+ * whatever is returned, but for PENSTOCK_USAGE: another call of it is running, and nothing has happened. A step that
+ * has begun is given up. */
 PENSTOCK_API int penstock_close(struct penstock_engine* engine);
 
 /* -- a step -------------------------------------------------------------------------------------------------------- */
@@ -194,8 +194,8 @@ PENSTOCK_API int penstock_gradient(struct penstock_engine* engine, uint32_t para
  * parameter's gradient than the updates under way need. */
 PENSTOCK_API int penstock_gradient_part(struct penstock_engine* engine, uint32_t parameter, uint32_t micro_batch,
                                         uint64_t first, uint64_t count, int dtype, const void* values);
-/* The parameter has no gradient in this step, of no micro-batch: it is neither updated nor is the step counted among
- * its updates, as in PyTorch. */
+/* The parameter has no gradient in this step, from any micro-batch: as in PyTorch, it is not updated, and the step does
+ * not count as one of its updates. */
 PENSTOCK_API int penstock_absent(struct penstock_engine* engine, uint32_t parameter);
 
 /* The caller looks no more at the weights that the step began with: from here on weights_into is written as updates
@@ -218,15 +218,14 @@ struct penstock_report {
 };
 
 /* `state`: up to 64 KiB that come back from penstock_restored_state() when the store is opened at this step; NULL with
- * 0 B is none. `report` may be NULL. Refused where some parameter has neither a gradient nor was declared absent. */
+ * 0 B for none. `report` may be NULL. Refused if a parameter has had no gradient and was not declared absent. */
 PENSTOCK_API int penstock_step(struct penstock_engine* engine, const void* state, size_t state_bytes,
                                struct penstock_report* report);
 /* As if penstock_begin() had not been called. What penstock_publish() has let be written is written again with the
  * store's weights; without it no weight has changed. */
 PENSTOCK_API int penstock_discard(struct penstock_engine* engine);
 
-/* -- whole steps: the weights, too, are in the tiers ----------------------------------------------------------------
- */
+/* -- whole steps: the weights, too, are in the tiers ------------------------------------------------------------- */
 
 enum penstock_direction { PENSTOCK_FORWARD = 0, PENSTOCK_BACKWARD = 1 };
 
@@ -252,8 +251,7 @@ PENSTOCK_API int penstock_weight(struct penstock_engine* engine, uint32_t parame
 PENSTOCK_API int penstock_begin_forward(struct penstock_engine* engine);
 PENSTOCK_API int penstock_end_forward(struct penstock_engine* engine);
 
-/* -- between steps --------------------------------------------------------------------------------------------------
- */
+/* -- between steps ----------------------------------------------------------------------------------------------- */
 
 enum penstock_role {
   PENSTOCK_WEIGHT = 0,   /* the fp32 master */
@@ -293,8 +291,7 @@ PENSTOCK_API int penstock_kept(struct penstock_engine* engine, uint64_t* steps, 
 PENSTOCK_API int penstock_roll_back(struct penstock_engine* engine, uint64_t step);
 PENSTOCK_API int penstock_drop(struct penstock_engine* engine, uint64_t step);
 
-/* -- what is known ---------------------------------------------------------------------------------------------------
- */
+/* -- what is known ----------------------------------------------------------------------------------------------- */
 
 /* Which of how many ranks this process is: 0 of 1 where it is alone. Either may be NULL. */
 PENSTOCK_API int penstock_rank(struct penstock_engine* engine, uint32_t* rank, uint32_t* ranks);

@@ -1,8 +1,6 @@
 #include "runtime/engine/plan_change.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "tiering/store/store_shape.h"
 
@@ -42,12 +40,6 @@ uint64_t resting_bytes(const Plan& plan, Tier tier) {
 // What does not come from the drives in each step.
 uint64_t resting_bytes(const Plan& plan) { return resting_bytes(plan, Tier::host) + resting_bytes(plan, Tier::device); }
 
-std::string fixed(double value, int digits) {
-  std::array<char, 48> words{};
-  std::snprintf(words.data(), words.size(), "%.*f", digits, value);
-  return words.data();
-}
-
 }  // namespace
 
 PlanRequest with_tiles_of(PlanRequest request, uint64_t tile_elements, uint32_t slots) {
@@ -63,9 +55,10 @@ Status refuse_moves(const Plan& plan, bool has_device) {
   }
   for (const Move& move : plan.moves) {
     if (move.lane == Lane::collective) {
-      return Status(Code::kUsage,
-                    text("engine: the plan has a move of kind ", name_of(move.kind), "; steps run on one rank only"),
-                    "plan for 1 rank");
+      return Status(
+          Code::kUsage,
+          text("engine: the plan moves bytes between ranks (", name_of(move.kind), "), and this engine has one rank"),
+          "plan for 1 rank, or open a RankedEngine");
     }
     const bool leaves = move.kind == MoveKind::download_activation || move.kind == MoveKind::spill_activation;
     if (leaves && !plan.stores_activations) {
@@ -88,7 +81,8 @@ Status same_model(const PlanRequest& here, const PlanRequest& there) {
   const Workload &mine = here.workload, &other = there.workload;
   const uint64_t tile_elements = kBlockElements;
   const std::string difference = StoreShape::of(mine, TileMap(mine, tile_elements))
-                                     .first_difference(StoreShape::of(other, TileMap(other, tile_elements)));
+                                     .first_difference(StoreShape::of(other, TileMap(other, tile_elements)),
+                                                       {.ours = "the run", .theirs = "the plan"});
   if (!difference.empty()) return refuse("for another model: " + difference);
   for (size_t unit = 0; unit < mine.units.size(); ++unit) {
     const bool is_same =

@@ -1,6 +1,6 @@
 // ScratchFiles: one file on each drive for what no step needs after the run. They replace those that a killed run of
-// the same rank has left, and are removed at the end. What is written there has no checksum: the process that wrote it
-// reads it back within the same step, and believes the drive for so long.
+// the same rank has left, and are removed at the end. They have no checksums: what is written there is read back by the
+// same process within the same step, and the drive is trusted for that long.
 #pragma once
 
 #include <memory>

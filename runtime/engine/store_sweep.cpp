@@ -49,6 +49,7 @@ Status StoreSweep::end(Arriving arrived) {
   Result<Lease>& window = *arrived.window;
   Status status = window.status();
   if (arrived.reading) {
+    status = store_.read_status(arrived.reading->place, status);
     if (status.ok()) {
       status = compare_checksums(store_, *arrived.reading, arrived.visit.range, window->data());
     }

@@ -21,7 +21,7 @@ uint64_t read_unit(const WeightSource& source, uint32_t unit, BufferArea& area, 
     asked_bytes += weight.length_bytes;
     source.io.read(reading->extents, std::move(place), deadline)
         .then([&store = source.store, weight, join, from = *reading](Result<Lease> result) {
-          Status status = result.status();
+          Status status = store.read_status(from.place, result.status());
           if (status.ok()) {
             const Lease arrived = std::move(*result);
             status = compare_checksums(store, from, weight, arrived.data());

@@ -103,6 +103,12 @@ void add_llama_block(UnitMaker& unit, const ModelConfig& config, const std::stri
 
 }  // namespace
 
+std::string shape_text(const std::vector<uint64_t>& shape) {
+  std::string words;
+  for (uint64_t size : shape) words += (words.empty() ? "" : " x ") + std::to_string(size);
+  return words;
+}
+
 bool ModelUnit::trainable() const {
   return std::any_of(parameters.begin(), parameters.end(), [](const ModelParameter& p) { return p.trainable; });
 }

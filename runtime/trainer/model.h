@@ -67,6 +67,9 @@ struct ModelParameter {
   uint64_t elements = 0;
 };
 
+// "768 x 3072": for messages.
+std::string shape_text(const std::vector<uint64_t>& shape);
+
 struct ModelUnit {
   std::string name;
   std::vector<ModelParameter> parameters;  // in the order of their elements

@@ -1,4 +1,4 @@
-// Patience ends a run whose evaluations do not become better any more.
+// Early stopping: when to end a run whose evaluations have stopped getting better.
 #pragma once
 
 #include <cmath>

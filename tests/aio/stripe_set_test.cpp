@@ -101,17 +101,5 @@ TEST(StripeSet, NoDriveGoesEmpty) {
   EXPECT_EQ(set.part_bytes(2), kAlignmentBytes);
 }
 
-TEST(StripeSet, SharesMakeAllDrivesEndTogether) {
-  const DriveRate rates[] = {{7e9, 5e9}, {3.5e9, 3e9}, {12e9, 1e9}};
-  const std::vector<double> shares = shares_by_rate(rates, 14.0 / 26.0);
-  double seconds[3];
-  for (int d = 0; d < 3; ++d) {
-    seconds[d] = shares[d] * (14.0 / 26.0 / rates[d].read_bytes_per_s + 12.0 / 26.0 / rates[d].write_bytes_per_s);
-  }
-  EXPECT_NEAR(seconds[0], seconds[1], 1e-15);
-  EXPECT_NEAR(seconds[0], seconds[2], 1e-15);
-  EXPECT_NEAR(shares[0] + shares[1] + shares[2], 1, 1e-12);
-}
-
 }  // namespace
 }  // namespace penstock::aio

@@ -103,7 +103,7 @@ TEST(HostRanks, NameThoseThatDoNotCome) {
 
 TEST(HostRanks, RefuseTwoOfOneNumber) {
   const std::vector<RankEnd> ends = run_ranks(3, "same");
-  EXPECT_EQ(ends[0].said, "ranks: one came as rank 1 of 3, which is here already\n");
+  EXPECT_EQ(ends[0].said, "ranks: two processes claim rank 1 of 3\n");
 }
 
 // Sockets and shared memory have no names in a file system; those in the kernel's own name space end with their owners.

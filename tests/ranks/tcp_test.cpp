@@ -139,7 +139,7 @@ TEST(TcpRanks, MeetBesideStrangersThatSayNothing) {
 }
 
 TEST(TcpRanks, RefuseTwoOfOneNumber) {
-  EXPECT_EQ(run_ranks(3, "same")[0].said, "ranks: one came as rank 1 of 3, which is here already\n");
+  EXPECT_EQ(run_ranks(3, "same")[0].said, "ranks: two processes claim rank 1 of 3\n");
 }
 
 }  // namespace

@@ -61,8 +61,8 @@ class EngineOnDrive : public testing::Test {
   // `errors`: one of these names is in it. Then every verb has the same answer.
   void expect_ends_with(Engine& engine, const Status& status, const char* file, const char* errors) {
     ASSERT_FALSE(status.ok());
-    const std::regex words(std::string("(read|write) [0-9]+ B at [0-9]+ of ") + failing_.folder() + "/" + file + ": (" +
-                           errors + ") .*");
+    const std::regex words(std::string("(tile [0-9]+ \\(.*\\): read|write) [0-9]+ B at [0-9]+ of ") +
+                           failing_.folder() + "/" + file + ": (" + errors + ") .*");
     EXPECT_TRUE(std::regex_match(status.message(), words)) << status.message();
     EXPECT_TRUE(status.code() == Code::kEnvironment || status.code() == Code::kDoesNotFit);
     EXPECT_FALSE(status.remedy().empty());

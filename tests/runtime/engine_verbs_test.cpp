@@ -196,6 +196,22 @@ TEST(Engine, TellsTheNormBeforeTheStepEndsSoThatItCanBeDiscarded) {
   }
 }
 
+TEST(Engine, NamesWhatDiffersFromTheConfigurationOfTheStore) {
+  EngineWorld world(30);
+  world.options.config_hash = "seed 1, head_rows 4, micro-batch 2";
+  ASSERT_TRUE(world.create().ok());
+  for (const auto& [given, said] :
+       {std::pair("seed 1, head_rows 4, micro-batch 3, lora rank 8",
+                  "store: written with micro-batch 2, this run has micro-batch 3, lora rank 8"),
+        std::pair("seed 1, head_rows 4, micro-batch 2, lora rank 8", "store: written without lora rank 8"),
+        std::pair("seed 1, head_rows 4", "store: written with micro-batch 2, which this run is without")}) {
+    world.options.config_hash = given;
+    const Status refused = Engine::open(world.options).status();
+    EXPECT_EQ(refused.code(), Code::kUsage);
+    EXPECT_EQ(refused.message(), said);
+  }
+}
+
 TEST(Engine, RefusesMoreStateThanARootHolds) {
   EngineWorld world(30);
   world.options.config_hash = std::string(4096, 'x');

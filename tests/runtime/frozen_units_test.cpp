@@ -91,8 +91,8 @@ TEST_P(FrozenUnits, MakeAStoreThatSaysSo) {
   other.options.drives = world_.options.drives;
   const Status refused = Engine::open(other.options).status();
   EXPECT_EQ(refused.code(), Code::kUsage);
-  EXPECT_EQ(refused.message(), text("store: holds another model: weights of unit unit1 rest in bf16 here and in ",
-                                    GetParam() == BlockCode::int8 ? "int8" : "nf4_pair", " there"));
+  EXPECT_EQ(refused.message(), text("store: holds another model: the weights of unit unit1 are bf16 in the model, ",
+                                    GetParam() == BlockCode::int8 ? "int8" : "nf4_pair", " in the store"));
 }
 
 // One bit of a scale.

@@ -103,6 +103,7 @@ TEST(CommandLine, RefusesWithAWayOut) {
 TEST(CommandLine, FindsTheNearestWord) {
   EXPECT_EQ(nearest("--dept", {"--depth", "--block"}), "--depth");
   EXPECT_EQ(nearest("benhc", {"probe", "bench"}), "bench");
+  EXPECT_EQ(nearest("--sotre", {"--score", "--store"}), "--store") << "two letters swapped are one slip";
   EXPECT_EQ(nearest("quite-different", {"probe", "bench"}), "");
   EXPECT_EQ(nearest("h200", {"rtx4090-2gen4", "8h200-8gen5"}), "8h200-8gen5");
   EXPECT_EQ(nearest("gen", {"rtx4090-2gen4"}), "");

@@ -710,7 +710,7 @@ class Hosts(RanksCase):
 
         refused("none.bin", USAGE, data=self.path("none.bin"))
         refused(f"{other}: what it trains", USAGE, max_steps=6)
-        refused(f"{self.path('empty')}: has none of {other}, and {first} has one", USAGE, store="empty")
+        refused(f"{self.path('empty')}: no store for {other}, although {first} has one", USAGE, store="empty")
         refused(f"no step in common: {first} at step 4, {other} at step 1", CORRUPT, store="first")
         self.train(go_on, ranks_here=1)
         self.assertEqual([step["step"] for step in self.log("two")], [1, 2, 3, 4, 5])
@@ -731,7 +731,7 @@ class Refusals(RanksCase):
         refused("made by 2 ranks, 1 is here", "train", self.config("two"))
         refused("made by 2 ranks, 3 are here", "train", self.config("two"), "--ranks", 3)
         (self.folder / "two.store" / "rank1.tiles").unlink()
-        refused("has none of rank 1, and rank 0 has one", "train", self.config("two"), "--ranks", 2)
+        refused("no store for rank 1, although rank 0 has one", "train", self.config("two"), "--ranks", 2)
         self.json_of("train", self.config("one"))
         refused("made by 1 rank, 2 are here", "train", self.config("one"), "--ranks", 2)
         refused("at most 64", "train", self.config("many"), "--ranks", 65)

@@ -148,16 +148,16 @@ def main():
         store = Store(options, folder, "kept", machine, keep_every=options.every)
         other = Store(options, folder, "stopped", machine)
         steps = list(range(options.every, options.steps + 1, options.every))
-        # Foretold before anything is made: one of the two slots of each tile; the store's other pages come with it.
+        # Predicted before anything is made: one of the two slots of each tile; the store's other pages come with it.
         planned = store.ask("train", store.config, "--dry-run")
         slots = sum(line["bytes"] for line in planned["budget"] if (line["tier"], line["line"]) == ("nvme", "slots"))
         store.train(options.steps)
         listed = store.ls()["snapshots"]
         expect(f"kept are {[one['step'] for one in listed]}", options, [one["step"] for one in listed] == steps)
-        foretold = len(steps) * slots // 2
+        predicted = len(steps) * slots // 2
         taken = sum(path.stat().st_blocks * 512 for path in store.folder.glob("kept/*/rank0.tiles"))
-        print(f"{len(steps)} snapshots take {taken} B, {foretold} B foretold: {taken / foretold:.4f} of it")
-        expect("the snapshots take other space than foretold", options, abs(taken / foretold - 1) <= SPACE_OFF_AT_MOST)
+        print(f"{len(steps)} snapshots take {taken} B, {predicted} B predicted: {taken / predicted:.4f} of it")
+        expect("the snapshots take other space than predicted", options, abs(taken / predicted - 1) <= SPACE_OFF_AT_MOST)
         at = {}
         for step in steps:
             other.train(step)

@@ -406,7 +406,7 @@ class Samples(TrainCase):
                                ({"prompts": [""]}, "has no tokens"),
                                ({"prompts": ["x" * 33]}, "33 tokens, at most those of a micro-batch expected, which are 32"),
                                ({"prompts": ["x" * 20], "max_new_tokens": 46}, "the model has 64 positions"),
-                               ({"prompts": [{"messages": [{"role": "user", "content": "x"}]}]}, "bytes have no chat template"),
+                               ({"prompts": [{"messages": [{"role": "user", "content": "x"}]}]}, "takes plain strings, not messages"),
                                ({"prompts": ["x"], "tokenizer": self.path("absent")}, "its tokenizer cannot be loaded"),
                                ({"prompts": [3]}, "a string, "), ({"promts": ["x"]}, "samples.prompts")):
             done = self.run_command("train", self.config(sample_every=2, samples=samples), code=USAGE)

@@ -69,7 +69,7 @@ TEST(Update, OnADriveThatFailsMidwaySaysSoAndGoesOnWhenTheDriveIsBack) {
   ASSERT_GE(failed.lines.size(), 2u);
   const std::string& said = failed.lines[failed.lines.size() - 2];
   std::smatch match;
-  const std::regex words("penstock: (read|write) [0-9]+ B at [0-9]+ of " + store +
+  const std::regex words("penstock: (tile [0-9]+ \\(.*\\): read|write) [0-9]+ B at [0-9]+ of " + store +
                          "/rank0.tiles: (EIO|ENOSPC) \\(.*\\); step ([0-9]+) is committed(, and step [0-9]+ may be)?");
   ASSERT_TRUE(std::regex_match(said, match, words)) << said;
   EXPECT_EQ(failed.code, match[2] == "EIO" ? 4 : 3);
@@ -149,7 +149,7 @@ TEST(Update, CountsWhatIsCommittedOnlyAtExitInItsBytes) {
 }
 
 // The state of 1M parameters, 12 MB, at 1 GB/s and without a flush: 12 ms, in two steps 6 ms each.
-TEST(Update, ForetellsTheCommitAtExitAndItsShareInEachStep) {
+TEST(Update, PredictsTheCommitAtExitAndItsShareInEachStep) {
   const aio::ScratchFolder folder(std::filesystem::current_path());
   const std::string profile = folder / "profile.json";
   save_profile_of(folder.path(), 1, profile);

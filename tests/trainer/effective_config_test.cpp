@@ -164,8 +164,8 @@ TrainConfig config_saying(const std::string& kind, const std::vector<ConfigOverr
 
 TEST(EffectiveConfig, HasEveryHonouredKeyAndIsReadAsItWasWritten) {
   std::map<std::string, bool> known;
-  for (const KeyVerdict& key : known_keys())
-    if (key.verdict == Verdict::honoured) known[key.key] = false;
+  for (const CheckedKey& key : known_keys())
+    if (key.fate == KeyFate::honoured) known[key.key] = false;
   // What says the same by another key.
   for (const char* other :
        {"bf16.enabled", "fp16.enabled", "bf16.bf16_optimizer_states", "bf16.check_grad_overflow",

@@ -9,6 +9,7 @@
 
 #include "runtime/trainer/files/model_folder.h"
 #include "runtime/trainer/torch/train_step.h"
+#include "tests/trainer/torch/logits.h"
 #include "tests/trainer/torch/moving_weights.h"
 #include "tiering/arithmetic/convert.h"
 

@@ -51,16 +51,16 @@ TEST(TrainConfig, SaysOfEveryKeyWhatBecomesOfIt) {
   const auto checked = check_config(kDeepSpeed);
   ASSERT_TRUE(checked.ok());
   auto verdict = [&](const std::string& key) {
-    for (const KeyVerdict& found : checked->keys)
-      if (found.key == key) return std::make_pair(found.verdict, found.note);
-    return std::make_pair(Verdict::unknown, std::string("is not in the list"));
+    for (const CheckedKey& found : checked->keys)
+      if (found.key == key) return std::make_pair(found.fate, found.note);
+    return std::make_pair(KeyFate::unknown, std::string("is not in the list"));
   };
   EXPECT_EQ(checked->keys.size(), 30u);
-  EXPECT_EQ(verdict("optimizer.params.lr").first, Verdict::honoured);
-  EXPECT_EQ(verdict("zero_optimization.stage").first, Verdict::honoured);
-  EXPECT_EQ(verdict("zero_optimization.offload_optimizer.buffer_count").first, Verdict::no_effect);
-  EXPECT_EQ(verdict("zero_optimization.offload_optimizer.nvme_path").first, Verdict::honoured);
-  EXPECT_EQ(verdict("amp.opt_level").first, Verdict::no_effect);
+  EXPECT_EQ(verdict("optimizer.params.lr").first, KeyFate::honoured);
+  EXPECT_EQ(verdict("zero_optimization.stage").first, KeyFate::honoured);
+  EXPECT_EQ(verdict("zero_optimization.offload_optimizer.buffer_count").first, KeyFate::no_effect);
+  EXPECT_EQ(verdict("zero_optimization.offload_optimizer.nvme_path").first, KeyFate::honoured);
+  EXPECT_EQ(verdict("amp.opt_level").first, KeyFate::no_effect);
   EXPECT_NE(verdict("aio.queue_depth").second, "");
 }
 
@@ -206,10 +206,10 @@ TEST(TrainConfig, EndsWellOnDamagedFiles) {
 }
 
 TEST(TrainConfig, EveryKnownKeyIsListedOnceAndThoseNotHonouredSayWhy) {
-  const std::vector<KeyVerdict> keys = known_keys();
+  const std::vector<CheckedKey> keys = known_keys();
   for (size_t i = 0; i < keys.size(); ++i) {
     for (size_t j = 0; j < i; ++j) EXPECT_NE(keys[i].key, keys[j].key);
-    if (keys[i].verdict != Verdict::honoured) {
+    if (keys[i].fate != KeyFate::honoured) {
       EXPECT_NE(keys[i].note, "") << keys[i].key;
     }
   }

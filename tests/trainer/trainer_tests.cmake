@@ -78,7 +78,7 @@ if(PENSTOCK_HAS_LIBTORCH)
   add_test(NAME Train.KilledAroundARollbackOfItsOwnEndsWithTheSameBits
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_kills.py $<TARGET_FILE:penstock> --steps 13 --every 0 --rule rollback)
   set_tests_properties(Train.KilledAroundARollbackOfItsOwnEndsWithTheSameBits PROPERTIES TIMEOUT 900)
-  add_test(NAME Train.SnapshotsAreWhatWasForetoldAndSurviveKills
+  add_test(NAME Train.SnapshotsAreWhatWasPredictedAndSurviveKills
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/tests/tools/train_snapshots.py $<TARGET_FILE:penstock> --steps 6 --every 2 --kills 3)
-  set_tests_properties(Train.SnapshotsAreWhatWasForetoldAndSurviveKills PROPERTIES TIMEOUT 900)
+  set_tests_properties(Train.SnapshotsAreWhatWasPredictedAndSurviveKills PROPERTIES TIMEOUT 900)
 endif()

@@ -48,10 +48,10 @@ struct CollectiveBytes {
   uint64_t all = 0;
   uint64_t network = 0;
 };
-// The other shards of the group.
+// Of the other shards of the group, each of `shard_bytes`.
 CollectiveBytes gathered_bytes(const Workload& workload, uint64_t shard_bytes);
-// Each of the shard's owners in the groups adds up its piece of it, and gives it the others. The shard takes so many
-// bytes as ranks send it, and as a sum.
+// A shard's owners, one in each group, each add up a piece of it and send that sum to the others. `sent_bytes`: the
+// whole shard in the form in which ranks send their contributions; `sum_bytes`: the same of its sum.
 CollectiveBytes reduced_bytes(const Workload& workload, uint64_t sent_bytes, uint64_t sum_bytes);
 inline CollectiveBytes reduced_bytes(const Workload& workload, uint64_t shard_bytes) {
   return reduced_bytes(workload, shard_bytes, shard_bytes);

@@ -264,17 +264,21 @@ Result<Found> best_in_full(std::vector<Tried> sketches, const PlanRequest& reque
   const CandidateSpace space(request);
   Trials trials(request, options);
   std::optional<Found> found;
+  Status refusal;
   while (const Tried* next = best_of(sketches)) {
     if (found && (trials.moves() > kMovesMost || next->step_s > found->timed.step_s() * (1 + kSketchError))) break;
     const Candidate candidate = next->candidate;
     std::erase_if(sketches, [&](const Tried& one) { return one.candidate == candidate; });
     Result<Plan> plan = make_plan(space.request_of(candidate));
-    if (!plan.ok()) continue;
+    if (!plan.ok()) {
+      refusal = plan.status();
+      continue;
+    }
     trials.time(candidate, *plan);
     const Tried& best = trials.best();
     if (best.candidate == candidate) found = Found{candidate, std::move(*plan), best.timed};
   }
-  if (!found) return Status(Code::kDoesNotFit, "plan: none fits that was sketched");
+  if (!found) return refusal;
   return std::move(*found);
 }
 

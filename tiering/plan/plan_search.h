@@ -1,4 +1,4 @@
-// The one way to a plan: what a forecast foretells is what an engine with the same request runs. A pure function, as
+// The one way to a plan: what a forecast predicts is what an engine with the same request runs. A pure function, as
 // the planner is.
 #pragma once
 

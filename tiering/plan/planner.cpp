@@ -85,7 +85,7 @@ std::vector<uint64_t> tile_sizes_worth_trying(const PlanRequest& request) {
 Status validate(const PlanRequest& request) {
   PENSTOCK_TRY(validate(request.workload));
   if (request.workload.units.empty()) return Status(Code::kUsage, "plan: the model has no units");
-  if (request.choices.window_tiles == 0u) return Status(Code::kUsage, "plan: no window for a tile", "give one");
+  if (request.choices.window_tiles == 0u) return Status(Code::kUsage, "plan: window_tiles is 0", "use 1 or more");
   if (request.durability && request.durability->steps == 0) {
     return Status(Code::kUsage, "plan: durability every:0", "give every:1 or more");
   }

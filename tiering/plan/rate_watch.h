@@ -44,7 +44,6 @@ class RateWatch {
   // drives have given, in the median of the last steps, once all of them were off to the same side; then it starts
   // anew.
   std::optional<double> learn(double expected_gbps, const DrivesUnderLoad& step);
-  void start_anew() { shares_.clear(); }
 
  private:
   const NewPlanRule rule_;

@@ -1,7 +1,7 @@
 // SlotTable knows what each slot of every tile holds, and so which slot may be written next.
 //
-// One rule is the crash proof: a slot is free when no durable or pinned root, no root under way, no unconfirmed update
-// and no I/O in flight names it. While an update is unconfirmed, the version that readers see is kept too, because a
+// One rule is the crash proof: a slot is free when no durable root, no root under way, no unconfirmed update and no I/O
+// in flight names it. While an update is unconfirmed, the version that readers see is kept too, because a
 // discard returns to it.
 //
 // Pure: it moves no bytes and knows no files. The pages of table and state have a SlotTable of their own.

@@ -180,30 +180,34 @@ Status StoreShape::validate() const {
 
 uint64_t StoreShape::digest() const { return store_hash(encode(), kShapeSeed); }
 
-std::string StoreShape::first_difference(const StoreShape& there) const {
-  if (ranks != there.ranks || rank != there.rank) {
-    return text("rank ", rank, " of ", ranks, " here, rank ", there.rank, " of ", there.ranks, " there");
+std::string StoreShape::first_difference(const StoreShape& theirs, const Names& names) const {
+  const std::string_view ours = names.ours, other = names.theirs;
+  if (ranks != theirs.ranks || rank != theirs.rank) {
+    return text(ours, " is of rank ", rank, " of ", ranks, ", ", other, " of rank ", theirs.rank, " of ", theirs.ranks);
   }
-  if (units.size() != there.units.size()) return text(units.size(), " units here, ", there.units.size(), " there");
-  std::vector<uint64_t> here_elements = unit_elements(*this), there_elements = unit_elements(there);
+  if (units.size() != theirs.units.size()) {
+    return text(ours, " has ", units.size(), " units, ", other, " ", theirs.units.size());
+  }
+  const std::vector<uint64_t> our_elements = unit_elements(*this), their_elements = unit_elements(theirs);
   for (size_t u = 0; u < units.size(); ++u) {
-    if (units[u].name != there.units[u].name) {
-      return text("unit ", u, " is ", units[u].name, " here and ", there.units[u].name, " there");
-    }
-    if (here_elements[u] != there_elements[u]) {
-      return text("unit ", units[u].name, " has ", here_elements[u], " elements here and ", there_elements[u],
-                  " there");
+    const std::string &name = units[u].name, &their_name = theirs.units[u].name;
+    if (name != their_name) return text("unit ", u, " is ", name, " in ", ours, ", ", their_name, " in ", other);
+    if (our_elements[u] != their_elements[u]) {
+      return text("unit ", name, " has ", our_elements[u], " elements in ", ours, ", ", their_elements[u], " in ",
+                  other);
     }
   }
-  const std::vector<Dtype> here_weights = weight_dtypes(*this), there_weights = weight_dtypes(there);
+  const std::vector<Dtype> our_weights = weight_dtypes(*this), their_weights = weight_dtypes(theirs);
   for (size_t u = 0; u < units.size(); ++u) {
-    if (here_weights[u] == there_weights[u]) continue;
-    return text("weights of unit ", units[u].name, " rest in ", name_of(here_weights[u]), " here and in ",
-                name_of(there_weights[u]), " there");
+    if (our_weights[u] == their_weights[u]) continue;
+    return text("the weights of unit ", units[u].name, " are ", name_of(our_weights[u]), " in ", ours, ", ",
+                name_of(their_weights[u]), " in ", other);
   }
-  if (kinds != there.kinds) return "the optimizer states in the tiles differ";
-  if (tiles.size() != there.tiles.size()) return text(tiles.size(), " tiles here, ", there.tiles.size(), " there");
-  return encode() == there.encode() ? "" : "parameters or tiles are cut differently";
+  if (kinds != theirs.kinds) return "the optimizer states in the tiles differ";
+  if (tiles.size() != theirs.tiles.size()) {
+    return text(ours, " has ", tiles.size(), " tiles, ", other, " ", theirs.tiles.size());
+  }
+  return encode() == theirs.encode() ? "" : "parameters or tiles are cut differently";
 }
 
 bool StoreShape::has_codes() const {
@@ -260,6 +264,21 @@ TileBlock block_of(const TileLayout& layout, uint64_t elements, uint64_t number)
   block.offset_bytes = place.offset_bytes + place.plane.bytes(block.first_element);
   block.length_bytes = place.plane.bytes(block.elements);
   return block;
+}
+
+std::string describe_tile(const StoreShape& shape, TileId tile) {
+  const StoreShape::Tile& of = shape.tiles[tile];
+  const StoreShape::Unit& unit = shape.units[of.unit];
+  std::string first, last;
+  for (const Parameter& parameter : unit.parameters) {
+    const bool within = parameter.first_element < of.first_element + of.elements &&
+                        of.first_element < parameter.first_element + parameter.elements;
+    if (!within) continue;
+    if (first.empty()) first = parameter.name;
+    last = parameter.name;
+  }
+  if (first.empty()) first = last = unit.name;
+  return text("tile ", tile, " (", first, first == last ? "" : " to " + last, ")");
 }
 
 std::string describe_block(const StoreShape& shape, TileId tile, const TileBlock& block) {

@@ -58,8 +58,12 @@ struct StoreShape {
   // Checks that every index is in range, that every tile has elements and planes, and that sizes do not overflow.
   Status validate() const;
   uint64_t digest() const;
-  // The first difference, for a message: "unit h.3 has 120 elements here and 96 there". Empty if there is none.
-  std::string first_difference(const StoreShape& there) const;
+  struct Names {
+    std::string_view ours = "the model", theirs = "the store";
+  };
+  // The first difference, for a message: "the model has 24 units, the store 12". Empty if there is none.
+  std::string first_difference(const StoreShape& theirs, const Names& names) const;
+  std::string first_difference(const StoreShape& theirs) const { return first_difference(theirs, Names()); }
 
   std::vector<std::byte> encode() const;
   // Refuses what encode() did not write; what it accepts passes validate().
@@ -83,6 +87,9 @@ TileBlock block_of(const TileLayout& layout, uint64_t elements, uint64_t checksu
 constexpr uint64_t checksum_seed(TileId tile, uint64_t checksum_number) {
   return (uint64_t{tile} << 32) + checksum_number;
 }
+
+// Names a tile for a message: "tile 3 (h.0.attn.weight to h.0.mlp.weight)".
+std::string describe_tile(const StoreShape& shape, TileId tile);
 
 // Names a block for a message: "wte.weight[0..65536) momentum".
 std::string describe_block(const StoreShape& shape, TileId tile, const TileBlock& block);

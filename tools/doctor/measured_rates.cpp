@@ -24,7 +24,7 @@ Result<ComputeRate> measure_compute(bool has_gpus) {
   auto rate = [&](const char* key) { return json.is_object() ? json.value(key, 0.0) : 0.0; };
   if (has_gpus && !(json.is_object() && json.value("on_gpu", false))) {
     return Status(Code::kEnvironment,
-                  "LibTorch computes on the CPU alone here; --flops of `penstock plan` sets what the GPU achieves");
+                  "this LibTorch has no CUDA, so the GPU was not measured; `penstock plan --flops` takes its rate");
   }
   const ComputeRate measured{rate("device_flops"), rate("device_flops_least"), rate("device_flops_most")};
   if (measured.flops > 0) return measured;

@@ -3,11 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <utility>
 
+#include "tiering/letters_apart.h"
 #include "tools/penstock/version.h"
 #include "tools/system/words.h"
 
@@ -141,21 +141,6 @@ std::optional<std::string> flag_that_takes(const CLI::App& app, const std::strin
 }
 
 constexpr size_t kPartLeast = 4;  // letters
-
-size_t letters_apart(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 }  // namespace
 

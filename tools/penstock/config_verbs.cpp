@@ -11,15 +11,15 @@ namespace {
 
 constexpr uint64_t kConfigMostBytes = 1'000'000;
 
-const char* words_of(trainer::Verdict verdict) {
-  switch (verdict) {
-    case trainer::Verdict::honoured:
+const char* words_of(trainer::KeyFate fate) {
+  switch (fate) {
+    case trainer::KeyFate::honoured:
       return "honoured";
-    case trainer::Verdict::no_effect:
+    case trainer::KeyFate::no_effect:
       return "no effect";
-    case trainer::Verdict::refused:
+    case trainer::KeyFate::refused:
       return "refused";
-    case trainer::Verdict::unknown:
+    case trainer::KeyFate::unknown:
       return "unknown";
   }
   return "";
@@ -41,12 +41,12 @@ Result<Answer> check(const std::string& path) {
   Answer answer;
   answer.json["keys"] = Json::array();
   TextTable table({"key", "what becomes of it", "why"});
-  for (const trainer::KeyVerdict& key : checked->keys) {
-    const bool unknown = key.verdict == trainer::Verdict::unknown;
-    Json of_key = {{"key", key.key}, {"verdict", words_of(key.verdict)}};
+  for (const trainer::CheckedKey& key : checked->keys) {
+    const bool unknown = key.fate == trainer::KeyFate::unknown;
+    Json of_key = {{"key", key.key}, {"verdict", words_of(key.fate)}};
     of_key[unknown ? "nearest" : "note"] = key.note;
     answer.json["keys"].push_back(of_key);
-    table.add({key.key, words_of(key.verdict), unknown && !key.note.empty() ? "did you mean " + key.note : key.note});
+    table.add({key.key, words_of(key.fate), unknown && !key.note.empty() ? "did you mean " + key.note : key.note});
   }
   answer.text = checked->keys.empty() ? "no keys: everything is left to defaults\n" : table.str();
   answer.verdict = verdict_on(*checked, file).within(path);
@@ -62,9 +62,9 @@ Result<Answer> keys() {
   Answer answer;
   answer.json["keys"] = Json::array();
   TextTable table({"key", "what becomes of it", "why"});
-  for (const trainer::KeyVerdict& key : trainer::known_keys()) {
-    answer.json["keys"].push_back({{"key", key.key}, {"verdict", words_of(key.verdict)}, {"note", key.note}});
-    table.add({key.key, words_of(key.verdict), key.note});
+  for (const trainer::CheckedKey& key : trainer::known_keys()) {
+    answer.json["keys"].push_back({{"key", key.key}, {"verdict", words_of(key.fate)}, {"note", key.note}});
+    table.add({key.key, words_of(key.fate), key.note});
   }
   answer.text = table.str();
   return answer;
@@ -73,8 +73,8 @@ Result<Answer> keys() {
 // One line a key: what a page of the manual can show.
 std::string table_of_keys() {
   std::string lines;
-  for (const trainer::KeyVerdict& key : trainer::known_keys()) {
-    lines += text("  ", key.key, ": ", words_of(key.verdict), key.note.empty() ? "" : text(" (", key.note, ")"), "\n");
+  for (const trainer::CheckedKey& key : trainer::known_keys()) {
+    lines += text("  ", key.key, ": ", words_of(key.fate), key.note.empty() ? "" : text(" (", key.note, ")"), "\n");
   }
   return lines;
 }

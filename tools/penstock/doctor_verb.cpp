@@ -141,7 +141,7 @@ Verb doctor_verb() {
       "Checks io_uring and libaio, memory limits, huge pages, drives, the CUDA driver, the processor and the\n"
       "software that some verbs use. Changes nothing. Exit code 4: a drive cannot hold training state.\n\n"
       "With --measure it also measures how fast a block is computed, state is updated and a GPU's memory is reached,\n"
-      "and keeps that in the machine's profile, from which `penstock plan` foretells steps; `penstock nvme probe`\n"
+      "and keeps that in the machine's profile, from which `penstock plan` predicts steps; `penstock nvme probe`\n"
       "does the same for drives.",
       {{"penstock doctor /mnt/nvme0 /mnt/nvme1", "Check the machine and two drives"},
        {"penstock doctor --measure", "Measure what plans need besides drives"}},

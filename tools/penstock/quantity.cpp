@@ -1,14 +1,10 @@
 #include "tools/penstock/quantity.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <span>
-
-#include "tiering/tier.h"
 
 namespace penstock::tools {
 namespace {
@@ -111,13 +107,6 @@ Result<double> parse_rate(std::string_view written) {
 }
 
 std::string counted(uint64_t count, const std::string& noun) { return text(count, " ", noun, count == 1 ? "" : "s"); }
-
-std::string fixed(double value, int digits) {
-  // The largest double has 309 digits before its point.
-  std::array<char, 400> room;
-  const int length = std::snprintf(room.data(), room.size(), "%.*f", digits, value);
-  return std::string(room.data(), std::min(static_cast<size_t>(length), room.size() - 1));
-}
 
 std::string short_count_text(double count) {
   if (count < 1e4) return fixed(count, 0);

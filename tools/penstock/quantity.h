@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tiering/status.h"
+#include "tiering/tier.h"  // bytes_text() and fixed()
 
 namespace penstock::tools {
 
@@ -32,8 +33,5 @@ std::string bytes_flag_text(uint64_t bytes);
 
 // "1 note", "2 notes", "0 notes".
 std::string counted(uint64_t count, const std::string& noun);
-
-// `value` with `digits` places after the point.
-std::string fixed(double value, int digits);
 
 }  // namespace penstock::tools

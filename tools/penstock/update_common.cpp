@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "aio/make_io_engine.h"
+#include "cpu_optim/update_workers.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
@@ -14,7 +15,7 @@
 namespace penstock::tools {
 namespace {
 
-constexpr uint64_t kThreadsMax = 1024;
+constexpr uint32_t kThreadsMax = cpu_optim::UpdateWorkersOptions::kThreadsMax;
 constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
 
 }  // namespace

@@ -12,7 +12,7 @@ ExitShare::ExitShare(const engine::Engine& engine, uint64_t steps, uint64_t last
 
 double ExitShare::predicted_step_s() const { return commit_ ? commit_->seconds / static_cast<double>(steps_) : 0; }
 
-std::string ExitShare::foretold_text() const {
+std::string ExitShare::predicted_text() const {
   if (!commit_) return "";
   const std::string written = text("commit at exit: ", bytes_text(commit_->written_bytes), " written once, ");
   if (commit_->seconds == 0) return written + "in a time that is not predicted\n";

@@ -1,4 +1,4 @@
-// What a run of `penstock update` that ends with a step that is not durable has left to write: foretold before its
+// What a run of `penstock update` that ends with a step that is not durable has left to write: predicted before its
 // first step, and its share in the time of each.
 #pragma once
 
@@ -16,7 +16,7 @@ class ExitShare {
   // What its commit adds to each step's predicted time.
   double predicted_step_s() const;
   // A line before the first step; empty where nothing is left to write.
-  std::string foretold_text() const;
+  std::string predicted_text() const;
   // The line after the last, where the commit took so long.
   std::string taken_text(double seconds) const;
   Json json(double seconds) const;

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "aio/resident_memory.h"
+#include "runtime/engine/seconds_since.h"
 #include "tools/nvme/statistics.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/quantity.h"
@@ -43,8 +44,7 @@ std::vector<std::string> cells_of(const engine::StepReport& report, double param
 }
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+using engine::seconds_since;
 
 // Steps as they ran, the writes that ended after the last one included.
 struct Steps {
@@ -87,7 +87,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   PENSTOCK_TRY_ASSIGN(run, open_update_run(session, flags));
   const engine::Engine& engine = run->engine();
   const uint64_t ahead = flags.steps - std::min(flags.steps, engine.steps_done());
-  session.print(text("budget\n", engine.description(), ExitShare(engine, ahead, flags.steps).foretold_text(), "\n"));
+  session.print(text("budget\n", engine.description(), ExitShare(engine, ahead, flags.steps).predicted_text(), "\n"));
   const Steps steps = run_and_print(session, *run, flags);
   if (steps.reports.empty() && !steps.verdict.ok()) return steps.verdict;
 

@@ -75,7 +75,7 @@ Result<Answer> train_as_rank(Session& session, const TrainFlags& flags) {
   PENSTOCK_TRY(measure(session, settings, ranks.get()));
   if (is_open) PENSTOCK_TRY(settle_stage(session, prepared, ranks));
   PENSTOCK_TRY(refuse_prompts_without_room(settings));
-  if (flags.dry_run) return forecast(settings);
+  if (flags.dry_run) return dry_run_answer(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));
   PENSTOCK_TRY(agreed(ranks.get(), speaks ? write_run_config(settings) : Status()));
   const std::string folder = speaks ? settings.config.run : "";

@@ -34,9 +34,9 @@ constexpr Activations kActivations[] = {{"keep", ActivationChoice::keep},
 
 }  // namespace
 
-std::vector<Placement> all_placements(uint32_t micro_batches, trainer::ComputeDevice::Kind device) {
+std::vector<GridCase> all_placements(uint32_t micro_batches, trainer::ComputeDevice::Kind device) {
   const bool on_gpu = device == trainer::ComputeDevice::Kind::cuda;
-  std::vector<Placement> all;
+  std::vector<GridCase> all;
   for (const Resting& resting : kRestings) {
     for (const Activations& activations : kActivations) {
       for (bool on_device : {false, true}) {
@@ -63,15 +63,15 @@ std::vector<Placement> all_placements(uint32_t micro_batches, trainer::ComputeDe
   return all;
 }
 
-TrainingSettings placed(const TrainingSettings& settings, const Placement& placement) {
+TrainingSettings placed(const TrainingSettings& settings, const GridCase& one) {
   TrainingSettings here = settings;
   PlanRequest& request = here.engine.request;
-  request.choices = placement.choices;
-  request.stores_activations = placement.on_device || offloads(*placement.choices.activations);
+  request.choices = one.choices;
+  request.stores_activations = one.on_device || offloads(*one.choices.activations);
   if (settings.device.kind == trainer::ComputeDevice::Kind::cuda) return here;
   // As much as the host's: what is compared is not how it fits.
-  request.budgets.device_bytes = placement.on_device ? request.budgets.host_bytes : 0;
-  here.device = {.kind = placement.on_device ? trainer::ComputeDevice::Kind::host : trainer::ComputeDevice::Kind::cpu};
+  request.budgets.device_bytes = one.on_device ? request.budgets.host_bytes : 0;
+  here.device = {.kind = one.on_device ? trainer::ComputeDevice::Kind::host : trainer::ComputeDevice::Kind::cpu};
   compute_on(MachineProfile(request.machine), here);
   return here;
 }

@@ -9,7 +9,7 @@
 
 namespace penstock::tools {
 
-struct Placement {
+struct GridCase {
   std::string name;
   PlanChoices choices;
   bool on_device = false;  // the run's GPU, or the host device; else in place
@@ -17,10 +17,10 @@ struct Placement {
 
 // Each placement with each choice of activations, in place and on the host device, and in groups of one, two and all of
 // the micro-batches. Of a run on a GPU, all are there: elsewhere other kernels compute.
-std::vector<Placement> all_placements(uint32_t micro_batches,
-                                      trainer::ComputeDevice::Kind device = trainer::ComputeDevice::Kind::cpu);
+std::vector<GridCase> all_placements(uint32_t micro_batches,
+                                     trainer::ComputeDevice::Kind device = trainer::ComputeDevice::Kind::cpu);
 
 // The same run, placed so.
-TrainingSettings placed(const TrainingSettings& settings, const Placement& placement);
+TrainingSettings placed(const TrainingSettings& settings, const GridCase& one);
 
 }  // namespace penstock::tools

@@ -15,8 +15,8 @@ class RunPlan {
   // `settings` outlive it. An empty folder gets nothing.
   RunPlan(const TrainingSettings& settings, std::string folder) : settings_(settings), folder_(std::move(folder)) {}
 
-  // What the engine follows from now on. Advice takes at most a hundredth of the time that the run is foretold to take;
-  // what is left out then is said.
+  // What the engine follows from now on. Advice takes at most a hundredth of the time that the run is predicted to
+  // take; what is left out then is said.
   Status write(const engine::StepEngine& engine);
   // The same where the engine has made a new plan on its way: by rates that are its own, so that lanes and advice are
   // left out.

@@ -65,8 +65,10 @@ Result<Prompts> byte_by_byte(const TrainingSettings& settings, std::span<const s
   for (const std::string& written : asked) {
     const Json item = Json::parse(written, nullptr, false);
     if (item.is_object() && !item.contains("text")) {
-      return Status(Code::kUsage, text("config: samples.prompts: ", written, ": bytes have no chat template"),
-                    "a string, which is continued");
+      return Status(
+          Code::kUsage,
+          text("config: samples.prompts: ", written, ": a model without a tokenizer takes plain strings, not messages"),
+          "give a string, which the model continues");
     }
     Prompt prompt{.text = item.is_string() ? item.get<std::string>() : item["text"].get<std::string>(), .tokens = {}};
     for (const char byte : prompt.text) prompt.tokens.push_back(static_cast<unsigned char>(byte));

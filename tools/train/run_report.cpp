@@ -114,7 +114,7 @@ void add_evaluation(Json& line, const Evaluation& evaluation) {
   line["eval_sets"] = std::move(sets);
 }
 
-Result<Answer> forecast(const TrainingSettings& settings) {
+Result<Answer> dry_run_answer(const TrainingSettings& settings) {
   PENSTOCK_TRY_ASSIGN(request, request_of(settings));
   PENSTOCK_TRY_ASSIGN(chosen, choose_plan(request));
   Answer answer;

@@ -60,7 +60,7 @@ Json budget_json(const Plan& plan);
 void add_evaluation(Json& line, const Evaluation& evaluation);
 
 // What `--dry-run` says.
-Result<Answer> forecast(const TrainingSettings& settings);
+Result<Answer> dry_run_answer(const TrainingSettings& settings);
 // What was done. All ranks together.
 Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& engine, const Course& course);
 

@@ -104,7 +104,7 @@ Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared) {
   Status mine;
   if (!is_here && one->front() != 0) {
     mine = Status(Code::kUsage,
-                  text("store: ", joined(folders, ","), ": has none of ", ranks->name_of(place.rank), ", and ",
+                  text("store: ", joined(folders, ","), ": no store for ", ranks->name_of(place.rank), ", although ",
                        ranks->name_of(static_cast<uint32_t>(one - is_there.begin())), " has one"),
                   "give each rank the folders that it was created with, or --force for new stores of all");
   }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "runtime/engine/seconds_since.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/update_common.h"
 #include "tools/system/interrupt.h"
@@ -15,8 +16,7 @@ namespace penstock::tools {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+using engine::seconds_since;
 
 Result<Evaluation> evaluation_of(trainer::TrainingRun& run) {
   const auto begin = Clock::now();

@@ -141,7 +141,7 @@ Result<Answer> verify_once(Session& session, const TrainingSettings& settings, u
 
 // The plain loop once, and the tiers in every placement. Ends at the first that differs.
 Result<Answer> verify_grid(Session& session, const TrainingSettings& settings, uint64_t steps) {
-  const std::vector<Placement> placements =
+  const std::vector<GridCase> placements =
       all_placements(static_cast<uint32_t>(settings.config.accumulation), settings.device.kind);
   PENSTOCK_TRY_ASSIGN(plain, take_plain_steps(settings, steps, ticking(session, "plain steps", 0, 0.05)));
   Comparison all;

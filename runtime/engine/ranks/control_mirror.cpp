@@ -229,7 +229,7 @@ void ControlMirror::take_messages(Hearing& from) {
     Header header;
     std::memcpy(&header, from.bytes.data() + at, sizeof header);
     if (header.magic != kMagic || header.bytes > sizeof(Failed)) {
-      memory_.fail(Status(Code::kEnvironment, text(memory_.name_of(from.rank), " says what no rank would"),
+      memory_.fail(Status(Code::kEnvironment, text(memory_.name_of(from.rank), " sent an unknown message"),
                           "start all ranks with the same version of penstock"));
       from.bytes.clear();
       return;

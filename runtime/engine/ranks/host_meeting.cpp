@@ -160,8 +160,9 @@ Result<Meeting> receive_all(const RanksOptions& options, const Address& address,
     const bool fits = hello.ranks == place.ranks && hello.rank > 0 && hello.rank < place.ranks;
     if (!fits || meeting.connections[hello.rank].descriptor() >= 0) {
       return Status(Code::kUsage,
-                    text("ranks: one came as rank ", hello.rank, " of ", hello.ranks,
-                         fits ? ", which is here already" : text(", where there are ", place.ranks)),
+                    fits ? text("ranks: two processes claim rank ", hello.rank, " of ", hello.ranks)
+                         : text("ranks: a process claims rank ", hello.rank, " of ", hello.ranks, ", where there are ",
+                                place.ranks),
                     "give every process its own RANK, and all the same WORLD_SIZE");
     }
     if ((hello.has_device != 0) != options.device.has_value() && equal.ok()) {

@@ -1,5 +1,5 @@
-// RankedEngine is the StepEngine of one rank, whose processes drive one model together. Each has an Engine of its own
-// for its shards, with their store, and the same trainer beside it, with other samples.
+// RankedEngine is the StepEngine of one rank, a process that trains one model together with the other ranks'. Each rank
+// has an Engine of its own for its shards, with their store, and runs the same trainer over other samples.
 //
 //   acquire(...)   waits for the weights of a use's units, gathered from the ranks of this one's group
 //   release(...)   of a unit's last backward pass: its gradients are added up over all ranks, each rank's piece there

@@ -230,8 +230,8 @@ Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const
 
 Result<EngineOptions> RankedEngine::options_here() {
   if (ranks_.passes().tier() != Tier::host) {
-    return Status(Code::kUsage, "ranks: their memory is on devices, where an engine does not gather yet",
-                  "meet without a device: what is gathered in host memory goes to each rank's device");
+    return Status(Code::kUsage, "ranks: they met with device memory; an engine gathers in host memory",
+                  "meet without RanksOptions::device: what is gathered in host memory goes to each rank's device");
   }
   if (ranks_.passes().memory().size() < taken_.shared_bytes()) {
     return Status(Code::kUsage, text("ranks: ", bytes_text(taken_.shared_bytes()), " of shared memory needed, ",

@@ -27,7 +27,7 @@ Status ReadAhead::fill(TileId tile, std::span<std::byte> bytes) {
     Reading next = std::move(under_way_.front());
     under_way_.pop_front();
     const Result<Lease> window = std::move(next.transfer).wait();
-    Status status = window.status();
+    Status status = source_.store(next.piece.rank).read_status(next.place.place, window.status());
     if (status.ok()) status = compare(next, window->data());
     source_.store(next.piece.rank).end_read(next.place.place);
     PENSTOCK_TRY(status);

@@ -26,13 +26,13 @@ Status StoredModel::check() const {
     const StoreShape expected = rank_shape(cuts_[rank], tiles_[rank], rank, map_.ranks());
     if (const std::string difference = expected.first_difference(store(rank).shape()); !difference.empty()) {
       return Status(Code::kUsage, text("store of rank ", rank, ": holds another model: ", difference),
-                    "'here' is the model that rank 0's root names, 'there' the store");
+                    "give the stores of all ranks of one run");
     }
     if (store(rank).id() != store(0).id()) {
       return Status(
           Code::kUsage,
           text("store of rank ", rank, ": belongs to run ", store(rank).id(), ", rank 0's to ", store(0).id()),
-          "the folders of one run");
+          "give the stores of all ranks of one run");
     }
     if (store(rank).payload().step != first.step) {
       return Status(

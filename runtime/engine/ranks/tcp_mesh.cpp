@@ -326,8 +326,9 @@ class TcpMeeting {
     const bool fits = said.ranks == place_.ranks && said.rank > 0 && said.rank < place_.ranks;
     if (!fits || has(said.purpose, said.rank)) {
       return Status(Code::kUsage,
-                    text("ranks: one came as rank ", said.rank, " of ", said.ranks,
-                         fits ? ", which is here already" : text(", where there are ", place_.ranks)),
+                    fits ? text("ranks: two processes claim rank ", said.rank, " of ", said.ranks)
+                         : text("ranks: a process claims rank ", said.rank, " of ", said.ranks, ", where there are ",
+                                place_.ranks),
                     "give every process its own RANK, and all the same WORLD_SIZE");
     }
     const Welcome welcome{.proof = proof_of(Side::listens, place_.rank, one.nonce, said)};

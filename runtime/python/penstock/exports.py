@@ -122,7 +122,7 @@ def prometheus_text(summary):
     for key, name, about in (
             ("loss", "loss", "Loss of the last step"), ("lr", "learning_rate", "Learning rate of the last step"),
             ("grad_norm", "gradient_norm", "Norm of all gradients"), ("step_s", "step_seconds", "Time of the last step"),
-            ("predicted_s", "predicted_step_seconds", "Time that the plan foretold"),
+            ("predicted_s", "predicted_step_seconds", "Time that the plan predicted"),
             ("tokens_per_s", "tokens_per_second", "Tokens learnt in a second"),
             ("nvme_read_bytes", "nvme_read_bytes", "Read from drives in the last step"),
             ("nvme_written_bytes", "nvme_written_bytes", "Written to drives in the last step"),

@@ -4,13 +4,15 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu_optim/update_workers.h"
+
 namespace penstock::trainer {
 namespace {
 
 using json = nlohmann::ordered_json;
 
 constexpr double kMost = std::numeric_limits<double>::max();
-constexpr uint32_t kThreadsMax = 1024;
+constexpr uint32_t kThreadsMax = cpu_optim::UpdateWorkersOptions::kThreadsMax;
 constexpr uint32_t kRankMax = 65536;
 
 // Values by kind.
@@ -240,7 +242,7 @@ std::string read_nvme_path(const json& value, TrainConfig& config) {
 #define PENSTOCK_OPTIONAL_NUMBER(field) \
   [](const json& value, TrainConfig& config) { return number(value, 0, kMost, config.field.emplace()); }
 
-using enum Verdict;
+using enum KeyFate;
 
 constexpr const char* kPlanned = "the planner chooses by budgets: penstock.host_budget and so on";
 constexpr const char* kNoFiles = "the run's log.jsonl has what there is";

@@ -15,7 +15,7 @@ using ApplyKey = std::string (*)(const nlohmann::ordered_json& value, TrainConfi
 // A path that ends with ".*" stands for all keys below it.
 struct KeyRule {
   const char* path;
-  Verdict verdict;
+  KeyFate fate;
   const char* note;
   ApplyKey apply = nullptr;
 };

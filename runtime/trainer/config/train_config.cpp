@@ -6,12 +6,13 @@
 
 #include "runtime/trainer/config/config_rules.h"
 #include "runtime/trainer/config/yaml.h"
+#include "tiering/letters_apart.h"
 
 namespace penstock::trainer {
 namespace {
 
 using json = nlohmann::ordered_json;
-using enum Verdict;
+using enum KeyFate;
 
 // Where "auto" means that we choose; elsewhere it is a value like another.
 bool is_auto(const std::string& key, const json& value) { return value == "auto" && key != "model"; }
@@ -33,34 +34,18 @@ const KeyRule* rule_of(const std::string& key) {
   return found;
 }
 
-// Insertions, deletions, replacements and swaps of neighbours from one to the other.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<size_t>> least(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        least[i][j] = i + j;
-        continue;
-      }
-      least[i][j] = std::min({least[i - 1][j] + 1, least[i][j - 1] + 1, least[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        least[i][j] = std::min(least[i][j], least[i - 2][j - 2] + 1);
-    }
-  }
-  return least[a.size()][b.size()];
-}
-
 std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
 std::string nearest_to(const std::string& key) {
-  constexpr size_t kKeyMostBytes = 200;  // the distance takes the product of both lengths
+  constexpr size_t kKeyMostBytes = 200;  // comparing takes the product of both lengths
   if (key.size() > kKeyMostBytes) return "";
   const KeyRule* nearest = nullptr;
   size_t least = std::numeric_limits<size_t>::max();
   for (const KeyRule& rule : config_rules()) {
     if (std::string_view(rule.path).ends_with("*")) continue;
     // A key in the wrong section is as likely as a misspelt one.
-    const size_t apart = std::min(distance(key, rule.path), distance(last_part(key), last_part(rule.path)) + 1);
+    const size_t apart =
+        std::min(letters_apart(key, rule.path), letters_apart(last_part(key), last_part(rule.path)) + 1);
     if (apart < least) least = apart, nearest = &rule;
   }
   return nearest == nullptr ? "" : nearest->path;
@@ -81,35 +66,35 @@ void check_key(const std::string& key, const json& value, bool section_is_off, C
     return;
   }
   const KeyRule* rule = rule_of(key);
-  KeyVerdict verdict{.key = key};
+  CheckedKey found{.key = key};
   if (rule == nullptr) {
     const bool empty_section = value.is_object() && value.empty();
     if (empty_section && rule_of(key + ".x") != nullptr) return;
-    verdict.verdict = unknown;
-    verdict.note = nearest_to(key);
+    found.fate = unknown;
+    found.note = nearest_to(key);
   } else {
-    verdict.verdict = rule->verdict;
-    verdict.note = rule->note;
-    if (rule->verdict == refused && (section_is_off || asks_for_nothing(value))) {
-      verdict.verdict = no_effect;
-      verdict.note = "is off";
-    } else if (rule->verdict == honoured && !is_auto(key, value) && !value.is_null()) {
+    found.fate = rule->fate;
+    found.note = rule->note;
+    if (rule->fate == refused && (section_is_off || asks_for_nothing(value))) {
+      found.fate = no_effect;
+      found.note = "is off";
+    } else if (rule->fate == honoured && !is_auto(key, value) && !value.is_null()) {
       if (std::string wrong = rule->apply(value, checked.config); !wrong.empty()) {
-        verdict.verdict = refused;
-        verdict.note = std::move(wrong);
+        found.fate = refused;
+        found.note = std::move(wrong);
       }
     }
   }
-  checked.keys.push_back(std::move(verdict));
+  checked.keys.push_back(std::move(found));
 }
 
 }  // namespace
 
 Status CheckedConfig::status() const {
-  for (const KeyVerdict& key : keys) {
-    if (key.verdict == Verdict::refused)
+  for (const CheckedKey& key : keys) {
+    if (key.fate == KeyFate::refused)
       return Status(Code::kUsage, text("config: ", key.key, ": ", key.note), "`penstock config keys` lists every key");
-    if (key.verdict == Verdict::unknown)
+    if (key.fate == KeyFate::unknown)
       return Status(Code::kUsage, text("config: ", key.key, ": is not known"),
                     text("the nearest known key is ", key.note, "; `penstock config keys` lists every key"));
   }
@@ -178,14 +163,14 @@ void put(json& file, const std::string& key, const json& value) {
 void check_precision(const json& file, CheckedConfig& checked) {
   if (file.contains("precision")) return;
   if (is_on(file, "fp16") && is_on(file, "bf16")) {
-    checked.keys.push_back({"fp16.enabled", Verdict::refused, "bf16.enabled is true, too: one of them expected"});
+    checked.keys.push_back({"fp16.enabled", KeyFate::refused, "bf16.enabled is true, too: one of them expected"});
   }
   if (is_off(file, "bf16") && !is_on(file, "fp16")) checked.config.precision = Dtype::fp32;
 }
 
 void check_overflow(CheckedConfig& checked) {
   if (checked.config.precision == Dtype::fp16 && checked.config.skip_overflow == false) {
-    checked.keys.push_back({"skip_overflow", Verdict::refused, "fp16 finds its loss scale by steps that are skipped"});
+    checked.keys.push_back({"skip_overflow", KeyFate::refused, "fp16 finds its loss scale by steps that are skipped"});
   }
 }
 
@@ -193,14 +178,14 @@ void check_lora(CheckedConfig& checked) {
   const LoraConfig& lora = checked.config.lora;
   if (lora.rank == 0 && lora.adapter.empty() && lora != LoraConfig()) {
     checked.keys.push_back(
-        {"lora.rank", Verdict::refused, "is missing: 16, for one, or 0 beside nothing else of lora"});
+        {"lora.rank", KeyFate::refused, "is missing: 16, for one, or 0 beside nothing else of lora"});
   }
 }
 
 // A batch is left out by taking back the step that has computed it, which not every run's updates allow.
 void check_loss_rules(CheckedConfig& checked) {
   const TrainConfig& config = checked.config;
-  auto refuse = [&](const std::string& why) { checked.keys.push_back({"loss_rules", Verdict::refused, why}); };
+  auto refuse = [&](const std::string& why) { checked.keys.push_back({"loss_rules", KeyFate::refused, why}); };
   if (config.loss_rules.has(LossAction::rollback) && config.keep_every == 0 && config.keep_best == 0) {
     return refuse(
         "rollback: keep_every and keep_best are 0, so that there is no snapshot to go back to; "
@@ -273,9 +258,9 @@ Status resolve_batches(TrainConfig& config, uint32_t ranks) {
   return Status();
 }
 
-std::vector<KeyVerdict> known_keys() {
-  std::vector<KeyVerdict> keys;
-  for (const KeyRule& rule : config_rules()) keys.push_back({rule.path, rule.verdict, rule.note});
+std::vector<CheckedKey> known_keys() {
+  std::vector<CheckedKey> keys;
+  for (const KeyRule& rule : config_rules()) keys.push_back({rule.path, rule.fate, rule.note});
   return keys;
 }
 

@@ -141,18 +141,18 @@ struct TrainConfig {
   std::string machine;        // a profile's path; empty: drives are measured at start
 };
 
-enum class Verdict : uint8_t { honoured, no_effect, refused, unknown };
+enum class KeyFate : uint8_t { honoured, no_effect, refused, unknown };
 
 // One key of a file, with what becomes of it.
-struct KeyVerdict {
+struct CheckedKey {
   std::string key;  // "fp16.loss_scale"
-  Verdict verdict = Verdict::honoured;
+  KeyFate fate = KeyFate::honoured;
   std::string note = {};  // why without effect, what replaces it, what is wrong with its value, the nearest known key
 };
 
 struct CheckedConfig {
   TrainConfig config;
-  std::vector<KeyVerdict> keys;  // in the file's order
+  std::vector<CheckedKey> keys;  // in the file's order
 
   // The first key that is refused or unknown.
   Status status() const;
@@ -177,6 +177,6 @@ Status resolve_schedule(TrainConfig& config);
 Status resolve_batches(TrainConfig& config, uint32_t ranks);
 
 // Every key that is known, with its verdict and note: the manual's table.
-std::vector<KeyVerdict> known_keys();
+std::vector<CheckedKey> known_keys();
 
 }  // namespace penstock::trainer

@@ -102,7 +102,7 @@ Status TokenFile::choose_form(TokenWidth width) {
   if (width == TokenWidth::automatic && (ends_with(path_, ".txt") || ends_with(path_, ".md")))
     width = TokenWidth::bytes_1;
   if (width == TokenWidth::automatic && !ends_with(path_, ".bin"))
-    return Status(Code::kUsage, text("open ", path_, ": what it holds is not told by its name"),
+    return Status(Code::kUsage, text("open ", path_, ": cannot tell the format from the file name"),
                   "name it .bin (tokens of 2 B), .txt or .md (text), or say how wide its tokens are");
   if (width == TokenWidth::bytes_1) {
     width_bytes_ = 1, tokens_ = bytes_;

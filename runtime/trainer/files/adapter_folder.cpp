@@ -21,12 +21,6 @@ constexpr const char* kFileName = "/adapter_model.safetensors";
 // PEFT wraps the model twice.
 std::string name_in_file(const ModelParameter& parameter) { return "base_model.model." + parameter.name; }
 
-std::string words_of(const std::vector<uint64_t>& shape) {
-  std::string words;
-  for (uint64_t size : shape) words += (words.empty() ? "" : " x ") + std::to_string(size);
-  return words;
-}
-
 bool asks_for_nothing(const json& value) {
   return value.is_null() || value == false || value == "none" || (value.is_structured() && value.empty());
 }
@@ -205,11 +199,11 @@ Status AdapterFolder::find_all(const std::string& folder) {
       const auto found = file_->header().tensors.find(name);
       if (found == file_->header().tensors.end()) {
         return Status(Code::kUsage,
-                      text("open ", path, ": has no '", name, "', ", words_of(parameter.shape), " expected"));
+                      text("open ", path, ": has no '", name, "', ", shape_text(parameter.shape), " expected"));
       }
       if (found->second.shape != parameter.shape) {
-        return Status(Code::kUsage, text("open ", path, ": '", name, "' is ", words_of(found->second.shape), ", ",
-                                         words_of(parameter.shape), " expected"));
+        return Status(Code::kUsage, text("open ", path, ": '", name, "' is ", shape_text(found->second.shape), ", ",
+                                         shape_text(parameter.shape), " expected"));
       }
       used.insert(name);
       sources.back() = &found->second;

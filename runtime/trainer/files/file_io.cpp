@@ -7,25 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "aio/file_descriptor.h"
+
 namespace penstock::trainer {
 namespace {
 
 // The kernel moves less than 2 GiB at once.
 constexpr size_t kPieceMostBytes = size_t{1} << 30;
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  const int number_;
-};
 
 }  // namespace
 
@@ -59,8 +47,8 @@ Status write_all(int descriptor, const std::string& path, uint64_t offset_bytes,
 }
 
 Result<std::string> read_small_file(const std::string& path, uint64_t most_bytes) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.number() < 0) return errno_status(text("open ", path), errno);
+  const aio::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) return errno_status(text("open ", path), errno);
   struct stat info {};
   if (::fstat(file.number(), &info) != 0) return errno_status(text("stat ", path), errno);
   if (!S_ISREG(info.st_mode))
@@ -76,8 +64,8 @@ Result<std::string> read_small_file(const std::string& path, uint64_t most_bytes
 }
 
 Status write_small_file(const std::string& path, const std::string& content) {
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (file.number() < 0) return errno_status(text("create ", path), errno);
+  const aio::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file.is_open()) return errno_status(text("create ", path), errno);
   PENSTOCK_TRY(write_all(file.number(), path, 0, std::as_bytes(std::span(content))));
   return ::fsync(file.number()) == 0 ? Status() : errno_status(text("flush ", path), errno);
 }

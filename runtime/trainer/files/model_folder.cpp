@@ -56,12 +56,6 @@ Result<std::vector<std::string>> weight_files(const std::string& folder) {
   return std::vector<std::string>(names.begin(), names.end());
 }
 
-std::string words_of(const std::vector<uint64_t>& shape) {
-  std::string words;
-  for (uint64_t size : shape) words += (words.empty() ? "" : " x ") + std::to_string(size);
-  return words;
-}
-
 // The overlap of a run of a unit's elements with a parameter.
 struct Overlap {
   uint64_t begin = 0, end = 0;  // elements of the unit
@@ -116,12 +110,12 @@ Status ModelFolder::find_all(const std::string& folder) {
               return Status(Code::kUsage,
                             text("open ", folder, ": '", name, "' holds ", dtype, ", F32, BF16, F16 or F64 expected"));
         return Status(Code::kUsage, text("open ", folder, ": has no '", parameter.name, "', ",
-                                         words_of(parameter.shape), " expected by its config.json"));
+                                         shape_text(parameter.shape), " expected by its config.json"));
       }
       if (found->second.tensor->shape != parameter.shape)
         return Status(Code::kUsage,
-                      text("open ", folder, ": '", parameter.name, "' is ", words_of(found->second.tensor->shape), ", ",
-                           words_of(parameter.shape), " expected by its config.json"));
+                      text("open ", folder, ": '", parameter.name, "' is ", shape_text(found->second.tensor->shape),
+                           ", ", shape_text(parameter.shape), " expected by its config.json"));
       used.insert(found->first);
       sources_.back().push_back(found->second);
     }

@@ -104,7 +104,4 @@ class TrainStep {
 // of a group pass through a use before the next use.
 std::vector<ComputePass> step_order(const Model& model, uint32_t micro_batches, uint32_t group);
 
-// The logits of a micro-batch, [tokens, vocab] as fp32: what other implementations are compared with.
-Result<std::vector<float>> compute_logits(const Model& model, EngineVerbs& engine, const MicroBatch& batch);
-
 }  // namespace penstock::trainer

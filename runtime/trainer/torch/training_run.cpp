@@ -266,7 +266,7 @@ Result<TrainingRun::Step> TrainingRun::learn_from(const Computed& computed) {
   state.left_out = left_out_.up_to(computed.batch);
   state.rules = rules_state_;
   PENSTOCK_TRY_ASSIGN(report, engine_->step(encode(state)));
-  const bool is_skipped = report.verdict == penstock::Verdict::skip;
+  const bool is_skipped = report.verdict == Verdict::skip;
   PENSTOCK_TRY(scaler_.learn(computed.step, is_skipped));
   PENSTOCK_TRY_ASSIGN(added, added_over_ranks(settings_, *engine_, {{}, report.read_bytes, report.written_bytes}));
   report.read_bytes = added.read_bytes;

@@ -314,6 +314,14 @@ TEST_P(StoreMedia, AChecksumMismatchNamesTensorFileAndOffset) {
   EXPECT_NE(mismatch.remedy().find("penstock checkpoint scrub"), std::string::npos);
 }
 
+TEST_P(StoreMedia, AReadThatFailsNamesTheTileAndItsTensors) {
+  Result<std::unique_ptr<TileStore>> store = world_.open();
+  const TileSlot slot{5, slot_of(5)};
+  EXPECT_EQ((*store)->read_status(slot, errno_status("read 4096 B at 0 of a", EIO)).message(),
+            "tile 5 (h.5.attention to h.5.mlp): read 4096 B at 0 of a: EIO (Input/output error)");
+  EXPECT_TRUE((*store)->read_status(slot, Status()).ok());
+}
+
 // The slots of the step before may have been written since; every block is looked at before that step is believed.
 TEST_P(StoreMedia, BelievesAnOlderRootOnlyAfterVerifyingEveryBlock) {
   for (uint32_t drive = 0; drive < drives(); ++drive) rot_root(drive, sequence_of(kSteps));

@@ -19,7 +19,7 @@ inline std::string count_on(const tools::Forecast& forecast) {
   const double times[] = {forecast.times.step_s, forecast.times.drives_busy_s, forecast.read_bytes_per_step,
                           forecast.written_bytes_per_step, forecast.compute_bound_tokens};
   for (const double each : times) {
-    if (!std::isfinite(each) || each < 0) return text("foretells ", each);
+    if (!std::isfinite(each) || each < 0) return text("predicts ", each);
   }
   if (forecast.times.step_s <= 0) return "a step of no time";
   for (const double busy_s : forecast.times.busy_s) {
@@ -35,8 +35,8 @@ inline tools::ForecastRequest request_of(tools::ModelShape shape, MachineProfile
   return request;
 }
 
-// Plans, simulates and reports. What is wrong with what is foretold; a refusal is not.
-inline std::string foretell(tools::ForecastRequest request) {
+// Plans, simulates and reports. What is wrong with what is predicted; a refusal is not.
+inline std::string predict(tools::ForecastRequest request) {
   const Result<tools::Forecast> forecast = tools::forecast(std::move(request));
   if (!forecast.ok()) return forecast.status().remedy().empty() ? "refused without a way out" : "";
   if (tools::forecast_text(*forecast).empty() || tools::forecast_json(*forecast).empty()) return "no report";

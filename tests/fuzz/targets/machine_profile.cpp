@@ -61,7 +61,7 @@ std::string run(std::span<const std::byte> input) {
     request.sequence = 8;
     request.micro_batches = 2;
     request.clipping = {.norm = 1, .strike_share = 0.1};
-    if (std::string wrong = foretell(request); !wrong.empty()) return wrong;
+    if (std::string wrong = predict(request); !wrong.empty()) return wrong;
   }
   return "";
 }

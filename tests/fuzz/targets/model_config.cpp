@@ -53,7 +53,7 @@ std::string run(std::span<const std::byte> input) {
   tools::ForecastRequest request = request_of(*shape, shipped_profiles().front());
   request.tokens = 4096;
   request.sequence = 128;
-  return foretell(request);
+  return predict(request);
 }
 
 constexpr std::string_view kWords[] = {"{",

@@ -96,7 +96,7 @@ std::string run(std::span<const std::byte> input) {
   const uint64_t micro_batches =
       request.micro_batches > 0 ? request.micro_batches : request.tokens / std::max<uint64_t>(request.sequence, 8192);
   if (micro_batches > 64 && micro_batches * shape->layers < (1 << 22)) return "";
-  return foretell(request);
+  return predict(request);
 }
 
 }  // namespace

@@ -213,8 +213,11 @@ TEST(StoreShape, RefusesWhatItWouldHaveWrittenOtherwise) {
 
 TEST(StoreShape, SaysWhatDiffersFirst) {
   StoreShape here = small_shape(3, 1000, kBlockElements), there = small_shape(3, 1200, kBlockElements);
-  EXPECT_EQ(here.first_difference(there), "unit h.0 has 1000 elements here and 1200 there");
-  EXPECT_EQ(here.first_difference(small_shape(2, 1000, kBlockElements)), "4 units here, 3 there");
+  EXPECT_EQ(here.first_difference(there), "unit h.0 has 1000 elements in the model, 1200 in the store");
+  const StoreShape smaller = small_shape(2, 1000, kBlockElements);
+  EXPECT_EQ(here.first_difference(smaller), "the model has 4 units, the store 3");
+  EXPECT_EQ(here.first_difference(smaller, {.ours = "the run", .theirs = "the plan"}),
+            "the run has 4 units, the plan 3");
   EXPECT_EQ(here.first_difference(here), "");
   StateForm lion;
   lion.optimizer = OptimizerKind::lion;
@@ -238,8 +241,8 @@ TEST(StoreShape, KnowsWhatRestsInCodes) {
   const StoreShape plain = shape_of(std::nullopt), nf4 = shape_of(BlockCode::nf4), int8 = shape_of(BlockCode::int8);
   EXPECT_FALSE(plain.has_codes());
   EXPECT_TRUE(nf4.has_codes() && int8.has_codes());
-  EXPECT_EQ(nf4.first_difference(plain), "weights of unit base rest in nf4_pair here and in bf16 there");
-  EXPECT_EQ(int8.first_difference(nf4), "weights of unit base rest in int8 here and in nf4_pair there");
+  EXPECT_EQ(nf4.first_difference(plain), "the weights of unit base are nf4_pair in the model, bf16 in the store");
+  EXPECT_EQ(int8.first_difference(nf4), "the weights of unit base are int8 in the model, nf4_pair in the store");
   const Result<StoreShape> back = StoreShape::decode(nf4.encode());
   ASSERT_TRUE(back.ok()) << back.status().message();
   EXPECT_EQ(back->first_difference(nf4), "");

@@ -7,6 +7,7 @@
 
 #include "runtime/trainer/counter_random.h"
 #include "runtime/trainer/torch/train_step.h"
+#include "tests/trainer/torch/logits.h"
 #include "tests/trainer/torch/small_models.h"
 
 namespace penstock::trainer {

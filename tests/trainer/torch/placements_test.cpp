@@ -77,7 +77,7 @@ TEST_P(Placements, LeaveTheBitsOfAPlainLoop) {
   std::vector<double> losses;
   while (losses.size() < steps) losses.push_back(*(*plain)->step());
 
-  const std::vector<Placement> placements = all_placements(3);
+  const std::vector<GridCase> placements = all_placements(3);
   uint64_t struck = 0, skipped = 0;
   for (size_t i = 0; i < placements.size(); ++i) {
     // Each placement and choice of activations comes in place and on a device, in three groups: one of the six.

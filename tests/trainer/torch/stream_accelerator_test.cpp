@@ -128,7 +128,7 @@ TEST_P(OnAStream, EveryPlacementLeavesTheBitsOfAPlainLoopOnTheSameDevice) {
     ASSERT_TRUE(loss.ok()) << loss.status().message();
     losses.push_back(*loss);
   }
-  const std::vector<Placement> placements = all_placements(2, Kind::cuda);
+  const std::vector<GridCase> placements = all_placements(2, Kind::cuda);
   for (size_t i = 0; i < placements.size(); i += 17) {
     SCOPED_TRACE(placements[i].name);
     ASSERT_TRUE(placements[i].on_device);

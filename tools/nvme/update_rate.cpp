@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "tools/nvme/statistics.h"
-#include "tools/update/update_load.h"
+#include "tools/nvme/update_load.h"
 
 namespace penstock::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/update/update_load.h"
+#include "tools/nvme/update_load.h"
 
 #include <algorithm>
 #include <cstring>
