@@ -116,6 +116,8 @@ class Configs(TrainCase):
             # over half of 16 tokens; 64 tokens, forward and twice as much back.
             flops = 3 * 64 * (2 * (2 * 12 * 64 * 64 + 2 * 16 * 64) + 2 * 257 * 64)
             self.assertAlmostEqual(step["tflops"] * step["step_s"] * 1e12 / flops, 1, places=6)
+            self.assertLess(0, step["mfu"])
+            self.assertLess(step["mfu"], 1)
         # Which updates and writes are under way when a step ends, the machine decides.
         for lane in LANES:
             busy_s = sum(step["busy_s"].get(lane, 0) for step in log)
@@ -199,7 +201,8 @@ class Configs(TrainCase):
         self.assertTrue(shown)
         for line in shown:
             self.assertRegex(line, r"^step \d+, loss [0-9.]+, ([0-9 a-z.]+ to go, )?\d+ tokens/s, [0-9.]+ s, predicted [0-9.]+, at least [0-9.]+ \(\d+ %\); "
-                                   r"lr [0-9.e-]+, norm [0-9.e+-]+; drives [0-9.]+ GB/s read, [0-9.]+ written; [0-9.e-]+ TFLOP/s; "
+                                   r"lr [0-9.e-]+, norm [0-9.e+-]+; drives [0-9.]+ GB/s read, [0-9.]+ written; [0-9.e-]+ TFLOP/s, "
+                                   r"MFU [0-9.e-]+ %; "
                                    r"waited (for nothing|\d+ % for [a-z_ ]+(, \d+ % for [a-z_ ]+)*)$")
         whole = {step["step"]: step["loss"] for step in self.log()}
         place = {"stores": [self.path("store2")], "run": self.path("run2")}

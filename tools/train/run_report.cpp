@@ -49,6 +49,7 @@ Json budget_json(const Plan& plan) {
 StepWork work_of(const TrainingSettings& settings, const Plan& plan) {
   return {.tokens = static_cast<double>(settings.tokens_of_step()),
           .flops = flops_of(settings),
+          .most_flops = settings.product_flops * settings.place.ranks,
           .compute_s = compute_s(plan),
           .up_bytes = plan.bytes_on(Lane::host_to_device),
           .down_bytes = plan.bytes_on(Lane::device_to_host)};
@@ -64,6 +65,7 @@ double floor_s(const TrainingSettings& settings, const StepWork& work, const eng
 Json line_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step) {
   const engine::StepReport& report = step.report;
   const double least_s = floor_s(settings, work, report);
+  const double mfu = work.mfu(report.wall_s);
   return {{"step", report.step},
           {"batch", step.batch},
           {"loss", step.loss},
@@ -74,6 +76,7 @@ Json line_of(const TrainingSettings& settings, const StepWork& work, const train
           {"floor_share", least_s > 0 ? Json(least_s / report.wall_s) : Json()},
           {"tokens_per_s", work.tokens / report.wall_s},
           {"tflops", work.flops > 0 ? Json(work.flops / report.wall_s / 1e12) : Json()},
+          {"mfu", mfu > 0 ? Json(mfu) : Json()},
           {"nvme_read_bytes", report.read_bytes},
           {"nvme_written_bytes", report.written_bytes},
           {"stall_s", stalls_json(report)},

@@ -42,8 +42,12 @@ struct StepWork {
   // Forward, and twice as much back, or as much where the model's own weights are frozen; what is computed a second
   // time is not counted. 0: not known for this model.
   double flops = 0;
+  double most_flops = 0;                  // in a second, of large products in all ranks; 0: not measured
   double compute_s = 0;                   // its passes alone, as the dry step measured them
   uint64_t up_bytes = 0, down_bytes = 0;  // over the link of a device
+
+  // The share of `most_flops` that a step of this length reaches; 0: not known.
+  double mfu(double step_s) const { return most_flops > 0 ? flops / step_s / most_flops : 0; }
 };
 StepWork work_of(const TrainingSettings& settings, const Plan& plan);
 

@@ -26,6 +26,7 @@ std::string rates_of(const StepWork& work, const engine::StepReport& report) {
     all += text("; link ", rate(work.up_bytes), " GB/s up, ", rate(work.down_bytes), " down");
   }
   if (work.flops > 0) all += text("; ", short_text(work.flops / report.wall_s / 1e12), " TFLOP/s");
+  if (const double mfu = work.mfu(report.wall_s); mfu > 0) all += text(", MFU ", short_text(mfu * 100), " %");
   return all;
 }
 

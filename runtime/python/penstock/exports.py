@@ -12,7 +12,7 @@ from ._refusal import ENVIRONMENT, Refusal
 _TAGS = {"loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/gradient_norm",
          "loss_scale": "train/loss_scale", "eval_loss": "eval/loss", "eval_perplexity": "eval/perplexity",
          "step_s": "time/step_s", "predicted_s": "time/predicted_s", "tokens_per_s": "time/tokens_per_s",
-         "floor_share": "time/floor_share", "tflops": "time/tflops",
+         "floor_share": "time/floor_share", "tflops": "time/tflops", "mfu": "time/mfu",
          "nvme_read_bytes": "bytes/nvme_read", "nvme_written_bytes": "bytes/nvme_written", "rss_bytes": "bytes/rss"}
 
 

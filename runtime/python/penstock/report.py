@@ -122,6 +122,7 @@ class Summary:
         self.step_s, self.predicted_s = usual(points_of(log, "step_s")), usual(points_of(log, "predicted_s"))
         self.tokens_per_s = usual(points_of(log, "tokens_per_s"))
         self.floor_share, self.tflops = usual(points_of(log, "floor_share")), usual(points_of(log, "tflops"))
+        self.mfu = usual(points_of(log, "mfu"))
         self.read, self.written = usual(points_of(log, "nvme_read_bytes")), usual(points_of(log, "nvme_written_bytes"))
         self.rss = max((y for _, y in points_of(log, "rss_bytes")), default=None)
         self.skipped = [e["step"] for e in log if e.get("skipped")]
@@ -167,6 +168,8 @@ def tiles(s):
     shown.append(("tokens a second", short(s.tokens_per_s) if s.tokens_per_s else "–"))
     if s.tflops:
         shown.append(("TFLOP/s of the model's arithmetic", short(s.tflops)))
+    if s.mfu:
+        shown.append(("of what large products reach here by themselves", share_text(s.mfu)))
     shown += [("read a step", bytes_text(s.read)), ("written a step", bytes_text(s.written)),
               ("program's memory, most", bytes_text(s.rss)), ("time of all steps", seconds_text(s.seconds))]
     return "".join(f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>" for name, value in shown)

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "aio/resident_memory.h"
+#include "runtime/trainer/torch/product_rate.h"
 #include "runtime/trainer/torch/tensors.h"
 #include "tiering/buffer.h"
 
@@ -136,15 +137,18 @@ Result<DryStep> dry_step(const Model& model, Accelerator& accelerator, const Com
     place_of.push_back(found->second);
   }
 
+  DryStep step;
+  step.product_flops = product_flops(accelerator, model.dtype);
+  accelerator.give_back_tensors();
   std::optional<DryMemory> memory(std::in_place, few, accelerator);
   const std::vector<ComputePass> order = step_order(few, 1, 1);
   // Nothing but the use under way is in memory.
   auto measured = [&](ActivationChoice choice) -> Result<std::vector<DryMemory::Measured>> {
-    TrainStep step(few, *memory, choices, std::vector<ActivationChoice>(few.uses.size(), choice));
-    PENSTOCK_TRY(step.check(batches));
+    TrainStep real(few, *memory, choices, std::vector<ActivationChoice>(few.uses.size(), choice));
+    PENSTOCK_TRY(real.check(batches));
     std::vector<DryMemory::Measured> best;
     for (int round = 0; round < kRounds; ++round) {
-      PENSTOCK_TRY(step.run(1, batches.first(1), order).status());
+      PENSTOCK_TRY(real.run(1, batches.first(1), order).status());
       std::vector<DryMemory::Measured> now = memory->take();
       for (size_t use = 0; use < best.size(); ++use) {
         now[use].forward_s = std::min(now[use].forward_s, best[use].forward_s);
@@ -158,7 +162,6 @@ Result<DryStep> dry_step(const Model& model, Accelerator& accelerator, const Com
   PENSTOCK_TRY_ASSIGN(again, measured(ActivationChoice::recompute_offload));
   PENSTOCK_TRY_ASSIGN(recorded, measured(ActivationChoice::offload));
 
-  DryStep step;
   uint64_t boundary_most = 0;
   for (uint32_t place : place_of) {
     const bool is_block = few.uses[place].kind == UseKind::block;

@@ -18,6 +18,7 @@ struct DryStep {
     uint64_t boundary_bytes = 0;
   };
   std::vector<OfUse> uses;
+  double product_flops = 0;  // in a second, of large products by themselves
   // The most that tensors take while a use is computed, beside its activations, where LibTorch holds them, and beside
   // the input and its gradient.
   uint64_t tensor_bytes = 0;

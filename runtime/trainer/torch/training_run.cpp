@@ -109,6 +109,7 @@ Status measure_step(TrainingSettings& settings) {
     uses[use].activation_bytes = dry.uses[use].activation_bytes;
     uses[use].boundary_bytes = dry.uses[use].boundary_bytes;
   }
+  settings.product_flops = dry.product_flops;
   settings.tensor_bytes = dry.tensor_bytes + settings.accelerator->left_between_tensors(dry.tensor_bytes);
   if (settings.config.eval_every > 0) {
     // What forward made of the micro-batches that are evaluated together, beyond those of a step.
