@@ -8,7 +8,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,7 +27,7 @@ struct FileOptions {
 class DirectFile final : public File {
  public:
   // Creates a file of `size_bytes` with mode 0600 and allocates its space. Write each block once before relying on it
-  // (write_once() below): the first write of a block costs more and may still find the drive full. Unless keep() is
+  // (write_once()): the first write of a block costs more and may still find the drive full. Unless keep() is
   // called, the destructor removes the file, so that a failure leaves nothing behind.
   static Result<std::unique_ptr<DirectFile>> create(const std::string& path, uint64_t size_bytes,
                                                     Existing existing = Existing::refuse, FileOptions options = {});
@@ -69,12 +68,5 @@ class DirectFile final : public File {
   std::string note_;
   bool remove_at_end_ = false;
 };
-
-// Fills `block`, which is then written at `offset_bytes` of the file.
-using Fill = std::function<void(uint64_t offset_bytes, std::span<std::byte> block)>;
-
-// Writes every block of `file` once and flushes. It uses the engine and whatever pieces of `pool` are free, so its
-// memory is bounded by the pool. Without `fill` the blocks are zeros.
-Status write_once(const File& file, IoEngine& engine, BufferPool& pool, const Fill& fill = {});
 
 }  // namespace penstock::aio

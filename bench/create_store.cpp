@@ -15,6 +15,7 @@
 #include "aio/direct_folder.h"
 #include "aio/drive_info.h"
 #include "aio/store/tile_store.h"
+#include "aio/write_once.h"
 #include "bench/figure.h"
 #include "bench/scratch_files.h"
 #include "bench/support/drive_statistics.h"

@@ -17,6 +17,7 @@
 #include "aio/direct_file.h"
 #include "aio/host_arena.h"
 #include "aio/make_io_engine.h"
+#include "aio/write_once.h"
 
 namespace penstock::bench {
 

@@ -4,25 +4,21 @@
 #include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
-#include <oneapi/tbb/task_scheduler_observer.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
-#include <latch>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <semaphore>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "cpu_optim/processor_set.h"
 #include "cpu_optim/task_order.h"
+#include "cpu_optim/thread_trial.h"
+#include "cpu_optim/tile_task.h"
+#include "cpu_optim/worker_pinning.h"
 #include "tiering/check.h"
 
 #if defined(PENSTOCK_TSAN)
@@ -42,8 +38,6 @@ extern "C" const char* __tsan_default_suppressions() {
 namespace penstock::cpu_optim {
 namespace {
 
-// What a worker takes at once: 64 Ki elements last about 40 us, and oneTBB hands them out in less than 0.1 us.
-constexpr uint64_t kPieceElements = kBlockElements;
 // Pieces per thread in for_pieces(): enough that a preempted worker does not hold up the rest for long.
 constexpr uint64_t kPiecesPerThread = 8;
 
@@ -61,91 +55,6 @@ uint32_t threads_wanted(const UpdateWorkersOptions& options) {
   return std::min(static_cast<uint32_t>(processors), UpdateWorkersOptions::kThreadsMax);
 }
 
-// One enqueued tile: its report grows as pieces end.
-struct TileTask {
-  explicit TileTask(TileJob j, UpdateWorkers::Done d = {}) : job(std::move(j)), done(std::move(d)) {}
-
-  TileJob job;
-  UpdateWorkers::Done done;
-  std::mutex mutex;
-  TileReport report;  // GUARDED_BY(mutex)
-
-  void run_piece(uint64_t piece);
-};
-
-PlaneView advanced(PlaneView view, const Plane& plane, uint64_t elements) {
-  if (view.source != nullptr) view.source += plane.bytes(elements);
-  if (view.target != nullptr) view.target += plane.bytes(elements);
-  return view;
-}
-
-template <class T>
-std::span<T> from(std::span<T> entries, uint64_t first) {
-  return entries.empty() ? entries : entries.subspan(first);
-}
-
-void TileTask::run_piece(uint64_t piece) {
-  const uint64_t first = piece * kPieceElements;
-  const std::span<const Plane> planes = job.updater->planes();
-  TileView tile = job.tile;
-  tile.weight = advanced(tile.weight, planes[0], first);
-  for (size_t i = 1; i < planes.size(); ++i) tile.planes[i - 1] = advanced(tile.planes[i - 1], planes[i], first);
-  tile.gradient += first * bytes_of(job.updater->form().gradient);
-  tile.elements = std::min(kPieceElements, job.tile.elements - first);
-  tile.first_element += first;
-
-  static_assert(kPieceElements == kBlockElements, "a piece has one block's notes");
-  const uint64_t first_checksum = piece * planes.size();
-  TileNotes notes = job.notes;
-  notes.square_sums = from(notes.square_sums, piece);
-  notes.source_checksums = from(notes.source_checksums, first_checksum);
-  notes.target_checksums = from(notes.target_checksums, first_checksum);
-  notes.expected_checksums = from(notes.expected_checksums, first_checksum);
-  notes.checksum_seed += first_checksum;
-
-  TileReport mine = job.updater->update(tile, job.numbers, notes);
-  if (mine.checksum_mismatch != TileReport::kNone) mine.checksum_mismatch += first_checksum;
-  std::lock_guard lock(mutex);
-  report.gradient_finite = report.gradient_finite && mine.gradient_finite;
-  report.checksum_mismatch = std::min(report.checksum_mismatch, mine.checksum_mismatch);
-}
-
-// Pins each worker while it is inside the arena: a worker of oneTBB also serves the program's other arenas.
-class Pinning final : public tbb::task_scheduler_observer {
- public:
-  Pinning(tbb::task_arena& arena, const std::vector<int>& cpus) : task_scheduler_observer(arena), cpus_(cpus) {
-    task_order::before_create();
-    observe(true);
-  }
-  // A worker that is still inside must be seen to leave, or it would stay pinned.
-  ~Pinning() override {
-    while (inside_ > 0) std::this_thread::yield();
-    observe(false);
-    task_order::after_wait();
-  }
-
- private:
-  void on_scheduler_entry(bool) override {
-    task_order::at_begin();
-    ++inside_;
-    const auto slot = static_cast<size_t>(tbb::this_task_arena::current_thread_index());
-    before_ = ProcessorSet::allowed();
-    // A processor that has gone offline since validate() leaves the worker unpinned.
-    ProcessorSet::of_one(cpus_[slot % cpus_.size()]).pin_this_thread();
-  }
-  void on_scheduler_exit(bool) override {
-    before_.pin_this_thread();
-    task_order::at_end();
-    --inside_;
-  }
-
-  static thread_local ProcessorSet before_;
-  const std::vector<int>& cpus_;
-  std::atomic<int> inside_{0};
-};
-
-thread_local ProcessorSet Pinning::before_;
-
 // Waits until oneTBB's threads have ended, if nothing else in the program uses oneTBB: they count against the user's
 // limit of threads, and whoever destroys its workers may start other threads next.
 class Scheduler {
@@ -156,33 +65,6 @@ class Scheduler {
  private:
   tbb::task_scheduler_handle handle_;
 };
-
-size_t threads_of_this_process() {
-  struct stat tasks;
-  return stat("/proc/self/task", &tasks) == 0 ? tasks.st_nlink - 2 : 0;
-}
-
-// oneTBB ends the program when it cannot start a thread. Starting as many here first turns that into a Status.
-Status check_threads_can_start(uint32_t threads) {
-  const size_t before = threads_of_this_process();
-  std::vector<std::thread> started;
-  started.reserve(threads);
-  std::latch over(1);
-  Status status;
-  try {
-    while (started.size() < threads) started.emplace_back([&over] { over.wait(); });
-  } catch (const std::system_error& error) {
-    status = thread_status(text("start update threads: ", started.size(), " of ", threads), error.code().value(),
-                           threads > 1 ? "ask for fewer threads, or " : "");
-  }
-  over.count_down();
-  for (std::thread& thread : started) thread.join();
-  // The system counts a thread for a moment after it was joined.
-  for (int i = 0; i < 1000 && threads_of_this_process() > before; ++i) {
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
-  return status;
-}
 
 // Of for_pieces().
 uint64_t piece_of(uint64_t count, uint64_t grain, uint32_t threads) {
@@ -226,7 +108,7 @@ struct UpdateWorkers::Impl {
                                             UpdateWorkersOptions::kThreadsMax + 1};
   // No slot is reserved for callers: only oneTBB's workers work here, and at most `threads` of them.
   tbb::task_arena arena;
-  std::optional<Pinning> pinning;
+  std::optional<WorkerPinning> pinning;
 
   std::mutex mutex;
   std::condition_variable all_ended;
@@ -331,14 +213,15 @@ TileReport UpdateWorkers::run(const TileJob& job) {
     return job.updater->update(job.tile, job.numbers, job.notes);
   }
   TileTask tile(job);
-  impl_->run_and_wait(ceil_div(job.tile.elements, kPieceElements), [&](uint64_t piece) { tile.run_piece(piece); });
+  impl_->run_and_wait(ceil_div(job.tile.elements, TileTask::kPieceElements),
+                      [&](uint64_t piece) { tile.run_piece(piece); });
   return tile.report;
 }
 
 void UpdateWorkers::enqueue(TileJob job, Done done) {
   impl_->enqueue([impl = impl_.get(), tile = std::make_unique<TileTask>(std::move(job), std::move(done))] {
     // A tile of no elements has one piece too: it has a report.
-    const uint64_t pieces = std::max<uint64_t>(1, ceil_div(tile->job.tile.elements, kPieceElements));
+    const uint64_t pieces = std::max<uint64_t>(1, ceil_div(tile->job.tile.elements, TileTask::kPieceElements));
     impl->run_pieces(pieces, [&](uint64_t piece) { tile->run_piece(piece); });
     tile->done(tile->report);
   });

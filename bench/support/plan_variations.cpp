@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "tools/plan/forecast_report.h"
 #include "tools/plan/forecast_request.h"
+#include "tools/plan/forecast_text.h"
 #include "tools/plan/node_share.h"
 
 namespace penstock::bench {

@@ -5,9 +5,10 @@
 // still come. The result does not depend on when they run, on budgets, tile sizes, drives, threads or placement: not by
 // a bit.
 //
-// engine.cpp opens, begins and ends steps; engine_pass.cpp has what a step consists of, engine_parts.cpp gradients that
-// pass by piece after piece, engine_state.cpp what is between steps, engine_forward.cpp the passes that change nothing,
-// engine_plan.cpp new plans, engine_create.cpp create().
+// engine.cpp opens, begins and ends steps; within a step, engine_pass.cpp has the passes, engine_gradients.cpp the
+// gradients, engine_parts.cpp those that pass by piece after piece, and engine_absences.cpp those that are absent;
+// engine_state.cpp has what is between steps, engine_forward.cpp the passes that change nothing, engine_plan.cpp new
+// plans, engine_create.cpp create().
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // EngineCore is what lives on the decision thread: drives, store, memory, workers and the executor, opened in that
-// order and ended in the other. Engine's verbs reach it through messages.
+// order and ended in the other. Engine's verbs reach it through messages. engine_core_state.cpp has what it does with
+// the state between steps.
 #pragma once
 
 #include "runtime/engine/engine.h"

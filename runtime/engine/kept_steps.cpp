@@ -1,8 +1,5 @@
 #include "runtime/engine/kept_steps.h"
 
-#include <fcntl.h>
-#include <linux/fs.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,122 +12,18 @@
 #include <utility>
 
 #include "aio/direct_folder.h"
-#include "aio/file_descriptor.h"
 #include "aio/host_arena.h"
 #include "aio/make_io_engine.h"
 #include "cpu_optim/checksum.h"
-#include "tiering/store/store_layout.h"
-#include "tiering/tier.h"
+#include "runtime/engine/kept_files.h"
 
 namespace penstock::engine {
 namespace {
 
 namespace fs = std::filesystem;
 
-Status sync_folder(const std::string& folder) {
-  const aio::FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.is_open() || ::fsync(opened.number()) != 0) return errno_status(text("flush the folder ", folder), errno);
-  return Status();
-}
-
 // Of the store's, and of the copy's, while one becomes the other.
 constexpr uint64_t kCarryingBytes = 32 * kMiB;
-
-struct Run {
-  uint64_t offset_bytes = 0;
-  uint64_t length_bytes = 0;
-};
-
-Status copy_bytes(int from, int to, const Run& run, const std::string& what) {
-  auto from_offset = static_cast<off_t>(run.offset_bytes), to_offset = from_offset;
-  for (uint64_t left = run.length_bytes; left > 0;) {
-    const ssize_t copied = ::copy_file_range(from, &from_offset, to, &to_offset, std::min<uint64_t>(left, kGiB), 0);
-    if (copied < 0 && errno == EINTR) continue;
-    if (copied < 0) return errno_status(what, errno);
-    if (copied == 0) return Status(Code::kEnvironment, text(what, ": the file ends ", left, " B early"));
-    left -= static_cast<uint64_t>(copied);
-  }
-  return Status();
-}
-
-Status refuse_without_space(const std::string& target, std::span<const Run> runs) {
-  uint64_t needed = 0;
-  for (const Run& run : runs) needed += run.length_bytes;
-  std::error_code unknown;
-  const fs::space_info space = fs::space(fs::path(target).parent_path(), unknown);
-  if (unknown || space.available >= needed) return Status();
-  return Status(Code::kDoesNotFit,
-                text(target, ": a copy of the step needs ", needed, " B here and ", space.available, " B are free"),
-                "free some space, or remove a step that is kept: `penstock checkpoint ls` lists them");
-}
-
-// The runs of the file, at their places; between them are holes.
-Status copy_file(const std::string& source, const std::string& target, std::span<const Run> runs) {
-  const std::string what = text("copy ", source, " to ", target);
-  const aio::FileDescriptor from(::open(source.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!from.is_open()) return errno_status(what, errno);
-  const aio::FileDescriptor to(::open(target.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!to.is_open()) return errno_status(what, errno);
-  if (::ioctl(to.number(), FICLONE, from.number()) != 0) {
-    struct stat found {};
-    if (::fstat(from.number(), &found) != 0 || ::ftruncate(to.number(), found.st_size) != 0)
-      return errno_status(what, errno);
-    const Run all{0, static_cast<uint64_t>(found.st_size)};
-    if (runs.empty()) runs = std::span(&all, 1);
-    PENSTOCK_TRY(refuse_without_space(target, runs));
-    for (const Run& run : runs) PENSTOCK_TRY(copy_bytes(from.number(), to.number(), run, what));
-  }
-  if (::fsync(to.number()) != 0) return errno_status(what, errno);
-  return Status();
-}
-
-// Whether two files of a store hold the same state: every commit writes a root of its own, which names all of it.
-bool have_the_same_roots(const std::string& one, const std::string& other) {
-  auto roots_of = [](const std::string& path) {
-    std::string roots(2 * kAlignmentBytes, '\0');
-    const aio::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    for (uint64_t place : {0, 1}) {
-      const auto offset = static_cast<off_t>(StoreLayout::root_offset(place));
-      const ssize_t there = ::pread(file.number(), roots.data() + place * kAlignmentBytes, kAlignmentBytes, offset);
-      if (there != static_cast<ssize_t>(kAlignmentBytes)) return std::string();
-    }
-    return roots;
-  };
-  const std::string roots = roots_of(one);
-  return !roots.empty() && roots == roots_of(other);
-}
-
-Status make_folder(const std::string& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  return error ? errno_status(text("make the folder ", folder), error.value()) : Status();
-}
-
-Status rename(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) return errno_status(text("rename ", from, " to ", to), errno);
-  return Status();
-}
-
-void remove_all(const std::string& path) {
-  std::error_code unimportant;
-  fs::remove_all(path, unimportant);
-}
-
-// A crash leaves all of the line or, without its end, a part.
-Status write_line(const std::string& path, const std::string& line) {
-  const aio::FileDescriptor to(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  const std::string bytes = line + "\n";
-  const bool is_written = to.number() >= 0 && ::write(to.number(), bytes.data(), bytes.size()) == std::ssize(bytes);
-  if (!is_written || ::fsync(to.number()) != 0) return errno_status("write " + path, errno);
-  return sync_folder(fs::path(path).parent_path());
-}
-
-// None where there is no whole line.
-std::optional<std::string> line_in(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  return std::getline(in, line) && !in.eof() ? std::optional(line) : std::nullopt;
-}
 
 std::optional<uint64_t> number_in(const std::string& words) {
   uint64_t number = 0;
@@ -218,7 +111,7 @@ Status KeptSteps::copy_into(const std::string& folder, uint64_t step, std::span<
   const std::string partial = partial_of(folder, step), source = folder + "/" + file_name_;
   remove_all(partial);
   PENSTOCK_TRY(make_folder(partial));
-  std::vector<Run> here;
+  std::vector<CopiedRun> here;
   for (const aio::TileStore::FileRun& run : runs) {
     std::error_code unknown;
     if (fs::equivalent(run.file, source, unknown)) here.push_back({run.offset_bytes, run.length_bytes});
@@ -236,7 +129,7 @@ Status KeptSteps::copy_into(const std::string& folder, uint64_t step, std::span<
 
 Status KeptSteps::publish(uint64_t step) {
   for (const std::string& folder : folders_) {
-    PENSTOCK_TRY(rename(partial_of(folder, step), place_of(folder, step)));
+    PENSTOCK_TRY(rename_file(partial_of(folder, step), place_of(folder, step)));
     PENSTOCK_TRY(sync_folder(places_in(folder)));
   }
   return Status();
@@ -279,7 +172,7 @@ Status KeptSteps::replace_files(uint64_t step) const {
   }
   // A crash between two drives' names leaves roots that differ, which opening tells and does not believe.
   for (const std::string& folder : folders_) {
-    PENSTOCK_TRY(rename(folder + "/" + restored, folder + "/" + name));
+    PENSTOCK_TRY(rename_file(folder + "/" + restored, folder + "/" + name));
     PENSTOCK_TRY(sync_folder(folder));
   }
   return Status();

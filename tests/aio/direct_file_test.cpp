@@ -10,6 +10,7 @@
 
 #include "aio/drive_info.h"
 #include "aio/make_io_engine.h"
+#include "aio/write_once.h"
 #include "tests/aio/test_files.h"
 
 namespace penstock::aio {

@@ -1,6 +1,7 @@
 #include "tests/contracts/io_engine_contract.h"
 
 #include "aio/make_io_engine.h"
+#include "aio/write_once.h"
 #include "tests/support/faulty_backend.h"
 #include "tests/support/memory_backend.h"
 #include "tests/support/recording_backend.h"

@@ -3,69 +3,20 @@
 
 Usage: report_test.py [CASE...], with PYTHONPATH set.
 """
-import contextlib
 import html
 import html.parser
 import io
 import json
 import math
-import os
 import re
-import struct
-import sys
-import tempfile
 import unittest
-import unittest.mock
-from pathlib import Path
 
-from penstock import Refusal, Run, charts, exports
+from penstock import Run, charts
 from penstock import report as reporting
 from penstock import watch as watching
-from penstock._verb import run as run_verb
-
-HOSTILE = '</td><script>alert("x")</script>'
-
-
-def line(step, **more):
-    return {"step": step, "loss": 5 / step, "lr": 1e-3, "grad_norm": 2.5, "step_s": 1.25, "predicted_s": 1.0,
-            "tokens_per_s": 2000.0, "nvme_read_bytes": 3 << 20, "nvme_written_bytes": 2 << 20,
-            "stall_s": {"nvme_read": 0.25, "none": 0.05}, "rss_bytes": 300 << 20, "skipped": False, "loss_scale": 1.0, **more}
-
-
-PLAN = {"predicted_s": 1.0, "bottleneck": "drives", "lanes": {"drives": 0.9, "nvme_read": 0.6, "collective": 0.0, "update": 0.2},
-        "saved_by_a_tenth_faster_s": {"drives": 0.08, "update": -0.001},
-        "budget_bytes": {"host": 2 << 30, "nvme": "unbounded", "device": 0},
-        "budget": [{"tier": "host", "line": "program", "bytes": 512 << 20}, {"tier": "host", "line": "windows", "bytes": 1 << 30},
-                   {"tier": "nvme", "line": "slots", "bytes": 3 << 30}],
-        "state_bytes": {"weight": {"device": 0, "host": 100 << 20, "nvme": 0}, "momentum": {"device": 0, "host": 0, "nvme": 200 << 20}},
-        "drives": [{"path": "/a", "endurance_bytes": 100 << 20}, {"path": "/b", "endurance_bytes": 300 << 20}], "drives_share": 1,
-        "advice": {"changes": [{"what": "drives: one more like the last", "step_s": 0.6, "drive_life_days": None},
-                               {"what": "compute: twice as fast", "step_s": 1.0, "drive_life_days": None}], "complete": False}}
-BUSY = {"nvme_read": 0.75, "update": 0.25}  # of the 1.25 s that a line's step takes
-
-
-class Runs(unittest.TestCase):
-    def setUp(self):
-        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-run-")))
-
-    def run_of(self, lines, config=None, tail="", plan=None):
-        if plan is not None:
-            self.folder.joinpath("plan.json").write_text(json.dumps(plan))
-        self.folder.joinpath("config.json").write_text(json.dumps(config if config is not None else {"max_steps": 40}))
-        self.folder.joinpath("log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in lines) + tail)
-        return Run(self.folder)
-
-    def refused(self, word, function, *arguments):
-        with self.assertRaises(Refusal) as caught:
-            function(*arguments)
-        self.assertIn(word, caught.exception.message)
-
-    @staticmethod
-    def verb(function, *arguments):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run_verb("report", function, [str(word) for word in arguments])
-        return code, out.getvalue(), err.getvalue()
+from exports_cases import OtherPrograms  # noqa: F401
+from report_support import BUSY, HOSTILE, PLAN, Runs, line
+from watch_cases import Terminal  # noqa: F401
 
 
 class Reading(Runs):
@@ -323,189 +274,6 @@ class Pictures(unittest.TestCase):
         x, y = frame.at(10, 5)
         self.assertAlmostEqual(x, 200 - frame.right)
         self.assertAlmostEqual(y, frame.top + (100 - frame.top - frame.bottom) * 0.04 / 1.04)
-
-
-class Terminal(Runs):
-    def test_shows_a_panel_that_fits(self):
-        self.run_of([line(i) for i in range(1, 21)])
-        for width in (40, 80, 200):
-            lines = watching.panel(reporting.Summary(Run(self.folder)), width)
-            self.assertLessEqual(max(map(len, lines)), width)
-        text = "\n".join(lines)
-        for word in ("step 20 of 40, 25 s to go", "50 %", "nvme read 20 %", "predicted 1 s"):
-            self.assertIn(word, text)
-
-    def test_shows_lanes_tiers_wear_and_what_helps_most(self):
-        run = self.run_of([line(i, busy_s=BUSY) for i in range(1, 4)], plan=PLAN)
-        text = "\n".join(watching.panel(reporting.Summary(run), 100))
-        for word in ("busy      nvme read 60 %, update 20 %", "tiers     host 1.5 GiB of 2 GiB, nvme 3 GiB",
-                     "wear      6 MiB written, 1.5 % of the drives' rating; ",
-                     "faster    drives: one more like the last: 0.6 s a step instead of 1 s"):
-            self.assertIn(word, text)
-        # What gains less than a hundredth is not worth a line.
-        run = self.run_of([line(1)], plan={**PLAN, "advice": {"changes": PLAN["advice"]["changes"][1:]}})
-        self.assertNotIn("faster", "\n".join(watching.panel(reporting.Summary(run), 100)))
-
-    def test_shows_the_last_answers_on_lines_of_their_own(self):
-        samples = [{"prompt": "Who?\n", "text": "A\033[2Jfox", "ended": True}]
-        run = self.run_of([line(1, samples=[{"prompt": "Who?\n", "text": "x", "ended": True}]), line(2, samples=samples), line(3)])
-        shown = watching.panel(reporting.Summary(run), 60)
-        self.assertEqual([entry for entry in shown if entry.startswith("sample")], ["sample    Who?  => A [2Jfox"])
-        self.assertEqual(watching.plain(line(2, samples=samples)).splitlines()[1:], ["    Who?  => A [2Jfox"])
-
-    def test_says_each_step_once_until_the_run_ends(self):
-        run = self.run_of([line(1), line(2)], {"max_steps": 5})
-        more = iter([[line(3)], [], [line(4), line(5, eval_loss=3.0)]])
-
-        def pause(_):
-            with open(run.path / "log.jsonl", "a") as file:
-                file.writelines(json.dumps(entry) + "\n" for entry in next(more))
-
-        out = io.StringIO()
-        watching.watch([str(self.folder)], None, out, pause)
-        said = out.getvalue().splitlines()
-        self.assertEqual([int(re.match(r"step (\d+):", s)[1]) for s in said], [1, 2, 3, 4, 5])
-        self.assertIn("held out 3.0000", said[-1])
-
-    def test_draws_over_what_it_drew(self):
-        out = io.StringIO()
-        screen = watching.Screen(out)
-        screen.show(["a", "b"])
-        screen.show(["c"])
-        self.assertEqual(out.getvalue(), "\033[Ka\n\033[Kb\n\033[J\033[2A\033[Kc\n\033[J")
-
-    def test_ends_quietly_when_it_is_interrupted(self):
-        self.run_of([line(1)])
-
-        def pause(_):
-            raise KeyboardInterrupt
-
-        self.assertEqual(watching.watch([str(self.folder)], None, io.StringIO(), pause), ("", {}))
-
-
-def varint_of(message, at):
-    """The number that begins at `at`, and where it ends: seven bits a byte, the last without its highest bit."""
-    value, shift = 0, 0
-    while True:
-        value, shift, at = value | (message[at] & 0x7F) << shift, shift + 7, at + 1
-        if message[at - 1] < 0x80:
-            return value, at
-
-
-def fields_of(message):
-    """(number, value) of a protocol buffer's message, without its description."""
-    at = 0
-    while at < len(message):
-        key, at = varint_of(message, at)
-        kind = key & 7
-        if kind == 1:
-            value, at = struct.unpack_from("<d", message, at)[0], at + 8
-        elif kind == 5:
-            value, at = struct.unpack_from("<f", message, at)[0], at + 4
-        else:
-            value, at = varint_of(message, at)
-            if kind == 2:
-                value, at = message[at:at + value], at + value
-        yield key >> 3, value
-
-
-def records_of(content):
-    """Of a file in LevelDB's log format behind a header of 7 bytes: what is in blocks of 32 KiB, joined."""
-    at, whole = 7, b""
-    while at + 7 <= len(content):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-            continue
-        _, length, kind = struct.unpack_from("<IHB", content, at)
-        whole += content[at + 7:at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield whole
-            whole = b""
-
-
-class OtherPrograms(Runs):
-    def test_event_files_have_checksums_that_others_compute(self):
-        # CRC-32C's check value is e3069283 for 123456789; masked as TensorFlow masks it.
-        crc = 0xE3069283
-        self.assertEqual(exports.masked_crc32c(b"123456789"), ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-    def test_event_files_say_what_the_log_says(self):
-        run = self.run_of([line(1), line(300, eval_loss=3.0, busy_s=BUSY)])
-        path = exports.write_tensorboard(self.folder / "events", run)
-        content, at, events = Path(path).read_bytes(), 0, []
-        while at < len(content):
-            length, = struct.unpack_from("<Q", content, at)
-            self.assertEqual(struct.unpack_from("<I", content, at + 8)[0], exports.masked_crc32c(content[at:at + 8]))
-            event = content[at + 12:at + 12 + length]
-            self.assertEqual(struct.unpack_from("<I", content, at + 12 + length)[0], exports.masked_crc32c(event))
-            events.append(dict(fields_of(event)))
-            at += 16 + length
-        self.assertEqual(events[0][3], b"brain.Event:2")
-        self.assertEqual([e[2] for e in events[1:]], [1, 300])
-        self.assertAlmostEqual(events[2][1] - events[1][1], 1.25, places=3)
-        scalars = {bytes(dict(fields_of(v))[1]).decode(): dict(fields_of(v))[2] for n, v in fields_of(events[2][5])}
-        self.assertAlmostEqual(scalars["train/loss"], 5 / 300, places=6)
-        self.assertAlmostEqual(scalars["eval/loss"], 3.0)
-        self.assertAlmostEqual(scalars["stall_s/nvme_read"], 0.25)
-        self.assertAlmostEqual(scalars["busy_s/nvme_read"], 0.75)
-
-    def test_event_files_are_read_by_tensorboard(self):
-        try:
-            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        except ImportError as error:
-            self.skipTest(str(error))
-        exports.write_tensorboard(self.folder / "events", self.run_of([line(i) for i in range(1, 6)]))
-        events = EventAccumulator(str(self.folder / "events"))
-        events.Reload()
-        self.assertEqual([(e.step, round(e.value, 4)) for e in events.Scalars("train/loss")],
-                         [(i, round(5 / i, 4)) for i in range(1, 6)])
-
-    def test_wandb_gets_steps_and_samples(self):
-        """The real package, offline: what it wrote is read by its own records."""
-        try:
-            import wandb
-            from wandb.proto.wandb_internal_pb2 import Record
-        except ImportError as error:
-            self.skipTest(f"{error} (tools/setup --checks installs it)")
-        self.addCleanup(wandb.teardown)  # its helper ends before this process does
-        samples = [{"prompt": "Who?", "text": "A fox.", "ended": True}]
-        self.run_of([line(i, **({"samples": samples} if i == 3 else {})) for i in range(1, 6)], {"seed": 7})
-        with unittest.mock.patch.dict(os.environ, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}):
-            code, out, err = self.verb(reporting.report, self.folder, "--wandb", "penstock-test")
-        self.assertEqual(code, 0, err)
-        wandb.teardown()  # all is in the file when its helper has ended
-        kept = Path(out.splitlines()[-1])
-        self.assertTrue(kept.is_relative_to(self.folder.resolve()))
-        [file] = kept.glob("*.wandb")
-        histories = {}
-        for content in records_of(file.read_bytes()):
-            record = Record.FromString(content)
-            if record.WhichOneof("record_type") == "run":
-                self.assertEqual((record.run.project, record.run.display_name), ("penstock-test", self.folder.name))
-            if record.WhichOneof("record_type") == "history":
-                items = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
-                histories[int(items["_step"])] = items
-        self.assertEqual({step: json.loads(items["train/loss"]) for step, items in histories.items()},
-                         {i: 5 / i for i in range(1, 6)})
-        self.assertEqual([step for step, items in histories.items() if any(key.startswith("samples") for key in items)], [3])
-
-    def test_wandb_that_is_absent_is_named(self):
-        self.run_of([line(1)])
-        with unittest.mock.patch.dict(sys.modules, {"wandb": None}):
-            code, _, err = self.verb(reporting.report, self.folder, "--wandb", "x")
-        self.assertEqual(code, 4)
-        self.assertIn("pip install wandb", err)
-
-    def test_prometheus_gets_the_last_step(self):
-        text = exports.prometheus_text(reporting.Summary(self.run_of([line(1), line(2, eval_loss=3.0, busy_s=BUSY, grad_norm=float("nan"))])))
-        for each in text.splitlines():
-            self.assertRegex(each, r'^# (HELP|TYPE) penstock_\w+ .+$|^penstock_\w+\{run="[^"]*"(,lane="\w+")?\} (\S+)$')
-        values = dict(re.findall(r"^penstock_(\w+)\{[^}]*?(?:,lane=\"\w+\")?\} (\S+)$", text, re.M))
-        self.assertEqual((values["step"], values["loss"], values["eval_loss"], values["gradient_norm"]), ("2", "2.5", "3.0", "NaN"))
-        self.assertIn('stall_seconds{run="%s",lane="nvme_read"} 0.25' % self.folder.name, text)
-        self.assertIn('busy_seconds{run="%s",lane="nvme_read"} 0.75' % self.folder.name, text)
-        self.assertEqual(values["written_bytes"], str(4 << 20))
 
 
 if __name__ == "__main__":

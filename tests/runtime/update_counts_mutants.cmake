@@ -16,7 +16,7 @@ penstock_mutant(update_counts all_have_the_engines_count LeaveTheBits runtime/en
   "begin.groups[run.group], count + 1);"
   "begin.groups[run.group], state_.updates + 1);")
 
-penstock_mutant(update_counts absences_are_not_told LeaveTheBits runtime/engine/engine_pass.cpp
+penstock_mutant(update_counts absences_are_not_told LeaveTheBits runtime/engine/engine_absences.cpp
   "core_->executor().set_numbers(unit, std::move(numbers));"
   "")
 

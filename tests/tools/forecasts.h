@@ -29,6 +29,13 @@ inline ForecastRequest step_of(const std::string& model, const std::string& mach
   return request;
 }
 
+// Of 65,536 tokens.
+inline ForecastRequest large_step_of(const std::string& model, const std::string& machine) {
+  ForecastRequest request = step_of(model, machine, 65536);
+  request.durability = Durability{};
+  return request;
+}
+
 inline ForecastRequest clipped_step_of(const std::string& model, const std::string& machine, uint64_t tokens) {
   ForecastRequest request = step_of(model, machine, tokens);
   request.clipping.norm = 1;

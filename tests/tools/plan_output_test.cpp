@@ -10,7 +10,7 @@
 #include "tests/tools/forecasts.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/advice.h"
-#include "tools/plan/forecast_report.h"
+#include "tools/plan/forecast_text.h"
 #include "tools/plan/held_state.h"
 #include "tools/plan/output_words.h"
 #include "tools/plan/trace.h"

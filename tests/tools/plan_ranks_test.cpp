@@ -6,7 +6,8 @@
 #include "tests/tools/forecasts.h"
 #include "tiering/plan/collective_moves.h"
 #include "tools/penstock/quantity.h"
-#include "tools/plan/forecast_report.h"
+#include "tools/plan/forecast_json.h"
+#include "tools/plan/forecast_text.h"
 
 namespace penstock::tools {
 namespace {

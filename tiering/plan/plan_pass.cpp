@@ -15,7 +15,7 @@ PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& pla
       plan_(plan),
       update_(update),
       host_units_(Area::host_units, 0, sizes.host_units_bytes),
-      device_units_(Area::device_units, 0, sizes.device_units_bytes),
+      device_units_(workload, plan.tiles, plan.on_device, sizes.device_units_bytes),
       device_gradients_(Area::device_gradients, 0, sizes.device_gradients_bytes),
       downloaded_(Area::downloaded_gradients, 0, sizes.downloaded_bytes),
       keeping_(Area::activations, 0, sizes.kept_bytes),
@@ -28,8 +28,7 @@ PassMoves::PassMoves(const Workload& workload, const PlanSizes& sizes, Plan& pla
       current_(workload.units.size(), kNoMove),
       deferred_(deferred_tiles(workload, plan.tiles, plan.placements, sizes.deferred_share)),
       completed_by_(workload.units.size()),
-      kept_units_(workload.units.size()) {
-  if (keeps_on_device()) kept_at_ = kept_units_bytes(workload, plan.tiles);
+      is_gathered_(workload.units.size()) {
   uint64_t kept = 0, offloaded = 0, spilled = 0;
   for (uint32_t use = 0; use < workload.uses.size(); ++use) {
     uint64_t& at = !offloads(sizes.activations[use]) ? kept : sizes.spills_activations[use] ? spilled : offloaded;
@@ -53,7 +52,7 @@ std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
   // Side by side, because they are used together.
   uint64_t of_host = 0, of_device = 0;
   for (uint32_t unit : workload_.uses[use].units) {
-    if (plan_.rests_on_device(unit) || (keeps_on_device() && kept_units_[unit])) continue;
+    if (plan_.rests_on_device(unit) || device_units_.kept(unit)) continue;
     const WeightBytes bytes = weight_bytes(workload_, plan_.tiles, unit);
     if (rests_on_nvme(unit)) of_host += bytes.at_rest;
     if (has_device_) {
@@ -63,16 +62,17 @@ std::vector<PassMoves::Held> PassMoves::fetch(uint32_t use, uint32_t last) {
     }
   }
   host_units_.reserve(of_host);
-  if (!keeps_on_device()) device_units_.reserve(of_device);
+  device_units_.reserve(of_device);
   computed_before_last_fetch_ = std::exchange(computed_before_fetch_, last_compute_);
   std::vector<Held> weights;
   for (uint32_t unit : workload_.uses[use].units) {
-    if (keeps_on_device() && kept_units_[unit]) {
-      weights.push_back({.device = kept_units_[unit]->device, .ready = kept_units_[unit]->ready});
+    if (const auto& kept = device_units_.kept(unit)) {
+      weights.push_back({.device = kept->taker, .ready = kept->ready});
       continue;
     }
     weights.push_back(fetch_unit(unit, use, last));
-    if (workload_.keeps_weights) kept_units_[unit] = weights.back();
+    device_units_.brought(unit, {weights.back().device, weights.back().ready});
+    is_gathered_[unit] = workload_.keeps_weights;
   }
   return weights;
 }
@@ -98,11 +98,10 @@ PassMoves::Held PassMoves::fetch_unit(uint32_t unit, uint32_t use, uint32_t last
   if (has_device_) {
     Move move = move_of(MoveKind::upload_weight, Lane::host_to_device, bytes, held.ready);
     move.source = held.host;
-    if (keeps_on_device()) device_units_.reserve_at(kept_at_[unit], kept_at_[unit + 1] - kept_at_[unit]);
-    device_units_.cut(plan_, move, bytes * ranks());
+    device_units_.cut(plan_, move, unit, bytes * ranks());
     held.device = held.ready = add(plan_, std::move(move));
   }
-  if (ranks() > 1 && !(workload_.keeps_weights && kept_units_[unit])) {
+  if (ranks() > 1 && !is_gathered_[unit]) {
     held.ready = gather(move_of(MoveKind::gather, Lane::collective, 0, held.ready));
   }
   if (dequantised > 0) {
@@ -125,7 +124,7 @@ MoveId PassMoves::gather(const Move& like) {
 
 void PassMoves::dequantise(uint32_t unit, Move move, uint64_t bytes, Held& held) {
   CHECK(workload_.units[unit].code.has_value(), "unit ", unit, " has no codes");
-  AreaCutter& area = has_device_ ? device_units_ : host_units_;
+  AreaCutter& area = has_device_ ? device_units_.area() : host_units_;
   const MoveId codes = has_device_ ? held.device : held.host;
   move.source = codes;
   area.cut(plan_, move, has_device_ ? bytes * ranks() : bytes);
@@ -146,12 +145,8 @@ void PassMoves::add_all() {
     backward(first, end);
   }
   complete_others();
-  if (keeps_on_device()) {
-    for (const std::optional<Held>& kept : kept_units_) {
-      if (kept) give_back(device_units_, kept->device, {last_compute_});
-    }
-  }
-  for (AreaCutter* area : {&host_units_, &device_units_, &device_gradients_, &downloaded_, &keeping_, &moving_,
+  device_units_.end_step(plan_, last_compute_);
+  for (AreaCutter* area : {&host_units_, &device_units_.area(), &device_gradients_, &downloaded_, &keeping_, &moving_,
                            &offloaded_, &passing_, &spilled_}) {
     area->close_cycle(plan_);
   }
@@ -178,7 +173,7 @@ void PassMoves::forward(uint32_t first, uint32_t end) {
       continue;
     }
     for (const Held& held : weights) {
-      if (held.device != kNoMove && !keeps_on_device()) give_back(device_units_, held.device, {last_compute_});
+      device_units_.end_use(plan_, held.device, last_compute_);
       if (held.host != kNoMove) give_back(host_units_, held.host, {has_device_ ? held.device : last_compute_});
     }
   }
@@ -264,7 +259,7 @@ void PassMoves::backward(uint32_t first, uint32_t end) {
     }
     for (size_t i = 0; i < units.size(); ++i) {
       const Held& held = weights[i];
-      if (held.device != kNoMove && !keeps_on_device()) give_back(device_units_, held.device, {last_compute_});
+      device_units_.end_use(plan_, held.device, last_compute_);
       std::vector<MoveId> until = {has_device_ ? held.device : last_compute_};
       if (is_last_group && uses_of(workload_, units[i]).front() == use) complete(units[i], held, until);
       if (held.host != kNoMove) give_back(host_units_, held.host, until);

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "tiering/plan/area_cutter.h"
+#include "tiering/plan/device_units.h"
 #include "tiering/plan/plan.h"
 #include "tiering/plan/plan_builder.h"
 #include "tiering/plan/plan_update.h"
@@ -60,7 +60,6 @@ class PassMoves {
   void dequantise(uint32_t unit, Move move, uint64_t bytes, Held& held);
   bool rests_on_nvme(uint32_t unit) const;
   uint32_t ranks() const { return workload_.ranks > 1 ? workload_.ranks : 1; }
-  bool keeps_on_device() const { return has_device_ && workload_.keeps_weights; }
   // Takes what other ranks have of it.
   MoveId gather(const Move& like);
   // Whether what is handed over completes the unit's gradient.
@@ -86,8 +85,9 @@ class PassMoves {
   const uint32_t first_trained_use_;
   Plan& plan_;
   UpdateMoves& update_;
-  AreaCutter host_units_, device_units_, device_gradients_, downloaded_, keeping_, moving_, offloaded_, passing_,
-      spilled_;
+  AreaCutter host_units_;
+  DeviceUnits device_units_;
+  AreaCutter device_gradients_, downloaded_, keeping_, moving_, offloaded_, passing_, spilled_;
   // Of each use that has activations: where its first micro-batch's are kept, here, in host memory or on the drives.
   std::vector<uint64_t> activation_offset_bytes_;
   std::vector<std::vector<Kept>> kept_;           // activations, by use and micro-batch
@@ -100,9 +100,8 @@ class PassMoves {
   const std::vector<bool> deferred_;
   std::vector<std::vector<MoveId>> completed_by_;
   std::vector<Held> turning_;  // of the use whose backward follows its forward
-  // Where ranks keep what they have gathered: by unit, where a device keeps it, and what was gathered in this step.
-  std::vector<uint64_t> kept_at_;
-  std::vector<std::optional<Held>> kept_units_;
+  // Where ranks keep what they have gathered: by unit, whether it was, in this step.
+  std::vector<bool> is_gathered_;
   // Where they do not: the last compute before each of the last two fetches, since there is room for two uses.
   MoveId computed_before_fetch_ = kNoMove, computed_before_last_fetch_ = kNoMove;
 };

@@ -4,7 +4,7 @@
 
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/text_table.h"
-#include "tools/plan/forecast_report.h"
+#include "tools/plan/forecast_text.h"
 #include "tools/plan/resource_change.h"
 
 namespace penstock::tools {

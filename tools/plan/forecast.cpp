@@ -36,7 +36,7 @@ class Forecaster {
   explicit Forecaster(Forecast& forecast) : forecast_(forecast) {}
 
   // Whether it fits, times and bytes.
-  Status foretell() {
+  Status predict() {
     PENSTOCK_TRY(search());
     if (forecast_.fits) settle();
     return Status();
@@ -286,7 +286,7 @@ Result<Forecast> forecast(ForecastRequest request) {
     one.assumes_network = assumes_network(asked);
     one.stage = stage;
     one.rank_request = request_of_rank(request, stage);
-    PENSTOCK_TRY(Forecaster(one).foretell());
+    PENSTOCK_TRY(Forecaster(one).predict());
     stages.push_back(summary_of(one));
     if (!best || (request.stage ? stage == *request.stage : goes_before(merit_of(one), merit_of(*best))))
       best = std::move(one);

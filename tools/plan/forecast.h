@@ -84,7 +84,7 @@ struct Forecast {
   std::vector<std::string> notes;
 
   double lane_busy_s(Lane lane) const { return times.busy_s[static_cast<size_t>(lane)]; }
-  // What the profile has no rate of, and so counts as no time: the step then takes at least what is foretold.
+  // What the profile has no rate of, and so counts as no time: the step then takes at least what is predicted.
   std::vector<std::string> unknown_rates() const;
   // The resource whose relief shortens the step the most: "drives", "compute", "host_to_device" ...; "order" where
   // none shortens it: parts of the step wait for one another's ends. Or "unknown".

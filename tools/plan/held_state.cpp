@@ -49,7 +49,7 @@ std::vector<HeldByStage> held_by_stage(const Forecast& forecast) {
     const auto found = std::ranges::find(forecast.stages, stage, &StageForecast::stage);
     const double rank_bytes = (stage == Stage::states ? weights : weights / sharing) + states / sharing;
     all.push_back({stage, stage == forecast.stage, rank_bytes, {}});
-    if (found != forecast.stages.end()) all.back().foretold = *found;
+    if (found != forecast.stages.end()) all.back().predicted = *found;
   }
   return all;
 }

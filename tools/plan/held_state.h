@@ -21,8 +21,8 @@ struct HeldRole {
 struct HeldByStage {
   Stage stage;
   bool is_planned;
-  double rank_bytes;                      // of each of the forecast's ranks, while a step runs
-  std::optional<StageForecast> foretold;  // none: it was not planned
+  double rank_bytes;                       // of each of the forecast's ranks, while a step runs
+  std::optional<StageForecast> predicted;  // none: it was not planned
 };
 
 // In the order in which a tile holds them. REQUIRES: forecast.fits.

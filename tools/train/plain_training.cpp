@@ -7,7 +7,8 @@
 #include "cpu_optim/tile_update.h"
 #include "runtime/trainer/torch/refusals.h"
 #include "runtime/trainer/torch/tensors.h"
-#include "runtime/trainer/torch/training_run.h"
+#include "runtime/trainer/torch/training_batches.h"
+#include "runtime/trainer/torch/training_device.h"
 #include "tiering/arithmetic/block_codes.h"
 #include "tiering/arithmetic/convert.h"
 
@@ -94,12 +95,6 @@ void round_to(BlockCode code, std::vector<float>& values) {
   }
 }
 
-trainer::ComputeChoices choices_of(const TrainingSettings& settings) {
-  return {.seed = settings.config.seed,
-          .head_tokens = static_cast<int64_t>(settings.config.head_tokens),
-          .head_rows = static_cast<int64_t>(settings.config.head_rows)};
-}
-
 std::string tensor_name(const trainer::ModelParameter& parameter, Role role) {
   return role == Role::weight ? parameter.name : text(parameter.name, ' ', name_of(role));
 }
@@ -132,7 +127,7 @@ PlainTraining::PlainTraining(const TrainingSettings& settings)
       accelerator_(trainer::accelerator_of(settings)),
       form_(settings.engine.request.workload.form),
       codes_(settings.place.ranks > 1 ? settings.config.codes : RankCodes()),
-      step_(settings.model, *this, choices_of(settings),
+      step_(settings.model, *this, trainer::choices_of(settings),
             std::vector<ActivationChoice>(settings.model.uses.size(), ActivationChoice::recompute)),
       scaler_(settings.config.loss_scaling, settings.config.precision) {}
 

@@ -8,6 +8,7 @@
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/trainer/config/effective_config.h"
 #include "runtime/trainer/torch/cuda_accelerator.h"
+#include "runtime/trainer/torch/training_device.h"
 #include "tiering/store/store_hash.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/update_common.h"

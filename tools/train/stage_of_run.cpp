@@ -28,7 +28,7 @@ std::string words_of(Stage stage, const engine::RankPlace& place) {
               config.shard_ranks > 0 ? text(" with mics_shard_size ", config.shard_ranks) : "");
 }
 
-// As the planner foretells ranks: this one's shards, and what it takes from the others.
+// As the planner plans for ranks: this one's shards, and what it takes from the others.
 PlanRequest request_with(const TrainingSettings& settings, Stage stage) {
   PlanRequest request = settings.engine.request;
   Workload& workload = request.workload;

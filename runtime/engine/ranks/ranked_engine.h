@@ -27,6 +27,9 @@
 // Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Ranks gather and add
 // up in host memory: shards come down from the device, whole units go up, and gradients come down, before they are
 // added up. gradient() waits for what it brings down.
+//
+// ranked_engine_request.cpp has what a rank is asked for and takes, ranked_engine_open.cpp create() and open(),
+// ranked_engine.cpp the verbs, and ranked_engine_lane.cpp what goes on beside the trainer.
 #pragma once
 
 #include <atomic>
@@ -52,6 +55,8 @@ struct RankedOptions {
   uint32_t group_ranks = 0;
   // Whether what was gathered is kept until the step ends (stages 1 and 2), or gathered for every pass (stage 3).
   bool keeps_weights = false;
+
+  uint32_t ranks_of_group(uint32_t ranks) const { return group_ranks == 0 ? ranks : group_ranks; }
 };
 
 // What a rank's engine takes besides its plan: lines of its budget.

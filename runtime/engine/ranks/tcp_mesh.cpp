@@ -1,205 +1,25 @@
 #include "runtime/engine/ranks/tcp_mesh.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "runtime/engine/ranks/hmac_sha256.h"
+#include "runtime/engine/ranks/tcp_messages.h"
+#include "runtime/engine/ranks/tcp_sockets.h"
 
 namespace penstock::engine {
 namespace {
 
-constexpr uint64_t kMagic = 0x3250'4354'4b53'4e50;  // PNSKTCP2
 constexpr std::chrono::milliseconds kTriesAgainAfter{20};
 // Who connects says at once who it is, or is no rank.
 constexpr std::chrono::seconds kSaysWithin{5};
 constexpr size_t kNewcomersMost = 2 * kRanksMax * TcpMesh::kPurposes;
 constexpr int kLooksEveryMs = 100;
-
-using Nonce = std::array<std::byte, 32>;
-using HostName = std::array<char, 64>;  // ends with a zero
-
-HostName host_name() {
-  HostName name{};
-  (void)::gethostname(name.data(), name.size() - 1);
-  return name;
-}
-
-struct TcpHello {
-  uint64_t magic = kMagic;
-  uint64_t meeting = 0;  // of its name
-  uint32_t rank = 0, ranks = 0;
-  uint32_t purpose = 0;
-  uint32_t port = 0;  // at which it listens itself
-  HostName host{};
-  Nonce nonce{};   // drawn by who connects
-  Digest proof{};  // that it knows the secret
-};
-static_assert(sizeof(TcpHello) == 160, "all of it is proven, and nothing lies between");
-
-// Who is connected with says these two: before the hello, and after it.
-struct Challenge {
-  uint64_t magic = kMagic;
-  Nonce nonce{};
-};
-struct Welcome {
-  uint64_t magic = kMagic;
-  Digest proof{};
-};
-
-// Where each rank listens, as rank 0 sees it.
-struct Roster {
-  uint64_t magic = kMagic;
-  std::array<sockaddr_storage, kRanksMax> addresses{};
-  std::array<HostName, kRanksMax> hosts{};
-};
-
-constexpr const char* kSecret = "PENSTOCK_SECRET";
-
-Result<Nonce> draw_nonce() {
-  Nonce nonce{};
-  const ssize_t drawn = ::getrandom(nonce.data(), nonce.size(), 0);
-  if (drawn == static_cast<ssize_t>(nonce.size())) return nonce;
-  return errno_status("ranks: random bytes to meet with", errno);
-}
-
-// Of both nonces and of who is whom. The two sides' differ, so that neither can send the other's back.
-enum class Side : uint8_t { connects, listens };
-Digest proof_of(Side side, uint32_t listener, const Nonce& challenge, TcpHello hello) {
-  const std::string secret = environment_variable(kSecret).value_or("");
-  hello.proof = {};
-  static_assert(kRanksMax <= 256, "a byte names the rank that listens");
-  std::vector<std::byte> message = {static_cast<std::byte>(side), static_cast<std::byte>(listener)};
-  message.insert(message.end(), challenge.begin(), challenge.end());
-  const auto said = std::as_bytes(std::span(&hello, 1));
-  message.insert(message.end(), said.begin(), said.end());
-  return hmac_sha256(std::as_bytes(std::span(secret)), message);
-}
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
-
-Result<Addresses> resolve(const std::string& host, uint32_t port) {
-  addrinfo wanted{};
-  wanted.ai_family = AF_UNSPEC;
-  wanted.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), text(port).c_str(), &wanted, &found);
-  if (error == 0) return Addresses(found, &::freeaddrinfo);
-  return Status(Code::kEnvironment, text("ranks: MASTER_ADDR ", host, ": ", ::gai_strerror(error)),
-                "give the address of rank 0's host in MASTER_ADDR");
-}
-
-Result<Connection> make_socket(int family) {
-  const int made = ::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (made < 0) return errno_status("ranks: a socket to meet at", errno);
-  return Connection(made);
-}
-
-void set_port(sockaddr_storage& address, uint32_t port) {
-  if (address.ss_family == AF_INET6) {
-    reinterpret_cast<sockaddr_in6&>(address).sin6_port = htons(static_cast<uint16_t>(port));
-  } else {
-    reinterpret_cast<sockaddr_in&>(address).sin_port = htons(static_cast<uint16_t>(port));
-  }
-}
-
-uint32_t port_of(const sockaddr_storage& address) {
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                                             : reinterpret_cast<const sockaddr_in&>(address).sin_port);
-}
-
-bool is_loopback(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET6) {
-    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-  }
-  return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-}
-
-socklen_t length_of(const sockaddr_storage& address) {
-  return address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-}
-
-// On every address of this host; port 0: any.
-Result<Connection> listen_at(int family, uint32_t port) {
-  PENSTOCK_TRY_ASSIGN(listening, make_socket(family));
-  sockaddr_storage any{};
-  any.ss_family = static_cast<sa_family_t>(family);
-  set_port(any, port);
-  // What an earlier run has left in the kernel's care is no reason to wait.
-  const int yes = 1;
-  (void)::setsockopt(listening.descriptor(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (::bind(listening.descriptor(), reinterpret_cast<const sockaddr*>(&any), length_of(any)) != 0 ||
-      ::listen(listening.descriptor(), static_cast<int>(kRanksMax * TcpMesh::kPurposes)) != 0) {
-    return errno_status(text("ranks: listen at port ", port), errno, "give this run another MASTER_PORT");
-  }
-  return Result<Connection>(std::move(listening));
-}
-
-Result<uint32_t> port_of(const Connection& listening) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  if (::getsockname(listening.descriptor(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    return errno_status("ranks: a socket to meet at", errno);
-  }
-  return port_of(address);
-}
-
-// Nor is it forgotten by what stands between, where long passes leave it idle.
-void send_at_once(const Connection& connection) {
-  const int yes = 1, idle_s = 30;
-  (void)::setsockopt(connection.descriptor(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  (void)::setsockopt(connection.descriptor(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
-  (void)::setsockopt(connection.descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-}
-
-// False with errno. The kernel would try for minutes.
-bool connect_within(const Connection& connection, const sockaddr* address, socklen_t length, const Deadline& deadline) {
-  const int ms = std::max(1, deadline.left_ms());
-  const timeval within{ms / 1000, ms % 1000 * 1000};
-  (void)::setsockopt(connection.descriptor(), SOL_SOCKET, SO_SNDTIMEO, &within, sizeof within);
-  if (::connect(connection.descriptor(), address, length) != 0) return false;
-  const timeval no_limit{};
-  (void)::setsockopt(connection.descriptor(), SOL_SOCKET, SO_SNDTIMEO, &no_limit, sizeof no_limit);
-  return true;
-}
-
-template <typename Message>
-bool send_message(const Connection& to, const Message& message) {
-  const auto* bytes = reinterpret_cast<const char*>(&message);
-  for (size_t sent = 0; sent < sizeof message;) {
-    const ssize_t now = ::send(to.descriptor(), bytes + sent, sizeof message - sent, MSG_NOSIGNAL);
-    if (now < 0 && errno == EINTR) continue;
-    if (now <= 0) return false;
-    sent += static_cast<size_t>(now);
-  }
-  return true;
-}
-
-template <typename Message>
-bool receive_message(const Connection& from, Message& message, const Deadline& deadline) {
-  auto* bytes = reinterpret_cast<char*>(&message);
-  for (size_t received = 0; received < sizeof message;) {
-    if (!readable_within(from.descriptor(), deadline)) return false;
-    const ssize_t now = ::recv(from.descriptor(), bytes + received, sizeof message - received, 0);
-    if (now < 0 && errno == EINTR) continue;
-    if (now <= 0) return false;
-    received += static_cast<size_t>(now);
-  }
-  return message.magic == kMagic;
-}
 
 // One rank's part in the meeting.
 class TcpMeeting {
@@ -209,12 +29,12 @@ class TcpMeeting {
   }
 
   Result<TcpMesh> run() {
-    PENSTOCK_TRY_ASSIGN(addresses, resolve(place_.address, place_.port));
-    PENSTOCK_TRY_ASSIGN(listening, listen_at(addresses->ai_family, place_.rank == 0 ? place_.port : 0));
+    PENSTOCK_TRY_ASSIGN(addresses, tcp::resolve(place_.address, place_.port));
+    PENSTOCK_TRY_ASSIGN(listening, tcp::listen_at(addresses->ai_family, place_.rank == 0 ? place_.port : 0));
     listening_ = std::move(listening);
-    Roster roster;
+    tcp::Roster roster;
     if (place_.rank == 0) {
-      roster.hosts[0] = host_name();
+      roster.hosts[0] = tcp::host_name();
       PENSTOCK_TRY(receive_all(roster));
     } else {
       PENSTOCK_TRY(come(*addresses, roster));
@@ -243,7 +63,7 @@ class TcpMeeting {
     }
     return numbers;
   }
-  TcpHello hello(uint32_t purpose) const {
+  tcp::Hello hello(uint32_t purpose) const {
     return {.meeting = std::hash<std::string>()(place_.meeting),
             .rank = place_.rank,
             .ranks = place_.ranks,
@@ -254,14 +74,14 @@ class TcpMeeting {
   struct Newcomer {
     Connection connection;
     sockaddr_storage from{};
-    Nonce nonce{};
+    tcp::Nonce nonce{};
     Deadline deadline{kSaysWithin};
-    TcpHello said{};
+    tcp::Hello said{};
     size_t received = 0;
   };
 
   // `roster`: to enter who comes into.
-  Status accept_until(const std::function<bool()>& enough, Roster* roster) {
+  Status accept_until(const std::function<bool()>& enough, tcp::Roster* roster) {
     while (!enough()) {
       if (deadline_.is_over()) return refuse_late(roster != nullptr);
       std::vector<pollfd> sources = {{listening_.descriptor(), POLLIN, 0}};
@@ -285,7 +105,7 @@ class TcpMeeting {
                                                       deadline_.words(), "; missing: rank ", missing())
                                                : text("ranks: not all came within ", deadline_.words(), ": rank ",
                                                       missing(), " did not connect with rank ", place_.rank),
-                  text("look at what those ranks have printed, and give all of them the same ", kSecret));
+                  text("look at what those ranks have printed, and give all of them the same ", tcp::kSecret));
   }
 
   Status accept_one() {
@@ -297,10 +117,10 @@ class TcpMeeting {
       const bool has_gone = errno == EINTR || errno == ECONNABORTED || errno == EAGAIN;
       return has_gone ? Status() : errno_status("ranks: take in who connects", errno);
     }
-    send_at_once(one.connection);
-    PENSTOCK_TRY_ASSIGN(nonce, draw_nonce());
+    tcp::send_at_once(one.connection);
+    PENSTOCK_TRY_ASSIGN(nonce, tcp::draw_nonce());
     one.nonce = nonce;
-    if (!send_message(one.connection, Challenge{.nonce = nonce})) return Status();
+    if (!tcp::send_message(one.connection, tcp::Challenge{.nonce = nonce})) return Status();
     if (newcomers_.size() == kNewcomersMost) newcomers_.erase(newcomers_.begin());
     newcomers_.push_back(std::move(one));
     return Status();
@@ -318,10 +138,10 @@ class TcpMeeting {
   }
 
   // A stranger is not.
-  Status take_in(Newcomer& one, Roster* roster) {
-    TcpHello& said = one.said;
-    const bool knows =
-        said.magic == kMagic && is_same(said.proof, proof_of(Side::connects, place_.rank, one.nonce, said));
+  Status take_in(Newcomer& one, tcp::Roster* roster) {
+    tcp::Hello& said = one.said;
+    const bool knows = said.magic == tcp::kMagic &&
+                       is_same(said.proof, tcp::proof_of(tcp::Side::connects, place_.rank, one.nonce, said));
     if (!knows || said.meeting != hello(0).meeting || said.purpose >= TcpMesh::kPurposes) return Status();
     const bool fits = said.ranks == place_.ranks && said.rank > 0 && said.rank < place_.ranks;
     if (!fits || has(said.purpose, said.rank)) {
@@ -331,11 +151,11 @@ class TcpMeeting {
                                 place_.ranks),
                     "give every process its own RANK, and all the same WORLD_SIZE");
     }
-    const Welcome welcome{.proof = proof_of(Side::listens, place_.rank, one.nonce, said)};
-    if (!send_message(one.connection, welcome)) return Status();
+    const tcp::Welcome welcome{.proof = tcp::proof_of(tcp::Side::listens, place_.rank, one.nonce, said)};
+    if (!tcp::send_message(one.connection, welcome)) return Status();
     mesh_.connections[said.purpose][said.rank] = std::move(one.connection);
     if (roster == nullptr) return Status();
-    set_port(one.from, said.port);
+    tcp::set_port(one.from, said.port);
     roster->addresses[said.rank] = one.from;
     said.host.back() = 0;
     roster->hosts[said.rank] = said.host;
@@ -344,22 +164,22 @@ class TcpMeeting {
   }
 
   // Rank 0.
-  Status receive_all(Roster& roster) {
+  Status receive_all(tcp::Roster& roster) {
     PENSTOCK_TRY(accept_until([this] { return come_ == place_.ranks; }, &roster));
     for (uint32_t other = 1; other < place_.ranks; ++other) {
-      if (send_message(mesh_.connections[TcpMesh::kPassesControl][other], roster)) continue;
+      if (tcp::send_message(mesh_.connections[TcpMesh::kPassesControl][other], roster)) continue;
       return Status(Code::kEnvironment, text("rank ", other, " died before all ranks had come"));
     }
     return Status();
   }
 
   // The others.
-  Status come(const addrinfo& addresses, Roster& roster) {
+  Status come(const addrinfo& addresses, tcp::Roster& roster) {
     Connection connection;
     while (connection.descriptor() < 0) {
       for (const addrinfo* each = &addresses; each != nullptr && connection.descriptor() < 0; each = each->ai_next) {
-        Result<Connection> made = make_socket(each->ai_family);
-        if (made.ok() && connect_within(*made, each->ai_addr, each->ai_addrlen, deadline_)) {
+        Result<Connection> made = tcp::make_socket(each->ai_family);
+        if (made.ok() && tcp::connect_within(*made, each->ai_addr, each->ai_addrlen, deadline_)) {
           std::memcpy(&first_, each->ai_addr, each->ai_addrlen);
           connection = *std::move(made);
         }
@@ -373,13 +193,13 @@ class TcpMeeting {
       }
       std::this_thread::sleep_for(kTriesAgainAfter);
     }
-    send_at_once(connection);
-    PENSTOCK_TRY_ASSIGN(port, port_of(listening_));
-    TcpHello mine = hello(TcpMesh::kPassesControl);
+    tcp::send_at_once(connection);
+    PENSTOCK_TRY_ASSIGN(port, tcp::port_of(listening_));
+    tcp::Hello mine = hello(TcpMesh::kPassesControl);
     mine.port = port;
-    mine.host = host_name();
+    mine.host = tcp::host_name();
     PENSTOCK_TRY(introduce(connection, mine, 0));
-    if (!receive_message(connection, roster, deadline_)) {
+    if (!tcp::receive_message(connection, roster, deadline_)) {
       return Status(Code::kEnvironment,
                     deadline_.is_over() ? text("ranks: not all came within ", deadline_.words())
                                         : std::string("ranks: rank 0 ended before all had come"),
@@ -390,45 +210,46 @@ class TcpMeeting {
   }
 
   // Both sides prove that they know the secret, over numbers that they have drawn for one another.
-  Status introduce(const Connection& connection, TcpHello mine, uint32_t other) const {
-    Challenge challenge;
-    PENSTOCK_TRY_ASSIGN(nonce, draw_nonce());
+  Status introduce(const Connection& connection, tcp::Hello mine, uint32_t other) const {
+    tcp::Challenge challenge;
+    PENSTOCK_TRY_ASSIGN(nonce, tcp::draw_nonce());
     mine.nonce = nonce;
-    Welcome welcome;
-    bool is_heard = receive_message(connection, challenge, deadline_);
-    mine.proof = proof_of(Side::connects, other, challenge.nonce, mine);
-    is_heard = is_heard && send_message(connection, mine) && receive_message(connection, welcome, deadline_);
+    tcp::Welcome welcome;
+    bool is_heard = tcp::receive_message(connection, challenge, deadline_);
+    mine.proof = tcp::proof_of(tcp::Side::connects, other, challenge.nonce, mine);
+    is_heard = is_heard && tcp::send_message(connection, mine) && tcp::receive_message(connection, welcome, deadline_);
     if (!is_heard) {
       return Status(Code::kEnvironment,
                     deadline_.is_over()
                         ? text("ranks: not all came within ", deadline_.words())
                         : text("ranks: rank ", other, " ended, or did not take rank ", place_.rank, " in"),
-                    text("look at what rank ", other, " has printed, and give all ranks the same ", kSecret));
+                    text("look at what rank ", other, " has printed, and give all ranks the same ", tcp::kSecret));
     }
-    if (is_same(welcome.proof, proof_of(Side::listens, other, challenge.nonce, mine))) return Status();
-    return Status(Code::kEnvironment, text("ranks: who listens as rank ", other, " does not know this run's ", kSecret),
-                  text("give all ranks the same ", kSecret, ", and the address of rank 0's host"));
+    if (is_same(welcome.proof, tcp::proof_of(tcp::Side::listens, other, challenge.nonce, mine))) return Status();
+    return Status(Code::kEnvironment,
+                  text("ranks: who listens as rank ", other, " does not know this run's ", tcp::kSecret),
+                  text("give all ranks the same ", tcp::kSecret, ", and the address of rank 0's host"));
   }
 
   // Who came to rank 0 by its host's own address is on that host, which has another one for the rest.
-  sockaddr_storage address_of(uint32_t other, const Roster& roster) const {
+  sockaddr_storage address_of(uint32_t other, const tcp::Roster& roster) const {
     const sockaddr_storage& seen = roster.addresses[other];
-    if (!is_loopback(seen) || seen.ss_family != first_.ss_family) return seen;
+    if (!tcp::is_loopback(seen) || seen.ss_family != first_.ss_family) return seen;
     sockaddr_storage there = first_;
-    set_port(there, port_of(seen));
+    tcp::set_port(there, tcp::port_of(seen));
     return there;
   }
 
-  Status connect_with(uint32_t other, const Roster& roster) {
+  Status connect_with(uint32_t other, const tcp::Roster& roster) {
     for (uint32_t purpose = 0; purpose < TcpMesh::kPurposes; ++purpose) {
       if (has(purpose, other)) continue;
       const sockaddr_storage address = other == 0 ? first_ : address_of(other, roster);
-      PENSTOCK_TRY_ASSIGN(made, make_socket(address.ss_family));
-      if (!connect_within(made, reinterpret_cast<const sockaddr*>(&address), length_of(address), deadline_)) {
+      PENSTOCK_TRY_ASSIGN(made, tcp::make_socket(address.ss_family));
+      if (!tcp::connect_within(made, reinterpret_cast<const sockaddr*>(&address), tcp::length_of(address), deadline_)) {
         return errno_status(text("ranks: rank ", place_.rank, " connects with rank ", other), errno,
                             "let the ranks' hosts reach one another at any port");
       }
-      send_at_once(made);
+      tcp::send_at_once(made);
       PENSTOCK_TRY(introduce(made, hello(purpose), other));
       mesh_.connections[purpose][other] = std::move(made);
     }

@@ -5,24 +5,11 @@
 #include <bit>
 #include <cmath>
 
-#include "runtime/trainer/counter_random.h"
-#include "runtime/trainer/torch/cuda_accelerator.h"
-#include "runtime/trainer/torch/dry_step.h"
-#include "runtime/trainer/torch/host_accelerator.h"
+#include "runtime/trainer/torch/training_batches.h"
+#include "runtime/trainer/torch/training_device.h"
 
 namespace penstock::trainer {
 namespace {
-
-// What threads, rings and malloc take besides what is planned.
-constexpr uint64_t kOverheadBytes = 16 * kMiB;
-// Of a device, where nobody says a budget: for what CUDA takes itself as kernels are first used.
-constexpr uint64_t kDeviceReserveBytes = 512 * kMiB;
-
-ComputeChoices choices_of(const TrainingSettings& settings) {
-  return {.seed = settings.config.seed,
-          .head_tokens = static_cast<int64_t>(settings.config.head_tokens),
-          .head_rows = static_cast<int64_t>(settings.config.head_rows)};
-}
 
 // Without a measurement nobody knows.
 uint64_t tensor_limit(const TrainingSettings& settings, const Plan& plan) {
@@ -37,94 +24,16 @@ uint64_t tensor_limit(const TrainingSettings& settings, const Plan& plan) {
   return bytes;
 }
 
-}  // namespace
-
-std::vector<MicroBatch> micro_batches_of(const TrainingSettings& settings, uint64_t batch) {
-  std::vector<MicroBatch> batches;
-  const uint64_t accumulation = settings.config.accumulation, sequences = settings.config.micro_batch;
-  const uint64_t first = (batch - 1) * accumulation * settings.place.ranks + settings.first_micro_batch();
-  for (uint64_t number = first; number < first + accumulation; ++number) {
-    batches.push_back(settings.samples.batch(number * sequences, sequences));
+Result<std::unique_ptr<engine::StepEngine>> open_engine(const TrainingSettings& settings, engine::Ranks* ranks) {
+  if (ranks != nullptr && ranks->ranks() > 1) {
+    PENSTOCK_TRY_ASSIGN(engine, engine::RankedEngine::open(settings.ranked(), *ranks));
+    return std::unique_ptr<engine::StepEngine>(std::move(engine));
   }
-  return batches;
-}
-
-std::shared_ptr<Accelerator> accelerator_of(const TrainingSettings& settings) {
-  return settings.accelerator ? settings.accelerator : std::make_shared<HostAccelerator>();
-}
-
-Status open_accelerator(TrainingSettings& settings) {
-  if (settings.device.kind != ComputeDevice::Kind::cuda) {
-    settings.accelerator = std::make_shared<HostAccelerator>();
-    return Status();
-  }
-  const TrainConfig& config = settings.config;
-  PENSTOCK_TRY_ASSIGN(
-      accelerator, open_cuda_accelerator(
-                       {.index = settings.device.index, .deterministic = config.deterministic, .tf32 = config.tf32}));
-  settings.accelerator = std::move(accelerator);
-  return give_budget(settings);
-}
-
-Status give_budget(TrainingSettings& settings) {
-  const uint64_t free_bytes = settings.accelerator->free_bytes();
-  uint64_t& budget = settings.engine.request.budgets.device_bytes;
-  if (settings.config.device_budget.empty()) budget = free_bytes - std::min(free_bytes, kDeviceReserveBytes);
-  settings.device_bytes = budget;
-  if (budget > 0 && budget <= free_bytes) return Status();
-  return Status(Code::kDoesNotFit,
-                text("config: penstock.device_budget: ", bytes_text(budget), ": ", settings.accelerator->description(),
-                     " has ", bytes_text(free_bytes), " free"),
-                "a smaller budget, or end what else uses this device (nvidia-smi)");
-}
-
-namespace {
-
-// What the tensors leave is the engine's arena.
-Status divide_device(TrainingSettings& settings) {
-  PlanRequest& request = settings.engine.request;
-  const uint64_t tensor_bytes = settings.tensor_bytes;
-  if (tensor_bytes >= settings.device_bytes) {
-    return Status(Code::kDoesNotFit,
-                  text("config: penstock.device_budget: ", bytes_text(settings.device_bytes),
-                       ": tensors of a step need ", bytes_text(tensor_bytes), ", and nothing is left for weights"),
-                  "a larger budget, smaller micro-batches or a smaller \"head_tokens\"");
-  }
-  request.budgets.device_bytes = request.machine.device_bytes = settings.device_bytes - tensor_bytes;
-  return Status();
+  PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(settings.engine));
+  return std::unique_ptr<engine::StepEngine>(std::move(engine));
 }
 
 }  // namespace
-
-Status measure_step(TrainingSettings& settings) {
-  settings.accelerator = accelerator_of(settings);
-  PlanRequest& request = settings.engine.request;
-  const ComputeChoices choices = choices_of(settings);
-  const std::vector<MicroBatch> batches = micro_batches_of(settings, settings.config.leave_out.batch_of(1));
-  std::vector<Use>& uses = request.workload.uses;
-  PENSTOCK_TRY_ASSIGN(dry, dry_step(settings.model, *settings.accelerator, choices, batches, settings.keeping()));
-  for (size_t use = 0; use < uses.size(); ++use) {
-    uses[use].forward_s = dry.uses[use].forward_s;
-    uses[use].backward_s = dry.uses[use].backward_s;
-    uses[use].activation_bytes = dry.uses[use].activation_bytes;
-    uses[use].boundary_bytes = dry.uses[use].boundary_bytes;
-  }
-  settings.product_flops = dry.product_flops;
-  settings.tensor_bytes = dry.tensor_bytes + settings.accelerator->left_between_tensors(dry.tensor_bytes);
-  if (settings.config.eval_every > 0) {
-    // What forward made of the micro-batches that are evaluated together, beyond those of a step.
-    const uint64_t together = evaluation_group(settings);
-    const uint64_t more = together - std::min(together, settings.config.accumulation);
-    settings.tensor_bytes += more * settings.config.micro_batch * settings.config.sequence_length *
-                             settings.model.config.hidden * bytes_of(settings.model.dtype);
-  }
-  settings.tensor_bytes +=
-      generation_bytes(settings.model, settings.prompts.prompts, settings.config.samples.max_new_tokens).all;
-  request.process_bytes = dry.process_bytes + kOverheadBytes;
-  if (settings.device_bytes > 0) return divide_device(settings);
-  request.process_bytes += settings.tensor_bytes;
-  return Status();
-}
 
 Result<Added> added_over_ranks(const TrainingSettings& settings, engine::StepEngine& engine, const Added& mine) {
   const std::array<uint64_t, 6> here = {
@@ -142,19 +51,6 @@ Result<Added> added_over_ranks(const TrainingSettings& settings, engine::StepEng
   }
   return added;
 }
-
-namespace {
-
-Result<std::unique_ptr<engine::StepEngine>> open_engine(const TrainingSettings& settings, engine::Ranks* ranks) {
-  if (ranks != nullptr && ranks->ranks() > 1) {
-    PENSTOCK_TRY_ASSIGN(engine, engine::RankedEngine::open(settings.ranked(), *ranks));
-    return std::unique_ptr<engine::StepEngine>(std::move(engine));
-  }
-  PENSTOCK_TRY_ASSIGN(engine, engine::Engine::open(settings.engine));
-  return std::unique_ptr<engine::StepEngine>(std::move(engine));
-}
-
-}  // namespace
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::open(const TrainingSettings& settings, engine::Ranks* ranks) {
   PENSTOCK_TRY_ASSIGN(engine, open_engine(settings, ranks));
@@ -319,93 +215,6 @@ Result<bool> TrainingRun::any(bool here) {
   std::vector<uint64_t> all(settings_.place.ranks);
   PENSTOCK_TRY(engine_->exchange(std::array<uint64_t, 1>{here ? 1u : 0u}, all));
   return std::any_of(all.begin(), all.end(), [](uint64_t says) { return says != 0; });
-}
-
-uint64_t evaluation_group(const TrainingSettings& settings) {
-  constexpr uint64_t kHiddenMostBytes = 64 * kMiB;
-  const uint64_t tokens = settings.config.micro_batch * settings.config.sequence_length;
-  const uint64_t bytes = tokens * settings.model.config.hidden * bytes_of(settings.model.dtype);
-  return std::clamp<uint64_t>(kHiddenMostBytes / bytes, 1, evaluated_batches(settings).size());
-}
-
-std::vector<EvaluatedBatch> evaluated_batches(const TrainingSettings& settings) {
-  const uint64_t sequences = settings.config.micro_batch, most = settings.config.eval_batches;
-  const std::vector<Samples::HeldOut> sets = settings.samples.held_out_of_sets();
-  std::vector<EvaluatedBatch> batches;
-  for (size_t set = 0; set < sets.size(); ++set) {
-    const uint64_t all = ceil_div(sets[set].count, sequences);
-    for (uint64_t i = 0; i < (most == 0 ? all : std::min(all, most)); ++i) {
-      batches.push_back({set, sets[set].first + i * sequences, std::min(sequences, sets[set].count - i * sequences)});
-    }
-  }
-  return batches;
-}
-
-Result<std::vector<SetLoss>> TrainingRun::evaluate() {
-  const std::vector<EvaluatedBatch> all = evaluated_batches(settings_);
-  const uint64_t ranks = settings_.place.ranks, rank = settings_.place.rank, group = evaluation_group(settings_);
-  std::vector<SetLoss> sets;
-  for (const Samples::HeldOut& held_out : settings_.samples.held_out_of_sets()) sets.push_back({held_out.set, {}});
-  PENSTOCK_TRY(engine_->begin_forward());
-  // Each rank has its part of a group of all, at last maybe nothing: units are gathered from all of them.
-  for (uint64_t first = 0; first < all.size(); first += group * ranks) {
-    const uint64_t begin = std::min<uint64_t>(all.size(), first + rank * group);
-    const uint64_t end = std::min<uint64_t>(all.size(), begin + group);
-    std::vector<MicroBatch> batches;
-    for (uint64_t i = begin; i < end; ++i) {
-      batches.push_back(settings_.samples.held_out_batch(all[i].first, all[i].count));
-    }
-    Result<std::vector<StepLoss>> losses = step_.evaluate(batches);
-    if (!losses.ok()) {
-      if (ranks > 1) return engine_->give_up(losses.status());
-      (void)engine_->end_forward();
-      return losses.status();
-    }
-    for (uint64_t i = begin; i < end; ++i) {
-      StepLoss& of_set = sets[all[i].set].loss;
-      of_set = sum_of(std::array{of_set, (*losses)[i - begin]});
-    }
-  }
-  PENSTOCK_TRY(engine_->end_forward());
-  for (SetLoss& set : sets) {
-    PENSTOCK_TRY_ASSIGN(added, added_over_ranks(settings_, *engine_, {.loss = set.loss}));
-    set.loss = added.loss;
-  }
-  return sets;
-}
-
-uint64_t prompt_tokens_together(const TrainingSettings& settings) {
-  return settings.config.micro_batch * settings.config.sequence_length;
-}
-
-Status TrainingRun::take_from_first_rank(std::span<int32_t> tokens) {
-  const std::vector<uint64_t> mine(tokens.begin(), tokens.end());
-  std::vector<uint64_t> all(mine.size() * settings_.place.ranks);
-  PENSTOCK_TRY(engine_->exchange(mine, all));
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(all[i]);
-  return Status();
-}
-
-Question question_of(const TrainingSettings& settings, uint64_t number) {
-  constexpr uint64_t kStream = 0x73616d706c6573;  // "samples": apart from what dropout draws
-  const SampleConfig& config = settings.config.samples;
-  return {.prompts = settings.prompts.prompts,
-          .ends = settings.prompts.ends,
-          .new_tokens = config.max_new_tokens,
-          .rules = config.rules,
-          .key = stream_key(config.seed.value_or(settings.config.seed), kStream, number),
-          .tokens_together = prompt_tokens_together(settings)};
-}
-
-Result<std::vector<Continuation>> TrainingRun::answer(uint64_t number) {
-  Question question = question_of(settings_, number);
-  question.agree = [this](std::span<int32_t> chosen) { return take_from_first_rank(chosen); };
-  PENSTOCK_TRY(engine_->begin_forward());
-  Result<std::vector<Continuation>> answers = generate(settings_.model, link_, question);
-  if (!answers.ok() && settings_.place.ranks > 1) return engine_->give_up(answers.status());
-  const Status ended = engine_->end_forward();
-  if (answers.ok() && !ended.ok()) return ended;
-  return answers;
 }
 
 }  // namespace penstock::trainer

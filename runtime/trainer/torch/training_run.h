@@ -1,4 +1,5 @@
-// TrainingRun trains one model over a store: what `penstock train` does, step by step.
+// TrainingRun trains one model over a store: what `penstock train` does, step by step. training_run_forward.cpp has
+// what it computes between steps.
 #pragma once
 
 #include <functional>
@@ -12,19 +13,6 @@
 #include "runtime/trainer/training_settings.h"
 
 namespace penstock::trainer {
-
-// What these settings are computed on: the CPU where open_accelerator() was not called.
-std::shared_ptr<Accelerator> accelerator_of(const TrainingSettings& settings);
-// Opens what computes on the settings' device, and fills in its budget where that is left open: nearly all that is
-// free. Refuses a budget that is more.
-Status open_accelerator(TrainingSettings& settings);
-// The part of it that knows no GPU: for an accelerator that is open, whose device has memory of its own.
-Status give_budget(TrainingSettings& settings);
-
-// What a step of these settings needs besides the plan, measured by a dry step. Fills in the uses' times and
-// activations, and what the process takes with all that LibTorch allocates. On a device with memory of its own its
-// budget is divided: a fixed share for LibTorch, the rest for the engine.
-Status measure_step(TrainingSettings& settings);
 
 // The loss of what a set of data holds out.
 struct SetLoss {
@@ -105,10 +93,6 @@ class TrainingRun {
   TrainStep step_;
 };
 
-// A rank's micro-batches of a step's batch: a function of seed, rank and their numbers alone. Which samples a batch has
-// does not depend on the number of ranks.
-std::vector<MicroBatch> micro_batches_of(const TrainingSettings& settings, uint64_t batch);
-
 // What ranks add up, in their order.
 struct Added {
   StepLoss loss;
@@ -121,13 +105,5 @@ Question question_of(const TrainingSettings& settings, uint64_t number);
 
 // Of prompts that are computed at once.
 uint64_t prompt_tokens_together(const TrainingSettings& settings);
-
-// The micro-batches of one evaluation, set by set, and how many of them pass through a unit before the next is fetched.
-struct EvaluatedBatch {
-  size_t set = 0;  // of those that hold something out
-  uint64_t first = 0, count = 0;
-};
-std::vector<EvaluatedBatch> evaluated_batches(const TrainingSettings& settings);
-uint64_t evaluation_group(const TrainingSettings& settings);
 
 }  // namespace penstock::trainer

@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "tools/plan/forecast.h"
-#include "tools/plan/forecast_report.h"
+#include "tools/plan/forecast_json.h"
+#include "tools/plan/forecast_text.h"
 
 namespace penstock::fuzz {
 

@@ -12,6 +12,7 @@
 
 #include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/torch/dry_step.h"
+#include "runtime/trainer/torch/training_device.h"
 #include "tests/support/capricious_device.h"
 #include "tests/support/memory_drives.h"
 #include "tools/train/plain_training.h"

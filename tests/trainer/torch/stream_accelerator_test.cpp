@@ -19,6 +19,7 @@
 #include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/torch/cuda_accelerator.h"
 #include "runtime/trainer/torch/tensors.h"
+#include "runtime/trainer/torch/training_device.h"
 #include "tests/support/memory_drives.h"
 #include "tests/support/ordered_device.h"
 #include "tests/trainer/torch/stream_device.h"

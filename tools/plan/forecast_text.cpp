@@ -1,7 +1,7 @@
-#include "tools/plan/forecast_report.h"
+#include "tools/plan/forecast_text.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tools/penstock/quantity.h"
@@ -11,22 +11,7 @@
 namespace penstock::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr Lane kLanesShown[] = {Lane::nvme_read, Lane::nvme_write, Lane::host_to_device, Lane::device_to_host,
-                                Lane::update,    Lane::collective, Lane::compute};
-constexpr uint64_t kUnbounded = std::numeric_limits<uint64_t>::max();
-
-// "recompute", or "keep 5 of 14, recompute the others".
-std::string activations_text(const std::vector<ActivationChoice>& by_use) {
-  const auto kept = std::count(by_use.begin(), by_use.end(), ActivationChoice::keep);
-  if (kept == 0 || kept == static_cast<ptrdiff_t>(by_use.size())) return name_of(by_use.front());
-  const auto other = std::find_if(by_use.begin(), by_use.end(),
-                                  [](ActivationChoice choice) { return choice != ActivationChoice::keep; });
-  return text("keep ", kept, " of ", by_use.size(), ", ", name_of(*other), " the others");
-}
-
-std::string budget_text(uint64_t bytes) { return bytes >= kUnbounded / 2 ? "unbounded" : bytes_text(bytes); }
+std::string budget_text(uint64_t bytes) { return is_unbounded(bytes) ? "unbounded" : bytes_text(bytes); }
 
 std::string memory_table(const Forecast& forecast) {
   TextTable table({"tier", "line", "needed", "available"});
@@ -94,10 +79,10 @@ std::string stage_table(const Forecast& forecast) {
     std::vector<std::string> cells{text(name_of(stage.stage), stage.is_planned ? ", as planned" : ""),
                                    bytes_text(static_cast<uint64_t>(stage.rank_bytes)),
                                    bytes_text(static_cast<uint64_t>(stage.rank_bytes * forecast.rank_count().of_node))};
-    const std::optional<StageForecast>& foretold = stage.foretold;
-    cells.push_back(!foretold ? "" : foretold->fits ? least + seconds_text(foretold->step_s) : "does not fit");
-    cells.push_back(foretold && foretold->fits ? bytes_text(foretold->sent_bytes) : "");
-    if (has_network) cells.push_back(foretold && foretold->fits ? bytes_text(foretold->network_bytes) : "");
+    const std::optional<StageForecast>& predicted = stage.predicted;
+    cells.push_back(!predicted ? "" : predicted->fits ? least + seconds_text(predicted->step_s) : "does not fit");
+    cells.push_back(predicted && predicted->fits ? bytes_text(predicted->sent_bytes) : "");
+    if (has_network) cells.push_back(predicted && predicted->fits ? bytes_text(predicted->network_bytes) : "");
     table.add(std::move(cells));
   }
   return table.str();
@@ -105,11 +90,6 @@ std::string stage_table(const Forecast& forecast) {
 
 std::string bound_text(const std::string& bottleneck) {
   return bottleneck == "order" ? "the order of its parts, which wait for one another" : bottleneck;
-}
-
-uint64_t trained_parameters(const ForecastRequest& request) {
-  if (!request.adapters) return request.shape.parameters();
-  return request.shape.layers * request.shape.block_adapter_parameters(request.adapters->rank);
 }
 
 std::string model_line(const Forecast& forecast) {
@@ -169,15 +149,6 @@ std::string codes_line(const Forecast& forecast) {
   return text("codes: ", coded, ": a rank sends ", saved, " less a step; bits are others than without\n");
 }
 
-Json codes_json(const Forecast& forecast) {
-  const RankCodes& codes = forecast.request.codes;
-  if (!codes.any()) return Json();
-  return {{"weights", codes.weights ? Json("int8") : Json()},
-          {"gradients", codes.gradients ? Json("int4") : Json()},
-          {"gathered_bytes_saved", forecast.gathered_bytes_saved},
-          {"reduced_bytes_saved", forecast.reduced_bytes_saved}};
-}
-
 std::string step_lines(const Forecast& forecast) {
   const ForecastRequest& request = forecast.request;
   const auto parameters = static_cast<double>(request.shape.parameters());
@@ -205,51 +176,6 @@ std::string step_lines(const Forecast& forecast) {
   return lines;
 }
 
-Json needed_json(const Forecast& forecast) {
-  Json all = Json::object();
-  for (Tier tier : kTiers) {
-    Json lines = Json::object();
-    for (const BudgetLine& line : forecast.needed) {
-      if (line.tier == tier) lines[line.name] = line.bytes;
-    }
-    all[penstock::name_of(tier)] = {{"total", forecast.needed_bytes(tier)}, {"lines", lines}};
-  }
-  return all;
-}
-
-Json held_json(const Forecast& forecast) {
-  Json roles = Json::object();
-  for (const HeldRole& held : held_state(forecast)) {
-    for (Tier tier : kTiers) {
-      roles[penstock::name_of(held.role)][penstock::name_of(tier)] =
-          held.bytes_of(tier) / static_cast<double>(forecast.request.shape.parameters());
-    }
-  }
-  return roles;
-}
-
-Json exit_json(const Forecast& forecast) {
-  const std::optional<ExitCommit>& commit = forecast.exit_commit;
-  if (!commit) return Json();
-  return {{"written_bytes", commit->written_bytes * forecast.ranks}, {"predicted_s", commit->seconds}};
-}
-
-Json stages_json(const Forecast& forecast) {
-  Json stages = Json::array();
-  for (const HeldByStage& stage : held_by_stage(forecast)) {
-    const bool fits = stage.foretold && stage.foretold->fits;
-    stages.push_back({{"stage", name_of(stage.stage)},
-                      {"planned", stage.is_planned},
-                      {"rank_bytes", std::llround(stage.rank_bytes)},
-                      {"node_bytes", std::llround(stage.rank_bytes * forecast.rank_count().of_node)},
-                      {"fits", stage.foretold ? Json(fits) : Json()},
-                      {"step_s", fits ? Json(stage.foretold->step_s) : Json()},
-                      {"sent_bytes", fits ? Json(stage.foretold->sent_bytes) : Json()},
-                      {"network_bytes", fits ? Json(stage.foretold->network_bytes) : Json()}});
-  }
-  return stages;
-}
-
 }  // namespace
 
 const char* name_of(ActivationChoice choice) {
@@ -264,6 +190,21 @@ const char* name_of(ActivationChoice choice) {
       return "recompute-offload";
   }
   return "?";
+}
+
+bool is_unbounded(uint64_t budget_bytes) { return budget_bytes >= std::numeric_limits<uint64_t>::max() / 2; }
+
+std::string activations_text(const std::vector<ActivationChoice>& by_use) {
+  const auto kept = std::count(by_use.begin(), by_use.end(), ActivationChoice::keep);
+  if (kept == 0 || kept == static_cast<ptrdiff_t>(by_use.size())) return name_of(by_use.front());
+  const auto other = std::find_if(by_use.begin(), by_use.end(),
+                                  [](ActivationChoice choice) { return choice != ActivationChoice::keep; });
+  return text("keep ", kept, " of ", by_use.size(), ", ", name_of(*other), " the others");
+}
+
+uint64_t trained_parameters(const ForecastRequest& request) {
+  if (!request.adapters) return request.shape.parameters();
+  return request.shape.layers * request.shape.block_adapter_parameters(request.adapters->rank);
 }
 
 std::string step_text(const Forecast& forecast) {
@@ -287,64 +228,6 @@ std::string forecast_text(const Forecast& forecast) {
   if (!forecast.notes.empty()) all += "\n";
   for (const std::string& note : forecast.notes) all += "note: " + note + "\n";
   return all;
-}
-
-Json forecast_json(const Forecast& forecast) {
-  const ForecastRequest& request = forecast.request;
-  Json json;
-  json["fits"] = forecast.fits;
-  json["model"] = {{"name", request.shape.name},
-                   {"parameters", request.shape.parameters()},
-                   {"active_parameters", request.shape.active_parameters()},
-                   {"trained_parameters", trained_parameters(request)},
-                   {"layers", request.shape.layers},
-                   {"hidden", request.shape.hidden}};
-  json["machine"] = request.machine.name;
-  json["ranks"] = forecast.ranks;
-  json["nodes"] = request.nodes;
-  json["network_gbps"] = request.nodes > 1 ? Json(request.machine.network_gbps) : Json();
-  json["stage"] = forecast.ranks > 1 ? Json(name_of(forecast.stage)) : Json();
-  json["needed_bytes"] = needed_json(forecast);
-  for (Tier tier : kTiers) {
-    const uint64_t budget = forecast.budget_bytes(tier);
-    json["budget_bytes"][penstock::name_of(tier)] = budget >= kUnbounded / 2 ? Json("unbounded") : Json(budget);
-  }
-  if (!forecast.fits) return json;
-  json["step_s"] = forecast.times.step_s;
-  json["unknown_rates"] = forecast.unknown_rates();
-  json["bottleneck"] = forecast.bottleneck();
-  json["saved_by_a_tenth_faster_s"] = Json::object();
-  for (const Relief& relief : forecast.reliefs)
-    json["saved_by_a_tenth_faster_s"][relief.resource] = std::max(0.0, relief.saved_s);
-  json["lanes"] = {{"drives", forecast.times.drives_busy_s}};
-  for (Lane lane : kLanesShown) json["lanes"][penstock::name_of(lane)] = forecast.lane_busy_s(lane);
-  const auto parameters = static_cast<double>(request.shape.parameters());
-  json["bytes_per_parameter"] = {{"read", forecast.read_bytes_per_step / parameters},
-                                 {"written", forecast.written_bytes_per_step / parameters}};
-  json["written_bytes_per_step"] = std::llround(forecast.written_bytes_per_step);
-  json["codes"] = codes_json(forecast);
-  json["commit_at_exit"] = exit_json(forecast);
-  const bool trains = request.scope == StepScope::training;
-  json["tokens_per_step"] = trains ? Json(request.tokens) : Json();
-  const auto tokens_per_s = forecast.tokens_per_s();
-  json["tokens_per_s"] = tokens_per_s ? Json(*tokens_per_s) : Json();
-  const auto days = forecast.drive_life_days();
-  json["drive_life_days"] = days ? Json(*days) : Json();
-  json["compute_bound_tokens"] =
-      forecast.compute_bound_tokens > 0 ? Json(std::llround(forecast.compute_bound_tokens)) : Json();
-  json["struck_step_s"] = forecast.struck_step_s > 0 ? Json(forecast.struck_step_s) : Json();
-  json["rates"] = request.machine.uses_burst_rates() ? "burst" : "sustained";
-  json["plan"] = {{"micro_batches", request.micro_batches},
-                  {"micro_batch_group", forecast.plan->micro_batch_group},
-                  {"activations", trains ? Json(activations_text(forecast.plan->activations)) : Json()},
-                  {"tile_parameters", forecast.plan->tiles.tile_elements()},
-                  {"tiles", forecast.plan->tiles.size()},
-                  {"durability", text_of(forecast.durability)},
-                  {"space", request.slots == 1 ? "single" : "double"}};
-  json["state_bytes_per_parameter"] = held_json(forecast);
-  json["state_by_zero_stage"] = stages_json(forecast);
-  json["notes"] = forecast.notes;
-  return json;
 }
 
 Status forecast_verdict(const Forecast& forecast) {

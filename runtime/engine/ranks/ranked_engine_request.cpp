@@ -1,0 +1,189 @@
+// What a rank is asked for: what several ranks cannot do, what a rank takes beside its plan, and where that lies.
+#include <algorithm>
+
+#include "runtime/engine/ranks/rank_places.h"
+#include "runtime/engine/ranks/ranked_engine.h"
+#include "tiering/plan/pass_bytes.h"
+#include "tiering/plan/rank_memory.h"
+
+namespace penstock::engine {
+namespace {
+
+// As the planner has it: see Plan::on_device.
+bool computes_on_device(const EngineOptions& options) {
+  return options.device && options.request.machine.copies_to_device();
+}
+
+// The gradient of a unit becomes complete in the first of its uses.
+bool completes_in(const Workload& model, uint32_t unit, uint32_t use) { return uses_of(model, unit).front() == use; }
+
+// Of two uses that passes come to one after another. Between groups of micro-batches, backward's last is before the
+// first of all.
+uint64_t two_in_a_row(const Workload& model, const std::vector<uint64_t>& of_uses) {
+  const size_t last = std::min<size_t>(first_trained_use(model), of_uses.size() - 1);
+  uint64_t most = model.micro_batches > 1 ? of_uses[last] + of_uses.front() : of_uses.front();
+  for (size_t use = 1; use < of_uses.size(); ++use) most = std::max(most, of_uses[use - 1] + of_uses[use]);
+  return most;
+}
+
+}  // namespace
+
+Status RankedEngine::check_form(const PlanRequest& request) {
+  const Workload& model = request.workload;
+  if (model.form.moments == MomentForm::bf16) {
+    return Status(Code::kUsage,
+                  "ranks: bf16 moments are not implemented for several ranks: what is drawn to round them "
+                  "would depend on shards",
+                  "take fp32 or int8 moments");
+  }
+  for (const Unit& unit : model.units) {
+    if (!unit.code) continue;
+    return Status(
+        Code::kUsage,
+        text("ranks: unit ", unit.name, ": frozen weights in int8 or NF4 are not implemented for ", "several ranks"),
+        "let them rest in the dtype that computes with them");
+  }
+  if (request.slots == 1) {
+    return Status(Code::kUsage, "ranks: one slot a tile: a step of some ranks could not be taken back",
+                  "give the store two slots a tile");
+  }
+  return Status();
+}
+
+Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
+  const Workload& model = options.engine.request.workload;
+  PENSTOCK_TRY(validate(model));
+  const uint32_t group = options.ranks_of_group(ranks);
+  if (ranks % group != 0) {
+    return Status(Code::kUsage, text("ranks: ", ranks, " ranks in groups of ", group),
+                  "give a number of ranks a group, by mics_shard_size or zero_hpz_partition_size, that divides the "
+                  "number of ranks");
+  }
+  if (model.scope != StepScope::training) {
+    return Status(Code::kUsage, "ranks: only updates are planned, without passes through the model",
+                  "plan with StepScope::training and the model's uses");
+  }
+  if ((model.codes.weights || model.codes.frozen_weights) && options.ranks_of_group(ranks) == 1) {
+    return Status(Code::kUsage, "ranks: weights are to be gathered in int8, and every rank has all of them",
+                  "take stage 3, or leave out zero_quantized_weights and "
+                  "zero_quantized_nontrainable_weights");
+  }
+  if (model.codes.gradients && ranks == 1) {
+    return Status(Code::kUsage, "ranks: gradients are to be sent in int4, and one rank sends none",
+                  "leave out zero_quantized_gradients");
+  }
+  return check_form(options.engine.request);
+}
+
+RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks) {
+  const Workload& model = options.engine.request.workload;
+  const uint32_t group = options.ranks_of_group(ranks);
+  const ShardMap map(model.units, ranks, group);
+  const uint64_t weight_bytes = bytes_of(model.form.weight), gradient_bytes = bytes_of(model.form.gradient);
+  RankMemory memory;
+  uint64_t all_weights = 0, blocks = 0;
+  auto piece_bytes = [&](uint32_t unit) {
+    uint64_t most = 0;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      most = std::max(most, reduced_way_bytes(model, map.piece(unit, rank).elements()));
+    }
+    return most;
+  };
+  for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    const uint64_t elements = model.units[unit].elements;
+    all_weights += place_bytes(elements * weight_bytes);
+    blocks += ceil_div(elements, kBlockElements);
+    if (!model.units[unit].trainable) continue;
+    memory.downloaded_bytes = std::max(memory.downloaded_bytes, place_bytes(elements * sizeof(float)));
+    if (!reduced_code(model)) continue;
+    memory.collected_bytes = std::max(memory.collected_bytes, place_bytes(ranks * piece_bytes(unit)));
+  }
+  std::vector<uint64_t> of_uses;  // weights
+  for (uint32_t use = 0; use < model.uses.size(); ++use) {
+    uint64_t weights = 0, coded = 0, added = 0, given = 0;
+    for (uint32_t unit : model.uses[use].units) {
+      const uint64_t elements = model.units[unit].elements;
+      weights += place_bytes(elements * weight_bytes);
+      if (gathered_code(model, unit)) coded += place_bytes(gathered_way_bytes(model, unit, elements));
+      if (!model.units[unit].trainable || !completes_in(model, unit, use)) continue;
+      added += place_bytes(map.largest_shard(unit) * gradient_bytes);
+      given += place_bytes(reduced_way_bytes(model, elements));
+    }
+    of_uses.push_back(weights);
+    memory.coded_bytes = std::max(memory.coded_bytes, coded);
+    memory.added_bytes = std::max(memory.added_bytes, added);
+    memory.given_bytes = std::max(memory.given_bytes, given);
+  }
+  uint64_t largest = *std::max_element(of_uses.begin(), of_uses.end()), two = two_in_a_row(model, of_uses);
+  if (group == 1) largest = two = all_weights = 0;
+  const uint64_t computed = options.keeps_weights ? all_weights : two;
+  if (computes_on_device(options.engine)) {
+    memory.gathered_bytes = largest;
+    memory.on_device = {.weights = computed, .gradient = memory.downloaded_bytes};
+    memory.downloaded_bytes = round_up(memory.downloaded_bytes, kAlignmentBytes);
+  } else {
+    memory.gathered_bytes = computed;
+    memory.downloaded_bytes = 0;
+  }
+  memory.squares_bytes = place_bytes(blocks * sizeof(double));
+  memory.sums_bytes = sum_bytes(options.engine.request);
+  return memory;
+}
+
+void RankedEngine::lay_out() {
+  const uint64_t weight_bytes = bytes_of(model().form.weight), gradient_bytes = bytes_of(model().form.gradient);
+  gathered_begin_ = taken_.downloaded_bytes;
+  given_begin_ = gathered_begin_ + taken_.gathered_bytes;
+  const uint64_t added_begin = given_begin_ + taken_.given_bytes;
+  squares_at_ = added_begin + taken_.added_bytes;
+  coded_begin_ = squares_at_ + taken_.squares_bytes;
+  collected_at_ = coded_begin_ + taken_.coded_bytes;
+  uint64_t at = 0, block = 0;
+  for (const Unit& unit : model().units) {
+    kept_at_.push_back(at);
+    first_block_.push_back(block);
+    at += place_bytes(unit.elements * weight_bytes);
+    block += ceil_div(unit.elements, kBlockElements);
+  }
+  given_at_.resize(model().units.size());
+  added_at_.resize(model().units.size());
+  for (uint32_t use = 0; use < model().uses.size(); ++use) {
+    uint64_t given = given_begin_, added = added_begin;
+    for (uint32_t unit : model().uses[use].units) {
+      if (!model().units[unit].trainable || !completes_in(model(), unit, use)) continue;
+      given_at_[unit] = given;
+      added_at_[unit] = added;
+      given += place_bytes(reduced_way_bytes(model(), model().units[unit].elements));
+      added += place_bytes(map_.largest_shard(unit) * gradient_bytes);
+    }
+  }
+}
+
+Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const RankPlace& place) {
+  PlanRequest here = options.engine.request;
+  const ShardMap map(here.workload.units, place.ranks, options.ranks_of_group(place.ranks));
+  const RankMemory taken = memory_of(options, place.ranks);
+  const uint64_t needed = taken.shared_bytes() + taken.sums_bytes, there = here.budgets.host_bytes;
+  if (there <= needed) {
+    return Status(Code::kDoesNotFit,
+                  text("ranks: gathered weights and gradients under way take ", bytes_text(needed), " of host memory, ",
+                       bytes_text(there), " are given"),
+                  "give each rank a larger host budget");
+  }
+  here.budgets.host_bytes = there - needed;
+  if (const uint64_t on_device = taken.on_device.all(); on_device > 0) {
+    if (here.budgets.device_bytes <= on_device) {
+      return Status(Code::kDoesNotFit,
+                    text("ranks: gathered weights and a gradient take ", bytes_text(on_device), " of device memory, ",
+                         bytes_text(here.budgets.device_bytes), " are given"),
+                    "give each rank a larger device budget");
+    }
+    here.budgets.device_bytes -= on_device;
+  }
+  here.workload = workload_of(here.workload, map, place.rank).workload;
+  // Ranks of one host copy: of its memory's traffic, a byte read and a byte written.
+  if (here.machine.collective_gbps <= 0 && place.hosts == 1) here.machine.collective_gbps = here.machine.host_gbps / 2;
+  return here;
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,138 @@
+"""A run's log for other programs: TensorBoard, wandb, Prometheus. report_test.py runs these."""
+import json
+import os
+import re
+import struct
+import sys
+import unittest
+import unittest.mock
+from pathlib import Path
+
+from penstock import exports
+from penstock import report as reporting
+from report_support import BUSY, Runs, line
+
+
+def varint_of(message, at):
+    """The number that begins at `at`, and where it ends: seven bits a byte, the last without its highest bit."""
+    value, shift = 0, 0
+    while True:
+        value, shift, at = value | (message[at] & 0x7F) << shift, shift + 7, at + 1
+        if message[at - 1] < 0x80:
+            return value, at
+
+
+def fields_of(message):
+    """(number, value) of a protocol buffer's message, without its description."""
+    at = 0
+    while at < len(message):
+        key, at = varint_of(message, at)
+        kind = key & 7
+        if kind == 1:
+            value, at = struct.unpack_from("<d", message, at)[0], at + 8
+        elif kind == 5:
+            value, at = struct.unpack_from("<f", message, at)[0], at + 4
+        else:
+            value, at = varint_of(message, at)
+            if kind == 2:
+                value, at = message[at:at + value], at + value
+        yield key >> 3, value
+
+
+def records_of(content):
+    """Of a file in LevelDB's log format behind a header of 7 bytes: what is in blocks of 32 KiB, joined."""
+    at, whole = 7, b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        whole += content[at + 7:at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield whole
+            whole = b""
+
+
+class OtherPrograms(Runs):
+    def test_event_files_have_checksums_that_others_compute(self):
+        # CRC-32C's check value is e3069283 for 123456789; masked as TensorFlow masks it.
+        crc = 0xE3069283
+        self.assertEqual(exports.masked_crc32c(b"123456789"), ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    def test_event_files_say_what_the_log_says(self):
+        run = self.run_of([line(1), line(300, eval_loss=3.0, busy_s=BUSY)])
+        path = exports.write_tensorboard(self.folder / "events", run)
+        content, at, events = Path(path).read_bytes(), 0, []
+        while at < len(content):
+            length, = struct.unpack_from("<Q", content, at)
+            self.assertEqual(struct.unpack_from("<I", content, at + 8)[0], exports.masked_crc32c(content[at:at + 8]))
+            event = content[at + 12:at + 12 + length]
+            self.assertEqual(struct.unpack_from("<I", content, at + 12 + length)[0], exports.masked_crc32c(event))
+            events.append(dict(fields_of(event)))
+            at += 16 + length
+        self.assertEqual(events[0][3], b"brain.Event:2")
+        self.assertEqual([e[2] for e in events[1:]], [1, 300])
+        self.assertAlmostEqual(events[2][1] - events[1][1], 1.25, places=3)
+        scalars = {bytes(dict(fields_of(v))[1]).decode(): dict(fields_of(v))[2] for n, v in fields_of(events[2][5])}
+        self.assertAlmostEqual(scalars["train/loss"], 5 / 300, places=6)
+        self.assertAlmostEqual(scalars["eval/loss"], 3.0)
+        self.assertAlmostEqual(scalars["stall_s/nvme_read"], 0.25)
+        self.assertAlmostEqual(scalars["busy_s/nvme_read"], 0.75)
+
+    def test_event_files_are_read_by_tensorboard(self):
+        try:
+            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        except ImportError as error:
+            self.skipTest(str(error))
+        exports.write_tensorboard(self.folder / "events", self.run_of([line(i) for i in range(1, 6)]))
+        events = EventAccumulator(str(self.folder / "events"))
+        events.Reload()
+        self.assertEqual([(e.step, round(e.value, 4)) for e in events.Scalars("train/loss")],
+                         [(i, round(5 / i, 4)) for i in range(1, 6)])
+
+    def test_wandb_gets_steps_and_samples(self):
+        """The real package, offline: what it wrote is read by its own records."""
+        try:
+            import wandb
+            from wandb.proto.wandb_internal_pb2 import Record
+        except ImportError as error:
+            self.skipTest(f"{error} (tools/setup --checks installs it)")
+        self.addCleanup(wandb.teardown)  # its helper ends before this process does
+        samples = [{"prompt": "Who?", "text": "A fox.", "ended": True}]
+        self.run_of([line(i, **({"samples": samples} if i == 3 else {})) for i in range(1, 6)], {"seed": 7})
+        with unittest.mock.patch.dict(os.environ, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}):
+            code, out, err = self.verb(reporting.report, self.folder, "--wandb", "penstock-test")
+        self.assertEqual(code, 0, err)
+        wandb.teardown()  # all is in the file when its helper has ended
+        kept = Path(out.splitlines()[-1])
+        self.assertTrue(kept.is_relative_to(self.folder.resolve()))
+        [file] = kept.glob("*.wandb")
+        histories = {}
+        for content in records_of(file.read_bytes()):
+            record = Record.FromString(content)
+            if record.WhichOneof("record_type") == "run":
+                self.assertEqual((record.run.project, record.run.display_name), ("penstock-test", self.folder.name))
+            if record.WhichOneof("record_type") == "history":
+                items = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+                histories[int(items["_step"])] = items
+        self.assertEqual({step: json.loads(items["train/loss"]) for step, items in histories.items()},
+                         {i: 5 / i for i in range(1, 6)})
+        self.assertEqual([step for step, items in histories.items() if any(key.startswith("samples") for key in items)], [3])
+
+    def test_wandb_that_is_absent_is_named(self):
+        self.run_of([line(1)])
+        with unittest.mock.patch.dict(sys.modules, {"wandb": None}):
+            code, _, err = self.verb(reporting.report, self.folder, "--wandb", "x")
+        self.assertEqual(code, 4)
+        self.assertIn("pip install wandb", err)
+
+    def test_prometheus_gets_the_last_step(self):
+        text = exports.prometheus_text(reporting.Summary(self.run_of([line(1), line(2, eval_loss=3.0, busy_s=BUSY, grad_norm=float("nan"))])))
+        for each in text.splitlines():
+            self.assertRegex(each, r'^# (HELP|TYPE) penstock_\w+ .+$|^penstock_\w+\{run="[^"]*"(,lane="\w+")?\} (\S+)$')
+        values = dict(re.findall(r"^penstock_(\w+)\{[^}]*?(?:,lane=\"\w+\")?\} (\S+)$", text, re.M))
+        self.assertEqual((values["step"], values["loss"], values["eval_loss"], values["gradient_norm"]), ("2", "2.5", "3.0", "NaN"))
+        self.assertIn('stall_seconds{run="%s",lane="nvme_read"} 0.25' % self.folder.name, text)
+        self.assertIn('busy_seconds{run="%s",lane="nvme_read"} 0.75' % self.folder.name, text)
+        self.assertEqual(values["written_bytes"], str(4 << 20))
