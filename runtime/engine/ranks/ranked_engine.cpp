@@ -347,12 +347,18 @@ Status RankedEngine::read(uint32_t unit, Role role, uint64_t first, std::span<st
   return Status();
 }
 
+std::string RankedEngine::gathering_words() const {
+  if (taken_.on_device.weights == 0) return "";
+  return taken_.on_device.gathers ? "  weights are gathered among the ranks' devices, by NCCL\n"
+                                  : "  weights are gathered in host memory, and go up to each rank's device whole\n";
+}
+
 std::string RankedEngine::description() const {
   auto line = [](const char* tier, const char* name, uint64_t bytes) {
     return bytes == 0 ? "" : text("  ", tier, "  ", name, "  ", bytes_text(bytes), "\n");
   };
   return text(
-      "  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(), "\n",
+      "  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(), "\n", gathering_words(),
       line("device", "gathered weights", taken_.on_device.weights),
       line("device", "gradients given", taken_.on_device.gradient),
       line("host", "gathered weights", taken_.gathered_bytes), line("host", "gradients given", taken_.given_bytes),

@@ -24,9 +24,11 @@
 // of is updated. A root is written when all ranks have flushed, and a slot used again when all have their roots. What
 // refuses a verb, other than a wrong call, ends all ranks.
 //
-// Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Ranks gather and add
-// up in host memory: shards come down from the device, whole units go up, and gradients come down, before they are
-// added up. gradient() waits for what it brings down.
+// Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Weights are gathered
+// on the devices (gathers_on_device): each rank's shard is copied within its device to its place in the memory of the
+// collective among devices, which brings the others', and the trainer computes with them there. Or in host memory:
+// shards come down from the device, and whole units go up. Gradients come down and are added up in host memory;
+// gradient() waits for what it brings down.
 #pragma once
 
 #include <atomic>
@@ -52,11 +54,15 @@ struct RankedOptions {
   uint32_t group_ranks = 0;
   // Whether what was gathered is kept until the step ends (stages 1 and 2), or gathered for every pass (stage 3).
   bool keeps_weights = false;
+  // Where the plan computes on a device: whether weights are gathered there, by Ranks::among_devices(), or in host
+  // memory, from where they go up. Alike on all ranks; it changes no bit.
+  bool gathers_on_device = false;
 };
 
 // What a rank's engine takes besides its plan: lines of its budget.
 struct RankMemory {
-  uint64_t gathered_bytes = 0;   // weights of two uses, one after another; on their way to a device, of one
+  // Weights of two uses, one after another; on their way to a device, of one; none where they are gathered there.
+  uint64_t gathered_bytes = 0;
   uint64_t given_bytes = 0;      // gradients of a use on their way to those who add them up
   uint64_t added_bytes = 0;      // what this rank has added up
   uint64_t squares_bytes = 0;    // of all blocks
@@ -66,6 +72,7 @@ struct RankMemory {
   uint64_t downloaded_bytes = 0;
   struct OnDevice {
     uint64_t weights = 0;  // of two uses, one after another
+    bool gathers = false;  // them, in the memory of the ranks' collective among devices
     uint64_t gradient = 0;
     uint64_t all() const { return weights + gradient; }
   } on_device = {};
@@ -76,6 +83,8 @@ struct RankMemory {
     return gathered_bytes + given_bytes + added_bytes + squares_bytes + coded_bytes + collected_bytes +
            downloaded_bytes;
   }
+  // What their collective among devices must have; 0: it is not used.
+  uint64_t shared_on_device() const { return on_device.gathers ? on_device.weights : 0; }
 };
 
 class RankedEngine final : public StepEngine, private RankSide {
@@ -156,6 +165,8 @@ class RankedEngine final : public StepEngine, private RankSide {
   // By visit.
   std::vector<VisitTraffic> traffic() const;
 
+  std::string gathering_words() const;
+
   // Tells the others of what is no wrong call.
   Status passed_on(const Status& status);
   Status passed_on_after_asking(const Status& status);
@@ -167,7 +178,7 @@ class RankedEngine final : public StepEngine, private RankSide {
   struct Gathering {
     struct Place {
       uint32_t unit;
-      std::span<std::byte> gathered, own;               // in host memory; of it, this rank's shard
+      std::span<std::byte> gathered, own;               // where ranks gather it; of it, this rank's shard
       std::span<std::byte> on_device;                   // if that computes
       std::span<std::byte> coded = {}, own_coded = {};  // what is gathered instead of them, if codes are
     };
@@ -181,10 +192,15 @@ class RankedEngine final : public StepEngine, private RankSide {
   };
   // Where the use's weights are computed with, in the visit.
   std::vector<uint64_t> places_of(uint32_t use, uint32_t visit) const;
+  std::span<std::byte> computed_with(uint64_t place, uint64_t bytes) const;
   // None: all are gathered.
   std::shared_ptr<Gathering> next_gathering(uint32_t use, uint32_t visit);
   void gather_visit(uint32_t visit);
   Status carry_out(Gathering& gathering);
+  // Where this rank's shards come to, and from where.
+  std::vector<RankDevice::Within> own_shards(const Gathering& gathering) const;
+  Status gather_in_host(Gathering& gathering);
+  Status gather_on_device(Gathering& gathering);
   void encode_own(const Gathering::Place& place);
   void decode(const Gathering::Place& place);
   Status wait_for(CollectiveLane::Number number);

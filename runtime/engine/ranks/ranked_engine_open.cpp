@@ -90,6 +90,11 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
                   "take stage 3, or leave out zero_quantized_weights and "
                   "zero_quantized_nontrainable_weights");
   }
+  if ((model.codes.weights || model.codes.frozen_weights) && options.gathers_on_device) {
+    return Status(Code::kUsage, "ranks: weights are to be gathered in int8 on devices, and the CPU alone decodes them",
+                  "gather them in host memory, or leave out zero_quantized_weights and "
+                  "zero_quantized_nontrainable_weights");
+  }
   if (model.codes.gradients && ranks == 1) {
     return Status(Code::kUsage, "ranks: gradients are to be sent in int4, and one rank sends none",
                   "leave out zero_quantized_gradients");
@@ -140,8 +145,8 @@ RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks)
   if (group == 1) largest = two = all_weights = 0;
   const uint64_t computed = options.keeps_weights ? all_weights : two;
   if (computes_on_device(options.engine)) {
-    memory.gathered_bytes = largest;
-    memory.on_device = {.weights = computed, .gradient = memory.downloaded_bytes};
+    memory.gathered_bytes = options.gathers_on_device ? 0 : largest;
+    memory.on_device = {.weights = computed, .gathers = options.gathers_on_device, .gradient = memory.downloaded_bytes};
     memory.downloaded_bytes = round_up(memory.downloaded_bytes, kAlignmentBytes);
   } else {
     memory.gathered_bytes = computed;
@@ -223,15 +228,27 @@ Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const
     here.budgets.device_bytes -= on_device;
   }
   here.workload = workload_of(here.workload, map, place.rank).workload;
-  // Ranks of one host copy: of its memory's traffic, a byte read and a byte written.
-  if (here.machine.collective_gbps <= 0 && place.hosts == 1) here.machine.collective_gbps = here.machine.host_gbps / 2;
+  // Ranks of one host copy: of its memory's traffic, a byte read and a byte written. Devices with no links of their own
+  // send over those to the host.
+  if (here.machine.collective_gbps <= 0 && place.hosts == 1) {
+    here.machine.collective_gbps = here.machine.host_gbps / 2;
+    if (taken.shared_on_device() > 0) {
+      here.machine.collective_gbps = std::min(here.machine.collective_gbps, here.machine.device_to_host_gbps);
+    }
+  }
   return here;
 }
 
 Result<EngineOptions> RankedEngine::options_here() {
-  if (ranks_.passes().tier() != Tier::host) {
-    return Status(Code::kUsage, "ranks: they met with device memory; an engine gathers in host memory",
-                  "meet without RanksOptions::device: what is gathered in host memory goes to each rank's device");
+  if (const uint64_t needed = taken_.shared_on_device(); needed > 0) {
+    const Collective* devices = ranks_.among_devices();
+    const uint64_t there = devices != nullptr ? devices->memory().size() : 0;
+    if (there < needed) {
+      return Status(
+          Code::kUsage,
+          text("ranks: ", bytes_text(needed), " of memory shared among devices needed, ", bytes_text(there), " taken"),
+          "meet with RanksOptions::device, or gather weights in host memory");
+    }
   }
   if (ranks_.passes().memory().size() < taken_.shared_bytes()) {
     return Status(Code::kUsage, text("ranks: ", bytes_text(taken_.shared_bytes()), " of shared memory needed, ",
@@ -314,10 +331,14 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
 
 Status RankedEngine::open_device() {
   const std::span<std::byte> all = ranks_.passes().memory();
-  const auto [weights, gradient] = taken_.on_device;
+  const uint64_t weights = taken_.on_device.weights, gradient = taken_.on_device.gradient;
   if (weights > 0) {
-    PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, weights, all.subspan(gathered_begin_)));
-    weights_device_ = std::move(device);
+    const MakeDevice& make = options_.engine.device;
+    auto device = taken_.on_device.gathers
+                      ? RankDevice::open_over(make, ranks_.among_devices()->memory().first(weights))
+                      : RankDevice::open(make, weights, all.subspan(gathered_begin_));
+    PENSTOCK_TRY(device.status());
+    weights_device_ = std::move(*device);
   }
   if (gradient > 0) {
     PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, gradient, all.first(gathered_begin_)));
