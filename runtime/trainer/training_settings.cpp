@@ -28,7 +28,7 @@ engine::RankedOptions TrainingSettings::ranked() const {
   return {.engine = engine,
           .group_ranks = group_ranks_of(config, place.ranks),
           .keeps_weights = config.zero_stage.value_or(kUsualStage) < 3,
-          .gathers_on_device = gathers_on_device};
+          .shares_on_device = shares_on_device};
 }
 
 }  // namespace penstock::trainer

@@ -44,7 +44,7 @@ TEST(NcclOnGpu, KeepsTheContractOfCollectiveAmongAllGpus) {
   expect_contract(static_cast<uint32_t>(devices));
 }
 
-// Whole steps on the GPUs, the trainer on the host. Alone a rank gathers nothing.
+// Whole steps on the GPUs, the trainer on the host. Alone a rank gathers nothing, but adds up by the same collective.
 void expect_bits(uint32_t ranks, const std::string& gathers) {
   test::RankProcesses processes(ranks, {RANKED_GPU_WORKER, "1", "3", text(ranks), gathers},
                                 {"ON_DEVICE=0", "GATHERS=device"});

@@ -124,9 +124,10 @@ TEST_P(StagesAmongDevices, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, StagesAmongDevices,
-                         testing::Values(Stage{"two_stage_0", 2, 1, "each"}, Stage{"two_stage_2", 2, 2, "once"},
-                                         Stage{"two_stage_3", 2, 2, "each"}, Stage{"three_stage_2", 3, 3, "once"},
-                                         Stage{"three_stage_3", 3, 3, "each"}, Stage{"four_hybrid", 4, 2, "each"}),
+                         testing::Values(Stage{"one", 1, 1, "each"}, Stage{"two_stage_0", 2, 1, "each"},
+                                         Stage{"two_stage_2", 2, 2, "once"}, Stage{"two_stage_3", 2, 2, "each"},
+                                         Stage{"three_stage_2", 3, 3, "once"}, Stage{"three_stage_3", 3, 3, "each"},
+                                         Stage{"four_hybrid", 4, 2, "each"}, Stage{"two_in_int4", 2, 2, "each", "g"}),
                          [](const auto& each) { return std::string(each.param.name); });
 
 // As above: the other ranks' shards come into the same memory, and here at once.
@@ -148,39 +149,46 @@ TEST(RankedSteps, LeaveTheBitsWithATrainerThatCopies) {
   }
 }
 
-struct CopiedWeights {
-  unsigned long long up = 0, down = 0, within = 0;
+struct Copied {
+  unsigned long long up = 0, down = 0, within = 0, gradients_up = 0, gradients_down = 0;
 };
 
 // Of two ranks together, whose courses leave the right bits.
-CopiedWeights copied(std::vector<std::string> environment) {
-  CopiedWeights all;
+Copied copied(std::vector<std::string> environment) {
+  Copied all;
   RankProcesses processes(2, {RANKED_CUDA_WORKER, "1", "3", "2", "each"}, environment);
   for (const RankEnd& end : processes.wait()) {
     EXPECT_EQ(end.code + end.signal, 0) << end.said;
-    CopiedWeights of;
+    Copied of;
     const size_t at = end.said.find("weights up");
-    EXPECT_EQ(std::sscanf(end.said.c_str() + std::min(at, end.said.size()), "weights up %llu down %llu within %llu",
-                          &of.up, &of.down, &of.within),
-              3)
+    EXPECT_EQ(std::sscanf(end.said.c_str() + std::min(at, end.said.size()),
+                          "weights up %llu down %llu within %llu, gradients up %llu down %llu", &of.up, &of.down,
+                          &of.within, &of.gradients_up, &of.gradients_down),
+              5)
         << end.said;
     all.up += of.up;
     all.down += of.down;
     all.within += of.within;
+    all.gradients_up += of.gradients_up;
+    all.gradients_down += of.gradients_down;
   }
   return all;
 }
 
-// Where they are gathered in host memory, a rank's shard comes down and the whole goes up.
-TEST(RankedSteps, SendNoGatheredWeightsOverTheLinkOfADevice) {
-  const CopiedWeights in_host = copied({"ON_DEVICE=0", "GATHERS=host"});
+// Where ranks share in host memory, their shards come down and the whole goes up; and of gradients, all that a trainer
+// gives in fp32 comes down, where else the sum over all ranks does, in bf16, each shard on one rank.
+TEST(RankedSteps, SendWhatDevicesShareNotOverTheirLinks) {
+  const Copied in_host = copied({"ON_DEVICE=0", "GATHERS=host"});
   EXPECT_GT(in_host.down, 0u);
   EXPECT_EQ(in_host.up, 2 * in_host.down);  // of two ranks
   EXPECT_EQ(in_host.within, 0u);
-  const CopiedWeights on_device = copied(gathering_on_devices());
+  const Copied on_device = copied(gathering_on_devices());
   EXPECT_EQ(on_device.down, 0u);
   EXPECT_EQ(on_device.up, 0u);
   EXPECT_EQ(on_device.within, in_host.down);
+  EXPECT_GT(on_device.gradients_down, 0u);
+  EXPECT_LE(4 * on_device.gradients_down, in_host.gradients_down);
+  EXPECT_EQ(on_device.gradients_up, 0u);
 }
 
 // The others wait inside NCCL then, on a device's stream.

@@ -6,7 +6,7 @@
 // CODES=w, g, wg or fg: weights, those of frozen units alone, or gradients are sent in codes.
 //
 // ON_DEVICE=MILLISECONDS: the course computes on a device, each piece of work for at least so long. GATHERS=host or
-// device: says what copies have moved for weights that are gathered there, whole and in shards.
+// device: ranks share there; says what copies have moved of the weights that are computed with, and of gradients.
 //
 // DIES_IN_GATHER="RANK NUMBER": that rank kills itself within this gather among devices, counted from 0.
 //
@@ -182,21 +182,24 @@ RankCodes codes_of_environment() {
   return {.weights = has('w'), .frozen_weights = has('f'), .gradients = has('g')};
 }
 
-// Of the device that has the memory of weights that are computed with.
-test::CopiedBytes weights_copied;
+// Of the devices that have the memory of weights that are computed with, and of gradients.
+test::CopiedBytes weights_copied, gradients_copied;
 
 // Whether they are gathered on the devices.
 bool gather_as_told(RankedCourse& course) {
   const char* told = std::getenv("GATHERS");
   if (told == nullptr) return false;
   RankedOptions& options = course.options();
-  options.gathers_on_device = std::string(told) == "device";
+  options.shares_on_device = std::string(told) == "device";
   const RankMemory memory = RankedEngine::memory_of(options, course.place().ranks);
-  const uint64_t arena = options.gathers_on_device ? 0 : memory.on_device.weights;
-  options.engine.device = [make = options.engine.device, arena](uint64_t bytes) -> Result<std::unique_ptr<Device>> {
+  const uint64_t weights = options.shares_on_device ? 0 : memory.on_device.weights;
+  const uint64_t gradients = memory.on_device.sums + memory.on_device.gradient;
+  options.engine.device = [make = options.engine.device, weights,
+                           gradients](uint64_t bytes) -> Result<std::unique_ptr<Device>> {
     PENSTOCK_TRY_ASSIGN(device, make(bytes));
-    if (bytes != arena) return Result<std::unique_ptr<Device>>(std::move(device));
-    return Result<std::unique_ptr<Device>>(std::make_unique<test::CountedDevice>(std::move(device), weights_copied));
+    if (bytes != weights && bytes != gradients) return Result<std::unique_ptr<Device>>(std::move(device));
+    test::CopiedBytes& copied = bytes == weights ? weights_copied : gradients_copied;
+    return Result<std::unique_ptr<Device>>(std::make_unique<test::CountedDevice>(std::move(device), copied));
   };
   return memory.shared_on_device() > 0;
 }
@@ -206,8 +209,9 @@ RanksOptions meeting_of(RankedCourse& course) {
   if (!gather_as_told(course)) return options;
   options.memory_bytes = course.memory_bytes();
   options.device = static_cast<int>(course.place().rank) % std::max(1, gpu::find_cuda().devices);
-  options.device_memory_bytes = RankedEngine::memory_of(course.options(), course.place().ranks).shared_on_device();
-  options.staging_bytes = 0;
+  const RankMemory memory = RankedEngine::memory_of(course.options(), course.place().ranks);
+  options.device_memory_bytes = memory.shared_on_device();
+  options.staging_bytes = memory.on_device.staging;
   return options;
 }
 
@@ -253,7 +257,8 @@ Status run(int count, char** arguments) {
            course.absent));
   if (std::getenv("GATHERS") != nullptr) {
     say(text("weights up ", weights_copied.up.load(), " down ", weights_copied.down.load(), " within ",
-             weights_copied.within.load()));
+             weights_copied.within.load(), ", gradients up ", gradients_copied.up.load(), " down ",
+             gradients_copied.down.load()));
   }
   return wait_for_end([&](Collective::Then then) { ranks.passes().barrier(Status(), std::move(then)); });
 }

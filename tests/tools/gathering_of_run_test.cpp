@@ -48,13 +48,13 @@ TEST(GatheringOfRun, IsAlikeOnAllRanks) {
       auto ranks = engine::meet({.place = place_of(rank)}).value();
       const Result<std::string> chosen = choose_gathering(settings, *ranks);
       ASSERT_TRUE(chosen.ok()) << chosen.status().message();
-      EXPECT_FALSE(settings.gathers_on_device);
+      EXPECT_FALSE(settings.shares_on_device);
       said[rank] = *chosen;
     });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(said[0], said[1]);
-  EXPECT_TRUE(said[0].starts_with("ranks: weights are gathered in host memory: ")) << said[0];
+  EXPECT_TRUE(said[0].starts_with("ranks: they share weights and gradients in host memory: ")) << said[0];
 }
 
 }  // namespace

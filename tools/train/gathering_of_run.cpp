@@ -54,10 +54,6 @@ bool may_gather_on_devices(const TrainingSettings& settings) {
   return settings.place.ranks > 1 && settings.device.kind == trainer::ComputeDevice::Kind::cuda;
 }
 
-bool gathers_weights(const TrainingSettings& settings) {
-  return trainer::group_ranks_of(settings.config, settings.place.ranks) > 1;
-}
-
 Result<std::string> choose_gathering(TrainingSettings& settings, engine::Ranks& ranks) {
   const Here here = look_here(settings);
   std::vector<std::array<uint64_t, 3>> each(ranks.ranks());
@@ -66,10 +62,12 @@ Result<std::string> choose_gathering(TrainingSettings& settings, engine::Ranks& 
   std::vector<DeviceOfRank> all;
   for (const auto& [is_cuda, identity, finds_nccl] : each) all.push_back({is_cuda != 0, identity, finds_nccl != 0});
   std::string why = why_in_host_memory(all, settings.place, settings.config.codes);
-  settings.gathers_on_device = why.empty();
-  if (why.empty()) return text("ranks: weights are gathered on their GPUs, by ", here.nccl);
+  settings.shares_on_device = why.empty();
+  // Those in int4 the CPU decodes.
+  const char* what = settings.config.codes.gradients ? "weights" : "weights and gradients";
+  if (why.empty()) return text("ranks: they share ", what, " among their GPUs, by ", here.nccl);
   if (!here.device.finds_nccl && why == text("rank ", ranks.rank(), " finds no NCCL")) why = here.nccl;
-  return text("ranks: weights are gathered in host memory: ", why);
+  return text("ranks: they share weights and gradients in host memory: ", why);
 }
 
 }  // namespace penstock::tools

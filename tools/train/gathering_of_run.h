@@ -1,5 +1,5 @@
-// Where the ranks of a run gather weights: on the devices that they compute on, by NCCL, where each has a CUDA device
-// of its own; else in host memory. It changes no bit.
+// Where the ranks of a run gather weights and add gradients up: on the devices that they compute on, by NCCL, where
+// each has a CUDA device of its own; else in host memory. It changes no bit.
 #pragma once
 
 #include <span>
@@ -17,14 +17,12 @@ struct DeviceOfRank {
   bool finds_nccl = false;
 };
 
-// Why the ranks gather in host memory; empty: they gather on their devices.
+// Why the ranks share in host memory; empty: they share among their devices.
 std::string why_in_host_memory(std::span<const DeviceOfRank> ranks, const engine::RankPlace& place,
                                const RankCodes& codes);
 
 // Whether there is anything to choose: several ranks compute on GPUs.
 bool may_gather_on_devices(const TrainingSettings& settings);
-// In stage 0 each rank has all weights.
-bool gathers_weights(const TrainingSettings& settings);
 
 // Chooses for all ranks together. What was chosen and why, for the user.
 Result<std::string> choose_gathering(TrainingSettings& settings, engine::Ranks& ranks);

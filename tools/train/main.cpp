@@ -53,16 +53,14 @@ Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const T
 Status settle_sharing(Session& session, Prepared& prepared, std::unique_ptr<engine::Ranks>& ranks) {
   constexpr std::chrono::seconds kComeWithin{60};  // they were all here
   TrainingSettings& settings = prepared.settings;
-  std::string where;
   if (may_gather_on_devices(settings)) {
-    PENSTOCK_TRY_ASSIGN(chosen, choose_gathering(settings, *ranks));
-    where = std::move(chosen);
+    PENSTOCK_TRY_ASSIGN(where, choose_gathering(settings, *ranks));
+    session.progress.note(where);
   }
   if (leaves_stage_open(settings)) {
     PENSTOCK_TRY_ASSIGN(chosen, choose_stage(settings, prepared.stored.has_value(), *ranks));
     session.progress.note(chosen);
   }
-  if (!where.empty() && gathers_weights(settings)) session.progress.note(where);
   ranks.reset();
   PENSTOCK_TRY_ASSIGN(again, meet_others(settings, shared_bytes_of(settings), kComeWithin));
   ranks = std::move(again);

@@ -89,7 +89,7 @@ Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& setti
   if (shared.device > 0) {
     options.device = settings.device.index;
     options.device_memory_bytes = shared.device;
-    options.staging_bytes = 0;  // gradients are added up in host memory
+    options.staging_bytes = shared.staging;
   }
   options.silent_at_most = options.hangs_after =
       std::chrono::milliseconds(static_cast<int64_t>(std::min(settings.config.hangs_after_s, kLateAtMostS) * 1000));
@@ -121,7 +121,7 @@ Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared) {
 
 SharedBytes shared_bytes_of(const TrainingSettings& settings) {
   const engine::RankMemory memory = engine::RankedEngine::memory_of(settings.ranked(), settings.place.ranks);
-  return {.host = memory.shared_bytes(), .device = memory.shared_on_device()};
+  return {.host = memory.shared_bytes(), .device = memory.shared_on_device(), .staging = memory.on_device.staging};
 }
 
 Status agreed(engine::Ranks* ranks, const Status& mine) {

@@ -25,7 +25,7 @@ void tell_others(const engine::RankPlace& place, const Status& why);
 
 // What a rank shares with the others: of host memory, and of its device's.
 struct SharedBytes {
-  uint64_t host = 0, device = 0;
+  uint64_t host = 0, device = 0, staging = 0;  // the last, besides, for what comes from others to be added up
 };
 SharedBytes shared_bytes_of(const TrainingSettings& settings);
 

@@ -198,7 +198,9 @@ Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uin
   for (const Sharing& sharing : sharings) {
     share_by(sharing, settings.config);
     const SharedBytes here = shared_bytes_of(settings);
-    shared = {.host = std::max(shared.host, here.host), .device = std::max(shared.device, here.device)};
+    shared = {.host = std::max(shared.host, here.host),
+              .device = std::max(shared.device, here.device),
+              .staging = std::max(shared.staging, here.staging)};
   }
   PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared, kPlainLoopAtMost));
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));

@@ -39,10 +39,10 @@ Result<std::unique_ptr<RankDevice>> RankDevice::open_over(const MakeDevice& make
 
 RankDevice::~RankDevice() {
   (void)finish_uploads();
-  for (const Event& reader : readers_) (void)wait_until_reached(reader);
+  for (const Event& reader : readers_) (void)wait_for(reader);
 }
 
-Status RankDevice::wait_until_reached(const Event& event) const {
+Status RankDevice::wait_for(const Event& event) const {
   while (true) {
     PENSTOCK_TRY_ASSIGN(is_over, device_->reached(event));
     if (is_over) return Status();
@@ -51,6 +51,7 @@ Status RankDevice::wait_until_reached(const Event& event) const {
 }
 
 Status RankDevice::download(std::span<const Download> runs, const Event& written) {
+  forget_those_that_have_read();
   std::vector<Transfer> downloads;
   std::deque<Buffer> lenders;  // the values are the engine's, or the trainer's, who both wait for this to return
   for (const Download& run : runs) {
@@ -74,7 +75,7 @@ Status RankDevice::copy_within(std::span<const Within> runs, const Event& writte
     copies.push_back(device_->copy(std::move(from), std::move(into), after).transfer);
   }
   PENSTOCK_TRY(wait_for_all(std::move(copies)));
-  for (const Event& reader : readers) PENSTOCK_TRY(wait_until_reached(reader));
+  for (const Event& reader : readers) PENSTOCK_TRY(wait_for(reader));
   return Status();
 }
 

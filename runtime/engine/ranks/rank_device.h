@@ -1,9 +1,9 @@
 // RankDevice is memory that a rank which computes on a device has there besides its engine's arena: for whole units'
-// weights, or for a gradient on its way to host memory. Weights that the ranks gather in host memory are uploaded into
-// it; those that they gather on devices come there by a collective, whose memory it is. Copies follow what is on the
-// trainer's stream, and the stream follows them.
+// weights, for sums of gradients, or for a gradient on its way to host memory. Weights that the ranks gather in host
+// memory are uploaded into it; those that they gather on devices come there by a collective, whose memory it is. Copies
+// follow what is on the trainer's stream, and the stream follows them.
 //
-// Copies, and what waits for them, are called by one thread at a time; record(), end_pass(), readers() and make_wait()
+// Copies, and what waits, are called by one thread at a time; launch(), record(), end_pass(), readers() and make_wait()
 // by any. A stream is the trainer's, on this device.
 #pragma once
 
@@ -56,10 +56,14 @@ class RankDevice {
   };
   Status copy_within(std::span<const Within> runs, const Event& written, std::span<const Event> readers);
 
+  // Returns when it has been reached.
+  Status wait_for(const Event& event) const;
+
+  Status launch(const Kernel& kernel, Stream stream) { return device_->launch(kernel, stream); }
   Result<Event> record(Stream stream) { return device_->record(stream); }
   // What is put on the stream from now on finds what was uploaded.
   Status make_wait(Stream stream, const std::vector<Event>& uploaded);
-  // What has read the memory is on the stream.
+  // What has read the memory, or written to it, is on the stream.
   Status end_pass(Stream stream);
   // All that has read it so far.
   std::vector<Event> readers() const;
@@ -71,7 +75,6 @@ class RankDevice {
         arena_(Buffer::borrowed(Tier::device, memory)),
         host_(Buffer::borrowed(Tier::host, host)) {}
   void forget_those_that_have_read();
-  Status wait_until_reached(const Event& event) const;
 
   const std::unique_ptr<Device> device_;
   const std::span<std::byte> memory_;

@@ -24,11 +24,13 @@
 // of is updated. A root is written when all ranks have flushed, and a slot used again when all have their roots. What
 // refuses a verb, other than a wrong call, ends all ranks.
 //
-// Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Weights are gathered
-// on the devices (gathers_on_device): each rank's shard is copied within its device to its place in the memory of the
-// collective among devices, which brings the others', and the trainer computes with them there. Or in host memory:
-// shards come down from the device, and whole units go up. Gradients come down and are added up in host memory;
-// gradient() waits for what it brings down.
+// Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Ranks may share among
+// their devices (shares_on_device): each rank's shard is copied within its device to its place in the memory of the
+// collective among devices, which brings the others', and the trainer computes with them there. Gradients are added up
+// on the device, by kernels on the trainer's stream, then by that collective, and what a rank has added up of its
+// shards comes down; those that are sent in codes come down before that, as below. Or ranks share in host memory:
+// shards come down from the device, whole units go up, gradients come down and are added up there, and gradient() waits
+// for what it brings down. The bits are the same.
 #pragma once
 
 #include <atomic>
@@ -39,7 +41,7 @@
 #include "runtime/engine/rank_side.h"
 #include "runtime/engine/ranks/collective_lane.h"
 #include "runtime/engine/ranks/rank_commits.h"
-#include "runtime/engine/ranks/rank_device.h"
+#include "runtime/engine/ranks/rank_device_sums.h"
 #include "runtime/engine/ranks/ranks.h"
 #include "runtime/engine/ranks/shard_map.h"
 #include "tiering/plan/collective_moves.h"
@@ -54,9 +56,9 @@ struct RankedOptions {
   uint32_t group_ranks = 0;
   // Whether what was gathered is kept until the step ends (stages 1 and 2), or gathered for every pass (stage 3).
   bool keeps_weights = false;
-  // Where the plan computes on a device: whether weights are gathered there, by Ranks::among_devices(), or in host
-  // memory, from where they go up. Alike on all ranks; it changes no bit.
-  bool gathers_on_device = false;
+  // Where the plan computes on a device: whether weights are gathered there, and gradients added up that are not sent
+  // in codes, by Ranks::among_devices(); or in host memory. Alike on all ranks; it changes no bit.
+  bool shares_on_device = false;
 };
 
 // What a rank's engine takes besides its plan: lines of its budget.
@@ -71,10 +73,14 @@ struct RankMemory {
   // Where a device computes: a gradient as the trainer gives it, and what the rank has on the device.
   uint64_t downloaded_bytes = 0;
   struct OnDevice {
-    uint64_t weights = 0;  // of two uses, one after another
-    bool gathers = false;  // them, in the memory of the ranks' collective among devices
-    uint64_t gradient = 0;
-    uint64_t all() const { return weights + gradient; }
+    uint64_t weights = 0;   // of two uses, one after another
+    bool gathers = false;   // them, in the memory of the ranks' collective among devices
+    uint64_t gradient = 0;  // as the trainer gives it, on its way down
+    // Where gradients are added up there: of this rank's micro-batches and uses; and in the collective's memory, those
+    // of a use on their way, what this rank has added up, and what comes from others meanwhile.
+    uint64_t sums = 0, given = 0, added = 0, staging = 0;
+    uint64_t all() const { return weights + gradient + sums + given + added + staging; }
+    bool reduces() const { return given > 0; }
   } on_device = {};
   uint64_t sums_bytes = 0;  // of this rank's micro-batches and uses, in fp32; in no other rank's reach
 
@@ -84,7 +90,9 @@ struct RankMemory {
            downloaded_bytes;
   }
   // What their collective among devices must have; 0: it is not used.
-  uint64_t shared_on_device() const { return on_device.gathers ? on_device.weights : 0; }
+  uint64_t shared_on_device() const {
+    return (on_device.gathers ? on_device.weights : 0) + on_device.given + on_device.added;
+  }
 };
 
 class RankedEngine final : public StepEngine, private RankSide {
@@ -161,6 +169,7 @@ class RankedEngine final : public StepEngine, private RankSide {
   Status agree_on_plan();
   Status open_at_common_step();
   Status open_device();
+  void open_sums();
   void lay_out();
   // By visit.
   std::vector<VisitTraffic> traffic() const;
@@ -215,8 +224,11 @@ class RankedEngine final : public StepEngine, private RankSide {
       std::vector<bool> absent;  // on this rank, then on all: by parameter, then the unit as a whole
     };
     std::vector<OfUnit> units;
+    Event given;  // on a device: when this rank's are there
     CollectiveLane::Number number = 0;
   };
+  // Where ranks add up.
+  Collective& adding_up() const { return device_sums_ ? *ranks_.among_devices() : ranks_.passes(); }
   Status begin_reducing(const std::vector<uint32_t>& units);
   Status end_reducing();
   Status add_up(Reducing::OfUnit& of);
@@ -248,10 +260,12 @@ class RankedEngine final : public StepEngine, private RankSide {
   // up to.
   uint64_t gathered_begin_ = 0, given_begin_ = 0, squares_at_ = 0, coded_begin_ = 0, collected_at_ = 0;
   std::vector<uint64_t> kept_at_, given_at_, added_at_;
+  std::vector<uint64_t> summed_at_;    // by unit: the last, as ranks add it up; on a device, from where it comes down
   std::vector<uint64_t> first_block_;  // by unit, of all
   std::unique_ptr<Engine> here_;       // of this rank's shards
-  // Where a device computes: for gathered weights, used on the lane, and for gradients that come down.
+  // Where a device computes: for gathered weights, used on the lane, and for gradients that come down or are added up.
   std::unique_ptr<RankDevice> weights_device_, gradients_device_;
+  std::unique_ptr<RankDeviceSums> device_sums_;
   std::vector<uint32_t> visits_;  // by the plan's passes; see visits_of()
   std::vector<bool> ahead_;       // by visit, on all ranks; see visits_ahead()
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;

@@ -214,12 +214,23 @@ Status RankedEngine::begin_reducing(const std::vector<uint32_t>& units) {
   const Stopwatch adding(intake_s_);
   reducing_ = std::make_shared<Reducing>();
   for (uint32_t unit : units) {
-    workers_->for_pieces(model().units[unit].elements, kBlockElements,
-                         [&](uint64_t begin, uint64_t end) { give(unit, begin, end); });
+    const uint64_t elements = model().units[unit].elements;
+    if (device_sums_) {
+      const uint64_t bytes = elements * bytes_of(model().form.gradient);
+      device_sums_->give(unit, intake_->has_values(unit), adding_up().memory().subspan(given_at_[unit], bytes));
+    } else {
+      workers_->for_pieces(elements, kBlockElements, [&](uint64_t begin, uint64_t end) { give(unit, begin, end); });
+    }
     intake_->finished(unit);
     reducing_->units.push_back({unit, skips_[unit]});
   }
+  if (device_sums_) {
+    auto given = device_sums_->given();
+    PENSTOCK_TRY(passed_on(given.status()));
+    reducing_->given = *given;
+  }
   reducing_->number = lane_->post([this, reducing = reducing_] {
+    if (device_sums_) PENSTOCK_TRY(passed_on(gradients_device_->wait_for(reducing->given)));
     for (Reducing::OfUnit& of : reducing->units) PENSTOCK_TRY(add_up(of));
     return Status();
   });
@@ -252,16 +263,22 @@ Status RankedEngine::add_up(Reducing::OfUnit& of) {
   const uint64_t shard_begin = map_.shard(unit, rank()).begin;
   auto place_of = [&](uint32_t other) {
     const ElementRun piece = map_.piece(unit, other);
-    return Collective::Shard{other, added_at_[unit] + (piece.begin - shard_begin) * bytes, piece.elements() * bytes};
+    return Collective::Shard{other, summed_at_[unit] + (piece.begin - shard_begin) * bytes, piece.elements() * bytes};
   };
   const Collective::Shard mine = place_of(rank());
-  PENSTOCK_TRY(reduce(unit, {memory(mine.offset_bytes), mine.bytes}));
+  PENSTOCK_TRY(reduce(unit, adding_up().memory().subspan(mine.offset_bytes, mine.bytes)));
   reduced_bytes_ += reduced_way_bytes(model(), map_.piece(unit, rank()).elements()) * (ranks() - 1);
-  if (map_.group_ranks() == ranks()) return Status();
-  reduced_bytes_ += map_.shard(unit, rank()).elements() * bytes - mine.bytes;
-  std::vector<Collective::Shard> pieces;
-  for (uint32_t twin : map_.twins(rank())) pieces.push_back(place_of(twin));
-  return run([&](Collective::Then then) { ranks_.passes().gather(pieces, std::move(then)); });
+  const uint64_t shard_bytes = map_.shard(unit, rank()).elements() * bytes;
+  if (map_.group_ranks() != ranks()) {
+    reduced_bytes_ += shard_bytes - mine.bytes;
+    std::vector<Collective::Shard> pieces;
+    for (uint32_t twin : map_.twins(rank())) pieces.push_back(place_of(twin));
+    PENSTOCK_TRY(run([&](Collective::Then then) { adding_up().gather(pieces, std::move(then)); }));
+  }
+  if (!device_sums_ || shard_bytes == 0) return Status();
+  const RankDevice::Download down{adding_up().memory().subspan(summed_at_[unit], shard_bytes),
+                                  {memory(added_at_[unit]), shard_bytes}};
+  return passed_on(gradients_device_->download({&down, 1}, Event()));
 }
 
 Status RankedEngine::reduce(uint32_t unit, std::span<std::byte> target) {
@@ -273,7 +290,7 @@ Status RankedEngine::reduce(uint32_t unit, std::span<std::byte> target) {
     const ElementRun piece = map_.piece(unit, other);
     reduction.parts.push_back({piece.begin, piece.end});
   }
-  return run([&](Collective::Then then) { ranks_.passes().reduce(reduction, std::move(then)); });
+  return run([&](Collective::Then then) { adding_up().reduce(reduction, std::move(then)); });
 }
 
 Status RankedEngine::reduce_codes(uint32_t unit, BlockCode code, std::byte* target) {

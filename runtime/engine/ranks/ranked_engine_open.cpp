@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kOpenings = 3;  // of a store, to find the step that all have
 constexpr uint64_t kPassesSeed = 0x5353'4150;
+constexpr uint64_t kReadAtOnceBytes = kMiB;    // of what all ranks have, where gradients on their way have no memory
+constexpr uint64_t kStagedElementsLeast = 64;  // that are added up at once; see NcclCarrier
 
 uint32_t group_ranks_of(const RankedOptions& options, uint32_t ranks) {
   return options.group_ranks == 0 ? ranks : options.group_ranks;
@@ -37,6 +39,29 @@ uint64_t two_in_a_row(const Workload& model, const std::vector<uint64_t>& of_use
   uint64_t most = model.micro_batches > 1 ? of_uses[last] + of_uses.front() : of_uses.front();
   for (size_t use = 1; use < of_uses.size(); ++use) most = std::max(most, of_uses[use - 1] + of_uses[use]);
   return most;
+}
+
+// What others send of a piece, twice, so that one half is filled while the other is added up.
+uint64_t staging_bytes(const Workload& model, const ShardMap& map) {
+  const uint32_t ranks = map.ranks();
+  const uint64_t element_bytes = (ranks - 1) * bytes_of(model.form.gradient) + sizeof(float);
+  uint64_t longest = kStagedElementsLeast;
+  for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    for (uint32_t rank = 0; rank < ranks; ++rank) longest = std::max(longest, map.piece(unit, rank).elements());
+  }
+  const uint64_t half = round_up(longest, kStagedElementsLeast) * element_bytes;
+  return 2 * round_up(std::min(half, RanksOptions().staging_bytes / 2), kAlignmentBytes);
+}
+
+// Of gradients: nothing of them but what this rank has added up is in host memory, and a place for read().
+void add_up_on_device(const PlanRequest& request, const ShardMap& map, RankMemory& memory) {
+  memory.downloaded_bytes = 0;
+  memory.on_device.given = memory.given_bytes;
+  memory.on_device.added = memory.added_bytes;
+  if (memory.given_bytes == 0) return;
+  memory.on_device.sums = sum_bytes(request);
+  memory.on_device.staging = staging_bytes(request.workload, map);
+  memory.given_bytes = std::min(memory.given_bytes, kReadAtOnceBytes);
 }
 
 Status no_common_step(const Ranks& ranks, const std::vector<std::array<uint64_t, 1>>& steps) {
@@ -90,7 +115,7 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
                   "take stage 3, or leave out zero_quantized_weights and "
                   "zero_quantized_nontrainable_weights");
   }
-  if ((model.codes.weights || model.codes.frozen_weights) && options.gathers_on_device) {
+  if ((model.codes.weights || model.codes.frozen_weights) && options.shares_on_device) {
     return Status(Code::kUsage, "ranks: weights are to be gathered in int8 on devices, and the CPU alone decodes them",
                   "gather them in host memory, or leave out zero_quantized_weights and "
                   "zero_quantized_nontrainable_weights");
@@ -145,15 +170,21 @@ RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks)
   if (group == 1) largest = two = all_weights = 0;
   const uint64_t computed = options.keeps_weights ? all_weights : two;
   if (computes_on_device(options.engine)) {
-    memory.gathered_bytes = options.gathers_on_device ? 0 : largest;
-    memory.on_device = {.weights = computed, .gathers = options.gathers_on_device, .gradient = memory.downloaded_bytes};
-    memory.downloaded_bytes = round_up(memory.downloaded_bytes, kAlignmentBytes);
+    memory.gathered_bytes = options.shares_on_device ? 0 : largest;
+    memory.on_device.weights = computed;
+    memory.on_device.gathers = options.shares_on_device;
+    if (options.shares_on_device && !reduced_code(model)) {
+      add_up_on_device(options.engine.request, map, memory);
+    } else {
+      memory.on_device.gradient = memory.downloaded_bytes;
+      memory.downloaded_bytes = round_up(memory.downloaded_bytes, kAlignmentBytes);
+    }
   } else {
     memory.gathered_bytes = computed;
     memory.downloaded_bytes = 0;
   }
   memory.squares_bytes = place_bytes(blocks * sizeof(double));
-  memory.sums_bytes = sum_bytes(options.engine.request);
+  if (!memory.on_device.reduces()) memory.sums_bytes = sum_bytes(options.engine.request);
   return memory;
 }
 
@@ -194,12 +225,17 @@ void RankedEngine::lay_out() {
   }
   given_at_.resize(model().units.size());
   added_at_.resize(model().units.size());
+  summed_at_.resize(model().units.size());
+  // Where they are added up on the device: behind the weights there.
+  const RankMemory::OnDevice& there = taken_.on_device;
+  const uint64_t given_there = there.gathers ? there.weights : 0, added_there = given_there + there.given;
   for (uint32_t use = 0; use < model().uses.size(); ++use) {
-    uint64_t given = given_begin_, added = added_begin;
+    uint64_t given = there.reduces() ? given_there : given_begin_, added = added_begin;
     for (uint32_t unit : model().uses[use].units) {
       if (!model().units[unit].trainable || !completes_in(model(), unit, use)) continue;
       given_at_[unit] = given;
       added_at_[unit] = added;
+      summed_at_[unit] = there.reduces() ? added_there + (added - added_begin) : added;
       given += place_bytes(reduced_way_bytes(model(), model().units[unit].elements));
       added += place_bytes(map_.largest_shard(unit) * gradient_bytes);
     }
@@ -221,8 +257,8 @@ Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const
   if (const uint64_t on_device = taken.on_device.all(); on_device > 0) {
     if (here.budgets.device_bytes <= on_device) {
       return Status(Code::kDoesNotFit,
-                    text("ranks: gathered weights and a gradient take ", bytes_text(on_device), " of device memory, ",
-                         bytes_text(here.budgets.device_bytes), " are given"),
+                    text("ranks: gathered weights and gradients under way take ", bytes_text(on_device),
+                         " of device memory, ", bytes_text(here.budgets.device_bytes), " are given"),
                     "give each rank a larger device budget");
     }
     here.budgets.device_bytes -= on_device;
@@ -312,13 +348,11 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   auto workers = cpu_optim::UpdateWorkers::make({.threads = options.engine.update_threads, .cpus = {}});
   PENSTOCK_TRY(agree_on(ranks, workers.status()));
   engine->workers_ = std::move(*workers);
-  const SumLayout sums = lay_out_sums(engine->model(), engine->plan().micro_batch_group);
-  engine->sums_ = Buffer::on_heap(sums.bytes);
   PENSTOCK_TRY(agree_on(ranks, engine->open_device()));
   auto lane = CollectiveLane::make();
   PENSTOCK_TRY(agree_on(ranks, lane.status()));
   engine->lane_ = std::move(*lane);
-  engine->intake_ = std::make_unique<GradientIntake>(engine->model(), sums, engine->sums_.bytes(), *engine->workers_);
+  engine->open_sums();
   if (engine->here_->predicted_step_s() > 0) {
     engine->prediction_.reset(penstock::predicted_step_s(engine->forecast(), engine->here_->request().machine));
   }
@@ -332,6 +366,12 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
 Status RankedEngine::open_device() {
   const std::span<std::byte> all = ranks_.passes().memory();
   const uint64_t weights = taken_.on_device.weights, gradient = taken_.on_device.gradient;
+  if (taken_.on_device.reduces()) {
+    // As rank 0 has chosen the plan's group of micro-batches, for all.
+    const uint64_t sums = lay_out_sums(model(), plan().micro_batch_group).bytes;
+    PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, sums, all));
+    gradients_device_ = std::move(device);
+  }
   if (weights > 0) {
     const MakeDevice& make = options_.engine.device;
     auto device = taken_.on_device.gathers
@@ -345,6 +385,18 @@ Status RankedEngine::open_device() {
     gradients_device_ = std::move(device);
   }
   return Status();
+}
+
+// In the memory that is given to it, of this rank's trainer alone.
+void RankedEngine::open_sums() {
+  SumLayout layout = lay_out_sums(model(), plan().micro_batch_group);
+  if (taken_.on_device.reduces()) {
+    device_sums_ = std::make_unique<RankDeviceSums>(model(), std::move(layout), *gradients_device_);
+    intake_ = std::make_unique<GradientIntake>(model(), *device_sums_, *workers_);
+    return;
+  }
+  sums_ = Buffer::on_heap(layout.bytes);
+  intake_ = std::make_unique<GradientIntake>(model(), layout, sums_.bytes(), *workers_);
 }
 
 // Ranks that were killed between two roots differ by a step. Those that are ahead go back: what the step before names

@@ -54,3 +54,11 @@ penstock_device_rank_mutant(gathered_under_what_is_computed *DevicesThatGatherCo
 penstock_device_rank_mutant(own_shard_left_out *StagesAmongDevices*two_stage_3 runtime/engine/ranks/ranked_engine_lane.cpp
   "PENSTOCK_TRY(passed_on(weights_device_->copy_within(own, gathering.written, gathering.readers)));"
   "PENSTOCK_TRY(passed_on(weights_device_->copy_within({}, gathering.written, gathering.readers)));")
+
+penstock_device_rank_mutant(added_up_before_it_is_given *StagesAmongDevices*two_stage_3 runtime/engine/ranks/ranked_engine_lane.cpp
+  "if (device_sums_) PENSTOCK_TRY(passed_on(gradients_device_->wait_for(reducing->given)));"
+  "")
+
+penstock_device_rank_mutant(sums_of_one_use *StagesAmongDevices*two_stage_3 runtime/engine/ranks/rank_device_sums.cpp
+  "for (size_t use = 1; use < layout_"
+  "for (size_t use = 1; use < 0 * layout_")
