@@ -150,7 +150,7 @@ TEST(RankedSteps, LeaveTheBitsWithATrainerThatCopies) {
 }
 
 struct Copied {
-  unsigned long long up = 0, down = 0, within = 0, gradients_up = 0, gradients_down = 0;
+  unsigned long long up = 0, down = 0, within = 0, gradients_up = 0, gradients_down = 0, engine_down = 0;
 };
 
 // Of two ranks together, whose courses leave the right bits.
@@ -162,15 +162,16 @@ Copied copied(std::vector<std::string> environment) {
     Copied of;
     const size_t at = end.said.find("weights up");
     EXPECT_EQ(std::sscanf(end.said.c_str() + std::min(at, end.said.size()),
-                          "weights up %llu down %llu within %llu, gradients up %llu down %llu", &of.up, &of.down,
-                          &of.within, &of.gradients_up, &of.gradients_down),
-              5)
+                          "weights up %llu down %llu within %llu, gradients up %llu down %llu, engine up %*u down %llu",
+                          &of.up, &of.down, &of.within, &of.gradients_up, &of.gradients_down, &of.engine_down),
+              6)
         << end.said;
     all.up += of.up;
     all.down += of.down;
     all.within += of.within;
     all.gradients_up += of.gradients_up;
     all.gradients_down += of.gradients_down;
+    all.engine_down += of.engine_down;
   }
   return all;
 }
@@ -189,6 +190,7 @@ TEST(RankedSteps, SendWhatDevicesShareNotOverTheirLinks) {
   EXPECT_GT(on_device.gradients_down, 0u);
   EXPECT_LE(4 * on_device.gradients_down, in_host.gradients_down);
   EXPECT_EQ(on_device.gradients_up, 0u);
+  EXPECT_LT(on_device.engine_down, on_device.gradients_down);  // nothing of them, only activations
 }
 
 // The others wait inside NCCL then, on a device's stream.

@@ -182,8 +182,8 @@ RankCodes codes_of_environment() {
   return {.weights = has('w'), .frozen_weights = has('f'), .gradients = has('g')};
 }
 
-// Of the devices that have the memory of weights that are computed with, and of gradients.
-test::CopiedBytes weights_copied, gradients_copied;
+// Of the devices that have the memory of weights that are computed with, of gradients, and of the engine's arena.
+test::CopiedBytes weights_copied, gradients_copied, engine_copied;
 
 // Whether they are gathered on the devices.
 bool gather_as_told(RankedCourse& course) {
@@ -197,8 +197,9 @@ bool gather_as_told(RankedCourse& course) {
   options.engine.device = [make = options.engine.device, weights,
                            gradients](uint64_t bytes) -> Result<std::unique_ptr<Device>> {
     PENSTOCK_TRY_ASSIGN(device, make(bytes));
-    if (bytes != weights && bytes != gradients) return Result<std::unique_ptr<Device>>(std::move(device));
-    test::CopiedBytes& copied = bytes == weights ? weights_copied : gradients_copied;
+    test::CopiedBytes& copied = bytes == weights     ? weights_copied
+                                : bytes == gradients ? gradients_copied
+                                                     : engine_copied;
     return Result<std::unique_ptr<Device>>(std::make_unique<test::CountedDevice>(std::move(device), copied));
   };
   return memory.shared_on_device() > 0;
@@ -258,7 +259,8 @@ Status run(int count, char** arguments) {
   if (std::getenv("GATHERS") != nullptr) {
     say(text("weights up ", weights_copied.up.load(), " down ", weights_copied.down.load(), " within ",
              weights_copied.within.load(), ", gradients up ", gradients_copied.up.load(), " down ",
-             gradients_copied.down.load()));
+             gradients_copied.down.load(), ", engine up ", engine_copied.up.load(), " down ",
+             engine_copied.down.load()));
   }
   return wait_for_end([&](Collective::Then then) { ranks.passes().barrier(Status(), std::move(then)); });
 }
