@@ -30,6 +30,9 @@ struct CudaFindings {
 
 CudaFindings find_cuda();
 
+// What tells GPUs apart, whatever numbers a process knows them by: two ranks may both have number 0, and mean two.
+Result<std::string> cuda_identity(int index);
+
 // Ok if device `index` can be opened. Otherwise says what was found and what the user can do.
 Status usable(const CudaFindings& findings, int index);
 

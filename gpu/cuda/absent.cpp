@@ -9,6 +9,8 @@ Result<std::unique_ptr<Device>> open_cuda_device(const CudaDeviceOptions& option
   return usable(find_cuda(), options.index);
 }
 
+Result<std::string> cuda_identity(int index) { return usable(find_cuda(), index); }
+
 Result<std::unique_ptr<Backend>> open_cuda_backend(int index) { return usable(find_cuda(), index); }
 
 }  // namespace penstock::gpu

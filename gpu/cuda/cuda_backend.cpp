@@ -269,6 +269,13 @@ CudaFindings find_cuda() {
   return findings;
 }
 
+Result<std::string> cuda_identity(int index) {
+  PENSTOCK_TRY(usable(find_cuda(), index));
+  cudaDeviceProp properties;
+  PENSTOCK_TRY(outcome("ask for properties", cudaGetDeviceProperties(&properties, index)));
+  return std::string(properties.uuid.bytes, sizeof properties.uuid.bytes);
+}
+
 Result<std::unique_ptr<Backend>> open_cuda_backend(int index) {
   PENSTOCK_TRY(usable(find_cuda(), index));
   PENSTOCK_TRY_ASSIGN(backend, CudaBackend::open(index));

@@ -69,6 +69,7 @@ class Executor {
     double load_least_run_s;  // NewPlanRule::least_run_s
     const std::function<void(uint64_t step)>& on_durable;
     const std::function<void(uint32_t unit, uint64_t first, std::span<const std::byte> weights)>& on_updated;
+    bool has_other_ranks;  // whose side adds gradients up, and brings what was added up
   };
   explicit Executor(Parts parts);
   ~Executor();

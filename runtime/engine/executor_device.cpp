@@ -112,7 +112,10 @@ void Executor::begin_download_gradient(Ticket ticket, const Move& move) {
                   ? pass_on(parts_.device->lend(parts_.device->squares_of(move.unit).first(move.bytes)))
                   : lease_of_sum({ticket.step, placed_by}, offset_bytes, move.bytes);
   const Lease& place = placed_[{ticket.step, ticket.move}] = lend_place(move);
-  put_copy(ticket, std::move(sum), place.also(), [this](Ticket downloaded, Lease) { gradient_downloaded(downloaded); });
+  // Of several ranks the move has its turn, but its bytes have come from elsewhere.
+  const CopyRun whole{0, 0, parts_.has_other_ranks ? 0 : move.bytes};
+  put_copy(ticket, {&whole, whole.length_bytes > 0 ? 1u : 0u}, std::move(sum), place.also(),
+           [this](Ticket downloaded, Lease) { gradient_downloaded(downloaded); });
 }
 
 // The trainer's side takes it in; of a step that has failed or was given up nobody does.

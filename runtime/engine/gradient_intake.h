@@ -97,6 +97,8 @@ class GradientIntake {
   void give_up(uint32_t unit) { units_[unit].done = true; }
 
   bool complete(uint32_t unit) const { return units_[unit].done; }
+  // Some element of it.
+  bool has_values(uint32_t unit) const { return units_[unit].has_values; }
 
  private:
   GradientIntake(const Workload& workload, Adder* adder, cpu_optim::UpdateWorkers& workers);

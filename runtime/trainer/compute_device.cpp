@@ -11,7 +11,7 @@ using Kind = ComputeDevice::Kind;
 Kind without_gpu(const TrainConfig& config) { return config.device_budget.empty() ? Kind::cpu : Kind::host; }
 
 ComputeDevice first_usable(const TrainConfig& config, uint32_t ranks, const CudaUsable& cuda_usable) {
-  if (ranks > 1) return {.kind = without_gpu(config), .why = "several ranks use no GPU yet"};
+  if (ranks > 1) return {.kind = without_gpu(config), .why = "ranks compute on GPUs where the config says so"};
   if (!cuda_usable) return {.kind = without_gpu(config)};
   const Status usable = cuda_usable(0);
   if (usable.ok()) return {.kind = Kind::cuda, .why = "the first GPU"};
@@ -32,8 +32,9 @@ std::string name_of(const ComputeDevice& device) {
   return "";
 }
 
-Result<ComputeDevice> choose_device(const TrainConfig& config, uint32_t ranks, const CudaUsable& cuda_usable) {
-  if (config.device == "auto") return first_usable(config, ranks, cuda_usable);
+Result<ComputeDevice> choose_device(const TrainConfig& config, const engine::RankPlace& place,
+                                    const CudaUsable& cuda_usable) {
+  if (config.device == "auto") return first_usable(config, place.ranks, cuda_usable);
   if (config.device == "cpu") {
     if (config.device_budget.empty()) return ComputeDevice{};
     return Status(Code::kUsage,
@@ -48,16 +49,13 @@ Result<ComputeDevice> choose_device(const TrainConfig& config, uint32_t ranks, c
                   "\"device_budget\": \"1GiB\"");
   }
   const size_t colon = config.device.find(':');
-  ComputeDevice device{.kind = Kind::cuda};
+  ComputeDevice device{.kind = Kind::cuda, .index = static_cast<int>(place.rank_here())};
   if (colon != std::string::npos) device.index = std::atoi(config.device.c_str() + colon + 1);
-  if (ranks > 1) {
-    return Status(Code::kUsage, text("config: penstock.device: ", config.device, ": not implemented for several ranks"),
-                  "leave out --ranks, or \"device\": \"cpu\"");
-  }
   if (!cuda_usable) return ComputeDevice{};
   const Status usable = cuda_usable(device.index);
-  if (!usable.ok()) return usable.within(text("config: penstock.device: ", config.device));
-  return device;
+  if (usable.ok()) return device;
+  const std::string which = text("config: penstock.device: ", config.device);
+  return usable.within(place.ranks > 1 ? text(which, ": rank ", place.rank) : which);
 }
 
 }  // namespace penstock::trainer

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "runtime/engine/ranks/rank_place.h"
 #include "runtime/trainer/config/train_config.h"
 #include "tiering/status.h"
 
@@ -29,7 +30,10 @@ std::string name_of(const ComputeDevice& device);
 // nothing will be computed, and a GPU counts as the CPU.
 using CudaUsable = std::function<Status(int index)>;
 
-// Refuses a device that cannot be used, and a budget that no device or too little is said about.
-Result<ComputeDevice> choose_device(const TrainConfig& config, uint32_t ranks, const CudaUsable& cuda_usable);
+// Of several ranks, "cuda" is a GPU for each of a host's, in their order; one with a number is the same for all that
+// know it by that number. Refuses a device that cannot be used, and a budget that no device or too little is said
+// about.
+Result<ComputeDevice> choose_device(const TrainConfig& config, const engine::RankPlace& place,
+                                    const CudaUsable& cuda_usable);
 
 }  // namespace penstock::trainer

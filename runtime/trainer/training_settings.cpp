@@ -27,7 +27,8 @@ uint32_t group_ranks_of(const TrainConfig& config, uint32_t ranks) {
 engine::RankedOptions TrainingSettings::ranked() const {
   return {.engine = engine,
           .group_ranks = group_ranks_of(config, place.ranks),
-          .keeps_weights = config.zero_stage.value_or(kUsualStage) < 3};
+          .keeps_weights = config.zero_stage.value_or(kUsualStage) < 3,
+          .shares_on_device = shares_on_device};
 }
 
 }  // namespace penstock::trainer

@@ -33,10 +33,11 @@ struct TrainingSettings {
   ComputeDevice device = {};
   // What computes there; none: the CPU. measure_step() fills it in.
   std::shared_ptr<Accelerator> accelerator = {};
-  uint64_t device_bytes = 0;     // of a device with memory of its own, the arena and tensors together; 0: none
-  uint64_t tensor_bytes = 0;     // that LibTorch needs beside what the plan counts; 0: not measured
-  double product_flops = 0;      // in a second, of large products here by themselves; 0: not measured
-  engine::RankPlace place = {};  // budgets and drives above are this rank's
+  uint64_t device_bytes = 0;      // of a device with memory of its own, the arena and tensors together; 0: none
+  uint64_t tensor_bytes = 0;      // that LibTorch needs beside what the plan counts; 0: not measured
+  double product_flops = 0;       // in a second, of large products here by themselves; 0: not measured
+  engine::RankPlace place = {};   // budgets and drives above are this rank's
+  bool shares_on_device = false;  // of several ranks; see RankedOptions
 
   // Of the machine's: what the host device has is there too.
   uint64_t memory_bytes() const {

@@ -11,11 +11,22 @@
 
 #include "runtime/engine/ranks/connection.h"
 #include "tests/contracts/collective_contract.h"
+#include "tests/support/passing_ranks.h"
 
 namespace penstock::engine {
 namespace {
 
 constexpr uint32_t kUnlucky = 1;  // what happens to a rank happens to it
+
+// Whose passes are those among devices.
+class RanksOnDevices final : public test::PassingRanks {
+ public:
+  explicit RanksOnDevices(Ranks& inner) : PassingRanks(inner), devices_(*inner.among_devices()) {}
+  Collective& passes() override { return devices_; }
+
+ private:
+  Collective& devices_;
+};
 
 Status barrier(Ranks& ranks) {
   return wait_for_end([&](Collective::Then then) { ranks.passes().barrier(Status(), std::move(then)); });
@@ -83,6 +94,7 @@ Status run(const std::string& check, uint64_t seed, bool on_device) {
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
   RanksOptions options{.place = place, .memory_bytes = CollectiveContract::kMemoryBytes};
   options.staging_bytes = 128 << 10;  // so that sums are made in rounds
+  if (on_device) std::swap(options.memory_bytes, options.device_memory_bytes);
   if (on_device) options.device = static_cast<int>(place.rank) % std::max(1, gpu::find_cuda().devices);
   if (check == "unequal" && place.rank == kUnlucky) options.device.reset();
   if (check == "stuck") options.hangs_after = std::chrono::seconds(5);
@@ -97,7 +109,10 @@ Status run(const std::string& check, uint64_t seed, bool on_device) {
   if (check == "crowd") options.meets_within = std::chrono::seconds(15);
   if (check == "crowd" && place.rank == kUnlucky) strangers = connect_silently(place.port, 10);
   if (check == "same" && place.rank > 0) options.place.rank = kUnlucky;
-  PENSTOCK_TRY_ASSIGN(ranks, meet(options));
+  PENSTOCK_TRY_ASSIGN(met, meet(options));
+  std::optional<RanksOnDevices> on_devices;
+  if (options.device) on_devices.emplace(*met);
+  Ranks* const ranks = on_devices ? &*on_devices : met.get();
   if (check == "crowd") return barrier(*ranks);
   const auto& checks = CollectiveContract::checks();
   if (checks.contains(check)) {

@@ -44,6 +44,25 @@ TEST(NcclOnGpu, KeepsTheContractOfCollectiveAmongAllGpus) {
   expect_contract(static_cast<uint32_t>(devices));
 }
 
+// Whole steps on the GPUs, the trainer on the host. Alone a rank gathers nothing, but adds up by the same collective.
+void expect_bits(uint32_t ranks, const std::string& gathers) {
+  test::RankProcesses processes(ranks, {RANKED_GPU_WORKER, "1", "3", text(ranks), gathers},
+                                {"ON_DEVICE=0", "GATHERS=device"});
+  for (const test::RankEnd& end : processes.wait()) EXPECT_EQ(end.code + end.signal, 0) << end.said;
+}
+
+TEST(NcclOnGpu, LeavesTheBitsOfARanksSteps) {
+  SKIP_WITHOUT_GPU();
+  expect_bits(1, "each");
+}
+
+TEST(NcclOnGpu, LeavesTheBitsOfStepsWhoseWeightsAreGatheredAmongGpus) {
+  SKIP_WITHOUT_GPU();
+  const int devices = gpu::find_cuda().devices;
+  if (devices < 2) GTEST_SKIP() << "this machine has one GPU";
+  for (const char* gathers : {"each", "once"}) expect_bits(static_cast<uint32_t>(std::min(devices, 4)), gathers);
+}
+
 // One GPU has nobody else to send to. Every call that ranks make is made, and what comes is what was sent.
 TEST(NcclOnGpu, SendsToItself) {
   SKIP_WITHOUT_GPU();

@@ -1,6 +1,8 @@
 // Several ranks train one model: the bits are those of a plain loop of as many ranks, whoever keeps what.
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "tests/support/instrumented.h"
 #include "tests/support/rank_processes.h"
 
@@ -105,6 +107,111 @@ TEST(RankedSteps, LeaveTheBitsWhereADeviceComputesForLong) {
 #ifdef RANKED_CUDA_WORKER
 // Over a runtime in plain memory.
 TEST_P(StagesOnDevices, LeaveTheBitsOfAPlainLoopOnCuda) { leave_the_bits(RANKED_CUDA_WORKER, 1, {"ON_DEVICE=0"}); }
+
+// And over an NCCL there.
+std::vector<std::string> gathering_on_devices(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> environment = more;
+  environment.insert(environment.end(), {"ON_DEVICE=0", "GATHERS=device", "PENSTOCK_NCCL=" PLAIN_NCCL,
+                                         "PLAIN_NCCL_SEED=1", "PLAIN_CUDA_SLOW_KERNELS=1"});
+  return environment;
+}
+
+class StagesAmongDevices : public Stages {};
+
+TEST_P(StagesAmongDevices, LeaveTheBitsOfAPlainLoopOfAsManyRanks) {
+  const uint64_t courses = test::kStride != 1 ? 1 : GetParam().ranks == 2 ? 4 : 2;
+  leave_the_bits(test::worker_or_mutant(RANKED_CUDA_WORKER).c_str(), courses, gathering_on_devices());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, StagesAmongDevices,
+                         testing::Values(Stage{"one", 1, 1, "each"}, Stage{"two_stage_0", 2, 1, "each"},
+                                         Stage{"two_stage_2", 2, 2, "once"}, Stage{"two_stage_3", 2, 2, "each"},
+                                         Stage{"three_stage_2", 3, 3, "once"}, Stage{"three_stage_3", 3, 3, "each"},
+                                         Stage{"four_hybrid", 4, 2, "each"}, Stage{"two_in_int4", 2, 2, "each", "g"}),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+// As above: the other ranks' shards come into the same memory, and here at once.
+TEST(RankedSteps, LeaveTheBitsWhereDevicesThatGatherComputeForLong) {
+  for (const char* seed : {"1", "3"}) {
+    RankProcesses processes(2, {test::worker_or_mutant(RANKED_CUDA_WORKER), seed, "2", "2", "each"},
+                            gathering_on_devices({"ON_DEVICE=10", "PLAIN_NCCL_SEED=0"}));
+    for (const RankEnd& end : processes.wait())
+      EXPECT_EQ(end.code + end.signal, 0) << "seed " << seed << ": " << end.said;
+    if (HasFailure()) return;
+  }
+}
+
+// As on a GPU, whose memory a trainer on the host does not reach.
+TEST(RankedSteps, LeaveTheBitsWithATrainerThatCopies) {
+  for (const char* gathers : {"each", "once"}) {
+    RankProcesses processes(2, {RANKED_CUDA_WORKER, "1", "3", "2", gathers}, gathering_on_devices({"BY_COPIES=1"}));
+    for (const RankEnd& end : processes.wait()) EXPECT_EQ(end.code + end.signal, 0) << end.said;
+  }
+}
+
+struct Copied {
+  unsigned long long up = 0, down = 0, within = 0, gradients_up = 0, gradients_down = 0, engine_down = 0;
+};
+
+// Of two ranks together, whose courses leave the right bits.
+Copied copied(std::vector<std::string> environment) {
+  Copied all;
+  RankProcesses processes(2, {RANKED_CUDA_WORKER, "1", "3", "2", "each"}, environment);
+  for (const RankEnd& end : processes.wait()) {
+    EXPECT_EQ(end.code + end.signal, 0) << end.said;
+    Copied of;
+    const size_t at = end.said.find("weights up");
+    EXPECT_EQ(std::sscanf(end.said.c_str() + std::min(at, end.said.size()),
+                          "weights up %llu down %llu within %llu, gradients up %llu down %llu, engine up %*u down %llu",
+                          &of.up, &of.down, &of.within, &of.gradients_up, &of.gradients_down, &of.engine_down),
+              6)
+        << end.said;
+    all.up += of.up;
+    all.down += of.down;
+    all.within += of.within;
+    all.gradients_up += of.gradients_up;
+    all.gradients_down += of.gradients_down;
+    all.engine_down += of.engine_down;
+  }
+  return all;
+}
+
+// Where ranks share in host memory, their shards come down and the whole goes up; and of gradients, all that a trainer
+// gives in fp32 comes down, where else the sum over all ranks does, in bf16, each shard on one rank.
+TEST(RankedSteps, SendWhatDevicesShareNotOverTheirLinks) {
+  const Copied in_host = copied({"ON_DEVICE=0", "GATHERS=host"});
+  EXPECT_GT(in_host.down, 0u);
+  EXPECT_EQ(in_host.up, 2 * in_host.down);  // of two ranks
+  EXPECT_EQ(in_host.within, 0u);
+  const Copied on_device = copied(gathering_on_devices());
+  EXPECT_EQ(on_device.down, 0u);
+  EXPECT_EQ(on_device.up, 0u);
+  EXPECT_EQ(on_device.within, in_host.down);
+  EXPECT_GT(on_device.gradients_down, 0u);
+  EXPECT_LE(4 * on_device.gradients_down, in_host.gradients_down);
+  EXPECT_EQ(on_device.gradients_up, 0u);
+  EXPECT_LT(on_device.engine_down, on_device.gradients_down);  // nothing of them, only activations
+}
+
+// The others wait inside NCCL then, on a device's stream.
+TEST(RankedSteps, EndWithTheNameOfOneThatDiesInAGatherAmongDevices) {
+  RankProcesses processes(3, {RANKED_CUDA_WORKER, "1", "5", "3", "each"},
+                          gathering_on_devices({"DIES_IN_GATHER=1 4", "PLAIN_NCCL_STUCK=1:5"}));
+  const std::vector<RankEnd> ends = processes.wait();
+  EXPECT_EQ(ends[1].signal, SIGKILL);
+  for (const uint32_t rank : {0u, 2u}) {
+    EXPECT_EQ(ends[rank].code, 1);
+    EXPECT_EQ(ends[rank].said.find("rank 1 died in step "), 0u) << ends[rank].said;
+    EXPECT_LT(ends[rank].after_s, 15);
+  }
+}
+
+TEST(RankedSteps, AreRefusedWhereDevicesAreToGatherCodes) {
+  RankProcesses processes(2, {RANKED_CUDA_WORKER, "1", "1", "2", "each"}, gathering_on_devices({"CODES=w"}));
+  for (const RankEnd& end : processes.wait()) {
+    EXPECT_EQ(end.said, "ranks: weights are to be gathered in int8 on devices, and the CPU alone decodes them\n");
+  }
+}
 #endif
 
 INSTANTIATE_TEST_SUITE_P(Ranks, StagesOnDevices,

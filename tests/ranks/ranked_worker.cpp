@@ -5,7 +5,10 @@
 //
 // CODES=w, g, wg or fg: weights, those of frozen units alone, or gradients are sent in codes.
 //
-// ON_DEVICE=MILLISECONDS: the course computes on a device, each piece of work for at least so long.
+// ON_DEVICE=MILLISECONDS: the course computes on a device, each piece of work for at least so long. GATHERS=host or
+// device: ranks share there; says what copies have moved of the weights that are computed with, and of gradients.
+//
+// DIES_IN_GATHER="RANK NUMBER": that rank kills itself within this gather among devices, counted from 0.
 //
 // DIES="RANK BARRIER WHEN": that rank kills itself at this barrier of its commits, counted from 0. WHEN is `before` it
 // comes there, or `after`: then with the verdict of all, which it does not learn, and when the others have had time to
@@ -19,7 +22,9 @@
 
 #include "aio/direct_folder.h"
 #include "aio/make_io_engine.h"
+#include "gpu/cuda_device.h"
 #include "runtime/engine/ranks/kept_together.h"
+#include "tests/support/counted_device.h"
 #include "tests/support/overlap_course.h"
 #include "tests/support/passing_ranks.h"
 #include "tests/support/ranked_course.h"
@@ -66,6 +71,44 @@ class DyingRanks final : public test::PassingRanks {
  private:
   DyingCollective commits_;
 };
+
+// Its share of the gather never comes, where NCCL is told that it is stuck.
+class DyingDevices final : public test::PassingCollective {
+ public:
+  DyingDevices(Collective& inner, uint64_t gather) : PassingCollective(inner), left_(gather) {}
+
+  void gather(std::span<const Shard> shards, Then then) override {
+    if (left_-- == 0) {
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        ::raise(SIGKILL);
+      }).detach();
+    }
+    PassingCollective::gather(shards, std::move(then));
+  }
+
+ private:
+  uint64_t left_;
+};
+
+class RanksWithDyingDevices final : public test::PassingRanks {
+ public:
+  RanksWithDyingDevices(Ranks& inner, uint64_t gather)
+      : PassingRanks(inner), devices_(*inner.among_devices(), gather) {}
+
+  Collective* among_devices() override { return &devices_; }
+
+ private:
+  DyingDevices devices_;
+};
+
+std::optional<RanksWithDyingDevices> dying_in_gather(Ranks& ranks) {
+  const char* dies = std::getenv("DIES_IN_GATHER");
+  unsigned rank = 0;
+  unsigned long gather = 0;
+  if (dies == nullptr || std::sscanf(dies, "%u %lu", &rank, &gather) != 2 || rank != ranks.rank()) return std::nullopt;
+  return std::optional<RanksWithDyingDevices>(std::in_place, ranks, gather);
+}
 
 std::optional<DyingRanks> dying(Ranks& ranks, Wait wait) {
   const char* dies = std::getenv("DIES");
@@ -139,6 +182,40 @@ RankCodes codes_of_environment() {
   return {.weights = has('w'), .frozen_weights = has('f'), .gradients = has('g')};
 }
 
+// Of the devices that have the memory of weights that are computed with, of gradients, and of the engine's arena.
+test::CopiedBytes weights_copied, gradients_copied, engine_copied;
+
+// Whether they are gathered on the devices.
+bool gather_as_told(RankedCourse& course) {
+  const char* told = std::getenv("GATHERS");
+  if (told == nullptr) return false;
+  RankedOptions& options = course.options();
+  options.shares_on_device = std::string(told) == "device";
+  const RankMemory memory = RankedEngine::memory_of(options, course.place().ranks);
+  const uint64_t weights = options.shares_on_device ? 0 : memory.on_device.weights;
+  const uint64_t gradients = memory.on_device.sums + memory.on_device.gradient;
+  options.engine.device = [make = options.engine.device, weights,
+                           gradients](uint64_t bytes) -> Result<std::unique_ptr<Device>> {
+    PENSTOCK_TRY_ASSIGN(device, make(bytes));
+    test::CopiedBytes& copied = bytes == weights     ? weights_copied
+                                : bytes == gradients ? gradients_copied
+                                                     : engine_copied;
+    return Result<std::unique_ptr<Device>>(std::make_unique<test::CountedDevice>(std::move(device), copied));
+  };
+  return memory.shared_on_device() > 0;
+}
+
+RanksOptions meeting_of(RankedCourse& course) {
+  RanksOptions options{.place = course.place(), .memory_bytes = course.memory_bytes()};
+  if (!gather_as_told(course)) return options;
+  options.memory_bytes = course.memory_bytes();
+  options.device = static_cast<int>(course.place().rank) % std::max(1, gpu::find_cuda().devices);
+  const RankMemory memory = RankedEngine::memory_of(course.options(), course.place().ranks);
+  options.device_memory_bytes = memory.shared_on_device();
+  options.staging_bytes = memory.on_device.staging;
+  return options;
+}
+
 Status run(int count, char** arguments) {
   auto number = [&](int index) { return std::strtoull(arguments[index], nullptr, 10); };
   PENSTOCK_TRY_ASSIGN(place, find_rank_place());
@@ -158,7 +235,7 @@ Status run(int count, char** arguments) {
     course.options().engine.request.durability =
         number(1) % 2 == 0 ? Durability() : Durability{Durability::Kind::every, 2};
   }
-  PENSTOCK_TRY_ASSIGN(met, meet({.place = place, .memory_bytes = course.memory_bytes()}));
+  PENSTOCK_TRY_ASSIGN(met, meet(meeting_of(course)));
   const std::vector<std::string> folders(arguments + std::min(count, 6), arguments + count);
   if (what == "back") return go_back(*met, number(2), folders);
   if (what == "keep") {
@@ -169,7 +246,8 @@ Status run(int count, char** arguments) {
     return keep(*met, folders);
   }
   std::optional<DyingRanks> dies = dying(*met, [](uint64_t) { std::this_thread::sleep_for(std::chrono::seconds(2)); });
-  Ranks& ranks = dies ? static_cast<Ranks&>(*dies) : *met;
+  std::optional<RanksWithDyingDevices> dies_in_gather = dying_in_gather(*met);
+  Ranks& ranks = dies_in_gather ? *dies_in_gather : dies ? static_cast<Ranks&>(*dies) : *met;
   if (what == "create") return course.create(ranks);
   if (what == "live") {
     PENSTOCK_TRY(course.live(ranks, number(2), say));
@@ -178,6 +256,12 @@ Status run(int count, char** arguments) {
   }
   say(text("struck ", course.struck, " skipped ", course.skipped, " discarded ", course.discarded, " absent ",
            course.absent));
+  if (std::getenv("GATHERS") != nullptr) {
+    say(text("weights up ", weights_copied.up.load(), " down ", weights_copied.down.load(), " within ",
+             weights_copied.within.load(), ", gradients up ", gradients_copied.up.load(), " down ",
+             gradients_copied.down.load(), ", engine up ", engine_copied.up.load(), " down ",
+             engine_copied.down.load()));
+  }
   return wait_for_end([&](Collective::Then then) { ranks.passes().barrier(Status(), std::move(then)); });
 }
 

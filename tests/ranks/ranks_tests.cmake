@@ -9,7 +9,14 @@ foreach(worker collective ranked)
   set_property(SOURCE tests/ranks/${worker}_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS ${variable}="$<TARGET_FILE:${worker}_worker>")
   add_dependencies(tests_ranks ${worker}_worker)
 endforeach()
-set_property(SOURCE tests/ranks/nccl_on_gpu_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS COLLECTIVE_WORKER="$<TARGET_FILE:collective_worker>")
+# Ranks whose engines compute on GPUs.
+add_executable(ranked_gpu_worker $<TARGET_OBJECTS:ranked_worker_object> tests/ranks/ranked_gpu.cpp)
+target_include_directories(ranked_gpu_worker PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(ranked_gpu_worker PRIVATE penstock_test_support)
+penstock_optimize_little(ranked_gpu_worker)
+add_dependencies(tests_ranks ranked_gpu_worker)
+set_property(SOURCE tests/ranks/nccl_on_gpu_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+             COLLECTIVE_WORKER="$<TARGET_FILE:collective_worker>" RANKED_GPU_WORKER="$<TARGET_FILE:ranked_gpu_worker>")
 set_property(SOURCE tests/ranks/tcp_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS
              COLLECTIVE_WORKER="$<TARGET_FILE:collective_worker>" RANKED_WORKER="$<TARGET_FILE:ranked_worker>")
 set_property(SOURCE tests/ranks/kept_together_test.cpp tests/ranks/ranked_kill_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS RANKED_WORKER="$<TARGET_FILE:ranked_worker>")

@@ -18,6 +18,7 @@ class TrainerStream {
 
 struct CourseDevice {
   std::function<Result<std::unique_ptr<Device>>(uint64_t seed, uint64_t arena_bytes)> open;
+  // None: the trainer's work does not reach the device's memory (see EngineByCopies).
   std::function<std::unique_ptr<TrainerStream>(uint64_t seed)> make_stream;
 };
 
@@ -33,6 +34,7 @@ inline void compute_on(const CourseDevice& device, uint64_t seed, uint32_t strea
   machine.host_to_device_gbps = machine.device_to_host_gbps = 25;
   world.options.request.budgets.device_bytes = 64 * kMiB;
   world.options.device = [open = device.open, seed](uint64_t arena_bytes) { return open(seed, arena_bytes); };
+  if (!device.make_stream) return;
   for (uint32_t stream = 0; stream < streams; ++stream) made.push_back(device.make_stream(seed + stream));
   world.computing = made.front()->work();
   if (streams > 1) world.giving = made.back()->work();

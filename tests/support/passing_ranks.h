@@ -34,6 +34,7 @@ class PassingRanks : public engine::Ranks {
   std::string name_of(uint32_t rank) const override { return inner_.name_of(rank); }
   Collective& passes() override { return inner_.passes(); }
   Collective& commits() override { return inner_.commits(); }
+  Collective* among_devices() override { return inner_.among_devices(); }
   void at_step(uint64_t step) override { inner_.at_step(step); }
   void came() override { inner_.came(); }
   void went() override { inner_.went(); }

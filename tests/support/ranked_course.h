@@ -8,6 +8,7 @@
 
 #include "runtime/engine/ranks/ranked_engine.h"
 #include "tests/support/course_device.h"
+#include "tests/support/engine_by_copies.h"
 
 namespace penstock::engine {
 
@@ -116,7 +117,7 @@ class RankedCourse {
       manner_.without = {drawn.absent_unit};
       at_first_pass_ = [&] { return engine.absent_gradient(drawn.absent_unit, *absent_here); };
     }
-    const Result<StepReport> report = world_.train(engine, drawn.count, drawn.size_on(place_.rank), manner_);
+    const Result<StepReport> report = train(engine, drawn.count, drawn.size_on(place_.rank));
     manner_.without.clear();
     PENSTOCK_TRY(report.status());
     plain_update(drawn, std::move(given));
@@ -176,6 +177,27 @@ class RankedCourse {
     if (manner_.puts) choices.activations = static_cast<ActivationChoice>(own(3));
     if (own(1)) choices.offload_host_share = static_cast<double>(own(2)) / 2;
     compute_on(device, own_(), 1 + static_cast<uint32_t>(own(1)), world_, streams_);
+    if (device.make_stream) return;
+    manner_.puts = world_.options.request.stores_activations = false;
+    choices.activations = static_cast<ActivationChoice>(own(1));
+    copies_ = [open = device.open, largest = largest_unit()] { return open(0, largest * sizeof(float)).value(); };
+  }
+  uint64_t largest_unit() const {
+    uint64_t most = 0;
+    for (const Unit& unit : world_.options.request.workload.units) most = std::max(most, unit.elements);
+    return most;
+  }
+
+  // By a trainer that reaches what the engine gives it.
+  template <typename Do>
+  auto in_reach(RankedEngine& engine, Do what) {
+    if (!copies_) return what(engine);
+    if (!copying_) copying_ = copies_();
+    EngineByCopies copied(engine, *copying_);
+    return what(copied);
+  }
+  Result<StepReport> train(RankedEngine& engine, uint32_t count, float size) {
+    return in_reach(engine, [&](auto& reached) { return world_.train(reached, count, size, manner_); });
   }
 
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -246,7 +268,7 @@ class RankedCourse {
     world_.first_sample = place_.rank * drawn.count;
     world_.overflowing_unit.reset();
     passes_left_ = drawn.passes_before_discard;
-    const Result<StepReport> report = world_.train(engine, drawn.count, 1, manner_);
+    const Result<StepReport> report = train(engine, drawn.count, 1);
     passes_left_.reset();
     if (report.ok()) return Status(Code::kComparison, "the step did not end with its trainer");
     if (report.status().message() != "out of data") return report.status();
@@ -298,7 +320,7 @@ class RankedCourse {
   }
 
   Status evaluate(RankedEngine& engine) {
-    PENSTOCK_TRY_ASSIGN(answers, world_.evaluate(engine));
+    PENSTOCK_TRY_ASSIGN(answers, in_reach(engine, [this](auto& reached) { return world_.evaluate(reached); }));
     return answers == world_.plain_evaluate() ? Status() : Status(Code::kComparison, "an evaluation differs");
   }
 
@@ -320,6 +342,8 @@ class RankedCourse {
   std::function<Status()> at_first_pass_;
   uint64_t plain_steps_ = 0;
   std::vector<std::unique_ptr<TrainerStream>> streams_;
+  std::function<std::unique_ptr<Device>()> copies_;  // where the trainer does not reach the device's memory
+  std::unique_ptr<Device> copying_;
 };
 
 }  // namespace penstock::engine

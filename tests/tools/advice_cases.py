@@ -416,7 +416,6 @@ ELSEWHERE = {"Command": {
     "--params 7e9 --layers 32": ("the command plans the built-in model then", "solve_shape"),
     '"device_budget": "1GiB"': ("configs", "ComputeDevice"),
     'leave out the budget, or "device": "host"': ("configs", "ComputeDevice"),
-    'leave out --ranks, or "device": "cpu"': ("configs", "ComputeDevice"),
     'install a torch with CUDA (pip install torch) and build again with it, or "device": "cpu"': (GPU, "built without CUDA"),
     'a torch for this driver\'s CUDA, or "device": "cpu"': (GPU, ""),
     "NCCL_DEBUG=WARN makes NCCL say more on standard output": (GPU, ""),

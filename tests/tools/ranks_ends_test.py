@@ -92,7 +92,7 @@ class Refusals(RanksCase):
         refused("where 1 were started", "train", self.config("env"), "--ranks", 2, environ={"RANK": "0", "WORLD_SIZE": "1"})
         refused("--grid", "verify", self.config("grid"), "--ranks", 2, "--grid")
         for changes, said in (({"zero_optimization": {"stage": 4}}, "0 to 3"), ({"train_batch_size": 6}, "train_batch"),
-                              ({"penstock": {"device": "cuda"}}, "cuda"), ({"penstock": {"moments": "bf16"}}, "bf16"),
+                              ({"penstock": {"moments": "bf16"}}, "bf16"),
                               ({"penstock": {"space": "single"}}, "one slot"), ({"penstock": {"hangs_after_s": 0}}, "hangs_after_s")):
             refused(said, "train", self.config("refused", **changes), "--ranks", 2)
             self.assertFalse((self.folder / "refused.store").exists(), said)

@@ -3,6 +3,7 @@
 #include "tools/penstock/store_flags.h"
 #include "tools/penstock/train_flags.h"
 #include "tools/system/interrupt.h"
+#include "tools/train/gathering_of_run.h"
 #include "tools/train/generate.h"
 #include "tools/train/measure_compute.h"
 #include "tools/train/run_prompts.h"
@@ -48,13 +49,20 @@ Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const T
   return std::move(run);
 }
 
-// The ranks meet anew: what they share follows from the stage.
-Status settle_stage(Session& session, Prepared& prepared, std::unique_ptr<engine::Ranks>& ranks) {
+// The ranks meet anew: what they share follows from the stage, and from where they gather weights.
+Status settle_sharing(Session& session, Prepared& prepared, std::unique_ptr<engine::Ranks>& ranks) {
   constexpr std::chrono::seconds kComeWithin{60};  // they were all here
-  PENSTOCK_TRY_ASSIGN(chosen, choose_stage(prepared.settings, prepared.stored.has_value(), *ranks));
-  session.progress.note(chosen);
+  TrainingSettings& settings = prepared.settings;
+  if (may_gather_on_devices(settings)) {
+    PENSTOCK_TRY_ASSIGN(where, choose_gathering(settings, *ranks));
+    session.progress.note(where);
+  }
+  if (leaves_stage_open(settings)) {
+    PENSTOCK_TRY_ASSIGN(chosen, choose_stage(settings, prepared.stored.has_value(), *ranks));
+    session.progress.note(chosen);
+  }
   ranks.reset();
-  PENSTOCK_TRY_ASSIGN(again, meet_others(prepared.settings, shared_bytes_of(prepared.settings), kComeWithin));
+  PENSTOCK_TRY_ASSIGN(again, meet_others(settings, shared_bytes_of(settings), kComeWithin));
   ranks = std::move(again);
   return Status();
 }
@@ -66,14 +74,14 @@ Result<Answer> train_as_rank(Session& session, const TrainFlags& flags) {
   const bool speaks = settings.place.rank == 0;  // and keeps the log
   if (!speaks) session.progress.silence();
   settings.engine.on_new_plan = [&session](const std::string& line) { session.progress.note(line); };
-  const bool is_open = leaves_stage_open(settings);
-  const uint64_t shared_bytes = settings.place.ranks == 1 || is_open ? 0 : shared_bytes_of(settings);
-  PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared_bytes));
+  const bool is_open = leaves_stage_open(settings) || may_gather_on_devices(settings);
+  const SharedBytes shared = settings.place.ranks == 1 || is_open ? SharedBytes() : shared_bytes_of(settings);
+  PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared));
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
   MadeFolders made;
   PENSTOCK_TRY(agreed(ranks.get(), make_folders(settings, made)));
   PENSTOCK_TRY(measure(session, settings, ranks.get()));
-  if (is_open) PENSTOCK_TRY(settle_stage(session, prepared, ranks));
+  if (is_open) PENSTOCK_TRY(settle_sharing(session, prepared, ranks));
   PENSTOCK_TRY(refuse_prompts_without_room(settings));
   if (flags.dry_run) return dry_run_answer(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));

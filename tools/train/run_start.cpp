@@ -39,9 +39,8 @@ Result<engine::RankPlace> place_of(const TrainFlags& flags) {
   return place;
 }
 
-engine::RanksOptions options_of(const engine::RankPlace& place, uint64_t memory_bytes,
-                                std::chrono::milliseconds within) {
-  return {.place = place, .memory_bytes = memory_bytes, .meets_within = within};
+engine::RanksOptions options_of(const engine::RankPlace& place, std::chrono::milliseconds within) {
+  return {.place = place, .meets_within = within};
 }
 
 Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& place) {
@@ -70,7 +69,8 @@ uint64_t shared_settings(const TrainingSettings& settings) {
   for (const char* key : {"model", "data", "penstock"}) config.erase(key);
   if (config.contains("lora")) config["lora"].erase("adapter");
   std::string words = text(config.dump(), settings.model_json, static_cast<int>(settings.config.moments), " ",
-                           settings.samples.epoch_samples(), " ", settings.samples.held_out_samples());
+                           settings.samples.epoch_samples(), " ", settings.samples.held_out_samples(),
+                           settings.device.kind == trainer::ComputeDevice::Kind::cuda ? " on GPUs" : "");
   for (const trainer::DataFile& data : settings.config.data) words += text(" ", data.weight, " ", data.hash);
   return store_hash(std::as_bytes(std::span(words)), kSeed);
 }
@@ -78,14 +78,20 @@ uint64_t shared_settings(const TrainingSettings& settings) {
 }  // namespace
 
 void tell_others(const engine::RankPlace& place, const Status& why) {
-  const Result<std::unique_ptr<engine::Ranks>> ranks = engine::meet(options_of(place, 0, kTellsWithin));
+  const Result<std::unique_ptr<engine::Ranks>> ranks = engine::meet(options_of(place, kTellsWithin));
   if (ranks.ok()) (void)engine::agree_on(**ranks, why);
 }
 
-Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& settings, uint64_t memory_bytes,
+Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& settings, const SharedBytes& shared,
                                                    std::chrono::milliseconds within) {
   if (settings.place.ranks == 1) return std::unique_ptr<engine::Ranks>();
-  engine::RanksOptions options = options_of(settings.place, memory_bytes, within);
+  engine::RanksOptions options = options_of(settings.place, within);
+  options.memory_bytes = shared.host;
+  if (shared.device > 0) {
+    options.device = settings.device.index;
+    options.device_memory_bytes = shared.device;
+    options.staging_bytes = shared.staging;
+  }
   options.silent_at_most = options.hangs_after =
       std::chrono::milliseconds(static_cast<int64_t>(std::min(settings.config.hangs_after_s, kLateAtMostS) * 1000));
   PENSTOCK_TRY_ASSIGN(ranks, engine::meet(options));
@@ -114,8 +120,9 @@ Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared) {
                              std::array<uint64_t, 1>{shared_settings(prepared.settings)});
 }
 
-uint64_t shared_bytes_of(const TrainingSettings& settings) {
-  return engine::RankedEngine::memory_of(settings.ranked(), settings.place.ranks).shared_bytes();
+SharedBytes shared_bytes_of(const TrainingSettings& settings) {
+  const engine::RankMemory memory = engine::RankedEngine::memory_of(settings.ranked(), settings.place.ranks);
+  return {.host = memory.shared_bytes(), .device = memory.shared_on_device(), .staging = memory.on_device.staging};
 }
 
 Status agreed(engine::Ranks* ranks, const Status& mine) {

@@ -23,16 +23,21 @@ Result<Prepared> prepare(const TrainFlags& flags);
 // Other hosts' launchers do not see that this rank ends, so it says why where they wait for it.
 void tell_others(const engine::RankPlace& place, const Status& why);
 
+// What a rank shares with the others: of host memory, and of its device's.
+struct SharedBytes {
+  uint64_t host = 0, device = 0, staging = 0;  // the last, besides, for what comes from others to be added up
+};
+SharedBytes shared_bytes_of(const TrainingSettings& settings);
+
 // Waits for the other ranks, and refuses what one of them could not be made ready for; nothing where there are none.
 Result<std::unique_ptr<engine::Ranks>> meet_others(
-    const TrainingSettings& settings, uint64_t memory_bytes,
+    const TrainingSettings& settings, const SharedBytes& shared,
     std::chrono::milliseconds within = engine::RanksOptions().meets_within);
 
 // Refused where a rank would train something else than the others, or has no store where others have one. Which step
 // the stores have in common is found when they are opened.
 Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared);
 
-uint64_t shared_bytes_of(const TrainingSettings& settings);
 // The refusal of this rank, else of the first that has one.
 Status agreed(engine::Ranks* ranks, const Status& mine);
 

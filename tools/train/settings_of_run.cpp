@@ -401,7 +401,7 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
   PENSTOCK_TRY(refuse_more_than_positions(config, model.config));
   PENSTOCK_TRY_ASSIGN(samples, samples_of(config, model.config.vocab));
   PENSTOCK_TRY(fill_in_counts(config, samples, place.ranks));
-  PENSTOCK_TRY_ASSIGN(device, trainer::choose_device(config, place.ranks, cuda_usable));
+  PENSTOCK_TRY_ASSIGN(device, trainer::choose_device(config, place, cuda_usable));
   PENSTOCK_TRY_ASSIGN(groups, trainer::group_parameters(config, model));
   TrainingSettings settings{.config = config,
                             .model_json = source.json,

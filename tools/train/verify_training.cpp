@@ -6,6 +6,7 @@
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/update_common.h"
 #include "tools/system/interrupt.h"
+#include "tools/train/gathering_of_run.h"
 #include "tools/train/placements.h"
 #include "tools/train/plain_training.h"
 #include "tools/train/run_start.h"
@@ -188,12 +189,20 @@ Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uin
   if (!plain.ok() && settings.place.hosts > 1) tell_others(settings.place, plain.status());
   PENSTOCK_TRY(plain.status());
   const std::vector<Sharing> sharings = all_sharings(settings.config, settings.place);
-  uint64_t shared_bytes = 0;
+  if (may_gather_on_devices(settings)) {
+    PENSTOCK_TRY_ASSIGN(met, meet_others(settings, {}, kPlainLoopAtMost));
+    PENSTOCK_TRY_ASSIGN(where, choose_gathering(settings, *met));
+    session.progress.note(where);
+  }
+  SharedBytes shared;
   for (const Sharing& sharing : sharings) {
     share_by(sharing, settings.config);
-    shared_bytes = std::max(shared_bytes, shared_bytes_of(settings));
+    const SharedBytes here = shared_bytes_of(settings);
+    shared = {.host = std::max(shared.host, here.host),
+              .device = std::max(shared.device, here.device),
+              .staging = std::max(shared.staging, here.staging)};
   }
-  PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared_bytes, kPlainLoopAtMost));
+  PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared, kPlainLoopAtMost));
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
   PENSTOCK_TRY(measure(session, settings, ranks.get()));
   Comparison all;

@@ -84,7 +84,7 @@ Result<std::unique_ptr<ControlMirror>> ControlMirror::make(const SharedMemory& m
   }
   try {
     mirror->hearing_ = std::thread([made = mirror.get()] { made->hear(); });
-    for (uint32_t channel = 0; channel < kChannels; ++channel) {
+    for (uint32_t channel = 0; channel < kMirroredChannels; ++channel) {
       mirror->telling_[channel] = std::thread([made = mirror.get(), channel] { made->tell(channel); });
     }
   } catch (const std::system_error& error) {
@@ -174,7 +174,7 @@ void ControlMirror::send_to_all(uint32_t channel, const std::vector<char>& messa
 
 void ControlMirror::hear() {
   std::vector<Hearing> all;
-  for (uint32_t channel = 0; channel < kChannels; ++channel) {
+  for (uint32_t channel = 0; channel < kMirroredChannels; ++channel) {
     for (uint32_t other = 0; other < memory_.ranks(); ++other) {
       if (descriptor(channel, other) >= 0) all.push_back({.channel = channel, .rank = other});
     }
@@ -214,7 +214,7 @@ void ControlMirror::hear_from(Hearing& from) {
   ControlOfRank& control = memory_.control().ranks[from.rank];
   if (says_it_has_left_[from.rank]) {
     // Only then its last words on every channel have come.
-    if (channels_ended_[from.rank] < kChannels) return;
+    if (channels_ended_[from.rank] < kMirroredChannels) return;
     control.has_left.store(1, std::memory_order_release);
     memory_.ring_all();
   } else if (from.channel == 0) {

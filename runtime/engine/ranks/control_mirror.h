@@ -17,7 +17,9 @@ namespace penstock::engine {
 
 class ControlMirror {
  public:
-  using Connections = std::array<std::vector<Connection>, kChannels>;  // by channel and rank
+  // Of those for passes and commits: ranks of several hosts have no others.
+  static constexpr uint32_t kMirroredChannels = 2;
+  using Connections = std::array<std::vector<Connection>, kMirroredChannels>;  // by channel and rank
 
   // `memory` outlives it.
   static Result<std::unique_ptr<ControlMirror>> make(const SharedMemory& memory, uint32_t rank,
@@ -48,13 +50,14 @@ class ControlMirror {
   const SharedMemory& memory_;
   const uint32_t rank_;
   const Connections connections_;
-  std::array<std::vector<std::atomic<bool>>, kChannels> has_gone_;  // by rank: nobody hears this channel any more
+  std::array<std::vector<std::atomic<bool>>, kMirroredChannels>
+      has_gone_;  // by rank: nobody hears this channel any more
   // The hearing thread's alone, by rank.
   std::vector<bool> says_it_has_left_;
   std::vector<uint32_t> channels_ended_;
   std::atomic<uint64_t> told_step_ = 0;
   std::atomic<bool> stopping_ = false;
-  std::array<std::thread, kChannels> telling_;
+  std::array<std::thread, kMirroredChannels> telling_;
   std::thread hearing_;
 };
 

@@ -48,9 +48,6 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&socket); }
 };
 
-// A device's memory is nobody else's to map.
-uint64_t shared_bytes(const RanksOptions& options) { return options.device ? 0 : options.memory_bytes; }
-
 // Another user may have taken the name.
 bool is_ours(int descriptor) {
   ucred peer{};
@@ -130,7 +127,7 @@ Result<Meeting> receive_all(const RanksOptions& options, const Address& address,
   Meeting meeting;
   meeting.connections.resize(place.ranks);
   std::vector<uint64_t> bytes(place.ranks);
-  bytes[0] = shared_bytes(options);
+  bytes[0] = options.memory_bytes;
   PENSTOCK_TRY_ASSIGN(listening, make_socket());
   // Alone it has no name to meet at.
   if (place.ranks > 1 && ::bind(listening.descriptor(), address.get(), address.length) != 0) {
@@ -213,7 +210,7 @@ Result<Meeting> come(const RanksOptions& options, const Address& address, const 
   }
   const Hello hello{.rank = place.rank,
                     .ranks = place.ranks,
-                    .shared_bytes = shared_bytes(options),
+                    .shared_bytes = options.memory_bytes,
                     .has_device = options.device ? 1u : 0u};
   Welcome welcome;
   int descriptor = -1;

@@ -18,11 +18,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLooksEvery{100};
-constexpr uint32_t kPasses = 0, kCommits = 1;
+constexpr uint32_t kPasses = 0, kCommits = 1, kDevices = 2;
 
 Result<Meeting> meet_on_several(const RanksOptions& options) {
   if (options.device) {
-    return Status(Code::kUsage, "ranks: those of several hosts have their memory in host memory, not on a device",
+    return Status(Code::kUsage, "ranks: those of several hosts share no bytes among devices",
                   "start all ranks on one host");
   }
   PENSTOCK_TRY_ASSIGN(mesh, meet_over_tcp(options));
@@ -55,11 +55,12 @@ Result<std::unique_ptr<Ranks>> HostRanks::make(const RanksOptions& options) {
   } catch (const std::system_error& error) {
     return thread_status("ranks: start the watching thread: 0 of 1", error.code().value());
   }
-  std::unique_ptr<Carrier> carrier;
   if (options.device) {
     PENSTOCK_TRY_ASSIGN(made, NcclCarrier::make(options, *ranks));
-    carrier = std::move(made);
-  } else if (mesh) {
+    PENSTOCK_TRY(ranks->start(kDevices, std::move(made)));
+  }
+  std::unique_ptr<Carrier> carrier;
+  if (mesh) {
     carrier = std::make_unique<TcpCarrier>(memory, options, std::move(mesh->connections[TcpMesh::kBytes]));
   } else {
     carrier = std::make_unique<SharedMemoryCarrier>(memory, ranks->rank());

@@ -1,4 +1,4 @@
-// HostRanks are the processes of one host, which share memory; or, where they have devices, agree by it on what NCCL
+// HostRanks are the processes of one host, which share memory, and where they have devices, agree by it on what NCCL
 // moves among those. On several hosts each has such memory of its own, whose control a ControlMirror keeps alike, and
 // TCP moves the bytes, among those of one host too.
 //
@@ -39,6 +39,7 @@ class HostRanks final : public Ranks {
   std::string name_of(uint32_t rank) const override { return memory_->name_of(rank); }
   Collective& passes() override { return *collectives_[0]; }
   Collective& commits() override { return *collectives_[1]; }
+  Collective* among_devices() override { return collectives_[2].get(); }
   void at_step(uint64_t step) override;
   void came() override;
   void went() override;

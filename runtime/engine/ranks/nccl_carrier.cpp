@@ -62,10 +62,10 @@ Status NcclCarrier::take_device() {
   library_ = std::move(library);
   PENSTOCK_TRY_ASSIGN(backend, gpu::open_cuda_backend(*options_.device));
   backend_ = std::move(backend);
-  const uint64_t memory_bytes = round_up(options_.memory_bytes, kAlignmentBytes);
+  const uint64_t memory_bytes = round_up(options_.device_memory_bytes, kAlignmentBytes);
   const uint64_t half_bytes = round_up(options_.staging_bytes / 2, kAlignmentBytes);
   PENSTOCK_TRY_ASSIGN(all, backend_->reserve(memory_bytes + 2 * half_bytes));
-  memory_ = all.first(options_.memory_bytes);
+  memory_ = all.first(options_.device_memory_bytes);
   for (size_t i = 0; i < halves_.size(); ++i) halves_[i] = all.subspan(memory_bytes + i * half_bytes, half_bytes);
   for (Stream* stream : {&messages_, &sums_}) {
     PENSTOCK_TRY_ASSIGN(made, backend_->make_stream());

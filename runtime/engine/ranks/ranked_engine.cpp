@@ -115,6 +115,7 @@ Result<std::vector<UnitWeights>> RankedEngine::acquire(const ComputePass& pass, 
   PENSTOCK_TRY(passed_on(acquired.status()));
   is_held_ = true;
   pass_stream_ = stream;
+  if (device_sums_) device_sums_->begin_pass(pass.use, stream);
   if (map_.group_ranks() > 1) return gathered(pass, *acquired);
   for (UnitWeights& view : *acquired) view.unit = *shards_.model_unit[view.unit];
   return acquired;
@@ -167,7 +168,8 @@ Status RankedEngine::release(const ComputePass& pass) {
   for (uint32_t unit : model().uses[pass.use].units) {
     if (model().units[unit].trainable && last_pass_[unit] == released) complete.push_back(unit);
   }
-  return complete.empty() ? Status() : begin_reducing(complete);
+  if (!complete.empty()) PENSTOCK_TRY(begin_reducing(complete));
+  return device_sums_ ? passed_on(gradients_device_->end_pass(pass_stream_)) : Status();
 }
 
 Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
@@ -185,8 +187,9 @@ Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<c
                   "give gradients between acquire() and release() of their backward pass");
   }
   std::span<const std::byte> here = values;
+  if (device_sums_) device_sums_->take_from(stream.value_or(pass_stream_));
   // What is longer than any unit's is refused unread.
-  if (gradients_device_ && values.size() <= taken_.on_device.gradient) {
+  if (gradients_device_ && !device_sums_ && values.size() <= taken_.on_device.gradient) {
     const std::span<std::byte> downloaded{memory(0), values.size()};
     const Stream given_on = stream.value_or(pass_stream_);
     PENSTOCK_TRY(passed_on(gradients_device_->download_gradient(values, dtype, downloaded, given_on)));
@@ -195,7 +198,8 @@ Status RankedEngine::gradient(const GradientPart& part, Dtype dtype, std::span<c
   const Stopwatch adding(intake_s_);
   const Result<GradientIntake::Taken> taken =
       intake_->take({part.unit, passes_[next_pass_].use, part.micro_batch, part.first_element}, {dtype, here});
-  return taken.status();
+  PENSTOCK_TRY(taken.status());
+  return device_sums_ ? passed_on(device_sums_->status()) : Status();
 }
 
 Status RankedEngine::absent_gradient(uint32_t unit, Absent absent) {
@@ -297,6 +301,7 @@ Result<StepReport> RankedEngine::step(std::string trainer_state) {
 Status RankedEngine::discard() {
   const InVerb in_verb(ranks_);
   PENSTOCK_TRY(end_reading());
+  if (device_sums_ && is_held_) PENSTOCK_TRY(passed_on(gradients_device_->end_pass(pass_stream_)));
   PENSTOCK_TRY(drain());
   gatherings_.clear();
   reducing_.reset();
@@ -347,14 +352,27 @@ Status RankedEngine::read(uint32_t unit, Role role, uint64_t first, std::span<st
   return Status();
 }
 
+std::string RankedEngine::gathering_words() const {
+  const RankMemory::OnDevice& there = taken_.on_device;
+  if (there.all() == 0) return "";
+  const char* weights = there.weights == 0 ? ""
+                        : there.gathers    ? "  weights are gathered among the ranks' devices, by NCCL\n"
+                                           : "  weights are gathered in host memory, and go up to each device whole\n";
+  return text(weights, there.reduces() ? "  gradients are added up among the ranks' devices\n"
+                                       : "  gradients come down whole, and are added up in host memory\n");
+}
+
 std::string RankedEngine::description() const {
   auto line = [](const char* tier, const char* name, uint64_t bytes) {
     return bytes == 0 ? "" : text("  ", tier, "  ", name, "  ", bytes_text(bytes), "\n");
   };
   return text(
-      "  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(), "\n",
+      "  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(), "\n", gathering_words(),
       line("device", "gathered weights", taken_.on_device.weights),
-      line("device", "gradients given", taken_.on_device.gradient),
+      line("device", "gradients given", taken_.on_device.gradient + taken_.on_device.given),
+      line("device", "gradients added up", taken_.on_device.added),
+      line("device", "gradients of other ranks", taken_.on_device.staging),
+      line("device", "sums of this rank", taken_.on_device.sums),
       line("host", "gathered weights", taken_.gathered_bytes), line("host", "gradients given", taken_.given_bytes),
       line("host", "gradients added up", taken_.added_bytes), line("host", "norm blocks", taken_.squares_bytes),
       line("host", "weights in codes", taken_.coded_bytes), line("host", "gradients in codes", taken_.collected_bytes),

@@ -24,9 +24,13 @@
 // of is updated. A root is written when all ranks have flushed, and a slot used again when all have their roots. What
 // refuses a verb, other than a wrong call, ends all ranks.
 //
-// Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Ranks gather and add
-// up in host memory: shards come down from the device, whole units go up, and gradients come down, before they are
-// added up. gradient() waits for what it brings down.
+// Where the plan computes on a device, that is this rank's, and streams say when, as with Engine. Ranks may share among
+// their devices (shares_on_device): each rank's shard is copied within its device to its place in the memory of the
+// collective among devices, which brings the others', and the trainer computes with them there. Gradients are added up
+// on the device, by kernels on the trainer's stream, then by that collective, and what a rank has added up of its
+// shards comes down; those that are sent in codes come down before that, as below. Or ranks share in host memory:
+// shards come down from the device, whole units go up, gradients come down and are added up there, and gradient() waits
+// for what it brings down. The bits are the same.
 //
 // ranked_engine_request.cpp has what a rank is asked for and takes, ranked_engine_open.cpp create() and open(),
 // ranked_engine.cpp the verbs, and ranked_engine_lane.cpp what goes on beside the trainer.
@@ -40,7 +44,7 @@
 #include "runtime/engine/rank_side.h"
 #include "runtime/engine/ranks/collective_lane.h"
 #include "runtime/engine/ranks/rank_commits.h"
-#include "runtime/engine/ranks/rank_device.h"
+#include "runtime/engine/ranks/rank_device_sums.h"
 #include "runtime/engine/ranks/ranks.h"
 #include "runtime/engine/ranks/shard_map.h"
 #include "tiering/plan/collective_moves.h"
@@ -55,13 +59,17 @@ struct RankedOptions {
   uint32_t group_ranks = 0;
   // Whether what was gathered is kept until the step ends (stages 1 and 2), or gathered for every pass (stage 3).
   bool keeps_weights = false;
+  // Where the plan computes on a device: whether weights are gathered there, and gradients added up that are not sent
+  // in codes, by Ranks::among_devices(); or in host memory. Alike on all ranks; it changes no bit.
+  bool shares_on_device = false;
 
   uint32_t ranks_of_group(uint32_t ranks) const { return group_ranks == 0 ? ranks : group_ranks; }
 };
 
 // What a rank's engine takes besides its plan: lines of its budget.
 struct RankMemory {
-  uint64_t gathered_bytes = 0;   // weights of two uses, one after another; on their way to a device, of one
+  // Weights of two uses, one after another; on their way to a device, of one; none where they are gathered there.
+  uint64_t gathered_bytes = 0;
   uint64_t given_bytes = 0;      // gradients of a use on their way to those who add them up
   uint64_t added_bytes = 0;      // what this rank has added up
   uint64_t squares_bytes = 0;    // of all blocks
@@ -70,9 +78,14 @@ struct RankMemory {
   // Where a device computes: a gradient as the trainer gives it, and what the rank has on the device.
   uint64_t downloaded_bytes = 0;
   struct OnDevice {
-    uint64_t weights = 0;  // of two uses, one after another
-    uint64_t gradient = 0;
-    uint64_t all() const { return weights + gradient; }
+    uint64_t weights = 0;   // of two uses, one after another
+    bool gathers = false;   // them, in the memory of the ranks' collective among devices
+    uint64_t gradient = 0;  // as the trainer gives it, on its way down
+    // Where gradients are added up there: of this rank's micro-batches and uses; and in the collective's memory, those
+    // of a use on their way, what this rank has added up, and what comes from others meanwhile.
+    uint64_t sums = 0, given = 0, added = 0, staging = 0;
+    uint64_t all() const { return weights + gradient + sums + given + added + staging; }
+    bool reduces() const { return given > 0; }
   } on_device = {};
   uint64_t sums_bytes = 0;  // of this rank's micro-batches and uses, in fp32; in no other rank's reach
 
@@ -80,6 +93,10 @@ struct RankMemory {
   uint64_t shared_bytes() const {
     return gathered_bytes + given_bytes + added_bytes + squares_bytes + coded_bytes + collected_bytes +
            downloaded_bytes;
+  }
+  // What their collective among devices must have; 0: it is not used.
+  uint64_t shared_on_device() const {
+    return (on_device.gathers ? on_device.weights : 0) + on_device.given + on_device.added;
   }
 };
 
@@ -157,9 +174,12 @@ class RankedEngine final : public StepEngine, private RankSide {
   Status agree_on_plan();
   Status open_at_common_step();
   Status open_device();
+  void open_sums();
   void lay_out();
   // By visit.
   std::vector<VisitTraffic> traffic() const;
+
+  std::string gathering_words() const;
 
   // Tells the others of what is no wrong call.
   Status passed_on(const Status& status);
@@ -172,7 +192,7 @@ class RankedEngine final : public StepEngine, private RankSide {
   struct Gathering {
     struct Place {
       uint32_t unit;
-      std::span<std::byte> gathered, own;               // in host memory; of it, this rank's shard
+      std::span<std::byte> gathered, own;               // where ranks gather it; of it, this rank's shard
       std::span<std::byte> on_device;                   // if that computes
       std::span<std::byte> coded = {}, own_coded = {};  // what is gathered instead of them, if codes are
     };
@@ -186,10 +206,15 @@ class RankedEngine final : public StepEngine, private RankSide {
   };
   // Where the use's weights are computed with, in the visit.
   std::vector<uint64_t> places_of(uint32_t use, uint32_t visit) const;
+  std::span<std::byte> computed_with(uint64_t place, uint64_t bytes) const;
   // None: all are gathered.
   std::shared_ptr<Gathering> next_gathering(uint32_t use, uint32_t visit);
   void gather_visit(uint32_t visit);
   Status carry_out(Gathering& gathering);
+  // Where this rank's shards come to, and from where.
+  std::vector<RankDevice::Within> own_shards(const Gathering& gathering) const;
+  Status gather_in_host(Gathering& gathering);
+  Status gather_on_device(Gathering& gathering);
   void encode_own(const Gathering::Place& place);
   void decode(const Gathering::Place& place);
   Status wait_for(CollectiveLane::Number number);
@@ -204,8 +229,11 @@ class RankedEngine final : public StepEngine, private RankSide {
       std::vector<bool> absent;  // on this rank, then on all: by parameter, then the unit as a whole
     };
     std::vector<OfUnit> units;
+    Event given;  // on a device: when this rank's are there
     CollectiveLane::Number number = 0;
   };
+  // Where ranks add up.
+  Collective& adding_up() const { return device_sums_ ? *ranks_.among_devices() : ranks_.passes(); }
   Status begin_reducing(const std::vector<uint32_t>& units);
   Status end_reducing();
   Status add_up(Reducing::OfUnit& of);
@@ -237,10 +265,12 @@ class RankedEngine final : public StepEngine, private RankSide {
   // up to.
   uint64_t gathered_begin_ = 0, given_begin_ = 0, squares_at_ = 0, coded_begin_ = 0, collected_at_ = 0;
   std::vector<uint64_t> kept_at_, given_at_, added_at_;
+  std::vector<uint64_t> summed_at_;    // by unit: the last, as ranks add it up; on a device, from where it comes down
   std::vector<uint64_t> first_block_;  // by unit, of all
   std::unique_ptr<Engine> here_;       // of this rank's shards
-  // Where a device computes: for gathered weights, used on the lane, and for gradients that come down.
+  // Where a device computes: for gathered weights, used on the lane, and for gradients that come down or are added up.
   std::unique_ptr<RankDevice> weights_device_, gradients_device_;
+  std::unique_ptr<RankDeviceSums> device_sums_;
   std::vector<uint32_t> visits_;  // by the plan's passes; see visits_of()
   std::vector<bool> ahead_;       // by visit, on all ranks; see visits_ahead()
   std::unique_ptr<cpu_optim::UpdateWorkers> workers_;

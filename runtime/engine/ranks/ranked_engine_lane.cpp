@@ -42,6 +42,11 @@ std::vector<uint64_t> RankedEngine::places_of(uint32_t use, uint32_t visit) cons
   return places;
 }
 
+std::span<std::byte> RankedEngine::computed_with(uint64_t place, uint64_t bytes) const {
+  if (weights_device_) return weights_device_->memory(place, bytes);
+  return {memory(gathered_begin_ + place), bytes};
+}
+
 std::shared_ptr<RankedEngine::Gathering> RankedEngine::next_gathering(uint32_t use, uint32_t visit) {
   const uint64_t weight_bytes = bytes_of(model().form.weight);
   const std::vector<uint32_t>& units = model().uses[use].units;
@@ -53,7 +58,8 @@ std::shared_ptr<RankedEngine::Gathering> RankedEngine::next_gathering(uint32_t u
     if (options_.keeps_weights && is_gathered_[unit]) continue;
     is_gathered_[unit] = true;
     const uint64_t bytes = model().units[unit].elements * weight_bytes;
-    const uint64_t place = gathered_begin_ + (weights_device_ ? passing : computed[i]);
+    const uint64_t place =
+        taken_.on_device.gathers ? computed[i] : gathered_begin_ + (weights_device_ ? passing : computed[i]);
     passing += place_bytes(bytes);
     const bool is_coded = gathered_code(model(), unit).has_value();
     const uint64_t gathered_at = is_coded ? coded_begin_ + coding : place;
@@ -63,9 +69,9 @@ std::shared_ptr<RankedEngine::Gathering> RankedEngine::next_gathering(uint32_t u
       gathering->shards.push_back({member, gathered_at + way_bytes(shard.begin), way_bytes(shard.elements())});
     }
     const ElementRun own = map_.shard(unit, rank());
-    const std::span<std::byte> whole{memory(place), bytes};
-    Gathering::Place at{unit, whole, whole.subspan(own.begin * weight_bytes, own.elements() * weight_bytes),
-                        weights_device_ ? weights_device_->memory(computed[i], bytes) : whole};
+    const std::span<std::byte> computes = computed_with(computed[i], bytes);
+    const std::span<std::byte> whole = taken_.on_device.gathers ? computes : std::span(memory(place), bytes);
+    Gathering::Place at{unit, whole, whole.subspan(own.begin * weight_bytes, own.elements() * weight_bytes), computes};
     if (is_coded) {
       const uint64_t coded_bytes = way_bytes(model().units[unit].elements);
       at.coded = {memory(gathered_at), coded_bytes};
@@ -80,32 +86,49 @@ std::shared_ptr<RankedEngine::Gathering> RankedEngine::next_gathering(uint32_t u
 }
 
 Status RankedEngine::carry_out(Gathering& gathering) {
-  std::vector<RankDevice::Download> down;
-  std::vector<RankDevice::Run> up;
+  PENSTOCK_TRY(taken_.on_device.gathers ? gather_on_device(gathering) : gather_in_host(gathering));
+  for (const Collective::Shard& shard : gathering.shards) gathered_bytes_ += shard.rank != rank() ? shard.bytes : 0;
+  return Status();
+}
+
+std::vector<RankDevice::Within> RankedEngine::own_shards(const Gathering& gathering) const {
+  std::vector<RankDevice::Within> own;
   for (const Gathering::Place& place : gathering.places) {
-    if (weights_device_) up.push_back({place.on_device, place.gathered});
     for (const UnitWeights& view : gathering.views) {
-      if (shards_.unit_here[place.unit] != view.unit) continue;
-      if (weights_device_) {
-        down.push_back({view.bytes, place.own});
-      } else {
-        std::memcpy(place.own.data(), view.bytes.data(), place.own.size());
-      }
+      if (shards_.unit_here[place.unit] == view.unit) own.push_back({view.bytes, place.own});
     }
   }
+  return own;
+}
+
+Status RankedEngine::gather_in_host(Gathering& gathering) {
+  const std::vector<RankDevice::Within> own = own_shards(gathering);
   if (weights_device_) {
+    std::vector<RankDevice::Download> down;
+    for (const auto& [on_device, in_host] : own) down.push_back({on_device, in_host});
     PENSTOCK_TRY(passed_on(weights_device_->finish_uploads()));
     PENSTOCK_TRY(passed_on(weights_device_->download(down, gathering.written)));
+  } else {
+    for (const auto& [source, target] : own) std::memcpy(target.data(), source.data(), target.size());
   }
   for (const Gathering::Place& place : gathering.places) encode_own(place);
   PENSTOCK_TRY(run([&](Collective::Then then) { ranks_.passes().gather(gathering.shards, std::move(then)); }));
   for (const Gathering::Place& place : gathering.places) decode(place);
-  for (const Collective::Shard& shard : gathering.shards) gathered_bytes_ += shard.rank != rank() ? shard.bytes : 0;
   if (!weights_device_) return Status();
+  std::vector<RankDevice::Run> up;
+  for (const Gathering::Place& place : gathering.places) up.push_back({place.on_device, place.gathered});
   auto uploaded = weights_device_->upload(up, gathering.readers);
   PENSTOCK_TRY(passed_on(uploaded.status()));
   gathering.uploaded = std::move(*uploaded);
   return Status();
+}
+
+// A collective begins when what reads or writes its memory has ended, and what it has brought is there when it ends: so
+// the lane waits, and no stream needs to.
+Status RankedEngine::gather_on_device(Gathering& gathering) {
+  const std::vector<RankDevice::Within> own = own_shards(gathering);
+  PENSTOCK_TRY(passed_on(weights_device_->copy_within(own, gathering.written, gathering.readers)));
+  return run([&](Collective::Then then) { ranks_.among_devices()->gather(gathering.shards, std::move(then)); });
 }
 
 void RankedEngine::encode_own(const Gathering::Place& place) {
@@ -179,9 +202,7 @@ Result<std::vector<UnitWeights>> RankedEngine::gathered(const ComputePass& pass,
   std::vector<UnitWeights> whole;
   for (size_t i = 0; i < units.size(); ++i) {
     const uint64_t elements = model().units[units[i]].elements, bytes = elements * bytes_of(model().form.weight);
-    const std::span<std::byte> computed = weights_device_ ? weights_device_->memory(places[i], bytes)
-                                                          : std::span(memory(gathered_begin_ + places[i]), bytes);
-    whole.push_back({units[i], elements, computed});
+    whole.push_back({units[i], elements, computed_with(places[i], bytes)});
   }
   return whole;
 }
@@ -193,12 +214,23 @@ Status RankedEngine::begin_reducing(const std::vector<uint32_t>& units) {
   const Stopwatch adding(intake_s_);
   reducing_ = std::make_shared<Reducing>();
   for (uint32_t unit : units) {
-    workers_->for_pieces(model().units[unit].elements, kBlockElements,
-                         [&](uint64_t begin, uint64_t end) { give(unit, begin, end); });
+    const uint64_t elements = model().units[unit].elements;
+    if (device_sums_) {
+      const uint64_t bytes = elements * bytes_of(model().form.gradient);
+      device_sums_->give(unit, intake_->has_values(unit), adding_up().memory().subspan(given_at_[unit], bytes));
+    } else {
+      workers_->for_pieces(elements, kBlockElements, [&](uint64_t begin, uint64_t end) { give(unit, begin, end); });
+    }
     intake_->finished(unit);
     reducing_->units.push_back({unit, skips_[unit]});
   }
+  if (device_sums_) {
+    auto given = device_sums_->given();
+    PENSTOCK_TRY(passed_on(given.status()));
+    reducing_->given = *given;
+  }
   reducing_->number = lane_->post([this, reducing = reducing_] {
+    if (device_sums_) PENSTOCK_TRY(passed_on(gradients_device_->wait_for(reducing->given)));
     for (Reducing::OfUnit& of : reducing->units) PENSTOCK_TRY(add_up(of));
     return Status();
   });
@@ -231,16 +263,22 @@ Status RankedEngine::add_up(Reducing::OfUnit& of) {
   const uint64_t shard_begin = map_.shard(unit, rank()).begin;
   auto place_of = [&](uint32_t other) {
     const ElementRun piece = map_.piece(unit, other);
-    return Collective::Shard{other, added_at_[unit] + (piece.begin - shard_begin) * bytes, piece.elements() * bytes};
+    return Collective::Shard{other, summed_at_[unit] + (piece.begin - shard_begin) * bytes, piece.elements() * bytes};
   };
   const Collective::Shard mine = place_of(rank());
-  PENSTOCK_TRY(reduce(unit, {memory(mine.offset_bytes), mine.bytes}));
+  PENSTOCK_TRY(reduce(unit, adding_up().memory().subspan(mine.offset_bytes, mine.bytes)));
   reduced_bytes_ += reduced_way_bytes(model(), map_.piece(unit, rank()).elements()) * (ranks() - 1);
-  if (map_.group_ranks() == ranks()) return Status();
-  reduced_bytes_ += map_.shard(unit, rank()).elements() * bytes - mine.bytes;
-  std::vector<Collective::Shard> pieces;
-  for (uint32_t twin : map_.twins(rank())) pieces.push_back(place_of(twin));
-  return run([&](Collective::Then then) { ranks_.passes().gather(pieces, std::move(then)); });
+  const uint64_t shard_bytes = map_.shard(unit, rank()).elements() * bytes;
+  if (map_.group_ranks() != ranks()) {
+    reduced_bytes_ += shard_bytes - mine.bytes;
+    std::vector<Collective::Shard> pieces;
+    for (uint32_t twin : map_.twins(rank())) pieces.push_back(place_of(twin));
+    PENSTOCK_TRY(run([&](Collective::Then then) { adding_up().gather(pieces, std::move(then)); }));
+  }
+  if (!device_sums_ || shard_bytes == 0) return Status();
+  const RankDevice::Download down{adding_up().memory().subspan(summed_at_[unit], shard_bytes),
+                                  {memory(added_at_[unit]), shard_bytes}};
+  return passed_on(gradients_device_->download({&down, 1}, Event()));
 }
 
 Status RankedEngine::reduce(uint32_t unit, std::span<std::byte> target) {
@@ -252,7 +290,7 @@ Status RankedEngine::reduce(uint32_t unit, std::span<std::byte> target) {
     const ElementRun piece = map_.piece(unit, other);
     reduction.parts.push_back({piece.begin, piece.end});
   }
-  return run([&](Collective::Then then) { ranks_.passes().reduce(reduction, std::move(then)); });
+  return run([&](Collective::Then then) { adding_up().reduce(reduction, std::move(then)); });
 }
 
 Status RankedEngine::reduce_codes(uint32_t unit, BlockCode code, std::byte* target) {

@@ -47,9 +47,15 @@ RankedEngine::~RankedEngine() {
 }
 
 Result<EngineOptions> RankedEngine::options_here() {
-  if (ranks_.passes().tier() != Tier::host) {
-    return Status(Code::kUsage, "ranks: they met with device memory; an engine gathers in host memory",
-                  "meet without RanksOptions::device: what is gathered in host memory goes to each rank's device");
+  if (const uint64_t needed = taken_.shared_on_device(); needed > 0) {
+    const Collective* devices = ranks_.among_devices();
+    const uint64_t there = devices != nullptr ? devices->memory().size() : 0;
+    if (there < needed) {
+      return Status(
+          Code::kUsage,
+          text("ranks: ", bytes_text(needed), " of memory shared among devices needed, ", bytes_text(there), " taken"),
+          "meet with RanksOptions::device, or gather weights in host memory");
+    }
   }
   if (ranks_.passes().memory().size() < taken_.shared_bytes()) {
     return Status(Code::kUsage, text("ranks: ", bytes_text(taken_.shared_bytes()), " of shared memory needed, ",
@@ -113,13 +119,11 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
   auto workers = cpu_optim::UpdateWorkers::make({.threads = options.engine.update_threads, .cpus = {}});
   PENSTOCK_TRY(agree_on(ranks, workers.status()));
   engine->workers_ = std::move(*workers);
-  const SumLayout sums = lay_out_sums(engine->model(), engine->plan().micro_batch_group);
-  engine->sums_ = Buffer::on_heap(sums.bytes);
   PENSTOCK_TRY(agree_on(ranks, engine->open_device()));
   auto lane = CollectiveLane::make();
   PENSTOCK_TRY(agree_on(ranks, lane.status()));
   engine->lane_ = std::move(*lane);
-  engine->intake_ = std::make_unique<GradientIntake>(engine->model(), sums, engine->sums_.bytes(), *engine->workers_);
+  engine->open_sums();
   if (engine->here_->predicted_step_s() > 0) {
     engine->prediction_.reset(penstock::predicted_step_s(engine->forecast(), engine->here_->request().machine));
   }
@@ -132,16 +136,38 @@ Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& op
 
 Status RankedEngine::open_device() {
   const std::span<std::byte> all = ranks_.passes().memory();
-  const auto [weights, gradient] = taken_.on_device;
+  const uint64_t weights = taken_.on_device.weights, gradient = taken_.on_device.gradient;
+  if (taken_.on_device.reduces()) {
+    // As rank 0 has chosen the plan's group of micro-batches, for all.
+    const uint64_t sums = lay_out_sums(model(), plan().micro_batch_group).bytes;
+    PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, sums, all));
+    gradients_device_ = std::move(device);
+  }
   if (weights > 0) {
-    PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, weights, all.subspan(gathered_begin_)));
-    weights_device_ = std::move(device);
+    const MakeDevice& make = options_.engine.device;
+    auto device = taken_.on_device.gathers
+                      ? RankDevice::open_over(make, ranks_.among_devices()->memory().first(weights))
+                      : RankDevice::open(make, weights, all.subspan(gathered_begin_));
+    PENSTOCK_TRY(device.status());
+    weights_device_ = std::move(*device);
   }
   if (gradient > 0) {
     PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, gradient, all.first(gathered_begin_)));
     gradients_device_ = std::move(device);
   }
   return Status();
+}
+
+// In the memory that is given to it, of this rank's trainer alone.
+void RankedEngine::open_sums() {
+  SumLayout layout = lay_out_sums(model(), plan().micro_batch_group);
+  if (taken_.on_device.reduces()) {
+    device_sums_ = std::make_unique<RankDeviceSums>(model(), std::move(layout), *gradients_device_);
+    intake_ = std::make_unique<GradientIntake>(model(), *device_sums_, *workers_);
+    return;
+  }
+  sums_ = Buffer::on_heap(layout.bytes);
+  intake_ = std::make_unique<GradientIntake>(model(), layout, sums_.bytes(), *workers_);
 }
 
 // Ranks that were killed between two roots differ by a step. Those that are ahead go back: what the step before names

@@ -9,6 +9,9 @@
 namespace penstock::engine {
 namespace {
 
+constexpr uint64_t kReadAtOnceBytes = kMiB;    // of what all ranks have, where gradients on their way have no memory
+constexpr uint64_t kStagedElementsLeast = 64;  // that are added up at once; see NcclCarrier
+
 // As the planner has it: see Plan::on_device.
 bool computes_on_device(const EngineOptions& options) {
   return options.device && options.request.machine.copies_to_device();
@@ -24,6 +27,29 @@ uint64_t two_in_a_row(const Workload& model, const std::vector<uint64_t>& of_use
   uint64_t most = model.micro_batches > 1 ? of_uses[last] + of_uses.front() : of_uses.front();
   for (size_t use = 1; use < of_uses.size(); ++use) most = std::max(most, of_uses[use - 1] + of_uses[use]);
   return most;
+}
+
+// What others send of a piece, twice, so that one half is filled while the other is added up.
+uint64_t staging_bytes(const Workload& model, const ShardMap& map) {
+  const uint32_t ranks = map.ranks();
+  const uint64_t element_bytes = (ranks - 1) * bytes_of(model.form.gradient) + sizeof(float);
+  uint64_t longest = kStagedElementsLeast;
+  for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
+    for (uint32_t rank = 0; rank < ranks; ++rank) longest = std::max(longest, map.piece(unit, rank).elements());
+  }
+  const uint64_t half = round_up(longest, kStagedElementsLeast) * element_bytes;
+  return 2 * round_up(std::min(half, RanksOptions().staging_bytes / 2), kAlignmentBytes);
+}
+
+// Of gradients: nothing of them but what this rank has added up is in host memory, and a place for read().
+void add_up_on_device(const PlanRequest& request, const ShardMap& map, RankMemory& memory) {
+  memory.downloaded_bytes = 0;
+  memory.on_device.given = memory.given_bytes;
+  memory.on_device.added = memory.added_bytes;
+  if (memory.given_bytes == 0) return;
+  memory.on_device.sums = sum_bytes(request);
+  memory.on_device.staging = staging_bytes(request.workload, map);
+  memory.given_bytes = std::min(memory.given_bytes, kReadAtOnceBytes);
 }
 
 }  // namespace
@@ -66,6 +92,11 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
   if ((model.codes.weights || model.codes.frozen_weights) && options.ranks_of_group(ranks) == 1) {
     return Status(Code::kUsage, "ranks: weights are to be gathered in int8, and every rank has all of them",
                   "take stage 3, or leave out zero_quantized_weights and "
+                  "zero_quantized_nontrainable_weights");
+  }
+  if ((model.codes.weights || model.codes.frozen_weights) && options.shares_on_device) {
+    return Status(Code::kUsage, "ranks: weights are to be gathered in int8 on devices, and the CPU alone decodes them",
+                  "gather them in host memory, or leave out zero_quantized_weights and "
                   "zero_quantized_nontrainable_weights");
   }
   if (model.codes.gradients && ranks == 1) {
@@ -118,15 +149,21 @@ RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks)
   if (group == 1) largest = two = all_weights = 0;
   const uint64_t computed = options.keeps_weights ? all_weights : two;
   if (computes_on_device(options.engine)) {
-    memory.gathered_bytes = largest;
-    memory.on_device = {.weights = computed, .gradient = memory.downloaded_bytes};
-    memory.downloaded_bytes = round_up(memory.downloaded_bytes, kAlignmentBytes);
+    memory.gathered_bytes = options.shares_on_device ? 0 : largest;
+    memory.on_device.weights = computed;
+    memory.on_device.gathers = options.shares_on_device;
+    if (options.shares_on_device && !reduced_code(model)) {
+      add_up_on_device(options.engine.request, map, memory);
+    } else {
+      memory.on_device.gradient = memory.downloaded_bytes;
+      memory.downloaded_bytes = round_up(memory.downloaded_bytes, kAlignmentBytes);
+    }
   } else {
     memory.gathered_bytes = computed;
     memory.downloaded_bytes = 0;
   }
   memory.squares_bytes = place_bytes(blocks * sizeof(double));
-  memory.sums_bytes = sum_bytes(options.engine.request);
+  if (!memory.on_device.reduces()) memory.sums_bytes = sum_bytes(options.engine.request);
   return memory;
 }
 
@@ -147,12 +184,17 @@ void RankedEngine::lay_out() {
   }
   given_at_.resize(model().units.size());
   added_at_.resize(model().units.size());
+  summed_at_.resize(model().units.size());
+  // Where they are added up on the device: behind the weights there.
+  const RankMemory::OnDevice& there = taken_.on_device;
+  const uint64_t given_there = there.gathers ? there.weights : 0, added_there = given_there + there.given;
   for (uint32_t use = 0; use < model().uses.size(); ++use) {
-    uint64_t given = given_begin_, added = added_begin;
+    uint64_t given = there.reduces() ? given_there : given_begin_, added = added_begin;
     for (uint32_t unit : model().uses[use].units) {
       if (!model().units[unit].trainable || !completes_in(model(), unit, use)) continue;
       given_at_[unit] = given;
       added_at_[unit] = added;
+      summed_at_[unit] = there.reduces() ? added_there + (added - added_begin) : added;
       given += place_bytes(reduced_way_bytes(model(), model().units[unit].elements));
       added += place_bytes(map_.largest_shard(unit) * gradient_bytes);
     }
@@ -174,15 +216,21 @@ Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const
   if (const uint64_t on_device = taken.on_device.all(); on_device > 0) {
     if (here.budgets.device_bytes <= on_device) {
       return Status(Code::kDoesNotFit,
-                    text("ranks: gathered weights and a gradient take ", bytes_text(on_device), " of device memory, ",
-                         bytes_text(here.budgets.device_bytes), " are given"),
+                    text("ranks: gathered weights and gradients under way take ", bytes_text(on_device),
+                         " of device memory, ", bytes_text(here.budgets.device_bytes), " are given"),
                     "give each rank a larger device budget");
     }
     here.budgets.device_bytes -= on_device;
   }
   here.workload = workload_of(here.workload, map, place.rank).workload;
-  // Ranks of one host copy: of its memory's traffic, a byte read and a byte written.
-  if (here.machine.collective_gbps <= 0 && place.hosts == 1) here.machine.collective_gbps = here.machine.host_gbps / 2;
+  // Ranks of one host copy: of its memory's traffic, a byte read and a byte written. Devices with no links of their own
+  // send over those to the host.
+  if (here.machine.collective_gbps <= 0 && place.hosts == 1) {
+    here.machine.collective_gbps = here.machine.host_gbps / 2;
+    if (taken.shared_on_device() > 0) {
+      here.machine.collective_gbps = std::min(here.machine.collective_gbps, here.machine.device_to_host_gbps);
+    }
+  }
   return here;
 }
 

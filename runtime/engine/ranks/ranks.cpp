@@ -49,6 +49,7 @@ class SoloRanks final : public Ranks {
   std::string name_of(uint32_t rank) const override { return text("rank ", rank); }
   Collective& passes() override { return passes_; }
   Collective& commits() override { return commits_; }
+  Collective* among_devices() override { return nullptr; }
   void at_step(uint64_t) override {}
   void came() override {}
   void went() override {}

@@ -1,7 +1,7 @@
 // Ranks: the processes that train one model together, seen from one of them.
 //
 // They have two collectives, since what a step's passes move and what makes a step durable come in no common order:
-// each is an order of its own.
+// each is an order of its own. Where they have devices, there is a third among those.
 //
 // A rank tells the others of what ends it by fail(), or says nothing and dies; both end all operations of all ranks
 // within a deadline. Destroying it is leaving in good order: an operation that still waits for it ends with a refusal.
@@ -20,11 +20,12 @@ namespace penstock::engine {
 struct RanksOptions {
   RankPlace place;
   uint64_t memory_bytes = 0;  // of the collective for passes, this rank's
-  // The rank's device, by its index: the collective for passes then has its memory there, and NCCL moves it. All ranks
-  // have one, or none has.
+  // The rank's device, by its index, and what the collective among devices has there, which NCCL moves. All ranks have
+  // one, or none has.
   std::optional<int> device = {};
+  uint64_t device_memory_bytes = 0;
   // Besides, on the device, or at most so much where hosts speak with one another: what the others give to a sum passes
-  // through.
+  // through. Where nothing is added up on the device it may be 0.
   uint64_t staging_bytes = 64 * kMiB;
   // How long the ranks wait for one another at the start.
   std::chrono::milliseconds meets_within{std::chrono::minutes(5)};
@@ -47,9 +48,12 @@ class Ranks {
   virtual uint32_t ranks() const = 0;
   // "rank 3", or among several hosts "rank 3 on node1".
   virtual std::string name_of(uint32_t rank) const = 0;
+  // In host memory.
   virtual Collective& passes() = 0;
   // Without memory: for barriers and exchanges.
   virtual Collective& commits() = 0;
+  // In the memory of each rank's device; none where they have no devices.
+  virtual Collective* among_devices() = 0;
 
   // What a refusal names.
   virtual void at_step(uint64_t step) = 0;
@@ -68,8 +72,7 @@ class Ranks {
   virtual Status status() const = 0;
 };
 
-// Waits until all ranks have come. One rank needs no other process; several share memory of this host, or where they
-// have devices, agree by it.
+// Waits until all ranks have come. One rank needs no other process; several share memory of this host.
 Result<std::unique_ptr<Ranks>> meet(const RanksOptions& options);
 
 // Runs one operation and waits for its end: wait_for_end([&](Collective::Then then) { ranks.commits().barrier(status,

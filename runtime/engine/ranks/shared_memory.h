@@ -18,7 +18,7 @@
 
 namespace penstock::engine {
 
-constexpr uint32_t kChannels = 2;  // one for each collective
+constexpr uint32_t kChannels = 3;  // one for each collective
 
 // What a rank gives to one small operation, and what it says of any: all must say the same.
 struct Word {

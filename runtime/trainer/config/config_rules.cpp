@@ -372,8 +372,8 @@ const KeyRule kRules[] = {
     {"penstock.hangs_after_s", honoured, "of several ranks: without a sign of one, that all end and name it",
      PENSTOCK_NUMBER(hangs_after_s, 1, kMost)},
     {"penstock.device", honoured,
-     "cpu computes in place, host in memory of its own as a GPU would, cuda or cuda:1 on a GPU; auto: the first GPU where "
-     "one can be used, else host with a device_budget, else cpu",
+     "cpu computes in place, host in memory of its own as a GPU would, cuda or cuda:1 on a GPU, where several ranks have "
+     "one each with cuda; auto: of one rank, the first GPU where one can be used, else host with a device_budget, else cpu",
      read_device},
     {"penstock.device_budget", honoured, "memory of penstock.device", PENSTOCK_WORDS(device_budget)},
     {"penstock.host_budget", honoured, "", PENSTOCK_WORDS(host_budget)},

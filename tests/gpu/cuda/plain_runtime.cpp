@@ -224,6 +224,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   PLAIN_CALL("cudaGetDeviceProperties");
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "plain memory %d", device);
+  properties->uuid.bytes[0] = static_cast<char>(device);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
