@@ -1,8 +1,8 @@
 """The advice that the sources can give: what each `try:` line may read, as patterns.
 
 Reads the last argument of everything that makes a refusal: Status(...), errno_status(...), and helpers that pass their
-last argument on; in Python, the second of Refusal(...). Both branches of `?:` count, constants and functions of the same
-file are looked up, and what is known only when it runs stands for any text.
+last argument on; in Python, the second of Refusal(...). Both branches of `?:` count, functions of the same
+file and constants of it and its headers are looked up, and what is known only when it runs stands for any text.
 """
 import ast
 import itertools
@@ -101,8 +101,15 @@ LITERAL = re.compile(r'\s*(?:R"\((.*?)\)"|"((?:[^"\\]|\\.)*)")', re.DOTALL)
 class Unit:
     """One C++ file."""
 
-    def __init__(self, path, code):
-        self.path, self.code = path, without_comments(code)
+    def __init__(self, root, path):
+        self.root, self.path = root, path.relative_to(root)
+        self.code = without_comments(path.read_text(encoding="utf-8"))
+
+    def home_of(self, name):
+        """Code that may have the name: the file's own, and for a constant that of the headers that it includes."""
+        yield self.code
+        for header in re.findall(r'^#include "([^"]+)"', self.code, re.MULTILINE) if re.match("k[A-Z]", name) else ():
+            yield without_comments((self.root / header).read_text(encoding="utf-8"))
 
     def alternatives(self, expression, depth=0):
         """What `expression` may read: a list of lists of pieces."""
@@ -136,8 +143,8 @@ class Unit:
             return self.product(arguments(expression, call.end())[0], depth)
         if call:
             return self.returned_by(call[1], depth)
-        if re.fullmatch(r"\w+", expression):
-            return self.named(expression, depth)
+        if (constant := re.fullmatch(r"(?:\w+::)*(\w+)", expression)):
+            return self.named(constant[1], depth)
         return [[ANY]]
 
     def product(self, parts, depth):
@@ -145,10 +152,12 @@ class Unit:
                 for chosen in itertools.product(*(self.alternatives(part, depth + 1) for part in parts))]
 
     def named(self, name, depth):
-        found = re.search(rf"(?:const\*?|constexpr|std::string|char\*)[\w:*& ]*\b{name}\s*(?:\[\])?\s*=\s*", self.code)
-        if not found:
+        begin = rf"(?:const\*?|constexpr|std::string|char\*)[\w:*& ]*\b{name}\s*(?:\[\])?\s*=\s*"
+        known = next(((code, found) for code in self.home_of(name) if (found := re.search(begin, code))), None)
+        if not known:
             return [[ANY]]
-        first = self.alternatives(split_top(self.code[found.end():], ";", True)[0], depth + 1)
+        code, found = known
+        first = self.alternatives(split_top(code[found.end():], ";", True)[0], depth + 1)
         return [[*pieces, ANY] for pieces in first] if re.search(rf"\b{name} \+=", self.code) else first
 
     def returned_by(self, name, depth):
@@ -187,7 +196,7 @@ def of_cpp(root):
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".cpp", ".h", ".cu"):
-                yield from Unit(path.relative_to(root), path.read_text(encoding="utf-8")).advices()
+                yield from Unit(root, path).advices()
 
 
 def of_python(root):
