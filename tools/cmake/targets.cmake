@@ -26,6 +26,7 @@ function(penstock_precompile target)
 endfunction()
 
 # What tests alone are made of runs once or twice for each time that it is compiled: less optimized, all is done sooner.
+# What they share, above all the plain loop beside an engine, runs for most of a test's time: see penstock_test_support.
 function(penstock_optimize_little target)
   if(PENSTOCK_FUZZ)
     return()  # there it runs for hours
@@ -38,9 +39,10 @@ endfunction()
 function(penstock_test_support)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cpp)
   if(sources)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/tools/update/plain_loop.cpp)  # without the tools
     add_library(penstock_test_support STATIC ${sources})
     target_link_libraries(penstock_test_support PUBLIC penstock_engine GTest::gtest)
-    penstock_optimize_little(penstock_test_support)
+    target_compile_options(penstock_test_support PRIVATE $<$<CONFIG:RelWithDebInfo,Release>:-O1>)
   else()
     add_library(penstock_test_support INTERFACE)
     target_link_libraries(penstock_test_support INTERFACE penstock_engine GTest::gtest)
