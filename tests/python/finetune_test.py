@@ -22,6 +22,7 @@ except ImportError as error:
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 import manual_page
 from data_support import VOCABULARY, Folders, chat, model_folder, write_lines
+from machine_support import machine_profile
 from penstock import Refusal, Run, train
 from penstock.data.prepared import PreparedSet
 
@@ -63,7 +64,7 @@ class FromChatsToSteps(Command):
                   "train_micro_batch_size_per_gpu": rows, "gradient_accumulation_steps": 1, "precision": precision,
                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "scheduler": {"type": "constant"}, "eval_every": 1,
                   "penstock": {"stores": [str(self.folder / name)], "run": str(self.folder / f"{name}.run"),
-                               "host_budget": "1GiB"}}
+                               "host_budget": "1GiB", "machine": machine_profile(COMMAND)}}
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps(config))
         return self.penstock("train", path, *more, code=code)
@@ -162,7 +163,7 @@ class SamplesOfRuns(Command):
                           "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "gradient_accumulation_steps": 1,
                           "sample_every": steps, "samples": {"prompts": prompts, "max_new_tokens": 40},
                           "penstock": {"stores": [str(self.folder / f"{kind}-store")], "run": str(self.folder / f"{kind}-run"),
-                                       "host_budget": "1GiB", "weights": "nvme", "host_state_share": 0}}
+                                       "host_budget": "1GiB", "machine": machine_profile(COMMAND), "weights": "nvme", "host_state_share": 0}}
                 path = self.folder / "config.json"
                 path.write_text(json.dumps(config))
                 self.penstock("train", path)
@@ -274,7 +275,7 @@ class Runs(Command):
     def test_are_trained_from_python(self):
         config = {"model": str(self.model), "data": [{"path": str(self.folder / "set")}], "sequence_length": 128,
                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
-                  "penstock": {"stores": [str(self.folder / "store")], "host_budget": "1GiB"}}
+                  "penstock": {"stores": [str(self.folder / "store")], "host_budget": "1GiB", "machine": machine_profile(COMMAND)}}
         run = train(config, run=self.folder / "run", max_steps=6, eval_every=3, optimizer={"params": {"weight_decay": 0.0}})
         columns = run.columns()
         self.assertEqual(columns["step"], [1, 2, 3, 4, 5, 6])

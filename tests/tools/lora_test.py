@@ -6,11 +6,9 @@ Usage: lora_test.py PENSTOCK [CLASS]. Ends with 77 where torch, transformers or 
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 from pathlib import Path
@@ -25,6 +23,7 @@ except ImportError as error:
     print(f"skipped: {error} (tools/setup --checks installs it)")
     sys.exit(77)
 
+from machine_support import machine_profile
 from train_test import PENSTOCK, TEXT, USAGE, TrainCase
 
 LENGTH, STEPS = 16, 20
@@ -55,14 +54,6 @@ def through_int8(weight):
 
 
 class LoraCase(TrainCase):
-    @classmethod
-    def setUpClass(cls):
-        # Measured once: a run would measure its drives for some seconds.
-        cls.machine = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
-        cls.addClassCleanup(shutil.rmtree, cls.machine, True)
-        subprocess.run([PENSTOCK, "nvme", "probe", cls.machine, "--duration", "1s", "--size", "64MiB",
-                        "--profile", cls.machine / "profile.json"], check=True, capture_output=True)
-
     def setUp(self):
         super().setUp()
         transformers.logging.set_verbosity_error()
@@ -97,7 +88,7 @@ class LoraCase(TrainCase):
             "optimizer": {"params": {"lr": 1e-2, "betas": [0.9, 0.95], "weight_decay": 0.1}},
             "scheduler": {"type": "constant"}, **changes,
             "penstock": {"stores": [self.path(name)], "run": self.path(name + "_run"),
-                         "machine": str(self.machine / "profile.json"), **changes.get("penstock", {})}})
+                         "machine": machine_profile(PENSTOCK), **changes.get("penstock", {})}})
 
     def export(self, store, name, *more):
         return self.json_of("checkpoint", "export", self.path(store), self.path(name), *more)

@@ -7,11 +7,9 @@ import json
 import random
 import shutil
 import struct
-import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
+from machine_support import machine_profile
 from train_test import PENSTOCK, TEXT, USAGE, TrainCase
 
 COMPARISON = 6
@@ -23,17 +21,8 @@ BF16_INFINITE = 0x7f80
 
 
 class RulesCase(TrainCase):
-    @classmethod
-    def setUpClass(cls):
-        # Of so many runs each would measure the drive.
-        cls.common = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
-        cls.addClassCleanup(shutil.rmtree, cls.common, True)
-        cls.machine = cls.common / "machine.json"
-        subprocess.run([PENSTOCK, "nvme", "probe", cls.common, "--duration", "0.2s", "--size", "16MiB", "--profile", cls.machine],
-                       check=True, capture_output=True)
-
     def place(self, name):
-        return {"stores": [self.path("store-" + name)], "run": self.path("run-" + name), "machine": str(self.machine)}
+        return {"stores": [self.path("store-" + name)], "run": self.path("run-" + name), "machine": machine_profile(PENSTOCK)}
 
     def masters(self, name):
         out = self.folder / ("out-" + name)

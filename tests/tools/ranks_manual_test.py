@@ -46,7 +46,7 @@ class ManualPage(RanksCase):
         for name, block in manual_page.blocks(page):
             if name:
                 file = json.loads(block)
-                file["penstock"]["machine"] = str(self.machine)
+                file["penstock"]["machine"] = self.machine
                 (self.folder / name).write_text(json.dumps(file))
             for line in block.splitlines() if block.startswith("$ ") else ():
                 words = line.removeprefix("$ penstock ")

@@ -12,6 +12,8 @@ import time
 import unittest
 from pathlib import Path
 
+from machine_support import machine_profile
+
 PENSTOCK = Path(sys.argv.pop(1)).resolve()
 TORCHRUN = PENSTOCK.parents[2] / ".venv/bin/torchrun"
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -45,16 +47,8 @@ def rank_of(process):
 
 
 class RanksCase(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        """The drive is measured once: every rank of every run would do it again."""
-        cls.place = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
-        cls.addClassCleanup(shutil.rmtree, cls.place, True)
-        cls.machine = cls.place / "machine.json"
-        subprocess.run([PENSTOCK, "nvme", "probe", cls.place, "--duration", "0.1s", "--size", "64MiB", "--profile", cls.machine],
-                       check=True, capture_output=True)
-
     def setUp(self):
+        self.machine = machine_profile(PENSTOCK)
         # Beside the build: /tmp may be a tmpfs, where no store can be.
         self.folder = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
         self.addCleanup(shutil.rmtree, self.folder, True)
@@ -70,7 +64,7 @@ class RanksCase(unittest.TestCase):
                 "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "seed": 3, "held_out_share": 0.1,
                 "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
                 "penstock": {"stores": [self.path(name + ".store")], "run": self.path(name), "host_budget": "2GiB",
-                             "machine": str(self.machine)}}
+                             "machine": self.machine}}
         for key, value in changes.items():
             file[key] = {**file[key], **value} if isinstance(value, dict) and key in file else value
         path = self.folder / (name + ".json")

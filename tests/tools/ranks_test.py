@@ -135,12 +135,12 @@ class Choice(RanksCase):
         super().setUp()
         (self.folder / "tiny.json").write_text(json.dumps({**TINY, "n_embd": 256, "n_layer": 12}))
         # So slow a way between ranks that gathering for each pass costs more than all else.
-        machine = json.loads(self.machine.read_text())
+        machine = json.loads(Path(self.machine).read_text())
         (self.folder / "slow.json").write_text(json.dumps({**machine, "collective_gbps": 0.05}))
 
     def run_of(self, name, host_budget="900MiB", machine="slow.json", max_steps=2, **changes):
         """Drives without room for all of the state on each rank."""
-        placed = {"machine": self.path(machine) if machine else str(self.machine), "weights": "nvme", "host_state_share": 0, "nvme_budget": "300MiB", "host_budget": host_budget}
+        placed = {"machine": self.path(machine) if machine else self.machine, "weights": "nvme", "host_state_share": 0, "nvme_budget": "300MiB", "host_budget": host_budget}
         return self.config(name, max_steps=max_steps, penstock=placed, **changes)
 
     def train(self, *run, **how):
