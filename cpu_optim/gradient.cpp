@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "cpu_optim/flush_scope.h"
 #include "cpu_optim/kernels.h"
@@ -10,8 +11,15 @@
 namespace penstock::cpu_optim {
 namespace {
 
-// A cast of a block or more has left the caches before it is read.
+// What is written of a block or more has left the caches before it is read.
 constexpr uint64_t kStreamElements = kBlockElements;
+constexpr uint64_t kStreamAlignmentBytes = 64;
+
+void end_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
 
 size_t index_of(Dtype dtype) {
   CHECK(static_cast<size_t>(dtype) < kGradientDtypes, "gradients are fp32, bf16 or fp16, not ", name_of(dtype));
@@ -48,16 +56,46 @@ void GradientKernels::cast(Dtype source_dtype, const std::byte* source, Dtype ta
   FlushScope flush;  // for its rounding: numbers come out as they are, denormals too
   const CastKernel kernel = kernels_->cast[index_of(source_dtype)][index_of(target_dtype)];
   const uint64_t whole = round_down(elements, kGroupElements), rest_elements = elements - whole;
-  const bool streams = elements >= kStreamElements && reinterpret_cast<uintptr_t>(target) % 64 == 0;
+  const bool streams = elements >= kStreamElements && reinterpret_cast<uintptr_t>(target) % kStreamAlignmentBytes == 0;
   kernel(source, target, whole, streams);
-#if defined(__x86_64__)
-  if (streams) _mm_sfence();
-#endif
+  if (streams) end_streams();
   if (rest_elements == 0) return;
   const Rest rest_source(source + whole * bytes_of(source_dtype), rest_elements * bytes_of(source_dtype));
   Rest rest_target;
   kernel(rest_source.bytes, rest_target.bytes, kGroupElements, /*streams=*/false);
   std::memcpy(target + whole * bytes_of(target_dtype), rest_target.bytes, rest_elements * bytes_of(target_dtype));
+}
+
+void GradientKernels::sum(Dtype source_dtype, std::span<const std::byte* const> sources, Dtype target_dtype,
+                          std::byte* target, uint64_t elements) const {
+  CHECK(!sources.empty(), "sum of no source");
+  FlushScope flush;
+  const SumKernel kernel = kernels_->sum[index_of(source_dtype)][index_of(target_dtype)];
+  const uint64_t source_bytes = bytes_of(source_dtype), target_bytes = bytes_of(target_dtype);
+  std::vector<const std::byte*> places(sources.begin(), sources.end());
+  uint64_t done = 0;
+  auto add_up = [&](uint64_t count, bool streams) {
+    for (size_t i = 0; i < places.size(); ++i) places[i] = sources[i] + done * source_bytes;
+    kernel(places.data(), places.size(), target + done * target_bytes, count, streams);
+    done += count;
+  };
+  auto add_up_some = [&](uint64_t count) {  // fewer than kGroupElements
+    if (count == 0) return;
+    std::vector<Rest> rests;
+    for (size_t i = 0; i < places.size(); ++i)
+      rests.emplace_back(sources[i] + done * source_bytes, count * source_bytes);
+    for (size_t i = 0; i < places.size(); ++i) places[i] = rests[i].bytes;
+    Rest sums;
+    kernel(places.data(), places.size(), sums.bytes, kGroupElements, /*streams=*/false);
+    std::memcpy(target + done * target_bytes, sums.bytes, count * target_bytes);
+    done += count;
+  };
+  const uint64_t beyond = reinterpret_cast<uintptr_t>(target) % kStreamAlignmentBytes;
+  const bool streams = elements >= kStreamElements && beyond % target_bytes == 0;
+  if (streams && beyond != 0) add_up_some((kStreamAlignmentBytes - beyond) / target_bytes);
+  add_up(round_down(elements - done, kGroupElements), streams);
+  if (streams) end_streams();
+  add_up_some(elements - done);
 }
 
 void GradientKernels::square_sums(Dtype dtype, const std::byte* values, uint64_t elements,

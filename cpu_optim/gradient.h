@@ -28,6 +28,11 @@ class GradientKernels {
   void cast(Dtype source_dtype, const std::byte* source, Dtype target_dtype, std::byte* target,
             uint64_t elements) const;
 
+  // target[i] = sources[0][i] + sources[1][i] + ..., as by accumulate() in this order, and by cast(). Each value is
+  // read once, and each sum is written once. REQUIRES: there is a source.
+  void sum(Dtype source_dtype, std::span<const std::byte* const> sources, Dtype target_dtype, std::byte* target,
+           uint64_t elements) const;
+
   // The sum of squares of each block of kBlockElements elements (the last may be shorter), in double.
   // Definition: 32 sums, where sum j takes elements j, j+32, j+64, ... of the block in order; then 16 sums of j and
   // j+16, 8 of j and j+8, 4, 2 and 1. A block's sum is finite if and only if all its elements are.

@@ -60,18 +60,38 @@ struct GradientPass {
     }
   }
 
+  // Elements i to i + kPair.
+  template <Dtype kTarget>
+  PENSTOCK_LANES void put_pair(std::byte* target, uint64_t i, Float first, Float second, bool streams) {
+    if constexpr (kTarget == Dtype::fp32) {
+      put(target + i * 4, L::as_bits(L::one_nan(first)), streams);
+      put(target + (i + L::kWidth) * 4, L::as_bits(L::one_nan(second)), streams);
+    } else if constexpr (kTarget == Dtype::bf16) {
+      put(target + i * 2, L::packed16(L::bf16_of(first), L::bf16_of(second)), streams);
+    } else {
+      put(target + i * 2, L::packed16(L::fp16_of(L::one_nan(first)), L::fp16_of(L::one_nan(second))), streams);
+    }
+  }
+
   template <Dtype kSource, Dtype kTarget>
   static void cast(const std::byte* source, std::byte* target, uint64_t elements, bool streams) {
     for (uint64_t i = 0; i < elements; i += kPair) {
       prefetch<kSource>(source, i, kPair);
-      Float x[2] = {load<kSource>(source, i), load<kSource>(source, i + L::kWidth)};
-      if constexpr (kTarget == Dtype::fp32) {
-        for (int k = 0; k < 2; ++k) put(target + (i + k * L::kWidth) * 4, L::as_bits(L::one_nan(x[k])), streams);
-      } else if constexpr (kTarget == Dtype::bf16) {
-        put(target + i * 2, L::packed16(L::bf16_of(x[0]), L::bf16_of(x[1])), streams);
-      } else {
-        put(target + i * 2, L::packed16(L::fp16_of(L::one_nan(x[0])), L::fp16_of(L::one_nan(x[1]))), streams);
+      put_pair<kTarget>(target, i, load<kSource>(source, i), load<kSource>(source, i + L::kWidth), streams);
+    }
+  }
+
+  template <Dtype kSource, Dtype kTarget>
+  static void sum(const std::byte* const* sources, size_t count, std::byte* target, uint64_t elements, bool streams) {
+    for (uint64_t i = 0; i < elements; i += kPair) {
+      prefetch<kSource>(sources[0], i, kPair);
+      Float first = load<kSource>(sources[0], i), second = load<kSource>(sources[0], i + L::kWidth);
+      for (size_t source = 1; source < count; ++source) {
+        prefetch<kSource>(sources[source], i, kPair);
+        first = L::one_nan(first + load<kSource>(sources[source], i));
+        second = L::one_nan(second + load<kSource>(sources[source], i + L::kWidth));
       }
+      put_pair<kTarget>(target, i, first, second, streams);
     }
   }
 };

@@ -26,14 +26,21 @@ constexpr void fill_optimizer(Kernels& kernels) {
   fill_moment_forms<L, kKind, MasterForm::same>(forms[static_cast<size_t>(MasterForm::same)]);
 }
 
+template <class L, Dtype kSource, Dtype kTarget>
+constexpr void fill_dtypes(Kernels& kernels) {
+  constexpr size_t source = static_cast<size_t>(kSource), target = static_cast<size_t>(kTarget);
+  kernels.cast[source][target] = &GradientPass<L>::template cast<kSource, kTarget>;
+  kernels.sum[source][target] = &GradientPass<L>::template sum<kSource, kTarget>;
+}
+
 template <class L, Dtype kDtype>
 constexpr void fill_dtype(Kernels& kernels) {
   constexpr size_t at = static_cast<size_t>(kDtype);
   kernels.square_sums[at] = &GradientPass<L>::template square_sums<kDtype>;
   kernels.accumulate[at] = &GradientPass<L>::template accumulate<kDtype>;
-  kernels.cast[at][static_cast<size_t>(Dtype::fp32)] = &GradientPass<L>::template cast<kDtype, Dtype::fp32>;
-  kernels.cast[at][static_cast<size_t>(Dtype::bf16)] = &GradientPass<L>::template cast<kDtype, Dtype::bf16>;
-  kernels.cast[at][static_cast<size_t>(Dtype::fp16)] = &GradientPass<L>::template cast<kDtype, Dtype::fp16>;
+  fill_dtypes<L, kDtype, Dtype::fp32>(kernels);
+  fill_dtypes<L, kDtype, Dtype::bf16>(kernels);
+  fill_dtypes<L, kDtype, Dtype::fp16>(kernels);
 }
 
 template <class L, BlockCode kCode>

@@ -43,6 +43,9 @@ using SquareSumKernel = void (*)(const std::byte* values, uint64_t elements, dou
 using AccumulateKernel = void (*)(const std::byte* source, float* target, uint64_t elements);
 // `streams`: writes past the caches; the target must be aligned to 64 bytes.
 using CastKernel = void (*)(const std::byte* source, std::byte* target, uint64_t elements, bool streams);
+// As CastKernel, of the sum of what stands at `sources`, one or more, in their order.
+using SumKernel = void (*)(const std::byte* const* sources, size_t count, std::byte* target, uint64_t elements,
+                           bool streams);
 // Whole blocks of values, and their records.
 using EncodeKernel = void (*)(const float* values, uint64_t blocks, std::byte* records);
 using DecodeKernel = void (*)(const std::byte* records, uint64_t blocks, float* values);
@@ -55,6 +58,7 @@ struct Kernels {
   SquareSumKernel square_sums[kGradientDtypes];
   AccumulateKernel accumulate[kGradientDtypes];
   CastKernel cast[kGradientDtypes][kGradientDtypes];
+  SumKernel sum[kGradientDtypes][kGradientDtypes];
   EncodeKernel encode[kRecordCodes];
   DecodeKernel decode[kRecordCodes];
   ChecksumKernel checksum;

@@ -53,6 +53,34 @@ TEST_P(GradientKernelsOn, CastsEveryNumberAsTheDefinitionDoes) {
   }
 }
 
+// Denormals, NaN payloads and all; wherever the sums are written to.
+TEST_P(GradientKernelsOn, AddsUpSeveralAsIfOneAfterAnother) {
+  Random random(3);
+  for (Dtype from : kDtypes) {
+    for (Dtype to : kDtypes) {
+      for (uint64_t n : kLengths) {
+        const size_t count = 1 + random.below(5), offset = random.below(40) * bytes_of(to);
+        std::vector<std::vector<std::byte>> sources;
+        std::vector<const std::byte*> places;
+        std::vector<float> sums(n);
+        for (size_t i = 0; i < count; ++i) {
+          sources.push_back(gradients(from, n, random, Numbers::adversarial));
+          if (i == 0) {
+            kernels.cast(from, sources[i].data(), Dtype::fp32, reinterpret_cast<std::byte*>(sums.data()), n);
+          } else {
+            kernels.accumulate(from, sources[i].data(), sums.data(), n);
+          }
+        }
+        for (const auto& source : sources) places.push_back(source.data());
+        std::vector<std::byte> target(offset + n * bytes_of(to) + 4, std::byte{9}), expected = target;
+        kernels.cast(Dtype::fp32, reinterpret_cast<std::byte*>(sums.data()), to, expected.data() + offset, n);
+        kernels.sum(from, places, to, target.data() + offset, n);
+        ASSERT_EQ(target, expected) << count << " of " << name_of(from) << " to " << name_of(to) << ' ' << n;
+      }
+    }
+  }
+}
+
 TEST_P(GradientKernelsOn, LeavesOneNanInSums) {
   constexpr uint64_t kElements = 64;
   const auto payload = std::bit_cast<float>(0x7fc12345u), other = std::bit_cast<float>(0xffc54321u);

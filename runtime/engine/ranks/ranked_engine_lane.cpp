@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "runtime/engine/ranks/rank_agreement.h"
-#include "runtime/engine/ranks/rank_order_sum.h"
 #include "runtime/engine/ranks/rank_places.h"
 #include "runtime/engine/ranks/ranked_engine.h"
 #include "runtime/engine/ranks/stopwatch.h"
@@ -306,15 +305,17 @@ Status RankedEngine::reduce_codes(uint32_t unit, BlockCode code, std::byte* targ
   };
   const Dtype dtype = model().form.gradient;
   auto add_up_piece = [&](uint64_t begin, uint64_t end) {
-    alignas(64) std::array<float, kPieceElements> values;
+    alignas(64) std::array<float, kPieceElements> values, sums;
     auto* const decoded = reinterpret_cast<std::byte*>(values.data());
+    auto* const summed = reinterpret_cast<std::byte*>(sums.data());
     for (uint64_t at = begin; at < end; at += kPieceElements) {
       const uint64_t count = std::min(kPieceElements, end - at);
-      auto values_of = [&](uint32_t other) {
-        codec_.decode(code, records_of(other) + records_bytes(code, at), count, Dtype::fp32, decoded);
-        return decoded;
-      };
-      add_up_in_rank_order(kernels_, ranks(), Dtype::fp32, count, values_of, dtype, target + at * bytes_of(dtype));
+      for (uint32_t other = 0; other < ranks(); ++other) {
+        std::byte* const place = other == 0 ? summed : decoded;
+        codec_.decode(code, records_of(other) + records_bytes(code, at), count, Dtype::fp32, place);
+        if (other > 0) kernels_.accumulate(Dtype::fp32, decoded, sums.data(), count);
+      }
+      kernels_.cast(Dtype::fp32, summed, dtype, target + at * bytes_of(dtype), count);
     }
   };
   workers_->for_pieces(map_.piece(unit, rank()).elements(), kBlockElements, add_up_piece);
