@@ -80,8 +80,8 @@ def public_callables(module):
 
 class Hints(Case):
     MODULES = ("optimizers", "planning", "nvme", "run", "_refusal")
-    NEED_NUMPY = ("data.prepared", "data.packing", "data.sources", "data.writing", "data.chat", "data.prepare",
-                  "data.show")
+    NEED_NUMPY = ("data.prepared", "data.packing", "data.sources", "data.writing", "data.chat", "data.model", "data.encoder",
+                  "data.options", "data.prepare", "data.show")
 
     def test_every_public_callable_says_what_it_takes_and_gives(self):
         there = self.MODULES + (self.NEED_NUMPY if importlib.util.find_spec("numpy") else ())
