@@ -180,10 +180,10 @@ class Examples(Case):
     def test_what_docstrings_show(self):
         import doctest
 
-        from penstock import _command, _fingerprint, _store, nvme, optimizers, planning
+        from penstock import _command, _fingerprint, _sizes, nvme, optimizers, planning
 
         os.chdir(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-python-")))
-        for module, examples in ((_store, 1), (_fingerprint, 2), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
+        for module, examples in ((_sizes, 1), (_fingerprint, 2), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
             with self.subTest(module.__name__):
                 failed, tried = doctest.testmod(module)
                 self.assertEqual(failed, 0)

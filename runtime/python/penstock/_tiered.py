@@ -16,8 +16,11 @@ from . import _device, _growth
 from . import _library as lib
 from ._early import EarlyStart, TakenGradient, several_ranks
 from ._fingerprint import fingerprint
+from ._open_store import log
 from ._refusal import PenstockError
-from ._store import DTYPES, Store, bytes_of, log
+from ._sizes import bytes_of
+from ._store import Store
+from ._values import DTYPES
 
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]  # as torch's
 _Loss = TypeVar("_Loss")
