@@ -25,7 +25,7 @@ except ImportError as error:
     print(f"skipped: {error} (tools/setup --checks installs it)")
     sys.exit(77)
 
-from train_test import PENSTOCK, TEXT, USAGE, TrainCase
+from train_support import PENSTOCK, TEXT, USAGE, TrainCase
 
 LENGTH, STEPS = 16, 20
 LLAMA = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

@@ -12,7 +12,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from train_test import PENSTOCK, TEXT, USAGE, TrainCase
+from train_support import PENSTOCK, TEXT, USAGE, TrainCase
 
 COMPARISON = 6
 UNTIED = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
