@@ -202,7 +202,7 @@ class State(Case):
         """Its process was killed in the first step. The next one has other weights to begin with."""
         store = self.folder / "store"
         first = self.tiered(net().parameters(), store=store)
-        first._open()
+        first._penstock.open(first.param_groups)
         first.close()
 
         def scenario(make):
