@@ -132,7 +132,7 @@ def measure(chosen, folder):
         Path("/proc/self/clear_refs").write_text("5")
         own = max(status_bytes("VmRSS"), before)
         if cgroup.path:
-            cgroup.limit_to(own - status_bytes("VmRSS") + int(penstock._store.bytes_of(budget) * SLACK))
+            cgroup.limit_to(own - status_bytes("VmRSS") + int(penstock._sizes.bytes_of(budget) * SLACK))
         print(f"weights, {'' if taken else 'gradients '}and computing: {own / MIB:.1f} MiB; budget {budget};"
               f" limited by a cgroup: {'yes' if cgroup.path else 'no'}", flush=True)
         for step in range(chosen.steps):

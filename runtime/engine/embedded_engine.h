@@ -88,6 +88,8 @@ class EmbeddedEngine {
   uint64_t elements() const;
 
  private:
+  static constexpr uint64_t kRunElements = 1 << 20;  // converted at once
+
   enum class Got : uint8_t { nothing, gradient, absent };
 
   EmbeddedEngine(EmbeddedOptions options, EmbeddedModel model);

@@ -80,8 +80,8 @@ def public_callables(module):
 
 class Hints(Case):
     MODULES = ("optimizers", "planning", "nvme", "run", "_refusal")
-    NEED_NUMPY = ("data.prepared", "data.packing", "data.sources", "data.writing", "data.chat", "data.prepare",
-                  "data.show")
+    NEED_NUMPY = ("data.prepared", "data.packing", "data.sources", "data.writing", "data.chat", "data.model", "data.encoder",
+                  "data.options", "data.prepare", "data.show")
 
     def test_every_public_callable_says_what_it_takes_and_gives(self):
         there = self.MODULES + (self.NEED_NUMPY if importlib.util.find_spec("numpy") else ())
@@ -180,10 +180,10 @@ class Examples(Case):
     def test_what_docstrings_show(self):
         import doctest
 
-        from penstock import _command, _fingerprint, _store, nvme, optimizers, planning
+        from penstock import _command, _fingerprint, _sizes, nvme, optimizers, planning
 
         os.chdir(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-python-")))
-        for module, examples in ((_store, 1), (_fingerprint, 2), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
+        for module, examples in ((_sizes, 1), (_fingerprint, 2), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
             with self.subTest(module.__name__):
                 failed, tried = doctest.testmod(module)
                 self.assertEqual(failed, 0)

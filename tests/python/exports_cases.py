@@ -10,6 +10,7 @@ from pathlib import Path
 
 from penstock import exports
 from penstock import report as reporting
+from penstock.summary import Summary
 from report_support import BUSY, Runs, line
 
 
@@ -128,7 +129,7 @@ class OtherPrograms(Runs):
         self.assertIn("pip install wandb", err)
 
     def test_prometheus_gets_the_last_step(self):
-        text = exports.prometheus_text(reporting.Summary(self.run_of([line(1), line(2, eval_loss=3.0, busy_s=BUSY, grad_norm=float("nan"))])))
+        text = exports.prometheus_text(Summary(self.run_of([line(1), line(2, eval_loss=3.0, busy_s=BUSY, grad_norm=float("nan"))])))
         for each in text.splitlines():
             self.assertRegex(each, r'^# (HELP|TYPE) penstock_\w+ .+$|^penstock_\w+\{run="[^"]*"(,lane="\w+")?\} (\S+)$')
         values = dict(re.findall(r"^penstock_(\w+)\{[^}]*?(?:,lane=\"\w+\")?\} (\S+)$", text, re.M))

@@ -175,3 +175,18 @@ def fails_in_backward():
             return gradient
 
     return Fails
+
+
+def in_child(case, work):
+    """Runs it in a process of its own."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+    case.assertEqual(os.waitpid(child, 0)[1], 0)

@@ -14,6 +14,8 @@ import unittest
 from penstock import Run, charts
 from penstock import report as reporting
 from penstock import watch as watching
+from penstock.page import page
+from penstock.summary import Summary
 from exports_cases import OtherPrograms  # noqa: F401
 from report_support import BUSY, HOSTILE, PLAN, Runs, line
 from watch_cases import Terminal  # noqa: F401
@@ -47,12 +49,12 @@ class Reading(Runs):
         end = {"step": 4, "batch": 8, "loss": None, "stopped": True, "loss_events": [{**skip, "batch": 8, "action": "stop"}]}
         run = self.run_of([*lines, end])
         self.assertEqual(([entry["step"] for entry in run.log], run.stopped), ([1, 2, 3], end))
-        summary = reporting.Summary(run)
+        summary = Summary(run)
         self.assertEqual(([event["batch"] for event in summary.fields()["loss_events"]], summary.steps), ([2, 5, 8], 3))
-        page = reporting.page(summary)
+        shown = page(summary)
         for words in ("stopped at step 4: batch 8: its loss is not finite", "its loss is a spike, 9.5 above 3.25",
                       "back to step 2, batches 4 to 5 left out", "a.txt, tokens 16 to 31"):
-            self.assertIn(words, page)
+            self.assertIn(words, shown)
         self.assertIn("stopped at step 4: batch 8: its loss is not finite", "\n".join(watching.panel(summary, 120)))
         out = io.StringIO()
         watching._follow(run, out, lambda _: self.fail("it waits for a run that has ended"))
@@ -99,7 +101,7 @@ class Markup(html.parser.HTMLParser):
 
 class Page(Runs):
     def page(self, lines, config=None, plan=None):
-        return reporting.page(reporting.Summary(self.run_of(lines, config, plan=plan)))
+        return page(Summary(self.run_of(lines, config, plan=plan)))
 
     @staticmethod
     def rows(page, title):
@@ -165,11 +167,11 @@ class Page(Runs):
         self.assertEqual(rows["written by the steps so far"], "6 MiB")
         self.assertEqual(rows["of what the drives are rated for"], "1.5 %")
         self.assertEqual(rows["a day at this pace"], "135 GiB")  # 2 MiB in 1.25 s
-        wear = reporting.Summary(Run(self.folder)).fields()["wear"]
+        wear = Summary(Run(self.folder)).fields()["wear"]
         self.assertAlmostEqual(wear["days_at_this_pace"], 400 / (2 / 1.25) / 86400)
         # Of two ranks' bytes half are on these drives.
         self.run_of(lines, plan={**PLAN, "drives_share": 0.5})
-        half = reporting.Summary(Run(self.folder)).fields()["wear"]
+        half = Summary(Run(self.folder)).fields()["wear"]
         self.assertAlmostEqual(half["endurance_share"], 0.0075)
         self.assertAlmostEqual(half["days_at_this_pace"], 2 * wear["days_at_this_pace"])
         unknown = self.page(lines, plan={**PLAN, "drives": [{"path": "/a", "endurance_bytes": None}, {"path": "/b", "endurance_bytes": 1}]})
@@ -196,10 +198,10 @@ class Page(Runs):
             for busy in (BUSY, {HOSTILE: 1.0}, [1], None):
                 with self.subTest(plan=plan, busy=busy):
                     run = self.run_of([line(1, busy_s=busy), line(2, busy_s=busy, step_s=0)], plan=plan)
-                    markup = Markup(reporting.page(reporting.Summary(run)))
+                    markup = Markup(page(Summary(run)))
                     self.assertEqual((markup.wrong, markup.open), ([], []))
                     self.assertNotIn("script", markup.tags)
-                    watching.panel(reporting.Summary(run), 80)
+                    watching.panel(Summary(run), 80)
 
     def test_shows_what_was_answered(self):
         def asked(step, text):

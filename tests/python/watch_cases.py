@@ -4,8 +4,8 @@ import json
 import re
 
 from penstock import Run
-from penstock import report as reporting
 from penstock import watch as watching
+from penstock.summary import Summary
 from report_support import BUSY, PLAN, Runs, line
 
 
@@ -13,7 +13,7 @@ class Terminal(Runs):
     def test_shows_a_panel_that_fits(self):
         self.run_of([line(i) for i in range(1, 21)])
         for width in (40, 80, 200):
-            lines = watching.panel(reporting.Summary(Run(self.folder)), width)
+            lines = watching.panel(Summary(Run(self.folder)), width)
             self.assertLessEqual(max(map(len, lines)), width)
         text = "\n".join(lines)
         for word in ("step 20 of 40, 25 s to go", "50 %", "nvme read 20 %", "predicted 1 s"):
@@ -21,19 +21,19 @@ class Terminal(Runs):
 
     def test_shows_lanes_tiers_wear_and_what_helps_most(self):
         run = self.run_of([line(i, busy_s=BUSY) for i in range(1, 4)], plan=PLAN)
-        text = "\n".join(watching.panel(reporting.Summary(run), 100))
+        text = "\n".join(watching.panel(Summary(run), 100))
         for word in ("busy      nvme read 60 %, update 20 %", "tiers     host 1.5 GiB of 2 GiB, nvme 3 GiB",
                      "wear      6 MiB written, 1.5 % of the drives' rating; ",
                      "faster    drives: one more like the last: 0.6 s a step instead of 1 s"):
             self.assertIn(word, text)
         # What gains less than a hundredth is not worth a line.
         run = self.run_of([line(1)], plan={**PLAN, "advice": {"changes": PLAN["advice"]["changes"][1:]}})
-        self.assertNotIn("faster", "\n".join(watching.panel(reporting.Summary(run), 100)))
+        self.assertNotIn("faster", "\n".join(watching.panel(Summary(run), 100)))
 
     def test_shows_the_last_answers_on_lines_of_their_own(self):
         samples = [{"prompt": "Who?\n", "text": "A\033[2Jfox", "ended": True}]
         run = self.run_of([line(1, samples=[{"prompt": "Who?\n", "text": "x", "ended": True}]), line(2, samples=samples), line(3)])
-        shown = watching.panel(reporting.Summary(run), 60)
+        shown = watching.panel(Summary(run), 60)
         self.assertEqual([entry for entry in shown if entry.startswith("sample")], ["sample    Who?  => A [2Jfox"])
         self.assertEqual(watching.plain(line(2, samples=samples)).splitlines()[1:], ["    Who?  => A [2Jfox"])
 

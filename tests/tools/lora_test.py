@@ -24,7 +24,7 @@ except ImportError as error:
     sys.exit(77)
 
 from machine_support import machine_profile
-from train_test import PENSTOCK, TEXT, USAGE, TrainCase
+from train_support import PENSTOCK, TEXT, USAGE, TrainCase
 
 LENGTH, STEPS = 16, 20
 LLAMA = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

@@ -10,7 +10,7 @@ import struct
 import unittest
 
 from machine_support import machine_profile
-from train_test import PENSTOCK, TEXT, USAGE, TrainCase
+from train_support import PENSTOCK, TEXT, USAGE, TrainCase
 
 COMPARISON = 6
 UNTIED = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,

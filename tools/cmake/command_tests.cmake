@@ -1,8 +1,10 @@
 # Tests of the command as a program.
 foreach(subject Drives Stores)
+  string(TOLOWER ${subject} file)
   add_test(NAME Command.RefusesBadInputAndLeavesNothingBehind.${subject}
-           COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/bad_input_test.py $<TARGET_FILE:penstock> BadInputOf${subject})
-  set_tests_properties(Command.RefusesBadInputAndLeavesNothingBehind.${subject} PROPERTIES TIMEOUT 600)
+           COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/bad_input_${file}_test.py $<TARGET_FILE:penstock>)
+  set_tests_properties(Command.RefusesBadInputAndLeavesNothingBehind.${subject} PROPERTIES TIMEOUT 600
+                       ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endforeach()
 
 # Shapes of jobs, run in fio as they are. How fast they are is for a quiet machine to say.

@@ -8,7 +8,7 @@
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/store_weights.h"
 #include "tools/system/interrupt.h"
-#include "tools/train/settings_of_run.h"
+#include "tools/train/model_of_run.h"
 
 namespace penstock::tools {
 namespace {

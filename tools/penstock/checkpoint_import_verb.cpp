@@ -5,8 +5,11 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
+#include "tools/penstock/store_flags.h"
 #include "tools/system/words.h"
+#include "tools/train/config_of_run.h"
 #include "tools/train/settings_of_run.h"
+#include "tools/train/store_of_run.h"
 #include "tools/update/update_run.h"
 
 namespace penstock::tools {

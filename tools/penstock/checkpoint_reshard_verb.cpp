@@ -9,8 +9,10 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
+#include "tools/penstock/store_flags.h"
 #include "tools/system/words.h"
-#include "tools/train/settings_of_run.h"
+#include "tools/train/model_of_run.h"
+#include "tools/train/store_of_run.h"
 
 namespace penstock::tools {
 namespace {

@@ -8,6 +8,7 @@
 #include "runtime/trainer/torch/host_accelerator.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/store_flags.h"
+#include "tools/train/config_of_run.h"
 #include "tools/train/run_prompts.h"
 #include "tools/train/run_start.h"
 #include "tools/train/store_link.h"

@@ -3,6 +3,7 @@
 #include "tools/penstock/store_flags.h"
 #include "tools/penstock/train_flags.h"
 #include "tools/system/interrupt.h"
+#include "tools/train/config_of_run.h"
 #include "tools/train/gathering_of_run.h"
 #include "tools/train/generate.h"
 #include "tools/train/measure_compute.h"
@@ -11,6 +12,7 @@
 #include "tools/train/run_start.h"
 #include "tools/train/snapshots.h"
 #include "tools/train/stage_of_run.h"
+#include "tools/train/store_of_run.h"
 #include "tools/train/train_loop.h"
 
 namespace penstock::tools {

@@ -11,6 +11,7 @@
 #include "runtime/trainer/torch/training_device.h"
 #include "tiering/arithmetic/block_codes.h"
 #include "tiering/arithmetic/convert.h"
+#include "tools/train/store_of_run.h"
 
 namespace penstock::tools {
 namespace {

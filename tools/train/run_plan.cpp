@@ -13,6 +13,7 @@
 #include "tools/plan/relief.h"
 #include "tools/plan/resource_change.h"
 #include "tools/train/run_report.h"
+#include "tools/train/store_of_run.h"
 
 namespace penstock::tools {
 namespace {

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "runtime/trainer/config/config_rules.h"
+#include "runtime/trainer/config/sample_prompt.h"
 #include "runtime/trainer/data/token_file.h"
 #include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/torch/training_run.h"

@@ -9,6 +9,7 @@
 #include "tools/penstock/update_common.h"
 #include "tools/plan/model_config.h"
 #include "tools/system/words.h"
+#include "tools/train/model_of_run.h"
 #include "tools/train/run_plan.h"
 #include "tools/train/run_start.h"
 

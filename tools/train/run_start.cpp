@@ -11,9 +11,14 @@
 #include "runtime/trainer/torch/training_device.h"
 #include "tiering/store/store_hash.h"
 #include "tools/penstock/command.h"
+#include "tools/penstock/store_flags.h"
 #include "tools/penstock/update_common.h"
 #include "tools/system/words.h"
+#include "tools/train/config_of_run.h"
+#include "tools/train/model_of_run.h"
+#include "tools/train/settings_of_run.h"
 #include "tools/train/stage_of_run.h"
+#include "tools/train/store_of_run.h"
 
 namespace penstock::tools {
 namespace {

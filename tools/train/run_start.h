@@ -7,6 +7,7 @@
 
 #include "tools/penstock/command.h"
 #include "tools/penstock/nvme_common.h"
+#include "tools/penstock/train_flags.h"
 #include "tools/train/settings_of_run.h"
 
 namespace penstock::tools {

@@ -6,6 +6,7 @@
 
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/verb.h"
+#include "tools/train/store_of_run.h"
 
 namespace penstock::tools {
 

@@ -1,4 +1,5 @@
 #include "tools/train/tiered_steps.h"
+#include "tools/train/store_of_run.h"
 
 namespace penstock::tools {
 

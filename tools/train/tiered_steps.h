@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/trainer/torch/training_run.h"
+#include "tools/nvme/job.h"
 #include "tools/train/settings_of_run.h"
 
 namespace penstock::tools {

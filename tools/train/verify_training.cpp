@@ -4,6 +4,8 @@
 #include "aio/available_memory.h"
 #include "runtime/trainer/torch/cuda_accelerator.h"
 #include "tools/penstock/quantity.h"
+#include "tools/penstock/store_flags.h"
+#include "tools/penstock/train_flags.h"
 #include "tools/penstock/update_common.h"
 #include "tools/system/interrupt.h"
 #include "tools/train/gathering_of_run.h"

@@ -109,13 +109,13 @@ class EarlyStart:
         if not self._is_whole(p) or several_ranks() or engine.failed:  # step() refuses the last two
             return
         if self._takes and not self.under_way:
-            optimizer._open()  # the first step begins here
+            engine.open(optimizer.param_groups)  # the first step begins here
             engine.store.check()
         number = engine.numbers.get(p)
         if engine.store is None or not engine.store.is_open or number is None:  # the first step begins in step()
             return
         if not self.under_way:
-            optimizer._adopt_weights()
+            engine.adopt_weights(optimizer.state)
             self.settings = optimizer._settings()
             engine.store.begin(*self.settings)
         engine.store.gradient(number, p.grad)
@@ -143,7 +143,7 @@ class EarlyStart:
             # Writes through .data have no version.
             if not self._takes and (_mark(tensor) != mark or not torch.equal(sums(tensor), added_up)):
                 return False
-        return all(engine.seen.get(number) == optimizer._mark(p) for number, p in enumerate(engine.parameters))
+        return all(engine.seen.get(number) == engine.mark(p) for number, p in enumerate(engine.parameters))
 
     def give_up(self):
         """Takes back what has begun; the step is done in step()."""

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from . import _library as lib
-from ._store import log
+from ._open_store import log
 
 _FILE = "rank0.tiles"
 

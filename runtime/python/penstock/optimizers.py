@@ -14,7 +14,8 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Unpack  # torch itself needs it
 
-from ._tiered import Params, StoreOptions, Tiered
+from ._arguments import Params, StoreOptions
+from ._tiered import Tiered
 
 
 def _adam(group: dict[str, Any]) -> dict[str, float]:

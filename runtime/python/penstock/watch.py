@@ -7,9 +7,9 @@ import time
 
 from ._verb import Arguments, run as run_verb
 from .charts import finite, short
-from .report import Summary, done_text, samples_of, stop_text, why_text
 from .resources import panel_lines
 from .run import Run
+from .summary import Summary, done_text, samples_of, stop_text, why_text
 from .wording import bytes_text, lane_text, seconds_text
 
 BARS = "▁▂▃▄▅▆▇█"

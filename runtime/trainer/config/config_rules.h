@@ -1,4 +1,4 @@
-// What becomes of each key that a config may have: the one table that config files are read by.
+// What becomes of each key that a config may have: the table that config files are read by, in two parts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -20,9 +20,11 @@ struct KeyRule {
   ApplyKey apply = nullptr;
 };
 
+// Keys of our own: data, evaluation, adapters, and the section "penstock".
+std::span<const KeyRule> penstock_keys();
+// Those of DeepSpeed's files: batches, optimizer, schedule, precision, ZeRO.
+std::span<const KeyRule> deepspeed_keys();
+// All of them, ours first.
 std::span<const KeyRule> config_rules();
-
-// One of samples.prompts, from JSON to JSON.
-Result<std::string> parse_prompt(const std::string& written);
 
 }  // namespace penstock::trainer

@@ -1,12 +1,15 @@
-// The two ends of a model: tokens in, loss out. Neither records a graph of its matrix, which is the model's largest,
-// and both hand their gradients over in pieces.
+// What the two ends of a model have in common: embedding.h, tokens in, and head.h, loss out. Neither records a graph of
+// its matrix, which is the model's largest, and both hand their gradients over in pieces.
 #pragma once
 
-#include <functional>
-#include <span>
+#include <ATen/core/Tensor.h>
 
-#include "runtime/trainer/batch.h"
-#include "runtime/trainer/torch/block.h"
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+
+#include "runtime/trainer/model.h"
+#include "tiering/status.h"
 
 namespace penstock::trainer {
 
@@ -19,30 +22,21 @@ struct EndChunks {
 // Takes a gradient: of the parameter with that role, rows [first_row, ...), contiguous.
 using TakeRows = std::function<Status(WeightRole role, int64_t first_row, const at::Tensor& rows)>;
 
-at::Tensor token_tensor(const MicroBatch& batch);  // [sequences, length], in host memory
+// Runs of at most `chunk` of `all`; one run if chunk is 0.
+template <typename Function>
+void for_runs(int64_t all, int64_t chunk, Function function) {
+  const int64_t step = chunk > 0 ? chunk : std::max<int64_t>(all, 1);
+  for (int64_t first = 0; first < all; first += step) function(first, std::min(step, all - first));
+}
 
-// `tokens` in host memory, what comes of them on the device of the weights; `places` as in Positions.
-at::Tensor embedding_forward(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& tokens,
-                             const at::Tensor& places, const DropoutKeys& keys);
-// Adds up in fp32 in the order of the tokens, and rounds once. Of tables that are not trained nothing is handed over.
-Status embedding_backward(const Model& model, const at::Tensor& tokens, const at::Tensor& places, at::Tensor gradient,
-                          const DropoutKeys& keys, const EndChunks& chunks, const TakeRows& take);
+inline bool is_trained(const Model& model, WeightRole role) {
+  for (const ModelUnit& unit : model.units)
+    for (const ModelParameter& parameter : unit.parameters)
+      if (parameter.role == role) return parameter.trainable;
+  return false;
+}
 
-// Logits [tokens, vocab] of hidden values [sequences, length, hidden], in the model's dtype.
-at::Tensor head_logits(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden);
-
-// The sum over supervised targets of -log(probability), a double: nobody waits for it here.
-at::Tensor head_loss(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden,
-                     std::span<const int32_t> targets, const EndChunks& chunks);
-
-struct HeadBackward {
-  at::Tensor loss;    // as head_loss() gives it
-  at::Tensor hidden;  // gradient of the head's input; undefined where it is not needed
-};
-enum class NeedsHidden : uint8_t { yes, no };
-// Gradients of `scale` x loss.
-Result<HeadBackward> head_backward(const Model& model, const WeightTensors& weights, const at::Tensor& hidden,
-                                   std::span<const int32_t> targets, double scale, NeedsHidden need,
-                                   const EndChunks& chunks, const TakeRows& take);
+// [..., values] as [rows, values].
+inline at::Tensor as_rows(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 }  // namespace penstock::trainer

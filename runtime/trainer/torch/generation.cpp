@@ -7,7 +7,8 @@
 #include <algorithm>
 
 #include "runtime/trainer/counter_random.h"
-#include "runtime/trainer/torch/ends.h"
+#include "runtime/trainer/torch/embedding.h"
+#include "runtime/trainer/torch/head.h"
 #include "runtime/trainer/torch/key_values.h"
 #include "runtime/trainer/torch/refusals.h"
 

@@ -7,7 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/trainer/torch/ends.h"
+#include "runtime/trainer/torch/embedding.h"
+#include "runtime/trainer/torch/head.h"
 #include "runtime/trainer/torch/refusals.h"
 #include "runtime/trainer/torch/use_graph.h"
 

@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "runtime/trainer/torch/block.h"
-#include "runtime/trainer/torch/ends.h"
+#include "runtime/trainer/torch/embedding.h"
+#include "runtime/trainer/torch/head.h"
 #include "runtime/trainer/torch/refusals.h"
 #include "runtime/trainer/torch/tensors.h"
 

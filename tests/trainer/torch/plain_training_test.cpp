@@ -11,6 +11,7 @@
 
 #include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/torch/training_run.h"
+#include "tools/train/store_of_run.h"
 
 namespace penstock::tools {
 namespace {

@@ -18,7 +18,8 @@
 #include <vector>
 
 #include "runtime/trainer/torch/block.h"
-#include "runtime/trainer/torch/ends.h"
+#include "runtime/trainer/torch/embedding.h"
+#include "runtime/trainer/torch/head.h"
 #include "runtime/trainer/torch/train_step.h"
 #include "tests/trainer/torch/moving_weights.h"
 

@@ -25,6 +25,7 @@
 #include "tests/trainer/torch/stream_device.h"
 #include "tools/train/placements.h"
 #include "tools/train/plain_training.h"
+#include "tools/train/store_of_run.h"
 #include "tools/train/tiered_steps.h"
 
 namespace penstock::tools {

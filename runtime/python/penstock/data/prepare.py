@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import hashlib
 import itertools
-import json
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._refusal import ENVIRONMENT, INTERRUPTED, Refusal
-from .._verb import Arguments, Progress, count
+from .._refusal import INTERRUPTED, Refusal
+from .._verb import Arguments, Progress
 from . import packing, sources
 from .chat import Chats
+from .encoder import Encoder
+from .model import Model
+from .options import options_of
 from .prepared import FILES, FORMAT, hash_of, sha256_of
 from .sources import BadLine, Line
 from .writing import KEY_BYTES, Writing
@@ -32,84 +33,8 @@ COUNTS = ("samples", "empty", "duplicates", "bad_lines", "truncated", "tokens_cu
           "prompts_at_the_end", "tokens_across_borders", "turns_without_end")
 
 
-class Model:
-    """The tokenizer of a model's folder, and what its config.json says of the vocabulary and the context."""
-
-    def __init__(self, folder: str | os.PathLike[str], template: str | os.PathLike[str] | None = None) -> None:
-        self.folder = Path(folder)
-        if not self.folder.is_dir():
-            raise Refusal(f"--model: {folder}: no such folder", "a folder as Hugging Face has it: config.json and a tokenizer")
-        self.config = self._config()
-        text = self.config.get("text_config", self.config)
-        self.vocabulary = text.get("vocab_size")
-        if not isinstance(self.vocabulary, int) or not 0 < self.vocabulary < 2**31:
-            raise Refusal(f"--model: {folder}/config.json: vocab_size is {self.vocabulary!r}, a number expected")
-        self.context = text.get("max_position_embeddings") or text.get("n_positions")
-        self.tokenizer = self._tokenizer()
-        if template:
-            self.tokenizer.chat_template = Path(template).read_text(encoding="utf-8")
-        self.remarks = self._remarks()
-
-    def _config(self) -> dict[str, Any]:
-        path = self.folder / "config.json"
-        if not path.is_file():
-            raise Refusal(f"--model: {self.folder}: has no config.json", "a folder as Hugging Face has it")
-        try:
-            config = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise Refusal(f"--model: {path}: not JSON: {error}") from error
-        if not isinstance(config, dict):
-            raise Refusal(f"--model: {path}: not a JSON object")
-        return config
-
-    def _tokenizer(self) -> Any:
-        try:
-            import transformers
-        except ImportError as error:
-            raise Refusal(f"data: {error}: chats are tokenised by transformers",
-                          "pip install transformers tokenizers", ENVIRONMENT) from error
-        transformers.logging.set_verbosity_error()
-        if not any((self.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-            raise Refusal(f"--model: {self.folder}: has no tokenizer", "tokenizer.json and tokenizer_config.json of the model")
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
-        except Exception as error:  # whatever is wrong with its files
-            reason = " ".join(str(error).split())[:300]
-            raise Refusal(f"--model: {self.folder}: its tokenizer cannot be loaded: {reason}") from error
-        if not tokenizer.is_fast:
-            raise Refusal(f"--model: {self.folder}: its tokenizer does not say which characters a token stands for",
-                          "save it with tokenizer.json, as tokenizers has it")
-        return tokenizer
-
-    def _remarks(self) -> list[str]:
-        ends = self.config.get("eos_token_id")
-        ends = ends if isinstance(ends, list) else [ends] if ends is not None else []
-        own = self.tokenizer.eos_token_id
-        if ends and own is not None and own not in ends:
-            return [f"the tokenizer ends a text with token {own}, config.json with {', '.join(map(str, ends))}: is it "
-                    f"this model's tokenizer?"]
-        return []
-
-    def padding(self) -> int:
-        for token in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
-            if token is not None and token < self.vocabulary:
-                return token
-        return 0
-
-    def hash(self) -> str:
-        digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode())
-        digest.update(str(self.tokenizer.chat_template).encode())
-        return digest.hexdigest()
-
-    def check(self, tokens: Sequence[int]) -> None:
-        most = max(tokens, default=0)
-        if most >= self.vocabulary:
-            raise Refusal(f"--model: {self.folder}: its tokenizer gives token {most}, the vocabulary of its config.json has "
-                          f"{self.vocabulary}", "the tokenizer that belongs to the model")
-
-
 class Preparation:
-    """A set in the making. `options` are those of main()."""
+    """A set in the making. `options` are those of options_of()."""
 
     def __init__(self, options: argparse.Namespace, model: Model, progress: Progress) -> None:
         self.options, self.model, self.progress = options, model, progress
@@ -196,7 +121,7 @@ class Preparation:
 
     def _take(self, writing: Writing, file: int, lines: list[Line]) -> None:
         """Samples of some lines, in their order."""
-        encoder = Encoder(self)
+        encoder = Encoder(self.model, self.chats, self.counts)
         for line in lines:
             for number, wrong in [(line.number, line.wrong)] * bool(line.wrong) + line.more_wrong:
                 self._bad_line(file, number, wrong)
@@ -315,104 +240,6 @@ class Preparation:
         return remarks
 
 
-class Encoder:
-    """Samples of a batch, tokenised together."""
-
-    def __init__(self, preparation: Preparation) -> None:
-        self.p, self.tokenizer = preparation, preparation.model.tokenizer
-        self.items: list[tuple[Any, ...]] = []  # (kind, text, spans, begins, ends) or (kind, tokens, learnt)
-
-    def add(self, line: Line) -> None:
-        record: Any = line.record  # there is one
-        counts = self.p.counts
-        kind = sources.kind_of(record)
-        if kind == "chat":
-            self._chat(record)
-        elif kind == "completion":
-            prompt, completion = sources.string_of(record, "prompt"), sources.string_of(record, "completion")
-            if not completion.strip():
-                self._empty()
-            else:
-                self._needs_end()
-                whole = prompt + completion
-                self.items.append((kind, whole, [(len(prompt), len(whole))], True, True))
-        elif kind == "text":
-            text = sources.string_of(record, "text")
-            if not text.strip():
-                self._empty()
-            else:
-                self._needs_end()
-                self.items.append((kind, text, [(0, len(text))], True, True))
-        elif record["plain"].strip():
-            self._needs_end()
-            self.items.append((kind, record["plain"], [(0, len(record["plain"]))], line.number == 1, line.next_byte))
-        else:
-            counts["empty"] += 1
-
-    def _empty(self) -> None:
-        self.p.counts["samples"] += 1
-        self.p.counts["empty"] += 1
-
-    def _needs_end(self) -> None:
-        if self.tokenizer.eos_token_id is None:
-            raise Refusal(f"--model: {self.p.model.folder}: its tokenizer has no eos_token, with which a text would end",
-                          "name it in tokenizer_config.json")
-
-    def _chat(self, record: dict[str, Any]) -> None:
-        if not self.tokenizer.chat_template:
-            raise Refusal(f"--model: {self.p.model.folder}: its tokenizer has no chat template",
-                          "--template FILE gives one; or prepare prompts with completions")
-        messages = sources.messages_of(record)
-        if not messages:
-            return self._empty()
-        self.p.counts["prompts_at_the_end"] += len(messages) < len(record["messages"])
-        tools = record.get("tools")
-        if self.p.chats.marked:
-            self.items.append(("chat", *self.p.chats.marked_tokens(messages, tools)))
-        else:
-            text, spans = self.p.chats.text_and_spans(messages, tools)
-            self.items.append(("chat", text, spans, False, False))
-
-    def encoded(self, path: str, size: int) -> Iterator[tuple[Any, ...]]:
-        """Kind, tokens and marks of each, in order."""
-        found: dict[int, tuple[Any, Any]] = {}
-        for begins in (False, True):
-            mine = [i for i, item in enumerate(self.items) if len(item) == 5 and item[3] == begins]
-            if mine:
-                texts = [self.items[i][1] for i in mine]
-                encoded = self.tokenizer(texts, add_special_tokens=begins, return_offsets_mapping=True,
-                                         return_attention_mask=False, verbose=False)
-                found.update((i, (encoded["input_ids"][n], encoded["offset_mapping"][n])) for n, i in enumerate(mine))
-        for i, item in enumerate(self.items):
-            if len(item) == 3:
-                yield item
-                continue
-            kind, text, spans, _, ends = item
-            tokens, offsets = found[i]
-            learnt, across = marks_of(offsets, spans)
-            self.p.counts["tokens_across_borders"] += across if kind == "chat" or kind == "completion" else 0
-            tokens = list(tokens)
-            if (ends if kind != "plain" else ends >= size) and tokens[-1:] != [self.tokenizer.eos_token_id]:
-                tokens.append(self.tokenizer.eos_token_id)
-                learnt.append(1)
-            elif kind == "completion":
-                learnt[-1] = 1
-            yield kind, tokens, learnt
-
-
-def marks_of(
-    offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
-) -> tuple[list[int], int]:
-    """For each token whether it has a character of a span, and how many tokens reach beyond the one they have."""
-    starts, ends = (np.array([pair[side] for pair in offsets], dtype=np.int64) for side in (0, 1))
-    marks, across = np.zeros(len(offsets), dtype=bool), 0
-    for first, end in spans:
-        mine = (starts < end) & (ends > first) & (starts < ends)
-        across += int((mine & ((starts < first) | (ends > end))).sum())
-        marks |= mine
-    return marks.astype(int).tolist(), across
-
-
 def counted(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
@@ -439,50 +266,6 @@ def text_of(manifest: dict[str, Any], out: str) -> str:
     lines += [f"note       {remark}" for remark in manifest["remarks"]]
     lines.append(f"hash       {manifest['hash']}")
     return "\n".join(lines) + "\n"
-
-
-def options_of(arguments: list[str], parser: Arguments) -> argparse.Namespace:
-    parser.add_argument("files", nargs="*", metavar="FILE")
-    parser.add_argument("--model", metavar="FOLDER")
-    parser.add_argument("--out", metavar="DIR")
-    parser.add_argument("--length", type=count)
-    parser.add_argument("--turns", choices=("all", "last"), default="all")
-    parser.add_argument("--layout", choices=("packed", "padded"), default="packed")
-    parser.add_argument("--long", choices=("truncate", "drop"), default="truncate")
-    parser.add_argument("--weights")
-    parser.add_argument("--validation", type=float, default=0.01)
-    parser.add_argument("--seed", type=count, default=0)
-    parser.add_argument("--template", metavar="FILE")
-    parser.add_argument("--keep-duplicates", action="store_true")
-    parser.add_argument("--skip-bad", action="store_true")
-    parser.add_argument("--force", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_intermixed_args(arguments)
-    if not options.files:
-        raise Refusal("data: no files are given", "penstock data chats.jsonl --model ./Qwen3-0.6B --out ./chats")
-    for name in ("model", "out"):
-        if not getattr(options, name):
-            raise Refusal(f"data: --{name}: missing", "penstock data chats.jsonl --model ./Qwen3-0.6B --out ./chats")
-    if not 0 <= options.validation < 1:
-        raise Refusal(f"--validation: {options.validation:g}: a share from 0 to below 1 expected")
-    if not 0 <= options.seed < 1 << 64:
-        raise Refusal(f"--seed: {options.seed}: a number from 0 to {(1 << 64) - 1} expected")
-    options.weights = _weights(options)
-    return options
-
-
-def _weights(options: argparse.Namespace) -> list[float] | None:
-    if options.weights is None:
-        return None
-    try:
-        weights = [float(word) for word in options.weights.split(",")]
-    except ValueError:
-        raise Refusal(f"--weights: {options.weights}: numbers separated by commas expected", "--weights 3,1") from None
-    if len(weights) != len(options.files):
-        raise Refusal(f"--weights: {len(weights)} weights for {len(options.files)} files", "one weight for each file")
-    if not all(0 < weight < float("inf") for weight in weights):
-        raise Refusal(f"--weights: {options.weights}: weights above 0 expected")
-    return weights
 
 
 def prepare(arguments: list[str], progress: Progress, parser: Arguments) -> tuple[str, dict[str, Any]]:

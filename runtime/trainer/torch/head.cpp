@@ -1,4 +1,4 @@
-#include "runtime/trainer/torch/ends.h"
+#include "runtime/trainer/torch/head.h"
 
 #include "runtime/trainer/torch/autograd.h"
 
@@ -7,42 +7,14 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
-#include <algorithm>
-#include <map>
 #include <optional>
 #include <vector>
 
-#include "runtime/trainer/torch/refusals.h"
-
 namespace penstock::trainer {
 namespace {
-
-// Where dropout is drawn in the embedding's use, which is number 0.
-constexpr uint32_t kEmbeddingSite = 0;
-
-// Runs of at most `chunk` of `all`; one run if chunk is 0.
-template <typename Function>
-void for_runs(int64_t all, int64_t chunk, Function function) {
-  const int64_t step = chunk > 0 ? chunk : std::max<int64_t>(all, 1);
-  for (int64_t first = 0; first < all; first += step) function(first, std::min(step, all - first));
-}
-
-const ModelParameter* trained(const Model& model, WeightRole role) {
-  for (const ModelUnit& unit : model.units)
-    for (const ModelParameter& parameter : unit.parameters)
-      if (parameter.role == role) return parameter.trainable ? &parameter : nullptr;
-  return nullptr;
-}
-
-// As the model's own class has it: a number of the model's dtype.
-double embedding_scale(const ModelConfig& config, at::ScalarType type) {
-  return at::scalar_tensor(config.embedding_scale, at::TensorOptions(type)).item<double>();
-}
 
 WeightRole matrix_of(const ModelConfig& config) { return config.tied ? WeightRole::tokens : WeightRole::head; }
 
@@ -66,8 +38,6 @@ Supervised supervised_of(std::span<const int32_t> targets, const at::Device& dev
   if (rows.size() != targets.size()) found.rows = placed(rows, device);
   return found;
 }
-
-at::Tensor flat(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 at::Tensor chosen(const at::Tensor& x, const Supervised& supervised) {
   return supervised.rows.defined() ? x.index_select(0, supervised.rows) : x;
@@ -198,75 +168,9 @@ class HeadMatrix {
 
 }  // namespace
 
-at::Tensor token_tensor(const MicroBatch& batch) {
-  at::Tensor tokens = at::empty({batch.sequences, batch.length}, at::TensorOptions(at::kLong));
-  std::copy(batch.tokens.begin(), batch.tokens.end(), tokens.mutable_data_ptr<int64_t>());
-  return tokens;
-}
-
-at::Tensor embedding_forward(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& tokens,
-                             const at::Tensor& places, const DropoutKeys& keys) {
-  c10::AutoGradMode not_recorded(false);
-  const at::Tensor& rows = weights[WeightRole::tokens];
-  at::Tensor hidden =
-      rows.index_select(0, placed(tokens.reshape({-1}), rows.device())).view({tokens.size(0), tokens.size(1), -1});
-  if (const at::Tensor& table = weights[WeightRole::positions]; table.defined())
-    hidden = hidden + (places.defined() ? table.index_select(0, places.flatten()).view_as(hidden)
-                                        : table.narrow(0, 0, tokens.size(1)));
-  if (config.embedding_scale != 1) hidden = hidden * embedding_scale(config, hidden.scalar_type());
-  return dropped(hidden, keys.training ? config.embedding_dropout : 0, keys.of(0, kEmbeddingSite));
-}
-
-Status embedding_backward(const Model& model, const at::Tensor& tokens, const at::Tensor& places, at::Tensor gradient,
-                          const DropoutKeys& keys, const EndChunks& chunks, const TakeRows& take) {
-  c10::AutoGradMode not_recorded(false);
-  const ModelConfig& config = model.config;
-  gradient = dropped(gradient, keys.training ? config.embedding_dropout : 0, keys.of(0, kEmbeddingSite));
-  at::Tensor wide = gradient.to(at::kFloat);
-  if (config.embedding_scale != 1) wide = wide * embedding_scale(config, gradient.scalar_type());
-  const at::Device device = wide.device();
-  const at::ScalarType type = scalar_type(model.dtype);
-  Status status;
-  if (trained(model, WeightRole::tokens) != nullptr) {
-    const at::Tensor all = tokens.reshape({-1}), values = flat(wide);
-    const auto* token = all.const_data_ptr<int64_t>();
-    for_runs(config.vocab, chunks.rows, [&](int64_t first, int64_t count) {
-      if (!status.ok()) return;
-      // Few of the rows have a token: only these are added up.
-      std::map<int64_t, int64_t> met;  // row of the table to its place among those
-      for (int64_t i = 0; i < all.numel(); ++i)
-        if (token[i] >= first && token[i] < first + count) met.emplace(token[i] - first, 0);
-      std::vector<int64_t> of_table, of_tokens, into;
-      for (auto& [row, place] : met) place = static_cast<int64_t>(of_table.size()), of_table.push_back(row);
-      for (int64_t i = 0; i < all.numel(); ++i)
-        if (token[i] >= first && token[i] < first + count)
-          of_tokens.push_back(i), into.push_back(met[token[i] - first]);
-      at::Tensor rows = at::zeros({count, values.size(1)}, wide.options().dtype(type));
-      if (!into.empty()) {
-        at::Tensor sums = at::zeros({static_cast<int64_t>(of_table.size()), values.size(1)}, wide.options());
-        sums.index_add_(0, placed(into, device), values.index_select(0, placed(of_tokens, device)));
-        rows.index_copy_(0, placed(of_table, device), sums.to(type));
-      }
-      status = take(WeightRole::tokens, first, rows);
-    });
-  }
-  PENSTOCK_TRY(status);
-  if (trained(model, WeightRole::positions) != nullptr) {
-    at::Tensor rows = at::zeros({config.positions, wide.size(2)}, wide.options());
-    if (places.defined()) {
-      rows.index_add_(0, places.flatten(), flat(wide));
-    } else {
-      for (int64_t sequence = 0; sequence < wide.size(0); ++sequence)
-        rows.narrow(0, 0, wide.size(1)).add_(wide.select(0, sequence));
-    }
-    PENSTOCK_TRY(take(WeightRole::positions, 0, rows.to(type)));
-  }
-  return Status();
-}
-
 at::Tensor head_logits(const ModelConfig& config, const WeightTensors& weights, const at::Tensor& hidden) {
   c10::AutoGradMode not_recorded(false);
-  const at::Tensor logits = at::linear(flat(last_norm(config, weights, hidden)), weights[matrix_of(config)]);
+  const at::Tensor logits = at::linear(as_rows(last_norm(config, weights, hidden)), weights[matrix_of(config)]);
   if (config.logit_softcap == 0) return logits;
   return capped(logits.to(at::kFloat), config.logit_softcap).to(logits.scalar_type());
 }
@@ -275,7 +179,7 @@ at::Tensor head_loss(const ModelConfig& config, const WeightTensors& weights, co
                      std::span<const int32_t> targets, const EndChunks& chunks) {
   c10::AutoGradMode not_recorded(false);
   const Supervised supervised = supervised_of(targets, hidden.device());
-  const at::Tensor normed = chosen(flat(last_norm(config, weights, hidden)), supervised);
+  const at::Tensor normed = chosen(as_rows(last_norm(config, weights, hidden)), supervised);
   at::Tensor loss = no_loss(hidden.device());
   for_runs(supervised.count, chunks.tokens, [&](int64_t first, int64_t count) {
     const at::Tensor logits = at::linear(normed.narrow(0, first, count), weights[matrix_of(config)]);
@@ -294,7 +198,7 @@ Result<HeadBackward> head_backward(const Model& model, const WeightTensors& weig
   std::vector<at::Tensor> inputs;
   std::vector<WeightRole> roles;
   for (WeightRole role : norm_roles) {
-    if (!leaves[role].defined() || trained(model, role) == nullptr) continue;
+    if (!leaves[role].defined() || !is_trained(model, role)) continue;
     leaves[role] = leaves[role].detach().requires_grad_();
     inputs.push_back(leaves[role]);
     roles.push_back(role);
@@ -304,14 +208,14 @@ Result<HeadBackward> head_backward(const Model& model, const WeightTensors& weig
   at::Tensor normed;
   {
     c10::AutoGradMode recorded(true);
-    normed = flat(last_norm(config, leaves, leaf));
+    normed = as_rows(last_norm(config, leaves, leaf));
   }
   HeadBackward result;
   at::Tensor of_normed;
   {
     c10::AutoGradMode not_recorded(false);
     const WeightRole role = matrix_of(config);
-    const bool with_rows = trained(model, role) != nullptr;
+    const bool with_rows = is_trained(model, role);
     HeadMatrix head(weights[role], chosen(normed.detach(), supervised), supervised.targets, scale, config.logit_softcap,
                     chunks);
     PENSTOCK_TRY(chunks.rows == 0 || chunks.rows >= config.vocab ? head.at_once(with_rows, role, take)

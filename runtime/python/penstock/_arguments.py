@@ -1,0 +1,73 @@
+"""What optimizers are asked for besides their rates, and which of it they can do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from typing_extensions import Required, TypedDict  # torch itself needs it
+
+from ._early import several_ranks
+
+Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]  # as torch's
+
+
+class StoreOptions(TypedDict, total=False):
+    """What each optimizer takes besides its rates. AdamW tells what it means."""
+
+    store: Required[str | os.PathLike[str] | Iterable[str | os.PathLike[str]]]
+    budget: Required[int | str]
+    begin: Literal["step", "backward"]
+    weights: Literal["version", "fingerprint"]
+    state_dict: Literal["reference", "full"]
+    existing: Literal["refuse", "resume", "replace"]
+    threads: int
+    clip_norm: float
+    durability: int | Literal["step", "exit"]
+    accumulation: int | None
+    gradients: Literal["kept", "taken"]
+    # Of torch's optimizers. Those that would change what an update gives have the one value that the engine can do.
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool | None
+    amsgrad: Literal[False] | None
+    maximize: Literal[False] | None
+    differentiable: Literal[False] | None
+    decoupled_weight_decay: bool | None
+    initial_accumulator_value: float | None
+
+
+# Arguments of torch's optimizers that say how an update is computed, and those that would change what it gives.
+OF_NO_EFFECT = {"foreach", "fused", "capturable"}
+NOT_DONE = {"amsgrad": False, "maximize": False, "differentiable": False, "initial_accumulator_value": 0}
+BEFORE_THE_RANKS = 'begin="backward" would take gradients before the ranks have averaged them; use begin="step"'
+
+
+def check_choices(refuse, *, begin, weights, state_dict, existing, gradients, durability, accumulation, clip_norm):
+    """refuse(what) is called for the first that is not among those that an optimizer knows, or that does not go with
+    another."""
+    for name, value, known in (
+        ("begin", begin, ("step", "backward")),
+        ("weights", weights, ("version", "fingerprint")),
+        ("state_dict", state_dict, ("reference", "full")),
+        ("existing", existing, ("refuse", "resume", "replace")),
+        ("gradients", gradients, ("kept", "taken")),
+    ):
+        if value not in known:
+            refuse(f"{name}={value!r}: one of {', '.join(map(repr, known))} expected")
+    if durability not in ("step", "exit") and not (isinstance(durability, int) and durability > 0):
+        refuse(f"durability={durability!r}: 'step', 'exit' or a number of steps expected")
+    if accumulation is not None:
+        if begin != "backward":
+            refuse(f'accumulation={accumulation!r}: only begin="backward" asks for the micro-batches of a step')
+        if not isinstance(accumulation, int) or accumulation < 1:
+            refuse(f"accumulation={accumulation!r}: 1 or more micro-batches expected")
+    if gradients == "taken" and begin != "backward":
+        refuse('gradients="taken": only begin="backward" takes them')
+    if begin == "backward":
+        if durability != "step" and clip_norm == 0:
+            refuse('begin="backward" takes updates back, which needs durability="step" or a clip_norm')
+        if several_ranks():
+            refuse(BEFORE_THE_RANKS)

@@ -1,0 +1,26 @@
+"""Sizes as budgets name them."""
+
+import re
+
+from ._refusal import PenstockError
+
+_UNITS = {"": 1, "B": 1}
+for _power, _unit in enumerate("KMGT", 1):  # as the command reads them: 4G is 4GiB, and 4GB is less
+    _UNITS |= {_unit: 1024**_power, _unit + "i": 1024**_power, _unit + "iB": 1024**_power, _unit + "B": 1000**_power}
+
+
+def bytes_of(budget):
+    """4294967296, "4GiB" or "host=4GiB".
+
+    >>> bytes_of("host=4GiB") == bytes_of("4GiB") == bytes_of("4G") == bytes_of("4g") == bytes_of(4 << 30)
+    True
+    >>> bytes_of("4GB") == bytes_of("4000000kB") == 4 * 10**9
+    True
+    """
+    if isinstance(budget, int):
+        return budget
+    found = re.fullmatch(r"(?:host=)?(\d+(?:\.\d+)?) ?([kmgtKMGT]?(?:i?B)?|[KMGT]i)", str(budget))
+    unit = found[2][:1].upper() + found[2][1:] if found else None
+    if unit not in _UNITS:
+        raise PenstockError(f"budget {budget!r}: a number of bytes or a size such as \"host=4GiB\" expected")
+    return int(float(found[1]) * _UNITS[unit])

@@ -1,0 +1,57 @@
+"""State dicts in torch's own layout: whether one suits an optimizer, and how its states get into the store.
+
+`ours` are an optimizer's groups, `theirs` the dict's. Parameters are known by their places in the groups, whatever they
+are called in the dict.
+"""
+
+
+def check_groups(ours, theirs):
+    """What torch says later, when the store would have gone back already."""
+    sizes, sizes_there = ([len(group["params"]) for group in groups] for groups in (ours, theirs))
+    if len(sizes) != len(sizes_there):
+        raise ValueError("loaded state dict has a different number of parameter groups")
+    if sizes != sizes_there:
+        raise ValueError(
+            "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
+        )
+
+
+def has_needed_states(engine, state):
+    return all(name in entry for entry in state.values() for name in _needed_states(engine, entry))
+
+
+def check_state(engine, ours, theirs, state):
+    for p, name in _pairs(ours, theirs):
+        for key in engine.states:
+            value = state.get(name, {}).get(key)
+            if value is not None and value.shape != p.shape:
+                engine.refuse(f"{key} of parameter {name} is of shape {tuple(value.shape)}; {tuple(p.shape)} expected")
+
+
+def write_state(engine, ours, theirs, state):
+    store = engine.store
+    with store.writes():
+        for p, name in _pairs(ours, theirs):
+            number, entry = engine.numbers.get(p), state.get(name, {})
+            if number is None:
+                continue
+            for key, role in engine.states.items():
+                value = entry.get(key)
+                if value is None:
+                    store.clear(number, role)
+                else:
+                    store.write(number, role, value)
+            store.set_count(number, int(entry.get("step", 1 if entry else 0)))
+
+
+def _needed_states(engine, entry):
+    if engine.kind == "SGD" and entry.get("momentum_buffer") is None:
+        return ()  # torch's, without momentum
+    return engine.states
+
+
+def _pairs(ours, theirs):
+    return zip(
+        (p for group in ours for p in group["params"]), (name for group in theirs for name in group["params"]),
+        strict=True,
+    )

@@ -1,0 +1,90 @@
+"""Preparations that are killed, interrupted or started twice. data_test.py runs these."""
+import os
+import random
+import signal
+
+from data_support import chat, write_lines
+from penstock.data import prepare as preparing, sources
+from penstock.data.__main__ import main
+from penstock.data.prepared import PreparedSet
+from penstock.data.writing import Writing
+from prepared_support import SEED, Prepared
+
+
+class Interruptions(Prepared):
+    """What is killed anywhere is gone on with, and the set is the one that an undisturbed preparation makes."""
+
+    def setUp(self):
+        super().setUp()
+        self.model()
+        self.records = [chat(f"Number {i}?", f"It is {i}.", "Sure?", "word " * (i % 7)) for i in range(60)]
+        self.path = write_lines(self.folder / "chats.jsonl", self.records)
+        self.book = self.folder / "book.txt"
+        self.book.write_text("Of Man's first disobedience, and the fruit\n" * 600, encoding="utf-8")
+        for module, name, value in ((preparing, "BATCH", 7), (preparing, "JOURNAL_TOKENS", 50), (sources, "CHUNK_BYTES", 9000)):
+            self.addCleanup(setattr, module, name, getattr(module, name))
+            setattr(module, name, value)
+
+    def attempt(self, out):
+        return self.command(main, self.path, self.book, "--model", self.model(), "--out", self.folder / out, "--length", 64)
+
+    def child(self, out, before_call, method, signal_sent=signal.SIGKILL):
+        """Prepares in a process that is hit when `method` of Writing is called for that time. How it ended."""
+        process = os.fork()
+        if process == 0:
+            calls, real = 0, getattr(Writing, method)
+
+            def counted(writing, *arguments):
+                nonlocal calls
+                calls += 1
+                if calls == before_call:
+                    os.kill(os.getpid(), signal_sent)
+                return real(writing, *arguments)
+
+            setattr(Writing, method, counted)
+            os._exit(self.attempt(out)[0])
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+    def test_by_kill_are_gone_on_with(self):
+        self.assertEqual(self.attempt("plain")[0], 0)
+        expected = PreparedSet(self.folder / "plain").manifest
+        rng = random.Random(SEED)
+        for method, most in (("journal", 9), ("add", 90), ("finish", 1), ("write", 3)):
+            for _ in range(2 if most > 1 else 1):
+                at = rng.randint(1, most)
+                with self.subTest(method, at=at, seed=SEED):
+                    out = f"{method}-{at}"
+                    self.assertEqual(self.child(out, at, method), -signal.SIGKILL)
+                    self.assertFalse((self.folder / out).exists())
+                    code, _, err = self.attempt(out)
+                    self.assertEqual(code, 0, err)
+                    found = PreparedSet(self.folder / out).manifest
+                    self.assertEqual((found["hash"], found["counts"]), (expected["hash"], expected["counts"]))
+                    if (method, at) != ("add", 1) and method != "journal":
+                        self.assertIn("going on after", err)
+
+    def test_on_request_are_said_and_gone_on_with(self):
+        for sent in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(sent.name):
+                out = f"set-{sent.name}"
+                self.assertEqual(self.child(out, 75, "add", sent), 130)
+                self.assertEqual((self.folder / out).exists(), False)
+                code, _, err = self.attempt(out)
+                self.assertEqual(code, 0, err)
+                self.assertIn("going on after", err)
+
+    def test_go_on_only_with_the_same_files_and_options(self):
+        self.assertEqual(self.child("set", 75, "add"), -signal.SIGKILL)
+        write_lines(self.path, self.records[:20])
+        code, _, err = self.attempt("set")
+        self.assertEqual(code, 0, err)
+        self.assertNotIn("going on", err)
+        self.assertEqual(PreparedSet(self.folder / "set").manifest["counts"]["samples"], 20 + 3)
+
+    def test_two_at_once_are_refused(self):
+        writing = Writing(self.folder / "set", [])
+        code, _, err = self.attempt("set")
+        self.assertEqual(code, 4)
+        self.assertIn("another process", err)
+        writing.abandon()
+        self.assertEqual(self.attempt("set")[0], 0)

@@ -1,0 +1,157 @@
+"""An optimizer in threads, forked processes and under interrupts. hostile_test.py runs these."""
+import copy
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from optimizer_support import SEED, WORKER, X, Case, in_child, loop, mse, net, nn, torch, words_different
+
+import penstock
+
+
+class Threads(Case):
+    def test_steps_from_several_threads_come_one_after_another(self):
+        for begin in ("step", "backward"):
+            model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), steps=2)
+            wrong = []
+            mse(model, X[2]).backward()  # once: torch's own .grad is no place for several threads
+
+            def train(model=model, optimizer=optimizer, wrong=wrong):
+                for _ in range(20):
+                    try:
+                        optimizer.step()
+                        optimizer.state[model[0].weight]["exp_avg"]
+                        optimizer.kept(), optimizer.statistics()
+                    except (penstock.PenstockError, RuntimeError) as error:
+                        if not isinstance(error, penstock.PenstockError) and "inplace" not in str(error):
+                            wrong.append(error)
+
+            threads = [threading.Thread(target=train) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(wrong, [])
+            weights = copy.deepcopy(list(model.parameters()))
+            optimizer.close()
+            self.assertGreater(optimizer.resume(), 2)
+            self.assertEqual(words_different(weights, model.parameters()), 0)
+
+    def test_collected_in_a_backward_hook(self):
+        model = net()
+        holder = [self.tiered(model.parameters(), begin="backward", store=self.folder / "store")]
+        for s in range(3):
+            mse(model, X[s]).backward()
+            holder[0].step(), model.zero_grad()
+
+        def drop(_):
+            holder.clear()
+            gc.collect()
+
+        model[2].weight.register_post_accumulate_grad_hook(drop)
+        mse(model, X[3]).backward()
+        self.assertEqual(holder, [])
+        again = self.tiered(model.parameters(), store=self.folder / "store")
+        self.assertEqual(again.resume(), 3)
+
+
+class Forks(Case):
+    def test_every_verb_in_a_child_is_refused_and_backward_is_not(self):
+        for begin in ("step", "backward"):
+            model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), steps=2)
+            state = optimizer.state_dict()
+
+            def work(model=model, optimizer=optimizer, state=state):
+                mse(model, X[0]).backward()
+                for verb in (optimizer.step, optimizer.state_dict, optimizer.resume, optimizer.kept, optimizer.statistics,
+                             lambda: optimizer.drop(2), lambda: optimizer.load_state_dict(copy.deepcopy(state)),
+                             lambda: optimizer.state[model[0].weight]["exp_avg"]):
+                    self.refused("the store belongs to its parent", verb)
+                optimizer.zero_grad()
+                optimizer.close()
+
+            mse(model, X[2]).backward()  # in the middle of a step
+            in_child(self, work)
+            optimizer.step(), optimizer.zero_grad()
+            loop(None, steps=1, model=model, optimizer=optimizer)
+
+    def test_a_child_that_exits_as_programs_do(self):
+        program = WORKER.replace("optimizer.step(), optimizer.zero_grad()", """optimizer.step(), optimizer.zero_grad()
+    import os
+    if step == 2:
+        if os.fork() == 0:
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+""")
+        arguments = [sys.executable, "-c", program, self.folder / "store", "4", self.folder / "weights"]
+        done = subprocess.run(arguments, capture_output=True, text=True, cwd=Path(__file__).parent, timeout=300)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_made_in_the_parent_and_used_in_a_child(self):
+        model = net()
+        optimizer = self.tiered(model.parameters(), begin="backward")
+        in_child(self, lambda: loop(None, steps=2, model=model, optimizer=optimizer) and optimizer.close())
+        self.assertEqual(optimizer.resume(), 2)
+
+
+class Interrupts(Case):
+    def test_ctrl_c_in_the_step_itself(self):
+        """It is noticed when the engine has returned: the step is whole."""
+        def scenario(make):
+            torch.manual_seed(SEED)
+            params = [nn.Parameter(torch.randn(32, 48).t()), nn.Parameter(torch.randn(64))]  # the first by way of a copy
+            optimizer = make(params, lr=1e-2)
+            for s in range(6):
+                for p in params:
+                    p.grad = torch.randn_like(p)
+                if s in (0, 3) and isinstance(optimizer, penstock.AdamW):
+                    self.interrupt(optimizer)
+                else:
+                    optimizer.step()
+            return params
+
+        self.assertEqual(words_different(scenario(self.fused), scenario(self.tiered)), 0)
+
+    def interrupt(self, optimizer, behind="penstock_step"):
+        """Its step, by Ctrl-C as that call of the engine returns."""
+        from penstock import _library
+
+        real = getattr(_library._library, behind)
+
+        def interrupted(*arguments):
+            code = real(*arguments)
+            signal.raise_signal(signal.SIGINT)
+            return code
+
+        setattr(_library._library, behind, interrupted)
+        try:
+            self.assertRaises(KeyboardInterrupt, optimizer.step)
+        finally:
+            setattr(_library._library, behind, real)
+
+    def test_ctrl_c_when_a_step_begins(self):
+        def scenario(make):
+            def pre(s, m, o):
+                if s != 3 or not isinstance(o, penstock.AdamW) or o._penstock.early:
+                    return
+                self.interrupt(o, behind="penstock_begin")
+
+            return loop(make, pre=pre)
+
+        self.same(scenario)
+
+    def test_ctrl_c_where_the_engine_cannot_take_the_step_back(self):
+        """Without clipping, and durable at exit only, updates overwrite what was there: the last durable step is left."""
+        model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, durability="exit"), steps=2)
+        optimizer.state_dict()  # makes step 2 durable
+        mse(model, X[2]).backward()
+        self.interrupt(optimizer, behind="penstock_gradient")
+        self.assertRaisesRegex(penstock.PenstockError, "the last step failed", optimizer.step)
+        self.assertEqual(optimizer.resume(), 2)
+        theirs, _ = loop(self.fused, steps=2)
+        self.assertEqual(words_different(theirs.parameters(), model.parameters()), 0)
+        loop(None, steps=1, model=model, optimizer=optimizer)

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Steps that a run keeps, and goes back to.
+
+Usage: train_kept_test.py PENSTOCK [CLASS].
+"""
+import json
+import shutil
+import subprocess
+import time
+import unittest
+
+from train_support import PENSTOCK, USAGE, TrainCase
+
+
+class Snapshots(TrainCase):
+    def ls(self, store="store"):
+        return self.json_of("checkpoint", "ls", self.path(store))
+
+    def kept(self, store="store"):
+        return [one["step"] for one in self.ls(store)["snapshots"]]
+
+    def test_a_rollback_leaves_a_run_that_was_stopped_there_and_goes_on_as_one_that_never_went_wrong(self):
+        stores = [self.path("a"), self.path("b")]
+        ours = {"stores": stores, "run": self.path("run")}
+        self.json_of("train", self.config(max_steps=9, keep_every=3, penstock=ours))
+        whole = [step["loss"] for step in self.log()]
+        listed = self.json_of("checkpoint", "ls", *stores)
+        self.assertEqual([one["step"] for one in listed["snapshots"]], [3, 6, 9])
+        # One slot of the two, and pages.
+        space = [sum(path.stat().st_blocks * 512 for path in self.folder.glob(f"?/kept/{step}/rank0.tiles"))
+                 for step in (3, 6, 9)]
+        self.assertEqual([one["bytes"] for one in listed["snapshots"]], space)
+        for bytes_kept in space:
+            self.assertLess(bytes_kept, 0.8 * listed["bytes"])
+        at_nine = self.weights_of(stores, "nine")
+        back = self.json_of("checkpoint", "rollback", *stores, "--step", 3)
+        self.assertEqual((back["from"], back["step"]), (9, 3))
+        stopped = {"stores": [self.path("c")], "run": self.path("run_c")}
+        self.json_of("train", self.config(max_steps=3, penstock=stopped))
+        self.assertEqual(self.weights_of(stores, "three"), self.weights_of(stopped["stores"], "stopped"))
+        self.json_of("train", self.config(max_steps=9, penstock={**ours, "run": self.path("again")}))
+        self.assertEqual([step["loss"] for step in self.log("again")], whole[3:])
+        self.assertEqual(self.weights_of(stores, "nine_again"), at_nine)
+        gone = self.json_of("checkpoint", "rm", *stores, "--step", 6)
+        self.assertEqual([one["step"] for one in gone["snapshots"]], [3, 9])
+        self.assertEqual(list(self.folder.glob("?/kept/6")), [])
+        done = self.run_command("checkpoint", "rollback", *stores, "--step", 6, code=USAGE)
+        self.assertIn("step 6 is not among them: 3, 9", done.stderr)
+        done = self.run_command("checkpoint", "rollback", *stores, code=USAGE)
+        self.assertIn("snapshots of 3, 9", done.stderr)
+
+    def weights_of(self, stores, name):
+        self.json_of("checkpoint", "export", ",".join(stores), self.path(name), "--dtype", "fp32")
+        return (self.folder / name / "model.safetensors").read_bytes()
+
+    def test_the_best_stay(self):
+        # A rate at which the loss rises after a while.
+        config = self.config(held_out_share=0.2, eval_every=1, keep_best=2, keep_every=5, max_steps=8,
+                             optimizer={"type": "AdamW", "params": {"lr": 0.2}})
+        self.json_of("train", config)
+        losses = {step["step"]: step["eval_loss"] for step in self.log()}
+        best = sorted(losses, key=lambda step: (losses[step], step))[:2]
+        self.assertEqual(self.kept(), sorted({*best, 5}))
+        self.assertEqual({one["step"]: one.get("eval_loss") for one in self.ls()["snapshots"]},
+                         {step: losses[step] for step in sorted({*best, 5})})
+        done = self.run_command("train", self.config(keep_best=2, eval_every=0), code=USAGE)
+        self.assertIn("keep_best", done.stderr)
+
+    def test_what_was_to_follow_the_last_step_of_a_killed_process_is_done_by_the_next(self):
+        config = self.config(held_out_share=0.2, eval_every=2, keep_every=4, keep_best=1, max_steps=4)
+        self.json_of("train", config)
+        lines = self.log()
+        path = self.folder / "run" / "log.jsonl"
+        text = path.read_text().splitlines(keepends=True)
+        begun = {key: value for key, value in lines[-1].items() if not key.startswith("eval_")}
+
+        def but_time(line):
+            return {key: value for key, value in line.items() if key != "eval_s"}
+        for last in (json.dumps(begun), text[-1].rstrip("\n")):  # killed in the evaluation, and in the snapshot
+            path.write_text("".join(text[:-1]) + last)
+            shutil.rmtree(self.folder / "store" / "kept" / "4")
+            self.json_of("train", config)
+            self.assertEqual([but_time(line) for line in self.log()], [but_time(line) for line in lines])
+            self.assertIn(4, self.kept())
+        shutil.rmtree(self.folder / "store" / "kept" / "4")
+        path.write_text("".join(text) + text[-1][:20])  # a step that went with its process
+        self.json_of("train", self.config(held_out_share=0.2, eval_every=2, keep_every=4, max_steps=5))
+        self.assertEqual([line["step"] for line in self.log()], [1, 2, 3, 4, 5])
+        self.assertIn(4, self.kept())
+
+    def test_a_snapshot_by_hand_and_a_rollback_that_is_killed(self):
+        self.json_of("train", self.config(max_steps=2))
+        self.assertEqual(self.json_of("checkpoint", "snapshot", self.path("store"))["step"], 2)
+        two = self.weights_of([self.path("store")], "two")
+        self.json_of("train", self.config(max_steps=4))
+        four = self.weights_of([self.path("store")], "four")
+        rollback = [PENSTOCK, "checkpoint", "rollback", self.path("store"), "--step", "2"]
+        for wait_s in (0.0, 0.01, 0.02, 0.03, 0.05):
+            killed = subprocess.Popen(rollback, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(wait_s)
+            killed.kill()
+            killed.wait()
+            step = self.ls()["step"]
+            self.assertIn(step, (2, 4))
+            self.assertEqual(self.weights_of([self.path("store")], f"after{wait_s}"), two if step == 2 else four)
+            self.run_command("checkpoint", "scrub", self.path("store"))
+        self.run_command(*rollback[1:])
+        self.assertEqual(self.weights_of([self.path("store")], "back"), two)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
