@@ -11,6 +11,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from machine_support import machine_profile
+
 PENSTOCK = Path(sys.argv.pop(1)).resolve()
 USAGE = 2
 TINY = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4,

@@ -57,7 +57,8 @@ class Configs(TrainCase):
 
     def test_the_runs_folder_says_what_steps_and_their_plan_make_of_the_machine(self):
         begin = time.monotonic()
-        answer = self.json_of("train", self.config(gradient_clipping=0), "--budget", "host=1GiB")
+        measured_at_start = self.config(gradient_clipping=0, penstock={"machine": ""})
+        answer = self.json_of("train", measured_at_start, "--budget", "host=1GiB")
         seconds = time.monotonic() - begin
         log, plan = self.log(), json.loads((self.folder / "run" / "plan.json").read_text())
         self.assertEqual(list(self.folder.glob("run/*.partial")), [])
