@@ -34,7 +34,7 @@ target_link_libraries(penstock PRIVATE penstock_tools)
 # The part of it that stands on LibTorch is a program of its own, so that the command starts without.
 if(PENSTOCK_HAS_LIBTORCH)
   add_library(penstock_train_command STATIC tools/train/tiered_steps.cpp
-              tools/train/plain_training.cpp tools/train/placements.cpp)
+              tools/train/plain_training.cpp tools/train/plain_words.cpp tools/train/placements.cpp)
   target_link_libraries(penstock_train_command PUBLIC penstock_tools penstock_trainer_torch)
   add_executable(penstock-trainer tools/train/main.cpp tools/train/generate.cpp tools/train/loss_events.cpp
                  tools/train/measure_compute.cpp tools/train/roll_back.cpp tools/train/run_prompts.cpp

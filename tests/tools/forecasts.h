@@ -48,4 +48,13 @@ inline Forecast forecast_of(ForecastRequest request) {
   return result.ok() ? std::move(*result) : Forecast();
 }
 
+// GPT-2 with all its state on the drives.
+inline ForecastRequest ranks_of(const char* machine, uint32_t ranks) {
+  ForecastRequest request = clipped_step_of("gpt2", machine, 16384);
+  request.ranks = ranks;
+  request.choices.weights = WeightTier::nvme;
+  request.choices.host_state_share = 0;
+  return request;
+}
+
 }  // namespace penstock::tools
