@@ -185,6 +185,30 @@ TEST(Planner, OfATiedModelOnlyTheTiedSumsLastAllOfBackward) {
   EXPECT_EQ(sums(), 2 * tied + 8 * other + (4 << 10));
 }
 
+TEST(Planner, HasRoomForTheLargestUseThatIsComputedAgain) {
+  PlanRequest request;
+  Workload& work = request.workload;
+  work.units.assign(3, Unit{.name = "u", .elements = 1 << 20, .parameters = {}});
+  work.uses = uses_in_turn(work.units);
+  for (Use& use : work.uses) {
+    use.forward_s = use.backward_s = 1e-3;
+    use.activation_bytes = 10 * kMiB;
+    use.boundary_bytes = kMiB;
+  }
+  work.uses[1].activation_bytes = 90 * kMiB;
+  work.scope = StepScope::training;
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  request.choices.activations = ActivationChoice::recompute;
+  request.choices.keep_share = 0;
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const auto computed = std::find_if(plan->budget_lines.begin(), plan->budget_lines.end(),
+                                     [](const BudgetLine& line) { return line.name == "unit being computed"; });
+  ASSERT_NE(computed, plan->budget_lines.end());
+  EXPECT_EQ(computed->bytes, 2 * kMiB + 90 * kMiB);
+}
+
 TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
   PlanRequest request;
   const uint64_t elements = 1 << 24;
