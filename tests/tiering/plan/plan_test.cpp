@@ -266,6 +266,30 @@ TEST(PlanRun, FillsALaneByBytesInPlanOrder) {
   EXPECT_EQ(plan.moves[next.front().move].kind, MoveKind::write_state);
 }
 
+TEST(PlanRun, OfAClosedStepAllMovesAreOver) {
+  PlanRequest request;
+  request.workload.units = {Unit{.name = "u", .elements = 1 << 20, .parameters = {}}};
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  PlanRun run(*plan);
+  run.begin(0, {});
+  EXPECT_FALSE(run.is_over({0, plan->commit}));
+  run.abandon(0);
+  while (run.is_open(0)) {
+    size_t ended = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      while (const auto ticket = run.next(static_cast<Lane>(lane))) {
+        run.ended(*ticket);
+        ++ended;
+      }
+    }
+    ASSERT_TRUE(ended > 0 || !run.is_open(0)) << run.stall_text();
+  }
+  for (MoveId id = 0; id < plan->moves.size(); ++id) EXPECT_TRUE(run.is_over({0, id})) << "move " << id;
+}
+
 TEST(Simulator, HidesTheUpdateBehindTheDrive) {
   PlanRequest request;
   const uint64_t elements = 1 << 28;
