@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/random_plans.h"
 #include "tiering/plan/plan_candidates.h"
 

@@ -1,6 +1,8 @@
 // Thousands of random models, budgets and fates: every plan keeps its rules, ends, and computes what a plain loop does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/instrumented.h"
 #include "tests/support/plan_world.h"
 #include "tests/support/random_plans.h"
