@@ -98,9 +98,9 @@ AvailableMemory AvailableMemory::now(const std::string& root) {
   return available;
 }
 
-uint64_t free_huge_page_bytes() {
+uint64_t free_huge_page_bytes(const std::string& root) {
   uint64_t pages = 0;
-  read_number("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", pages);
+  read_number(root + "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", pages);
   return pages * 2 * kMiB;
 }
 

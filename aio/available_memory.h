@@ -15,7 +15,7 @@ struct AvailableMemory {
   static AvailableMemory now(const std::string& root = {});
 };
 
-// Bytes in free explicit huge pages of 2 MiB. AvailableMemory does not count them.
-uint64_t free_huge_page_bytes();
+// Bytes in free explicit huge pages of 2 MiB. AvailableMemory does not count them. Tests pass another root.
+uint64_t free_huge_page_bytes(const std::string& root = {});
 
 }  // namespace penstock::aio

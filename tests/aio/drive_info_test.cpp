@@ -83,5 +83,13 @@ TEST(AvailableMemory, IsTheLeastThatMachineAndGroupsLeave) {
   EXPECT_EQ(AvailableMemory::now(root).bytes, 3 * kGiB);
 }
 
+TEST(AvailableMemory, CountsFreeHugePagesOf2MiBEach) {
+  const ScratchFolder scratch;
+  const std::filesystem::path root = scratch.path();
+  EXPECT_EQ(free_huge_page_bytes(root), 0u) << "of a kernel without them";
+  write_file(root / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "15\n");
+  EXPECT_EQ(free_huge_page_bytes(root), 30 * kMiB);
+}
+
 }  // namespace
 }  // namespace penstock::aio

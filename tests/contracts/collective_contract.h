@@ -286,6 +286,7 @@ class CollectiveContract {
     std::span<std::byte> given, seen;
   };
   Target target(uint64_t bytes) {
+    if (bytes == 0) return {};  // who has no part of the sums has no place for them either
     constexpr uint64_t kBehindTheValues = 3 << 18;
     if (memory_.is_copy()) {
       return {passes_.memory().subspan(kBehindTheValues, bytes), memory_.bytes().subspan(kBehindTheValues, bytes)};
@@ -300,7 +301,10 @@ class CollectiveContract {
   // `all` elements in runs for the ranks, the same drawn by each of them.
   std::vector<uint64_t> uneven(uint64_t all) {
     std::vector<uint64_t> ends(ranks_.ranks());
-    for (uint64_t& end : ends) end = common_() % 3 == 0 ? 0 : common_() % (all + 1);
+    for (uint64_t& end : ends) {
+      const uint64_t drawn = common_() % (all + 1), place = common_() % 4;
+      end = place == 0 ? 0 : place == 1 ? all : drawn;  // the first ranks have nothing, or the last ones
+    }
     std::sort(ends.begin(), ends.end());
     ends.back() = all;
     return ends;

@@ -254,6 +254,21 @@ class Tiers(LoraCase):
                 self.assertEqual(*files)
                 self.assertNotEqual(files[0], (self.folder / (code + "_begin") / "adapter_model.safetensors").read_bytes())
 
+    def test_what_codes_stand_for_is_rounded_to_even_where_it_lies_between_two_weights(self):
+        model = self.load(self.base("llama"))
+        torch.manual_seed(7)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() == 2 and "layers" in name:
+                    # Each block's scale is 127 times 3 / 1024: its larger codes stand for numbers of nine bits.
+                    codes = torch.randint(-127, 128, parameter.shape)
+                    codes.view(-1)[::64] = 127
+                    parameter.copy_(codes * 3 / 1024)
+        model.save_pretrained(self.path("ties"))
+        lora = {"rank": 4, "alpha": 8, "base": "int8"}
+        answer = self.json_of("verify", self.lora("ties_store", self.path("ties"), lora, precision="bf16"), "--steps", 2)
+        self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0))
+
     def test_the_frozen_base_is_read_once_a_pass_and_nothing_else_is(self):
         # Each block's matrices are tiles of their own size; the adapters are a fraction of them.
         wide = {**LLAMA, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}

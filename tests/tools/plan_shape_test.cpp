@@ -211,6 +211,11 @@ TEST(ShapeSolver, FindsTheShapeThatPeopleMean) {
   ASSERT_TRUE(shape.ok());
   EXPECT_EQ(shape->hidden, 4096u);
   EXPECT_EQ(shape->heads, 32u);
+  // A width that is no power of two.
+  const Result<ModelShape> wider = solve_shape({.parameters = 13'000'000'000, .layers = 40});
+  ASSERT_TRUE(wider.ok());
+  EXPECT_EQ(wider->hidden, 5120u);
+  EXPECT_EQ(wider->heads, 40u);
 }
 
 TEST(ShapeSolver, KeepsWhatWasSaidOrRefuses) {

@@ -77,6 +77,16 @@ TEST(Schedule, WarmupRisesByLogarithmOrStraight) {
   expect_rates(schedule, {{52, 1e-5 + span * 0.5}, {102, 1e-3}, {202, 1e-5 + span * 0.5}, {302, 1e-5}, {400, 1e-5}});
 }
 
+TEST(Schedule, AWarmUpLongerThanTheDecayEndsAtTheLowestRate) {
+  Schedule schedule{.kind = ScheduleKind::warmup_decay,
+                    .warmup_min_lr = 1e-5,
+                    .warmup_max_lr = 1e-3,
+                    .warmup_num_steps = 100,
+                    .warmup_type = WarmupType::linear,
+                    .total_num_steps = 60};
+  expect_rates(schedule, {{52, 1e-5 + (1e-3 - 1e-5) * 0.5}, {102, 1e-5}, {162, 1e-5}, {400, 1e-5}});
+}
+
 TEST(Schedule, WarmupCosineFollowsTheOptimizersRate) {
   const Schedule schedule{.kind = ScheduleKind::warmup_cosine,
                           .warmup_num_steps = 10,

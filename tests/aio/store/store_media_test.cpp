@@ -87,6 +87,23 @@ TEST_P(StoreMedia, ScrubTellsWhatCouldNotBeReadFromWhatDiffers) {
   }
 }
 
+TEST(StoreScrub, ReadsTheOtherBlocksOfAChunkThatTheDriveRefuses) {
+  const StoreShape shape = small_shape(1, 3 * kBlockElements, 3 * kBlockElements);
+  StoreWorld world(1);
+  ASSERT_TRUE(world.create(shape).ok());
+  const uint64_t block_bytes = shape.layout(0).places[0].plane.bytes(kBlockElements);
+  const uint64_t unread =
+      StoreLayout(shape, 2, {kShareWhole}).file_ranges(0, 0, block_bytes, 4096).front().file_offset_bytes;
+  QueuedIoEngine engine(std::make_unique<ScriptedBackend>(std::make_unique<MemoryBackend>(), [&](const Piece& piece) {
+    const bool hit = piece.offset_bytes <= unread && unread < piece.offset_bytes + piece.length_bytes;
+    return hit && piece.operation == Operation::read ? EIO : ScriptedBackend::kPass;
+  }));
+  const ScrubReport report = *(*world.open_with(engine))->scrub(world.memory());
+  ASSERT_EQ(report.bad.size(), 1u);
+  EXPECT_EQ(report.bad[0].offset_bytes, unread);
+  EXPECT_NE(report.bad[0].unread.message().find("EIO"), std::string::npos) << report.bad[0].unread.message();
+}
+
 TEST_P(StoreMedia, AChecksumMismatchNamesTensorFileAndOffset) {
   Result<std::unique_ptr<TileStore>> store = world_.open();
   const TileSlot slot{5, slot_of(5)};

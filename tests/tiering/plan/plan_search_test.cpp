@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/random_plans.h"
+#include "tiering/plan/plan_candidates.h"
 
 namespace penstock {
 namespace {
@@ -104,6 +107,22 @@ PlanRequest many_tiles() {
   request.budgets.device_bytes = 3 * kGiB;
   request.durability.reset();
   return request;
+}
+
+TEST(CandidateSpace, BeginsWithAllStateOnTheDrivesTooWhereGradientsAreClipped) {
+  PlanRequest request = many_tiles();
+  request.workload.scope = StepScope::training;
+  request.durability = Durability{};
+  const auto count_on_drives = [](const std::vector<Candidate>& all) {
+    return std::count_if(all.begin(), all.end(),
+                         [](const Candidate& one) { return one.choices.host_state_share == 0; });
+  };
+  const std::vector<Candidate> clipped = CandidateSpace(request).beginnings();
+  EXPECT_EQ(2 * count_on_drives(clipped), static_cast<ptrdiff_t>(clipped.size()));
+  request.workload.clipping.norm = 0;
+  const std::vector<Candidate> open = CandidateSpace(request).beginnings();
+  EXPECT_EQ(2 * open.size(), clipped.size());
+  EXPECT_EQ(count_on_drives(open), 0);
 }
 
 TEST(ChosenPlan, OfManyTilesIsNoSlowerThanAnyByHand) {

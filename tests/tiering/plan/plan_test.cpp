@@ -1,6 +1,8 @@
 // Thousands of random models, budgets and fates: every plan keeps its rules, ends, and computes what a plain loop does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/support/instrumented.h"
 #include "tests/support/plan_world.h"
 #include "tests/support/random_plans.h"
@@ -185,6 +187,30 @@ TEST(Planner, OfATiedModelOnlyTheTiedSumsLastAllOfBackward) {
   EXPECT_EQ(sums(), 2 * tied + 8 * other + (4 << 10));
 }
 
+TEST(Planner, HasRoomForTheLargestUseThatIsComputedAgain) {
+  PlanRequest request;
+  Workload& work = request.workload;
+  work.units.assign(3, Unit{.name = "u", .elements = 1 << 20, .parameters = {}});
+  work.uses = uses_in_turn(work.units);
+  for (Use& use : work.uses) {
+    use.forward_s = use.backward_s = 1e-3;
+    use.activation_bytes = 10 * kMiB;
+    use.boundary_bytes = kMiB;
+  }
+  work.uses[1].activation_bytes = 90 * kMiB;
+  work.scope = StepScope::training;
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  request.choices.activations = ActivationChoice::recompute;
+  request.choices.keep_share = 0;
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  const auto computed = std::find_if(plan->budget_lines.begin(), plan->budget_lines.end(),
+                                     [](const BudgetLine& line) { return line.name == "unit being computed"; });
+  ASSERT_NE(computed, plan->budget_lines.end());
+  EXPECT_EQ(computed->bytes, 2 * kMiB + 90 * kMiB);
+}
+
 TEST(Planner, UsesAllOfTheBudgetBeforeItReads) {
   PlanRequest request;
   const uint64_t elements = 1 << 24;
@@ -240,6 +266,30 @@ TEST(PlanRun, FillsALaneByBytesInPlanOrder) {
   const std::vector<PlanRun::Ticket> next = issued(Lane::nvme_write);
   ASSERT_EQ(next.size(), 1u);
   EXPECT_EQ(plan.moves[next.front().move].kind, MoveKind::write_state);
+}
+
+TEST(PlanRun, OfAClosedStepAllMovesAreOver) {
+  PlanRequest request;
+  request.workload.units = {Unit{.name = "u", .elements = 1 << 20, .parameters = {}}};
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  PlanRun run(*plan);
+  run.begin(0, {});
+  EXPECT_FALSE(run.is_over({0, plan->commit}));
+  run.abandon(0);
+  while (run.is_open(0)) {
+    size_t ended = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      while (const auto ticket = run.next(static_cast<Lane>(lane))) {
+        run.ended(*ticket);
+        ++ended;
+      }
+    }
+    ASSERT_TRUE(ended > 0 || !run.is_open(0)) << run.stall_text();
+  }
+  for (MoveId id = 0; id < plan->moves.size(); ++id) EXPECT_TRUE(run.is_over({0, id})) << "move " << id;
 }
 
 TEST(Simulator, HidesTheUpdateBehindTheDrive) {

@@ -25,8 +25,8 @@ TEST(TableGeometry, CoversEveryTileWithPages) {
   }
 }
 
-TEST(TableGeometry, TakesLongerPagesForALargerModel) {
-  // 200 G parameters in tiles of 16 M elements: 256 blocks of 4 planes each.
+// In tiles of 16 M elements: 256 blocks of 4 planes each.
+StoreShape shape_of_tiles(uint64_t tiles) {
   StoreShape shape;
   shape.units = {{"all", {}}};
   shape.kinds = {{{{Role::weight, Dtype::bf16},
@@ -35,13 +35,26 @@ TEST(TableGeometry, TakesLongerPagesForALargerModel) {
                    {Role::variance, Dtype::fp32}},
                   true}};
   const uint64_t elements = uint64_t{16} << 20;
-  for (uint64_t tile = 0; tile < 12000; ++tile) shape.tiles.push_back({0, 0, tile * elements, elements});
-  TableGeometry geometry(shape);
+  for (uint64_t tile = 0; tile < tiles; ++tile) shape.tiles.push_back({0, 0, tile * elements, elements});
+  return shape;
+}
+
+TEST(TableGeometry, TakesLongerPagesForALargerModel) {
+  const StoreShape shape = shape_of_tiles(12000);  // 200 G parameters
+  const TableGeometry geometry(shape);
   EXPECT_LE(geometry.pages(), kPagesMax);
   EXPECT_GT(geometry.page_bytes(), kAlignmentBytes);
   double share = static_cast<double>(geometry.pages() * geometry.page_bytes()) /
                  static_cast<double>(shape.layout(0).size_bytes * shape.tiles.size());
   EXPECT_LT(share, 1e-4);
+}
+
+TEST(TableGeometry, TakesLongerPagesWhereTheTableAloneWouldFillTheRootRecord) {
+  const TableGeometry geometry(shape_of_tiles(3015));
+  const uint64_t shortest_words = (kAlignmentBytes - 64) / sizeof(uint64_t) - 1;
+  ASSERT_EQ(ceil_div(geometry.words(), shortest_words), kPagesMax);
+  EXPECT_EQ(geometry.page_bytes(), 2 * kAlignmentBytes);
+  EXPECT_LE(geometry.pages(), kPagesMax);
 }
 
 TEST(TileTable, KeepsEveryTilesWordsThroughItsPages) {
