@@ -6,6 +6,7 @@
 
 #include "cpu_optim/flush_scope.h"
 #include "cpu_optim/kernels.h"
+#include "cpu_optim/streams.h"
 #include "tiering/check.h"
 
 namespace penstock::cpu_optim {
@@ -13,13 +14,6 @@ namespace {
 
 // What is written of a block or more has left the caches before it is read.
 constexpr uint64_t kStreamElements = kBlockElements;
-constexpr uint64_t kStreamAlignmentBytes = 64;
-
-void end_streams() {
-#if defined(__x86_64__)
-  _mm_sfence();
-#endif
-}
 
 size_t index_of(Dtype dtype) {
   CHECK(static_cast<size_t>(dtype) < kGradientDtypes, "gradients are fp32, bf16 or fp16, not ", name_of(dtype));
@@ -56,7 +50,7 @@ void GradientKernels::cast(Dtype source_dtype, const std::byte* source, Dtype ta
   FlushScope flush;  // for its rounding: numbers come out as they are, denormals too
   const CastKernel kernel = kernels_->cast[index_of(source_dtype)][index_of(target_dtype)];
   const uint64_t whole = round_down(elements, kGroupElements), rest_elements = elements - whole;
-  const bool streams = elements >= kStreamElements && reinterpret_cast<uintptr_t>(target) % kStreamAlignmentBytes == 0;
+  const bool streams = elements >= kStreamElements && may_stream_to(target);
   kernel(source, target, whole, streams);
   if (streams) end_streams();
   if (rest_elements == 0) return;
@@ -90,7 +84,7 @@ void GradientKernels::sum(Dtype source_dtype, std::span<const std::byte* const> 
     std::memcpy(target + done * target_bytes, sums.bytes, count * target_bytes);
     done += count;
   };
-  const uint64_t beyond = reinterpret_cast<uintptr_t>(target) % kStreamAlignmentBytes;
+  const uint64_t beyond = bytes_past_stream_alignment(target);
   const bool streams = elements >= kStreamElements && beyond % target_bytes == 0;
   if (streams && beyond != 0) add_up_some((kStreamAlignmentBytes - beyond) / target_bytes);
   add_up(round_down(elements - done, kGroupElements), streams);

@@ -6,6 +6,7 @@
 
 #include "cpu_optim/flush_scope.h"
 #include "cpu_optim/gradient.h"
+#include "cpu_optim/streams.h"
 #include "tiering/arithmetic/stochastic.h"
 
 namespace penstock::cpu_optim {
@@ -19,7 +20,6 @@ constexpr uint64_t prefetch_elements(MomentForm moments) { return moments == Mom
 constexpr uint64_t kNotedElements = 1024;
 // A shorter tile's weight is left in the caches: somebody may want it soon.
 constexpr uint64_t kStreamElements = kBlockElements;
-constexpr uint64_t kStreamAlignmentBytes = 64;
 // The upper half of an element's index goes into the random key, so no run may cross this.
 constexpr uint64_t kKeyElements = uint64_t{1} << 32;
 
@@ -27,8 +27,6 @@ UpdateKernel kernel_for(const Kernels& kernels, const StateForm& form) {
   return kernels
       .update[static_cast<size_t>(form.optimizer)][static_cast<size_t>(form.master)][static_cast<size_t>(form.moments)];
 }
-
-bool may_stream_to(const std::byte* target) { return reinterpret_cast<uintptr_t>(target) % kStreamAlignmentBytes == 0; }
 
 // Without the runs that end before the element.
 std::span<const NumbersRun> runs_from(std::span<const NumbersRun> runs, uint64_t first_element) {
@@ -80,9 +78,7 @@ TileReport TileSweep::run() {
   } else {
     update(0, tile_.elements);
   }
-#if defined(__x86_64__)
-  if (streams_weight_) _mm_sfence();
-#endif
+  if (streams_weight_) end_streams();
   return report_;
 }
 

@@ -13,8 +13,6 @@ std::byte activation_byte(uint64_t step, const ComputePass& pass, size_t i) {
   return static_cast<std::byte>((step * 7919 + pass.use * 104729 + pass.micro_batch * 1299709 + i) * 2654435761u >> 13);
 }
 
-float weight_of(uint16_t word) { return plain::real(uint32_t{word} << 16); }
-
 // From -0.01 to 0.01.
 float coefficient(uint64_t element) {
   return static_cast<float>(static_cast<int>(element * 2654435761u % 2001) - 1000) * 1e-5f;
@@ -133,7 +131,7 @@ std::vector<std::vector<uint16_t>> TrainingWorld::plain_weights() {
     for (size_t i = 0; i < of.size(); ++i) of[i] = unit.high(i);
     if (!codes.weights && (trainable(number) || !codes.frozen_weights)) continue;
     std::vector<float> values(of.size());
-    std::transform(of.begin(), of.end(), values.begin(), weight_of);
+    std::transform(of.begin(), of.end(), values.begin(), float_of);
     plain::round_to_int8(values);
     std::transform(values.begin(), values.end(), of.begin(), bf16_of);
   }
@@ -176,7 +174,7 @@ TrainingWorld::Hidden TrainingWorld::forward(uint32_t use, const Hidden& x,
   for (size_t i = 0; i < weights.size(); ++i) {
     const uint64_t count = elements(uses()[use].units[i]);
     for (uint64_t e = 0, j = 0; e < count; ++e, j = j + 1 == kWidth ? 0 : j + 1) {
-      sums[j] += weight_of(weights[i][e]) * coefficient(e);
+      sums[j] += float_of(weights[i][e]) * coefficient(e);
     }
   }
   for (float& y : sums) y = std::tanh(y);

@@ -4,23 +4,18 @@ The first argument of a test is the command, PENSTOCK.
 """
 import json
 import os
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
-import unittest
 from pathlib import Path
 
 from machine_support import machine_profile
+from train_support import PENSTOCK, TINY as TRAINED_TINY, USAGE, TrainCase  # noqa: F401, for those that import this
 
-PENSTOCK = Path(sys.argv.pop(1)).resolve()
 TORCHRUN = PENSTOCK.parents[2] / ".venv/bin/torchrun"
 README = Path(__file__).resolve().parents[2] / "README.md"
-USAGE, DOES_NOT_FIT, ENVIRONMENT, CORRUPT, INTERRUPTED = 2, 3, 4, 5, 130
-TINY = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4,
-        "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
-TEXT = "Of Mans First Disobedience, and the Fruit Of that Forbidden Tree, whose mortal tast Brought Death into the World. "
+DOES_NOT_FIT, ENVIRONMENT, CORRUPT, INTERRUPTED = 3, 4, 5, 130
+TINY = {**TRAINED_TINY, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 # One thread: a product waits for its slowest, and tests run beside one another.
 ENVIRON = {**{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE") and not name.startswith("SLURM_")}, "OMP_NUM_THREADS": "1"}
 
@@ -46,17 +41,11 @@ def rank_of(process):
     return None
 
 
-class RanksCase(unittest.TestCase):
+class RanksCase(TrainCase):
     def setUp(self):
+        super().setUp()
         self.machine = machine_profile(PENSTOCK)
-        # Beside the build: /tmp may be a tmpfs, where no store can be.
-        self.folder = Path(tempfile.mkdtemp(dir=PENSTOCK.parent))
-        self.addCleanup(shutil.rmtree, self.folder, True)
         (self.folder / "tiny.json").write_text(json.dumps(TINY))
-        (self.folder / "text.txt").write_text(TEXT * 40)
-
-    def path(self, name):
-        return str(self.folder / name)
 
     def config(self, name="run", **changes):
         """A small run with a store and a folder of its own; a section in `changes` is merged with what is here."""
@@ -76,9 +65,6 @@ class RanksCase(unittest.TestCase):
                               env={**ENVIRON, **(environ or {})})
         self.assertEqual(done.returncode, code, f"{arguments}: {done.stdout}{done.stderr}")
         return done
-
-    def json_of(self, *arguments, code=0):
-        return json.loads(self.run_command(*arguments, "--json", code=code).stdout)
 
     def log(self, name="run"):
         path = self.folder / name / "log.jsonl"
