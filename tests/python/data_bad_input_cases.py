@@ -72,6 +72,7 @@ class BadInput(Prepared):
         good = json.dumps(CHATS[0]) + "\n"
         for words, name, content in (
                 ("is UTF-16", "wide.jsonl", good.encode("utf-16")),
+                ("is UTF-32", "wide.jsonl", good.encode("utf-32")),
                 ("zero bytes", "wide.jsonl", good.encode("utf-16-le")),
                 ("is gzip", "packed.jsonl", b"\x1f\x8b\x08" + bytes(20)),
                 ("is zstd", "packed.jsonl", b"\x28\xb5\x2f\xfd" + bytes(20)),
