@@ -71,6 +71,7 @@ class TrainingPlan {
       if (move.kind == MoveKind::update) check_weight_of_update(id);
     }
     check_first_uses();
+    check_downloads();
     check_passes();
   }
 
@@ -226,6 +227,16 @@ class TrainingPlan {
           EXPECT_TRUE(std::find(waits.begin(), waits.end(), id) != waits.end()) << "tile " << tile;
         }
       }
+    }
+  }
+
+  // A tile that the device updates comes down when what came down last is written, even where its update is left out.
+  void check_downloads() {
+    for (const Move& move : plan_.moves) {
+      if (move.kind != MoveKind::download_state) continue;
+      const std::vector<MoveId>& waits = move.after_previous;
+      const MoveId write = plan_.of_tile[move.tile].write;
+      EXPECT_TRUE(std::find(waits.begin(), waits.end(), write) != waits.end()) << "tile " << move.tile;
     }
   }
 
