@@ -155,9 +155,13 @@ TEST_F(RestingOnDevice, IsRefusedToWhoeverMustHearOfUpdates) {
   train_all_on_device();
   ASSERT_TRUE(world_.create().ok());
   world_.options.on_updated = [](uint32_t, uint64_t, std::span<const std::byte>) {};
-  const Status refused = Engine::open(world_.options).status();
-  EXPECT_EQ(refused.code(), Code::kUsage);
-  EXPECT_EQ(refused.message(), "engine: on_updated, and the plan updates tiles on the device, which it is not told of");
+  for (double share : {1.0, 0.5}) {
+    world_.options.request.choices.device_share = share;
+    const Status refused = Engine::open(world_.options).status();
+    EXPECT_EQ(refused.code(), Code::kUsage) << share;
+    EXPECT_EQ(refused.message(),
+              "engine: on_updated, and the plan updates tiles on the device, which it is not told of");
+  }
 }
 
 }  // namespace
