@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <utility>
 
+#include "aio/store/tile_store.h"
 #include "tests/runtime/penstock_program.h"
 
 namespace penstock::engine {
@@ -169,9 +171,11 @@ std::string life_of_rank(LoweredModel& model, uint64_t begins_at) {
 }
 
 constexpr const char* kLives = "PenstockC.SharesWholeStepsAmongRanksThatKeepAndGoBackTogether";
+constexpr const char* kRefusals = "PenstockC.RefusesRanksOfWhichOneHasItsStoreAndTheOtherNone";
 
 // Each is this program anew, as torchrun starts it: what is forked alone has none of its parent's update threads.
-void expect_lives_of_two_ranks(const ProgramFolder& folder, int sharing, uint64_t begins_at) {
+void expect_lives_of_two_ranks(const ProgramFolder& folder, int sharing, uint64_t begins_at,
+                               const char* lives = kLives) {
   static int meetings = 0;
   ::setenv("LIFE_IN", folder.path.c_str(), 1);
   ::setenv("LIFE_SHARING", std::to_string(sharing).c_str(), 1);
@@ -179,7 +183,7 @@ void expect_lives_of_two_ranks(const ProgramFolder& folder, int sharing, uint64_
   ::setenv("WORLD_SIZE", "2", 1);
   ::setenv("MASTER_ADDR", "127.0.0.1", 1);
   ::setenv("MASTER_PORT", std::to_string(20'000 + (::getpid() + ++meetings) % 20'000).c_str(), 1);
-  const std::string filter = text("--gtest_filter=", kLives);
+  const std::string filter = text("--gtest_filter=", lives);
   pid_t processes[2];
   for (int rank = 0; rank < 2; ++rank) {
     ::setenv("RANK", std::to_string(rank).c_str(), 1);
@@ -213,6 +217,20 @@ TEST(PenstockC, SharesWholeStepsAmongRanksThatKeepAndGoBackTogether) {
     // The two that share the state have the same shards.
     expect_lives_of_two_ranks(folder, sharing == PENSTOCK_SHARE_WEIGHTS ? PENSTOCK_SHARE_STATE : sharing, 2);
   }
+}
+
+TEST(PenstockC, RefusesRanksOfWhichOneHasItsStoreAndTheOtherNone) {
+  if (const char* place = std::getenv("LIFE_IN")) {
+    LoweredModel model(place);
+    EXPECT_NE(model.open(), 0);
+    EXPECT_NE(std::string(penstock_message()).find("whether its store is there"), std::string::npos)
+        << penstock_message();
+    return;
+  }
+  ProgramFolder folder;
+  expect_lives_of_two_ranks(folder, PENSTOCK_SHARE_WEIGHTS, 0);
+  ASSERT_TRUE(std::filesystem::remove(folder.path + "/" + aio::store_file_name(1)));
+  expect_lives_of_two_ranks(folder, PENSTOCK_SHARE_WEIGHTS, 0, kRefusals);
 }
 
 TEST(PenstockC, RefusesWhatSeveralRanksCannotDoBeforeItWaitsForThem) {
