@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "tests/tools/forecasts.h"
+#include "tools/penstock/plan_flags.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_json.h"
 #include "tools/plan/forecast_text.h"
@@ -208,6 +209,18 @@ TEST(Forecast, RefusesNonsense) {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.status().code(), Code::kUsage);
   }
+}
+
+TEST(PlanFlags, TakeAsManyMicroBatchesAsTheRefusalOfMoreNames) {
+  PlanFlags flags;
+  flags.model = "gpt2";
+  flags.machine = "cpu-2core";
+  flags.micro_batches = 1'000'000;
+  EXPECT_TRUE(request_of(flags).ok());
+  ++flags.micro_batches;
+  const Status refused = request_of(flags).status();
+  EXPECT_EQ(refused.code(), Code::kUsage);
+  EXPECT_NE(refused.message().find("at most 1000000"), std::string::npos) << refused.message();
 }
 
 // In host memory, state is updated in place, and so only when it is known whether gradients are clipped.
