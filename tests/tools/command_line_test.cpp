@@ -132,8 +132,8 @@ TEST(Manual, HasEveryFlagAndNoStrayRequests) {
   const auto verbs = syntax_of(line.root());
   const std::string page = manual_page(verbs[2], verbs);
   EXPECT_EQ(manual_name(verbs[2]), "penstock-nvme-bench.1");
-  for (const char* part : {".TH PENSTOCK\\-NVME\\-BENCH 1", "\\-\\-block", "[default: 1MiB]", "\\-\\-read\\-share",
-                           "auto|io_uring", "\n\\&.dot", "EXIT STATUS",
+  for (const char* part : {".TH PENSTOCK\\-NVME\\-BENCH 1", "\\-\\-block", "How large", "[default: 1MiB]",
+                           "\\-\\-read\\-share", "auto|io_uring", "\n\\&.dot", "EXIT STATUS",
                            // The value stands beside its flag, not behind the explanation.
                            ".BI \"\\-\\-block \" SIZE \"\"\n"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part << " is not in\n" << page;
@@ -159,6 +159,12 @@ TEST(Completion, KnowsTheSameWordsInEveryShell) {
       EXPECT_NE(script.find(word), std::string::npos) << word << " is not in\n" << script;
     }
   }
+}
+
+TEST(Completion, ExplainsEveryFlagInFish) {
+  CommandLine line(two_verbs(std::make_shared<Flags>()));
+  const std::string script = fish_completion(syntax_of(line.root()));
+  EXPECT_NE(script.find(" -l block -r -d 'How large'\n"), std::string::npos) << script;
 }
 
 TEST(Completion, OffersNoPlaceholders) {
