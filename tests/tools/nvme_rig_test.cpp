@@ -4,6 +4,7 @@
 #include <map>
 
 #include "tests/tools/on_a_drive.h"
+#include "tools/nvme/probe.h"
 #include "tools/nvme/update_rate.h"
 
 namespace penstock::tools {
@@ -72,6 +73,17 @@ TEST_F(OnADrive, LayOutThatIsCutShortLeavesTheWrittenPartToMeasure) {
   if (!rig.ok()) GTEST_SKIP() << rig.status().message();
   EXPECT_LE((*rig)->usable_bytes(0), kGiB);
   EXPECT_GT((*rig)->usable_bytes(0), 0u);
+}
+
+TEST_F(OnADrive, ProbeFindsTheRateOfEachAmountOfMemory) {
+  auto rig = Rig::make({.paths = {folder_}, .size_bytes = 16 * kMiB, .memory_bytes = kProbeMemoryBytes}, carry_on);
+  if (!rig.ok()) GTEST_SKIP() << rig.status().message();
+  const auto probes = probe_drives(**rig, 0.1, carry_on);
+  ASSERT_TRUE(probes.ok()) << probes.status().message();
+  ASSERT_EQ(probes->size(), 1u);
+  std::vector<uint64_t> amounts;
+  for (const auto& [bytes, share] : probes->front().by_memory.points()) amounts.push_back(bytes);
+  EXPECT_EQ(amounts, (std::vector<uint64_t>{16 * kMiB, 32 * kMiB, 64 * kMiB, 128 * kMiB}));
 }
 
 TEST_F(OnADrive, FirstFolderOfALockedPairIsFreeAgain) {
