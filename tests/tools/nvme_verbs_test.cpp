@@ -10,6 +10,7 @@
 #include <regex>
 
 #include "tests/aio/test_files.h"
+#include "tools/nvme/fio.h"
 #include "tools/penstock/nvme_results.h"
 
 namespace penstock::tools {
@@ -124,6 +125,17 @@ TEST(NvmeBench, HasTheResultsOfAnInterruptedRunInJsonToo) {
   ASSERT_GE(answer["results"].size(), 3u);
   EXPECT_LT(answer["results"].size(), kJobs);
   EXPECT_GT(answer["results"][0]["gbps"], 0);
+}
+
+TEST(NvmeCompare, SaysThatFioIsAtADisadvantageWhereItHasSmallPages) {
+  if (!fio_version().ok()) GTEST_SKIP() << "needs fio";
+  const aio::ScratchFolder folder(std::filesystem::current_path());
+  const std::string printed = interrupted_at("^ours: ", text("nvme compare ", folder.path(),
+                                                             " --size 16MiB --duration 20ms --depth 1 --pairs 1"))
+                                  .printed;
+  const size_t small = times_in(printed, " 4 KiB pages;"), huge = times_in(printed, " 2 MiB pages;");
+  EXPECT_EQ(small + huge, 1u) << printed;
+  EXPECT_EQ(times_in(printed, "flatters our engine"), small) << printed;
 }
 
 // Two runs into the sweep, which begins at a share of 5 / 11 and has 62.
