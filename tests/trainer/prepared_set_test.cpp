@@ -159,6 +159,15 @@ TEST_F(Prepared, SamplesAreItsRowsAndWhatIsHeldOutIsItsOwn) {
   EXPECT_NE(short_samples.status().message().find("rows of 7 tokens do not fit into samples of 6"), std::string::npos);
 }
 
+TEST_F(Prepared, ASetThatHasOnlyHeldOutRowsIsNotTrainedOn) {
+  Written set;
+  set.sets = R"([{"name": "a", "weight": 3, "train": {"first_row": 0, "rows": 0},
+                  "validation": {"first_row": 0, "rows": 3}}])";
+  const auto samples = Samples::make({{.file = nullptr, .prepared = opened(set)}}, {.length = 8});
+  ASSERT_FALSE(samples.ok());
+  EXPECT_NE(samples.status().message().find("set 'a' has no rows to train on"), std::string::npos);
+}
+
 TEST_F(Prepared, BesideAFileOfTokensBatchesHavePositions) {
   const std::string path = scratch_.path() + "/plain.bin";
   std::vector<uint32_t> numbers(81);
