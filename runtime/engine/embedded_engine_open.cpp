@@ -78,6 +78,7 @@ Status EmbeddedEngine::start() {
     engine_options_.on_updated = [this](uint32_t unit, uint64_t first, std::span<const std::byte> weights) {
       updated(unit, first, weights);
     };
+    request.choices.device_share = 0;  // where the device updates, nobody hears of it
   }
   kept_.emplace(std::vector{KeptSteps(options_.drives, {options_.place.rank, options_.place.ranks})}, ranks_.get());
   const bool there = has_store();

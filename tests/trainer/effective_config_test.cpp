@@ -87,6 +87,7 @@ const std::map<std::string, std::vector<std::pair<const char*, const char*>>>& s
         {"penstock.micro_batch_group", "2"},
         {"penstock.weights", R"("host")"},
         {"penstock.host_state_share", "0.5"},
+        {"penstock.device_share", "0.5"},
         {"penstock.moments", R"("int8")"},
         {"penstock.threads", "3"},
         {"penstock.io_engine", R"("libaio")"},

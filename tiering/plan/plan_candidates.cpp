@@ -108,14 +108,27 @@ std::vector<Candidate> CandidateSpace::beginnings() const {
   std::vector<Candidate> all;
   const std::vector<uint32_t> groups = micro_batch_groups(request_);
   Candidate candidate{request_.choices};
-  for (ActivationChoice activations : activation_choices(request_)) {
-    candidate.choices.activations = activations;
-    for (uint32_t group : groups) {
-      candidate.choices.micro_batch_group = group;
-      if (!fits(candidate)) continue;
-      all.push_back(candidate);
-      break;
+  auto begin = [&] {
+    for (ActivationChoice activations : activation_choices(request_)) {
+      candidate.choices.activations = activations;
+      for (uint32_t group : groups) {
+        candidate.choices.micro_batch_group = group;
+        if (!fits(candidate)) continue;
+        all.push_back(candidate);
+        break;
+      }
     }
+  };
+  begin();
+  // What rests on the device passes through no host memory.
+  for (double share : {1.0, 0.75, 0.5, 0.25}) {
+    if (!all.empty() || !may_rest_on_device()) break;
+    candidate.choices.device_share = share;
+    begin();
+  }
+  if (all.empty()) {
+    candidate.choices.device_share = request_.choices.device_share;
+    return {candidate};
   }
   // State that rests in host memory is updated in place, so where gradients are clipped not before the verdict: all at
   // once, and the next forward waits. From the drives it is updated while backward runs.
@@ -125,7 +138,10 @@ std::vector<Candidate> CandidateSpace::beginnings() const {
     on_drives.choices.host_state_share = 0;
     all.push_back(std::move(on_drives));
   }
-  if (all.empty()) all.push_back(candidate);
+  for (size_t i = 0, count = may_rest_on_device() ? all.size() : 0; i < count; ++i) {
+    Candidate resting = with_most_on_device(all[i]);
+    all.push_back(may_keep_some(resting) ? with_most_kept(std::move(resting)) : std::move(resting));
+  }
   return all;
 }
 
@@ -155,9 +171,40 @@ std::vector<Candidate> CandidateSpace::along(size_t dimension, const Candidate& 
       // Backward moves most of a step's bytes in two thirds of its time.
       if (made.deferred_share || !trains(request_)) return {};
       return with_each(from, &PlanChoices::deferred_share, {0.25, 0.5});
-    default:
+    case 8:
       return windows_along(from);
+    default:
+      return device_units_along(from);
   }
+}
+
+bool CandidateSpace::may_rest_on_device() const {
+  const Workload& workload = request_.workload;
+  const PlanChoices& made = request_.choices;
+  const bool is_open = !made.device_share && made.weights == WeightTier::automatic;
+  return is_open && request_.machine.copies_to_device() && trains(request_) && workload.ranks * workload.groups == 1;
+}
+
+Candidate CandidateSpace::with_most_on_device(Candidate candidate) const {
+  const auto units = static_cast<uint32_t>(request_.workload.units.size());
+  auto rest = [&](uint32_t resting) { candidate.choices.device_share = static_cast<double>(resting) / units; };
+  rest(most_that_fits(0, units, [&](uint32_t resting) {
+    rest(resting);
+    return fits(candidate);
+  }));
+  return candidate;
+}
+
+// Weights and state that rest on the device pass over no link and no drive.
+std::vector<Candidate> CandidateSpace::device_units_along(const Candidate& from) const {
+  if (!may_rest_on_device()) return {};
+  std::vector<Candidate> all;
+  const Candidate most = with_most_on_device(from);
+  for (double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+    all.push_back(most);
+    *all.back().choices.device_share *= part;
+  }
+  return all;
 }
 
 bool CandidateSpace::may_keep_some(const Candidate& candidate) const {

@@ -26,11 +26,12 @@ class CandidateSpace {
   PlanRequest request_of(const Candidate& candidate) const;
 
   // Of each way to have activations again, with as large a group of micro-batches as fits: it moves the fewest bytes.
-  // With as much state in host memory as fits, and with none. Where nothing fits, one that says why.
+  // With as much state in host memory as fits, and with none; of each with as many units on the device as fit, and with
+  // none. Where nothing fits, one that says why.
   std::vector<Candidate> beginnings() const;
 
   // Candidates that differ from this one in one choice. Those that the request has made do not vary.
-  static constexpr size_t kDimensions = 9;
+  static constexpr size_t kDimensions = 10;
   std::vector<Candidate> along(size_t dimension, const Candidate& from) const;
 
  private:
@@ -38,8 +39,11 @@ class CandidateSpace {
   // Where not all uses can keep what they have made, the most that may.
   bool may_keep_some(const Candidate& candidate) const;
   Candidate with_most_kept(Candidate candidate) const;
+  bool may_rest_on_device() const;
+  Candidate with_most_on_device(Candidate candidate) const;
   std::vector<Candidate> activations_along(const Candidate& from) const;
   std::vector<Candidate> groups_along(const Candidate& from) const;
+  std::vector<Candidate> device_units_along(const Candidate& from) const;
   std::vector<Candidate> weights_along(const Candidate& from) const;
   std::vector<Candidate> budgets_along(const Candidate& from) const;
   std::vector<Candidate> windows_along(const Candidate& from) const;

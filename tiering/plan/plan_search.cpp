@@ -182,14 +182,16 @@ class Search {
       refusal = std::move(status);
     }
     if (trials_.all().empty()) return refusal;
-    // Downhill from the best, and from the best that has its activations in another way, for there may be two valleys.
-    std::vector<Tried> begun = trials_.all();
+    // Downhill from the best, and from the best that has its activations in another way, and from the best that rests
+    // on the device or does not, unlike it: there may be a valley for each.
+    const std::vector<Tried> begun = trials_.all();
     const Tried first = *best_of(begun);
     descend(first);
-    std::erase_if(begun, [&](const Tried& one) {
-      return one.candidate.choices.activations == first.candidate.choices.activations;
+    descend_from_best(
+        begun, [&](const PlanChoices& choices) { return choices.activations != first.candidate.choices.activations; });
+    descend_from_best(begun, [&](const PlanChoices& choices) {
+      return rests_on_device(choices) != rests_on_device(first.candidate.choices);
     });
-    if (const Tried* second = best_of(begun)) descend(*second);
     return Status();
   }
 
@@ -198,6 +200,14 @@ class Search {
  private:
   static constexpr int kRounds = 3;
   static constexpr size_t kMovesMost = 200'000;  // simulated in a descent, some four steps each: a quarter of a second
+
+  static bool rests_on_device(const PlanChoices& choices) { return choices.device_share.value_or(0) > 0; }
+
+  template <typename Among>
+  void descend_from_best(std::vector<Tried> begun, Among among) {
+    std::erase_if(begun, [&](const Tried& one) { return !among(one.candidate.choices); });
+    if (const Tried* best = best_of(begun)) descend(*best);
+  }
 
   void descend(Tried current) {
     moves_most_ = trials_.moves() + kMovesMost;

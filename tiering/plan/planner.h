@@ -25,7 +25,8 @@ struct PlanChoices {
   std::optional<uint32_t> window_tiles;
   std::optional<double> host_state_share;  // share of the tiles whose state rests in host memory
   // Share of the units that may rest on the device (may_rest_on_device()) that do, weights and state: those whose
-  // gradients come last first, because nothing hides their update. Empty: none.
+  // gradients come last first, because nothing hides their update. Empty: none, and the one that is fastest in a search
+  // that may choose where weights rest.
   std::optional<double> device_share;
   WeightTier weights = WeightTier::automatic;
   // Share of each unit's tiles on the drives that are updated behind all others, ahead of the next forward instead of

@@ -10,6 +10,7 @@ struct Resting {
   WeightTier weights;
   double host_state_share;
   std::optional<double> retained_host_share = {};
+  std::optional<double> device_share = {};
 };
 
 constexpr Resting kRestings[] = {{"all in host memory", WeightTier::host, 1},
@@ -17,7 +18,9 @@ constexpr Resting kRestings[] = {{"all in host memory", WeightTier::host, 1},
                                  {"5 % of the state in host memory", WeightTier::automatic, 0.05},
                                  {"half of the state in host memory", WeightTier::automatic, 0.5},
                                  {"weights in host memory", WeightTier::host, 0},
-                                 {"gradients spilled", WeightTier::nvme, 0, 0}};
+                                 {"gradients spilled", WeightTier::nvme, 0, 0},
+                                 {"half on the device", WeightTier::automatic, 0, {}, 0.5},
+                                 {"all on the device", WeightTier::automatic, 0, {}, 1}};
 
 struct Activations {
   const char* name;
@@ -40,12 +43,13 @@ std::vector<GridCase> all_placements(uint32_t micro_batches, trainer::ComputeDev
   for (const Resting& resting : kRestings) {
     for (const Activations& activations : kActivations) {
       for (bool on_device : {false, true}) {
-        if (on_gpu && !on_device) continue;
+        if (!on_device && (on_gpu || resting.device_share)) continue;
         for (uint32_t group : std::set<uint32_t>{1, std::min(2u, micro_batches), micro_batches}) {
           PlanChoices choices;
           choices.weights = resting.weights;
           choices.host_state_share = resting.host_state_share;
           choices.retained_host_share = resting.retained_host_share;
+          choices.device_share = resting.device_share;
           choices.activations = activations.choice;
           choices.keep_share = activations.keep_share;
           if (on_device) choices.offload_host_share = 0.5;

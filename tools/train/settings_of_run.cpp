@@ -56,6 +56,7 @@ Status fill_in_placement(const trainer::TrainConfig& config, uint32_t ranks, Pla
                             : config.weights == "nvme" ? WeightTier::nvme
                                                        : WeightTier::automatic;
   request.choices.host_state_share = config.host_state_share;
+  request.choices.device_share = config.device_share;
   if (config.micro_batch_group > 0) {
     request.choices.micro_batch_group = static_cast<uint32_t>(std::min(config.micro_batch_group, config.accumulation));
   }

@@ -193,6 +193,7 @@ json placement_json(const TrainConfig& config) {
   section["micro_batch_group"] = config.micro_batch_group;
   section["weights"] = config.weights;
   if (config.host_state_share) section["host_state_share"] = *config.host_state_share;
+  if (config.device_share) section["device_share"] = *config.device_share;
   section["moments"] = words_of(config.moments);
   section["threads"] = config.threads;
   section["io_engine"] = config.io_engine;

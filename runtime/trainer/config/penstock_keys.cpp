@@ -249,6 +249,8 @@ const KeyRule kRules[] = {
      [](const json& value, TrainConfig& config) {
        return read_number(value, 0, 1, config.host_state_share.emplace());
      }},
+    {"penstock.device_share", honoured, "of the blocks, that rest on the device and are updated there",
+     [](const json& value, TrainConfig& config) { return read_number(value, 0, 1, config.device_share.emplace()); }},
     {"penstock.threads", honoured, "that update; 0: one for each processor",
      [](const json& value, TrainConfig& config) {
        const std::string wrong = read_whole(value, 0, config.threads);

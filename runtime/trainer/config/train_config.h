@@ -135,6 +135,7 @@ struct TrainConfig {
   uint64_t micro_batch_group = 0;  // that pass through a unit before the next is fetched; 0: the planner's choice
   std::string weights = "auto";    // where they rest: host or nvme
   std::optional<double> host_state_share = {};  // of the state, that rests in host memory; empty: the planner's choice
+  std::optional<double> device_share = {};      // of the units, that rest on the device; empty: the planner's choice
   uint32_t threads = 0;                         // that update; 0: one for each processor
   std::string io_engine = "auto";
   double hangs_after_s = 20;  // without a sign of a rank, that it is taken for one that hangs

@@ -46,7 +46,7 @@ PlanRequest with_a_choice_made(PlanRequest request, std::mt19937_64& random) {
   auto up_to = [&](uint64_t n) { return random() % (n + 1); };
   const double share = static_cast<double>(up_to(4)) / 4;
   PlanChoices& choices = request.choices;
-  switch (up_to(7)) {
+  switch (up_to(8)) {
     case 0:
       choices.host_state_share = share;
       break;
@@ -68,6 +68,9 @@ PlanRequest with_a_choice_made(PlanRequest request, std::mt19937_64& random) {
     case 6:
       choices.offload_host_share = share;
       break;
+    case 7:
+      choices.device_share = share;
+      break;
     default:
       choices.window_tiles = 3 + static_cast<uint32_t>(up_to(9));
   }
@@ -79,8 +82,8 @@ std::string words(const PlanChoices& choices) {
   return text("state in host ", number(choices.host_state_share), ", retained ", number(choices.retained_host_share),
               ", weights ", static_cast<int>(choices.weights), ", group ", number(choices.micro_batch_group),
               ", activations ", choices.activations ? text(static_cast<int>(*choices.activations)) : "open", ", keep ",
-              number(choices.keep_share), ", offload to host ", number(choices.offload_host_share), ", windows ",
-              number(choices.window_tiles));
+              number(choices.keep_share), ", offload to host ", number(choices.offload_host_share), ", on the device ",
+              number(choices.device_share), ", windows ", number(choices.window_tiles));
 }
 
 TEST(ChosenPlans, AreNeitherRefusedNorSlowerWhereOneThatIsToldFits) {

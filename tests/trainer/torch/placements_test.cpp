@@ -81,7 +81,7 @@ TEST_P(Placements, LeaveTheBitsOfAPlainLoop) {
   const std::vector<GridCase> placements = all_placements(3);
   uint64_t struck = 0, skipped = 0;
   for (size_t i = 0; i < placements.size(); ++i) {
-    // Each placement and choice of activations comes in place and on a device, in three groups: one of the six.
+    // Each placement and choice of activations comes in three groups, most in place and on a device: one of six.
     const size_t way = i % 6, pair = i / 6;
     if (asked_steps() == 0 && way != (pair + pair / 6) % 6) continue;
     SCOPED_TRACE(placements[i].name);
