@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <map>
+#include <set>
 
 #include "aio/libaio_backend.h"
 #include "aio/queued_io_engine.h"
@@ -115,6 +115,19 @@ TEST_P(WakeAfterOf, NeverSleepsForLongerThanItMay) {
     while (count < 3) count += backend_->reap(ended_, timeout);
     EXPECT_EQ(count, 3u);
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  }
+}
+
+TEST_P(WakeAfterOf, GivesWhatThereIsRoomForAndTheRestLater) {
+  constexpr size_t kRoom = 5;
+  submit_reads(16);
+  backend_->wake_after(16);
+  std::set<uint32_t> tags;
+  while (tags.size() < 16) {
+    const size_t count = backend_->reap(std::span(ended_).first(kRoom), std::chrono::seconds(60));
+    ASSERT_LE(count, kRoom);
+    for (size_t i = 0; i < count; ++i) EXPECT_TRUE(tags.insert(ended_[i].tag).second) << ended_[i].tag << " ends twice";
+    backend_->wake_after(1);
   }
 }
 

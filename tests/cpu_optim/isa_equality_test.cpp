@@ -71,6 +71,27 @@ INSTANTIATE_TEST_SUITE_P(Forms, EveryForm, testing::ValuesIn(all_forms()), [](co
   return name;
 });
 
+// Of whole registers and of a rest.
+TEST(TileUpdater, KeepsAMomentumOfTheLeastSizeAndNoneBelowIt) {
+  constexpr uint64_t kElements = 131;
+  const StateForm form{OptimizerKind::sgd, MasterForm::same, MomentForm::fp32, Dtype::fp32, Dtype::fp32};
+  const float least = 0x1p-100f, below = std::nextafter(least, 0.0f), zero = 0;
+  const std::pair<float, float> cases[] = {{least, least}, {-least, -least}, {below, zero}, {-below, -zero}};
+  std::vector<std::byte> gradient(kElements * 4 + 64);
+  for (uint64_t i = 0; i < kElements; ++i) put(gradient.data(), form.gradient, i, cases[i % 4].first);
+  // The first momentum is the gradient.
+  const StepNumbers numbers = numbers_of(form.optimizer, {.lr = 1e-2, .momentum = 0.9}, 1, 1.0f);
+  for (Isa isa : available_isas()) {
+    Tile tile(form, kElements);
+    TileUpdater(form, isa).update(tile.view(gradient.data(), 0, kElements), numbers);
+    for (uint64_t i = 0; i < kElements; ++i) {
+      const float momentum = get(tile.plane(1), Dtype::fp32, i);
+      ASSERT_EQ(std::bit_cast<uint32_t>(momentum), std::bit_cast<uint32_t>(cases[i % 4].second))
+          << name_of(isa) << ", " << momentum << " of a gradient of " << cases[i % 4].first;
+    }
+  }
+}
+
 // Long enough that weights are written past the caches.
 TEST(TileUpdater, WritesElsewhereWhatItWritesInPlace) {
   constexpr uint64_t kElements = 3 * kBlockElements + 100;

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <latch>
+#include <semaphore>
 #include <set>
 #include <thread>
 
@@ -280,8 +281,9 @@ TEST(UpdateWorkers, LetsItsWorkersWaitForTheArenaItself) {
 // A body that waits for its own pieces may hold what another job needs.
 TEST(UpdateWorkers, TakesUpNoOtherJobWhileABodyWaitsForItsPieces) {
   Watchdog watchdog(std::chrono::seconds(60), "a body that waits for a piece on another worker");
-  std::atomic<int> begun{0};
-  std::atomic<bool> other_ended{false}, within_a_body{false};
+  std::latch both_begun(2);
+  std::binary_semaphore other_ended(0);
+  std::atomic<bool> within_a_body{false};
   std::atomic<std::thread::id> holder;
   UpdateWorkers workers({.threads = 3});
   const auto other = [&](uint64_t, uint64_t) {
@@ -292,11 +294,10 @@ TEST(UpdateWorkers, TakesUpNoOtherJobWhileABodyWaitsForItsPieces) {
     if (begin > 0) return;
     holder = std::this_thread::get_id();
     workers.for_pieces(2, 1, [&](uint64_t, uint64_t) {
-      ++begun;
-      while (begun < 2) std::this_thread::yield();  // each on a worker of its own
+      both_begun.arrive_and_wait();  // each on a worker of its own
       if (std::this_thread::get_id() == holder) return;
-      workers.enqueue_pieces(16, 1, other, [&] { other_ended = true; });  // for the third
-      while (!other_ended) std::this_thread::yield();
+      workers.enqueue_pieces(16, 1, other, [&] { other_ended.release(); });  // for the third
+      other_ended.acquire();
     });
     holder = std::thread::id();
   });

@@ -7,7 +7,7 @@ from data_support import chat, write_lines
 from penstock.data import prepare as preparing, sources
 from penstock.data.__main__ import main
 from penstock.data.prepared import PreparedSet
-from penstock.data.writing import Writing
+from penstock.data.writing import KEY_BYTES, Writing
 from prepared_support import SEED, Prepared
 
 
@@ -88,3 +88,25 @@ class Interruptions(Prepared):
         self.assertIn("another process", err)
         writing.abandon()
         self.assertEqual(self.attempt("set")[0], 0)
+
+    def test_know_every_sample_again(self):
+        """Those whose keys end with zeros too: one that comes again is a duplicate."""
+        keys = {bytes(KEY_BYTES), bytes(range(KEY_BYTES, 0, -1)), b"\7".ljust(KEY_BYTES, b"\0")}
+        writing = Writing(self.folder / "set", [])
+        for key in keys:
+            writing.add(0, key, [1, 2], [0, 1])
+        writing.journal({})
+        writing.keep()
+        again = Writing(self.folder / "set", [])
+        again.abandon()
+        self.assertEqual(again.keys, keys)
+
+    def test_end_where_the_drive_is_full_by_then(self):
+        """What ended them is told, not this, and the folder is free."""
+        for end in (Writing.keep, Writing.abandon):
+            with self.subTest(end.__name__):
+                writing = Writing(self.folder / "set", [])
+                full = writing._files["full"] = open("/dev/full", "ab")
+                full.write(b"what is written when the file is closed")
+                end(writing)
+                Writing(self.folder / "set", []).abandon()

@@ -151,6 +151,19 @@ TEST_F(RestingOnDevice, IsReadAndWrittenOverBetweenSteps) {
   EXPECT_EQ(world_.words_different(*engine_), 0u);
 }
 
+// A frozen unit has a weight there, and neither state nor gradient.
+TEST_F(RestingOnDevice, AFrozenUnitTakesNoPlaceFromTheGradientsOfThoseBehindIt) {
+  world_.freeze(0, std::nullopt);
+  train_all_on_device();
+  create();
+  for (uint32_t unit = 0; unit < 3; ++unit) EXPECT_TRUE(engine_->plan().rests_on_device(unit)) << unit;
+  for (uint64_t step = 1; step <= 3; ++step) {
+    train(1e-3f);
+    world_.plain_train(step, kMicroBatches, 1e-3f);
+  }
+  EXPECT_EQ(world_.words_different(*engine_), 0u);
+}
+
 TEST_F(RestingOnDevice, IsRefusedToWhoeverMustHearOfUpdates) {
   train_all_on_device();
   ASSERT_TRUE(world_.create().ok());

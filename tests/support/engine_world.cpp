@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/support/watchdog.h"
+
 namespace penstock::engine {
 
 EngineWorld::EngineWorld(uint64_t seed, uint32_t drives, std::vector<uint64_t> unit_elements) : seed_(seed) {
@@ -51,6 +53,7 @@ std::string EngineWorld::trainer_state(uint64_t step) {
 }
 
 Status EngineWorld::begin_and_give(Engine& engine, float size) {
+  const Watchdog watchdog(std::chrono::seconds(120), "an engine that is given its gradients");
   const uint64_t number = engine.steps_done() + 1;
   PENSTOCK_TRY(engine.begin({.groups = groups, .micro_batches = micro_batches, .loss_scale = settings.loss_scale}));
   std::vector<uint32_t> order = unit_order;

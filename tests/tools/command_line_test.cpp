@@ -53,6 +53,24 @@ TEST(CommandLine, FillsInWhatAVerbDeclares) {
   EXPECT_EQ(flags->share, 0.5);
 }
 
+TEST(CommandLine, ListsHaveTheUnitsOfTheirNumbers) {
+  std::vector<uint64_t> blocks, depths;
+  std::vector<double> shares;
+  auto define = [&](Options& options) -> Action {
+    options.bytes_list("--block", blocks, "How large");
+    options.count_list("--depth", depths, "How many at once");
+    options.share_list("--read-share", shares, "How much is read");
+    return [](Session&) -> Result<Answer> { return Answer{}; };
+  };
+  CommandLine line({{"nvme bench", "Measure", "", {}, define}});
+  const auto parsed =
+      line.parse({"nvme", "bench", "--block", "4KiB,1MiB,512", "--depth", "16,2k", "--read-share", "0,0.5"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(blocks, (std::vector<uint64_t>{4096, 1 << 20, 512}));
+  EXPECT_EQ(depths, (std::vector<uint64_t>{16, 2000}));
+  EXPECT_EQ(shares, (std::vector<double>{0, 0.5}));
+}
+
 TEST(CommandLine, HelpShowsTheWholeLineOfAVerb) {
   CommandLine line(two_verbs(std::make_shared<Flags>()));
   auto usage_of = [&](const std::vector<std::string>& arguments) {

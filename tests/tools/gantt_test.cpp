@@ -1,6 +1,8 @@
 // A plan's moves as a picture that stays small.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/tools/forecasts.h"
 #include "tools/plan/gantt.h"
 
@@ -22,6 +24,36 @@ TEST(Gantt, HasNoMoreBarsThanColumnsHoweverManyMovesThereAre) {
     busy.spans.push_back({busy.steps.size() / 2, static_cast<MoveId>(i * 7919 % moves), at_s, at_s + shown_s / kMany});
   }
   EXPECT_LT(gantt_svg(*result.plan, busy, "busy").size(), 1'000'000u);
+}
+
+// Kinds that take turns faster than a column is wide: one has three quarters of each turn.
+TEST(Gantt, AColumnHasTheColourOfWhatTakesMostOfIt) {
+  ForecastRequest request = large_step_of("gpt2", "rtx4090-2gen4");
+  request.record_spans = true;
+  const Forecast result = forecast_of(request);
+  const std::vector<Move>& moves = result.plan->moves;
+  const SimulatedStep& shown = result.simulation.steps[result.simulation.steps.size() / 2];
+  auto drawn_where_most_is = [&](MoveKind most, MoveKind rest) {
+    constexpr uint64_t kTurns = 20'000;
+    Simulation busy = result.simulation;
+    busy.spans.clear();
+    double at_s = shown.begin_s;
+    for (uint64_t turn = 0; turn < kTurns; ++turn) {
+      for (const auto& [kind, share] : {std::pair{most, 0.75}, {rest, 0.25}}) {
+        const auto move = static_cast<MoveId>(std::ranges::find(moves, kind, &Move::kind) - moves.begin());
+        const double end_s = at_s + share * busy.step_s / kTurns;
+        busy.spans.push_back({busy.steps.size() / 2, move, at_s, end_s});
+        at_s = end_s;
+      }
+    }
+    return gantt_svg(*result.plan, busy, "busy");
+  };
+  const MoveKind forward = MoveKind::forward, backward = MoveKind::backward;
+  for (const auto& [most, rest] : {std::pair{forward, backward}, {backward, forward}}) {
+    const std::string svg = drawn_where_most_is(most, rest);
+    EXPECT_NE(svg.find(text("<title>", name_of(most), ", step ")), std::string::npos);
+    EXPECT_EQ(svg.find(text("<title>", name_of(rest), ", step ")), std::string::npos);
+  }
 }
 
 TEST(Gantt, ShowsEveryLaneThatIsBusy) {

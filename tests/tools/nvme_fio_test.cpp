@@ -73,11 +73,12 @@ TEST(Fio, JobFileHasEachDriveWithItsOwnDepthAndSize) {
 }
 
 TEST(FioComparison, RatiosAreOfPairs) {
-  const FioComparison comparison{{}, {}, {{2, 1, 0.1, 0.2}, {1, 1, 0.3, 0.2}, {1, 2, 0.2, 0.4}}};
+  const FioComparison comparison{{}, {}, {{2, 1, 0.1, 0.3}, {1, 1, 0.3, 0.2}, {1, 2, 0.2, 0.4}}};
   EXPECT_EQ(comparison.ratio_median(), 1);
   EXPECT_EQ(comparison.ratio_min(), 0.5);
   EXPECT_EQ(comparison.ratio_max(), 2);
   EXPECT_EQ(comparison.ours_cpu_s_per_gb(), 0.2);
+  EXPECT_EQ(comparison.fio_cpu_s_per_gb(), 0.3);
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include "tests/tools/on_a_drive.h"
 #include "tools/nvme/probe.h"
+#include "tools/nvme/steady.h"
 #include "tools/nvme/update_rate.h"
 
 namespace penstock::tools {
@@ -84,6 +86,33 @@ TEST_F(OnADrive, ProbeFindsTheRateOfEachAmountOfMemory) {
   std::vector<uint64_t> amounts;
   for (const auto& [bytes, share] : probes->front().by_memory.points()) amounts.push_back(bytes);
   EXPECT_EQ(amounts, (std::vector<uint64_t>{16 * kMiB, 32 * kMiB, 64 * kMiB, 128 * kMiB}));
+}
+
+// By what the kernel counts of this process: of the first mixture a quarter is read.
+TEST_F(OnADrive, SteadyMixesTheSharesThatItSays) {
+  ASSERT_NO_FATAL_FAILURE(make_rig());
+  if (IsSkipped()) return;
+  auto moved = [] {
+    std::ifstream counters("/proc/self/io");
+    std::map<std::string, double> found;
+    std::string name;
+    for (double bytes = 0; counters >> name >> bytes;) found[name] = bytes;
+    return std::pair(found["read_bytes:"], found["write_bytes:"]);
+  };
+  std::optional<std::pair<double, double>> before;
+  double read = 0, written = 0;
+  auto tick = [&](double done) {
+    if (done < 1) return Status();
+    if (!before) before = moved();
+    const auto now = moved();
+    read = now.first - before->first, written = now.second - before->second;
+    return read + written < 16 * kMiB ? Status() : Status(Code::kInterrupted, "enough");
+  };
+  const SteadyOptions options{.write_budget_bytes = 16 * kMiB, .block_bytes = 64 * kKiB, .depth = 4};
+  const auto steady = measure_steady(*rig_, 0, options, tick);
+  if (steady.ok()) GTEST_SKIP() << "nothing is counted in /proc/self/io";
+  ASSERT_EQ(steady.status().code(), Code::kInterrupted) << steady.status().message();
+  EXPECT_NEAR(read / (read + written), 0.25, 0.1);
 }
 
 TEST_F(OnADrive, FirstFolderOfALockedPairIsFreeAgain) {

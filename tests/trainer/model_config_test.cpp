@@ -203,6 +203,16 @@ TEST(Rope, OfYarnIsStretchedFromWholePairsUnlessTheConfigSaysOtherwise) {
   EXPECT_FLOAT_EQ(rope_frequencies(rope, 16, 1)[4], 0.0035569714f);
 }
 
+// As transformers computes them: short waves stay, long ones are stretched, and those between are in part.
+TEST(Rope, OfLlama3IsStretchedByTheLengthOfEachWave) {
+  const Rope rope{.kind = RopeKind::llama3, .theta = 10000, .factor = 8, .original_positions = 1024};
+  const std::vector<float> found = rope_frequencies(rope, 16, 1);
+  const float expected[] = {
+      1, 0.316227764f, 0.1f, 0.0316227786f, 0.00308676064f, 0.000395284733f, 0.000125000006f, 3.95284733e-05f};
+  ASSERT_EQ(found.size(), std::size(expected));
+  for (size_t pair = 0; pair < found.size(); ++pair) EXPECT_FLOAT_EQ(found[pair], expected[pair]) << pair;
+}
+
 // Whatever the bytes are: what is accepted makes a model, in bounded memory.
 TEST(ModelConfig, EndsWellOnDamagedFiles) {
   const std::string whole = R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 64, "intermediate_size": 96,

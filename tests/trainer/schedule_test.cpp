@@ -104,6 +104,21 @@ TEST(Schedule, WarmupCosineFollowsTheOptimizersRate) {
                           {1000, 1e-5}});
 }
 
+// As in deepspeed/runtime/lr_schedules.py, but for the highest rate of WarmupLR and WarmupDecayLR: the optimizer's own.
+TEST(Schedule, WhatIsLeftOutIsAsDeepSpeedHasIt) {
+  expect_rates({.kind = ScheduleKind::lr_range_test}, {{1, 1e-3}, {1001, 1.5e-3}, {2001, 2e-3}});
+  const Schedule cycle{.kind = ScheduleKind::one_cycle, .cycle_min_lr = 1e-4, .cycle_max_lr = 5e-4};
+  expect_rates(cycle, {{1, 1e-4}, {1001, 3e-4}, {2001, 5e-4}, {3001, 3e-4}, {4001, 1e-4}, {9999, 1e-4}});
+  for (const auto& [step, momentum] : {std::pair{1, 0.8}, {1001, 0.85}, {2001, 0.8}, {9999, 0.9}}) {
+    EXPECT_NEAR(rate_of(cycle, 0, static_cast<uint64_t>(step)).betas->first, momentum, kRelative) << "step " << step;
+  }
+  expect_rates({.kind = ScheduleKind::warmup}, {{1, 0}, {2, 0}, {11, 1e-3 / 3}, {101, 2e-3 / 3}, {1002, 1e-3}});
+  expect_rates({.kind = ScheduleKind::warmup_decay, .total_num_steps = 2000},
+               {{1, 0}, {2, 0}, {11, 1e-3 / 3}, {1502, 0.5e-3}, {2002, 0}});
+  expect_rates({.kind = ScheduleKind::warmup_cosine, .total_num_steps = 2000},
+               {{1, 0}, {2, 0}, {11, 1e-3 / 3}, {101, 2e-3 / 3}, {2002, 1e-7}});
+}
+
 TEST(Schedule, RefusesWhatHasNoEndOrNoSize) {
   EXPECT_FALSE(validate({.kind = ScheduleKind::cosine}).ok());
   EXPECT_FALSE(validate({.kind = ScheduleKind::linear, .warmup_steps = 10, .total_steps = 10}).ok());
