@@ -5,6 +5,7 @@
 
 #include "tests/support/instrumented.h"
 #include "tests/support/rank_processes.h"
+#include "tests/support/ranked_course.h"
 
 namespace penstock::engine {
 namespace {
@@ -72,6 +73,17 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& each) { return std::string(each.param.name); });
 
 // By events, not by time: see OverlapCourse.
+TEST(RankedSteps, AreRefusedWhereUnitsAreToRestOnADevice) {
+  const RankPlace alone{.rank = 0, .ranks = 1, .meeting = {}};
+  RankedCourse course(1, alone, 1, false);
+  course.options().engine.request.choices.device_share = 0.5;
+  auto met = meet({.place = alone, .memory_bytes = course.memory_bytes()});
+  ASSERT_TRUE(met.ok()) << met.status().message();
+  const Status refused = course.create(**met);
+  EXPECT_EQ(refused.code(), Code::kUsage);
+  EXPECT_EQ(refused.remedy(), "leave out penstock.device_share");
+}
+
 TEST(RankedSteps, GatherTheNextUnitAndAddUpTheLastWhileOneIsComputed) {
   struct World {
     const char *ranks, *group_ranks, *codes;

@@ -388,6 +388,7 @@ ELSEWHERE = {"Command": {
     "give every process its own RANK, and all the same WORLD_SIZE": (PROCESSES, "WORLD_SIZE"),
     "give all ranks the address of rank 0's host in MASTER_ADDR, and a free port in MASTER_PORT": (PROCESSES, "MASTER_ADDR"),
     "give the address of rank 0's host in MASTER_ADDR": (PROCESSES, "MASTER_ADDR"),
+    "leave out penstock.device_share": (PROCESSES, "AreRefusedWhereUnitsAreToRestOnADevice"),
     "srun --ntasks-per-node": (PROCESSES, "SLURM_NNODES"),
     "number the ranks host by host: torchrun does, and `srun --distribution=block`": (PROCESSES, "SLURM_LOCALID"),
     "look at what those ranks have printed, and give all of them the same PENSTOCK_SECRET": (PROCESSES, "DoNotTakeInWhoDoesNotKnow"),

@@ -103,6 +103,10 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
     return Status(Code::kUsage, "ranks: gradients are to be sent in int4, and one rank sends none",
                   "leave out zero_quantized_gradients");
   }
+  if (options.engine.request.choices.device_share.value_or(0) > 0) {
+    return Status(Code::kUsage, "ranks: units are to rest on the device, and its kernels know nothing of other ranks",
+                  "leave out penstock.device_share");
+  }
   return check_form(options.engine.request);
 }
 
@@ -223,6 +227,7 @@ Result<PlanRequest> RankedEngine::request_of(const RankedOptions& options, const
     here.budgets.device_bytes -= on_device;
   }
   here.workload = workload_of(here.workload, map, place.rank).workload;
+  here.choices.device_share = 0;  // gradients are updated with where they have been added up
   // Ranks of one host copy: of its memory's traffic, a byte read and a byte written. Devices with no links of their own
   // send over those to the host.
   if (here.machine.collective_gbps <= 0 && place.hosts == 1) {
