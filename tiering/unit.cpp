@@ -83,7 +83,7 @@ Status validate_uses(const Workload& workload) {
     return Status(Code::kUsage, "model: a training pass without uses", "say which units forward passes through");
   }
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
-    if (workload.units[unit].trainable && !workload.uses.empty() && uses_of(workload, unit).empty()) {
+    if (workload.units[unit].trainable && count_uses_of(workload, unit) == 0) {
       return Status(Code::kUsage, text("unit ", workload.units[unit].name, ": trainable, and no use names it"),
                     "freeze it, or name it in a use");
     }
@@ -107,6 +107,12 @@ std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit) {
     if (std::find(units.begin(), units.end(), unit) != units.end()) found.push_back(use);
   }
   return found;
+}
+
+uint32_t count_uses_of(const Workload& workload, uint32_t unit) {
+  if (workload.uses.empty()) return 1;
+  return static_cast<uint32_t>(std::ranges::count_if(
+      workload.uses, [&](const Use& use) { return std::ranges::find(use.units, unit) != use.units.end(); }));
 }
 
 uint32_t first_trained_use(const Workload& workload) {

@@ -118,6 +118,7 @@ std::vector<Use> uses_in_turn(const std::vector<Unit>& units);
 
 // The uses that give the unit a gradient, in forward order; where the workload has none, the unit's own number.
 std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit);
+uint32_t count_uses_of(const Workload& workload, uint32_t unit);
 
 // The first use of a trainable unit. Backward ends there: it does not come back through the uses before it. How many
 // uses there are, where nothing is trained.

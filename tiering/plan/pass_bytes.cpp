@@ -29,7 +29,7 @@ DeviceSumBytes device_sum_bytes(const Workload& workload, uint32_t unit, uint32_
   const uint64_t elements = workload.units[unit].elements * std::max(1u, workload.ranks);
   const uint64_t rounded = elements * bytes_of(workload.form.gradient);
   DeviceSumBytes bytes{.sum = round_up(elements * sizeof(float), kAlignmentBytes)};
-  const bool completes = group >= workload.micro_batches && uses_of(workload, unit).size() == 1;
+  const bool completes = group >= workload.micro_batches && count_uses_of(workload, unit) == 1;
   if (completes && rounded < elements * sizeof(float)) bytes.rounded = round_up(rounded, kAlignmentBytes);
   return bytes;
 }
@@ -106,7 +106,7 @@ bool may_rest_on_device(const Workload& workload, uint32_t unit, uint32_t group)
   if (workload.scope != StepScope::training || workload.ranks * workload.groups > 1 || shape.elements == 0)
     return false;
   if (!shape.trainable) return !shape.code.has_value();
-  return group >= workload.micro_batches && uses_of(workload, unit).size() == 1;
+  return group >= workload.micro_batches && count_uses_of(workload, unit) == 1;
 }
 
 }  // namespace penstock

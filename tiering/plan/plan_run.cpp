@@ -1,6 +1,7 @@
 #include "tiering/plan/plan_run.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace penstock {
 namespace {
@@ -10,17 +11,28 @@ size_t index(Pool pool) { return static_cast<size_t>(pool); }
 
 }  // namespace
 
+MoveLists MoveLists::followers(const Plan& plan, std::vector<MoveId> Move::*waits) {
+  MoveLists lists;
+  lists.begins.assign(plan.moves.size() + 2, 0);
+  for (const Move& move : plan.moves) {
+    for (MoveId other : move.*waits) ++lists.begins[other + 2];
+  }
+  std::partial_sum(lists.begins.begin(), lists.begins.end(), lists.begins.begin());
+  lists.all.resize(lists.begins.back());
+  // begins[m + 1] is where the next of m's goes, and so its end when all are there.
+  for (MoveId id = 0; id < plan.moves.size(); ++id) {
+    for (MoveId other : plan.moves[id].*waits) lists.all[lists.begins[other + 1]++] = id;
+  }
+  return lists;
+}
+
 PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
     : plan_(plan),
       on_release_(std::move(on_release)),
-      followers_(plan.moves.size()),
-      followers_next_(plan.moves.size()),
+      followers_(MoveLists::followers(plan, &Move::after)),
+      followers_next_(MoveLists::followers(plan, &Move::after_previous)),
       pool_free_(plan.pool_pieces) {
-  for (MoveId id = 0; id < plan.moves.size(); ++id) {
-    for (MoveId other : plan.moves[id].after) followers_[other].push_back(id);
-    for (MoveId other : plan.moves[id].after_previous) followers_next_[other].push_back(id);
-    on_stream_.push_back(is_on_stream(plan, plan.moves[id]));
-  }
+  for (const Move& move : plan.moves) on_stream_.push_back(is_on_stream(plan, move));
 }
 
 // All that a step needs, so that nothing is allocated while it runs.
@@ -151,8 +163,20 @@ void PlanRun::reconsider(Step& step, MoveId id) {
       return;
     }
     default:
-      step.ready[index(move.lane)][index(move.takes)].insert(id);
+      make_ready(step, id);
   }
+}
+
+void PlanRun::make_ready(Step& step, MoveId id) {
+  const Move& move = plan_.moves[id];
+  step.ready[index(move.lane)][index(move.takes)].insert(id);
+  ++step.ready_count[index(move.lane)];
+}
+
+void PlanRun::take_from_ready(Step& step, MoveId id) {
+  const Move& move = plan_.moves[id];
+  step.ready[index(move.lane)][index(move.takes)].erase(id);
+  --step.ready_count[index(move.lane)];
 }
 
 void PlanRun::reconsider_all_parked(Step& step) {
@@ -167,6 +191,7 @@ std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
     return Ticket{steps_.back().number, read};
   }
   for (Step& step : steps_) {
+    if (step.ready_count[index(lane)] == 0) continue;
     MoveId best = kNoMove;
     for (size_t pool = 0; pool < kPools; ++pool) {
       const MoveSet& ready = step.ready[index(lane)][pool];
@@ -188,7 +213,7 @@ std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
 
 void PlanRun::issue(Step& step, MoveId id) {
   const Move& move = plan_.moves[id];
-  step.ready[index(move.lane)][index(move.takes)].erase(id);
+  take_from_ready(step, id);
   step.state[id] = State::in_flight;
   room_taken_[index(move.lane)] += room_of(move);
   if (move.takes != Pool::none) {
@@ -230,13 +255,13 @@ void PlanRun::tell_followers(Step& step, MoveId id, Followers which) {
   auto is_told = [&](MoveId follower) {
     return which == Followers::all || on_stream_[follower] == (which == Followers::on_streams);
   };
-  for (MoveId follower : followers_[id]) {
+  for (MoveId follower : followers_.of(id)) {
     if (!is_told(follower)) continue;
     if (--step.waits[follower] == 0 && step.state[follower] == State::waiting) waits_over(step, follower);
   }
   Step* next_step = find(step.number + 1);
   if (next_step == nullptr) return;
-  for (MoveId follower : followers_next_[id]) {
+  for (MoveId follower : followers_next_.of(id)) {
     if (!is_told(follower)) continue;
     if (--next_step->waits[follower] == 0 && next_step->state[follower] == State::waiting) {
       waits_over(*next_step, follower);
@@ -262,7 +287,7 @@ void PlanRun::skip(Step& step, MoveId id) {
   if (state != State::waiting && state != State::parked && state != State::ready) return;
   const Move& move = plan_.moves[id];
   step.parked.erase(id);
-  step.ready[index(move.lane)][index(move.takes)].erase(id);
+  if (state == State::ready && step.ready[index(move.lane)][index(move.takes)].contains(id)) take_from_ready(step, id);
   if (move.takes != Pool::none) step.takers[index(move.takes)].erase(id);
   step.pressing.erase(id);
   finish(step, id, State::skipped);

@@ -14,12 +14,24 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <span>
 
 #include "tiering/plan/move_set.h"
 #include "tiering/plan/plan.h"
 #include "tiering/plan/step_speculation.h"
 
 namespace penstock {
+
+// For each move of a plan some of its moves, side by side in memory.
+struct MoveLists {
+  // The moves that have it among their `waits`, in the plan's order.
+  static MoveLists followers(const Plan& plan, std::vector<MoveId> Move::*waits);
+
+  std::span<const MoveId> of(MoveId id) const { return {all.data() + begins[id], all.data() + begins[id + 1]}; }
+
+  std::vector<uint64_t> begins;  // of each move's, and the end
+  std::vector<MoveId> all;
+};
 
 class PlanRun {
  public:
@@ -112,9 +124,10 @@ class PlanRun {
     MoveSet gradients_due;  // gradient moves whose waits are over and whose place is not taken
     // By lane and by the pool they take from: of those that take, only the first can be next.
     std::array<std::array<MoveSet, kPools>, kLanes> ready;
-    std::array<MoveSet, kPools> takers;  // not yet issued nor skipped
-    MoveSet pressing;                    // of them, the first reads of tiles whose gradient was taken
-    std::vector<MoveId> windows_held;    // by first reads, in flight or over
+    std::array<uint32_t, kLanes> ready_count{};  // most lanes have none at most times
+    std::array<MoveSet, kPools> takers;          // not yet issued nor skipped
+    MoveSet pressing;                            // of them, the first reads of tiles whose gradient was taken
+    std::vector<MoveId> windows_held;            // by first reads, in flight or over
   };
 
   Step* find(uint64_t step);
@@ -130,6 +143,8 @@ class PlanRun {
   bool waits_without_gradient(const Step& step, MoveId read) const;
   void take_back(Step& step, MoveId read);
   void waits_over(Step& step, MoveId id);
+  void make_ready(Step& step, MoveId id);
+  void take_from_ready(Step& step, MoveId id);
   void reconsider(Step& step, MoveId id);
   void reconsider_all_parked(Step& step);
   void issue(Step& step, MoveId id);
@@ -149,8 +164,8 @@ class PlanRun {
 
   const Plan& plan_;
   const OnRelease on_release_;
-  std::vector<std::vector<MoveId>> followers_, followers_next_;
-  std::vector<bool> on_stream_;  // by move
+  const MoveLists followers_, followers_next_;  // by what they wait for
+  std::vector<bool> on_stream_;                 // by move
   std::deque<Step> steps_;
   std::array<uint64_t, kPools> pool_free_{};
   std::array<uint64_t, kLanes> room_taken_{};

@@ -87,7 +87,7 @@ MoveId PlanRun::read_to_take_back(const Step& step, MoveId wanted_by) const {
 // As if the read had not been issued.
 void PlanRun::take_back(Step& step, MoveId read) {
   const Move& move = plan_.moves[read];
-  for (MoveId follower : followers_[read]) {
+  for (MoveId follower : followers_.of(read)) {
     ++step.waits[follower];
     if (step.state[follower] == State::skipped) continue;  // a redo, once the verdict is known
     step.parked.erase(follower);
@@ -95,7 +95,7 @@ void PlanRun::take_back(Step& step, MoveId read) {
   }
   ++step.unfinished;
   step.state[read] = State::ready;
-  step.ready[index(move.lane)][index(move.takes)].insert(read);
+  make_ready(step, read);
   step.takers[index(move.takes)].insert(read);
   if (step.tiles[move.tile].gradient_taken) step.pressing.insert(read);
   std::erase(step.windows_held, read);

@@ -4,7 +4,6 @@
 namespace penstock {
 namespace {
 
-size_t index(Lane lane) { return static_cast<size_t>(lane); }
 size_t index(Pool pool) { return static_cast<size_t>(pool); }
 
 }  // namespace
@@ -66,7 +65,7 @@ void PlanRun::stop_speculating(uint64_t number) {
     if (step.speculation.was_speculative(tile)) skip_if_any(step, plan_.of_tile[tile].write);
     MoveId update = plan_.of_tile[tile].update;
     if (update != kNoMove && step.state[update] == State::ready) {
-      step.ready[index(plan_.moves[update].lane)][index(Pool::none)].erase(update);
+      take_from_ready(step, update);
       step.parked.insert(update);
       step.state[update] = State::parked;
     }

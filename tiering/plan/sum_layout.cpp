@@ -8,7 +8,7 @@
 namespace penstock {
 
 Dtype sum_dtype(const Workload& workload, uint32_t unit) {
-  const bool is_alone = workload.micro_batches == 1 && uses_of(workload, unit).size() == 1;
+  const bool is_alone = workload.micro_batches == 1 && count_uses_of(workload, unit) == 1;
   return is_alone ? workload.form.gradient : Dtype::fp32;
 }
 
@@ -22,7 +22,7 @@ SumLayout lay_out_sums(const Workload& workload, uint32_t group) {
   std::vector<uint32_t> sharing;
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
     const Unit& shape = workload.units[unit];
-    const size_t uses = uses_of(workload, unit).size();
+    const uint32_t uses = count_uses_of(workload, unit);
     const bool comes_at_once = workload.scope == StepScope::update_only && workload.micro_batches * uses <= 1;
     if (!shape.trainable || (comes_at_once && !shape.gradient_in_parts)) continue;
     const uint64_t bytes = round_up(shape.elements * bytes_of(sum_dtype(workload, unit)), kAlignmentBytes);
