@@ -99,20 +99,25 @@ std::vector<Use> uses_in_turn(const std::vector<Unit>& units) {
   return uses;
 }
 
+namespace {
+
+bool is_used_in(const Use& use, uint32_t unit) { return std::ranges::find(use.units, unit) != use.units.end(); }
+
+}  // namespace
+
 std::vector<uint32_t> uses_of(const Workload& workload, uint32_t unit) {
   if (workload.uses.empty()) return {unit};
   std::vector<uint32_t> found;
   for (uint32_t use = 0; use < workload.uses.size(); ++use) {
-    const std::vector<uint32_t>& units = workload.uses[use].units;
-    if (std::find(units.begin(), units.end(), unit) != units.end()) found.push_back(use);
+    if (is_used_in(workload.uses[use], unit)) found.push_back(use);
   }
   return found;
 }
 
 uint32_t count_uses_of(const Workload& workload, uint32_t unit) {
   if (workload.uses.empty()) return 1;
-  return static_cast<uint32_t>(std::ranges::count_if(
-      workload.uses, [&](const Use& use) { return std::ranges::find(use.units, unit) != use.units.end(); }));
+  return static_cast<uint32_t>(
+      std::ranges::count_if(workload.uses, [unit](const Use& use) { return is_used_in(use, unit); }));
 }
 
 uint32_t first_trained_use(const Workload& workload) {

@@ -72,7 +72,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Stage{"four_hybrid", 4, 2, "each", "wg"}, Stage{"three_frozen", 3, 3, "each", "fg"}),
     [](const auto& each) { return std::string(each.param.name); });
 
-// By events, not by time: see OverlapCourse.
 TEST(RankedSteps, AreRefusedWhereUnitsAreToRestOnADevice) {
   const RankPlace alone{.rank = 0, .ranks = 1, .meeting = {}};
   RankedCourse course(1, alone, 1, false);
@@ -84,6 +83,7 @@ TEST(RankedSteps, AreRefusedWhereUnitsAreToRestOnADevice) {
   EXPECT_EQ(refused.remedy(), "leave out penstock.device_share");
 }
 
+// By events, not by time: see OverlapCourse.
 TEST(RankedSteps, GatherTheNextUnitAndAddUpTheLastWhileOneIsComputed) {
   struct World {
     const char *ranks, *group_ranks, *codes;

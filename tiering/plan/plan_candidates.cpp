@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "tiering/plan/pass_bytes.h"
 #include "tiering/plan/plan_fit.h"
 
 namespace penstock {
@@ -94,14 +95,19 @@ bool CandidateSpace::fits(const Candidate& candidate) const {
   });
 }
 
-Candidate CandidateSpace::with_most_kept(Candidate candidate) const {
-  const auto uses = static_cast<uint32_t>(request_.workload.uses.size());
-  auto keep = [&](uint32_t keeping) { candidate.choices.keep_share = static_cast<double>(keeping) / uses; };
-  keep(most_that_fits(0, uses - 1, [&](uint32_t keeping) {
-    keep(keeping);
+Candidate CandidateSpace::with_largest(Candidate candidate, std::optional<double> PlanChoices::*share, uint32_t most,
+                                       uint32_t count) const {
+  auto choose = [&](uint32_t chosen) { candidate.choices.*share = static_cast<double>(chosen) / count; };
+  choose(most_that_fits(0, most, [&](uint32_t chosen) {
+    choose(chosen);
     return fits(candidate);
   }));
   return candidate;
+}
+
+Candidate CandidateSpace::with_most_kept(Candidate candidate) const {
+  const auto uses = static_cast<uint32_t>(request_.workload.uses.size());
+  return with_largest(std::move(candidate), &PlanChoices::keep_share, uses - 1, uses);
 }
 
 std::vector<Candidate> CandidateSpace::beginnings() const {
@@ -122,7 +128,7 @@ std::vector<Candidate> CandidateSpace::beginnings() const {
   begin();
   // What rests on the device passes through no host memory.
   for (double share : {1.0, 0.75, 0.5, 0.25}) {
-    if (!all.empty() || !may_rest_on_device()) break;
+    if (!all.empty() || !device_share_is_open()) break;
     candidate.choices.device_share = share;
     begin();
   }
@@ -138,7 +144,7 @@ std::vector<Candidate> CandidateSpace::beginnings() const {
     on_drives.choices.host_state_share = 0;
     all.push_back(std::move(on_drives));
   }
-  for (size_t i = 0, count = may_rest_on_device() ? all.size() : 0; i < count; ++i) {
+  for (size_t i = 0, count = device_share_is_open() ? all.size() : 0; i < count; ++i) {
     Candidate resting = with_most_on_device(all[i]);
     all.push_back(may_keep_some(resting) ? with_most_kept(std::move(resting)) : std::move(resting));
   }
@@ -178,26 +184,24 @@ std::vector<Candidate> CandidateSpace::along(size_t dimension, const Candidate& 
   }
 }
 
-bool CandidateSpace::may_rest_on_device() const {
+bool CandidateSpace::device_share_is_open() const {
   const Workload& workload = request_.workload;
   const PlanChoices& made = request_.choices;
-  const bool is_open = !made.device_share && made.weights == WeightTier::automatic;
-  return is_open && request_.machine.copies_to_device() && trains(request_) && workload.ranks * workload.groups == 1;
+  if (made.device_share || made.weights != WeightTier::automatic || !request_.machine.copies_to_device()) return false;
+  for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {
+    if (may_rest_on_device(workload, unit, workload.micro_batches)) return true;
+  }
+  return false;
 }
 
 Candidate CandidateSpace::with_most_on_device(Candidate candidate) const {
   const auto units = static_cast<uint32_t>(request_.workload.units.size());
-  auto rest = [&](uint32_t resting) { candidate.choices.device_share = static_cast<double>(resting) / units; };
-  rest(most_that_fits(0, units, [&](uint32_t resting) {
-    rest(resting);
-    return fits(candidate);
-  }));
-  return candidate;
+  return with_largest(std::move(candidate), &PlanChoices::device_share, units, units);
 }
 
 // Weights and state that rest on the device pass over no link and no drive.
 std::vector<Candidate> CandidateSpace::device_units_along(const Candidate& from) const {
-  if (!may_rest_on_device()) return {};
+  if (!device_share_is_open()) return {};
   std::vector<Candidate> all;
   const Candidate most = with_most_on_device(from);
   for (double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {

@@ -38,8 +38,12 @@ class CandidateSpace {
   bool fits(const Candidate& candidate) const;
   // Where not all uses can keep what they have made, the most that may.
   bool may_keep_some(const Candidate& candidate) const;
+  // With the largest share that fits, of 0 to `most` of `count`.
+  Candidate with_largest(Candidate candidate, std::optional<double> PlanChoices::*share, uint32_t most,
+                         uint32_t count) const;
   Candidate with_most_kept(Candidate candidate) const;
-  bool may_rest_on_device() const;
+  // Whether some unit may rest on the device, and the request leaves open how many do.
+  bool device_share_is_open() const;
   Candidate with_most_on_device(Candidate candidate) const;
   std::vector<Candidate> activations_along(const Candidate& from) const;
   std::vector<Candidate> groups_along(const Candidate& from) const;

@@ -287,7 +287,7 @@ void PlanRun::skip(Step& step, MoveId id) {
   if (state != State::waiting && state != State::parked && state != State::ready) return;
   const Move& move = plan_.moves[id];
   step.parked.erase(id);
-  if (state == State::ready && step.ready[index(move.lane)][index(move.takes)].contains(id)) take_from_ready(step, id);
+  if (step.ready[index(move.lane)][index(move.takes)].contains(id)) take_from_ready(step, id);
   if (move.takes != Pool::none) step.takers[index(move.takes)].erase(id);
   step.pressing.erase(id);
   finish(step, id, State::skipped);
