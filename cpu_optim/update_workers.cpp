@@ -29,6 +29,7 @@ extern "C" const char* __tsan_default_suppressions() {
   return "race_top:oneapi/tbb/\n"
          "race_top:libtbb\n"
          "race_top:operator delete[]\n"
+         "race:task_arena::initialize()\n"
          "race:new_object<tbb::\n"
          "race:delete_object<tbb::\n"
          "race:fold_tree<tbb::\n";
