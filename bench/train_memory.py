@@ -31,8 +31,8 @@ CLIPS = {"never": 0, "always": 1e-6}
 class ControlGroup:
     """A memory limit; version 1 or 2 of control groups."""
 
-    def __init__(self, limit):
-        self.name = f"penstock-bench-{os.getpid()}"
+    def __init__(self, limit, whose=""):
+        self.name = f"penstock-bench-{os.getpid()}{whose}"
         v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
         self.is_v1 = (v1 / "memory.limit_in_bytes").exists()
         self.folder = (v1 if self.is_v1 else v2) / self.name
@@ -117,6 +117,14 @@ def planned(answer, is_struck):
     return answer["predicted_s"], bytes["read"], bytes["written"]
 
 
+def probe(options, folder):
+    """Measures the drive, for the plans of all runs."""
+    probed = [options.penstock, "nvme", "probe", str(folder), "--duration", options.probe, "--profile", str(folder / "machine.json")]
+    done = subprocess.run(probed, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(done.stderr)
+
+
 def measure(options, name, group):
     run = Run(options, CLIPS[name])
     shutil.rmtree(run.store, ignore_errors=True)
@@ -161,10 +169,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     rows, group = [], ControlGroup(bytes_of(options.memory))
     try:
-        probed = [options.penstock, "nvme", "probe", str(folder), "--duration", options.probe, "--profile", str(folder / "machine.json")]
-        done = subprocess.run(probed, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(done.stderr)
+        probe(options, folder)
         for name in options.clipping:
             row = measure(options, name, group)
             rows.append(row)

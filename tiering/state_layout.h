@@ -37,8 +37,25 @@ inline constexpr std::array kOptimizerKinds{OptimizerKind::adamw, OptimizerKind:
                                             OptimizerKind::lion, OptimizerKind::sgd};
 
 // Which moments an optimizer keeps.
-constexpr bool has_momentum(OptimizerKind kind) { return kind != OptimizerKind::adagrad; }
-constexpr bool has_variance(OptimizerKind kind) { return kind != OptimizerKind::lion && kind != OptimizerKind::sgd; }
+struct KeptMoments {
+  bool momentum = false;
+  bool variance = false;
+};
+constexpr KeptMoments kept_moments(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::adamw:
+    case OptimizerKind::adam:
+      return {.momentum = true, .variance = true};
+    case OptimizerKind::adagrad:
+      return {.variance = true};
+    case OptimizerKind::lion:
+    case OptimizerKind::sgd:
+      return {.momentum = true};
+  }
+  return {};
+}
+constexpr bool has_momentum(OptimizerKind kind) { return kept_moments(kind).momentum; }
+constexpr bool has_variance(OptimizerKind kind) { return kept_moments(kind).variance; }
 
 // split: bf16 weight is the top half of the fp32 master, the tile keeps the low half. full: an fp32 master beside a
 // 16-bit weight. same: the weight is fp32 and is its own master.

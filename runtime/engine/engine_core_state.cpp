@@ -16,7 +16,7 @@ Status EngineCore::load_resting(Resting which) {
     const bool may_have_changed = placement.weight_in_host() && !placement.state_in_host();
     if (which == Resting::weights_without_state && !may_have_changed) continue;
     aio::TileStore::Range range = store_->whole(tile);
-    if (!placement.state_in_memory()) range.length_bytes = plan_->tiles[tile].weight_bytes;
+    if (!placement.is_updated_in_place()) range.length_bytes = plan_->tiles[tile].weight_bytes;
     visits.push_back({tile, range});
   }
   return sweep(visits, StoreSweep::Then::forget,
@@ -26,7 +26,7 @@ Status EngineCore::load_resting(Resting which) {
 Status EngineCore::commit_resting(RootPayload payload) {
   std::vector<StoreSweep::Visit> visits;
   for (TileId tile = 0; tile < plan_->tiles.size(); ++tile) {
-    if (plan_->placements[tile].state_in_memory()) visits.push_back({tile, {}});
+    if (plan_->placements[tile].is_updated_in_place()) visits.push_back({tile, {}});
   }
   PENSTOCK_TRY(sweep(visits, StoreSweep::Then::write,
                      [this](TileId tile, std::byte* bytes) { return gather_resting(tile, bytes); }));
@@ -75,7 +75,7 @@ Result<std::vector<EngineCore::PlaneRun>> EngineCore::runs_of(const char* verb, 
                     .values_offset_bytes = (from - first) * size,
                     .length_bytes = (to - from) * size,
                     .rests_in_memory = !plan_->placements[tile].weight_on_drives() &&
-                                       (is_weight || plan_->placements[tile].state_in_memory())});
+                                       (is_weight || plan_->placements[tile].is_updated_in_place())});
   }
   return runs;
 }
@@ -116,7 +116,7 @@ Status EngineCore::write_plane(uint32_t unit, Role role, uint64_t first, std::sp
   PENSTOCK_TRY_ASSIGN(runs, runs_of("write", unit, role, first, values.size()));
   std::vector<StoreSweep::Visit> visits;
   for (const PlaneRun& run : runs) {
-    const bool is_here = plan_->placements[run.tile].state_in_memory();
+    const bool is_here = plan_->placements[run.tile].is_updated_in_place();
     visits.push_back({run.tile, is_here ? aio::TileStore::Range{} : store_->whole(run.tile)});
   }
   auto run = runs.begin();

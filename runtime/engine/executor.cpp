@@ -247,7 +247,7 @@ void Executor::released(Ticket taker) {
   auto found = work_.find({taker.step, move.tile});
   if (found == work_.end()) return;
   if (move.takes == Pool::window) {
-    end_reading(found->second);  // of a tile that was not updated after all
+    give_back_read_slot(found->second);  // of a tile that was not updated after all
     found->second.window = Lease();
   }
   if (move.takes == Pool::gradient) found->second.gradient = Lease();

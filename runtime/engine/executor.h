@@ -128,7 +128,7 @@ class Executor {
   void give_verdict(Verdict verdict, double clip_factor, RootPayload payload);
   // `done`: when the trainer's stream will have ended what it was granted.
   void abandon(const Event& done);
-  // What rests in memory is what the store has.
+  // The store has all that rests in memory.
   void forget_unwritten() { unwritten_.clear(); }
   // The first failure stays, with the step that the store has.
   void fail(const Status& status);
@@ -197,7 +197,7 @@ class Executor {
   void begin_write(Ticket ticket, const Move& move);
   void begin_spill(Ticket ticket, const Move& move);
   void begin_fetch_gradient(Ticket ticket, const Move& move);
-  void end_reading(TileWork& work);
+  void give_back_read_slot(TileWork& work);
   void read_ended(Ticket ticket, const Status& status);
   void update_ended(Ticket ticket, const cpu_optim::TileReport& report);
   void write_ended(Ticket ticket, TileSlot place, const Status& status);
@@ -271,8 +271,8 @@ class Executor {
   cpu_optim::TileUpdater updater_;
   PlanRun run_;
   Status status_;
-  // Of tiles that rest in memory, while the store has an older version: in host memory, checksums of what lies there;
-  // on the device nothing, for they are taken when it has come down.
+  // The tiles in memory that are newer there than in the store. In host memory with the checksums of what lies there;
+  // on the device without: they are taken when the bytes have come down.
   std::map<TileId, std::vector<uint64_t>> unwritten_;
   uint64_t next_number_ = 0;
   RootPayload last_payload_;

@@ -93,7 +93,7 @@ void Executor::begin_read(Ticket ticket, const Move& move) {
             [this, ticket](Status status) { read_ended(ticket, status); });
 }
 
-void Executor::end_reading(TileWork& tile_work) {
+void Executor::give_back_read_slot(TileWork& tile_work) {
   if (!tile_work.reading) return;
   parts_.store.end_read(tile_work.reading->place);
   tile_work.reading.reset();
@@ -110,7 +110,7 @@ void Executor::read_ended(Ticket ticket, const Status& status) {
     const Lease restored = parts_.memory.share_weight(move.tile);
     arrived = compare_checksums(parts_.store, *tile_work.reading, weight, restored.data());
   }
-  if (!arrived.ok()) end_reading(tile_work);
+  if (!arrived.ok()) give_back_read_slot(tile_work);
   ended(ticket, arrived);
 }
 
@@ -164,7 +164,7 @@ void Executor::update_ended(Ticket ticket, const cpu_optim::TileReport& report) 
   if (report.checksum_mismatch != cpu_optim::TileReport::kNone) {
     status = parts_.store.checksum_mismatch(tile_work.reading->place, report.checksum_mismatch).within("update");
   }
-  end_reading(tile_work);
+  give_back_read_slot(tile_work);
   if (parts_.memory.holds_state(move.tile)) unwritten_[move.tile] = tile_work.checksums;
   ended(ticket, status);
 }

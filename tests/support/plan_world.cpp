@@ -91,7 +91,7 @@ void PlanWorld::update(TileWorld& tile, uint32_t id, uint64_t step, bool specula
   for (const auto& [other, of_step] : tile.of_step) {
     if (of_step.downloading) fail(text("step ", step, ": tile ", id, " updated while it is downloaded"));
   }
-  History& place = plan_.placements[id].state_in_memory() ? tile.memory : tile.of_step[step].window;
+  History& place = plan_.placements[id].is_updated_in_place() ? tile.memory : tile.of_step[step].window;
   const History before = place;
   if (const MoveId copy = plan_.of_tile[id].weight_copy; copy != kNoMove && !run_.speculation(step).is_redone(id)) {
     const auto there = filled_.find({step, copy});
@@ -375,7 +375,7 @@ std::string PlanWorld::run() {
   for (TileId tile = 0; tile < tiles_.size() && failure_.empty(); ++tile) {
     const Placement& placement = plan_.placements[tile];
     const History found =
-        placement.state_in_memory() ? tiles_[tile].memory : tiles_[tile].slots[tiles_[tile].current].history;
+        placement.is_updated_in_place() ? tiles_[tile].memory : tiles_[tile].slots[tiles_[tile].current].history;
     if (found != expected[tile])
       fail(text("tile ", tile, " on ", name_of(placement.state), " differs from the plain loop"));
   }

@@ -23,6 +23,9 @@ class Stages(RanksCase):
             changes = {} if stage is None else {"zero_optimization": {"stage": stage}}
             answer = self.json_of("train", self.config(name, eval_every=2, eval_batches=3, **changes), "--ranks", 2)
             self.assertEqual((answer["ranks"], answer["steps"], answer["config"]["train_batch_size"]), (2, 4, 8))
+            shared = {line["line"]: line["bytes"] for line in answer["budget"]}
+            self.assertGreater(shared["gradients given"], 0)
+            self.assertEqual("gathered weights" in shared, stage != 0)
             log = [(step["loss"], step["grad_norm"], step.get("eval_loss")) for step in self.log(name)]
             self.assertEqual(len(log), 4)
             found.append((log, self.weights(name), self.weights(name, "fp32")))

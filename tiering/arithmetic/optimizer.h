@@ -105,13 +105,18 @@ PENSTOCK_HOST_DEVICE typename N::Float decayed_gradient(const Coefficients& c, t
   return c.l2 == 0 ? g : counted<N>(N::fused(p, N::all(c.l2), g));
 }
 
-// fp32 moments follow torch's fused kernels to the bit, two divisions included. Moments of fewer bits have no peer to
-// agree with, and less memory traffic to hide arithmetic behind: bias correction and step size go into the
-// denominator's two coefficients, and a floor under the variance spares it its flushing: what is added to it is no
-// smaller than half its last bit, or nothing. Bytes hold the root of the variance, so for them v is that root before
-// and after the step, and is taken once. Whoever stores bytes calls a block below kByteTiny zero, and in others what is
-// far below the largest: adam's momentum needs no flushing then.
-enum class Moments { divided, multiplied, rooted };
+// How a step is computed from the moments. Those of fewer bits than fp32 have no peer to agree with, and less memory
+// traffic to hide arithmetic behind.
+enum class Moments {
+  // fp32: p += step_size * m / (sqrt(v) / variance_correction + eps), to the bit of torch's fused kernels.
+  divided,
+  // bf16: p = p * decay + m / (sqrt(v) * root_coefficient + root_constant). v has a floor, so that what is added to it
+  // is either nothing or no smaller than half its last bit: it need not be flushed.
+  multiplied,
+  // int8: as multiplied, with v the root itself before and after the step. Whoever stores the bytes makes a block below
+  // kByteTiny zero, and in other blocks what is far below the largest: adam's momentum need not be flushed either.
+  rooted,
+};
 
 // A gradient is multiplied once, by loss scale and clip factor. Bytes stand for small numbers times a power of two that
 // their block shares (byte_moments.h). The first half of a step is handed gradient and small numbers as they are, and

@@ -50,7 +50,7 @@ const char* name_of(MoveKind kind) {
 
 bool Plan::has_state_in_memory() const {
   return std::any_of(placements.begin(), placements.end(),
-                     [](const Placement& placement) { return placement.state_in_memory(); });
+                     [](const Placement& placement) { return placement.is_updated_in_place(); });
 }
 
 uint64_t room_of(const Move& move) {
@@ -103,7 +103,7 @@ bool only_when_struck_or_late(MoveKind kind) {
 uint64_t written_through_bytes(const Plan& plan) {
   uint64_t sum = 0;
   for (const Move& move : plan.moves) {
-    if (move.kind == MoveKind::write_state && plan.placements[move.tile].state_in_memory()) sum += move.bytes;
+    if (move.kind == MoveKind::write_state && plan.placements[move.tile].is_updated_in_place()) sum += move.bytes;
   }
   return sum;
 }

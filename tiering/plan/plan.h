@@ -36,6 +36,7 @@ namespace penstock {
 // drives' time.
 enum class Lane : uint8_t { nvme_read, nvme_write, host_to_device, device_to_host, update, collective, compute, none };
 constexpr size_t kLanes = 8;
+constexpr size_t index(Lane lane) { return static_cast<size_t>(lane); }
 
 // Names say the way: fetched from the drives to host memory and spilled back, uploaded from there to a device and
 // downloaded; a tile's state is read from its slot and written to another.
@@ -118,7 +119,7 @@ struct Placement {
   bool state_on_drives() const { return state == Tier::nvme; }
   bool state_on_device() const { return state == Tier::device; }
   // Updated in place, in memory that does not outlive the process: only durable steps write it.
-  bool state_in_memory() const { return state != Tier::nvme; }
+  bool is_updated_in_place() const { return state != Tier::nvme; }
   bool gradient_spills() const { return retained == Tier::nvme; }
 };
 

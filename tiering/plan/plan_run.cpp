@@ -6,7 +6,6 @@
 namespace penstock {
 namespace {
 
-size_t index(Lane lane) { return static_cast<size_t>(lane); }
 size_t index(Pool pool) { return static_cast<size_t>(pool); }
 
 }  // namespace
@@ -97,7 +96,7 @@ void PlanRun::begin(uint64_t number, StepChoices choices) {
   if (!choices.durable) {
     skip_if_any(step, plan_.commit);
     for (TileId tile = 0; tile < plan_.tiles.size(); ++tile) {
-      if (!plan_.placements[tile].state_in_memory()) continue;
+      if (!plan_.placements[tile].is_updated_in_place()) continue;
       skip_if_any(step, plan_.of_tile[tile].download);
       skip_if_any(step, plan_.of_tile[tile].write);
     }

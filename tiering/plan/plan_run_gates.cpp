@@ -4,7 +4,6 @@
 namespace penstock {
 namespace {
 
-size_t index(Lane lane) { return static_cast<size_t>(lane); }
 size_t index(Pool pool) { return static_cast<size_t>(pool); }
 
 }  // namespace

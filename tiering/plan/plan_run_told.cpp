@@ -53,7 +53,7 @@ void PlanRun::gradient_absent(uint64_t number, TileId tile) {
   for (MoveId id : {moves.gradient, moves.spill, moves.read, moves.fetch_gradient, moves.update}) {
     skip_if_any(step, id);
   }
-  if (!plan_.placements[tile].state_in_memory()) skip_if_any(step, moves.write);
+  if (!plan_.placements[tile].is_updated_in_place()) skip_if_any(step, moves.write);
   close_finished_steps();
 }
 
@@ -111,7 +111,7 @@ void PlanRun::give_verdict(uint64_t number, Verdict verdict) {
   for (TileId tile = 0; tile < step.tiles.size(); ++tile) {
     const Plan::TileMoves& moves = plan_.of_tile[tile];
     const bool redo = speculation.is_redone(tile);
-    const bool is_in_memory = plan_.placements[tile].state_in_memory();
+    const bool is_in_memory = plan_.placements[tile].is_updated_in_place();
     if (verdict == Verdict::skip) {
       for (MoveId id : {moves.spill, moves.read, moves.fetch_gradient, moves.update}) skip_if_any(step, id);
     }

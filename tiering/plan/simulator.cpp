@@ -8,7 +8,6 @@ namespace penstock {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-size_t index(Lane lane) { return static_cast<size_t>(lane); }
 
 class Simulator {
  public:

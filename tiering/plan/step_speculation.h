@@ -66,7 +66,7 @@ class StepSpeculation {
     bool absent = false;
   };
 
-  bool state_in_memory(TileId tile) const { return plan_.placements[tile].state_in_memory(); }
+  bool state_in_memory(TileId tile) const { return plan_.placements[tile].is_updated_in_place(); }
   bool speculates(TileId tile) const { return speculating_ && !state_in_memory(tile); }
 
   const Plan& plan_;

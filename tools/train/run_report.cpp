@@ -168,6 +168,7 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
   const double written = static_cast<double>(moved.written_bytes) / steps / parameters;
   const double tokens_per_s = static_cast<double>(settings.tokens_of_step()) / step_s;
   const double predicted_s = engine.predicted_step_s();
+  const Plan forecast = engine.forecast();  // with what ranks take besides
   const bool did_something = course.taken > 0;
 
   Answer answer;
@@ -185,10 +186,10 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
                  {"planned_bytes_per_parameter",
                   {{"read", static_cast<double>(planned.read_bytes) / parameters},
                    {"written", static_cast<double>(planned.written_bytes) / parameters}}},
-                 {"planned_when_struck", taken_back_json(settings, engine.forecast())},
+                 {"planned_when_struck", taken_back_json(settings, forecast)},
                  {"peak_rss_bytes", aio::resident_bytes_peak()},
                  {"budget_bytes", settings.memory_bytes()},
-                 {"budget", budget_json(plan)},
+                 {"budget", budget_json(forecast)},
                  {"parameters", settings.model.parameters()},
                  {"trained_parameters", settings.model.trained_parameters()},
                  {"eval_loss", course.evaluation ? Json(course.evaluation->all.mean()) : Json()},

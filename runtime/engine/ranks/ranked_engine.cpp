@@ -362,22 +362,20 @@ std::string RankedEngine::gathering_words() const {
                                        : "  gradients come down whole, and are added up in host memory\n");
 }
 
+Plan RankedEngine::forecast() const {
+  Plan whole = with_collectives(plan(), traffic(), ahead_);
+  const std::vector<BudgetLine> of_ranks = taken_.lines();
+  whole.budget_lines.insert(whole.budget_lines.begin(), of_ranks.begin(), of_ranks.end());
+  return whole;
+}
+
 std::string RankedEngine::description() const {
-  auto line = [](const char* tier, const char* name, uint64_t bytes) {
-    return bytes == 0 ? "" : text("  ", tier, "  ", name, "  ", bytes_text(bytes), "\n");
-  };
-  return text(
-      "  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(), "\n", gathering_words(),
-      line("device", "gathered weights", taken_.on_device.weights),
-      line("device", "gradients given", taken_.on_device.gradient + taken_.on_device.given),
-      line("device", "gradients added up", taken_.on_device.added),
-      line("device", "gradients of other ranks", taken_.on_device.staging),
-      line("device", "sums of this rank", taken_.on_device.sums),
-      line("host", "gathered weights", taken_.gathered_bytes), line("host", "gradients given", taken_.given_bytes),
-      line("host", "gradients added up", taken_.added_bytes), line("host", "norm blocks", taken_.squares_bytes),
-      line("host", "weights in codes", taken_.coded_bytes), line("host", "gradients in codes", taken_.collected_bytes),
-      line("host", "downloaded gradients", taken_.downloaded_bytes),
-      line("host", "sums of this rank", taken_.sums_bytes), here_->description());
+  std::string words = text("  rank ", ranks_.rank(), " of ", ranks_.ranks(), ", in groups of ", map_.group_ranks(),
+                           "\n", gathering_words());
+  for (const BudgetLine& line : taken_.lines()) {
+    words += text("  ", name_of(line.tier), "  ", line.name, "  ", bytes_text(line.bytes), "\n");
+  }
+  return words + here_->description();
 }
 
 }  // namespace penstock::engine

@@ -98,6 +98,7 @@ struct RankMemory {
   uint64_t shared_on_device() const {
     return (on_device.gathers ? on_device.weights : 0) + on_device.given + on_device.added;
   }
+  std::vector<BudgetLine> lines() const;
 };
 
 class RankedEngine final : public StepEngine, private RankSide {
@@ -120,7 +121,7 @@ class RankedEngine final : public StepEngine, private RankSide {
   uint64_t steps_done() const override { return here_->steps_done(); }
   uint64_t updates_done() const override { return here_->updates_done(); }
   const Plan& plan() const override { return here_->plan(); }
-  Plan forecast() const override { return with_collectives(plan(), traffic(), ahead_); }
+  Plan forecast() const override;
   double predicted_step_s() const override { return prediction_.step_s(); }
   const std::string& restored_state() const override { return here_->restored_state(); }
   const std::string& store_id() const override { return here_->store_id(); }

@@ -110,6 +110,27 @@ Status RankedEngine::check(const RankedOptions& options, uint32_t ranks) {
   return check_form(options.engine.request);
 }
 
+std::vector<BudgetLine> RankMemory::lines() const {
+  std::vector<BudgetLine> all;
+  auto line = [&all](Tier tier, const char* name, uint64_t bytes) {
+    if (bytes > 0) all.push_back({.tier = tier, .name = name, .bytes = bytes});
+  };
+  line(Tier::device, "gathered weights", on_device.weights);
+  line(Tier::device, "gradients given", on_device.gradient + on_device.given);
+  line(Tier::device, "gradients added up", on_device.added);
+  line(Tier::device, "gradients of other ranks", on_device.staging);
+  line(Tier::device, "sums of this rank", on_device.sums);
+  line(Tier::host, "gathered weights", gathered_bytes);
+  line(Tier::host, "gradients given", given_bytes);
+  line(Tier::host, "gradients added up", added_bytes);
+  line(Tier::host, "norm blocks", squares_bytes);
+  line(Tier::host, "weights in codes", coded_bytes);
+  line(Tier::host, "gradients in codes", collected_bytes);
+  line(Tier::host, "downloaded gradients", downloaded_bytes);
+  line(Tier::host, "sums of this rank", sums_bytes);
+  return all;
+}
+
 RankMemory RankedEngine::memory_of(const RankedOptions& options, uint32_t ranks) {
   const Workload& model = options.engine.request.workload;
   const uint32_t group = options.ranks_of_group(ranks);
