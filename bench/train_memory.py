@@ -72,9 +72,11 @@ def bytes_of(text):
 
 
 class Run:
+    name = "penstock-train-memory"
+
     def __init__(self, options, clip):
         self.options = options
-        self.folder = Path(options.folder) / "penstock-train-memory"
+        self.folder = Path(options.folder) / self.name
         self.store = self.folder / "store"
         self.clip = clip
 

@@ -69,6 +69,11 @@ if(PENSTOCK_HAS_LIBTORCH)
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/train_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 400MiB --steps 2 --probe 1s --clipping always
                    --share 0 --weights nvme)
   set_tests_properties(Train.StaysInAControlGroupThatIsItsBudget PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT OMP_NUM_THREADS=1)
+  add_test(NAME Train.EachRankStaysInAControlGroupThatIsItsPart
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/rank_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 540MiB --steps 2 --probe 1s
+                   --clipping never --within 0.04)
+  set_tests_properties(Train.EachRankStaysInAControlGroupThatIsItsPart PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT
+                       "OMP_NUM_THREADS=1;PYTHONDONTWRITEBYTECODE=1")
   add_test(NAME Train.ReadsAFrozenBaseOnceForEachPass
            COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/finetune.py $<TARGET_FILE:penstock> . --params tiny --memory 500MiB --base bf16
                    --steps 1 --rounds 1 --probe 1s)
