@@ -197,7 +197,9 @@ UnitNumbers Engine::numbers_of(const StepBegin& begin, uint32_t unit) const {
   const StateForm& form = options_.request.workload.form;
   StepNumbers numbers;
   numbers.gradient_scale = static_cast<float>(1 / begin.loss_scale);
-  numbers.seed = seed_of(options_.seed, unit);
+  const RankSide::Origin origin =
+      options_.has_other_ranks() ? options_.ranks->origin_of(unit) : RankSide::Origin{unit, 0};
+  numbers.seed = seed_of(options_.seed, origin.unit);
   numbers.step = state_.updates + 1;
   const UnitCounts& counts = state_.counts[unit];
   struct Kind {
@@ -217,7 +219,7 @@ UnitNumbers Engine::numbers_of(const StepBegin& begin, uint32_t unit) const {
       numbers.coefficients = make_coefficients(form.optimizer, begin.groups[run.group], count + 1);
     }
     last = kind;
-    runs.push_back({numbers, run.end_element, kind.untouched});
+    runs.push_back({numbers, origin.first_element + run.end_element, kind.untouched});
   }
   return runs;
 }

@@ -79,7 +79,7 @@ void EngineCore::make_executor() {
   executor_ = std::make_unique<Executor>(Executor::Parts{
       *plan_, options_.request.workload, *memory_, device_.get(), *store_, *spill_, *activations_, *drives_.io,
       *workers_, mailbox_, io_descriptor_, options_.new_plan_rule.value_or(NewPlanRule{}).least_run_s,
-      options_.on_durable, options_.on_updated, options_.has_other_ranks()});
+      options_.on_durable, options_.on_updated, options_.ranks});
 }
 
 void EngineCore::turn(std::chrono::milliseconds timeout) {

@@ -35,6 +35,7 @@
 #include "runtime/engine/drives_meter.h"
 #include "runtime/engine/host_memory.h"
 #include "runtime/engine/mailbox.h"
+#include "runtime/engine/rank_side.h"
 #include "runtime/engine/spill_files.h"
 #include "tiering/plan/plan_run.h"
 #include "tiering/step_numbers.h"
@@ -69,7 +70,7 @@ class Executor {
     double load_least_run_s;  // NewPlanRule::least_run_s
     const std::function<void(uint64_t step)>& on_durable;
     const std::function<void(uint32_t unit, uint64_t first, std::span<const std::byte> weights)>& on_updated;
-    bool has_other_ranks;  // whose side adds gradients up, and brings what was added up
+    const RankSide* ranks;  // whose side adds gradients up, and brings what was added up; none: this one is alone
   };
   explicit Executor(Parts parts);
   ~Executor();
@@ -202,6 +203,11 @@ class Executor {
   void update_ended(Ticket ticket, const cpu_optim::TileReport& report);
   void write_ended(Ticket ticket, TileSlot place, const Status& status);
   TileWork& work(Ticket ticket, TileId tile) { return work_[{ticket.step, tile}]; }
+  // The tile's first element as UnitNumbers and stochastic rounding count: in the unit of the model, also where this
+  // rank has a shard of it.
+  uint64_t first_numbered(const Tile& tile) const {
+    return tile.first_element + (parts_.ranks != nullptr ? parts_.ranks->origin_of(tile.unit).first_element : 0);
+  }
   // Moves a tile's bytes between its slot and where they are in memory: extents count from the tile's first byte.
   enum class Way { in, out };
   void move_tile(Ticket ticket, TileId tile, Way way, const std::vector<Extent>& extents,

@@ -113,7 +113,7 @@ void Executor::begin_download_gradient(Ticket ticket, const Move& move) {
                   : lease_of_sum({ticket.step, placed_by}, offset_bytes, move.bytes);
   const Lease& place = placed_[{ticket.step, ticket.move}] = lend_place(move);
   // Of several ranks the move has its turn, but its bytes have come from elsewhere.
-  const CopyRun whole{0, 0, parts_.has_other_ranks ? 0 : move.bytes};
+  const CopyRun whole{0, 0, parts_.ranks != nullptr ? 0 : move.bytes};
   put_copy(ticket, {&whole, whole.length_bytes > 0 ? 1u : 0u}, std::move(sum), place.also(),
            [this](Ticket downloaded, Lease) { gradient_downloaded(downloaded); });
 }
@@ -190,10 +190,11 @@ Status Executor::launch_update(Ticket ticket, const Move& move, Stream stream) {
   Lease state = parts_.device->lend(parts_.device->state_of(move.tile));
   Lease gradient = parts_.device->lend(parts_.device->gradient_of(move.unit).subspan(
       tile.first_element * bytes_of(form.gradient), tile.elements * bytes_of(form.gradient)));
+  const uint64_t begins = first_numbered(tile);
   uint64_t first = 0;
   for (const NumbersRun& run : open_steps_.at(ticket.step).numbers(move.unit)) {
-    if (run.end_element <= tile.first_element + first) continue;
-    const uint64_t end = std::min(run.end_element - tile.first_element, tile.elements);
+    if (run.end_element <= begins + first) continue;
+    const uint64_t end = std::min(run.end_element - begins, tile.elements);
     if (!run.untouched) {
       kernel::UpdateTile update;
       update.form = form;
@@ -205,7 +206,7 @@ Status Executor::launch_update(Ticket ticket, const Move& move, Stream stream) {
         update.planes[i] = state.data() + place.offset_bytes + place.plane.bytes(first);
       }
       update.elements = end - first;
-      update.first_element = tile.first_element + first;
+      update.first_element = begins + first;
       PENSTOCK_TRY(device.launch(update, stream));
     }
     first = end;

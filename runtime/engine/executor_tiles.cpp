@@ -139,7 +139,7 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   const TileLayout layout(parts_.workload.form, tile.elements);
   cpu_optim::TileJob job;
   job.updater = &updater_;
-  job.tile = cpu_optim::TileView::in_place(layout, state, weight, gradient.data(), tile.elements, tile.first_element);
+  job.tile = cpu_optim::TileView::in_place(layout, state, weight, gradient.data(), tile.elements, first_numbered(tile));
   if (leases->weight) job.tile.weight.source = leases->weight.data();
   tile_work.checksums.resize(updater_.checksum_count(tile.elements));
   job.notes.checksum_seed = checksum_seed(move.tile, 0);

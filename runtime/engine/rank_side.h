@@ -19,6 +19,14 @@ class RankSide {
   virtual uint32_t rank() const = 0;
   virtual uint32_t ranks() const = 0;
 
+  // Of this rank's shard of a unit: the unit of the model that it is cut from, and where in it it begins. Stochastic
+  // rounding draws for an element by these, so that the cut changes no bit.
+  struct Origin {
+    uint32_t unit = 0;
+    uint64_t first_element = 0;
+  };
+  virtual Origin origin_of(uint32_t unit) const = 0;
+
   // Elements [first, first + count) of a unit's gradient over all ranks, in the workload's gradient dtype, and their
   // sums of squares by block. Asked for each tile once the unit's last pass is released. The caller's thread.
   virtual void take_gradient(uint32_t unit, uint64_t first, uint64_t count, std::byte* target,

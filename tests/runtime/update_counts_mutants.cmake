@@ -9,7 +9,7 @@ penstock_mutant(update_counts absent_is_counted LeaveTheBits runtime/engine/engi
   "counts.parameters[i] += 1;")
 
 penstock_mutant(update_counts absent_is_updated LeaveTheBits runtime/engine/engine.cpp
-  "runs.push_back({numbers, run.end_element, kind.untouched});"
+  "runs.push_back({numbers, origin.first_element + run.end_element, kind.untouched});"
   "runs.push_back({numbers, run.end_element});")
 
 penstock_mutant(update_counts all_have_the_engines_count LeaveTheBits runtime/engine/engine.cpp

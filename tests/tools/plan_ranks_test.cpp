@@ -55,12 +55,10 @@ TEST(PlanOfRanks, RefuseMoreThanThereAreDevicesAndMoreThanTrainTogether) {
 }
 
 TEST(PlanOfRanks, RefuseWhatTrainingRefusesInItsWords) {
-  ForecastRequest moments = ranks_of("cpu-2core", 2), space = moments, base = moments;
-  moments.form.moments = MomentForm::bf16;
+  ForecastRequest space = ranks_of("cpu-2core", 2), base = space;
   space.slots = 1;
   base.adapters = AdapterShape{.rank = 8, .base_code = BlockCode::nf4};
   const std::pair<ForecastRequest, const char*> refused[] = {
-      {moments, "ranks: bf16 moments are not implemented for several ranks"},
       {space, "ranks: one slot a tile: a step of some ranks could not be taken back"},
       {base, "ranks: unit block0: frozen weights in int8 or NF4 are not implemented for several ranks"}};
   for (auto [request, words] : refused) {

@@ -105,6 +105,14 @@ class Stages(RanksCase):
             self.assertGreater(answer["words_compared"], 3 * 4 * 100_000)
             self.assertFalse((self.folder / f"verify{ranks}.store").exists())
 
+    def test_what_is_drawn_to_round_moments_does_not_depend_on_how_units_are_cut(self):
+        # Blocks of 196 608 elements, cut in two and in three.
+        (self.folder / "wide.json").write_text(json.dumps({**TINY, "n_embd": 128}))
+        for moments, ranks in (("int8", 2), ("bf16", 3)):
+            changes = dict(model=self.path("wide.json"), penstock={"moments": moments})
+            answer = self.json_of("verify", self.config(f"verify_{moments}", **changes), "--ranks", ranks, "--steps", 3)
+            self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0), moments)
+
     def test_in_codes_they_hold_against_a_plain_loop_and_are_not_gone_on_with_otherwise(self):
         codes = {"zero_optimization": {"zero_quantized_weights": True, "zero_quantized_gradients": True}}
         answer = self.json_of("verify", self.config("verified", precision="bf16", **codes), "--ranks", 2, "--steps", 2)

@@ -362,6 +362,12 @@ std::string RankedEngine::gathering_words() const {
                                        : "  gradients come down whole, and are added up in host memory\n");
 }
 
+RankSide::Origin RankedEngine::origin_of(uint32_t unit) const {
+  const std::optional<uint32_t> number = shards_.model_unit[unit];
+  if (!number) return {};
+  return {*number, map_.shard(*number, ranks_.rank()).begin};
+}
+
 Plan RankedEngine::forecast() const {
   Plan whole = with_collectives(plan(), traffic(), ahead_);
   const std::vector<BudgetLine> of_ranks = taken_.lines();

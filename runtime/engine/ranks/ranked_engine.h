@@ -163,6 +163,7 @@ class RankedEngine final : public StepEngine, private RankSide {
 
   // RankSide
   uint32_t rank() const override { return ranks_.rank(); }
+  Origin origin_of(uint32_t unit) const override;
   uint32_t ranks() const override { return ranks_.ranks(); }
   void take_gradient(uint32_t unit, uint64_t first, uint64_t count, std::byte* target,
                      std::span<double> squares) override;

@@ -56,12 +56,6 @@ void add_up_on_device(const PlanRequest& request, const ShardMap& map, RankMemor
 
 Status RankedEngine::check_form(const PlanRequest& request) {
   const Workload& model = request.workload;
-  if (model.form.moments == MomentForm::bf16) {
-    return Status(Code::kUsage,
-                  "ranks: bf16 moments are not implemented for several ranks: what is drawn to round them "
-                  "would depend on shards",
-                  "take fp32 or int8 moments");
-  }
   for (const Unit& unit : model.units) {
     if (!unit.code) continue;
     return Status(
