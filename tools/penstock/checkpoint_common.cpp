@@ -93,6 +93,7 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
     stores->ranks_.push_back(std::move(store));
     ++options.rank;
   } while (std::any_of(drives.begin(), drives.end(), has_one));
+  PENSTOCK_TRY(stores->expect_one_run());
   return stores;
 }
 
@@ -108,7 +109,7 @@ Status InspectedStores::go_to(uint64_t step) {
     copies.push_back(std::move(copy));
   }
   copied_ = std::exchange(ranks_, std::move(copies));
-  return Status();
+  return expect_one_run();
 }
 
 std::vector<engine::KeptSteps> InspectedStores::kept_by_rank() const {
@@ -129,15 +130,21 @@ Status InspectedStores::expect_all_ranks() const {
   return Status(Code::kUsage, text("store: ", ranks_.size(), " of ", ranks, " ranks' stores are here"), kAllFolders);
 }
 
+Status InspectedStores::expect_one_run() const {
+  const std::string first = ranks_.front()->id();
+  for (uint32_t rank = 1; rank < ranks_.size(); ++rank) {
+    const std::string other = ranks_[rank]->id();
+    if (other == first) continue;
+    return Status(Code::kUsage, text("store of rank ", rank, ": belongs to run ", other, ", rank 0's to ", first),
+                  "the folders of one run");
+  }
+  return Status();
+}
+
 Status InspectedStores::expect_one_step() const {
   const aio::TileStore& first = *ranks_.front();
   for (uint32_t rank = 1; rank < ranks_.size(); ++rank) {
     const aio::TileStore& other = *ranks_[rank];
-    if (other.id() != first.id()) {
-      return Status(Code::kUsage,
-                    text("store of rank ", rank, ": belongs to run ", other.id(), ", rank 0's to ", first.id()),
-                    "the folders of one run");
-    }
     if (other.payload().step != first.payload().step) {
       return Status(
           Code::kUsage,

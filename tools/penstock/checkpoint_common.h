@@ -17,7 +17,7 @@ namespace penstock::tools {
 class InspectedStores {
  public:
   // `paths` as given: several, or several in one separated by commas; each a store's folder, or a run's with one
-  // inside.
+  // inside. Refuses stores of several runs.
   static Result<std::unique_ptr<InspectedStores>> open(const std::vector<std::string>& paths);
 
   // From the newest step to one that is kept: ranks() are its copies then. The newest itself need not be kept.
@@ -38,10 +38,11 @@ class InspectedStores {
 
   // Refuses a part of a run's stores.
   Status expect_all_ranks() const;
-  // Refuses stores of several runs, and such as are at different steps.
+  // Refuses stores that are at different steps.
   Status expect_one_step() const;
 
  private:
+  Status expect_one_run() const;
   std::vector<engine::KeptSteps> kept_by_rank() const;
 
   std::vector<std::string> folders_;

@@ -64,7 +64,7 @@ Status settle_sharing(Session& session, Prepared& prepared, std::unique_ptr<engi
     session.progress.note(chosen);
   }
   ranks.reset();
-  PENSTOCK_TRY_ASSIGN(again, meet_others(settings, shared_bytes_of(settings), kComeWithin));
+  PENSTOCK_TRY_ASSIGN(again, meet_others(session, settings, shared_bytes_of(settings), kComeWithin));
   ranks = std::move(again);
   return Status();
 }
@@ -78,7 +78,7 @@ Result<Answer> train_as_rank(Session& session, const TrainFlags& flags) {
   settings.engine.on_new_plan = [&session](const std::string& line) { session.progress.note(line); };
   const bool is_open = leaves_stage_open(settings) || may_gather_on_devices(settings);
   const SharedBytes shared = settings.place.ranks == 1 || is_open ? SharedBytes() : shared_bytes_of(settings);
-  PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared));
+  PENSTOCK_TRY_ASSIGN(ranks, meet_others(session, settings, shared));
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
   MadeFolders made;
   PENSTOCK_TRY(agreed(ranks.get(), make_folders(settings, made)));

@@ -13,6 +13,7 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/store_flags.h"
 #include "tools/penstock/update_common.h"
+#include "tools/system/interrupt.h"
 #include "tools/system/words.h"
 #include "tools/train/config_of_run.h"
 #include "tools/train/model_of_run.h"
@@ -24,6 +25,7 @@ namespace penstock::tools {
 namespace {
 
 constexpr double kProbeSeconds = 0.4;             // for each point of the mix curve
+constexpr std::chrono::seconds kSaysAfter{5};     // that it waits for others
 constexpr std::chrono::seconds kTellsWithin{30};  // why this rank ends, to those that have come by then
 constexpr double kLateAtMostS = 600;              // that a rank is waited for, whatever it does
 
@@ -45,7 +47,7 @@ Result<engine::RankPlace> place_of(const TrainFlags& flags) {
 }
 
 engine::RanksOptions options_of(const engine::RankPlace& place, std::chrono::milliseconds within) {
-  return {.place = place, .meets_within = within};
+  return {.place = place, .meets_within = within, .gives_up = interrupted};
 }
 
 Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& place) {
@@ -66,6 +68,17 @@ Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& pl
   return Prepared{std::move(settings), std::move(stored)};
 }
 
+// Of samples spread over all data: other data of the same length differs in some of them, if not in a word alone.
+uint64_t digest_of(const trainer::Samples& samples) {
+  constexpr uint64_t kSamples = 256;
+  uint64_t digest = 0;
+  for (uint64_t i = 0; i < kSamples; ++i) {
+    const trainer::MicroBatch one = samples.batch(samples.epoch_samples() * i / kSamples, 1);
+    digest = store_hash(std::as_bytes(std::span(one.tokens)), digest);
+  }
+  return digest;
+}
+
 // Of the config and of what it names all that ranks must have alike. Where models, data and stores lie, and how much
 // memory there is for them, is each host's own.
 uint64_t shared_settings(const TrainingSettings& settings) {
@@ -73,9 +86,10 @@ uint64_t shared_settings(const TrainingSettings& settings) {
   Json config = Json::parse(trainer::effective_json(settings.config));
   for (const char* key : {"model", "data", "penstock"}) config.erase(key);
   if (config.contains("lora")) config["lora"].erase("adapter");
-  std::string words = text(config.dump(), settings.model_json, static_cast<int>(settings.config.moments), " ",
-                           settings.samples.epoch_samples(), " ", settings.samples.held_out_samples(),
-                           settings.device.kind == trainer::ComputeDevice::Kind::cuda ? " on GPUs" : "");
+  std::string words =
+      text(config.dump(), settings.model_json, static_cast<int>(settings.config.moments), " ",
+           settings.samples.epoch_samples(), " ", settings.samples.held_out_samples(), " ", digest_of(settings.samples),
+           settings.device.kind == trainer::ComputeDevice::Kind::cuda ? " on GPUs" : "");
   for (const trainer::DataFile& data : settings.config.data) words += text(" ", data.weight, " ", data.hash);
   return store_hash(std::as_bytes(std::span(words)), kSeed);
 }
@@ -87,11 +101,20 @@ void tell_others(const engine::RankPlace& place, const Status& why) {
   if (ranks.ok()) (void)engine::agree_on(**ranks, why);
 }
 
-Result<std::unique_ptr<engine::Ranks>> meet_others(const TrainingSettings& settings, const SharedBytes& shared,
-                                                   std::chrono::milliseconds within) {
+Result<std::unique_ptr<engine::Ranks>> meet_others(Session& session, const TrainingSettings& settings,
+                                                   const SharedBytes& shared, std::chrono::milliseconds within) {
   if (settings.place.ranks == 1) return std::unique_ptr<engine::Ranks>();
   engine::RanksOptions options = options_of(settings.place, within);
   options.memory_bytes = shared.host;
+  options.gives_up = [&session, &settings, says_at = std::chrono::steady_clock::now() + kSaysAfter,
+                      has_said = false]() mutable {
+    if (!has_said && std::chrono::steady_clock::now() > says_at) {
+      has_said = true;
+      session.progress.note(text("ranks: rank ", settings.place.rank, " of ", settings.place.ranks,
+                                 " waits for the others at ", settings.place.meeting));
+    }
+    return interrupted();
+  };
   if (shared.device > 0) {
     options.device = settings.device.index;
     options.device_memory_bytes = shared.device;

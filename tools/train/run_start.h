@@ -32,7 +32,7 @@ SharedBytes shared_bytes_of(const TrainingSettings& settings);
 
 // Waits for the other ranks, and refuses what one of them could not be made ready for; nothing where there are none.
 Result<std::unique_ptr<engine::Ranks>> meet_others(
-    const TrainingSettings& settings, const SharedBytes& shared,
+    Session& session, const TrainingSettings& settings, const SharedBytes& shared,
     std::chrono::milliseconds within = engine::RanksOptions().meets_within);
 
 // Refused where a rank would train something else than the others, or has no store where others have one. Which step

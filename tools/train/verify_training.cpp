@@ -192,7 +192,7 @@ Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uin
   PENSTOCK_TRY(plain.status());
   const std::vector<Sharing> sharings = all_sharings(settings.config, settings.place);
   if (may_gather_on_devices(settings)) {
-    PENSTOCK_TRY_ASSIGN(met, meet_others(settings, {}, kPlainLoopAtMost));
+    PENSTOCK_TRY_ASSIGN(met, meet_others(session, settings, {}, kPlainLoopAtMost));
     PENSTOCK_TRY_ASSIGN(where, choose_gathering(settings, *met));
     session.progress.note(where);
   }
@@ -204,7 +204,7 @@ Result<Answer> verify_ranks(Session& session, const TrainingSettings& given, uin
               .device = std::max(shared.device, here.device),
               .staging = std::max(shared.staging, here.staging)};
   }
-  PENSTOCK_TRY_ASSIGN(ranks, meet_others(settings, shared, kPlainLoopAtMost));
+  PENSTOCK_TRY_ASSIGN(ranks, meet_others(session, settings, shared, kPlainLoopAtMost));
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
   PENSTOCK_TRY(measure(session, settings, ranks.get()));
   Comparison all;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -37,8 +38,10 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit Deadline(std::chrono::milliseconds after) : at_(Clock::now() + after), after_(after) {}
-  bool is_over() const { return Clock::now() >= at_; }
+  // It is over as soon as `gives_up` says so, too.
+  explicit Deadline(std::chrono::milliseconds after, std::function<bool()> gives_up = {})
+      : at_(Clock::now() + after), after_(after), gives_up_(std::move(gives_up)) {}
+  bool is_over() const { return (gives_up_ && gives_up_()) || Clock::now() >= at_; }
   int left_ms() const {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(at_ - Clock::now()).count();
     return static_cast<int>(std::clamp<int64_t>(left, 0, 3600 * 1000));
@@ -48,15 +51,17 @@ class Deadline {
  private:
   Clock::time_point at_;
   std::chrono::milliseconds after_;
+  std::function<bool()> gives_up_;
 };
 
 inline bool readable_within(int descriptor, const Deadline& deadline) {
+  constexpr int kLooksEveryMs = 100;
   pollfd source{descriptor, POLLIN, 0};
-  int ready;
-  do {
-    ready = ::poll(&source, 1, deadline.left_ms());
-  } while (ready < 0 && errno == EINTR);
-  return ready > 0;
+  while (true) {
+    const int ready = ::poll(&source, 1, std::min(deadline.left_ms(), kLooksEveryMs));
+    if (ready > 0) return true;
+    if ((ready < 0 && errno != EINTR) || deadline.is_over()) return false;
+  }
 }
 
 }  // namespace penstock::engine

@@ -132,7 +132,8 @@ Result<Meeting> receive_all(const RanksOptions& options, const Address& address,
   // Alone it has no name to meet at.
   if (place.ranks > 1 && ::bind(listening.descriptor(), address.get(), address.length) != 0) {
     return errno_status(text("ranks: meet at ", place.meeting), errno,
-                        "another run of this user meets there: give this one another MASTER_PORT");
+                        "another process of this user is rank 0 there: give every process its own RANK, or this run "
+                        "another MASTER_PORT");
   }
   if (place.ranks > 1 && ::listen(listening.descriptor(), static_cast<int>(place.ranks)) != 0) {
     return errno_status(text("ranks: meet at ", place.meeting), errno);
@@ -234,7 +235,7 @@ Result<Meeting> come(const RanksOptions& options, const Address& address, const 
 
 Result<Meeting> meet_on_host(const RanksOptions& options) {
   const Address address(options.place.meeting);
-  const Deadline deadline(options.meets_within);
+  const Deadline deadline(options.meets_within, options.gives_up);
   return options.place.rank == 0 ? receive_all(options, address, deadline) : come(options, address, deadline);
 }
 

@@ -39,7 +39,13 @@ Result<Meeting> meet_on_several(const RanksOptions& options) {
 }  // namespace
 
 Result<std::unique_ptr<Ranks>> HostRanks::make(const RanksOptions& options) {
-  PENSTOCK_TRY_ASSIGN(meeting, options.place.hosts > 1 ? meet_on_several(options) : meet_on_host(options));
+  Result<Meeting> met = options.place.hosts > 1 ? meet_on_several(options) : meet_on_host(options);
+  if (!met.ok() && options.gives_up && options.gives_up()) {
+    return Status(Code::kInterrupted, text("ranks: interrupted, while rank ", options.place.rank,
+                                           " waited for the others at ", options.place.meeting));
+  }
+  PENSTOCK_TRY(met.status());
+  Meeting meeting = std::move(*met);
   std::optional<TcpMesh> mesh = std::move(meeting.mesh);
   auto ranks = std::unique_ptr<HostRanks>(new HostRanks(options, std::move(meeting)));
   const SharedMemory& memory = *ranks->memory_;

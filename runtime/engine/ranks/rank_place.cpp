@@ -104,8 +104,10 @@ Result<RankPlace> find_rank_place(const Environment& environment) {
     }
     PENSTOCK_TRY(variables.number("MASTER_PORT").status());
     // A launcher that starts the ranks again after a failure must not have the new ones meet the old.
-    place.meeting = text(variables.word("MASTER_ADDR"), ":", variables.word("MASTER_PORT"), ":",
-                         variables.word("TORCHELASTIC_RUN_ID"), ":", variables.word("TORCHELASTIC_RESTART_COUNT"));
+    place.meeting = text(variables.word("MASTER_ADDR"), ":", variables.word("MASTER_PORT"));
+    for (const char* of_launcher : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+      if (variables.has(of_launcher)) place.meeting += ":" + variables.word(of_launcher);
+    }
     return place;
   }
   if (variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_ID")) {

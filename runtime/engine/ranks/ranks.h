@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,8 @@ struct RanksOptions {
   uint64_t staging_bytes = 64 * kMiB;
   // How long the ranks wait for one another at the start.
   std::chrono::milliseconds meets_within{std::chrono::minutes(5)};
+  // Asked ten times a second while they do, if it is there: whether this one waits no longer.
+  std::function<bool()> gives_up = {};
   // A process that shows no sign of life for so long hangs, or was stopped.
   std::chrono::milliseconds silent_at_most{std::chrono::seconds(20)};
   // A trainer that computes for so long without a verb is taken for one that hangs; unless passes take long: it may be

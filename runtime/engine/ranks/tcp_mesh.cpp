@@ -268,7 +268,7 @@ class TcpMeeting {
 }  // namespace
 
 Result<TcpMesh> meet_over_tcp(const RanksOptions& options) {
-  return TcpMeeting(options, Deadline(options.meets_within)).run();
+  return TcpMeeting(options, Deadline(options.meets_within, options.gives_up)).run();
 }
 
 }  // namespace penstock::engine
