@@ -5,10 +5,12 @@ Usage: ranks_ends_test.py PENSTOCK [CLASS].
 """
 import os
 import re
+import shutil
 import signal
+import subprocess
 import unittest
 
-from ranks_support import DOES_NOT_FIT, ENVIRONMENT, INTERRUPTED, USAGE, RanksCase, processes_of, rank_of
+from ranks_support import DOES_NOT_FIT, ENVIRON, ENVIRONMENT, INTERRUPTED, PENSTOCK, USAGE, RanksCase, processes_of, rank_of
 
 
 class Ends(RanksCase):
@@ -64,6 +66,41 @@ class Ends(RanksCase):
         run.communicate(timeout=120)
         self.expect_nothing_left(config)
 
+    def test_who_is_killed_at_the_start_is_named_and_not_whom_the_launcher_ended_for_it(self):
+        config = self.config("early")
+        run = self.start(config, ranks=3)
+        while not (victim := [process for process in processes_of(config) if rank_of(process) == 2]):
+            self.assertIsNone(run.poll())
+        os.kill(victim[0], signal.SIGKILL)
+        said = run.communicate(timeout=120)[1]
+        self.assertEqual(run.returncode, ENVIRONMENT, said)
+        self.assertRegex(said, "(?m)^penstock: rank 2 (was killed by signal 9|died)")
+        self.expect_nothing_left(config)
+
+    def test_an_interrupt_at_the_start_is_no_failure_of_a_rank(self):
+        config = self.config("asked_early")
+        run = self.start(config, ranks=3)
+        while not [process for process in processes_of(config) if rank_of(process) == 2]:
+            self.assertIsNone(run.poll())
+        run.send_signal(signal.SIGTERM)
+        said = run.communicate(timeout=120)[1]
+        self.assertEqual(run.returncode, INTERRUPTED, said)
+        self.expect_nothing_left(config)
+
+    def test_a_rank_that_waits_for_others_says_so_and_ends_when_asked(self):
+        alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": str(os.getpid() % 50000 + 1024)}
+        run = subprocess.Popen([PENSTOCK, "train", self.config("alone")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env={**ENVIRON, **alone})
+        self.addCleanup(run.kill)
+        for line in run.stderr:
+            if f"rank 0 of 2 waits for the others at 127.0.0.1:{alone['MASTER_PORT']}" in line:
+                break
+        run.send_signal(signal.SIGINT)
+        said = run.communicate(timeout=20)[1]
+        self.assertEqual(run.returncode, INTERRUPTED, said)
+        self.assertIn("while rank 0 waited for the others", said)
+
     def test_a_rank_that_cannot_begin_is_named(self):
         config = self.config("small", penstock={"host_budget": "20MiB"})
         said = self.run_command("train", config, "--ranks", 2, code=DOES_NOT_FIT).stderr
@@ -92,10 +129,41 @@ class Refusals(RanksCase):
         refused("where 1 were started", "train", self.config("env"), "--ranks", 2, environ={"RANK": "0", "WORLD_SIZE": "1"})
         refused("--grid", "verify", self.config("grid"), "--ranks", 2, "--grid")
         for changes, said in (({"zero_optimization": {"stage": 4}}, "0 to 3"), ({"train_batch_size": 6}, "train_batch"),
-                              ({"penstock": {"moments": "bf16"}}, "bf16"),
                               ({"penstock": {"space": "single"}}, "one slot"), ({"penstock": {"hangs_after_s": 0}}, "hangs_after_s")):
             refused(said, "train", self.config("refused", **changes), "--ranks", 2)
             self.assertFalse((self.folder / "refused.store").exists(), said)
+
+    def test_stores_of_two_runs_are_not_read_as_one(self):
+        for name, seed in (("first", 3), ("second", 4)):
+            self.json_of("train", self.config(name, max_steps=1, seed=seed), "--ranks", 2)
+        shutil.copy(self.folder / "second.store" / "rank1.tiles", self.folder / "first.store")
+        store = self.path("first.store")
+        for verb in (("export", store, self.path("out")), ("ls", store), ("scrub", store), ("snapshot", store)):
+            done = self.run_command("checkpoint", *verb, code=USAGE)
+            self.assertRegex(done.stderr, "store of rank 1: belongs to run [0-9a-f]+, rank 0's to [0-9a-f]+\ntry: the folders of one run")
+        self.assertFalse((self.folder / "out").exists())
+
+    def test_ranks_that_read_other_data_of_the_same_length_are_refused(self):
+        text = (self.folder / "text.txt").read_text()
+        (self.folder / "other.txt").write_text(text.replace("Fruit", "Flute"))
+        place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid() % 50000 + 1025)}
+        ranks = []
+        for rank, data in enumerate(("text.txt", "other.txt")):
+            config = self.config(f"reads_{data}", data=self.path(data), penstock={"stores": [self.path("data.store")]})
+            ranks.append(subprocess.Popen([PENSTOCK, "train", config], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                          env={**ENVIRON, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
+            self.addCleanup(ranks[-1].kill)
+        for rank in ranks:
+            said = rank.communicate(timeout=120)[1]
+            self.assertEqual(rank.returncode, USAGE, said)
+            self.assertIn("rank 1: what it trains, by config, model and data, differs from that of rank 0", said)
+
+    def test_what_a_rank_says_to_do_is_said_for_it(self):
+        self.json_of("train", self.config("made", max_steps=1), "--ranks", 2)
+        store = self.folder / "made.store"
+        (store / "rank0.tiles").unlink()
+        done = self.run_command("train", self.config("made", max_steps=1), "--ranks", 2, code=USAGE)
+        self.assertRegex(done.stderr, "(?m)^try: .*--force")
 
 
 if __name__ == "__main__":

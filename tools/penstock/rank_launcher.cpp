@@ -24,7 +24,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kGrace{5};
 constexpr int kLooksEveryMs = 100;
 constexpr size_t kSaidMost = 64 * 1024;
-constexpr const char* kPrefix = "penstock: ";  // of a refusal, on standard error
+constexpr const char *kPrefix = "penstock: ", *kRemedyPrefix = "try: ";  // of a refusal, on standard error
+constexpr const char* kStartAgain = "start the same command again: it goes on from the last step that all ranks have";
 
 struct Rank {
   pid_t process = -1;
@@ -32,8 +33,11 @@ struct Rank {
   std::string said;  // the end of it
   bool has_ended = false;
   int signal = 0, code = 0;
+  int sent = 0;  // the last signal that the launcher sent it
 
   bool ended_badly() const { return has_ended && (signal != 0 || code != 0); }
+  // For another's end, or for an interruption, not by itself.
+  bool was_ended() const { return signal != 0 && signal == sent; }
 };
 
 std::string drawn_name() {
@@ -72,15 +76,14 @@ class Launch {
   }
 
   void wait() {
-    bool has_passed_on = false;
     Clock::time_point first_bad{};
     while (true) {
       read_for(kLooksEveryMs);
       reap();
       const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.has_ended; });
       if (all) return;
-      if (interrupted() && !has_passed_on) {
-        has_passed_on = true;
+      if (interrupted() && !has_passed_on_) {
+        has_passed_on_ = true;
         kill_all(SIGTERM);
       }
       const bool is_bad =
@@ -97,26 +100,32 @@ class Launch {
         std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.ended_badly(); });
     if (all_well) return 0;
     if (first.signal == 0 && first.code != 0) return first.code;
+    if (has_passed_on_ && std::ranges::all_of(ranks_, [](const Rank& rank) {
+          return rank.was_ended() || rank.code == 0 || rank.code == static_cast<int>(Code::kInterrupted);
+        })) {
+      return Status(Code::kInterrupted, "interrupted", kStartAgain);
+    }
     // Of those that lived long enough to say what has happened, the first.
     for (uint32_t number = 1; number < ranks_.size(); ++number) {
-      const std::string refusal = refusal_of(ranks_[number]);
+      const Rank& rank = ranks_[number];
+      const std::string refusal = said_behind(kPrefix, rank), remedy = said_behind(kRemedyPrefix, rank);
       if (refusal.empty()) continue;
       const bool names_a_rank = refusal.starts_with("rank ");
-      return Status(static_cast<Code>(ranks_[number].code),
-                    names_a_rank ? refusal : text("rank ", number, ": ", refusal),
-                    "start the same command again: it goes on from the last step that all ranks have");
+      return Status(static_cast<Code>(rank.code), names_a_rank ? refusal : text("rank ", number, ": ", refusal),
+                    remedy.empty() ? kStartAgain : remedy);
     }
-    for (uint32_t number = 0; number < ranks_.size(); ++number) {
+    // Of those that ended by themselves, the first in time.
+    const Rank* blamed = nullptr;
+    for (const size_t number : ended_) {
       const Rank& rank = ranks_[number];
-      if (!rank.ended_badly()) continue;
-      return Status(
-          Code::kEnvironment,
-          text("rank ", number,
-               rank.signal != 0 ? text(" was killed by signal ", rank.signal) : text(" ended with ", rank.code),
-               rank.said.empty() ? "" : ": ", rank.said),
-          "start the same command again: it goes on from the last step that all ranks have");
+      if (rank.ended_badly() && (blamed == nullptr || (blamed->was_ended() && !rank.was_ended()))) blamed = &rank;
     }
-    return 0;
+    return Status(
+        Code::kEnvironment,
+        text("rank ", blamed - ranks_.data(),
+             blamed->signal != 0 ? text(" was killed by signal ", blamed->signal) : text(" ended with ", blamed->code),
+             blamed->said.empty() ? "" : ": ", blamed->said),
+        kStartAgain);
   }
 
  private:
@@ -184,31 +193,38 @@ class Launch {
   }
 
   void reap() {
-    for (Rank& rank : ranks_) {
+    for (size_t number = 0; number < ranks_.size(); ++number) {
+      Rank& rank = ranks_[number];
       int how = 0;
       if (rank.has_ended || waitpid(rank.process, &how, WNOHANG) != rank.process) continue;
       rank.has_ended = true;
+      ended_.push_back(number);
       rank.signal = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
       rank.code = WIFEXITED(how) ? WEXITSTATUS(how) : 0;
       while (rank.out >= 0 && read_from(rank)) continue;
     }
   }
 
-  void kill_all(int signal) const {
-    for (const Rank& rank : ranks_) {
-      if (!rank.has_ended) kill(rank.process, signal);
+  void kill_all(int signal) {
+    for (Rank& rank : ranks_) {
+      if (rank.has_ended) continue;
+      rank.sent = signal;
+      kill(rank.process, signal);
     }
   }
 
-  static std::string refusal_of(const Rank& rank) {
+  // The rest of the last line that begins so, of one that refused.
+  static std::string said_behind(const std::string& prefix, const Rank& rank) {
     if (rank.signal != 0 || rank.code == 0) return "";
-    const size_t at = rank.said.rfind(kPrefix);
+    const size_t at = rank.said.rfind(prefix);
     if (at == std::string::npos) return "";
-    const size_t begin = at + std::string(kPrefix).size();
+    const size_t begin = at + prefix.size();
     return rank.said.substr(begin, rank.said.find('\n', begin) - begin);
   }
 
   std::vector<Rank> ranks_;
+  std::vector<size_t> ended_;  // numbers of ranks, in the order in which they ended
+  bool has_passed_on_ = false;
 };
 
 }  // namespace

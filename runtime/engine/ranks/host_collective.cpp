@@ -12,6 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr char kRemedyMark = '\x1f';  // between a verdict's message and its remedy
+
 enum class Kind : uint64_t { gather = 1, reduce, exchange, barrier, collect };
 
 // Of what all ranks must say alike.
@@ -300,16 +302,19 @@ void HostCollective::exchange(std::span<const std::byte> mine, std::span<std::by
 
 void HostCollective::barrier(const Status& mine, Then then) {
   Operation operation = make_operation("barrier", digest_of(Kind::barrier), std::move(then));
+  const std::string said = mine.ok() ? "" : mine.message() + kRemedyMark + mine.remedy();
   operation.word.code = static_cast<uint32_t>(mine.code());
-  operation.word.bytes = static_cast<uint32_t>(std::min(mine.message().size(), kExchangeBytesMax));
-  std::memcpy(operation.word.given.data(), mine.message().data(), operation.word.bytes);
+  operation.word.bytes = static_cast<uint32_t>(std::min(said.size(), kExchangeBytesMax));
+  std::memcpy(operation.word.given.data(), said.data(), operation.word.bytes);
   operation.work = [this](uint64_t number) {
     for (uint32_t other = 0; other < ranks(); ++other) {
       const Word& word = word_of(other, number);
       if (word.code == 0) continue;
-      const std::string message(reinterpret_cast<const char*>(word.given.data()), word.bytes);
+      const std::string theirs(reinterpret_cast<const char*>(word.given.data()), word.bytes);
+      const size_t mark = std::min(theirs.find(kRemedyMark), theirs.size());
       return Status(static_cast<Code>(word.code),
-                    text(memory_.name_of(other), " in step ", step_of(other), ": ", message));
+                    text(memory_.name_of(other), " in step ", step_of(other), ": ", theirs.substr(0, mark)),
+                    mark < theirs.size() ? theirs.substr(mark + 1) : "");
     }
     return Status();
   };

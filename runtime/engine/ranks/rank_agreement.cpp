@@ -5,10 +5,7 @@
 namespace penstock::engine {
 
 Status agree_on(Ranks& ranks, const Status& mine) {
-  Status all = wait_for_end([&](Collective::Then then) { ranks.passes().barrier(mine, std::move(then)); });
-  // What to do about it does not pass between ranks; the one that refuses knows.
-  if (mine.ok() || !all.message().ends_with(mine.message())) return all;
-  return Status(all.code(), all.message(), mine.remedy());
+  return wait_for_end([&](Collective::Then then) { ranks.passes().barrier(mine, std::move(then)); });
 }
 
 Status exchange_bytes(Ranks& ranks, std::span<const std::byte> mine, std::span<std::byte> all) {
