@@ -14,13 +14,13 @@ uint64_t advised_bytes(uint64_t missing) {
 
 }  // namespace
 
-Status Budget::take(const std::string& name, uint64_t bytes) {
+Status Budget::take(const std::string& name, uint64_t bytes, uint64_t later_bytes) {
   if (bytes > free_bytes()) {
-    return Status(
-        Code::kDoesNotFit,
-        text(name_of(tier_), " budget: ", name, " needs ", bytes, " B (", bytes_text(bytes), "), ", free_bytes(),
-             " B of ", capacity_bytes_, " B are free"),
-        text("raise --budget ", name_of(tier_), "= by at least ", bytes_text(advised_bytes(bytes - free_bytes()))));
+    return Status(Code::kDoesNotFit,
+                  text(name_of(tier_), " budget: ", name, " needs ", bytes, " B (", bytes_text(bytes), "), ",
+                       free_bytes(), " B of ", capacity_bytes_, " B are free"),
+                  text("raise --budget ", name_of(tier_), "= by at least ",
+                       bytes_text(advised_bytes(bytes - free_bytes() + later_bytes))));
   }
   taken_bytes_ += bytes;
   auto line = std::find_if(lines_.begin(), lines_.end(), [&](const Line& l) { return l.name == name; });

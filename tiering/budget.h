@@ -20,8 +20,9 @@ class Budget {
 
   Budget(Tier tier, uint64_t capacity_bytes) : tier_(tier), capacity_bytes_(capacity_bytes) {}
 
-  // Takes `bytes` under `name`; the same name adds to its line.
-  Status take(const std::string& name, uint64_t bytes);
+  // Takes `bytes` under `name`; the same name adds to its line. A refusal's advice counts what is to be taken `later`,
+  // too.
+  Status take(const std::string& name, uint64_t bytes, uint64_t later_bytes = 0);
 
   Tier tier() const { return tier_; }
   uint64_t capacity_bytes() const { return capacity_bytes_; }

@@ -298,9 +298,12 @@ Status take_all(const PlanRequest& request, const std::vector<BudgetLine>& lines
   const Budgets& budgets = request.budgets;
   Budget tiers[] = {Budget(Tier::device, budgets.device_bytes), Budget(Tier::host, budgets.host_bytes),
                     Budget(Tier::nvme, budgets.nvme_bytes)};
-  for (const BudgetLine& line : lines) {
-    for (Budget& budget : tiers) {
-      if (budget.tier() == line.tier) PENSTOCK_TRY(budget.take(line.name, line.bytes));
+  for (Budget& budget : tiers) {
+    uint64_t later_bytes = needed_bytes(lines, budget.tier());
+    for (const BudgetLine& line : lines) {
+      if (line.tier != budget.tier()) continue;
+      later_bytes -= line.bytes;
+      PENSTOCK_TRY(budget.take(line.name, line.bytes, later_bytes));
     }
   }
   return Status();

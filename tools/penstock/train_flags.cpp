@@ -150,8 +150,9 @@ Verb train_verb_with(std::function<Result<Answer>(Session&, const TrainFlags&)> 
       "its type reach here by themselves, as measured before the first step.\n\n"
       "Several ranks train together: --ranks starts them on this node, torchrun and Slurm on several, which need\n"
       "MASTER_ADDR and MASTER_PORT; penstock-ranks(1) says how to choose stage and drives. Each node has its own\n"
-      "CONFIG, data, stores and budget; rank 0 has the log. Nodes speak TCP, not encrypted: only ranks with the same\n"
-      "PENSTOCK_SECRET are let in, if it is set.",
+      "CONFIG, data, stores and budget; rank 0 has the log. Nodes speak TCP, not encrypted: where PENSTOCK_SECRET is "
+      "set,\n"
+      "ranks of other nodes are let in only with the same.",
       {{"penstock train --store /mnt/nvme0/gpt --run ./gpt", "A small GPT on the shipped text"},
        {"penstock train --model ./Qwen3-0.6B --data book.bin --store /mnt/nvme0/qwen --budget host=4GiB",
         "Train a model of Hugging Face's further"},
