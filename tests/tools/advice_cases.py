@@ -383,6 +383,7 @@ ELSEWHERE = {"Command": {
     "run `penstock doctor`, which explains each refusal": ("a system without any kind of I/O", ""),
     "the file system refuses this alignment for direct I/O; see `penstock doctor`": ("a file system that changes its mind", ""),
     "see `taskset -p $$` for the processors it may use": ("an argument of the C API", "UpdateWorkers"),
+    "the same command with --force makes the stores of all ranks again": (PROCESSES, ""),
     "another process of this user is rank 0 there: give every process its own RANK, or this run another MASTER_PORT": (PROCESSES, "MASTER_PORT"),
     "give this run another MASTER_PORT": (PROCESSES, "MASTER_PORT"),
     "give every process its own RANK, and all the same WORLD_SIZE": (PROCESSES, "WORLD_SIZE"),

@@ -35,9 +35,13 @@ Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const T
     if (back) session.progress.note(text("store: a rollback to step ", *back, " was cut short, and is done now"));
   } else {
     PENSTOCK_TRY(kept.forget_rollback());
-    PENSTOCK_TRY(make_store(settings,
-                            flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
-                            ticking(session, "make the store"), ranks));
+    const Status made =
+        make_store(settings, flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
+                   ticking(session, "make the store"), ranks);
+    if (made.code() == Code::kInterrupted && ranks != nullptr) {  // others may have made theirs
+      return Status(made.code(), made.message(), "the same command with --force makes the stores of all ranks again");
+    }
+    PENSTOCK_TRY(made);
   }
   PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings, ranks));
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
