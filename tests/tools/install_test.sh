@@ -78,7 +78,7 @@ ranks_as_one() {
 }
 
 no_torch_in() {
-  ! ldd "$1" | grep -i -E 'torch|c10|python'
+  ! ldd "$1" | grep -i -E 'lib(torch|c10|python)'
 }
 
 claim "it installs" cmake --install "$build" --prefix "$prefix"
