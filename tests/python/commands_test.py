@@ -130,7 +130,7 @@ class FromC(Case):
         for file in ("PENSTOCK_LIBRARY", "PENSTOCK_COMMAND"):
             needed = subprocess.run(["ldd", os.environ[file]], capture_output=True, text=True, check=True).stdout
             self.assertIn("libc.so", needed)
-            for foreign in ("torch", "c10", "python"):
+            for foreign in ("libtorch", "libc10", "libpython"):
                 self.assertNotIn(foreign, needed)
 
 
