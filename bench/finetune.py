@@ -292,10 +292,7 @@ def main():
     everything = []
     try:
         folder.mkdir(parents=True)
-        probed = [options.penstock, "nvme", "probe", str(folder), "--duration", options.probe, "--profile", str(folder / "machine.json")]
-        done = subprocess.run(probed, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(done.stderr)
+        train_memory.probe(options, folder)
         write_base(folder / "model", MODELS[options.params])
         for base in options.base:
             rows = measure(options, base, group)

@@ -10,25 +10,18 @@ usage: rank_memory.py PENSTOCK FOLDER [--ranks 2] [--stage 3] [--params 1.3B|7B|
        [--tokens 128] [--within 0.01] [--json]
 --memory is the node's, of all ranks. Needs root, for the control groups. 1.3B takes 31 GB of disk.
 """
-import argparse
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import train_memory
-from train_memory import CLIPS, MODELS, ControlGroup, bytes_of, planned
+from rank_peers import free_port
+from train_memory import CLIPS, ControlGroup, bytes_of, planned
 
 FIRST_STEPS = 3  # of each process, which do not count
-
-
-def free_port():
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
 
 
 class Run(train_memory.Run):
@@ -67,18 +60,15 @@ class Run(train_memory.Run):
 
 def measure(options, name, groups):
     run = Run(options, CLIPS[name])
-    shutil.rmtree(run.store, ignore_errors=True)
-    shutil.rmtree(run.folder / "run", ignore_errors=True)
-    run.store.mkdir(parents=True)
+    run.begin_anew()
     run.train(groups, 1)  # makes the store
     _, begun = run.train(groups, 1 + FIRST_STEPS)
     answer, moved = run.train(groups, 1 + 2 * FIRST_STEPS + options.steps)
     parameters = answer["parameters"]
     _, planned_read, planned_written = planned(answer, name == "always")
     share = parameters * options.steps / len(groups)
-    log = [json.loads(line) for line in (run.folder / "run/log.jsonl").read_text().splitlines()]
     return {"clipping": name, "ranks": len(groups), "stage": options.stage, "parameters": parameters, "step_s": answer["step_s"],
-            "steps": options.steps, "steps_clipped": sum(line["grad_norm"] > run.clip > 0 for line in log[-options.steps:]),
+            "steps": options.steps, "steps_clipped": sum(line["grad_norm"] > run.clip > 0 for line in run.log()[-options.steps:]),
             "planned_read_bytes": planned_read, "planned_written_bytes": planned_written,
             "read_bytes": [(after - before) / share for (after, _), (before, _) in zip(moved, begun)],
             "written_bytes": [(after - before) / share for (_, after), (_, before) in zip(moved, begun)],
@@ -102,24 +92,11 @@ def words(row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("penstock")
-    parser.add_argument("folder")
+    parser = train_memory.arguments_of_run(__doc__, memory="4GiB", steps=5, space="double", weights="nvme", share=0)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--stage", type=int, default=3)
-    parser.add_argument("--params", choices=MODELS, default="1.3B")
-    parser.add_argument("--memory", default="4GiB")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--moments", default="fp32")
-    parser.add_argument("--space", default="double")
-    parser.add_argument("--weights", default="nvme")
-    parser.add_argument("--share", type=float, default=0, help="of the state that rests in host memory")
-    parser.add_argument("--probe", default="5s", help="how long the drive is measured")
-    parser.add_argument("--clipping", choices=CLIPS, nargs="*", default=list(CLIPS))
     parser.add_argument("--within", type=float, default=0.01, help="how far a rank's bytes may be from its part of the plan's; tiny's "
                                                                    "tiles do not divide evenly")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.penstock = str(Path(options.penstock).resolve())
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -67,10 +67,14 @@ def train_as_rank(case, peer, steps):
     dist.destroy_process_group()
 
 
-def peer_step_s(options, peer):
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+        return free.getsockname()[1]
+
+
+def peer_step_s(options, peer):
+    port = str(free_port())
     command = [sys.executable, __file__, options.penstock, options.folder, "--case", options.case, "--steps",
                str(options.steps), "--worker", peer]
     ranks = []

@@ -95,6 +95,14 @@ class Run:
                          "weights": o.weights, **({} if o.share is None else {"host_state_share": o.share})}}))
         return path
 
+    def begin_anew(self):
+        for folder in (self.store, self.folder / "run"):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.store.mkdir(parents=True)
+
+    def log(self):
+        return [json.loads(line) for line in (self.folder / "run/log.jsonl").read_text().splitlines()]
+
     def command(self, group, *words):
         """The answer, and the bytes that the kernel has counted for the process."""
         log = open(self.folder / "said.txt", "a", encoding="utf-8")
@@ -129,17 +137,14 @@ def probe(options, folder):
 
 def measure(options, name, group):
     run = Run(options, CLIPS[name])
-    shutil.rmtree(run.store, ignore_errors=True)
-    shutil.rmtree(run.folder / "run", ignore_errors=True)
-    run.store.mkdir(parents=True)
+    run.begin_anew()
     run.command(group, "train", run.config(1))  # makes the store
     _, opened_read, opened_written = run.command(group, "train", run.config(1))  # nothing to do
     steps = options.steps
     answer, read, written = run.command(group, "train", run.config(1 + steps))
     parameters = answer["parameters"]
     predicted_s, planned_read, planned_written = planned(answer, name == "always")
-    lines = [json.loads(line) for line in (run.folder / "run/log.jsonl").read_text().splitlines()]
-    struck = sum(line["grad_norm"] > run.clip > 0 for line in lines[1:])
+    struck = sum(line["grad_norm"] > run.clip > 0 for line in run.log()[1:])
     return {"clipping": name, "parameters": parameters, "steps": steps, "steps_clipped": struck,
             "step_s": answer["step_s"], "predicted_s": predicted_s, "loss_last": answer["loss_last"],
             "read_bytes": (read - opened_read) / steps / parameters, "planned_read_bytes": planned_read,
@@ -149,22 +154,28 @@ def measure(options, name, group):
             "group_peak_bytes": group.peak_bytes(), "killed": group.killed()}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments_of_run(description, **defaults):
+    """The parser of a benchmark whose runs are Runs."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("penstock")
     parser.add_argument("folder")
     parser.add_argument("--params", choices=MODELS, default="1.3B")
-    parser.add_argument("--memory", default="3GiB")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--memory")
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--moments", default="fp32")
-    parser.add_argument("--space", default="single")
-    parser.add_argument("--weights", default="auto")
-    parser.add_argument("--share", type=float, help="of the state that rests in host memory; default: the planner's")
+    parser.add_argument("--space")
+    parser.add_argument("--weights")
+    parser.add_argument("--share", type=float, help="of the state that rests in host memory; none: the planner chooses")
     parser.add_argument("--probe", default="5s", help="how long the drive is measured")
     parser.add_argument("--clipping", choices=CLIPS, nargs="*", default=list(CLIPS))
     parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def main():
+    options = arguments_of_run(__doc__, memory="3GiB", steps=10, space="single", weights="auto").parse_args()
     options.penstock = str(Path(options.penstock).resolve())
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     folder = Run(options, 0).folder
