@@ -8,9 +8,17 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 import unittest
+from pathlib import Path
 
-from ranks_support import DOES_NOT_FIT, ENVIRON, ENVIRONMENT, INTERRUPTED, PENSTOCK, USAGE, RanksCase, processes_of, rank_of
+from ranks_support import (DOES_NOT_FIT, ENVIRON, ENVIRONMENT, INTERRUPTED, PENSTOCK, TORCHRUN, USAGE, RanksCase, processes_of,
+                           rank_of)
+
+
+def state_of(process):
+    """As the kernel has it: R, S, T and so on."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Ends(RanksCase):
@@ -64,6 +72,46 @@ class Ends(RanksCase):
         self.wait_for_steps(run, "orphans", 1)
         run.kill()
         run.communicate(timeout=120)
+        self.expect_nothing_left(config)
+
+    def test_no_rank_outlives_a_killed_torchrun(self):
+        if not TORCHRUN.exists():
+            self.skipTest("torchrun is not installed: `tools/setup`")
+        config = self.config("agent", max_steps=100000)
+        agent = subprocess.Popen([TORCHRUN, "--standalone", "--no-python", "--nproc-per-node", "2", PENSTOCK, "train", config],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRON)
+        self.addCleanup(agent.kill)
+        self.wait_for_steps(agent, "agent", 2)
+        agent.kill()
+        agent.communicate()
+        self.expect_nothing_left(config)
+        self.weights("agent")  # of stores that are at one step
+
+    def test_what_stops_the_job_in_a_terminal_stops_all_ranks_until_it_is_continued(self):
+        config = self.config("paused", max_steps=100000)
+        run = self.start(config)
+        self.wait_for_steps(run, "paused", 2)
+        everyone = processes_of(config)
+        self.assertEqual(len(everyone), 3)
+        run.send_signal(signal.SIGTSTP)
+        self.wait_until(lambda: all(state_of(process) == "T" for process in everyone))
+        steps = len(self.log("paused"))
+        time.sleep(1)
+        self.assertEqual(len(self.log("paused")), steps)
+        run.send_signal(signal.SIGCONT)
+        self.wait_for_steps(run, "paused", steps + 2)
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(timeout=120), INTERRUPTED)
+        self.expect_nothing_left(config)
+
+    def test_a_rank_that_was_stopped_before_all_have_met_is_named(self):
+        config = self.config("early_stop")
+        run = self.start(config)
+        self.wait_until(lambda: 1 in map(rank_of, processes_of(config)))
+        os.kill(next(process for process in processes_of(config) if rank_of(process) == 1), signal.SIGSTOP)
+        said = run.communicate(timeout=60)[1]
+        self.assertEqual(run.returncode, ENVIRONMENT, said)
+        self.assertRegex(said, "(?m)^penstock: rank 1 was stopped by a signal, and did not go on for 20 s$")
         self.expect_nothing_left(config)
 
     def test_who_is_killed_at_the_start_is_named_and_not_whom_the_launcher_ended_for_it(self):

@@ -88,8 +88,11 @@ class RanksCase(TrainCase):
         if run.poll() is not None:
             self.fail(f"the run ended early: {run.communicate()[1]}")
 
-    def expect_nothing_left(self, config):
-        until = time.monotonic() + 60  # the launcher has killed and reaped them: they are gone, or about to be
-        while processes_of(config) and time.monotonic() < until:
+    def wait_until(self, holds):
+        until = time.monotonic() + 60
+        while not holds():
+            self.assertLess(time.monotonic(), until)
             time.sleep(0.05)
-        self.assertEqual(processes_of(config), [])
+
+    def expect_nothing_left(self, config):
+        self.wait_until(lambda: not processes_of(config))  # the launcher has killed and reaped them, or is about to

@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <optional>
 #include <random>
 
 #include "tools/system/interrupt.h"
@@ -22,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long the others have, once one has ended badly: they look for one another every 0.1 s, between two passes.
 constexpr std::chrono::seconds kGrace{5};
+// A rank that does not go on for so long is not waited for: before all have met, nobody else would notice.
+constexpr std::chrono::seconds kStoppedAtMost{20};
 constexpr int kLooksEveryMs = 100;
 constexpr size_t kSaidMost = 64 * 1024;
 constexpr const char *kPrefix = "penstock: ", *kRemedyPrefix = "try: ";  // of a refusal, on standard error
@@ -33,7 +37,9 @@ struct Rank {
   std::string said;  // the end of it
   bool has_ended = false;
   int signal = 0, code = 0;
-  int sent = 0;  // the last signal that the launcher sent it
+  int sent = 0;                                      // the last signal that the launcher sent it
+  std::optional<Clock::time_point> stopped_at = {};  // by a signal, and has not gone on since
+  bool stayed_stopped = false;
 
   bool ended_badly() const { return has_ended && (signal != 0 || code != 0); }
   // For another's end, or for an interruption, not by itself.
@@ -43,6 +49,16 @@ struct Rank {
 std::string drawn_name() {
   std::random_device random;
   return text("penstock-", getpid(), "-", random());
+}
+
+// Ctrl-Z. A handler has no other way to reach anything than what is global.
+std::atomic<bool> asked_to_pause{false};
+
+void watch_for_pauses() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { asked_to_pause = true; };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTSTP, &action, nullptr);
 }
 
 uint32_t processors() {
@@ -80,6 +96,8 @@ class Launch {
     while (true) {
       read_for(kLooksEveryMs);
       reap();
+      if (asked_to_pause.exchange(false)) pause();
+      give_up_stopped();
       const bool all = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.has_ended; });
       if (all) return;
       if (interrupted() && !has_passed_on_) {
@@ -122,9 +140,7 @@ class Launch {
     }
     return Status(
         Code::kEnvironment,
-        text("rank ", blamed - ranks_.data(),
-             blamed->signal != 0 ? text(" was killed by signal ", blamed->signal) : text(" ended with ", blamed->code),
-             blamed->said.empty() ? "" : ": ", blamed->said),
+        text("rank ", blamed - ranks_.data(), " ", end_of(*blamed), blamed->said.empty() ? "" : ": ", blamed->said),
         kStartAgain);
   }
 
@@ -196,13 +212,47 @@ class Launch {
     for (size_t number = 0; number < ranks_.size(); ++number) {
       Rank& rank = ranks_[number];
       int how = 0;
-      if (rank.has_ended || waitpid(rank.process, &how, WNOHANG) != rank.process) continue;
+      if (rank.has_ended || waitpid(rank.process, &how, WNOHANG | WUNTRACED | WCONTINUED) != rank.process) continue;
+      if (WIFSTOPPED(how)) {
+        rank.stopped_at = Clock::now();
+        continue;
+      }
+      rank.stopped_at.reset();
+      if (WIFCONTINUED(how)) continue;
       rank.has_ended = true;
       ended_.push_back(number);
       rank.signal = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
       rank.code = WIFEXITED(how) ? WEXITSTATUS(how) : 0;
       while (rank.out >= 0 && read_from(rank)) continue;
     }
+  }
+
+  // The ranks are no part of the terminal's job, so that the launcher passes on what stops that, and what continues it.
+  void pause() {
+    const auto tell_all = [this](int signal) {
+      for (const Rank& rank : ranks_) {
+        if (!rank.has_ended) kill(rank.process, signal);
+      }
+    };
+    tell_all(SIGSTOP);
+    kill(getpid(), SIGSTOP);
+    tell_all(SIGCONT);
+    for (Rank& rank : ranks_) rank.stopped_at.reset();
+  }
+
+  void give_up_stopped() {
+    for (Rank& rank : ranks_) {
+      if (!rank.stopped_at || Clock::now() - *rank.stopped_at <= kStoppedAtMost) continue;
+      rank.stopped_at.reset();
+      rank.stayed_stopped = true;
+      kill(rank.process, SIGKILL);
+    }
+  }
+
+  static std::string end_of(const Rank& rank) {
+    if (rank.stayed_stopped)
+      return text("was stopped by a signal, and did not go on for ", kStoppedAtMost.count(), " s");
+    return rank.signal != 0 ? text("was killed by signal ", rank.signal) : text("ended with ", rank.code);
   }
 
   void kill_all(int signal) {
@@ -230,6 +280,7 @@ class Launch {
 }  // namespace
 
 Result<int> run_ranks(uint32_t ranks, const std::vector<std::string>& command) {
+  watch_for_pauses();
   Launch launch;
   PENSTOCK_TRY(launch.start(ranks, command));
   launch.wait();

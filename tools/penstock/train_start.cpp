@@ -1,7 +1,9 @@
 #include "tools/penstock/train_start.h"
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -41,6 +43,8 @@ Status start_trainer(Session& session, const std::string& verb, uint64_t ranks) 
     PENSTOCK_TRY_ASSIGN(code, run_ranks(static_cast<uint32_t>(ranks), words));
     std::exit(code);
   }
+  // A rank whose torchrun is gone commits its step and ends, as it would if that had asked it to.
+  if (getenv("TORCHELASTIC_RUN_ID") != nullptr) prctl(PR_SET_PDEATHSIG, SIGTERM);
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
