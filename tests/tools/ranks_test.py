@@ -26,6 +26,8 @@ class Stages(RanksCase):
             shared = {line["line"]: line["bytes"] for line in answer["budget"]}
             self.assertGreater(shared["gradients given"], 0)
             self.assertEqual("gathered weights" in shared, stage != 0)
+            listed = self.json_of("checkpoint", "ls", self.path(name + ".store"))
+            self.assertEqual((listed["parameters"], listed["ranks"]), (answer["parameters"], 2), name)
             log = [(step["loss"], step["grad_norm"], step.get("eval_loss")) for step in self.log(name)]
             self.assertEqual(len(log), 4)
             found.append((log, self.weights(name), self.weights(name, "fp32")))
