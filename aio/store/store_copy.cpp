@@ -43,10 +43,11 @@ class Carrier {
           if (checksum_(content, checksum_seed(chunk.tile, number)) == from_.table.checksums(chunk.tile)[number])
             return;
           const BlockPlace place = place_of(from_.layout, from_.files, from, block);
-          answer = Status(Code::kCorrupt,
-                          text(describe_block(from_.shape, chunk.tile, block), ": ", block.length_bytes, " B at ",
-                               place.offset_bytes, " of ", place.file, " fail the checksum they were written with"),
-                          "roll back to another step; the store is as it was");
+          answer = Status(
+              Code::kCorrupt,
+              text(block.length_bytes, " B at ", place.offset_bytes, " of ", place.file,
+                   " fail the checksum they were written with: ", describe_block(from_.shape, chunk.tile, block)),
+              "roll back to another step; the store is as it was");
         });
     return answer;
   }

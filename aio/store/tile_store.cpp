@@ -84,8 +84,8 @@ Status TileStore::checksum_mismatch(TileSlot slot, uint64_t checksum_number) con
   const TileBlock block = block_of(shape.layout(slot.tile), shape.tiles[slot.tile].elements, checksum_number);
   const BlockPlace place = place_of(parts_->layout, parts_->files, slot, block);
   return Status(Code::kCorrupt,
-                text(describe_block(shape, slot.tile, block), ": ", block.length_bytes, " B at ", place.offset_bytes,
-                     " of ", place.file, " fail the checksum they were written with"),
+                text(block.length_bytes, " B at ", place.offset_bytes, " of ", place.file,
+                     " fail the checksum they were written with: ", describe_block(shape, slot.tile, block)),
                 "list every bad block with `penstock checkpoint scrub`; where one stays bad, put back a copy of the "
                 "store's files, or make a new store with --force");
 }

@@ -36,7 +36,9 @@ struct SmallestTiles {
 };
 
 Status smallest_refused(const PlanRequest& request, const Status& last) {
-  return last.within(text("plan for ", request.workload.elements(), " parameters"));
+  const uint32_t ranks = request.workload.ranks;
+  return last.within(text("plan for ", request.workload.elements(), " parameters",
+                          ranks > 1 ? text(", the part of one of ", ranks, " ranks") : ""));
 }
 
 }  // namespace

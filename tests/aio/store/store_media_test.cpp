@@ -110,9 +110,9 @@ TEST_P(StoreMedia, AChecksumMismatchNamesTensorFileAndOffset) {
   const StoreLayout::FileRange place = place_of(5, slot.slot);
   const Status mismatch = (*store)->checksum_mismatch(slot, 0);
   EXPECT_EQ(mismatch.code(), Code::kCorrupt);
-  EXPECT_EQ(mismatch.message(),
-            text("h.5.attention[0..1500), h.5.mlp[0..1500) weight: 6000 B at ", place.file_offset_bytes, " of /drive",
-                 place.drive, "/rank0.tiles fail the checksum they were written with"));
+  EXPECT_EQ(mismatch.message(), text("6000 B at ", place.file_offset_bytes, " of /drive", place.drive,
+                                     "/rank0.tiles fail the checksum they were written with: "
+                                     "h.5.attention[0..1500), h.5.mlp[0..1500) weight"));
   EXPECT_NE(mismatch.remedy().find("penstock checkpoint scrub"), std::string::npos);
 }
 
