@@ -219,7 +219,7 @@ class StepRunner {
     size_t ended = 0;
     bool has_verdict = false;
     do {
-      while (std::optional<uint32_t> tile = run_.next_gradient(step)) {
+      while (std::optional<TileId> tile = run_.next_gradient(step)) {
         if (!run_.try_take_gradient(step, *tile)) break;
         run_.gradient_complete(step, *tile);
       }

@@ -112,7 +112,7 @@ class Simulator {
   // The trainer hands over one gradient after another, and waits where there is no place for one.
   void take_gradient() {
     if (gradient_step_done_) return;
-    std::optional<uint32_t> tile = run_.next_gradient(gradient_step_);
+    std::optional<TileId> tile = run_.next_gradient(gradient_step_);
     if (!tile || !run_.try_take_gradient(gradient_step_, *tile)) return;
     gradient_tile_ = *tile;
     gradient_due_s_ = now_ + (options_.gradient_s ? options_.gradient_s(*tile) : 0);
@@ -207,7 +207,7 @@ class Simulator {
   uint32_t gradients_done_ = 0;
   bool gradient_step_done_ = true;
   std::optional<double> gradient_due_s_;
-  uint32_t gradient_tile_ = 0;
+  TileId gradient_tile_ = 0;
   Simulation result_;
 };
 

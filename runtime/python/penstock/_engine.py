@@ -98,7 +98,7 @@ class Engine:
             self.early.give_up()
 
     def is_there(self, some=any):
-        return some(os.path.exists(os.path.join(folder, "rank0.tiles")) for folder in self.folders)
+        return some(os.path.exists(os.path.join(folder, _growth.FILE)) for folder in self.folders)
 
     def open(self, param_groups, existing=None):
         """The store for the parameters of these groups is open: it is opened, made or made larger."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from . import _library as lib
 from ._open_store import log
 
-_FILE = "rank0.tiles"
+FILE = "rank0.tiles"  # of a store, on each drive
 
 
 def grown(folders, small, make, budget, roles):
@@ -46,7 +46,7 @@ def finish(folders):
     if decided.exists():
         before = decided.read_text()
         for folder, place in zip(map(Path, folders), places, strict=True):
-            if (place / _FILE).exists():
+            if (place / FILE).exists():
                 _take_place(folder, place, before and folder / before)
                 _flush(folder)
     for place in reversed(places):  # the decision last
@@ -68,10 +68,10 @@ def _take_place(folder, place, before):
         before.mkdir(exist_ok=True)
         if (folder / "kept").exists():
             os.rename(folder / "kept", before / "kept")
-        if not (before / _FILE).exists():
-            os.link(folder / _FILE, before / _FILE)
+        if not (before / FILE).exists():
+            os.link(folder / FILE, before / FILE)
         _flush(before)
-    os.replace(place / _FILE, folder / _FILE)
+    os.replace(place / FILE, folder / FILE)
 
 
 def _flush(folder):
