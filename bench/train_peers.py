@@ -4,7 +4,8 @@ compute: GPT-2 124M, 512 tokens x 4 micro-batches: what a byte costs is hidden b
 PyTorch's step, keeping activations and recomputing them. drive: 621M, 128 tokens: 26 B a parameter at the drive's mix
 are the floor, and <= 1.08 of it.
 
-usage: train_peers.py PENSTOCK FOLDER --case compute|drive [--rounds 3] [--steps 6] [--deepspeed "COMMAND"] [--json]
+usage: train_peers.py PENSTOCK FOLDER --case compute|drive [--length TOKENS] [--rounds 3] [--steps 6] [--alone]
+       [--deepspeed "COMMAND"] [--json]
        train_peers.py PENSTOCK FOLDER --case compute --quick
 To be run with a Python that has torch and transformers. COMMAND: prints a JSON line a step with step_s. A ratio is the
 median of the rounds' own, and a round's is that of medians of steps, the first of which does not count.
@@ -116,6 +117,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--probe", default="5s", help="how long the drive is measured")
+    parser.add_argument("--length", type=int, help="tokens of a sample, where not the case's")
+    parser.add_argument("--alone", action="store_true", help="without PyTorch: against the prediction and the floor")
     parser.add_argument("--deepspeed", help="a command that trains the same with DeepSpeed")
     parser.add_argument("--quick", action="store_true", help="a small model, one round: whether it works")
     parser.add_argument("--json", action="store_true")
@@ -123,23 +126,25 @@ def main():
     options = parser.parse_args()
     if options.quick:
         options.case, options.rounds, options.steps, options.probe = "quick", 1, 3, "1s"
-    case = CASES[options.case]
+    case = {**CASES[options.case], **({"length": options.length} if options.length else {})}
     if options.worker:
         return train_in_memory(case, options.worker, options.steps)
     options.penstock = str(Path(options.penstock).resolve())
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     peers = {way: [sys.executable, __file__, options.penstock, options.folder, "--case", options.case, "--steps",
-                   str(options.steps), "--worker", way] for way in WAYS}
+                   str(options.steps), "--length", str(case["length"]), "--worker", way] for way in WAYS}
     rows = []
     ours = Ours(options, case)
     try:
         for _ in range(options.rounds):
             for way in WAYS:
-                peer = subprocess.run(peers[way], check=True, capture_output=True, text=True).stdout
                 step_s, answer = ours.run(way)
-                row = {"way": way, "step_s": step_s, "in_memory_s": median_step_s(step_lines(peer)),
-                       "predicted_s": answer["predicted_s"], "floor_s": answer["floor_s"]}
-                row["of_memory"] = row["step_s"] / row["in_memory_s"]
+                row = {"way": way, "step_s": step_s, "predicted_s": answer["predicted_s"], "floor_s": answer["floor_s"]}
+                row["of_prediction"] = row["step_s"] / row["predicted_s"]
+                if not options.alone:
+                    peer = subprocess.run(peers[way], check=True, capture_output=True, text=True).stdout
+                    row["in_memory_s"] = median_step_s(step_lines(peer))
+                    row["of_memory"] = row["step_s"] / row["in_memory_s"]
                 if answer["floor_s"]:
                     row["of_floor"] = row["step_s"] / answer["floor_s"]
                 if options.deepspeed:
@@ -156,8 +161,8 @@ def main():
     for way in WAYS:
         mine = [row for row in rows if row["way"] == way]
         words = [f"{way}: {statistics.median(row['step_s'] for row in mine):.2f} s a step"]
-        for name, said in (("of_memory", "of PyTorch in memory"), ("of_floor", "of the drive's floor"),
-                           ("of_deepspeed_speed", "times DeepSpeed's speed")):
+        for name, said in (("of_memory", "of PyTorch in memory"), ("of_prediction", "of the prediction"),
+                           ("of_floor", "of the drive's floor"), ("of_deepspeed_speed", "times DeepSpeed's speed")):
             values = [row[name] for row in mine if name in row]
             if values:
                 words.append(f"{statistics.median(values):.3f} {said} [{min(values):.3f}-{max(values):.3f}]")
