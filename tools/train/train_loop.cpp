@@ -51,6 +51,7 @@ TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, engine:
 
 Result<Answer> TrainLoop::run() {
   PENSTOCK_TRY(plan_.write(engine()));
+  run_->give_back_memory();
   begin_ = Clock::now();
   if (settings_.config.loss_rules.has(trainer::LossAction::rollback)) {
     PENSTOCK_TRY_ASSIGN(kept, snapshots_.before_first(engine()));
@@ -71,6 +72,7 @@ Result<Answer> TrainLoop::run() {
   }
   PENSTOCK_TRY(engine().settle());
   course_.seconds = seconds_since(begin_);
+  run_->give_back_memory();
   PENSTOCK_TRY_ASSIGN(answer, answer_of(settings_, engine(), course_));
   answer.verdict = verdict;
   return std::move(answer);
@@ -175,7 +177,10 @@ void TrainLoop::note_unless_empty(const std::string& line) {
 
 Status TrainLoop::follow_new_plan() {
   work_ = work_of(settings_, engine().plan());
-  return plan_.write_new(engine());
+  run_->give_back_memory();
+  PENSTOCK_TRY(plan_.write_new(engine()));
+  run_->give_back_memory();
+  return Status();
 }
 
 }  // namespace penstock::tools

@@ -13,6 +13,8 @@ namespace {
 
 // What threads, rings and malloc take besides what is planned.
 constexpr uint64_t kOverheadBytes = 16 * kMiB;
+// A table of pages for each large page, which a control group counts.
+constexpr uint64_t kLargePageBytes = 2 * kMiB, kPageTableBytes = 4 * kKiB;
 // Of a device, where nobody says a budget: for what CUDA takes itself as kernels are first used.
 constexpr uint64_t kDeviceReserveBytes = 512 * kMiB;
 
@@ -85,7 +87,8 @@ Status measure_step(TrainingSettings& settings) {
   }
   settings.tensor_bytes +=
       generation_bytes(settings.model, settings.prompts.prompts, settings.config.samples.max_new_tokens).all;
-  request.process_bytes = dry.process_bytes + kOverheadBytes;
+  request.process_bytes =
+      dry.process_bytes + kOverheadBytes + request.budgets.host_bytes / kLargePageBytes * kPageTableBytes;
   if (settings.device_bytes > 0) return divide_device(settings);
   request.process_bytes += settings.tensor_bytes;
   return Status();

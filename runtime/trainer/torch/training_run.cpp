@@ -1,5 +1,9 @@
 #include "runtime/trainer/torch/training_run.h"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -57,6 +61,13 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::open(const TrainingSettings& s
   std::unique_ptr<TrainingRun> run(new TrainingRun(settings, std::move(engine)));
   PENSTOCK_TRY(run->restore());
   return run;
+}
+
+void TrainingRun::give_back_memory() {
+  accelerator_->give_back_tensors();
+#if defined(__GLIBC__)
+  malloc_trim(/*pad=*/0);
+#endif
 }
 
 Status TrainingRun::restore() {

@@ -61,6 +61,9 @@ class TrainingRun {
   // there are prompts.
   Result<std::vector<Continuation>> answer(uint64_t number);
 
+  // Between steps: what tensors, and plans that were looked at, have left free goes back to the system.
+  void give_back_memory();
+
   engine::StepEngine& engine() { return *engine_; }
   // The next step's root has it, and open() finds it there.
   PatienceState& patience() { return patience_; }
