@@ -78,15 +78,15 @@ penstock_rank_mutant(gathered_over_what_is_held RankedSteps* runtime/engine/rank
   "for (uint64_t& place : places) place += there - all;"
   "")
 
-penstock_rank_mutant(root_before_the_barrier *BringsAllRanks*/2 runtime/engine/ranks/rank_commits.cpp
+penstock_rank_mutant(root_before_the_barrier *BringsAllRanks*/two runtime/engine/ranks/rank_commits.cpp
   ".data_flushed = pass"
   ".data_flushed = {}")
 
-penstock_rank_mutant(reuse_before_the_second_barrier *BringsAllRanks*/2 runtime/engine/ranks/rank_commits.cpp
+penstock_rank_mutant(reuse_before_the_second_barrier *BringsAllRanks*/two runtime/engine/ranks/rank_commits.cpp
   ".root_flushed = pass"
   ".root_flushed = {}")
 
-penstock_rank_mutant(each_rank_at_its_newest_step *BringsAllRanks*/2 runtime/engine/ranks/ranked_engine_open.cpp
+penstock_rank_mutant(each_rank_at_its_newest_step *BringsAllRanks*/two runtime/engine/ranks/ranked_engine_open.cpp
   "if (common == std::max_element"
   "if (common <= std::max_element")
 
