@@ -88,6 +88,20 @@ std::vector<TileStore::FileRun> TileStore::runs_of_durable_step() const {
   return merged;
 }
 
+Status TileStore::check_copy(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress) const {
+  if (copy.parts_->header.store != parts_->header.store)
+    return Status(Code::kUsage, text("the copy is of store ", copy.id(), ", this is store ", id()),
+                  "give the copies that were made of this store");
+  PENSTOCK_TRY_ASSIGN(report, verify_tiles(engine_, *copy.parts_, copy.parts_->table, checksum_, memory, progress,
+                                           VerifiedTiles::updated));
+  if (report.bad.empty()) return Status();
+  const BadBlock& first = report.bad.front();
+  return Status(Code::kCorrupt,
+                text(first.file, ": the block at ", first.offset_bytes, " of the copy, of ", first.tensor,
+                     first.unread.ok() ? ", fails the checksum it was written with" : ", cannot be read"),
+                "roll back to another step; the store is as it was");
+}
+
 Status TileStore::become(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress) {
   CHECK(parts_->layout.slots() > 1, "a store of one slot cannot take back a copy");
   PENSTOCK_TRY(status_);

@@ -30,9 +30,11 @@ struct StoreParts {
 // See TileStore::open().
 Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders folders, const OpenOptions& options);
 
-// Reads every block that `table` names and compares its checksum. `memory` is cut into chunks. Only `progress` refuses.
+// Reads every block that `table` names, or those of them that steps update, and compares its checksum. `memory` is cut
+// into chunks. Only `progress` refuses.
+enum class VerifiedTiles { all, updated };
 Result<ScrubReport> verify_tiles(IoEngine& engine, const StoreParts& parts, const TileTable& table,
                                  ChecksumFunction checksum, std::span<std::byte> memory,
-                                 const ScrubProgress& progress = {});
+                                 const ScrubProgress& progress = {}, VerifiedTiles which = VerifiedTiles::all);
 
 }  // namespace penstock::aio

@@ -24,8 +24,9 @@ class Verification {
     CHECK(pool_.pieces() > 0, "verifying needs at least ", kChunkBytes, " B of memory");
   }
 
-  Result<ScrubReport> run(const ScrubProgress& progress) {
+  Result<ScrubReport> run(const ScrubProgress& progress, VerifiedTiles which) {
     for (TileId tile = 0; tile < shape_.tiles.size(); ++tile) {
+      if (which == VerifiedTiles::updated && !shape_.kind(tile).updated) continue;
       for (const TileChunk& chunk : chunks_of(shape_, tile)) PENSTOCK_TRY(read(chunk));
       if (progress) PENSTOCK_TRY(progress(static_cast<double>(tile) / static_cast<double>(shape_.tiles.size())));
     }
@@ -108,9 +109,9 @@ uint64_t ScrubReport::unread() const {
 }
 
 Result<ScrubReport> verify_tiles(IoEngine& engine, const StoreParts& parts, const TileTable& table,
-                                 ChecksumFunction checksum, std::span<std::byte> memory,
-                                 const ScrubProgress& progress) {
-  return Verification(engine, parts, table, checksum, memory).run(progress);
+                                 ChecksumFunction checksum, std::span<std::byte> memory, const ScrubProgress& progress,
+                                 VerifiedTiles which) {
+  return Verification(engine, parts, table, checksum, memory).run(progress, which);
 }
 
 }  // namespace penstock::aio

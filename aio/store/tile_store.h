@@ -202,6 +202,8 @@ class TileStore {
   // tile that steps update the slot that the durable root names. Tiles that are never updated are in no copy, but for a
   // store of one slot, which cannot take back a copy tile by tile.
   std::vector<FileRun> runs_of_durable_step() const;
+  // Whether become() will do: refuses a copy of another store, and one with a damaged block that it would read.
+  Status check_copy(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress = {}) const;
   // Becomes what `copy` is, a copy of this store as above, by one commit: until it is durable, this one is as it was.
   // Writes only tiles that differ, and checks all that it reads. `memory` as in CreateOptions. Blocks.
   // REQUIRES: two slots or more; no commit meanwhile, and nothing unconfirmed.

@@ -22,6 +22,9 @@ Status copy_file(const std::string& source, const std::string& target, std::span
 // Whether two files of a store hold the same state: every commit writes a root of its own, which names all of it.
 bool have_the_same_roots(const std::string& one, const std::string& other);
 
+// False where one of them does not say of which store it is.
+bool are_of_two_stores(const std::string& one, const std::string& other);
+
 // A crash leaves all of the line or, without its end, a part.
 Status write_line(const std::string& path, const std::string& line);
 // None where there is no whole line.

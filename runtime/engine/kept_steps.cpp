@@ -51,8 +51,9 @@ std::string KeptSteps::partial_of(const std::string& folder, uint64_t step) cons
 
 bool KeptSteps::is_kept(uint64_t step) const {
   return std::all_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
+    const std::string copy = place_of(folder, step) + "/" + file_name_;
     std::error_code unknown;
-    return fs::exists(place_of(folder, step) + "/" + file_name_, unknown);
+    return fs::exists(copy, unknown) && !are_of_two_stores(copy, folder + "/" + file_name_);
   });
 }
 
@@ -148,6 +149,29 @@ Result<std::unique_ptr<aio::TileStore>> KeptSteps::open_copy(IoEngine& io, uint6
       {.purpose = aio::OpenOptions::Purpose::inspect, .rank = of_.rank, .checksum = cpu_optim::checksum_function()});
 }
 
+Result<std::unique_ptr<aio::TileStore>> KeptSteps::open_store(IoEngine& io, aio::OpenOptions::Purpose purpose) const {
+  const bool is_read = purpose == aio::OpenOptions::Purpose::inspect;
+  const auto drives = aio::direct_folders(folders_, is_read ? aio::Access::read_only : aio::Access::read_write);
+  return aio::TileStore::open(io, drives,
+                              {.purpose = purpose, .rank = of_.rank, .checksum = cpu_optim::checksum_function()});
+}
+
+Result<uint64_t> KeptSteps::step_of_store() const {
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
+  PENSTOCK_TRY_ASSIGN(store, open_store(*made.engine, aio::OpenOptions::Purpose::inspect));
+  return store->payload().step;
+}
+
+Status KeptSteps::verify(uint64_t step, const aio::ScrubProgress& progress) const {
+  PENSTOCK_TRY(check(step));
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
+  PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kCarryingBytes));
+  PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles that are read", kCarryingBytes));
+  PENSTOCK_TRY_ASSIGN(copy, open_copy(*made.engine, step));
+  PENSTOCK_TRY_ASSIGN(store, open_store(*made.engine, aio::OpenOptions::Purpose::inspect));
+  return store->check_copy(*copy, memory, progress);
+}
+
 Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) const {
   PENSTOCK_TRY(check(step));
   PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
@@ -158,9 +182,7 @@ Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) con
     copy.reset();
     return replace_files(step);
   }
-  const auto drives = aio::direct_folders(folders_, aio::Access::read_write);
-  PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives,
-                                                  {.rank = of_.rank, .checksum = cpu_optim::checksum_function()}));
+  PENSTOCK_TRY_ASSIGN(store, open_store(*made.engine, aio::OpenOptions::Purpose::run));
   return store->become(*copy, memory, progress);
 }
 

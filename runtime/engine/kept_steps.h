@@ -2,7 +2,8 @@
 // copy has what steps update, in one slot, and takes as much space; what is frozen stays in the store alone. Where the
 // file system shares blocks between files (XFS, btrfs), a copy takes no space and no time of its own at first.
 //
-// A copy counts once it is complete on every drive; what a crash leaves half-made is not looked at, and is made anew.
+// A copy counts once it is complete on every drive; what a crash leaves half-made is not looked at, and is made anew,
+// and so is what a store that was there before has left.
 // Of several ranks' stores each keeps its own, in FOLDER/kept/rankN/STEP/; which of them count, KeptTogether says.
 // The store itself must be at rest, and closed for restore(), which ends with one root: a crash leaves the one step or
 // the other.
@@ -50,7 +51,11 @@ class KeptSteps {
 
   // The copy, for inspection: what steps never update is not in it. REQUIRES: check(step) is ok.
   Result<std::unique_ptr<aio::TileStore>> open_copy(IoEngine& io, uint64_t step) const;
+  // Whether restore() will do: reads all of the copy. REQUIRES: stores of two slots or more.
+  Status verify(uint64_t step, const aio::ScrubProgress& progress = {}) const;
   Status restore(uint64_t step, const aio::ScrubProgress& progress = {}) const;
+  // The newest durable step of the store itself.
+  Result<uint64_t> step_of_store() const;
   Status drop(uint64_t step);
   // Of several ranks' stores, which go back together: that they are to, on every drive. See KeptTogether.
   Status mark_rollback(uint64_t step) const;
@@ -64,6 +69,7 @@ class KeptSteps {
 
  private:
   bool is_kept(uint64_t step) const;
+  Result<std::unique_ptr<aio::TileStore>> open_store(IoEngine& io, aio::OpenOptions::Purpose purpose) const;
   std::string places_in(const std::string& folder) const;
   std::string place_of(const std::string& folder, uint64_t step) const;
   std::string partial_of(const std::string& folder, uint64_t step) const;

@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from ranks_support import PENSTOCK, TINY, USAGE, RanksCase
+from ranks_support import CORRUPT, PENSTOCK, TINY, USAGE, RanksCase
 
 
 class Snapshots(RanksCase):
@@ -76,6 +76,37 @@ class Snapshots(RanksCase):
         self.assertIn("a rollback to step 2 was cut short, and is done now", said)
         self.assertEqual([(step["step"], step["loss"]) for step in self.log()[5:]], list(enumerate(losses, 1))[2:])
         self.assertEqual(list(store.glob("kept/rank?/rollback")), [])
+
+    def test_a_damaged_copy_takes_no_store_back_and_the_run_goes_on(self):
+        run = self.config(keep_every=2, max_steps=3)
+        self.json_of("train", run, "--ranks", 2)
+        store, newest = self.folder / "run.store", self.weights(dtype="fp32")
+        damaged = self.files(2)[1]
+        content = bytearray(damaged.read_bytes())
+        for at in range(len(content) // 2, len(content), 3000):
+            content[at] ^= 1
+        damaged.write_bytes(content)
+        said = self.run_command("checkpoint", "rollback", store, "--step", 2, code=CORRUPT).stderr
+        self.assertRegex(said, "kept/rank1/2/rank1.tiles: the block at [0-9]+ of the copy, of .*, fails the checksum")
+        self.assertEqual((self.weights(dtype="fp32"), list(store.glob("kept/rank?/rollback"))), (newest, []))
+        # Marked before it was damaged, by one that was killed then.
+        for rank in (0, 1):
+            (store / "kept" / f"rank{rank}" / "rollback").write_text("2\n")
+        said = self.run_command("train", run, "--ranks", 2, code=CORRUPT).stderr
+        self.assertRegex(said, "a rollback to step 2 was cut short, and its copies cannot be used: ")
+        self.assertIn("try: start again: the run goes on from where it was", said)
+        self.json_of("checkpoint", "rm", store, "--step", 2)
+        self.json_of("train", self.config(max_steps=4), "--ranks", 2)
+        self.assertEqual([step["step"] for step in self.log()], [1, 2, 3, 4])
+
+    def test_what_a_store_before_has_kept_is_no_step_of_the_new_one(self):
+        self.json_of("train", self.config(keep_every=2, max_steps=2), "--ranks", 2)
+        self.json_of("train", self.config(seed=4, max_steps=3), "--ranks", 2, "--force")
+        store = self.path("run.store")
+        self.assertEqual((self.kept(), len(self.files(2))), ([], 2))
+        for verb in (("rollback", store), ("export", store, self.path("out"))):
+            self.assertIn("step 2 is not among them: none", self.run_command("checkpoint", *verb, "--step", 2, code=USAGE).stderr)
+        self.json_of("train", self.config(seed=4, max_steps=4), "--ranks", 2)
 
 
 class Reshard(RanksCase):

@@ -77,10 +77,15 @@ Status KeptTogether::drop(uint64_t step) {
 }
 
 Status KeptTogether::restore(uint64_t step, const aio::ScrubProgress& progress) {
-  PENSTOCK_TRY(agreed(check(step)));
   if (here_.front().of().ranks == 1) return here_.front().restore(step, progress);  // by one root
+  const Status is_kept = check(step);
+  PENSTOCK_TRY(agreed(is_kept.ok() ? verify(step) : is_kept));
   PENSTOCK_TRY(agreed(each([&](KeptSteps& kept) { return kept.mark_rollback(step); })));
   return go_back(step, progress);
+}
+
+Status KeptTogether::verify(uint64_t step) {
+  return each([&](KeptSteps& kept) { return kept.verify(step); });
 }
 
 Status KeptTogether::go_back(uint64_t step, const aio::ScrubProgress& progress) {
@@ -101,6 +106,28 @@ Status KeptTogether::forget_rollback() {
   return agreed(each([](KeptSteps& kept) { return kept.unmark_rollback(); }));
 }
 
+// Where no store has gone back yet, all stay where they are.
+Status KeptTogether::give_up_rollback(uint64_t step, const Status& why) {
+  Status found;
+  PENSTOCK_TRY_ASSIGN(gone, by_rank([&](const KeptSteps& kept) {
+                        const Result<uint64_t> there = kept.step_of_store();
+                        if (!there.ok()) found = there.status();
+                        return there.ok() && *there == step ? 1 : 0;
+                      }));
+  PENSTOCK_TRY(agreed(found));
+  const std::string what = text("a rollback to step ", step, " was cut short, and its copies cannot be used: ");
+  if (std::count(gone.begin(), gone.end(), 1) > 0) {
+    return Status(why.code(), what + why.message(),
+                  text("put back a copy of that file, or go back to another step that is kept: `penstock checkpoint "
+                       "rollback`; some ranks' stores are at step ",
+                       step, " already"));
+  }
+  PENSTOCK_TRY(forget_rollback());
+  return Status(why.code(), what + why.message(),
+                text("start again: the run goes on from where it was; `penstock checkpoint rm --step ", step,
+                     "` removes what is damaged"));
+}
+
 std::optional<uint64_t> KeptTogether::unfinished_rollback() const {
   const std::optional<uint64_t> first = here_.front().marked_rollback();
   const bool all_have =
@@ -112,6 +139,8 @@ Result<std::optional<uint64_t>> KeptTogether::finish_rollback(const aio::ScrubPr
   PENSTOCK_TRY_ASSIGN(marked, by_rank([](const KeptSteps& kept) { return kept.marked_rollback().value_or(kNone); }));
   const uint64_t step = marked.front();
   if (step != kNone && std::count(marked.begin(), marked.end(), step) == std::ssize(marked)) {
+    const Status verified = agreed(verify(step));
+    if (!verified.ok()) return give_up_rollback(step, verified);
     PENSTOCK_TRY(go_back(step, progress));
     return std::optional(step);
   }

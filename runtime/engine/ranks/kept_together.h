@@ -7,7 +7,8 @@
 // ranks have is of one course on all of them.
 //
 // They go back to a step together as well, though each store by a root of its own: first every rank marks that it is
-// to, and once all have, each goes back, and then takes its mark away. Where a kill leaves the marks of all, some
+// to, and once all have, each goes back, and then takes its mark away. All copies are read before the first mark, so
+// that a damaged one leaves all stores as they are. Where a kill leaves the marks of all, some
 // stores may have gone back, and finish_rollback() takes all of them there; where marks are missing, none has begun or
 // all are there.
 //
@@ -57,6 +58,9 @@ class KeptTogether {
   Result<std::vector<std::string>> drop_incomplete();
 
  private:
+  Status verify(uint64_t step);
+  // Of a step that all are marked for and verify() refuses: a refusal.
+  Status give_up_rollback(uint64_t step, const Status& why);
   // Of all that are marked.
   Status go_back(uint64_t step, const aio::ScrubProgress& progress);
   Result<std::vector<uint64_t>> by_rank(const std::function<uint64_t(const KeptSteps&)>& number);
