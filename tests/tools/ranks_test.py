@@ -70,6 +70,12 @@ class Stages(RanksCase):
             self.assertEqual(other["eval_tokens"], first[0]["eval_tokens"])
             self.assertAlmostEqual(other["eval_loss"], first[0]["eval_loss"], delta=0.05)
 
+    def test_a_closed_standard_stream_is_no_file_of_the_run(self):
+        config = self.config("closed")
+        closed = ["sh", "-c", 'exec "$0" "$@" 2>&- <&-', PENSTOCK, "train", config, "--ranks", "2"]
+        done = subprocess.run(closed, stdout=subprocess.PIPE, check=False, timeout=120, env=ENVIRON)
+        self.assertEqual((done.returncode, [step["step"] for step in self.log("closed")]), (0, [1, 2, 3, 4]))
+
     def test_slurm_starts_them_as_well(self):
         self.json_of("train", self.config("launched"), "--ranks", 2)
         job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "1"}

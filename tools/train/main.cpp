@@ -3,6 +3,7 @@
 #include "tools/penstock/store_flags.h"
 #include "tools/penstock/train_flags.h"
 #include "tools/system/interrupt.h"
+#include "tools/system/standard_streams.h"
 #include "tools/train/config_of_run.h"
 #include "tools/train/gathering_of_run.h"
 #include "tools/train/generate.h"
@@ -112,6 +113,7 @@ Result<Answer> train(Session& session, const TrainFlags& flags) {
 }  // namespace penstock::tools
 
 int main(int argc, char** argv) {
+  penstock::tools::hold_standard_streams();
   penstock::tools::watch_for_interrupts();
   return penstock::tools::run_command(
       {penstock::tools::train_verb_with(penstock::tools::train), penstock::tools::verify_training_verb(),
