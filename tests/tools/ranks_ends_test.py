@@ -181,6 +181,23 @@ class Refusals(RanksCase):
             refused(said, "train", self.config("refused", **changes), "--ranks", 2)
             self.assertFalse((self.folder / "refused.store").exists(), said)
 
+    def test_where_one_ranks_store_is_missing_none_is_made(self):
+        for missing in (0, 1):
+            name = f"lost{missing}"
+            self.json_of("train", self.config(name, max_steps=1), "--ranks", 2)
+            (self.folder / f"{name}.store" / f"rank{missing}.tiles").unlink()
+            said = self.run_command("train", self.config(name), "--ranks", 2, code=USAGE).stderr
+            self.assertRegex(said, f"no store for rank {missing}, although rank {1 - missing} has one\ntry: give each rank the folders")
+            self.assertFalse((self.folder / f"{name}.store" / f"rank{missing}.tiles").exists())
+
+    def test_two_runs_that_make_the_same_store_leave_a_whole_one_or_none(self):
+        config = self.config("twice")
+        runs = [self.start(config) for _ in range(2)]
+        for run in runs:
+            run.communicate(timeout=120)
+        self.json_of("train", config, "--ranks", 2)
+        self.assertEqual(self.json_of("checkpoint", "ls", self.path("twice.store"))["step"], 4)
+
     def test_stores_of_two_runs_are_not_read_as_one(self):
         for name, seed in (("first", 3), ("second", 4)):
             self.json_of("train", self.config(name, max_steps=1, seed=seed), "--ranks", 2)

@@ -65,7 +65,7 @@ Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& pl
   PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
   if (place.ranks > 1) PENSTOCK_TRY(keep_stage(stored, config));
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place, trainer::cuda_usable));
-  return Prepared{std::move(settings), std::move(stored)};
+  return Prepared{std::move(settings), std::move(stored), flags.force};
 }
 
 // Of samples spread over all data: other data of the same length differs in some of them, if not in a word alone.
@@ -131,8 +131,7 @@ Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared) {
   if (ranks == nullptr) return Status();
   const engine::RankPlace& place = prepared.settings.place;
   const std::vector<std::string> folders = folders_of_rank(prepared.settings.config.stores, place);
-  // What is prepared of one host is of rank 0's store.
-  const bool is_here = prepared.stored && has_store(folders, place.rank);
+  const bool is_here = !prepared.replaces && has_store(folders, place.rank);
   std::vector<std::array<uint64_t, 1>> is_there(ranks->ranks());
   PENSTOCK_TRY(engine::exchange_numbers(*ranks, std::array<uint64_t, 1>{is_here ? 1u : 0u}, is_there));
   const auto one = std::max_element(is_there.begin(), is_there.end());

@@ -16,6 +16,7 @@ namespace penstock::tools {
 struct Prepared {
   TrainingSettings settings;
   std::optional<trainer::TrainerState> stored;
+  bool replaces = false;  // what stores there are
 };
 
 // A rank that cannot be made ready tells those on other hosts, who would wait for it.

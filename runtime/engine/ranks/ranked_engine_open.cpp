@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "aio/store/tile_store.h"
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/set_making.h"
 #include "tiering/plan/plan_search.h"
@@ -22,6 +23,13 @@ Status no_common_step(const Ranks& ranks, const std::vector<std::array<uint64_t,
   }
   return Status(Code::kCorrupt, text("ranks: their stores have no step in common: ", words),
                 "put back a copy of all ranks' stores, or make a new store with --force");
+}
+
+// Of one that could not be made whole, so that the next attempt makes it anew.
+void remove_store(const EngineOptions& options, uint32_t rank) {
+  const Result<Drives> drives = options.drives();
+  if (!drives.ok()) return;
+  for (const auto& folder : drives->folders) (void)folder->remove_file(aio::store_file_name(rank));
 }
 
 }  // namespace
@@ -99,7 +107,10 @@ Status RankedEngine::create(const RankedOptions& options, Ranks& ranks, const In
   PENSTOCK_TRY_ASSIGN(here, engine.options_here());
   here.store_id = ids[0];
   const InitialValues of_shard = values_of_rank(initial, engine.shards_, engine.map_, ranks.rank());
-  return agree_on(ranks, Engine::create(here, of_shard, existing));
+  const Status mine = Engine::create(here, of_shard, existing);
+  const Status all = agree_on(ranks, mine);
+  if (mine.ok() && !all.ok()) remove_store(here, ranks.rank());  // without the others' it is none
+  return all;
 }
 
 Result<std::unique_ptr<RankedEngine>> RankedEngine::open(const RankedOptions& options, Ranks& ranks) {
