@@ -371,6 +371,10 @@ ELSEWHERE = {"Command": {
     "lower the host budget, or raise `ulimit -v`": ("takes more memory than there is", "HostArena"),
     "give a host budget of 2 MiB or more": ("the command asks for more than nothing", "HostArena"),
     "cmake -S . -B build -DPENSTOCK_STEPS=ON && cmake --build build": ("another build", "Command.SaysThatItWasBuiltWithout"),
+    "put back a copy of that file, or go back to another step that is kept: `penstock checkpoint rollback`; some ranks' stores are at "
+    "step ... already": ("several ranks that were killed as they went back", "test_where_one_rank_alone_can_go_back"),
+    "start again: the run goes on from where it was; `penstock checkpoint rm --step ...` removes what is damaged":
+        ("several ranks that were killed before they went back", "test_a_damaged_copy_takes_no_store_back"),
     "`ldd` on it says which library is missing": ("an installation without its libraries", ""),
     "`tools/setup` installs PyTorch, whose C++ library it needs; then build again": ("another build", ""),
     "...raise `ulimit -u`, `ulimit -v` or the cgroup's pids.max": (LIMIT, "test_fewer_threads_than_it_takes"),

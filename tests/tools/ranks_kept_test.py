@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from ranks_support import CORRUPT, PENSTOCK, TINY, USAGE, RanksCase
+from ranks_support import CORRUPT, ENVIRON, PENSTOCK, TINY, USAGE, RanksCase
 
 
 class Snapshots(RanksCase):
@@ -98,6 +98,25 @@ class Snapshots(RanksCase):
         self.json_of("checkpoint", "rm", store, "--step", 2)
         self.json_of("train", self.config(max_steps=4), "--ranks", 2)
         self.assertEqual([step["step"] for step in self.log()], [1, 2, 3, 4])
+
+    def test_where_one_rank_alone_can_go_back_another_kept_step_mends_both(self):
+        run = self.config(keep_every=1, max_steps=3)
+        self.json_of("train", run, "--ranks", 2)
+        store, newest = self.folder / "run.store", self.weights(dtype="fp32")
+        shutil.copy(store / "rank1.tiles", self.folder / "rank1.tiles")
+        self.json_of("checkpoint", "rollback", store, "--step", 2)
+        # Killed when rank 0 had gone back, and rank 1's copy was damaged.
+        shutil.copy(self.folder / "rank1.tiles", store / "rank1.tiles")
+        damaged = self.files(2)[1]
+        damaged.write_bytes(damaged.read_bytes()[:-8192])
+        for rank in (0, 1):
+            (store / "kept" / f"rank{rank}" / "rollback").write_text("2\n")
+        done = subprocess.run([PENSTOCK, "train", run, "--ranks", "2"], capture_output=True, text=True, check=False, env=ENVIRON)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("go back to another step that is kept: `penstock checkpoint rollback`; some ranks' stores are at step 2", done.stderr)
+        self.json_of("checkpoint", "rollback", store, "--step", 3)
+        self.assertEqual(self.weights(dtype="fp32"), newest)
+        self.json_of("train", self.config(max_steps=4), "--ranks", 2)
 
     def test_what_a_store_before_has_kept_is_no_step_of_the_new_one(self):
         self.json_of("train", self.config(keep_every=2, max_steps=2), "--ranks", 2)
