@@ -59,6 +59,12 @@ class Carrier {
   WindowedIo windowed_;
 };
 
+Status refuse_copy_of_another(const TileStore& copy, const TileStore& store) {
+  if (copy.id() == store.id()) return Status();
+  return Status(Code::kUsage, text("the copy is of store ", copy.id(), ", this is store ", store.id()),
+                "give the copies that were made of this store");
+}
+
 }  // namespace
 
 std::vector<TileStore::FileRun> TileStore::runs_of_durable_step() const {
@@ -89,9 +95,7 @@ std::vector<TileStore::FileRun> TileStore::runs_of_durable_step() const {
 }
 
 Status TileStore::check_copy(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress) const {
-  if (copy.parts_->header.store != parts_->header.store)
-    return Status(Code::kUsage, text("the copy is of store ", copy.id(), ", this is store ", id()),
-                  "give the copies that were made of this store");
+  PENSTOCK_TRY(refuse_copy_of_another(copy, *this));
   PENSTOCK_TRY_ASSIGN(report, verify_tiles(engine_, *copy.parts_, copy.parts_->table, checksum_, memory, progress,
                                            VerifiedTiles::updated));
   if (report.bad.empty()) return Status();
@@ -105,9 +109,7 @@ Status TileStore::check_copy(TileStore& copy, std::span<std::byte> memory, const
 Status TileStore::become(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress) {
   CHECK(parts_->layout.slots() > 1, "a store of one slot cannot take back a copy");
   PENSTOCK_TRY(status_);
-  if (copy.parts_->header.store != parts_->header.store)
-    return Status(Code::kUsage, text("the copy is of store ", copy.id(), ", this is store ", id()),
-                  "give the copies that were made of this store");
+  PENSTOCK_TRY(refuse_copy_of_another(copy, *this));
   struct Written {
     TileSlot place;
     std::span<const uint64_t> checksums;

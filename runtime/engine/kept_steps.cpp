@@ -143,22 +143,20 @@ void KeptSteps::abandon(uint64_t step) {
 Result<std::unique_ptr<aio::TileStore>> KeptSteps::open_copy(IoEngine& io, uint64_t step) const {
   std::vector<std::string> places;
   for (const std::string& folder : folders_) places.push_back(place_of(folder, step));
-  const auto copies = aio::direct_folders(places, aio::Access::read_only);
-  return aio::TileStore::open(
-      io, copies,
-      {.purpose = aio::OpenOptions::Purpose::inspect, .rank = of_.rank, .checksum = cpu_optim::checksum_function()});
+  return open_in(places, io, aio::OpenOptions::Purpose::inspect);
 }
 
-Result<std::unique_ptr<aio::TileStore>> KeptSteps::open_store(IoEngine& io, aio::OpenOptions::Purpose purpose) const {
+Result<std::unique_ptr<aio::TileStore>> KeptSteps::open_in(const std::vector<std::string>& folders, IoEngine& io,
+                                                           aio::OpenOptions::Purpose purpose) const {
   const bool is_read = purpose == aio::OpenOptions::Purpose::inspect;
-  const auto drives = aio::direct_folders(folders_, is_read ? aio::Access::read_only : aio::Access::read_write);
+  const auto drives = aio::direct_folders(folders, is_read ? aio::Access::read_only : aio::Access::read_write);
   return aio::TileStore::open(io, drives,
                               {.purpose = purpose, .rank = of_.rank, .checksum = cpu_optim::checksum_function()});
 }
 
 Result<uint64_t> KeptSteps::step_of_store() const {
   PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
-  PENSTOCK_TRY_ASSIGN(store, open_store(*made.engine, aio::OpenOptions::Purpose::inspect));
+  PENSTOCK_TRY_ASSIGN(store, open_in(folders_, *made.engine, aio::OpenOptions::Purpose::inspect));
   return store->payload().step;
 }
 
@@ -168,7 +166,7 @@ Status KeptSteps::verify(uint64_t step, const aio::ScrubProgress& progress) cons
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kCarryingBytes));
   PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles that are read", kCarryingBytes));
   PENSTOCK_TRY_ASSIGN(copy, open_copy(*made.engine, step));
-  PENSTOCK_TRY_ASSIGN(store, open_store(*made.engine, aio::OpenOptions::Purpose::inspect));
+  PENSTOCK_TRY_ASSIGN(store, open_in(folders_, *made.engine, aio::OpenOptions::Purpose::inspect));
   return store->check_copy(*copy, memory, progress);
 }
 
@@ -182,7 +180,7 @@ Status KeptSteps::restore(uint64_t step, const aio::ScrubProgress& progress) con
     copy.reset();
     return replace_files(step);
   }
-  PENSTOCK_TRY_ASSIGN(store, open_store(*made.engine, aio::OpenOptions::Purpose::run));
+  PENSTOCK_TRY_ASSIGN(store, open_in(folders_, *made.engine, aio::OpenOptions::Purpose::run));
   return store->become(*copy, memory, progress);
 }
 

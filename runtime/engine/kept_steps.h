@@ -69,7 +69,8 @@ class KeptSteps {
 
  private:
   bool is_kept(uint64_t step) const;
-  Result<std::unique_ptr<aio::TileStore>> open_store(IoEngine& io, aio::OpenOptions::Purpose purpose) const;
+  Result<std::unique_ptr<aio::TileStore>> open_in(const std::vector<std::string>& folders, IoEngine& io,
+                                                  aio::OpenOptions::Purpose purpose) const;
   std::string places_in(const std::string& folder) const;
   std::string place_of(const std::string& folder, uint64_t step) const;
   std::string partial_of(const std::string& folder, uint64_t step) const;
