@@ -8,7 +8,6 @@
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/store_weights.h"
 #include "tools/system/interrupt.h"
-#include "tools/train/model_of_run.h"
 
 namespace penstock::tools {
 namespace {
@@ -84,11 +83,8 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open({flags.paths.begin(), flags.paths.end() - 1}));
   if (flags.step) PENSTOCK_TRY(stores->go_to(*flags.step));
   aio::TileStore& store = *stores->ranks().front();
-  PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store.payload().trainer_state));
-  PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
-  PENSTOCK_TRY_ASSIGN(model, model_of(config, state.model_json));
-  PENSTOCK_TRY_ASSIGN(weights, StoreWeights::find(*stores, config, model));
-  const Trained trained{std::move(state), std::move(config), std::move(model)};
+  PENSTOCK_TRY_ASSIGN(trained, trained_by(store.payload()));
+  PENSTOCK_TRY_ASSIGN(weights, StoreWeights::find(*stores, trained.config, trained.model));
   PENSTOCK_TRY_ASSIGN(kind, kind_of(flags, trained));
 
   trainer::ModelFolderWriter::Options options;

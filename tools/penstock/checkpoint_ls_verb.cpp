@@ -1,12 +1,11 @@
 #include <algorithm>
 
-#include "runtime/trainer/config/effective_config.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/checkpoint_snapshots.h"
 #include "tools/penstock/command.h"
+#include "tools/penstock/export_output.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/text_table.h"
-#include "tools/train/model_of_run.h"
 
 namespace penstock::tools {
 namespace {
@@ -18,18 +17,11 @@ uint64_t step_of(const InspectedStores& stores) {
   return step;
 }
 
-Result<uint64_t> parameters_of_model(const RootPayload& root) {
-  PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(root.trainer_state));
-  PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
-  PENSTOCK_TRY_ASSIGN(model, model_of(config, state.model_json));
-  return model.parameters();
-}
-
 // Of a trainer of ours, the model's: no padding of units, and nothing twice that several ranks have. Of another, what
 // the stores have.
 uint64_t parameters_of(const InspectedStores& stores) {
-  const Result<uint64_t> of_model = parameters_of_model(stores.ranks().front()->payload());
-  if (of_model.ok()) return *of_model;
+  const Result<Trained> trained = trained_by(stores.ranks().front()->payload());
+  if (trained.ok()) return trained->model.parameters();
   uint64_t sum = 0;
   for (const auto& store : stores.ranks()) sum += store->shape().parameter_elements();
   return sum;

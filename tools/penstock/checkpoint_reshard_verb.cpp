@@ -7,6 +7,7 @@
 #include "tools/nvme/scratch.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/command.h"
+#include "tools/penstock/export_output.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/store_flags.h"
@@ -58,9 +59,8 @@ Result<Answer> reshard(Session& session, const Flags& flags) {
   const auto ranks = static_cast<uint32_t>(*flags.ranks);
   PENSTOCK_TRY_ASSIGN(set, InspectedStores::open({flags.source}));
   const RootPayload& root = set->ranks().front()->payload();
-  PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(root.trainer_state));
-  PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
-  PENSTOCK_TRY_ASSIGN(model, model_of(config, state.model_json));
+  PENSTOCK_TRY_ASSIGN(trained, trained_by(root));
+  auto& [state, config, model] = trained;
   PENSTOCK_TRY_ASSIGN(groups, trainer::group_parameters(config, model));
   const auto there = static_cast<uint32_t>(set->ranks().size());
   const engine::StoreSet source{.stores = set->ranks(), .group_ranks = trainer::group_ranks_of(config, there)};

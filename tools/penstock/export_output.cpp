@@ -4,6 +4,7 @@
 
 #include "runtime/trainer/adapter_merge.h"
 #include "runtime/trainer/files/adapter_folder.h"
+#include "tools/train/model_of_run.h"
 
 namespace penstock::tools {
 namespace {
@@ -77,6 +78,13 @@ class AdapterOutput final : public ExportOutput {
 };
 
 }  // namespace
+
+Result<Trained> trained_by(const RootPayload& root) {
+  PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(root.trainer_state));
+  PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(state.config));
+  PENSTOCK_TRY_ASSIGN(model, model_of(config, state.model_json));
+  return Trained{std::move(state), std::move(config), std::move(model)};
+}
 
 bool Trained::has_base() const {
   std::error_code error;

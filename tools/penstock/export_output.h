@@ -10,6 +10,7 @@
 #include "runtime/trainer/files/model_folder.h"
 #include "runtime/trainer/model.h"
 #include "runtime/trainer/trainer_state.h"
+#include "tiering/store/root_payload.h"
 
 namespace penstock::tools {
 
@@ -22,6 +23,8 @@ struct Trained {
   // Whether the folder that it began with is there.
   bool has_base() const;
 };
+// As the root of one of its stores says.
+Result<Trained> trained_by(const RootPayload& root);
 
 // Takes values unit by unit, in pieces, in the order of units_in_order(). What it was made with outlives it.
 class ExportOutput {
