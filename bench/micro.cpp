@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpu_optim/block_codes.h"
 #include "cpu_optim/checksum.h"
 #include "cpu_optim/gradient.h"
 #include "cpu_optim/tile_update.h"
@@ -156,6 +157,27 @@ void register_gradients() {
           benchmark::ClobberMemory();
         }
         count_elements(state, bytes_of(from) + bytes_of(to));
+      });
+    }
+  }
+}
+
+// Frozen weights of a large unit: more than the caches hold.
+void register_block_codes() {
+  constexpr uint64_t kUnit = 256 * kElements;
+  for (const BlockCode code : {BlockCode::int8, BlockCode::nf4}) {
+    for (const cpu_optim::Isa isa : cpu_optim::available_isas()) {
+      const std::string name = text("dequantise/", penstock::name_of(code), "/bf16/", cpu_optim::name_of(isa));
+      benchmark::RegisterBenchmark(name.c_str(), [code, isa](State& state) {
+        Buffer codes = Buffer::on_heap(kUnit), values = Buffer::on_heap(kUnit * 2);
+        for (uint64_t i = 0; i < kUnit; ++i) codes.data()[i] = static_cast<std::byte>(i * 2654435761u >> 16);
+        const std::vector<float> scales(kUnit / kCodeBlockElements, 0.02f);
+        for (auto _ : state) {
+          cpu_optim::dequantise({code, codes.data(), scales.data()}, 0, kUnit, Dtype::bf16, values.data(), isa);
+          benchmark::ClobberMemory();
+        }
+        state.counters["per_element"] = time_for_each(static_cast<double>(state.iterations()) * kUnit);
+        state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kUnit * 2));
       });
     }
   }
@@ -328,6 +350,7 @@ int run(int argc, char** argv) {
   register_updates();
   register_gradients();
   register_checksums();
+  register_block_codes();
   register_codecs();
   register_plan_runs();
   benchmark::RunSpecifiedBenchmarks();

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "cpu_optim/flush_scope.h"
+#include "cpu_optim/kernels.h"
+#include "cpu_optim/streams.h"
 #include "tiering/arithmetic/block_codes.h"
 #include "tiering/check.h"
 #include "tiering/tier.h"
@@ -46,61 +48,15 @@ void quantise_block(BlockCode code, std::span<const float> values, std::byte* co
   }
 }
 
-// A value in `kDtype`, as an integer of its size.
-template <Dtype kDtype>
-auto narrow(float value) {
-  if constexpr (kDtype == Dtype::fp32) {
-    const uint32_t bits = arithmetic::bits_of(value);
-    return arithmetic::is_nan(bits) ? 0x7fc0'0000u : bits;
-  } else if constexpr (kDtype == Dtype::bf16) {
-    return arithmetic::bf16_of_float(value);
-  } else {
-    return arithmetic::fp16_of_float(value);
-  }
-}
+// What is written of a block or more has left the caches before it is computed with.
+constexpr uint64_t kStreamElements = kBlockElements;
 
-// A whole block. Of nf4 there are but 16 values in it, each rounded once.
-template <Dtype kDtype>
-void dequantise_block(BlockCode code, const std::byte* codes, float scale, std::byte* target) {
-  using Word = decltype(narrow<kDtype>(0));
-  std::array<Word, kBlock> words;
-  if (code == BlockCode::int8) {
-    for (size_t i = 0; i < kBlock; ++i) {
-      words[i] = narrow<kDtype>(arithmetic::int8_value(static_cast<uint32_t>(codes[i]), scale));
-    }
-  } else {
-    std::array<Word, 16> values;
-    for (uint32_t i = 0; i < values.size(); ++i) values[i] = narrow<kDtype>(arithmetic::nf4_value(i) * scale);
-    for (size_t i = 0; i < kBlock / 2; ++i) {
-      const auto pair = static_cast<uint32_t>(codes[i]);
-      words[2 * i] = values[pair >> 4];
-      words[2 * i + 1] = values[pair & 0xfu];
-    }
-  }
-  std::memcpy(target, words.data(), sizeof words);
-}
-
-template <Dtype kDtype>
-void dequantise_all(const CodedRun& run, uint64_t first, uint64_t elements, std::byte* target) {
-  constexpr uint64_t kSize = bytes_of(kDtype);
-  const uint64_t code_bytes = run.code == BlockCode::int8 ? kBlock : kBlock / 2, end = first + elements;
-  for (uint64_t at = first; at < end;) {
-    const uint64_t block = at / kBlock, from = at % kBlock, to = std::min(kBlock, end - block * kBlock);
-    const std::byte* codes = run.codes + block * code_bytes;
-    if (from == 0 && to == kBlock) {
-      dequantise_block<kDtype>(run.code, codes, run.scales[block], target);
-    } else {
-      // Where the run ends within the block, so may its codes.
-      std::array<std::byte, kBlock> some{};
-      const uint64_t there = run.code == BlockCode::int8 ? to : ceil_div(to, 2);
-      std::memcpy(some.data(), codes, there);
-      std::array<std::byte, kBlock * kSize> whole;
-      dequantise_block<kDtype>(run.code, some.data(), run.scales[block], whole.data());
-      std::memcpy(target, whole.data() + from * kSize, (to - from) * kSize);
-    }
-    target += (to - from) * kSize;
-    at += to - from;
-  }
+// Blocks that lie whole in the run.
+void dequantise_blocks(DequantiseKernel kernel, const CodedRun& run, uint64_t code_bytes, uint64_t first,
+                       uint64_t blocks, std::byte* target) {
+  const bool streams = blocks * kBlock >= kStreamElements && may_stream_to(target);
+  kernel(run.codes + first * code_bytes, run.scales + first, blocks, target, streams);
+  if (streams) end_streams();
 }
 
 void expect_known(BlockCode code) {
@@ -119,18 +75,30 @@ void quantise(BlockCode code, std::span<const float> values, std::byte* codes, f
   }
 }
 
-void dequantise(const CodedRun& run, uint64_t first, uint64_t elements, Dtype dtype, std::byte* target) {
+void dequantise(const CodedRun& run, uint64_t first, uint64_t elements, Dtype dtype, std::byte* target, Isa isa) {
   expect_known(run.code);
+  CHECK(static_cast<size_t>(dtype) < kGradientDtypes, "nobody computes with weights in ", name_of(dtype));
   const DenormalScope denormals_count;
-  switch (dtype) {
-    case Dtype::fp32:
-      return dequantise_all<Dtype::fp32>(run, first, elements, target);
-    case Dtype::bf16:
-      return dequantise_all<Dtype::bf16>(run, first, elements, target);
-    case Dtype::fp16:
-      return dequantise_all<Dtype::fp16>(run, first, elements, target);
-    default:
-      CHECK(false, "nobody computes with weights in ", name_of(dtype));
+  const DequantiseKernel kernel = kernels_of(isa).dequantise[static_cast<size_t>(run.code)][static_cast<size_t>(dtype)];
+  const uint64_t size = bytes_of(dtype), code_bytes = run.code == BlockCode::int8 ? kBlock : kBlock / 2;
+  const uint64_t end = first + elements;
+  for (uint64_t at = first; at < end;) {
+    const uint64_t block = at / kBlock, from = at % kBlock;
+    if (const uint64_t whole = (end - at) / kBlock; from == 0 && whole > 0) {
+      dequantise_blocks(kernel, run, code_bytes, block, whole, target);
+      target += whole * kBlock * size;
+      at += whole * kBlock;
+      continue;
+    }
+    // Where the run ends within the block, so may its codes.
+    const uint64_t to = std::min(kBlock, end - block * kBlock);
+    std::array<std::byte, kBlock> codes{};
+    std::memcpy(codes.data(), run.codes + block * code_bytes, run.code == BlockCode::int8 ? to : ceil_div(to, 2));
+    alignas(64) std::array<std::byte, kBlock * sizeof(float)> values;
+    kernel(codes.data(), run.scales + block, 1, values.data(), /*streams=*/false);
+    std::memcpy(target, values.data() + from * size, (to - from) * size);
+    target += (to - from) * size;
+    at += to - from;
   }
 }
 

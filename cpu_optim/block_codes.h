@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cpu_optim/isa.h"
 #include "tiering/state_layout.h"
 
 namespace penstock::cpu_optim {
@@ -24,7 +25,8 @@ struct CodedRun {
 };
 
 // target[i] = element first + i of the run, in `dtype`: fp32, bf16 or fp16, rounded to nearest, ties to even; a NaN
-// becomes the one that GradientKernels gives.
-void dequantise(const CodedRun& run, uint64_t first, uint64_t elements, Dtype dtype, std::byte* target);
+// becomes the one that GradientKernels gives. The same bits on every Isa. REQUIRES: `isa` is among available_isas().
+void dequantise(const CodedRun& run, uint64_t first, uint64_t elements, Dtype dtype, std::byte* target,
+                Isa isa = best_isa());
 
 }  // namespace penstock::cpu_optim

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cpu_optim/byte_update_kernel.h"
+#include "cpu_optim/dequantise_kernel.h"
 #include "cpu_optim/gradient_kernel.h"
 #include "cpu_optim/kernels.h"
 #include "cpu_optim/record_kernel.h"
@@ -49,6 +50,14 @@ constexpr void fill_records(Kernels& kernels) {
   kernels.decode[static_cast<size_t>(kCode)] = &RecordPass<L, kCode>::decode;
 }
 
+template <class L, BlockCode kCode>
+constexpr void fill_dequantise(Kernels& kernels) {
+  auto& by_dtype = kernels.dequantise[static_cast<size_t>(kCode)];
+  by_dtype[static_cast<size_t>(Dtype::fp32)] = &DequantisePass<L, kCode, Dtype::fp32>::run;
+  by_dtype[static_cast<size_t>(Dtype::bf16)] = &DequantisePass<L, kCode, Dtype::bf16>::run;
+  by_dtype[static_cast<size_t>(Dtype::fp16)] = &DequantisePass<L, kCode, Dtype::fp16>::run;
+}
+
 template <class L>
 consteval Kernels kernel_table(Isa isa, uint32_t instructions) {
   Kernels kernels{};
@@ -62,6 +71,8 @@ consteval Kernels kernel_table(Isa isa, uint32_t instructions) {
   fill_dtype<L, Dtype::fp16>(kernels);
   fill_records<L, BlockCode::int8>(kernels);
   fill_records<L, BlockCode::int4>(kernels);
+  fill_dequantise<L, BlockCode::int8>(kernels);
+  fill_dequantise<L, BlockCode::nf4>(kernels);
   kernels.checksum = [](ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe) {
     L::add_checksum_stripes(lanes, stripes, count, first_stripe);
   };

@@ -20,6 +20,7 @@ constexpr size_t kMasterForms = 3;
 constexpr size_t kMomentForms = 3;
 constexpr size_t kGradientDtypes = 3;  // fp32, bf16, fp16: the first three Dtypes
 constexpr size_t kRecordCodes = 2;     // int8, int4: the first two BlockCodes
+constexpr size_t kBlockCodes = 3;      // and nf4
 constexpr size_t kSquareSumLanes = 32;
 constexpr size_t kPlanesMax = 1 + kRestingPlanesMax;
 
@@ -49,6 +50,9 @@ using SumKernel = void (*)(const std::byte* const* sources, size_t count, std::b
 // Whole blocks of values, and their records.
 using EncodeKernel = void (*)(const float* values, uint64_t blocks, std::byte* records);
 using DecodeKernel = void (*)(const std::byte* records, uint64_t blocks, float* values);
+// Whole blocks of codes and their scales, as frozen weights rest. `streams`: as CastKernel's.
+using DequantiseKernel = void (*)(const std::byte* codes, const float* scales, uint64_t blocks, std::byte* target,
+                                  bool streams);
 using ChecksumKernel = void (*)(ChecksumLanes& lanes, const std::byte* stripes, uint64_t count, uint64_t first_stripe);
 
 struct Kernels {
@@ -61,6 +65,7 @@ struct Kernels {
   SumKernel sum[kGradientDtypes][kGradientDtypes];
   EncodeKernel encode[kRecordCodes];
   DecodeKernel decode[kRecordCodes];
+  DequantiseKernel dequantise[kBlockCodes][kGradientDtypes];  // not of int4
   ChecksumKernel checksum;
 };
 

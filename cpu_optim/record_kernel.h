@@ -105,20 +105,22 @@ struct RecordPass {
     put_pair(values + 2 * kWidth, even_next, odd_next);
   }
 
+  PENSTOCK_LANES void decode_block(const std::byte* codes, float scale, float* values) {
+    const Float scales = L::all(scale);
+    for (uint64_t i = 0; i < kBlock; i += kAtOnce) {
+      if constexpr (kCode == BlockCode::int8) {
+        put_bytes(codes + i, scales, values + i);
+        put_bytes(codes + i + 2 * kWidth, scales, values + i + 2 * kWidth);
+      } else {
+        put_nibbles(codes + i / 2, scales, values + i);
+      }
+    }
+  }
   static void decode(const std::byte* records, uint64_t blocks, float* values) {
     for (; blocks > 0; --blocks, values += kBlock, records += kRecord) {
-      float number;
-      __builtin_memcpy(&number, records, sizeof number);
-      const Float scale = L::all(number);
-      const std::byte* codes = records + sizeof number;
-      for (uint64_t i = 0; i < kBlock; i += kAtOnce) {
-        if constexpr (kCode == BlockCode::int8) {
-          put_bytes(codes + i, scale, values + i);
-          put_bytes(codes + i + 2 * kWidth, scale, values + i + 2 * kWidth);
-        } else {
-          put_nibbles(codes + i / 2, scale, values + i);
-        }
-      }
+      float scale;
+      __builtin_memcpy(&scale, records, sizeof scale);
+      decode_block(records + sizeof scale, scale, values);
     }
   }
 };

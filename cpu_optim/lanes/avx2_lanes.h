@@ -29,6 +29,39 @@ struct Avx2Lanes : XsimdLanes<xsimd::fma3<xsimd::avx2>> {
   PENSTOCK_LANES Bits packed16(Bits first, Bits second) {
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(first, second), _MM_SHUFFLE(3, 1, 2, 0));
   }
+  template <size_t kBytes>
+  PENSTOCK_LANES void look_up16(const std::byte* table, const std::byte* pairs, std::byte* target, bool streams) {
+    static_assert(kBytes % 32 == 0);
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)), half = _mm256_set1_epi8(0xf);
+    const auto of_both_lanes = [](__m256i words) {  // their lower bytes
+      const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+      return _mm256_broadcastsi128_si256(bytes);
+    };
+    const __m256i lower = of_both_lanes(_mm256_and_si256(both, _mm256_set1_epi16(0xff)));
+    const __m256i upper = of_both_lanes(_mm256_srli_epi16(both, 8));
+    for (size_t i = 0; i < kBytes; i += 32) {
+      const __m256i pair = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs + i));
+      const __m256i first = _mm256_and_si256(_mm256_srli_epi16(pair, 4), half), second = _mm256_and_si256(pair, half);
+      const __m256i a = _mm256_shuffle_epi8(lower, first), b = _mm256_shuffle_epi8(upper, first);
+      const __m256i c = _mm256_shuffle_epi8(lower, second), d = _mm256_shuffle_epi8(upper, second);
+      const __m256i ab = _mm256_unpacklo_epi8(a, b), cd = _mm256_unpacklo_epi8(c, d);
+      const __m256i ab_next = _mm256_unpackhi_epi8(a, b), cd_next = _mm256_unpackhi_epi8(c, d);
+      const __m256i words[4] = {_mm256_unpacklo_epi16(ab, cd), _mm256_unpackhi_epi16(ab, cd),
+                                _mm256_unpacklo_epi16(ab_next, cd_next), _mm256_unpackhi_epi16(ab_next, cd_next)};
+      std::byte* to = target + 4 * i;
+      put_bits(to, _mm256_permute2x128_si256(words[0], words[1], 0x20), streams);
+      put_bits(to + 32, _mm256_permute2x128_si256(words[2], words[3], 0x20), streams);
+      put_bits(to + 64, _mm256_permute2x128_si256(words[0], words[1], 0x31), streams);
+      put_bits(to + 96, _mm256_permute2x128_si256(words[2], words[3], 0x31), streams);
+    }
+  }
+  PENSTOCK_LANES void put_bits(void* target, Bits x, bool streams) {
+    if (streams) {
+      stream_bits(target, x);
+    } else {
+      store_bits(target, x);
+    }
+  }
   PENSTOCK_LANES void stream_bits(void* target, Bits x) { _mm256_stream_si256(static_cast<__m256i*>(target), x); }
   PENSTOCK_LANES __m256 in_order(__m256 x) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), _MM_SHUFFLE(3, 1, 2, 0)));

@@ -33,6 +33,22 @@ struct Avx512Lanes : XsimdLanes<xsimd::avx512bw> {
   PENSTOCK_LANES Bits packed16(Bits first, Bits second) {
     return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packus_epi32(first, second));
   }
+  template <size_t kBytes>
+  PENSTOCK_LANES void look_up16(const std::byte* table, const std::byte* pairs, std::byte* target, bool streams) {
+    static_assert(kBytes % 16 == 0);
+    const __m512i words = _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(table)));
+    for (size_t i = 0; i < kBytes; i += 16) {
+      const __m512i pair = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(pairs + i)));
+      const __m512i first = _mm512_srli_epi32(pair, 4), second = _mm512_slli_epi32(pair, 16);
+      // Of an index of 16 bits the lower five count; both halves of the table are the same.
+      const Bits found = _mm512_permutexvar_epi16(_mm512_or_si512(first, second), words);
+      if (streams) {
+        stream_bits(target + 4 * i, found);
+      } else {
+        store_bits(target + 4 * i, found);
+      }
+    }
+  }
   PENSTOCK_LANES void stream_bits(void* target, Bits x) { _mm512_stream_si512(static_cast<__m512i*>(target), x); }
   PENSTOCK_LANES void deinterleave(Float& a, Float& b) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);

@@ -22,6 +22,18 @@ struct NeonLanes : XsimdLanes<xsimd::neon64> {
   PENSTOCK_LANES Bits packed16(Bits first, Bits second) {
     return vreinterpretq_u32_u16(vcombine_u16(vmovn_u32(first), vmovn_u32(second)));
   }
+  template <size_t kBytes>
+  PENSTOCK_LANES void look_up16(const std::byte* table, const std::byte* pairs, std::byte* target, bool /*streams*/) {
+    static_assert(kBytes % 16 == 0);
+    const uint8x16x2_t halves_of_table = vld2q_u8(reinterpret_cast<const uint8_t*>(table));
+    for (size_t i = 0; i < kBytes; i += 16) {
+      const uint8x16_t pair = vld1q_u8(reinterpret_cast<const uint8_t*>(pairs + i));
+      const uint8x16_t first = vshrq_n_u8(pair, 4), second = vandq_u8(pair, vdupq_n_u8(0xf));
+      const auto find = [&](int half, uint8x16_t at) { return vqtbl1q_u8(halves_of_table.val[half], at); };
+      vst4q_u8(reinterpret_cast<uint8_t*>(target + 4 * i),
+               {{find(0, first), find(1, first), find(0, second), find(1, second)}});
+    }
+  }
   PENSTOCK_LANES void stream_bits(void* target, Bits x) { store_bits(target, x); }
   PENSTOCK_LANES void deinterleave(Float& a, Float& b) {
     float32x4_t x = a, y = b;

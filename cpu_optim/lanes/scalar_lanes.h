@@ -38,6 +38,18 @@ struct ScalarLanes : arithmetic::PlainNumbers {
   static Bits load16(const void* source) { return read<uint16_t>(source); }
   static Bits packed16(Bits first, Bits second) { return first | second << 16; }
 
+  // Of each byte the upper half's, then the lower half's entry of a table of 16.
+  template <size_t kBytes>
+  static void look_up16(const std::byte* table, const std::byte* pairs, std::byte* target, bool /*streams*/) {
+    uint16_t words[2 * kBytes];
+    for (size_t i = 0; i < kBytes; ++i) {
+      const auto pair = static_cast<uint32_t>(pairs[i]);
+      std::memcpy(words + 2 * i, table + 2 * (pair >> 4), 2);
+      std::memcpy(words + 2 * i + 1, table + 2 * (pair & 0xfu), 2);
+    }
+    std::memcpy(target, words, sizeof words);
+  }
+
   // (a, b) from elements one after another to even and odd ones, and back.
   static void deinterleave(Float&, Float&) {}
   static void interleave(Float&, Float&) {}

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "cpu_optim/lanes/scalar_lanes.h"
 #include "cpu_optim/lanes/xsimd_lanes.h"
 #include "tiering/arithmetic/convert.h"
 
@@ -48,6 +49,10 @@ struct Sse2Lanes : XsimdLanes<xsimd::sse2> {
     // Packing saturates as signed numbers, so the 16 bits are made signed first.
     return _mm_packs_epi32(_mm_srai_epi32(_mm_slli_epi32(first, 16), 16),
                            _mm_srai_epi32(_mm_slli_epi32(second, 16), 16));
+  }
+  template <size_t kBytes>
+  PENSTOCK_LANES void look_up16(const std::byte* table, const std::byte* pairs, std::byte* target, bool streams) {
+    ScalarLanes::look_up16<kBytes>(table, pairs, target, streams);
   }
   PENSTOCK_LANES void stream_bits(void* target, Bits x) { _mm_stream_si128(static_cast<__m128i*>(target), x); }
   PENSTOCK_LANES void deinterleave(Float& a, Float& b) {

@@ -6,10 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
 #include <random>
 #include <vector>
 
 #include "tiering/arithmetic/block_codes.h"
+#include "tiering/buffer.h"
 
 namespace penstock::cpu_optim {
 namespace {
@@ -45,6 +49,51 @@ TEST(BlockCodes, StandForEachValueWithinHalfAStepOfItsOwnBlockHoweverTheyAreRead
       std::vector<float> part(count);
       dequantise(run, first, count, Dtype::fp32, reinterpret_cast<std::byte*>(part.data()));
       ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(first))) << first;
+    }
+  }
+}
+
+// What the definition says of one element.
+uint32_t bits_by_definition(BlockCode code, uint32_t stored, float scale, Dtype dtype) {
+  const float value =
+      code == BlockCode::int8 ? arithmetic::int8_value(stored, scale) : arithmetic::nf4_value(stored) * scale;
+  if (dtype == Dtype::bf16) return arithmetic::bf16_of_float(value);
+  if (dtype == Dtype::fp16) return arithmetic::fp16_of_float(value);
+  return std::isnan(value) ? 0x7fc0'0000u : arithmetic::bits_of(value);
+}
+
+TEST(BlockCodes, AreTheSameBitsOnEveryIsaWhateverTheScale) {
+  // A long run is written past the caches where its place is aligned.
+  constexpr uint64_t kElements = (1 << 18) + 5 * kCodeBlockElements + 21;
+  const float scales_of_blocks[] = {
+      1.0f, 0x1.8p-119f, 0x1p-126f, 3e38f, 0.0f, 65504.0f, 0.0123f, std::numeric_limits<float>::quiet_NaN(), 1e-40f};
+  const uint64_t seed = 43;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> codes(kElements + 1);
+  for (std::byte& byte : codes) byte = static_cast<std::byte>(random());
+  std::vector<float> scales(ceil_div(kElements, kCodeBlockElements));
+  for (float& scale : scales) scale = scales_of_blocks[random() % std::size(scales_of_blocks)];
+  for (const BlockCode code : {BlockCode::int8, BlockCode::nf4}) {
+    for (const Dtype dtype : {Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
+      const uint64_t size = bytes_of(dtype);
+      std::vector<std::byte> expected(kElements * size);
+      for (uint64_t i = 0; i < kElements; ++i) {
+        const auto byte = static_cast<uint32_t>(codes[code == BlockCode::int8 ? i : i / 2]);
+        const uint32_t stored = code == BlockCode::int8 ? byte : i % 2 == 0 ? byte >> 4 : byte & 15;
+        const uint32_t bits = bits_by_definition(code, stored, scales[i / kCodeBlockElements], dtype);
+        std::memcpy(expected.data() + i * size, &bits, size);
+      }
+      for (const Isa isa : available_isas()) {
+        for (const uint64_t first : {uint64_t{0}, uint64_t{64}, uint64_t{13}}) {
+          const uint64_t beyond = first == 64 ? 3 : 0;  // of an aligned place
+          Buffer target = Buffer::on_heap((kElements + 64) * size);
+          std::byte* begin = target.bytes().data() + beyond * size;
+          dequantise({code, codes.data(), scales.data()}, first, kElements - first, dtype, begin, isa);
+          ASSERT_EQ(std::memcmp(begin, expected.data() + first * size, (kElements - first) * size), 0)
+              << name_of(code) << " to " << name_of(dtype) << " by " << name_of(isa) << " from " << first;
+        }
+      }
     }
   }
 }

@@ -6,6 +6,7 @@ if(PENSTOCK_SANITIZE)
 endif()
 
 add_library(formula_test_object OBJECT
+            ${PROJECT_SOURCE_DIR}/tests/cpu_optim/block_codes_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/definition_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/isa_equality_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/low_bit_moments_test.cpp
@@ -115,3 +116,16 @@ if(PENSTOCK_AVX2_FLAGS)
   penstock_formula_mutant(fma_rounds_twice IsTheSameOnEveryIsa cpu_optim/kernels_avx2.cpp cpu_optim/lanes/avx2_lanes.h
     "return _mm256_fmadd_ps(a, b, c)" "return a * b + c")
 endif()
+
+# Frozen weights in codes.
+
+set(avx2 cpu_optim/kernels_avx2.cpp)
+penstock_formula_mutant(block_scale_dropped BlockCodes.AreTheSameBits ${scalar} cpu_optim/dequantise_kernel.h
+  "L::load(kQuantiles.data() + at) * L::all(scale)" "L::load(kQuantiles.data() + at)")
+penstock_formula_mutant(scale_of_the_first_block BlockCodes.AreTheSameBits ${scalar} cpu_optim/dequantise_kernel.h
+  "--blocks, codes += kCodeBytes, ++scales, target" "--blocks, codes += kCodeBytes, target")
+penstock_formula_mutant(halves_of_a_byte_swapped BlockCodes.AreTheSameBits ${avx2} cpu_optim/lanes/avx2_lanes.h
+  "first = _mm256_and_si256(_mm256_srli_epi16(pair, 4), half), second = _mm256_and_si256(pair, half)"
+  "second = _mm256_and_si256(_mm256_srli_epi16(pair, 4), half), first = _mm256_and_si256(pair, half)")
+penstock_formula_mutant(scales_from_the_run_that_was_asked_for BlockCodes.AreTheSameBits cpu_optim/block_codes.cpp cpu_optim/block_codes.cpp
+  "run.scales + first, blocks" "run.scales, blocks")

@@ -6,8 +6,7 @@ endif()
 
 add_library(lora_test_object OBJECT
             ${PROJECT_SOURCE_DIR}/tests/trainer/adapters_test.cpp
-            ${PROJECT_SOURCE_DIR}/tests/trainer/torch/lora_test.cpp
-            ${PROJECT_SOURCE_DIR}/tests/cpu_optim/block_codes_test.cpp)
+            ${PROJECT_SOURCE_DIR}/tests/trainer/torch/lora_test.cpp)
 target_include_directories(lora_test_object PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(lora_test_object PRIVATE penstock_trainer_torch GTest::gtest)
 penstock_optimize_little(lora_test_object)
@@ -64,14 +63,3 @@ penstock_lora_mutant(norms_in_codes Adapters.WhatRestsInCodesIsMatricesAlone run
   "is_matrix(parameter) ? unit : others"
   "unit")
 
-# The base in codes.
-
-penstock_lora_mutant(block_scale_dropped BlockCodes.StandForEachValue cpu_optim/block_codes.cpp
-  "narrow<kDtype>(arithmetic::nf4_value(i) * scale)"
-  "narrow<kDtype>(arithmetic::nf4_value(i))")
-penstock_lora_mutant(scale_of_the_block_before BlockCodes.StandForEachValue cpu_optim/block_codes.cpp
-  "run.scales[block]"
-  "run.scales[block == 0 ? 0 : block - 1]")
-penstock_lora_mutant(halves_of_a_byte_swapped BlockCodes.StandForEachValue cpu_optim/block_codes.cpp
-  "words[2 * i] = values[pair >> 4];"
-  "words[2 * i] = values[pair & 0xfu];")

@@ -16,7 +16,7 @@ namespace penstock::arithmetic {
 
 // The 16 quantiles and the midpoints between them, as bitsandbytes fixed them (create_normal_map and dQuantizeNF4);
 // tests/gpu/quantise_test.cpp holds what its own code makes of the same numbers.
-PENSTOCK_HOST_DEVICE float nf4_value(uint32_t code) {
+PENSTOCK_HOST_DEVICE constexpr float nf4_value(uint32_t code) {
   constexpr float kValues[16] = {-1.0f,
                                  -0.6961928009986877f,
                                  -0.5250730514526367f,
