@@ -56,12 +56,11 @@ CandidateSpace::CandidateSpace(const PlanRequest& request, uint64_t tile_factor)
   if (tile_factor == 1) return;
   const uint64_t usual_elements = tile_sizes_worth_trying(request).front();
   tile_elements_ = usual_elements * tile_factor;
-  auto window_bytes = [&](uint64_t elements) {
-    const TileMap tiles(request.workload, elements);
-    return tiles.slot_bytes_max() + tiles.gradient_bytes_max();
-  };
-  usual_window_bytes_ = window_bytes(usual_elements);
-  large_window_bytes_ = window_bytes(tile_elements_);
+  auto window_bytes = [](const TileMap& tiles) { return tiles.slot_bytes_max() + tiles.gradient_bytes_max(); };
+  const TileMap usual(request.workload, usual_elements), large(request.workload, tile_elements_);
+  usual_window_bytes_ = window_bytes(usual);
+  large_window_bytes_ = window_bytes(large);
+  table_bytes_spared_ = (usual.size() - large.size()) * book_bytes_per_tile(request);
 }
 
 PlanRequest CandidateSpace::request_of(const Candidate& candidate) const {
@@ -79,6 +78,7 @@ PlanRequest CandidateSpace::request_of(const Candidate& candidate) const {
       large * large_window_bytes_ - std::min(large * large_window_bytes_, usual * usual_window_bytes_);
   request.choices.tile_elements = tile_elements_;
   request.choices.window_tiles = static_cast<uint32_t>(large);
+  host_bytes -= std::min(table_bytes_spared_, host_bytes);
   host_bytes += std::min(more_bytes, std::numeric_limits<uint64_t>::max() - host_bytes);
   request.budgets.nvme_bytes = std::numeric_limits<uint64_t>::max();
   return request;
@@ -269,8 +269,11 @@ std::vector<Candidate> CandidateSpace::windows_along(const Candidate& from) cons
   for (uint32_t tiles : windows_worth_trying(request_.machine)) {
     all.push_back(from);
     all.back().choices.window_tiles = tiles;
-    // In few windows less is under way, and what that frees may be kept.
-    if (may_keep_some(from)) all.push_back(with_most_kept(all.back()));
+    // In few windows less is under way, and what that frees may be kept. Where all is kept, a few that are computed
+    // again may make room for units that arrive ahead.
+    Candidate some = all.back();
+    if (!may_keep_some(some)) some.choices.activations = ActivationChoice::recompute;
+    if (may_keep_some(some)) all.push_back(with_most_kept(std::move(some)));
   }
   return all;
 }

@@ -19,7 +19,8 @@ struct Candidate {
 class CandidateSpace {
  public:
   // `tile_factor`: how many times as large as usual tiles are. Where they are larger, there are fewer windows for as
-  // many bytes, and host memory is larger by what these take more: the plan keeps as much there as with usual tiles.
+  // many bytes, and host memory is larger by what these take more, and smaller by what tables take less: the plan keeps
+  // as much there as with usual tiles.
   // Whether the drives have room is then not looked at. REQUIRES: `request` outlives this.
   explicit CandidateSpace(const PlanRequest& request, uint64_t tile_factor = 1);
 
@@ -56,6 +57,7 @@ class CandidateSpace {
   const uint64_t tile_factor_;
   uint64_t tile_elements_ = 0;                                // where they are larger than usual
   uint64_t usual_window_bytes_ = 0, large_window_bytes_ = 0;  // with a gradient
+  uint64_t table_bytes_spared_ = 0;
 };
 
 }  // namespace penstock
