@@ -1,9 +1,14 @@
 #include "aio/direct_folder.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
+
+#include "aio/file_descriptor.h"
 
 namespace penstock::aio {
 
@@ -31,6 +36,14 @@ Result<std::unique_ptr<File>> DirectFolder::create_file(const std::string& name,
 Result<std::unique_ptr<File>> DirectFolder::open_file(const std::string& name) {
   PENSTOCK_TRY_ASSIGN(file, DirectFile::open(full_path(name), access_, options_));
   return std::unique_ptr<File>(std::move(file));
+}
+
+Status DirectFolder::rename_file(const std::string& from, const std::string& to) {
+  const std::string what = "create " + full_path(to);
+  if (renameat2(AT_FDCWD, full_path(from).c_str(), AT_FDCWD, full_path(to).c_str(), RENAME_NOREPLACE) != 0)
+    return errno_status(what, errno, errno == EEXIST ? "choose another path, or --force to replace it" : "");
+  const FileDescriptor folder(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return folder.is_open() && fsync(folder.number()) == 0 ? Status() : errno_status(what, errno);
 }
 
 Status DirectFolder::remove_file(const std::string& name) {

@@ -17,6 +17,7 @@ class DirectFolder final : public DriveFolder {
   Result<FreeSpace> free_space() const override;
   Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) override;
   Result<std::unique_ptr<File>> open_file(const std::string& name) override;
+  Status rename_file(const std::string& from, const std::string& to) override;
   Status remove_file(const std::string& name) override;
 
  private:

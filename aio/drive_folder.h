@@ -28,6 +28,8 @@ class DriveFolder {
   virtual Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) = 0;
   // Opens and locks it. Waits some seconds for another owner to release the lock.
   virtual Result<std::unique_ptr<File>> open_file(const std::string& name) = 0;
+  // Refuses if there is one of the new name. Survives a crash once it has returned.
+  virtual Status rename_file(const std::string& from, const std::string& to) = 0;
   // A file that does not exist is not an error. The lock is not checked.
   virtual Status remove_file(const std::string& name) = 0;
 };

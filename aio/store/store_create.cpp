@@ -1,4 +1,5 @@
 // Making a store: its files, the first slots, the first root. Until its headers say "complete", it cannot be opened.
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "aio/store/store_parts.h"
+#include "aio/store/store_presence.h"
 #include "aio/store/tile_chunks.h"
 #include "aio/windowed_io.h"
 #include "tiering/check.h"
@@ -14,26 +16,54 @@
 namespace penstock::aio {
 namespace {
 
-// Opens and so locks the file that a new one would replace. Null if there is none, or only one that nobody can use.
-Result<std::unique_ptr<File>> lock_existing(DriveFolder& folder, const std::string& name,
-                                            CreateOptions::Existing existing) {
-  std::unique_ptr<File> nothing;
-  if (!folder.has_file(name)) return nothing;
-  if (existing == CreateOptions::Existing::refuse) {
-    return Status(Code::kUsage, text(folder.path(), ": has a store already: ", name),
-                  "resume from it, or replace it with --force");
-  }
-  // Refused while another process uses it. Damage does not matter: the file is about to be removed.
+// Null where nobody can use it: damage does not matter, it is about to be removed. Refused while another process does.
+Result<std::unique_ptr<File>> lock_file(DriveFolder& folder, const std::string& name) {
   Result<std::unique_ptr<File>> file = folder.open_file(name);
   const Code code = file.status().code();
-  if (code == Code::kCorrupt || code == Code::kDoesNotFit) return nothing;
+  if (code == Code::kCorrupt || code == Code::kDoesNotFit) return std::unique_ptr<File>();
   return file;
 }
 
-// Checked before anything is removed, so that a refusal loses nothing. The caller keeps `replaced` locked until the
-// files are removed, so that no other process opens one and goes on with a file that no longer has a name.
-Status check_space(DriveFolders folders, const std::string& name, const StoreLayout& layout,
-                   const CreateOptions& options, StoreFiles& replaced) {
+// What a killed maker has left before its file had a name.
+Status remove_unnamed(DriveFolder& folder, const std::string& name) {
+  if (!folder.has_file(unnamed_file(name))) return Status();
+  const Result<std::unique_ptr<File>> locked = lock_file(folder, unnamed_file(name));
+  PENSTOCK_TRY(locked.status());
+  return folder.remove_file(unnamed_file(name));
+}
+
+// The files that a new store replaces: open, and so locked, until they are removed, so that no other process goes on
+// with a file that no longer has a name.
+struct Replaced {
+  std::vector<bool> is_there;  // by drive
+  StoreFiles files;            // null where there is none, or only one that nobody can use
+};
+Result<Replaced> lock_replaced(IoEngine& engine, DriveFolders folders, const std::string& name,
+                               CreateOptions::Existing existing) {
+  Replaced replaced{std::vector<bool>(folders.size()), StoreFiles(folders.size())};
+  std::vector<const File*> there;
+  std::string where;
+  for (size_t drive = 0; drive < folders.size(); ++drive) {
+    DriveFolder& folder = *folders[drive];
+    PENSTOCK_TRY(remove_unnamed(folder, name));
+    if (!folder.has_file(name)) continue;
+    if (where.empty()) where = folder.path();
+    PENSTOCK_TRY_ASSIGN(file, lock_file(folder, name));
+    replaced.is_there[drive] = true;
+    replaced.files[drive] = std::move(file);
+    there.push_back(replaced.files[drive].get());
+  }
+  const StorePresence found = presence_of(engine, there);
+  if (existing == CreateOptions::Existing::refuse && found.kind == StorePresence::Kind::there) {
+    return Status(Code::kUsage, text(where, ": has a store already: ", name),
+                  "resume from it, or replace it with --force");
+  }
+  return replaced;
+}
+
+// Checked before anything is removed, so that a refusal loses nothing.
+Status check_space(DriveFolders folders, const StoreLayout& layout, const CreateOptions& options,
+                   const StoreFiles& replaced) {
   struct Space {
     std::string paths;
     uint64_t needed_bytes = 0, free_bytes = 0, given_back_bytes = 0;
@@ -41,15 +71,12 @@ Status check_space(DriveFolders folders, const std::string& name, const StoreLay
   std::map<uint64_t, Space> spaces;  // by file system
   for (uint32_t drive = 0; drive < folders.size(); ++drive) {
     DriveFolder& folder = *folders[drive];
-    PENSTOCK_TRY_ASSIGN(existing, lock_existing(folder, name, options.existing));
     PENSTOCK_TRY_ASSIGN(free, folder.free_space());
     Space& space = spaces[free.file_system];
     space.paths += (space.paths.empty() ? "" : ", ") + folder.path();
     space.needed_bytes += layout.file_bytes(drive);
     space.free_bytes = free.bytes;
-    if (!existing) continue;
-    space.given_back_bytes += existing->size_bytes();
-    replaced.push_back(std::move(existing));
+    if (replaced[drive]) space.given_back_bytes += replaced[drive]->size_bytes();
   }
   for (const auto& [file_system, space] : spaces) {
     const uint64_t free_bytes = space.free_bytes + space.given_back_bytes;
@@ -62,6 +89,16 @@ Status check_space(DriveFolders folders, const std::string& name, const StoreLay
                        half_fits ? ", or use --space single, which needs half of it" : ""));
   }
   return Status();
+}
+
+// The first copy of all drives before the second of any.
+Status write_header_copies(IoEngine& engine, const StoreFiles& files, const std::vector<StoreHeader>& headers) {
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    for (size_t drive = 0; drive < files.size(); ++drive) {
+      PENSTOCK_TRY(write_bytes(engine, *files[drive], StoreLayout::header_offset(copy), headers[drive].encode()));
+    }
+  }
+  return flush_all(engine, files);
 }
 
 class Creation {
@@ -81,20 +118,25 @@ class Creation {
   Status run(DriveFolders folders, const FillTile& fill) {
     const std::string name = store_file_name(shape_.rank);
     for (uint32_t drive = 0; drive < folders.size(); ++drive) {
-      PENSTOCK_TRY_ASSIGN(file, folders[drive]->create_file(name, layout_.file_bytes(drive)));
+      PENSTOCK_TRY_ASSIGN(file, folders[drive]->create_file(unnamed_file(name), layout_.file_bytes(drive)));
       files_.push_back(std::move(file));
     }
     PENSTOCK_TRY(write_headers(StoreHeader::State::creating));
+    for (; named_ < folders.size(); ++named_) PENSTOCK_TRY(folders[named_]->rename_file(unnamed_file(name), name));
     const std::vector<std::byte> shape = shape_.encode();
     for (uint32_t copy = 0; copy < 2; ++copy) {
       PENSTOCK_TRY(write_on_all(engine_, files_, StoreLayout::shape_offset(copy, shape.size()), shape));
     }
     PENSTOCK_TRY(write_tiles(fill));
     PENSTOCK_TRY(write_table_and_root());
-    return write_headers(StoreHeader::State::complete);
+    return options_.is_one_of_several ? Status() : write_headers(StoreHeader::State::complete);
   }
-  // How many drives have a file that was made here: the first ones.
-  size_t files_made() const { return files_.size(); }
+  // What it is called that was made here, on the first drives.
+  std::vector<std::string> files_made() const {
+    std::vector<std::string> names(files_.size(), unnamed_file(store_file_name(shape_.rank)));
+    std::fill_n(names.begin(), named_, store_file_name(shape_.rank));
+    return names;
+  }
 
  private:
   Status write_headers(StoreHeader::State state) {
@@ -109,13 +151,12 @@ class Creation {
                        .shape_bytes = shape_.encode().size(),
                        .shape_digest = shape_.digest(),
                        .file_bytes = 0};
-    for (uint32_t copy = 0; copy < 2; ++copy) {
-      for (header.drive = 0; header.drive < files_.size(); ++header.drive) {
-        header.file_bytes = layout_.file_bytes(header.drive);
-        PENSTOCK_TRY(write_bytes(engine_, *files_[header.drive], StoreLayout::header_offset(copy), header.encode()));
-      }
+    std::vector<StoreHeader> headers(files_.size(), header);
+    for (uint32_t drive = 0; drive < files_.size(); ++drive) {
+      headers[drive].drive = drive;
+      headers[drive].file_bytes = layout_.file_bytes(drive);
     }
-    return flush_all(engine_, files_);
+    return write_header_copies(engine_, files_, headers);
   }
 
   Status write_tiles(const FillTile& fill) {
@@ -188,6 +229,7 @@ class Creation {
   const CreateOptions& options_;
   const StoreId store_;
   StoreFiles files_;
+  size_t named_ = 0;  // of them
   TileTable table_;
   BufferPool pool_;
   WindowedIo windowed_;
@@ -223,22 +265,41 @@ Status TileStore::create(IoEngine& engine, DriveFolders folders, const StoreShap
                            options.state_capacity, options.weights);
   const std::string name = store_file_name(shape.rank);
   {
-    StoreFiles replaced;
-    PENSTOCK_TRY(check_space(folders, name, layout, options, replaced));
-    if (options.existing == CreateOptions::Existing::replace) {
-      for (const std::shared_ptr<DriveFolder>& folder : folders) PENSTOCK_TRY(folder->remove_file(name));
+    PENSTOCK_TRY_ASSIGN(replaced, lock_replaced(engine, folders, name, options.existing));
+    PENSTOCK_TRY(check_space(folders, layout, options, replaced.files));
+    const bool replaces = options.existing == CreateOptions::Existing::replace;  // also what leads nowhere
+    for (size_t drive = 0; drive < folders.size(); ++drive) {
+      if (replaces || replaced.is_there[drive]) PENSTOCK_TRY(folders[drive]->remove_file(name));
     }
   }
   std::optional<Creation> creation(std::in_place, engine, shape, layout, options);
   Status outcome = creation->run(folders, fill);
   if (outcome.ok()) return outcome;
-  const size_t files_made = creation->files_made();
+  const std::vector<std::string> made = creation->files_made();
   creation.reset();
-  for (const std::shared_ptr<DriveFolder>& folder : folders.first(files_made)) {
-    Status removed = folder->remove_file(name);
+  for (size_t drive = 0; drive < made.size(); ++drive) {
+    const Status removed = folders[drive]->remove_file(made[drive]);
     if (!removed.ok()) return outcome.within(removed.message());
   }
   return outcome;
+}
+
+Status TileStore::complete(IoEngine& engine, DriveFolders folders, uint32_t rank, const StoreId& id) {
+  StoreFiles files;
+  std::vector<StoreHeader> headers;
+  for (const std::shared_ptr<DriveFolder>& folder : folders) {
+    PENSTOCK_TRY_ASSIGN(file, folder->open_file(store_file_name(rank)));
+    PENSTOCK_TRY_ASSIGN(bytes, read_bytes(engine, *file, StoreLayout::header_offset(0), kRecordBytes));
+    PENSTOCK_TRY_ASSIGN(header, StoreHeader::decode(bytes.bytes(), file->path() + ": store header"));
+    if (header.store != id) {
+      return Status(Code::kUsage, text(file->path(), ": another run has made a store here meanwhile"),
+                    "another folder, or wait for that run");
+    }
+    header.state = StoreHeader::State::complete;
+    headers.push_back(std::move(header));
+    files.push_back(std::move(file));
+  }
+  return write_header_copies(engine, files, headers);
 }
 
 }  // namespace penstock::aio

@@ -22,6 +22,7 @@ struct Found {
   bool blank = false;  // only zeros: its creation was interrupted at once, or it has lost everything
 };
 
+const char* const kStartAgain = "start again what was making it, which makes it anew; nothing in this one can be used";
 const char* const kRecreate = "make a new store with --force; nothing in this one can be used";
 const char* const kRestore = "put back a copy of the store's files, or make a new store with --force";
 const char* const kGiveFolders = "give the folders of a store, each once";
@@ -119,7 +120,7 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
     }
     if (!complete && (found.blank || found.header)) {
       return Status(Code::kCorrupt, text(found.path, ": a half-created store: its creation was interrupted"),
-                    kRecreate);
+                    any ? kStartAgain : kRecreate);
     }
   }
   for (const Found& found : all) {
@@ -231,6 +232,10 @@ Result<std::unique_ptr<StoreParts>> open_store(IoEngine& engine, DriveFolders fo
   PENSTOCK_TRY_ASSIGN(all, open_files(engine, folders, name));
   std::vector<std::byte> encoded_shape;
   PENSTOCK_TRY_ASSIGN(shape, read_shape(engine, all, encoded_shape));
+  if (shape.rank != options.rank) {
+    return Status(Code::kUsage, text(all.front().path, ": is the store of rank ", shape.rank),
+                  text("give it its name again: ", store_file_name(shape.rank)));
+  }
 
   const StoreHeader& header = *all.front().header;
   uint64_t bytes = 0;

@@ -55,12 +55,13 @@ struct CreateOptions {
   // The drives' measured rates, one for each folder; empty means equal. Tiles are spread in these shares.
   std::vector<double> rates;
   using Existing = aio::Existing;
-  Existing existing = Existing::refuse;  // what is done about a store, whole or half-created, that is there already
+  Existing existing = Existing::refuse;  // what is done about a whole store that is there already
   WeightPlacement weights = kDefaultWeightPlacement;
   // The room for the state beside the tiles, for as long as the store lives.
   StateCapacity state_capacity;
   RootPayload payload;             // of the state before the first step
   std::optional<StoreId> id = {};  // that of the run, where several ranks have a store each; none: one is drawn
+  bool is_one_of_several = false;  // left half-made, for complete() once all ranks' are
   ChecksumFunction checksum = penstock::checksum;
   // Memory for tiles under way, cut into windows of kChunkBytes: at least one, kChunksUnderWay for full speed.
   std::span<std::byte> memory;
@@ -113,9 +114,12 @@ struct StoreParts;
 class TileStore {
  public:
   // Makes the files, allocates every byte, fills the first slot of every tile by `fill`, and writes the first root. If
-  // space is missing, refused before anything is touched; any later failure removes what was made.
+  // space is missing, refused before anything is touched; any later failure removes what was made. Until it has ended
+  // the store is half-made and cannot be opened; another create() replaces such a one.
   static Status create(IoEngine& engine, DriveFolders folders, const StoreShape& shape, const CreateOptions& options,
                        const FillTile& fill);
+  // Ends the making of one of several; refused where another has been made there since.
+  static Status complete(IoEngine& engine, DriveFolders folders, uint32_t rank, const StoreId& id);
 
   // The bytes that create() would take in each folder.
   static std::vector<uint64_t> bytes_needed(const StoreShape& shape, uint32_t slots, uint32_t drives,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "aio/store/store_presence.h"
 #include "cpu_optim/gradient.h"
 #include "runtime/engine/embedded_model.h"
 #include "runtime/engine/published_weights.h"
@@ -96,7 +97,12 @@ class EmbeddedEngine {
   Status start();
   Status check_ranks() const;
   Status meet_others();
-  Status look_at_store(bool there) const;
+  struct Stores {
+    bool is_whole = false;      // this rank's is there
+    bool is_half_made = false;  // the making of all ranks' was cut short
+  };
+  // Refused where they are not what Existing asks for.
+  Result<Stores> look_at_stores() const;
   Status create(aio::CreateOptions::Existing existing);
   Status open_store();
   RankedOptions ranked() const;
@@ -109,7 +115,7 @@ class EmbeddedEngine {
   const EmbeddedParameter& shape(uint32_t parameter) const { return options_.parameters[parameter]; }
   // Whether nothing had been noted of it.
   bool note(uint32_t parameter, Got got);
-  bool has_store() const;
+  Result<aio::StorePresence> find_store() const;
   Status initial_values(uint32_t unit, uint64_t first, std::span<float> values);
   void updated(uint32_t unit, uint64_t first, std::span<const std::byte> weights);
   Status publish_from_store(const std::vector<uint32_t>& parameters);

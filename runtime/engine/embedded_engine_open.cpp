@@ -3,6 +3,8 @@
 #include <array>
 #include <filesystem>
 
+#include "aio/direct_folder.h"
+#include "aio/make_io_engine.h"
 #include "runtime/engine/embedded_engine.h"
 #include "runtime/engine/ranks/rank_agreement.h"
 
@@ -52,12 +54,10 @@ Status EmbeddedEngine::close() {
   return status;
 }
 
-bool EmbeddedEngine::has_store() const {
-  std::error_code unknown;
-  const std::string name = aio::store_file_name(options_.place.rank);
-  return std::any_of(options_.drives.begin(), options_.drives.end(), [&](const std::string& folder) {
-    return std::filesystem::exists(folder + "/" + name, unknown) || unknown;
-  });
+Result<aio::StorePresence> EmbeddedEngine::find_store() const {
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
+  const auto folders = aio::direct_folders(options_.drives, aio::Access::read_only);
+  return aio::find_store(*made.engine, folders, options_.place.rank);
 }
 
 Status EmbeddedEngine::start() {
@@ -81,17 +81,17 @@ Status EmbeddedEngine::start() {
     request.choices.device_share = 0;  // where the device updates, nobody hears of it
   }
   kept_.emplace(std::vector{KeptSteps(options_.drives, {options_.place.rank, options_.place.ranks})}, ranks_.get());
-  const bool there = has_store();
-  PENSTOCK_TRY(look_at_store(there));
-  if (options_.existing == EmbeddedOptions::Existing::replace || !there) {
+  PENSTOCK_TRY_ASSIGN(there, look_at_stores());
+  if (options_.existing == EmbeddedOptions::Existing::replace || !there.is_whole) {
     if (ranks_) PENSTOCK_TRY(kept_->forget_rollback());
-    PENSTOCK_TRY(create(options_.existing == EmbeddedOptions::Existing::replace ? aio::Existing::replace
-                                                                                : aio::Existing::refuse));
+    PENSTOCK_TRY(create(options_.existing == EmbeddedOptions::Existing::replace || there.is_half_made
+                            ? aio::Existing::replace
+                            : aio::Existing::refuse));
   } else if (ranks_) {
     PENSTOCK_TRY(kept_->finish_rollback().status());
   }
   PENSTOCK_TRY(open_store());
-  return ranks_ ? kept_->drop_incomplete().status() : Status();
+  return kept_->drop_incomplete().status();
 }
 
 // Before it waits for the others.
@@ -123,20 +123,33 @@ Status EmbeddedEngine::meet_others() {
   return Status();
 }
 
-Status EmbeddedEngine::look_at_store(bool there) const {
+Result<EmbeddedEngine::Stores> EmbeddedEngine::look_at_stores() const {
   using Existing = EmbeddedOptions::Existing;
-  if (ranks_ && options_.existing != Existing::replace) {
-    const std::array<uint64_t, 1> is_there = {there ? 1u : 0u};
+  if (options_.existing == Existing::replace) return Stores();
+  const Result<aio::StorePresence> here = find_store();
+  std::vector<aio::StorePresence> all;
+  if (ranks_) {
+    PENSTOCK_TRY(agree_on(*ranks_, here.status()));
+    PENSTOCK_TRY_ASSIGN(found, presence_by_rank(*ranks_, *here));
+    all = std::move(found);
+  } else {
+    PENSTOCK_TRY(here.status());
+    all = {*here};
+  }
+  Stores stores{.is_whole = here->kind == aio::StorePresence::Kind::there, .is_half_made = aio::is_half_made(all)};
+  if (stores.is_half_made) stores.is_whole = false;
+  if (ranks_) {
+    const std::array<uint64_t, 1> is_there = {stores.is_whole ? 1u : 0u};
     PENSTOCK_TRY(expect_same(*ranks_, "whether its store is there", is_there));
   }
-  if (options_.existing == Existing::open && !there) {
+  if (options_.existing == Existing::open && !stores.is_whole) {
     return Status(Code::kUsage, text("open: no store in ", options_.drives.front()), "create it first");
   }
-  if (options_.existing == Existing::create && there) {
+  if (options_.existing == Existing::create && stores.is_whole) {
     return Status(Code::kUsage, text("open: a store is in ", options_.drives.front(), " already"),
                   "open it, replace it, or name another folder");
   }
-  return Status();
+  return stores;
 }
 
 RankedOptions EmbeddedEngine::ranked() const {

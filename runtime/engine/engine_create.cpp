@@ -26,6 +26,7 @@ Status Engine::create(const EngineOptions& options, const InitialValues& initial
   create.slots = chosen.slots;
   create.existing = existing;
   create.id = options.store_id;
+  create.is_one_of_several = options.ranks != nullptr;
   create.state_capacity = state_capacity_of(workload);
   create.payload.config_hash = options.config_hash;
   create.payload.trainer_state = options.initial_state;

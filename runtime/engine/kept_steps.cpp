@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 
 // Of the store's, and of the copy's, while one becomes the other.
 constexpr uint64_t kCarryingBytes = 32 * kMiB;
+constexpr const char* kPartial = ".partial";
 
 std::optional<uint64_t> number_in(const std::string& words) {
   uint64_t number = 0;
@@ -46,7 +47,7 @@ std::string KeptSteps::place_of(const std::string& folder, uint64_t step) const 
 }
 
 std::string KeptSteps::partial_of(const std::string& folder, uint64_t step) const {
-  return place_of(folder, step) + ".partial";
+  return place_of(folder, step) + kPartial;
 }
 
 bool KeptSteps::is_kept(uint64_t step) const {
@@ -65,6 +66,19 @@ std::vector<uint64_t> KeptSteps::steps() const {
     if (step && is_kept(*step)) found.push_back(*step);
   }
   std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::vector<std::string> KeptSteps::left_by_others() const {
+  std::vector<std::string> found;
+  for (const std::string& folder : folders_) {
+    std::error_code unknown;
+    for (const auto& entry : fs::directory_iterator(places_in(folder), unknown)) {
+      const std::string copy = (entry.path() / file_name_).string();
+      if (!number_in(entry.path().filename().string()) || !fs::exists(copy, unknown)) continue;
+      if (are_of_two_stores(copy, folder + "/" + file_name_)) found.push_back(entry.path().string());
+    }
+  }
   return found;
 }
 
@@ -236,6 +250,18 @@ uint64_t KeptSteps::bytes_of(uint64_t step) const {
 std::string KeptSteps::note_of(uint64_t step) const {
   std::ifstream in(place_of(folders_.front(), step) + "/note");
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void KeptSteps::drop_partial() const {
+  for (const std::string& folder : folders_) {
+    std::vector<std::string> partial;
+    std::error_code unknown;
+    for (const auto& entry : fs::directory_iterator(places_in(folder), unknown)) {
+      if (number_in(entry.path().stem().string()) && entry.path().extension() == kPartial)
+        partial.push_back(entry.path().string());
+    }
+    for (const std::string& path : partial) remove_all(path);
+  }
 }
 
 Status KeptSteps::drop(uint64_t step) {

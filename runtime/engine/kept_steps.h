@@ -36,6 +36,8 @@ class KeptSteps {
 
   // Ascending.
   std::vector<uint64_t> steps() const;
+  // Where copies of a store lie that was there before; none where there are none.
+  std::vector<std::string> left_by_others() const;
   // Refuses a step that is not kept, and says which are.
   Status check(uint64_t step) const;
   // The store as it is, which is that step's; `runs`: its runs_of_durable_step(). Nothing is copied where the step is
@@ -57,6 +59,8 @@ class KeptSteps {
   // The newest durable step of the store itself.
   Result<uint64_t> step_of_store() const;
   Status drop(uint64_t step);
+  // What a crash has left half-made.
+  void drop_partial() const;
   // Of several ranks' stores, which go back together: that they are to, on every drive. See KeptTogether.
   Status mark_rollback(uint64_t step) const;
   Status unmark_rollback() const;

@@ -19,6 +19,15 @@ Result<std::unique_ptr<File>> MemoryFolder::open_file(const std::string& name) {
   return std::unique_ptr<File>(std::move(file));
 }
 
+Status MemoryFolder::rename_file(const std::string& from, const std::string& to) {
+  if (has_file(to)) return errno_status(path_ + "/" + to, EEXIST);
+  files_[to] = std::move(files_.extract(from).mapped());
+  for (auto& [file, name] : opened_) {
+    if (name == from) name = to;
+  }
+  return Status();
+}
+
 Status MemoryFolder::remove_file(const std::string& name) {
   files_.erase(name);
   return Status();

@@ -20,6 +20,7 @@ class MemoryFolder final : public DriveFolder {
   Result<FreeSpace> free_space() const override { return FreeSpace{file_system_, free_bytes_}; }
   Result<std::unique_ptr<File>> create_file(const std::string& name, uint64_t size_bytes) override;
   Result<std::unique_ptr<File>> open_file(const std::string& name) override;
+  Status rename_file(const std::string& from, const std::string& to) override;
   Status remove_file(const std::string& name) override;
 
   // The bytes of a file; more than one drive's folder may be given the same.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "aio/queued_io_engine.h"
+#include "aio/store/store_presence.h"
 #include "tests/support/memory_folder.h"
 #include "tests/support/store_shapes.h"
 #include "tests/support/store_trainer.h"
@@ -34,6 +35,9 @@ class StoreWorld {
     options.slots = slots;
     return create(shape, options);
   }
+
+  Status complete(const StoreId& id) { return TileStore::complete(engine_, given(), 0, id); }
+  StorePresence presence() { return find_store(engine_, given(), 0).value(); }
 
   Result<std::unique_ptr<TileStore>> open(OpenOptions options = {}) {
     return TileStore::open(engine_, given(), options);

@@ -387,7 +387,6 @@ ELSEWHERE = {"Command": {
     "run `penstock doctor`, which explains each refusal": ("a system without any kind of I/O", ""),
     "the file system refuses this alignment for direct I/O; see `penstock doctor`": ("a file system that changes its mind", ""),
     "see `taskset -p $$` for the processors it may use": ("an argument of the C API", "UpdateWorkers"),
-    "the same command with --force makes the stores of all ranks again": (PROCESSES, ""),
     "another process of this user is rank 0 there: give every process its own RANK, or this run another MASTER_PORT": (PROCESSES, "MASTER_PORT"),
     "give this run another MASTER_PORT": (PROCESSES, "MASTER_PORT"),
     "give every process its own RANK, and all the same WORLD_SIZE": (PROCESSES, "WORLD_SIZE"),
@@ -402,7 +401,8 @@ ELSEWHERE = {"Command": {
     "give each rank the folders that it was created with, or --force for new stores of all": (PROCESSES, "no store for"),
     "`penstock checkpoint reshard ... NEW --ranks ... --stage ... --shard-size ...`": ("several ranks", "NEW --ranks 2 --stage 3 --shard-size 1"),
     "where its passes take so long, a longer `penstock.hangs_after_s`": (PROCESSES, "hangs_after_s"),
-    "put back a copy of all ranks' stores, or make a new store with --force": (PROCESSES, "was not committed by all ranks"),
+    "go back to a step that is kept, which `penstock checkpoint ls` lists; else put back a copy of all ranks' stores, or make new ones with --force":
+        (PROCESSES, "was not committed by all ranks"),
     "make a new store with --force; one made with --space double survives this": ("a kill at one moment of a step", "--space single"),
     "make a new store with --force; this one was made for fewer parameters": ("a caller's own root", "RootPayload"),
     "open it with the version of penstock that wrote it, or make a new store with --force": ("another version", "written in store format 7"),

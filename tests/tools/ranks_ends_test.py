@@ -198,6 +198,42 @@ class Refusals(RanksCase):
         self.json_of("train", config, "--ranks", 2)
         self.assertEqual(self.json_of("checkpoint", "ls", self.path("twice.store"))["step"], 4)
 
+    def test_what_a_kill_leaves_half_made_the_same_command_makes_anew(self):
+        self.json_of("train", self.config("whole"), "--ranks", 2)
+        config = self.config("made")
+        store = self.folder / "made.store"
+        half_made = 0
+        for delay in range(0, 16, 2):
+            run = self.start(config)
+            while run.poll() is None and not (store / "rank0.tiles").exists():
+                time.sleep(0.001)
+            time.sleep(delay / 1000)
+            run.kill()
+            run.communicate(timeout=120)
+            self.expect_nothing_left(config)
+            if self.log("made"):
+                break
+            half_made += subprocess.run([PENSTOCK, "checkpoint", "ls", store], capture_output=True, check=False).returncode != 0
+        self.assertGreater(half_made, 0)
+        self.json_of("train", config, "--ranks", 2)
+        self.assertEqual(self.weights("made", "fp32"), self.weights("whole", "fp32"))
+
+    def test_stores_that_have_changed_places_are_named(self):
+        self.json_of("train", self.config("swapped", max_steps=1), "--ranks", 2)
+        store = self.folder / "swapped.store"
+        (store / "rank0.tiles").rename(store / "between")
+        (store / "rank1.tiles").rename(store / "rank0.tiles")
+        (store / "between").rename(store / "rank1.tiles")
+        for verb in ("ls", "scrub"):
+            said = self.run_command("checkpoint", verb, store, code=USAGE).stderr
+            self.assertRegex(said, "rank0.tiles: is the store of rank 1\ntry: give it its name again: rank1.tiles")
+
+    def test_a_file_of_a_rank_beyond_the_last_is_no_part_of_the_run(self):
+        self.json_of("train", self.config("stray", max_steps=1), "--ranks", 2)
+        store = self.folder / "stray.store"
+        shutil.copy(store / "rank1.tiles", store / "rank2.tiles")
+        self.assertEqual(self.json_of("checkpoint", "ls", store)["ranks"], 2)
+
     def test_stores_of_two_runs_are_not_read_as_one(self):
         for name, seed in (("first", 3), ("second", 4)):
             self.json_of("train", self.config(name, max_steps=1, seed=seed), "--ranks", 2)

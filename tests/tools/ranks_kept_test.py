@@ -37,8 +37,11 @@ class Snapshots(RanksCase):
         # What one rank alone has is no snapshot: it is not listed, and goes when the run goes on.
         shutil.rmtree(self.folder / "run.store" / "kept" / "rank1" / "2")
         self.assertNotIn(2, self.kept())
+        partial = self.folder / "run.store" / "kept" / "rank1" / "4.partial"  # as a kill leaves it
+        partial.mkdir()
         said = self.run_command("train", self.config(keep_every=3, max_steps=6), "--ranks", 2).stderr
         self.assertIn("the snapshot of step 2 is removed: rank 1 had none", said)
+        self.assertFalse(partial.exists())
         self.assertEqual(self.files(2), [])
         self.assertEqual(self.kept(), sorted({4, best, 6}))
         # By hand, while no run goes on.
@@ -120,7 +123,8 @@ class Snapshots(RanksCase):
 
     def test_what_a_store_before_has_kept_is_no_step_of_the_new_one(self):
         self.json_of("train", self.config(keep_every=2, max_steps=2), "--ranks", 2)
-        self.json_of("train", self.config(seed=4, max_steps=3), "--ranks", 2, "--force")
+        said = self.run_command("train", self.config(seed=4, max_steps=3), "--ranks", 2, "--force").stderr
+        self.assertRegex(said, "kept/rank0/2: kept of the store before; nothing reads it, and it may be removed")
         store = self.path("run.store")
         self.assertEqual((self.kept(), len(self.files(2))), ([], 2))
         for verb in (("rollback", store), ("export", store, self.path("out"))):
@@ -242,7 +246,7 @@ class Reshard(RanksCase):
         self.assertFalse((self.folder / "new.store" / "rank0.tiles").exists())
         said = self.run_command("checkpoint", "export", self.path("new.store"), self.path("out"), code=USAGE).stderr
         self.assertRegex(said, "rank0.tiles|has the store of rank [1-3], and rank 0's is nowhere here")
-        self.reshard("two", "new", 4, "--force")
+        self.reshard("two", "new", 4)
         self.assertEqual(self.weights("new"), self.weights("two"))
 
 

@@ -92,7 +92,7 @@ Result<std::unique_ptr<InspectedStores>> InspectedStores::open(const std::vector
     PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*stores->engine_, of_rank, options));
     stores->ranks_.push_back(std::move(store));
     ++options.rank;
-  } while (std::any_of(drives.begin(), drives.end(), has_one));
+  } while (options.rank < stores->ranks_.front()->shape().ranks && std::any_of(drives.begin(), drives.end(), has_one));
   PENSTOCK_TRY(stores->expect_one_run());
   return stores;
 }

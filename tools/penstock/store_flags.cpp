@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "aio/direct_folder.h"
+#include "aio/make_io_engine.h"
 #include "aio/store/tile_store.h"
 #include "runtime/engine/ranks/rank_place.h"
 #include "tools/penstock/nvme_common.h"
@@ -61,6 +63,12 @@ std::vector<std::shared_ptr<aio::DriveFolder>> drives_of_rank(
     if (!has_others || drive->has_file(aio::store_file_name(rank))) own.push_back(drive);
   }
   return own.empty() ? drives : own;
+}
+
+Result<aio::StorePresence> find_store(const std::vector<std::string>& folders, uint32_t rank) {
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
+  return aio::find_store(*made.engine, drives_of_rank(aio::direct_folders(folders, aio::Access::read_only), rank),
+                         rank);
 }
 
 bool has_store(const std::vector<std::string>& folders, uint32_t rank) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "aio/drive_folder.h"
+#include "aio/store/store_presence.h"
 #include "tiering/plan/machine_profile.h"
 #include "tiering/state_layout.h"
 #include "tools/penstock/verb.h"
@@ -36,6 +37,8 @@ Result<MachineProfile> machine_of(Session& session, const std::string& path, con
 std::vector<std::shared_ptr<aio::DriveFolder>> drives_of_rank(
     const std::vector<std::shared_ptr<aio::DriveFolder>>& drives, uint32_t rank);
 
+// What there is of this rank's.
+Result<aio::StorePresence> find_store(const std::vector<std::string>& folders, uint32_t rank = 0);
 // Of this rank. Also true if that cannot be found out: opening the store then says why.
 bool has_store(const std::vector<std::string>& folders, uint32_t rank = 0);
 

@@ -109,7 +109,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   settings.machine = machine;
 
   auto run = std::make_unique<UpdateRun>(settings);
-  if (flags.force || !has_store(settings.folders)) {
+  PENSTOCK_TRY_ASSIGN(found, find_store(settings.folders));
+  if (flags.force || found.kind != aio::StorePresence::Kind::there) {
     session.progress.note(text("creating a store of ", counted(flags.parameters, "parameter")));
     const Status created =
         run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,

@@ -35,20 +35,21 @@ Result<std::unique_ptr<trainer::TrainingRun>> open_run(Session& session, const T
     PENSTOCK_TRY_ASSIGN(back, kept.finish_rollback(ticking(session, "roll back")));
     if (back) session.progress.note(text("store: a rollback to step ", *back, " was cut short, and is done now"));
   } else {
+    using Existing = aio::CreateOptions::Existing;
     PENSTOCK_TRY(kept.forget_rollback());
-    const Status made =
-        make_store(settings, flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
-                   ticking(session, "make the store"), ranks);
-    if (made.code() == Code::kInterrupted && ranks != nullptr) {  // others may have made theirs
-      return Status(made.code(), made.message(), "the same command with --force makes the stores of all ranks again");
-    }
-    PENSTOCK_TRY(made);
+    if (prepared.makes_anew) session.progress.note("store: its making was cut short; it is made anew");
+    PENSTOCK_TRY(make_store(settings, flags.force || prepared.makes_anew ? Existing::replace : Existing::refuse,
+                            ticking(session, "make the store"), ranks));
+    if (const std::vector<std::string> left = kept.left_by_others(); !left.empty())
+      session.progress.note(text("store: ", left.front(),
+                                 left.size() > 1 ? text(" and ", left.size() - 1, " more") : "",
+                                 ": kept of the store before; nothing reads it, and it may be removed"));
   }
   PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings, ranks));
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
+  PENSTOCK_TRY_ASSIGN(removed, kept.drop_incomplete());
+  for (const std::string& snapshot : removed) session.progress.note("store: " + snapshot);
   if (prepared.stored) {
-    PENSTOCK_TRY_ASSIGN(removed, kept.drop_incomplete());
-    for (const std::string& snapshot : removed) session.progress.note("store: " + snapshot);
     for (const std::string& change : changes_since(settings, *prepared.stored))
       session.progress.note("config: changed: " + change);
   }

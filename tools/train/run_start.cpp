@@ -94,6 +94,33 @@ uint64_t shared_settings(const TrainingSettings& settings) {
   return store_hash(std::as_bytes(std::span(words)), kSeed);
 }
 
+// All ranks have a store, or none has.
+Status expect_stores_of_all(engine::Ranks* ranks, Prepared& prepared) {
+  using Kind = aio::StorePresence::Kind;
+  const engine::RankPlace& place = prepared.settings.place;
+  const std::vector<std::string> folders = folders_of_rank(prepared.settings.config.stores, place);
+  const Result<aio::StorePresence> here =
+      prepared.replaces ? Result<aio::StorePresence>(aio::StorePresence()) : find_store(folders, place.rank);
+  PENSTOCK_TRY(agreed(ranks, here.status()));
+  std::vector<aio::StorePresence> all = {*here};
+  if (ranks != nullptr) {
+    PENSTOCK_TRY_ASSIGN(found, engine::presence_by_rank(*ranks, *here));
+    all = std::move(found);
+  }
+  prepared.makes_anew = aio::is_half_made(all);
+  if (prepared.makes_anew) prepared.stored.reset();
+  const auto one = std::find_if(all.begin(), all.end(), [](const auto& store) { return store.kind == Kind::there; });
+  if (ranks == nullptr || prepared.makes_anew || one == all.end()) return Status();
+  Status mine;
+  if (here->kind != Kind::there) {
+    mine = Status(Code::kUsage,
+                  text("store: ", joined(folders, ","), ": no store for ", ranks->name_of(place.rank), ", although ",
+                       ranks->name_of(static_cast<uint32_t>(one - all.begin())), " has one"),
+                  "give each rank the folders that it was created with, or --force for new stores of all");
+  }
+  return agreed(ranks, mine);
+}
+
 }  // namespace
 
 void tell_others(const engine::RankPlace& place, const Status& why) {
@@ -127,22 +154,9 @@ Result<std::unique_ptr<engine::Ranks>> meet_others(Session& session, const Train
   return Result<std::unique_ptr<engine::Ranks>>(std::move(ranks));
 }
 
-Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared) {
+Status expect_one_run(engine::Ranks* ranks, Prepared& prepared) {
+  PENSTOCK_TRY(expect_stores_of_all(ranks, prepared));
   if (ranks == nullptr) return Status();
-  const engine::RankPlace& place = prepared.settings.place;
-  const std::vector<std::string> folders = folders_of_rank(prepared.settings.config.stores, place);
-  const bool is_here = !prepared.replaces && has_store(folders, place.rank);
-  std::vector<std::array<uint64_t, 1>> is_there(ranks->ranks());
-  PENSTOCK_TRY(engine::exchange_numbers(*ranks, std::array<uint64_t, 1>{is_here ? 1u : 0u}, is_there));
-  const auto one = std::max_element(is_there.begin(), is_there.end());
-  Status mine;
-  if (!is_here && one->front() != 0) {
-    mine = Status(Code::kUsage,
-                  text("store: ", joined(folders, ","), ": no store for ", ranks->name_of(place.rank), ", although ",
-                       ranks->name_of(static_cast<uint32_t>(one - is_there.begin())), " has one"),
-                  "give each rank the folders that it was created with, or --force for new stores of all");
-  }
-  PENSTOCK_TRY(agreed(ranks, mine));
   return engine::expect_same(*ranks, "what it trains, by config, model and data,",
                              std::array<uint64_t, 1>{shared_settings(prepared.settings)});
 }

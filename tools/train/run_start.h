@@ -16,7 +16,8 @@ namespace penstock::tools {
 struct Prepared {
   TrainingSettings settings;
   std::optional<trainer::TrainerState> stored;
-  bool replaces = false;  // what stores there are
+  bool replaces = false;    // what stores there are, by --force
+  bool makes_anew = false;  // their making was cut short
 };
 
 // A rank that cannot be made ready tells those on other hosts, who would wait for it.
@@ -36,9 +37,9 @@ Result<std::unique_ptr<engine::Ranks>> meet_others(
     Session& session, const TrainingSettings& settings, const SharedBytes& shared,
     std::chrono::milliseconds within = engine::RanksOptions().meets_within);
 
-// Refused where a rank would train something else than the others, or has no store where others have one. Which step
-// the stores have in common is found when they are opened.
-Status expect_one_run(engine::Ranks* ranks, const Prepared& prepared);
+// Refused where a rank would train something else than the others, or has no store where others have one; says where
+// all are to be made anew. Which step the stores have in common is found when they are opened.
+Status expect_one_run(engine::Ranks* ranks, Prepared& prepared);
 
 // The refusal of this rank, else of the first that has one.
 Status agreed(engine::Ranks* ranks, const Status& mine);

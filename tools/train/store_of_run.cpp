@@ -33,6 +33,8 @@ Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std:
   const uint32_t own = sees_all ? 0 : place.rank;
   const std::optional<uint32_t> rank = store_to_look_at(folders, own, sees_all);
   if (!rank) return std::optional<trainer::TrainerState>();
+  PENSTOCK_TRY_ASSIGN(found, find_store(folders, *rank));
+  if (found.kind == aio::StorePresence::Kind::half_made) return std::optional<trainer::TrainerState>();
   PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   aio::OpenOptions options;
   options.purpose = aio::OpenOptions::Purpose::inspect;

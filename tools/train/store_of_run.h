@@ -15,8 +15,8 @@ namespace penstock::tools {
 std::vector<std::string> folders_of_rank(const std::vector<std::string>& stores, const engine::RankPlace& place);
 
 // What a root of the stores in a host's folders keeps of the run: that of rank 0 where all ranks are on one host, of
-// this rank where they are on several, which do not see one another's folders; none where there is no store. Refuses
-// what another number of ranks has made.
+// this rank where they are on several, which do not see one another's folders; none where there is no store, or one
+// whose making was cut short. Refuses what another number of ranks has made.
 Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std::string>& stores,
                                                           const engine::RankPlace& place = {});
 

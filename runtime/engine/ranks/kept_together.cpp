@@ -150,6 +150,7 @@ Result<std::optional<uint64_t>> KeptTogether::finish_rollback(const aio::ScrubPr
 
 // Step by step upwards: every rank names the next that it has, and the least is of all or goes.
 Result<std::vector<std::string>> KeptTogether::drop_incomplete() {
+  for (const KeptSteps& kept : here_) kept.drop_partial();
   std::vector<std::string> removed;
   for (uint64_t first = 0;;) {
     PENSTOCK_TRY_ASSIGN(next, by_rank([&](const KeptSteps& kept) {

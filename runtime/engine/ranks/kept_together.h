@@ -54,6 +54,7 @@ class KeptTogether {
   std::optional<uint64_t> unfinished_rollback() const;
   // Where new stores are made: what was under way with those before is nothing to them.
   Status forget_rollback();
+  std::vector<std::string> left_by_others() const { return here_.front().left_by_others(); }
   // Where a run begins, which may have been killed: removes what not all ranks have. What was removed, for the user.
   Result<std::vector<std::string>> drop_incomplete();
 

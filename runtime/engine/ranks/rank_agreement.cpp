@@ -40,6 +40,17 @@ Status expect_one_run(Ranks& ranks, const std::string& store_id) {
   return Status();
 }
 
+Result<std::vector<aio::StorePresence>> presence_by_rank(Ranks& ranks, const aio::StorePresence& mine) {
+  std::vector<std::array<uint64_t, 3>> all(ranks.ranks());
+  PENSTOCK_TRY(
+      exchange_numbers(ranks, std::array<uint64_t, 3>{static_cast<uint64_t>(mine.kind), mine.id[0], mine.id[1]}, all));
+  std::vector<aio::StorePresence> found;
+  for (const auto& [kind, first, second] : all) {
+    found.push_back({.kind = static_cast<aio::StorePresence::Kind>(kind), .id = {first, second}});
+  }
+  return found;
+}
+
 Status all_of_all(Ranks& ranks, std::vector<bool>& each) {
   constexpr size_t kAtOnce = kExchangeBytesMax;
   for (size_t first = 0; first < each.size(); first += kAtOnce) {

@@ -22,13 +22,22 @@ Status no_common_step(const Ranks& ranks, const std::vector<std::array<uint64_t,
     words += text(rank == 0 ? "" : ", ", ranks.name_of(rank), " at step ", steps[rank][0]);
   }
   return Status(Code::kCorrupt, text("ranks: their stores have no step in common: ", words),
-                "put back a copy of all ranks' stores, or make a new store with --force");
+                "go back to a step that is kept, which `penstock checkpoint ls` lists; else put back a copy of all "
+                "ranks' stores, or make new ones with --force");
+}
+
+// Once all ranks have made theirs: a rank's store that was killed before tells that none has been trained.
+Status complete_store(const EngineOptions& options, uint32_t rank) {
+  PENSTOCK_TRY_ASSIGN(drives, options.drives());
+  return aio::TileStore::complete(*drives.io, drives.folders, rank, *options.store_id);
 }
 
 // Of one that could not be made whole, so that the next attempt makes it anew.
 void remove_store(const EngineOptions& options, uint32_t rank) {
   const Result<Drives> drives = options.drives();
   if (!drives.ok()) return;
+  const Result<aio::StorePresence> found = aio::find_store(*drives->io, drives->folders, rank);
+  if (!found.ok() || found->id != *options.store_id) return;
   for (const auto& folder : drives->folders) (void)folder->remove_file(aio::store_file_name(rank));
 }
 
@@ -108,7 +117,8 @@ Status RankedEngine::create(const RankedOptions& options, Ranks& ranks, const In
   here.store_id = ids[0];
   const InitialValues of_shard = values_of_rank(initial, engine.shards_, engine.map_, ranks.rank());
   const Status mine = Engine::create(here, of_shard, existing);
-  const Status all = agree_on(ranks, mine);
+  Status all = agree_on(ranks, mine);
+  if (all.ok()) all = agree_on(ranks, complete_store(here, ranks.rank()));
   if (mine.ok() && !all.ok()) remove_store(here, ranks.rank());  // without the others' it is none
   return all;
 }

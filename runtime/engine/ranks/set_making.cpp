@@ -5,6 +5,7 @@
 #include <set>
 
 #include "aio/host_arena.h"
+#include "aio/store/store_presence.h"
 #include "cpu_optim/checksum.h"
 #include "runtime/engine/ranks/rank_place.h"
 #include "runtime/engine/root_state.h"
@@ -43,6 +44,8 @@ class Making {
     Status outcome;
     uint32_t rank = wanted_.ranks;
     while (outcome.ok() && rank > 0) outcome = make(--rank, id, reads, writes);
+    for (uint32_t done = 0; outcome.ok() && done < wanted_.ranks; ++done)
+      outcome = aio::TileStore::complete(io_, wanted_.drives[done], done, id);
     if (outcome.ok()) return outcome;
     for (++rank; rank < wanted_.ranks; ++rank) {
       for (const auto& folder : wanted_.drives[rank]) {
@@ -55,16 +58,18 @@ class Making {
   uint64_t written_bytes() const { return written_bytes_; }
 
  private:
+  struct Old {
+    std::shared_ptr<aio::DriveFolder> folder;
+    uint32_t rank = 0;
+    std::string name;
+    std::unique_ptr<File> locked;  // null where nobody can use it
+  };
+
   // What is there is removed once it is known that all ranks' stores have room. It stays locked until then.
   Status make_room() const {
     struct Space {
       std::set<std::string> paths;
       uint64_t needed_bytes = 0, free_bytes = 0, given_back_bytes = 0;
-    };
-    struct Old {
-      std::shared_ptr<aio::DriveFolder> folder;
-      std::string name;
-      std::unique_ptr<File> locked;
     };
     std::map<uint64_t, Space> spaces;  // by file system
     std::vector<Old> old;
@@ -80,20 +85,19 @@ class Making {
         space.free_bytes = free.bytes;
         if (!space.paths.insert(folders[drive]->path()).second) continue;
         for (uint32_t other = 0; other < kRanksMax; ++other) {
-          const std::string name = aio::store_file_name(other);
-          if (!folders[drive]->has_file(name)) continue;
-          if (wanted_.existing == aio::Existing::refuse) {
-            return Status(Code::kUsage, text(folders[drive]->path(), ": has a store already: ", name),
-                          "another folder, or --force, which replaces it");
+          const std::string store = aio::store_file_name(other);
+          for (const std::string& name : {store, aio::unnamed_file(store)}) {
+            if (!folders[drive]->has_file(name)) continue;
+            Result<std::unique_ptr<File>> file = folders[drive]->open_file(name);
+            const Code code = file.status().code();
+            if (!file.ok() && code != Code::kCorrupt && code != Code::kDoesNotFit) return file.status();
+            if (file.ok()) space.given_back_bytes += (*file)->size_bytes();
+            old.push_back({folders[drive], other, name, file.ok() ? std::move(*file) : nullptr});
           }
-          Result<std::unique_ptr<File>> file = folders[drive]->open_file(name);
-          const Code code = file.status().code();
-          if (!file.ok() && code != Code::kCorrupt && code != Code::kDoesNotFit) return file.status();
-          if (file.ok()) space.given_back_bytes += (*file)->size_bytes();
-          old.push_back({folders[drive], name, file.ok() ? std::move(*file) : nullptr});
         }
       }
     }
+    PENSTOCK_TRY(refuse_whole_stores(old));
     for (const auto& [file_system, space] : spaces) {
       const uint64_t free_bytes = space.free_bytes + space.given_back_bytes;
       if (free_bytes >= space.needed_bytes) continue;
@@ -108,12 +112,30 @@ class Making {
     return Status();
   }
 
+  // What was cut short while it was made is replaced unasked.
+  Status refuse_whole_stores(const std::vector<Old>& old) const {
+    if (wanted_.existing == aio::Existing::replace) return Status();
+    std::map<uint32_t, std::vector<const File*>> files;
+    const Old* first = nullptr;
+    for (const Old& file : old) {
+      if (file.name != aio::store_file_name(file.rank)) continue;
+      files[file.rank].push_back(file.locked.get());
+      if (first == nullptr) first = &file;
+    }
+    std::vector<aio::StorePresence> found;
+    for (const auto& [rank, of_rank] : files) found.push_back(aio::presence_of(io_, of_rank));
+    if (first == nullptr || aio::is_half_made(found)) return Status();
+    return Status(Code::kUsage, text(first->folder->path(), ": has a store already: ", first->name),
+                  "another folder, or --force, which replaces it");
+  }
+
   Status make(uint32_t rank, const StoreId& id, std::span<std::byte> reads, std::span<std::byte> writes) {
     const StoreShape& shape = shapes_[rank];
     aio::CreateOptions options;
     options.slots = sizes_.slots;
     options.state_capacity = state_capacity_of(cuts_[rank].workload);
     options.id = id;
+    options.is_one_of_several = true;
     options.checksum = cpu_optim::checksum_function();
     options.memory = writes;
     options.payload = content_.root_of(cuts_[rank]);

@@ -49,7 +49,7 @@ struct SetSizes {
 };
 
 // The bytes that were written. A set of which something failed is removed again; one whose making was killed cannot be
-// opened, because rank 0's store is made last.
+// opened, and the next make_set() replaces it: no store is complete before all are made.
 Result<uint64_t> make_set(IoEngine& io, const Workload& model, const NewSet& wanted, const SetSizes& sizes,
                           SetContent& content, const aio::ScrubProgress& progress = {});
 

@@ -1,6 +1,9 @@
 // What making a store leaves, needs and replaces.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "aio/store/store_presence.h"
 #include "tests/support/store_records.h"
 #include "tests/support/store_world.h"
 
@@ -42,6 +45,88 @@ TEST(StoreCreate, ReplacesOnlyWhenAsked) {
   options.existing = CreateOptions::Existing::replace;
   ASSERT_TRUE(world.create(small_shape(1, 100, kBlockElements), options).ok());
   EXPECT_EQ((*world.open())->shape().units.size(), 2u);
+}
+
+TEST(StoreCreate, ReplacesUnaskedWhatWasCutShortWhileItWasMade) {
+  StoreWorld world(2);
+  std::vector<MemoryFile::Bytes> cut_short;
+  ASSERT_TRUE(world
+                  .create(twelve_tiles(), {},
+                          [&](TileId tile, uint32_t, uint64_t, std::span<std::byte>) {
+                            if (tile == 7 && cut_short.empty()) cut_short = world.image();
+                            return Status();
+                          })
+                  .ok());
+  EXPECT_EQ(world.presence().kind, StorePresence::Kind::there);
+  world.put_image(cut_short);
+  EXPECT_EQ(world.presence().kind, StorePresence::Kind::half_made);
+  EXPECT_NE(world.presence().id, StoreId());
+  EXPECT_EQ(world.open().status().code(), Code::kCorrupt);
+  ASSERT_TRUE(world.create(small_shape(1, 100, kBlockElements)).ok());
+  EXPECT_EQ((*world.open())->shape().units.size(), 2u);
+
+  // On one drive nothing was written yet.
+  world.put_image(cut_short);
+  std::fill(world.bytes(1).begin(), world.bytes(1).end(), std::byte{0});
+  EXPECT_EQ(world.presence().kind, StorePresence::Kind::half_made);
+  // Where nothing says that it was being made, it may have been whole.
+  std::fill(world.bytes(0).begin(), world.bytes(0).end(), std::byte{0});
+  EXPECT_EQ(world.presence().kind, StorePresence::Kind::there);
+  EXPECT_EQ(world.create(twelve_tiles()).code(), Code::kUsage);
+  world.put_image(cut_short);
+  world.bytes(0)[StoreLayout::header_offset(1)] ^= std::byte{1};
+  EXPECT_EQ(world.presence().kind, StorePresence::Kind::there) << "a damaged header may have been a whole store's";
+}
+
+TEST(StoreCreate, GivesNoFileItsNameBeforeItSaysThatItIsBeingMade) {
+  StoreWorld world(2);
+  world.folder(1).put(unnamed_file(StoreWorld::kFile), MemoryFile::Bytes(kMiB));  // as a kill leaves it
+  EXPECT_EQ(world.presence().kind, StorePresence::Kind::none);
+  int looks = 0;
+  ASSERT_TRUE(world
+                  .create(twelve_tiles(), {},
+                          [&](TileId, uint32_t, uint64_t, std::span<std::byte>) {
+                            if (++looks == 1) {
+                              EXPECT_EQ(world.presence().kind, StorePresence::Kind::half_made);
+                            }
+                            return Status();
+                          })
+                  .ok());
+  EXPECT_GT(looks, 0);
+  for (uint32_t drive = 0; drive < 2; ++drive)
+    EXPECT_FALSE(world.folder(drive).has_file(unnamed_file(StoreWorld::kFile)));
+  EXPECT_EQ(world.presence().kind, StorePresence::Kind::there);
+}
+
+TEST(StoreCreate, LeavesOneOfSeveralHalfMadeUntilAllAre) {
+  StoreWorld world(2);
+  CreateOptions options;
+  options.is_one_of_several = true;
+  options.id = StoreId{3, 4};
+  ASSERT_TRUE(world.create(twelve_tiles(), options).ok());
+  EXPECT_EQ(world.presence(), (StorePresence{StorePresence::Kind::half_made, {3, 4}}));
+  EXPECT_EQ(world.open().status().code(), Code::kCorrupt);
+  EXPECT_EQ(world.complete({5, 6}).code(), Code::kUsage) << "another's";
+  EXPECT_EQ(world.presence().kind, StorePresence::Kind::half_made);
+  ASSERT_TRUE(world.complete({3, 4}).ok());
+  EXPECT_EQ(world.presence(), (StorePresence{StorePresence::Kind::there, {3, 4}}));
+  EXPECT_TRUE(world.open().ok());
+}
+
+TEST(StoreCreate, StoresOfSeveralRanksAreHalfMadeWhereOneOfThatMakingIs) {
+  using Kind = StorePresence::Kind;
+  const StorePresence none, cut_short{Kind::half_made, {1, 2}}, whole{Kind::there, {1, 2}}, other{Kind::there, {1, 3}};
+  const auto half_made = [](std::vector<StorePresence> stores) { return is_half_made(stores); };
+  EXPECT_FALSE(half_made({}));
+  EXPECT_FALSE(half_made({none, none}));
+  EXPECT_TRUE(half_made({cut_short}));
+  EXPECT_TRUE(half_made({none, cut_short}));
+  EXPECT_TRUE(half_made({whole, cut_short}));
+  EXPECT_TRUE(half_made({cut_short, none, whole}));
+  EXPECT_FALSE(half_made({whole, whole}));
+  EXPECT_FALSE(half_made({whole, none})) << "it was taken away";
+  EXPECT_FALSE(half_made({other, cut_short}));
+  EXPECT_FALSE(half_made({whole, other, cut_short}));
 }
 
 TEST(StoreCreate, ReplacesNothingWhereItsFoldersTogetherHaveNoSpace) {

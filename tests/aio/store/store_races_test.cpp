@@ -33,6 +33,7 @@ class RacedFolder final : public DriveFolder {
     return inner_.create_file(name, size_bytes);
   }
   Result<std::unique_ptr<File>> open_file(const std::string& name) override { return inner_.open_file(name); }
+  Status rename_file(const std::string& from, const std::string& to) override { return inner_.rename_file(from, to); }
   Status remove_file(const std::string& name) override { return inner_.remove_file(name); }
 
  private:

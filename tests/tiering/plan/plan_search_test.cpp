@@ -151,5 +151,48 @@ TEST(ChosenPlan, OfManyTilesIsNoSlowerThanAnyByHand) {
   EXPECT_GT(compared, 12);
 }
 
+// A frozen model whose blocks are computed with in place, and adapters in many small tiles: what tables take is what is
+// missing for units that arrive ahead.
+TEST(ChosenPlan, OfAFrozenModelLetsItsWeightsArriveAheadWhereSomePlanByHandDoes) {
+  PlanRequest open;
+  for (int block = 0; block < 32; ++block) {
+    for (const bool is_adapter : {false, true}) {
+      open.workload.units.push_back({.name = text(is_adapter ? "adapters" : "block", block),
+                                     .elements = is_adapter ? 600'000u : 100'000'000u,
+                                     .trainable = is_adapter,
+                                     .parameters = {}});
+    }
+    open.workload.uses.push_back({.name = text("use", block), .units = {2u * block, 2u * block + 1}});
+    Use& use = open.workload.uses.back();
+    use.forward_s = 0.2;
+    use.backward_s = 0.35;
+    use.activation_bytes = 18 * kMiB;
+    use.boundary_bytes = 2 * kMiB;
+  }
+  open.workload.scope = StepScope::training;
+  open.workload.clipping.norm = 1;
+  open.machine = test::test_machine(false);
+  open.choices.weights = WeightTier::nvme;
+  open.choices.host_state_share = 1;
+  int tight = 0;
+  for (uint64_t host_bytes = 1200 * kMiB; host_bytes < 1800 * kMiB; host_bytes += 50 * kMiB) {
+    open.budgets.host_bytes = host_bytes;
+    const Result<ChosenPlan> chosen = choose_plan(open);
+    ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+    PlanRequest by_hand = open;
+    by_hand.choices.activations = ActivationChoice::recompute;
+    by_hand.choices.window_tiles = 8;
+    for (double keep_share : {0.0, 0.25, 0.5, 0.75, 0.9, 0.96}) {
+      by_hand.choices.keep_share = keep_share;
+      const Result<Plan> plan = make_plan(by_hand);
+      if (!plan.ok()) continue;
+      ++tight;
+      EXPECT_LE(chosen->step_s(), predicted_step_s(*plan, open.machine) * 1.005)
+          << bytes_text(host_bytes) << ", keep " << keep_share;
+    }
+  }
+  EXPECT_GT(tight, 12);
+}
+
 }  // namespace
 }  // namespace penstock
