@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/engine/engine_waits.h"
+#include "runtime/engine/plan_change.h"
 #include "runtime/engine/rank_side.h"
 #include "runtime/engine/root_state.h"
 
@@ -20,7 +21,9 @@ uint64_t seed_of(uint64_t seed, uint32_t unit) { return (seed ^ unit) * 0x9e3779
 
 }  // namespace
 
-Engine::Engine(EngineOptions options) : options_(std::move(options)) {}
+Engine::Engine(EngineOptions options) : options_(std::move(options)) {
+  if (options_.on_updated) options_.request = with_updates_told(std::move(options_.request));
+}
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   if (options.on_updated && options.request.workload.clipping.may_take_back()) {

@@ -67,7 +67,7 @@ struct EngineOptions {
   std::function<void(uint64_t step)> on_durable;
   // Told of a tile's new weights when its update has ended: those of the unit's elements from `first` on, in the form's
   // weight dtype, which stay where they are until it returns. On update threads, several at a time. Refused with
-  // clipping, which may take updates back, and with tiles that are updated on a device.
+  // clipping, which may take updates back, and with a device_share above 0; where that is open it is 0.
   std::function<void(uint32_t unit, uint64_t first, std::span<const std::byte> weights)> on_updated;
   // Where the request is of one rank's shards: the other ranks, and what makes their stores one. See ranks/.
   RankSide* ranks = nullptr;

@@ -7,7 +7,8 @@
 
 namespace penstock::engine {
 
-Status Engine::new_plan(const PlanRequest& request) {
+Status Engine::new_plan(const PlanRequest& asked) {
+  const PlanRequest request = options_.on_updated ? with_updates_told(asked) : asked;
   std::lock_guard lock(verbs_);
   PENSTOCK_TRY(expect(Now::between_steps, "new plan"));
   if (in_writes_) return Status(Code::kUsage, "new plan: writes have begun", "end them with end_writes() first");

@@ -69,6 +69,11 @@ Status refuse_moves(const Plan& plan, bool has_device) {
   return Status();
 }
 
+PlanRequest with_updates_told(PlanRequest request) {
+  if (!request.choices.device_share) request.choices.device_share = 0;
+  return request;
+}
+
 Status refuse_untold_updates(const Plan& plan) {
   const bool any = std::any_of(plan.placements.begin(), plan.placements.end(),
                                [](const Placement& placement) { return placement.state_on_device(); });

@@ -21,7 +21,9 @@ PlanRequest with_tiles_of(PlanRequest request, uint64_t tile_elements, uint32_t 
 
 // Refuses a plan that the executor does not carry out, before a step waits for it.
 Status refuse_moves(const Plan& plan, bool has_device);
-// Refuses a plan whose device updates tiles: EngineOptions::on_updated would not hear of them.
+// EngineOptions::on_updated does not hear of tiles that a device updates: where it is left open, none does, and a plan
+// that has some is refused.
+PlanRequest with_updates_told(PlanRequest request);
 Status refuse_untold_updates(const Plan& plan);
 
 // Refuses a request for another model, state or durability than what a store and its run are for, with the first

@@ -175,6 +175,10 @@ TEST_F(RestingOnDevice, IsRefusedToWhoeverMustHearOfUpdates) {
     EXPECT_EQ(refused.message(),
               "engine: on_updated, and the plan updates tiles on the device, which it is not told of");
   }
+  world_.options.request.choices.device_share.reset();
+  const Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  for (const Placement& placement : (*engine)->plan().placements) EXPECT_FALSE(placement.state_on_device());
 }
 
 }  // namespace
