@@ -1,5 +1,6 @@
 // Copies of a store's steps: what belongs into one, and the way back.
 #include <algorithm>
+#include <set>
 
 #include "aio/store/store_parts.h"
 #include "aio/store/tile_chunks.h"
@@ -59,6 +60,15 @@ class Carrier {
   WindowedIo windowed_;
 };
 
+Status refuse_bad(const ScrubReport& report, const char* of_what, const std::string& remedy) {
+  if (report.bad.empty()) return Status();
+  const BadBlock& first = report.bad.front();
+  return Status(Code::kCorrupt,
+                text(first.file, ": the block at ", first.offset_bytes, of_what, ", of ", first.tensor,
+                     first.unread.ok() ? ", fails the checksum it was written with" : ", cannot be read"),
+                remedy);
+}
+
 Status refuse_copy_of_another(const TileStore& copy, const TileStore& store) {
   if (copy.id() == store.id()) return Status();
   return Status(Code::kUsage, text("the copy is of store ", copy.id(), ", this is store ", store.id()),
@@ -98,12 +108,15 @@ Status TileStore::check_copy(TileStore& copy, std::span<std::byte> memory, const
   PENSTOCK_TRY(refuse_copy_of_another(copy, *this));
   PENSTOCK_TRY_ASSIGN(report, verify_tiles(engine_, *copy.parts_, copy.parts_->table, checksum_, memory, progress,
                                            VerifiedTiles::updated));
-  if (report.bad.empty()) return Status();
-  const BadBlock& first = report.bad.front();
-  return Status(Code::kCorrupt,
-                text(first.file, ": the block at ", first.offset_bytes, " of the copy, of ", first.tensor,
-                     first.unread.ok() ? ", fails the checksum it was written with" : ", cannot be read"),
-                "roll back to another step; the store is as it was");
+  return refuse_bad(report, " of the copy", "roll back to another step; the store is as it was");
+}
+
+Status TileStore::check_durable_step(std::span<std::byte> memory, const ScrubProgress& progress) const {
+  PENSTOCK_TRY_ASSIGN(
+      report, verify_tiles(engine_, *parts_, parts_->table, checksum_, memory, progress, VerifiedTiles::updated));
+  return refuse_bad(report, "",
+                    "`penstock checkpoint scrub` lists every bad block; `penstock checkpoint rollback` to a "
+                    "step that is kept mends them");
 }
 
 Status TileStore::become(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress) {
@@ -115,6 +128,12 @@ Status TileStore::become(TileStore& copy, std::span<std::byte> memory, const Scr
     std::span<const uint64_t> checksums;
   };
   std::vector<Written> written_tiles;
+  std::set<TileId> damaged;
+  {
+    PENSTOCK_TRY_ASSIGN(report,
+                        verify_tiles(engine_, *parts_, parts_->table, checksum_, memory, {}, VerifiedTiles::updated));
+    for (const BadBlock& block : report.bad) damaged.insert(block.tile);
+  }
   const Status carried = [&]() -> Status {
     Carrier carrier(engine_, *copy.parts_, *parts_, checksum_, memory);
     for (TileId tile = 0; tile < tiles_.tiles(); ++tile) {
@@ -122,7 +141,8 @@ Status TileStore::become(TileStore& copy, std::span<std::byte> memory, const Scr
       if (progress) PENSTOCK_TRY(progress(static_cast<double>(tile) / static_cast<double>(tiles_.tiles())));
       const std::span<const uint64_t> wanted = copy.parts_->table.checksums(tile);
       const std::span<const uint64_t> here = versions_[tiles_.current(tile)].checksums(tile);
-      if (std::equal(wanted.begin(), wanted.end(), here.begin(), here.end())) continue;
+      const bool is_as_wanted = std::equal(wanted.begin(), wanted.end(), here.begin(), here.end());
+      if (is_as_wanted && !damaged.contains(tile)) continue;
       const std::optional<uint32_t> slot = tiles_.try_begin_write(tile, NewVersion::unconfirmed);
       CHECK(slot, "tile ", tile, " has no free slot between steps");
       written_tiles.push_back({{tile, *slot}, wanted});

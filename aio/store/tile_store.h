@@ -208,9 +208,11 @@ class TileStore {
   std::vector<FileRun> runs_of_durable_step() const;
   // Whether become() will do: refuses a copy of another store, and one with a damaged block that it would read.
   Status check_copy(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress = {}) const;
+  // Whether a copy of it will do: refuses a damaged block of what steps update. REQUIRES: no commit meanwhile.
+  Status check_durable_step(std::span<std::byte> memory, const ScrubProgress& progress = {}) const;
   // Becomes what `copy` is, a copy of this store as above, by one commit: until it is durable, this one is as it was.
-  // Writes only tiles that differ, and checks all that it reads. `memory` as in CreateOptions. Blocks.
-  // REQUIRES: two slots or more; no commit meanwhile, and nothing unconfirmed.
+  // Writes only tiles that differ or are damaged here, and checks all that it reads. `memory` as in CreateOptions.
+  // Blocks. REQUIRES: two slots or more; no commit meanwhile, and nothing unconfirmed.
   Status become(TileStore& copy, std::span<std::byte> memory, const ScrubProgress& progress = {});
 
   // Reads everything that the newest durable root names and compares every checksum. `memory` as in CreateOptions.

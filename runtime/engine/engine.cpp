@@ -298,6 +298,7 @@ Result<StepReport> Engine::step(std::string trainer_state) {
 
   EngineState before = state_;
   if (report_.verdict != Verdict::skip) count_updates();
+  state_.course = course_after(state_.course, *squares_of_all_, begin_.loss_scale, begin_.groups);
   RootPayload payload{.step = steps_done_ + 1,
                       .loss_scale = begin_.loss_scale,
                       .config_hash = options_.config_hash,

@@ -93,6 +93,8 @@ class Engine final : public StepEngine {
   uint64_t updates_done() const override { return state_.updates; }
   const std::string& restored_state() const override { return restored_; }
   const std::string& store_id() const override { return store_id_; }
+  // EngineState::course, after the last step.
+  uint64_t course() const { return state_.course; }
   // Another may take its place between steps: see new_plan().
   const Plan& plan() const override { return *plan_; }
   double predicted_step_s() const override { return prediction_.step_s(); }

@@ -16,6 +16,7 @@
 #include "aio/make_io_engine.h"
 #include "cpu_optim/checksum.h"
 #include "runtime/engine/kept_files.h"
+#include "runtime/engine/root_state.h"
 
 namespace penstock::engine {
 namespace {
@@ -157,7 +158,18 @@ void KeptSteps::abandon(uint64_t step) {
 Result<std::unique_ptr<aio::TileStore>> KeptSteps::open_copy(IoEngine& io, uint64_t step) const {
   std::vector<std::string> places;
   for (const std::string& folder : folders_) places.push_back(place_of(folder, step));
-  return open_in(places, io, aio::OpenOptions::Purpose::inspect);
+  PENSTOCK_TRY_ASSIGN(copy, open_in(places, io, aio::OpenOptions::Purpose::inspect));
+  if (const uint64_t there = copy->payload().step; there != step) {
+    return Status(Code::kCorrupt, text(places.front(), ": holds step ", there, ", not ", step),
+                  text("give its folder the name that it had, ", there));
+  }
+  return std::move(copy);
+}
+
+Result<uint64_t> KeptSteps::course_of(uint64_t step) const {
+  PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
+  PENSTOCK_TRY_ASSIGN(copy, open_copy(*made.engine, step));
+  return engine::course_of(copy->payload());
 }
 
 Result<std::unique_ptr<aio::TileStore>> KeptSteps::open_in(const std::vector<std::string>& folders, IoEngine& io,
@@ -180,7 +192,7 @@ Status KeptSteps::verify(uint64_t step, const aio::ScrubProgress& progress) cons
   PENSTOCK_TRY_ASSIGN(arena, aio::HostArena::make(kCarryingBytes));
   PENSTOCK_TRY_ASSIGN(memory, arena->take("tiles that are read", kCarryingBytes));
   PENSTOCK_TRY_ASSIGN(copy, open_copy(*made.engine, step));
-  PENSTOCK_TRY_ASSIGN(store, open_in(folders_, *made.engine, aio::OpenOptions::Purpose::inspect));
+  PENSTOCK_TRY_ASSIGN(store, open_in(folders_, *made.engine, aio::OpenOptions::Purpose::run));
   return store->check_copy(*copy, memory, progress);
 }
 

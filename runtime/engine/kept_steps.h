@@ -51,11 +51,15 @@ class KeptSteps {
   Status publish(uint64_t step);
   void abandon(uint64_t step);
 
-  // The copy, for inspection: what steps never update is not in it. REQUIRES: check(step) is ok.
+  // The copy, for inspection: what steps never update is not in it. Refused where it holds another step than its folder
+  // says. REQUIRES: check(step) is ok.
   Result<std::unique_ptr<aio::TileStore>> open_copy(IoEngine& io, uint64_t step) const;
-  // Whether restore() will do: reads all of the copy. REQUIRES: stores of two slots or more.
+  // Whether restore() will do: opens the store for writing, and reads all of the copy. REQUIRES: stores of two slots or
+  // more.
   Status verify(uint64_t step, const aio::ScrubProgress& progress = {}) const;
   Status restore(uint64_t step, const aio::ScrubProgress& progress = {}) const;
+  // Of what was kept as that step: EngineState::course.
+  Result<uint64_t> course_of(uint64_t step) const;
   // The newest durable step of the store itself.
   Result<uint64_t> step_of_store() const;
   Status drop(uint64_t step);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tiering/hyper.h"
 #include "tiering/store/root_payload.h"
 #include "tiering/unit.h"
 
@@ -24,12 +25,21 @@ constexpr uint64_t kUpdateCountMax = uint64_t{1} << 52;
 struct EngineState {
   uint64_t updates = 0;            // steps that were not skipped
   std::vector<UnitCounts> counts;  // by unit
+  // What has led here, as one number: the steps' gradients and hyper-parameters, which several ranks have alike. 0:
+  // before the first step, and in roots that are older than it.
+  uint64_t course = 0;
 
   bool operator==(const EngineState&) const = default;
 };
 
 // Of a model in which every parameter has had each of the updates.
 EngineState engine_state(const Workload& workload, uint64_t updates = 0);
+
+// The course once a step of these gradients, whose squares have that sum, has been taken.
+uint64_t course_after(uint64_t course, double sum_of_squares, double loss_scale, const std::vector<Hyper>& groups);
+uint64_t hash_of(const std::vector<Hyper>& groups);
+// That of a root, whatever the model.
+uint64_t course_of(const RootPayload& payload);
 
 // RootPayload::engine_state. Short where every parameter has had each of the updates.
 std::string encode(const EngineState& state);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace penstock::engine {
 namespace {
 
@@ -13,11 +15,18 @@ Workload two_units() {
 }
 
 TEST(EngineState, ComesBackAsItWas) {
-  const EngineState states[] = {engine_state(two_units(), 3), {3, {{2, {3, 1}}, {0, {}}}}, {0, {{7, {9, 0}}, {1, {}}}}};
+  EngineState of_a_course = engine_state(two_units(), 3);
+  of_a_course.course = ~uint64_t{0};
+  const EngineState states[] = {engine_state(two_units(), 3),
+                                {3, {{2, {3, 1}}, {0, {}}}},
+                                {0, {{7, {9, 0}}, {1, {}}}},
+                                {3, {{2, {3, 1}}, {0, {}}}, 77},
+                                of_a_course};
   for (const EngineState& state : states) {
     const Result<EngineState> back = parse_engine_state({.step = 4, .engine_state = encode(state)}, two_units());
     ASSERT_TRUE(back.ok()) << back.status().message();
     EXPECT_EQ(*back, state);
+    EXPECT_EQ(course_of({.step = 4, .engine_state = encode(state)}), state.course);
   }
 }
 
@@ -26,6 +35,20 @@ TEST(EngineState, IsShortWhereAllParametersWereAlwaysUpdated) {
   EXPECT_EQ(encode(state).size(), 8u);
   state.counts[1].unnamed = 2;
   EXPECT_EQ(encode(state).size(), 8u + 4 * 8);
+}
+
+TEST(EngineState, HasAnotherCourseAfterAnotherStep) {
+  const std::vector<Hyper> groups(2);
+  std::vector<Hyper> others = groups;
+  others[1].lr *= 2;
+  const uint64_t course = course_after(5, 2.5, 1, groups);
+  EXPECT_EQ(course_after(5, 2.5, 1, groups), course);
+  EXPECT_NE(course_after(6, 2.5, 1, groups), course);
+  EXPECT_NE(course_after(5, 2.5000000000000004, 1, groups), course);
+  EXPECT_NE(course_after(5, 2.5, 2, groups), course);
+  EXPECT_NE(course_after(5, 2.5, 1, others), course);
+  EXPECT_EQ(course_after(5, std::nan("1"), 1, groups), course_after(5, -std::nan("2"), 1, groups));
+  EXPECT_EQ(course_of(RootPayload()), 0u);
 }
 
 TEST(EngineState, IsEmptyBeforeTheFirstStepOnly) {

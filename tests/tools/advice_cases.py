@@ -403,6 +403,8 @@ ELSEWHERE = {"Command": {
     "where its passes take so long, a longer `penstock.hangs_after_s`": (PROCESSES, "hangs_after_s"),
     "go back to a step that is kept, which `penstock checkpoint ls` lists; else put back a copy of all ranks' stores, or make new ones with --force":
         (PROCESSES, "was not committed by all ranks"),
+    "start the run again: it brings all ranks to the newest step that they have in common; or go back to one that is kept, "
+    "which `penstock checkpoint ls` lists": ("several ranks", "or go back to one that is kept"),
     "make a new store with --force; one made with --space double survives this": ("a kill at one moment of a step", "--space single"),
     "make a new store with --force; this one was made for fewer parameters": ("a caller's own root", "RootPayload"),
     "open it with the version of penstock that wrote it, or make a new store with --force": ("another version", "written in store format 7"),

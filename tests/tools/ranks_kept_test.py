@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from ranks_support import CORRUPT, ENVIRON, PENSTOCK, TINY, USAGE, RanksCase
+from ranks_support import CORRUPT, DIFFERS, ENVIRON, PENSTOCK, TINY, USAGE, RanksCase
 
 
 class Snapshots(RanksCase):
@@ -120,6 +120,70 @@ class Snapshots(RanksCase):
         self.json_of("checkpoint", "rollback", store, "--step", 3)
         self.assertEqual(self.weights(dtype="fp32"), newest)
         self.json_of("train", self.config(max_steps=4), "--ranks", 2)
+
+    def test_files_of_two_courses_of_one_run_are_not_taken_for_one(self):
+        self.json_of("train", self.config(keep_every=2, max_steps=2), "--ranks", 2)
+        store, before = self.folder / "run.store", self.folder / "before"
+        shutil.copytree(store, before)
+        self.json_of("train", self.config(keep_every=2, max_steps=4), "--ranks", 2)
+        ends_at = self.weights(dtype="fp32")
+        # A copy that has gone on by itself to the same step.
+        shutil.copytree(before, self.folder / "other.store")
+        self.json_of("train", self.config("other", keep_every=2, max_steps=4, optimizer={"params": {"lr": 2e-2}}), "--ranks", 2)
+        mine = (store / "rank1.tiles").read_bytes()
+        shutil.copy(self.folder / "other.store" / "rank1.tiles", store)
+        refused = "store of rank 1: has come to step 4 by another course than rank 0's"
+        for verb in (("checkpoint", "ls", store), ("checkpoint", "scrub", store), ("checkpoint", "export", store, self.path("out")),
+                     ("train", self.config(max_steps=5), "--ranks", 2)):
+            self.assertIn(refused, self.run_command(*verb, code=USAGE).stderr)
+        # Nor of two steps with no step in common, until all go back to one that is kept.
+        shutil.copy(before / "rank1.tiles", store)
+        self.assertIn("or go back to one that is kept", self.run_command("checkpoint", "export", store, self.path("out"), code=USAGE).stderr)
+        self.assertIn("go back to a step that is kept", self.run_command("train", self.config(max_steps=5), "--ranks", 2, code=CORRUPT).stderr)
+        (store / "rank1.tiles").write_bytes(mine)
+        # And of what is kept.
+        kept = store / "kept" / "rank1" / "4"
+        shutil.rmtree(kept)
+        shutil.copytree(self.folder / "other.store" / "kept" / "rank1" / "4", kept)
+        for verb in ("rollback", "export"):
+            self.assertIn(refused, self.run_command("checkpoint", verb, store, *([self.path("out")] * (verb == "export")), "--step", 4,
+                                                    code=USAGE).stderr)
+        self.assertEqual(self.weights(dtype="fp32"), ends_at)
+        # A run that has gone back and on again in the same way is at the same place.
+        self.json_of("checkpoint", "rollback", store, "--step", 2)
+        self.json_of("train", self.config(max_steps=4), "--ranks", 2)
+        self.assertEqual(self.weights(dtype="fp32"), ends_at)
+
+    def test_a_kept_step_is_what_its_folder_says(self):
+        self.json_of("train", self.config(keep_every=1, max_steps=3), "--ranks", 2)
+        store = self.folder / "run.store"
+        one, two = (store / "kept" / "rank1" / str(step) for step in (1, 2))
+        one.rename(store / "between")
+        two.rename(one)
+        (store / "between").rename(two)
+        newest = self.weights(dtype="fp32")
+        for verb in ("rollback", "export"):
+            said = self.run_command("checkpoint", verb, store, *([self.path("out")] * (verb == "export")), "--step", 2, code=CORRUPT).stderr
+            self.assertRegex(said, "kept/rank1/2: holds step 1, not 2\ntry: give its folder the name that it had, 1")
+        self.assertEqual(self.weights(dtype="fp32"), newest)
+
+    def test_a_rollback_to_where_the_store_is_mends_it_and_a_damaged_store_is_not_kept(self):
+        self.json_of("train", self.config(keep_every=3, max_steps=3), "--ranks", 2)
+        store = self.folder / "run.store"
+        newest = self.weights(dtype="fp32")
+        with open(store / "rank1.tiles", "r+b") as file:
+            size = file.seek(0, 2)
+            for place in range(size // 3, size, 4096):
+                file.seek(place)
+                byte = file.read(1)
+                file.seek(place)
+                file.write(bytes([byte[0] ^ 1]))
+        self.run_command("checkpoint", "scrub", store, code=DIFFERS)
+        self.assertRegex(self.run_command("checkpoint", "snapshot", store, code=CORRUPT).stderr, "rank1.tiles: the block at [0-9]+, of .*"
+                         ", fails the checksum it was written with\ntry: `penstock checkpoint scrub` lists")
+        self.json_of("checkpoint", "rollback", store, "--step", 3)
+        self.json_of("checkpoint", "scrub", store)
+        self.assertEqual(self.weights(dtype="fp32"), newest)
 
     def test_what_a_store_before_has_kept_is_no_step_of_the_new_one(self):
         self.json_of("train", self.config(keep_every=2, max_steps=2), "--ranks", 2)

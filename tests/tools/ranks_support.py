@@ -14,7 +14,7 @@ from train_support import PENSTOCK, TINY as TRAINED_TINY, USAGE, TrainCase  # no
 
 TORCHRUN = PENSTOCK.parents[2] / ".venv/bin/torchrun"
 README = Path(__file__).resolve().parents[2] / "README.md"
-DOES_NOT_FIT, ENVIRONMENT, CORRUPT, INTERRUPTED = 3, 4, 5, 130
+DOES_NOT_FIT, ENVIRONMENT, CORRUPT, DIFFERS, INTERRUPTED = 3, 4, 5, 6, 130
 TINY = {**TRAINED_TINY, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 # One thread: a product waits for its slowest, and tests run beside one another.
 ENVIRON = {**{name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE") and not name.startswith("SLURM_")}, "OMP_NUM_THREADS": "1"}

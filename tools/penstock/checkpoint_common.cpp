@@ -8,6 +8,7 @@
 
 #include "aio/direct_folder.h"
 #include "cpu_optim/checksum.h"
+#include "runtime/engine/ranks/stored_model.h"
 #include "tools/penstock/store_flags.h"
 #include "tools/system/words.h"
 
@@ -134,9 +135,13 @@ Status InspectedStores::expect_one_run() const {
   const std::string first = ranks_.front()->id();
   for (uint32_t rank = 1; rank < ranks_.size(); ++rank) {
     const std::string other = ranks_[rank]->id();
-    if (other == first) continue;
-    return Status(Code::kUsage, text("store of rank ", rank, ": belongs to run ", other, ", rank 0's to ", first),
-                  "the folders of one run");
+    if (other != first) {
+      return Status(Code::kUsage, text("store of rank ", rank, ": belongs to run ", other, ", rank 0's to ", first),
+                    "the folders of one run");
+    }
+    const RootPayload &mine = ranks_.front()->payload(), &its = ranks_[rank]->payload();
+    if (its.step == mine.step && engine::course_of(its) != engine::course_of(mine))
+      return engine::another_course(rank, its.step);
   }
   return Status();
 }
@@ -145,12 +150,8 @@ Status InspectedStores::expect_one_step() const {
   const aio::TileStore& first = *ranks_.front();
   for (uint32_t rank = 1; rank < ranks_.size(); ++rank) {
     const aio::TileStore& other = *ranks_[rank];
-    if (other.payload().step != first.payload().step) {
-      return Status(
-          Code::kUsage,
-          text("store: rank 0 is at step ", first.payload().step, ", rank ", rank, " at step ", other.payload().step),
-          "start the run again: it brings all ranks to the newest step that they have in common");
-    }
+    if (other.payload().step != first.payload().step)
+      return engine::another_step(rank, other.payload().step, first.payload().step);
   }
   return Status();
 }

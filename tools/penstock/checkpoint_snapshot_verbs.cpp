@@ -36,14 +36,17 @@ Status refuse_within_rollback(const engine::KeptTogether& kept) {
                 "start the run again, which ends it");
 }
 
-Result<Answer> keep(const Flags& flags) {
+Result<Answer> keep(Session& session, const Flags& flags) {
   PENSTOCK_TRY_ASSIGN(stores, open_whole(flags.paths));
   engine::KeptTogether kept = stores->kept();
   PENSTOCK_TRY(refuse_within_rollback(kept));
   PENSTOCK_TRY(stores->expect_one_step());
   const uint64_t step = stores->ranks().front()->payload().step;
   std::vector<engine::KeptTogether::Runs> runs;
-  for (const auto& store : stores->ranks()) runs.push_back(store->runs_of_durable_step());
+  for (const auto& store : stores->ranks()) {
+    PENSTOCK_TRY(store->check_durable_step(stores->memory(), ticking(session, "verify")));
+    runs.push_back(store->runs_of_durable_step());
+  }
   PENSTOCK_TRY_ASSIGN(bytes, kept.keep(step, runs));
   Answer answer;
   answer.json = {{"step", step}, {"bytes", bytes}, {"snapshots", snapshots_json(kept)}};
@@ -107,14 +110,16 @@ Verb checkpoint_snapshot_verb() {
   auto flags = std::make_shared<Flags>();
   return {"checkpoint snapshot",
           "Keep the newest step, whatever comes after",
-          "Copies what steps update into kept/STEP in each of the store's folders; of a run of several ranks into\n"
-          "kept/rankN/STEP, and the step counts once all ranks have it. Frozen weights stay in the store alone. On XFS "
+          "Verifies what steps update and copies it into kept/STEP in each of the store's folders; of a run of several "
+          "ranks "
+          "into\nkept/rankN/STEP, and the step counts once all ranks have it. Frozen weights stay in the store alone. "
+          "On XFS "
           "and btrfs the copy shares its blocks with the store, and takes space only as that changes.\n"
           "`penstock train --keep-every N` and `--keep-best N` do this while a run goes on.",
           {{"penstock checkpoint snapshot /mnt/nvme0/run", "The newest step of a store on one drive"}},
           [flags](Options& options) -> Action {
             paths_of(options, *flags);
-            return [flags](Session&) { return keep(*flags); };
+            return [flags](Session& session) { return keep(session, *flags); };
           }};
 }
 
@@ -122,7 +127,9 @@ Verb checkpoint_rollback_verb() {
   auto flags = std::make_shared<Flags>();
   return {"checkpoint rollback",
           "Make the store what it was at a step that was kept",
-          "Writes the tiles that have changed since beside those that are there, checks every one, and makes them the\n"
+          "Writes the tiles that have changed since, or are damaged, beside those that are there, checks every one, "
+          "and makes "
+          "them the\n"
           "store's by one root: a crash leaves the one step or the other. Steps after it are lost, unless they were\n"
           "kept as well; the step that is gone back to stays kept. The stores of several ranks go back together, and\n"
           "what a crash leaves of that the next run ends. Where nothing has run since, the step before the newest is\n"

@@ -5,6 +5,7 @@
 
 #include "cpu_optim/block_codes.h"
 #include "runtime/engine/ranks/shard_map.h"
+#include "runtime/engine/ranks/stored_model.h"
 #include "runtime/engine/store_sweep.h"
 #include "runtime/trainer/engine_link.h"
 #include "runtime/trainer/training_settings.h"
@@ -128,12 +129,8 @@ Result<std::unique_ptr<StoreWeights>> StoreWeights::find(InspectedStores& stores
     }
     const aio::TileStore& store = *stores.ranks()[rank];
     PENSTOCK_TRY_ASSIGN(part, part_of(stores, rank, model, first, elements));
-    if (store.payload().step != first_store.payload().step) {
-      return Status(Code::kUsage,
-                    text("store: rank 0 is at step ", first_store.payload().step, ", rank ", rank, " at step ",
-                         store.payload().step),
-                    "start the run again: it brings all ranks to the newest step that they have in common");
-    }
+    if (store.payload().step != first_store.payload().step)
+      return engine::another_step(rank, store.payload().step, first_store.payload().step);
     found->parts_.push_back(std::move(part));
   }
   PENSTOCK_TRY(found->take_memory());

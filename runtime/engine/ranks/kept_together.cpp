@@ -6,6 +6,7 @@
 #include <span>
 
 #include "runtime/engine/ranks/in_verb.h"
+#include "runtime/engine/ranks/stored_model.h"
 
 namespace penstock::engine {
 namespace {
@@ -78,14 +79,23 @@ Status KeptTogether::drop(uint64_t step) {
 
 Status KeptTogether::restore(uint64_t step, const aio::ScrubProgress& progress) {
   if (here_.front().of().ranks == 1) return here_.front().restore(step, progress);  // by one root
-  const Status is_kept = check(step);
-  PENSTOCK_TRY(agreed(is_kept.ok() ? verify(step) : is_kept));
+  PENSTOCK_TRY(verify_together(step));
   PENSTOCK_TRY(agreed(each([&](KeptSteps& kept) { return kept.mark_rollback(step); })));
   return go_back(step, progress);
 }
 
-Status KeptTogether::verify(uint64_t step) {
-  return each([&](KeptSteps& kept) { return kept.verify(step); });
+// Copies of one run and step may be of two times, with other steps before: nobody goes back to a mixture.
+Status KeptTogether::verify_together(uint64_t step) {
+  PENSTOCK_TRY_ASSIGN(courses, by_rank([&](const KeptSteps& kept) {
+                        const Result<uint64_t> course = kept.course_of(step);
+                        return course.ok() ? *course : 0;  // verifying it says why
+                      }));
+  const Status is_kept = check(step);
+  PENSTOCK_TRY(agreed(is_kept.ok() ? each([&](KeptSteps& kept) { return kept.verify(step); }) : is_kept));
+  for (uint32_t rank = 1; rank < courses.size(); ++rank) {
+    if (courses[rank] != courses[0]) return another_course(rank, step);
+  }
+  return Status();
 }
 
 Status KeptTogether::go_back(uint64_t step, const aio::ScrubProgress& progress) {
@@ -139,7 +149,7 @@ Result<std::optional<uint64_t>> KeptTogether::finish_rollback(const aio::ScrubPr
   PENSTOCK_TRY_ASSIGN(marked, by_rank([](const KeptSteps& kept) { return kept.marked_rollback().value_or(kNone); }));
   const uint64_t step = marked.front();
   if (step != kNone && std::count(marked.begin(), marked.end(), step) == std::ssize(marked)) {
-    const Status verified = agreed(verify(step));
+    const Status verified = verify_together(step);
     if (!verified.ok()) return give_up_rollback(step, verified);
     PENSTOCK_TRY(go_back(step, progress));
     return std::optional(step);

@@ -59,7 +59,7 @@ class KeptTogether {
   Result<std::vector<std::string>> drop_incomplete();
 
  private:
-  Status verify(uint64_t step);
+  Status verify_together(uint64_t step);
   // Of a step that all are marked for and verify() refuses: a refusal.
   Status give_up_rollback(uint64_t step, const Status& why);
   // Of all that are marked.

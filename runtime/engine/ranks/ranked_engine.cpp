@@ -13,19 +13,6 @@
 namespace penstock::engine {
 namespace {
 
-constexpr uint64_t kHyperSeed = 0x5250'5948;
-
-uint64_t hash_of(const std::vector<Hyper>& groups) {
-  std::vector<uint64_t> fields;
-  for (const auto& [lr, beta1, beta2, eps, weight_decay, momentum, dampening, nesterov, lr_decay] : groups) {
-    for (double field : {lr, beta1, beta2, eps, weight_decay, momentum, dampening, lr_decay}) {
-      fields.push_back(std::bit_cast<uint64_t>(field));
-    }
-    fields.push_back(nesterov ? 1 : 0);
-  }
-  return store_hash(std::as_bytes(std::span(fields)), kHyperSeed);
-}
-
 std::optional<Plane> plane_of(const StateForm& form, Role role) {
   if (role == Role::weight) return Plane{role, form.weight};
   for (const Plane& plane : resting_planes(form)) {

@@ -175,6 +175,7 @@ class RankedEngine final : public StepEngine, private RankSide {
   Result<EngineOptions> options_here();
   Status agree_on_plan();
   Status open_at_common_step();
+  Status expect_one_course(uint64_t step);
   Status open_device();
   void open_sums();
   void lay_out();

@@ -6,6 +6,7 @@
 #include "aio/store/tile_store.h"
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/set_making.h"
+#include "runtime/engine/ranks/stored_model.h"
 #include "tiering/plan/plan_search.h"
 #include "tiering/plan/visits.h"
 #include "tiering/store/store_hash.h"
@@ -191,6 +192,16 @@ void RankedEngine::open_sums() {
   intake_ = std::make_unique<GradientIntake>(model(), layout, sums_.bytes(), *workers_);
 }
 
+// A copy of a store that is put back beside others', which have gone on from there, may have come to the same step.
+Status RankedEngine::expect_one_course(uint64_t step) {
+  std::vector<std::array<uint64_t, 1>> courses(ranks_.ranks());
+  PENSTOCK_TRY(exchange_numbers(ranks_, std::array<uint64_t, 1>{here_->course()}, courses));
+  for (uint32_t rank = 1; rank < ranks_.ranks(); ++rank) {
+    if (courses[rank] != courses[0]) return another_course(rank, step);
+  }
+  return Status();
+}
+
 // Ranks that were killed between two roots differ by a step. Those that are ahead go back: what the step before names
 // has not been overwritten, since that waits for the second barrier.
 Status RankedEngine::open_at_common_step() {
@@ -209,7 +220,7 @@ Status RankedEngine::open_at_common_step() {
     PENSTOCK_TRY(expect_one_run(ranks_, here_->store_id()));
     PENSTOCK_TRY(exchange_numbers(ranks_, std::array<uint64_t, 1>{here_->steps_done()}, steps));
     const uint64_t common = std::min_element(steps.begin(), steps.end())->front();
-    if (common == std::max_element(steps.begin(), steps.end())->front()) return Status();
+    if (common == std::max_element(steps.begin(), steps.end())->front()) return expect_one_course(common);
     here.newest_step = common;
     if (here_->steps_done() > common) here_.reset();
   }

@@ -40,6 +40,7 @@ class StoredContent final : public SetContent {
  private:
   std::string counts_of(const RankWorkload& cut) const {
     EngineState here = engine_state(cut.workload, counts_.updates);
+    here.course = counts_.course;
     for (uint32_t unit = 0; unit < counts_.counts.size(); ++unit) {
       if (!cut.unit_here[unit]) continue;
       UnitCounts& counts = here.counts[*cut.unit_here[unit]];

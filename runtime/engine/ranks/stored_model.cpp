@@ -6,6 +6,19 @@
 
 namespace penstock::engine {
 
+Status another_step(uint32_t rank, uint64_t step, uint64_t step_of_rank_0) {
+  return Status(
+      Code::kUsage, text("store: rank 0 is at step ", step_of_rank_0, ", rank ", rank, " at step ", step),
+      "start the run again: it brings all ranks to the newest step that they have in common; or go back to one "
+      "that is kept, which `penstock checkpoint ls` lists");
+}
+
+Status another_course(uint32_t rank, uint64_t step) {
+  return Status(Code::kUsage,
+                text("store of rank ", rank, ": has come to step ", step, " by another course than rank 0's"),
+                "give the stores of all ranks as they were at one time: one of these was put back, or went on alone");
+}
+
 uint64_t tile_elements_of(const aio::TileStore& store) {
   uint64_t most = 0;
   for (const StoreShape::Tile& tile : store.shape().tiles) most = std::max(most, tile.elements);
@@ -34,12 +47,9 @@ Status StoredModel::check() const {
           text("store of rank ", rank, ": belongs to run ", store(rank).id(), ", rank 0's to ", store(0).id()),
           "give the stores of all ranks of one run");
     }
-    if (store(rank).payload().step != first.step) {
-      return Status(
-          Code::kUsage,
-          text("store: rank 0 is at step ", first.step, ", rank ", rank, " at step ", store(rank).payload().step),
-          "start the run again: it brings all ranks to the newest step that they have in common");
-    }
+    if (const uint64_t step = store(rank).payload().step; step != first.step)
+      return another_step(rank, step, first.step);
+    if (course_of(store(rank).payload()) != course_of(first)) return another_course(rank, first.step);
   }
   return Status();
 }
@@ -57,7 +67,10 @@ Result<EngineState> StoredModel::counts(const Workload& model) const {
   };
   for (uint32_t rank = 0; rank < map_.ranks(); ++rank) {
     PENSTOCK_TRY_ASSIGN(state, parse_engine_state(store(rank).payload(), cuts_[rank].workload));
-    if (!all) all = engine_state(model, state.updates);
+    if (!all) {
+      all = engine_state(model, state.updates);
+      all->course = state.course;
+    }
     agree = agree && all->updates == state.updates;
     for (uint32_t unit = 0; unit < model.units.size(); ++unit) {
       const std::optional<uint32_t> here = cuts_[rank].unit_here[unit];

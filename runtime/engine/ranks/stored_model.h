@@ -23,6 +23,11 @@ struct StoredRun {
   ElementRun run;  // of the tile
 };
 
+// Refuses stores that are at different steps.
+Status another_step(uint32_t rank, uint64_t step, uint64_t step_of_rank_0);
+// Refuses stores of one run that were at that step at two times, with other steps before.
+Status another_course(uint32_t rank, uint64_t step);
+
 class StoredModel {
  public:
   // `set` outlives it.
