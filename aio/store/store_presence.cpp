@@ -26,7 +26,7 @@ StorePresence said_by_copy(IoEngine& engine, const File& file, uint32_t copy) {
 
 }  // namespace
 
-std::string unnamed_file(const std::string& store_file) { return store_file + ".new"; }
+std::string unnamed_file(const std::string& store_file) { return "new." + store_file; }
 
 StorePresence presence_of(IoEngine& engine, std::span<const File* const> files) {
   if (files.empty()) return {};

@@ -81,7 +81,7 @@ class BadLuckOfStores(StoreRefusals):
     def test_a_limit_of_file_sizes(self):
         file = self.make_store()
         usual = ("--params", "1M", "--budget", MUCH, "--durability", "step", "--steps", "9")
-        for store, what in (("new", r"create .*/new/rank0\.tiles"), ("store", r"write \d+ B at \d+ of .*/rank0\.tiles")):
+        for store, what in (("new", r"create .*/new/new\.rank0\.tiles"), ("store", r"write \d+ B at \d+ of .*/rank0\.tiles")):
             ran = run("update", *usual, "--store", self.folder / store, file_bytes=4 << 20)
             lines = ran.stderr.splitlines()[-2:]
             TRIED.append(("ulimit -f", "update", ran.returncode, lines))
