@@ -127,15 +127,7 @@ Result<EmbeddedEngine::Stores> EmbeddedEngine::look_at_stores() const {
   using Existing = EmbeddedOptions::Existing;
   if (options_.existing == Existing::replace) return Stores();
   const Result<aio::StorePresence> here = find_store();
-  std::vector<aio::StorePresence> all;
-  if (ranks_) {
-    PENSTOCK_TRY(agree_on(*ranks_, here.status()));
-    PENSTOCK_TRY_ASSIGN(found, presence_by_rank(*ranks_, *here));
-    all = std::move(found);
-  } else {
-    PENSTOCK_TRY(here.status());
-    all = {*here};
-  }
+  PENSTOCK_TRY_ASSIGN(all, presence_by_rank(ranks_.get(), here));
   Stores stores{.is_whole = here->kind == aio::StorePresence::Kind::there, .is_half_made = aio::is_half_made(all)};
   if (stores.is_half_made) stores.is_whole = false;
   if (ranks_) {

@@ -101,12 +101,7 @@ Status expect_stores_of_all(engine::Ranks* ranks, Prepared& prepared) {
   const std::vector<std::string> folders = folders_of_rank(prepared.settings.config.stores, place);
   const Result<aio::StorePresence> here =
       prepared.replaces ? Result<aio::StorePresence>(aio::StorePresence()) : find_store(folders, place.rank);
-  PENSTOCK_TRY(agreed(ranks, here.status()));
-  std::vector<aio::StorePresence> all = {*here};
-  if (ranks != nullptr) {
-    PENSTOCK_TRY_ASSIGN(found, engine::presence_by_rank(*ranks, *here));
-    all = std::move(found);
-  }
+  PENSTOCK_TRY_ASSIGN(all, engine::presence_by_rank(ranks, here));
   prepared.makes_anew = aio::is_half_made(all);
   if (prepared.makes_anew) prepared.stored.reset();
   const auto one = std::find_if(all.begin(), all.end(), [](const auto& store) { return store.kind == Kind::there; });

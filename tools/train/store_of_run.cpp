@@ -33,14 +33,14 @@ Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std:
   const uint32_t own = sees_all ? 0 : place.rank;
   const std::optional<uint32_t> rank = store_to_look_at(folders, own, sees_all);
   if (!rank) return std::optional<trainer::TrainerState>();
-  PENSTOCK_TRY_ASSIGN(found, find_store(folders, *rank));
-  if (found.kind == aio::StorePresence::Kind::half_made) return std::optional<trainer::TrainerState>();
   PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   aio::OpenOptions options;
   options.purpose = aio::OpenOptions::Purpose::inspect;
   options.checksum = cpu_optim::checksum_function();
   options.rank = *rank;
   const auto drives = drives_of_rank(aio::direct_folders(folders, aio::Access::read_only), *rank);
+  PENSTOCK_TRY_ASSIGN(found, aio::find_store(*made.engine, drives, *rank));
+  if (found.kind == aio::StorePresence::Kind::half_made) return std::optional<trainer::TrainerState>();
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives, options));
   if (const uint32_t made_by = store->shape().ranks; made_by != place.ranks) {
     return Status(Code::kUsage,

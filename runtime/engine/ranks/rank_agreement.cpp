@@ -40,10 +40,14 @@ Status expect_one_run(Ranks& ranks, const std::string& store_id) {
   return Status();
 }
 
-Result<std::vector<aio::StorePresence>> presence_by_rank(Ranks& ranks, const aio::StorePresence& mine) {
-  std::vector<std::array<uint64_t, 3>> all(ranks.ranks());
-  PENSTOCK_TRY(
-      exchange_numbers(ranks, std::array<uint64_t, 3>{static_cast<uint64_t>(mine.kind), mine.id[0], mine.id[1]}, all));
+Result<std::vector<aio::StorePresence>> presence_by_rank(Ranks* ranks, const Result<aio::StorePresence>& mine) {
+  const Status all_can_tell = ranks == nullptr ? mine.status() : agree_on(*ranks, mine.status());
+  PENSTOCK_TRY(mine.status());  // which knows what to do about it
+  PENSTOCK_TRY(all_can_tell);
+  if (ranks == nullptr) return std::vector{*mine};
+  std::vector<std::array<uint64_t, 3>> all(ranks->ranks());
+  PENSTOCK_TRY(exchange_numbers(
+      *ranks, std::array<uint64_t, 3>{static_cast<uint64_t>(mine->kind), mine->id[0], mine->id[1]}, all));
   std::vector<aio::StorePresence> found;
   for (const auto& [kind, first, second] : all) {
     found.push_back({.kind = static_cast<aio::StorePresence::Kind>(kind), .id = {first, second}});

@@ -17,8 +17,8 @@ Status agree_on(Ranks& ranks, const Status& mine);
 Status expect_same(Ranks& ranks, const std::string& what, std::span<const uint64_t> mine);
 // Refused where the ranks' stores were not made together.
 Status expect_one_run(Ranks& ranks, const std::string& store_id);
-// By rank, what there is of the stores.
-Result<std::vector<aio::StorePresence>> presence_by_rank(Ranks& ranks, const aio::StorePresence& mine);
+// By rank, what there is of the stores; refused where one rank could not tell. Null: there is only this one.
+Result<std::vector<aio::StorePresence>> presence_by_rank(Ranks* ranks, const Result<aio::StorePresence>& mine);
 // Keeps what all ranks say yes to.
 Status all_of_all(Ranks& ranks, std::vector<bool>& each);
 
