@@ -153,9 +153,11 @@ TEST_F(EngineOnDrive, LeavesNothingOfAStoreThatHadNoRoom) {
   ASSERT_TRUE(failing_.fill_backing());
   Status created = world_.create();
   EXPECT_FALSE(created.ok());
-  EXPECT_NE(created.message().find(failing_.folder() + "/rank0.tiles"), std::string::npos) << created.message();
-  EXPECT_FALSE(std::filesystem::exists(healthy() + "/rank0.tiles"));
-  EXPECT_FALSE(std::filesystem::exists(failing_.folder() + "/rank0.tiles"));
+  EXPECT_NE(created.message().find(failing_.folder() + "/new.rank0.tiles"), std::string::npos) << created.message();
+  for (const char* file : {"/rank0.tiles", "/new.rank0.tiles"}) {
+    EXPECT_FALSE(std::filesystem::exists(healthy() + file)) << file;
+    EXPECT_FALSE(std::filesystem::exists(failing_.folder() + file)) << file;
+  }
   ASSERT_TRUE(failing_.free_backing());
   created = world_.create();
   ASSERT_TRUE(created.ok()) << created.message();
