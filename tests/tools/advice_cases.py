@@ -330,6 +330,7 @@ def run_cases():
     yield Case(TRAIN, has=(*DATA, "set", "chat-model"), keys={"data": "set", "model": "chat-model"})
     yield Case(TRAIN, has=(*DATA, "set", "chat-model", "chats.jsonl"), keys={"data": "set", "sequence_length": 64})
     yield Case(TRAIN, has=DATA, keys={"data": "a-folder"})
+    yield Case("penstock train --store gpt --steps 3", has=RUN, files={"text.txt": TEXT * 41})
     yield Case(TRAIN + " --data tokens.xyz", has=DATA, files={"tokens.xyz": TEXT * 40})
     yield Case("penstock report run", has=("run",), env={"PENSTOCK_PYTHON": "/absent"})
     yield Case(TRAIN + " --store two", has=(*DATA, "two"), rounds=1)

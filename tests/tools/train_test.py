@@ -123,6 +123,20 @@ class Configs(TrainCase):
         done = self.run_command("train", "--store", self.path("store"), "--seq", 8, "--steps", 7, code=USAGE)
         self.assertIn("sequence_length 8", done.stderr)
 
+    def test_other_data_at_the_same_path_is_refused_until_it_is_named_anew(self):
+        self.json_of("train", self.config())
+        began_with = json.loads((self.folder / "run" / "config.json").read_text())["data"][0]["hash"]
+        with (self.folder / "text.txt").open("r+") as text:
+            text.write("In")
+        more = ("train", "--store", self.path("store"), "--steps", 5)
+        refused = self.run_command(*more, code=USAGE)
+        self.assertIn(f"the run was told {began_with}", refused.stderr)
+        done = self.run_command("train", self.config(data=[{"path": self.path("text.txt"), "hash": began_with}, self.path("text.txt")]),
+                                code=USAGE)
+        self.assertIn("or a config that names it without a hash", done.stderr)
+        done = self.run_command(*more, "--data", self.path("text.txt"))
+        self.assertRegex(done.stderr, f'changed: data: .*"hash":"{began_with}".*, now .*"hash":"(?!{began_with})')
+
     def test_a_store_that_something_else_made_is_left_alone(self):
         self.json_of("update", "--params", "1M", "--steps", 1, "--store", self.path("store"), "--budget", "host=1GiB")
         done = self.run_command("train", self.config(), code=USAGE)

@@ -53,6 +53,19 @@ class Data : public ::testing::Test {
 
 using TokenFiles = Data;
 
+TEST_F(TokenFiles, HaveAnotherHashWithAnyOtherByte) {
+  const std::string words = "Of Mans First Disobedience";
+  const std::string hash = (*TokenFile::open(file("a.txt", words)))->hash();
+  EXPECT_EQ(hash.size(), 16u);
+  EXPECT_EQ((*TokenFile::open(file("b.txt", words)))->hash(), hash);
+  EXPECT_NE((*TokenFile::open(file("c.txt", words + "!")))->hash(), hash);
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::string other = words;
+    other[i] ^= 1;
+    EXPECT_NE((*TokenFile::open(file("d.txt", other)))->hash(), hash) << "byte " << i;
+  }
+}
+
 TEST_F(TokenFiles, ReadsEachKind) {
   const std::vector<int32_t> expected = {5, 40000, 7};
   EXPECT_EQ(all_of(**TokenFile::open(file("bare.bin", bytes_of_numbers<uint16_t>({5, 40000, 7})))), expected);

@@ -18,17 +18,25 @@ trainer::TokenWidth width_of(uint32_t token_bytes) {
   }
 }
 
+// The run goes on only with the data that it was told of. Whoever names it anew, without a hash, means what is there
+// now.
+Status name_by_hash(trainer::DataFile& data, const std::string& found, bool is_alone) {
+  if (!data.hash.empty() && data.hash != found)
+    return Status(
+        Code::kUsage, text("data: ", data.path, ": has the hash ", found, ", the run was told ", data.hash),
+        text("the data that the run began with, or ",
+             is_alone ? text("--data ", data.path) : "a config that names it without a hash", " to go on with this"));
+  data.hash = found;
+  return Status();
+}
+
 // The parts of a prepared set share its weight as its manifest says.
-Status add_prepared(trainer::DataFile& data, uint32_t vocabulary, std::vector<trainer::DataSet>& into) {
+Status add_prepared(trainer::DataFile& data, uint32_t vocabulary, bool is_alone, std::vector<trainer::DataSet>& into) {
   PENSTOCK_TRY_ASSIGN(opened, trainer::PreparedSet::open(data.path));
   PENSTOCK_TRY(opened->check(vocabulary));
   const std::shared_ptr<const trainer::PreparedSet> set = std::move(opened);
   const trainer::PreparedManifest& manifest = set->manifest();
-  if (!data.hash.empty() && data.hash != manifest.hash)
-    return Status(Code::kUsage,
-                  text("data: ", data.path, ": has the hash ", manifest.hash, ", the run was told ", data.hash),
-                  "the set that the run began with, or leave the hash out of the config to go on with this one");
-  data.hash = manifest.hash;
+  PENSTOCK_TRY(name_by_hash(data, manifest.hash, is_alone));
   double weights = 0;
   for (const trainer::PreparedManifest::Part& part : manifest.parts) weights += part.weight;
   for (size_t i = 0; i < manifest.parts.size(); ++i)
@@ -50,14 +58,16 @@ std::string shipped_text() {
 Result<trainer::Samples> samples_of(trainer::TrainConfig& config, uint32_t vocabulary) {
   std::vector<trainer::DataFile> shipped = {{shipped_text()}};
   std::vector<trainer::DataFile>& files = config.data.empty() ? shipped : config.data;
+  const bool is_alone = files.size() == 1;
   std::vector<trainer::DataSet> sets;
   for (trainer::DataFile& data : files) {
     if (trainer::PreparedSet::is_at(data.path)) {
-      PENSTOCK_TRY(add_prepared(data, vocabulary, sets));
+      PENSTOCK_TRY(add_prepared(data, vocabulary, is_alone, sets));
       continue;
     }
     PENSTOCK_TRY_ASSIGN(file, trainer::TokenFile::open(data.path, width_of(config.token_bytes)));
     PENSTOCK_TRY(file->check(vocabulary));
+    PENSTOCK_TRY(name_by_hash(data, file->hash(), is_alone));
     sets.push_back({std::move(file), data.weight});
   }
   return trainer::Samples::make(

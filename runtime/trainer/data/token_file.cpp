@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
 #include "runtime/trainer/files/file_io.h"
+#include "tiering/store/store_hash.h"
 
 namespace penstock::trainer {
 namespace {
@@ -27,6 +29,8 @@ Number number_at(const std::byte* at) {
   std::memcpy(&value, at, sizeof value);
   return value;
 }
+
+constexpr uint64_t kHashSeed = 0x534e'454b'4f54;
 
 bool ends_with(const std::string& path, const char* ending) { return path.ends_with(ending); }
 
@@ -157,6 +161,13 @@ Status TokenFile::check(uint32_t vocabulary) const {
                     text("check ", path_, ": token ", at, " is ", found, ", the vocabulary has ", vocabulary),
                     "give a model with the vocabulary that the file was made with");
   return Status();
+}
+
+std::string TokenFile::hash() const {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx",
+                static_cast<unsigned long long>(store_hash({mapped_, bytes_}, kHashSeed)));
+  return digits;
 }
 
 }  // namespace penstock::trainer

@@ -33,6 +33,8 @@ class TokenFile {
   void read(uint64_t first, std::span<int32_t> into) const;
   // Refuses the file if it has a token outside the vocabulary: the whole file is read.
   Status check(uint32_t vocabulary) const;
+  // Of all its bytes: what a run writes down of the data that it learnt from.
+  std::string hash() const;
 
  private:
   explicit TokenFile(std::string path) : path_(std::move(path)) {}
