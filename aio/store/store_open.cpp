@@ -98,6 +98,15 @@ void mend_headers(const Found& found, Repairs& repairs) {
 
 std::string count_text(size_t count) { return text(count, count == 1 ? " drive" : " drives"); }
 
+// The name of the first file there that is a rank's; empty for none.
+std::string store_of_another_rank(const DriveFolder& folder) {
+  constexpr uint32_t kRanksLookedFor = 64;
+  for (uint32_t rank = 0; rank < kRanksLookedFor; ++rank) {
+    if (std::string name = store_file_name(rank); folder.has_file(name)) return name;
+  }
+  return "";
+}
+
 // What is wrong with the folders as a whole: the most telling finding.
 Status judge(const std::vector<Found>& all, const std::string& name) {
   const Found* any = nullptr;
@@ -125,6 +134,11 @@ Status judge(const std::vector<Found>& all, const std::string& name) {
   }
   for (const Found& found : all) {
     if (found.file) continue;
+    const std::string other = store_of_another_rank(*found.folder);
+    if (!other.empty()) {
+      return Status(Code::kUsage, text(found.folder->path(), ": no store: ", name, " is missing, ", other, " is there"),
+                    "give each rank the folders that its own store was made with");
+    }
     return Status(
         Code::kUsage, text(found.folder->path(), ": no store: ", name, " is missing"),
         any ? "give every folder that the store was made with, mounted" : "make one first, or check the path");

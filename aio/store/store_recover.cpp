@@ -210,6 +210,7 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
   const auto drives = static_cast<uint32_t>(parts.files.size());
   std::string doubt = doubt_about_roots(copies, roots, drives);
   Status first_refusal, stopped;
+  bool scrub_reads_it = false;
   const ScrubProgress progress = [&](double share) {
     return stopped = options.verifying ? options.verifying(share) : Status();
   };
@@ -224,6 +225,7 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
     }
     Result<RootContents> contents = pages.contents_of(root);
     Status refusal = contents.status();
+    scrub_reads_it |= contents.ok();
     const Status unread = contents.ok() ? Status() : pages.unread_page_of(root);
     if (!unread.ok() && runs) return wait_for_drive(unread, parts.files, drives_with(copies, root), place_of(root));
     if (root.state == RootRecord::State::torn && runs) return torn(root).within(where);
@@ -252,8 +254,8 @@ Status recover_root(IoEngine& engine, StoreParts& parts, const OpenOptions& opti
     doubt = refusal.message();
   }
   return Status(Code::kCorrupt, text(where, ": no step can be recovered: ", first_refusal.message()),
-                "put back a copy of the store's files, or make a new store with --force; `penstock checkpoint scrub` "
-                "names every bad block");
+                text("put back a copy of the store's files, or make a new store with --force",
+                     scrub_reads_it ? "; `penstock checkpoint scrub` names every bad block" : ""));
 }
 
 }  // namespace penstock::aio

@@ -129,6 +129,20 @@ TEST_P(StoreMirrors, NoticesADriveThatWentBackInTime) {
   EXPECT_NE(refusal().find("no step can be recovered"), std::string::npos) << refusal();
 }
 
+// A scrub reads what a root names, and refuses a store of which none can be followed.
+TEST_P(StoreMirrors, RecommendsAScrubWhereItCanReadTheStore) {
+  const std::string scrub = "`penstock checkpoint scrub` names every bad block";
+  world_.folder(1).put(StoreWorld::kFile, images_[kSteps - 3][1]);
+  EXPECT_NE(world_.open().status().remedy().find(scrub), std::string::npos);
+  world_.put_image(images_[kSteps]);
+  for (uint32_t drive = 0; drive < drives(); ++drive) {
+    for (uint32_t slot = 0; slot < 2; ++slot) rot(drive, layout().page_offset(0, slot) + 70);
+  }
+  const Status refused = world_.open().status();
+  EXPECT_NE(refused.message().find("no step can be recovered"), std::string::npos) << refused.message();
+  EXPECT_EQ(refused.remedy(), "put back a copy of the store's files, or make a new store with --force");
+}
+
 INSTANTIATE_TEST_SUITE_P(Drives, StoreMirrors, testing::Values(2, 3));
 
 }  // namespace

@@ -81,6 +81,11 @@ TEST_F(StoreOpen, NamesADriveThatIsMissing) {
   expect_refused(Code::kUsage, "/drive1: no store: rank0.tiles is missing");
 }
 
+TEST_F(StoreOpen, NamesAnotherRanksStoreThatIsThereInstead) {
+  CHECK(world_.folder(1).rename_file(StoreWorld::kFile, "rank3.tiles").ok());
+  expect_refused(Code::kUsage, "/drive1: no store: rank0.tiles is missing, rank3.tiles is there");
+}
+
 // Every record is whole and has a right checksum, and they do not belong together.
 TEST_F(StoreOpen, RefusesHeadersThatContradictOneAnother) {
   StoreHeader of_five = header(1);
