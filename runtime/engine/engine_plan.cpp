@@ -63,7 +63,7 @@ void Engine::watch_rates(const DrivesUnderLoad& since_open) {
   const ArenaRoom room = thread_->ask([this] { return core_->arena_room(); });
   auto look = [request = with_tiles_of(options_.request, plan_->tiles.tile_elements(), slots_), present = *plan_, room,
                rule = *options_.new_plan_rule,
-               of = *share] { return look_for_better(request, present, room, rule, of); };
+               of = *share]() mutable { return look_for_better(request, std::move(present), room, rule, of); };
   try {
     looking_for_plan_ = std::async(std::launch::async, std::move(look));
   } catch (const std::system_error&) {

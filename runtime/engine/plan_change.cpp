@@ -1,6 +1,7 @@
 #include "runtime/engine/plan_change.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tiering/store/store_shape.h"
 
@@ -127,8 +128,8 @@ double expected_gbps(const MachineProfile& machine, const Plan& plan, double rea
   return machine.striped().gbps(read_share) * machine.share_by_memory(windows * plan.tiles.slot_bytes_max());
 }
 
-PlanAtRates look_for_better(const PlanRequest& request, const Plan& present, const ArenaRoom& room,
-                            const NewPlanRule& rule, double share) {
+PlanAtRates look_for_better(const PlanRequest& request, Plan present, const ArenaRoom& room, const NewPlanRule& rule,
+                            double share) {
   PlanRequest at_rates = request;
   for (DriveRates& drive : at_rates.machine.drives) {
     drive.burst = drive.burst.scaled(share);
@@ -136,13 +137,14 @@ PlanAtRates look_for_better(const PlanRequest& request, const Plan& present, con
   }
   PlanAtRates found;
   found.machine = at_rates.machine;
-  found.present_s = predicted_step_s(present, found.machine);
   const double gbps = expected_gbps(found.machine, present, 0.5);
+  const uint64_t resting = resting_bytes(present);
+  found.present_s = predicted_step_s(std::move(present), found.machine);
   found.why = text("the drives give ", fixed(gbps, 3), " GB/s where ", fixed(gbps / share, 3), " were planned with");
   Result<ChosenPlan> chosen = choose_plan_within(at_rates, room);
   if (!chosen.ok() || chosen->step_s() >= found.present_s * (1 - rule.faster_by)) return found;
   // What rests in memory is written, unless it is durable, and what will rest there is read.
-  const auto moved_bytes = static_cast<double>(resting_bytes(present) + resting_bytes(chosen->plan));
+  const auto moved_bytes = static_cast<double>(resting + resting_bytes(chosen->plan));
   const double repaid_s = (found.present_s - chosen->step_s()) * rule.repaid_within_steps;
   if (repaid_s > moved_bytes / (gbps * 1e9)) found.better = std::move(*chosen);
   return found;

@@ -43,8 +43,8 @@ struct PlanAtRates {
 
 // At `share` of the machine's drive rates: whether another plan is so much faster that the change pays. `request` has
 // the tiles that the store has.
-PlanAtRates look_for_better(const PlanRequest& request, const Plan& present, const ArenaRoom& room,
-                            const NewPlanRule& rule, double share);
+PlanAtRates look_for_better(const PlanRequest& request, Plan present, const ArenaRoom& room, const NewPlanRule& rule,
+                            double share);
 
 // What the drives are expected to give, in 10^9 B/s. 0: nobody knows.
 double expected_gbps(const MachineProfile& machine, const Plan& plan, double read_share);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tiering/plan/plan_candidates.h"
 #include "tiering/plan/plan_fit.h"
@@ -37,13 +38,11 @@ PredictedSteps steps_of(const Simulation& simulation) {
 }
 
 // Of a plan's steps on average, of which some are durable.
-PredictedSteps predicted_steps(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options) {
-  Plan durable = plan;
-  durable.durability = Durability{};
-  const PredictedSteps all = steps_of(simulate_if_known(durable, machine, options));
-  const double share = plan.durability.durable_share();
+PredictedSteps predicted_steps(Plan plan, const MachineProfile& machine, const SimulationOptions& options) {
+  const double share = std::exchange(plan.durability, Durability{}).durable_share();
+  const PredictedSteps all = steps_of(simulate_if_known(plan, machine, options));
   if (share == 1 || !plan.has_state_in_memory()) return all;
-  const PredictedSteps none = steps_of(simulate_undurable(durable, machine, options));
+  const PredictedSteps none = steps_of(simulate_undurable(plan, machine, options));
   const auto mean = [share](double of_durable, double of_other) { return share * of_durable + (1 - share) * of_other; };
   return {mean(all.step_s, none.step_s), mean(all.read_bytes, none.read_bytes),
           mean(all.written_bytes, none.written_bytes)};
@@ -199,7 +198,9 @@ class Search {
 
  private:
   static constexpr int kRounds = 3;
-  static constexpr size_t kMovesMost = 200'000;  // simulated in a descent, some four steps each: a quarter of a second
+  // Simulated in a descent, some four steps each: a quarter of a second, and more where steps take minutes, because a
+  // plan of many micro-batches has as many moves as some tens of others.
+  static constexpr double kMovesMost = 200'000, kMovesPerStepSecond = 2'000;
 
   static bool rests_on_device(const PlanChoices& choices) { return choices.device_share.value_or(0) > 0; }
 
@@ -210,7 +211,7 @@ class Search {
   }
 
   void descend(Tried current) {
-    moves_most_ = trials_.moves() + kMovesMost;
+    moves_most_ = trials_.moves() + static_cast<size_t>(std::max(kMovesMost, current.step_s * kMovesPerStepSecond));
     for (int round = 0; round < kRounds; ++round) {
       const Candidate before = current.candidate;
       for (size_t dimension = 0; dimension < CandidateSpace::kDimensions; ++dimension) {
@@ -343,8 +344,8 @@ double ChosenPlan::step_s() const {
   return share * durable.step_s + (1 - share) * other.step_s;
 }
 
-double predicted_step_s(const Plan& plan, const MachineProfile& machine) {
-  return predicted_steps(plan, machine, {}).step_s;
+double predicted_step_s(Plan plan, const MachineProfile& machine) {
+  return predicted_steps(std::move(plan), machine, {}).step_s;
 }
 
 PredictedSteps predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate) {

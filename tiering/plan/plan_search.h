@@ -26,7 +26,7 @@ struct ChosenPlan {
 Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptions& options = {});
 
 // Of a plan that was made, at these rates: what ChosenPlan::step_s() says of one that is chosen by them.
-double predicted_step_s(const Plan& plan, const MachineProfile& machine);
+double predicted_step_s(Plan plan, const MachineProfile& machine);
 
 // The same, and the drives' bytes, of steps that all end with that verdict, which is not to confirm; updated ahead of
 // it or not. 0 where rates are unknown.
