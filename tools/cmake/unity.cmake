@@ -1,5 +1,5 @@
-# With CMAKE_UNITY_BUILD files are compiled several at once: those that
-# unity_groups.py finds to go together. That each compiles by itself is for the plain build to show.
+# Files are compiled several at once: those that unity_groups.py finds to go together. That each compiles by itself is
+# for a plain build to show.
 file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      tiering/*.cpp aio/*.cpp cpu_optim/*.cpp gpu/*.cpp runtime/*.cpp tools/*.cpp tests/*.cpp bench/*.cpp)
 execute_process(COMMAND ${Python3_EXECUTABLE} tools/cmake/unity_groups.py ${files}
@@ -12,6 +12,10 @@ foreach(line IN LISTS lines)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/${file} PROPERTIES UNITY_GROUP ${group})
 endforeach()
 get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
+if(NOT CMAKE_UNITY_BUILD)
+  list(FILTER targets INCLUDE REGEX "^(tests_|penstock_test_support$)")
+  set_target_properties(${targets} PROPERTIES UNITY_BUILD ON)
+endif()
 set_target_properties(${targets} PROPERTIES UNITY_BUILD_MODE GROUP)
 # The objects of plain_cuda stand in for some of penstock_gpu's, one by one, and another course_device() for that of tests.
 set_target_properties(penstock_gpu PROPERTIES UNITY_BUILD OFF)
