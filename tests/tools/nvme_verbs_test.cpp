@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <regex>
 
 #include "tests/aio/test_files.h"
@@ -127,15 +129,34 @@ TEST(NvmeBench, HasTheResultsOfAnInterruptedRunInJsonToo) {
   EXPECT_GT(answer["results"][0]["gbps"], 0);
 }
 
+std::string compared_in(const aio::ScratchFolder& folder) {
+  return interrupted_at("^ours: ",
+                        text("nvme compare ", folder.path(), " --size 16MiB --duration 200ms --depth 1 --pairs 1"))
+      .printed;
+}
+
 TEST(NvmeCompare, SaysThatFioIsAtADisadvantageWhereItHasSmallPages) {
   if (!fio_version().ok()) GTEST_SKIP() << "needs fio";
   const aio::ScratchFolder folder(std::filesystem::current_path());
-  const std::string printed = interrupted_at("^ours: ", text("nvme compare ", folder.path(),
-                                                             " --size 16MiB --duration 20ms --depth 1 --pairs 1"))
-                                  .printed;
+  const std::string printed = compared_in(folder);
   const size_t small = times_in(printed, " 4 KiB pages;"), huge = times_in(printed, " 2 MiB pages;");
   EXPECT_EQ(small + huge, 1u) << printed;
   EXPECT_EQ(times_in(printed, "flatters our engine"), small) << printed;
+}
+
+// As where another process takes those that were free.
+TEST(NvmeCompare, GivesFioSmallPagesWhereItIsRefusedHugeOnes) {
+  if (!fio_version().ok()) GTEST_SKIP() << "needs fio";
+  const aio::ScratchFolder folder(std::filesystem::current_path()), programs(std::filesystem::current_path());
+  const std::string path = std::getenv("PATH");
+  const std::string fio = programs.path() + "/fio";
+  std::ofstream(fio) << "#!/bin/sh\ncase \"$*\" in *mmaphuge*) exit 1;; esac\nPATH='" << path << "' exec fio \"$@\"\n";
+  std::filesystem::permissions(fio, std::filesystem::perms::owner_all);
+  setenv("PATH", (programs.path() + ":" + path).c_str(), 1);
+  const std::string printed = compared_in(folder);
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(times_in(printed, " 4 KiB pages;"), 1u) << printed;
+  EXPECT_EQ(times_in(printed, "flatters our engine"), 1u) << printed;
 }
 
 // Two runs into the sweep, which begins at a share of 5 / 11 and has 62.

@@ -16,16 +16,15 @@ void reserve(uint64_t pages) { std::ofstream(kReserved) << pages; }
 
 }  // namespace
 
-HugePageReserve::HugePageReserve(uint64_t wanted_bytes) {
+HugePageReserve::HugePageReserve(uint64_t wanted_bytes) : wanted_(ceil_div(wanted_bytes, 2 * kMiB)) {
   const SystemFiles files;
-  const uint64_t wanted = ceil_div(wanted_bytes, 2 * kMiB);
   const uint64_t free = files.read_number(kFree).value_or(0);
-  if (free < wanted) {
+  if (free < wanted_) {
     const uint64_t before = files.read_number(kReserved).value_or(0);
-    reserve(before + wanted - free);
+    reserve(before + wanted_ - free);
     added_pages_ = std::max(before, files.read_number(kReserved).value_or(0)) - before;
   }
-  enough_ = files.read_number(kFree).value_or(0) >= wanted;
+  enough_ = files.read_number(kFree).value_or(0) >= wanted_;
 }
 
 HugePageReserve::~HugePageReserve() {

@@ -14,8 +14,10 @@ class HugePageReserve {
   HugePageReserve& operator=(const HugePageReserve&) = delete;
 
   bool enough() const { return enough_; }
+  uint64_t wanted_pages() const { return wanted_; }
 
  private:
+  const uint64_t wanted_;
   uint64_t added_pages_ = 0;
   bool enough_ = false;
 };

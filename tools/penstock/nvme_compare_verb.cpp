@@ -126,12 +126,13 @@ Result<FioJob> best_for_fio(const Job& job, const Rig& rig, FioPages pages) {
 // came.
 class Comparisons {
  public:
-  Comparisons(Session& session, const Flags& flags, Rig& rig, FioPages pages, std::string heading)
+  Comparisons(Session& session, const Flags& flags, Rig& rig, std::string version, const HugePageReserve& huge_pages)
       : session_(session),
         flags_(flags),
         rig_(rig),
-        pages_(pages),
-        heading_(std::move(heading)),
+        version_(std::move(version)),
+        huge_pages_(huge_pages),
+        pages_(huge_pages.enough() ? FioPages::huge : FioPages::small),
         name_width_(name_width({.block_bytes = flags.block_bytes, .depth = static_cast<uint32_t>(flags.depth)})),
         table_(table_of(name_width_)) {}
 
@@ -153,6 +154,7 @@ class Comparisons {
   }
 
   const Json& json() const { return json_; }
+  const char* words_for_pages() const { return pages_ == FioPages::huge ? "2 MiB" : "4 KiB"; }
 
  private:
   Status compare_at(double read_share, double done, FioComparison& comparison) {
@@ -161,19 +163,33 @@ class Comparisons {
                   .block_bytes = flags_.block_bytes,
                   .depth = static_cast<uint32_t>(flags_.depth),
                   .seconds = flags_.seconds};
-    PENSTOCK_TRY_ASSIGN(best, best_for_fio(job, rig_, pages_));
-    comparison = {best.job, best.way, {}};
+    Result<FioJob> best = best_for_fio(job, rig_, pages_);
+    // Other processes may have taken the huge pages that were free.
+    if (!best.ok() && pages_ == FioPages::huge && done_.empty() && check_interrupted().ok()) {
+      pages_ = FioPages::small;
+      best = best_for_fio(job, rig_, pages_);
+    }
+    PENSTOCK_TRY(best.status());
+    comparison = {best->job, best->way, {}};
     return compare_with_fio(rig_, flags_.pairs,
-                            ticking(session_, name_of(best.job) + ", ours and fio in turns", 0.1 + 0.9 * done,
+                            ticking(session_, name_of(best->job) + ", ours and fio in turns", 0.1 + 0.9 * done,
                                     0.1 + 0.9 * (done + 1.0 / std::size(kShares))),
                             comparison);
   }
 
-  void keep(FioComparison comparison) {
-    if (done_.empty()) {
-      session_.print(
-          text("ours: ", rig_.engine_used(), ", ", rig_.memory().description(), "\n", heading_, table_.heads()));
+  std::string heading() const {
+    std::string heading = text("ours: ", rig_.engine_used(), ", ", rig_.memory().description(), "\ntheirs: ", version_,
+                               ", io_uring, fixed buffers, registered files, ", words_for_pages(), " pages; ",
+                               counted(flags_.pairs, "pair"), " of ", seconds_text(flags_.seconds), " in turns\n");
+    if (pages_ == FioPages::small) {
+      heading += text("fio had no explicit huge pages, which flatters our engine; as root: sysctl -w vm.nr_hugepages=",
+                      huge_pages_.wanted_pages(), "\n");
     }
+    return heading;
+  }
+
+  void keep(FioComparison comparison) {
+    if (done_.empty()) session_.print(heading() + table_.heads());
     session_.print(table_.row(cells_of(comparison, name_width_)));
     json_.push_back(json_of(comparison));
     json_.back()["interrupted"] = comparison.pairs.size() < flags_.pairs;
@@ -183,8 +199,9 @@ class Comparisons {
   Session& session_;
   const Flags& flags_;
   Rig& rig_;
-  const FioPages pages_;
-  const std::string heading_;
+  const std::string version_;
+  const HugePageReserve& huge_pages_;
+  FioPages pages_;
   const size_t name_width_;
   const RunningTable table_;
   std::vector<FioComparison> done_;
@@ -202,27 +219,19 @@ Result<Answer> compare(Session& session, const Flags& flags) {
   // Both take their buffers from it: ours for the whole run, fio's while it runs.
   const uint64_t buffers = flags.block_bytes * deepest * flags.paths.size();
   const HugePageReserve huge_pages(2 * buffers + 64 * kMiB);
-  const FioPages pages = huge_pages.enough() ? FioPages::huge : FioPages::small;
   PENSTOCK_TRY_ASSIGN(rig, Rig::make({.paths = flags.paths,
                                       .size_bytes = flags.size_bytes,
                                       .memory_bytes = flags.block_bytes * deepest,
                                       .engine = engine},
                                      ticking(session, "write scratch files", 0, 0.1)));
 
-  std::string heading = text("theirs: ", version, ", io_uring, fixed buffers, registered files, ",
-                             pages == FioPages::huge ? "2 MiB" : "4 KiB", " pages; ", counted(flags.pairs, "pair"),
-                             " of ", seconds_text(flags.seconds), " in turns\n");
-  if (pages == FioPages::small) {
-    heading += text("fio had no explicit huge pages, which flatters our engine; as root: sysctl -w vm.nr_hugepages=",
-                    ceil_div(2 * buffers + 64 * kMiB, 2 * kMiB), "\n");
-  }
-  Comparisons comparisons(session, flags, *rig, pages, std::move(heading));
+  Comparisons comparisons(session, flags, *rig, version, huge_pages);
   const Status verdict = comparisons.run();
   const bool is_complete = verdict.ok() || verdict.code() == Code::kComparison;
   if (!is_complete && verdict.code() != Code::kInterrupted && comparisons.json().empty()) return verdict;
   Answer answer;
   answer.json["fio"] = version;
-  answer.json["pages"] = pages == FioPages::huge ? "2 MiB" : "4 KiB";
+  answer.json["pages"] = comparisons.words_for_pages();
   answer.json["pairs"] = comparisons.json();
   answer.json["engine"] = rig->engine_used();
   add_end(answer, is_complete ? Status() : verdict, comparisons.kept_text());
