@@ -46,7 +46,7 @@ class Configs(TrainCase):
             self.assertIn(key, page)
 
     def test_a_run_follows_the_file_and_flags_change_it(self):
-        config = self.config(scheduler={"type": "linear", "params": {"warmup_steps": 2, "end_ratio": 0.5}})
+        config = self.config(scheduler={"type": "linear", "params": {"warmup_steps": 2, "end_ratio": 0.5}}, gradient_clipping=1e-3)
         answer = self.json_of("train", config, "--steps", 3, "--lr", "0.02")
         self.assertEqual(answer["steps"], 3)
         self.assertEqual(answer["config"]["optimizer"]["params"]["lr"], 0.02)
@@ -54,6 +54,8 @@ class Configs(TrainCase):
         log = self.log()
         self.assertEqual([step["lr"] for step in log], [0.01, 0.02, 0.01])
         self.assertEqual([step["step"] for step in log], [1, 2, 3])
+        # Those that are clipped take longer.
+        self.assertAlmostEqual(answer["predicted_s"], sum(step["predicted_s"] for step in log) / 3)
 
     def test_the_runs_folder_says_what_steps_and_their_plan_make_of_the_machine(self):
         begin = time.monotonic()

@@ -99,6 +99,7 @@ Status TrainLoop::take_step() {
 
   if (course_.taken++ == 0) course_.loss_first = step.loss;
   course_.loss_last = step.loss;
+  course_.predicted_s += step.report.predicted_s;
   if (step.report.new_plans != course_.new_plans) PENSTOCK_TRY(follow_new_plan());
   course_.new_plans = step.report.new_plans;
   const uint64_t number = step.report.step;
