@@ -3,6 +3,7 @@
 
 Usage: train_hugging_face_test.py PENSTOCK [CLASS].
 """
+import copy
 import math
 import os
 import shutil
@@ -67,7 +68,7 @@ class HuggingFace(TrainCase):
                 self.assertEqual(again.dtype, dtype)
                 self.assertTrue(self.torch.equal(self.logits(model), self.logits(again)))
 
-    def train_with_torch(self, model, steps, samples, rates):
+    def train_with_torch(self, model, steps, samples, rates, micro_batches=1):
         """Every step learns from all samples, as the command's here does."""
         torch = self.torch
         decaying = [p for p in model.parameters() if p.dim() > 1]
@@ -79,13 +80,15 @@ class HuggingFace(TrainCase):
         for step in range(steps):
             for group in optimizer.param_groups:
                 group["lr"] = rates[step]
-            logits = model(input_ids=tokens).logits.float()
-            loss = torch.nn.functional.cross_entropy(logits.reshape(-1, 257), targets.reshape(-1))
             optimizer.zero_grad()
-            loss.backward()
+            losses.append(0)
+            for some, of_some in zip(tokens.chunk(micro_batches), targets.chunk(micro_batches)):
+                logits = model(input_ids=some).logits.float()
+                loss = torch.nn.functional.cross_entropy(logits.reshape(-1, 257), of_some.reshape(-1)) / micro_batches
+                loss.backward()
+                losses[-1] += loss.item()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            losses.append(loss.item())
         return losses
 
     def test_twenty_steps_follow_pytorch_and_the_export_loads(self):
@@ -102,7 +105,10 @@ class HuggingFace(TrainCase):
                                      penstock={"stores": [self.path(kind + "_store")], "run": self.path(kind + "_run")})
                 answer = self.json_of("train", config)
                 log = self.log(kind + "_run")
-                losses = self.train_with_torch(model, 20, samples, [step["lr"] for step in log])
+                rates = [step["lr"] for step in log]
+                in_micro_batches = copy.deepcopy(model)
+                losses = self.train_with_torch(model, 20, samples, rates)
+                self.train_with_torch(in_micro_batches, 20, samples, rates, micro_batches=4)
                 self.assertLess(abs(losses[0] - answer["loss_first"]), 1e-5)
                 for ours, theirs in zip((step["loss"] for step in log), losses):
                     self.assertLess(abs(ours - theirs), 1e-3)
@@ -110,8 +116,11 @@ class HuggingFace(TrainCase):
                 self.json_of("checkpoint", "export", self.path(kind + "_store"), self.path(kind + "_out"))
                 exported = self.transformers.AutoModelForCausalLM.from_pretrained(self.path(kind + "_out"), dtype="auto")
                 apart = self.relative_difference(exported, model)
-                print(f"{kind}: weights apart by {apart:.2e} after 20 steps", flush=True)
-                self.assertLess(apart, 1e-5)
+                # AdamW makes as much of a gradient that is all rounding as of any other. Where the model has such a weight,
+                # PyTorch's own steps are tens of times as far apart as elsewhere.
+                own = self.relative_difference(in_micro_batches, model)
+                print(f"{kind}: weights apart by {apart:.2e} after 20 steps, PyTorch's own by {own:.2e} with micro-batches", flush=True)
+                self.assertLess(apart, max(1e-5, 10 * own))
 
     def relative_difference(self, ours, theirs):
         squares = apart = 0.0
