@@ -53,17 +53,7 @@ class PollPause : public ::testing::Test {
     for (Transfer& transfer : transfers_) EXPECT_TRUE(std::move(transfer).wait().ok());
     transfers_.clear();
   }
-  bool knows_rates() {
-    ask(0, 32);
-    const bool knows = engine_.poll_pause() > nanoseconds(0);
-    finish();
-    return knows;
-  }
-  // Again where the machine was slower than the drives for a while.
   void learn_rates() {
-    for (int time = 0; time < 20 && !knows_rates(); ++time) learn_rates_once();
-  }
-  void learn_rates_once() {
     const auto until = std::chrono::steady_clock::now() + milliseconds(250);
     while (std::chrono::steady_clock::now() < until) {
       ask(0, 32);
