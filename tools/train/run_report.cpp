@@ -167,9 +167,9 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
   const double read = static_cast<double>(moved.read_bytes) / steps / parameters;
   const double written = static_cast<double>(moved.written_bytes) / steps / parameters;
   const double tokens_per_s = static_cast<double>(settings.tokens_of_step()) / step_s;
-  const double predicted_s = course.taken > 0 ? course.predicted_s / steps : engine.predicted_step_s();
-  const Plan forecast = engine.forecast();  // with what ranks take besides
   const bool did_something = course.taken > 0;
+  const double predicted_s = did_something ? course.predicted_s / steps : engine.predicted_step_s();
+  const Plan forecast = engine.forecast();  // with what ranks take besides
 
   Answer answer;
   answer.is_for_rank_0 = settings.place.rank != 0;
