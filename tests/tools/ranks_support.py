@@ -53,6 +53,7 @@ class RanksCase(TrainCase):
                 "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "seed": 3, "held_out_share": 0.1,
                 "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
                 "penstock": {"stores": [self.path(name + ".store")], "run": self.path(name), "host_budget": "2GiB",
+                             "durability": "step",  # else by what this machine measures
                              "machine": self.machine}}
         for key, value in changes.items():
             file[key] = {**file[key], **value} if isinstance(value, dict) and key in file else value
