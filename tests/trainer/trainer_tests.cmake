@@ -70,7 +70,7 @@ if(PENSTOCK_HAS_LIBTORCH)
                    --share 0 --weights nvme)
   set_tests_properties(Train.StaysInAControlGroupThatIsItsBudget PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT OMP_NUM_THREADS=1)
   add_test(NAME Train.EachRankStaysInAControlGroupThatIsItsPart
-           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/rank_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 540MiB --steps 2 --probe 1s
+           COMMAND ${train_python} ${PROJECT_SOURCE_DIR}/bench/rank_memory.py $<TARGET_FILE:penstock> . --params tiny --memory 540MiB --steps 5 --probe 1s
                    --clipping never --within 0.04)
   set_tests_properties(Train.EachRankStaysInAControlGroupThatIsItsPart PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 900 ENVIRONMENT
                        "OMP_NUM_THREADS=1;PYTHONDONTWRITEBYTECODE=1")
