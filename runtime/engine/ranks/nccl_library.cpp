@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <climits>
 #include <filesystem>
+#include <mutex>
 #include <utility>
 
 namespace penstock::engine {
@@ -84,6 +85,10 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open(const Environment& 
 }
 
 Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open_first(const std::vector<std::string>& files) {
+  // The loader has a lock of its own, which a thread sanitizer does not see: what another thread has loaded is read
+  // here.
+  static std::mutex loading;
+  const std::lock_guard lock(loading);
   std::string looked;
   for (const std::string& file : files) {
     std::error_code unknown;
