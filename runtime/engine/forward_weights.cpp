@@ -69,7 +69,7 @@ BufferArea& ForwardWeights::units() const {
 ForwardWeights::~ForwardWeights() {
   while (is_under_way()) {
     const size_t ended = parts_.io.poll() + (parts_.device != nullptr ? parts_.device->device().poll() : 0);
-    end_dequantising();
+    go_on();
     if (ended == 0) parts_.io.wait(kPollPause);
   }
   for (const auto& [use, event] : read_until_) {
@@ -80,7 +80,7 @@ ForwardWeights::~ForwardWeights() {
 }
 
 void ForwardWeights::want(uint32_t use) {
-  end_dequantising();
+  go_on();
   if (fetched_.contains(use)) return;
   const std::vector<uint32_t>& units = parts_.workload.uses[use].units;
   if (!std::ranges::all_of(units, parts_.is_current) || !make_room(use)) return;
@@ -172,12 +172,20 @@ bool ForwardWeights::make_room(uint32_t use) {
 }
 
 void ForwardWeights::bring(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
-  auto arrived = [this, use, places, join](const Status& status) {
+  auto checked = [this, use, places, join](const Status& status) {
     if (status.ok() && places.device) return upload(use, places, join);
     if (status.ok() && places.dequantised) return dequantise(places, join);
     join->end(status);
   };
-  if (!places.host) return arrived(Status());
+  if (!places.host) return checked(Status());
+  auto arrived = [this, places, checked, join](Result<ArrivedUnit> unit) {
+    if (!unit.ok()) return join->end(unit.status());
+    auto read = std::make_shared<Lease>(share_at_rest(places));
+    check_unit(parts_.store, parts_.workers, std::move(*unit), poster(), [checked, read](const Status& status) {
+      *read = Lease();
+      checked(status);
+    });
+  };
   drive_bytes_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, places.unit, units(),
                                        places.host->offset_bytes, ++deadline_, arrived);
 }
@@ -198,18 +206,22 @@ void ForwardWeights::upload(uint32_t use, const UnitPlaces& places, const std::s
 
 void ForwardWeights::dequantise(const UnitPlaces& places, const std::shared_ptr<Join>& join) {
   const CodedUnit unit(parts_.workload, parts_.plan.tiles, places.unit);
-  Dequantising& work = dequantising_.emplace_back(Dequantising{.join = join});
-  work.is_done = std::make_shared<std::atomic<bool>>(false);
-  work.codes = share_at_rest(places);
-  work.weights = units().lend(places.dequantised->offset_bytes, places.dequantised->bytes);
+  struct Leases {
+    Lease codes, weights;
+  };
+  auto leases = std::make_shared<Leases>(
+      Leases{share_at_rest(places), units().lend(places.dequantised->offset_bytes, places.dequantised->bytes)});
+  const std::byte* const codes = leases->codes.data();
+  std::byte* const weights = leases->weights.data();
   parts_.workers.enqueue_pieces(
       unit.elements(), kBlockElements,
-      [unit, codes = work.codes.data(), weights = work.weights.data()](uint64_t first, uint64_t end) {
-        unit.dequantise(codes, first, end, weights);
-      },
-      [&mailbox = parts_.mailbox, is_done = work.is_done] {
-        *is_done = true;
-        mailbox.post([] {});
+      [unit, codes, weights](uint64_t first, uint64_t end) { unit.dequantise(codes, first, end, weights); },
+      [post = poster(), join, held = std::move(leases)]() mutable {
+        // Leases end where they began.
+        post([join, taken = std::move(held)]() mutable {
+          taken.reset();
+          join->end();
+        });
       });
 }
 
@@ -220,7 +232,7 @@ void ForwardWeights::dequantise_on_device(uint32_t use, const UnitPlaces& places
   const Result<Event> done = dequantise_on(device, unit, on_device(*places.device), target.bytes(), readers_of(use));
   if (!done.ok()) return join->end(done.status());
   if (const Status woken = device.wake_at(*done); !woken.ok()) return join->end(woken);
-  dequantising_.push_back({.join = join, .done = *done});
+  dequantising_.push_back({join, *done});
 }
 
 std::vector<Event> ForwardWeights::readers_of(uint32_t use) const {
@@ -231,20 +243,33 @@ std::vector<Event> ForwardWeights::readers_of(uint32_t use) const {
   return readers;
 }
 
-Result<bool> ForwardWeights::has_ended(const Dequantising& work) const {
-  return work.is_done ? work.is_done->load() : parts_.device->device().reached(work.done);
+Post ForwardWeights::poster() {
+  return [this, done = done_, alive = std::weak_ptr(alive_), &mailbox = parts_.mailbox](std::function<void()> then) {
+    {
+      std::lock_guard lock(done->mutex);
+      done->waiting.push_back(std::move(then));
+    }
+    // It may find that this has ended meanwhile, which waits for what is under way without messages.
+    mailbox.post([this, alive] {
+      if (!alive.expired()) go_on();
+    });
+  };
 }
 
-void ForwardWeights::end_dequantising() {
+void ForwardWeights::go_on() {
+  std::vector<std::function<void()>> done;
+  {
+    std::lock_guard lock(done_->mutex);
+    done.swap(done_->waiting);
+  }
+  for (const std::function<void()>& then : done) then();
   for (Dequantising& work : std::exchange(dequantising_, {})) {
-    const Result<bool> ended = has_ended(work);
+    const Result<bool> ended = parts_.device->device().reached(work.done);
     if (ended.ok() && !*ended) {
       dequantising_.push_back(std::move(work));
-      continue;
+    } else {
+      work.join->end(ended.status());
     }
-    work.codes = Lease();
-    work.weights = Lease();
-    work.join->end(ended.status());
   }
 }
 

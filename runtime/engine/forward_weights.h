@@ -7,8 +7,10 @@
 // weights but those of the step before.
 #pragma once
 
-#include <atomic>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -35,7 +37,7 @@ class ForwardWeights {
     aio::TileStore& store;
     IoEngine& io;
     cpu_optim::UpdateWorkers& workers;
-    Mailbox& mailbox;  // woken when the workers have dequantised
+    Mailbox& mailbox;  // woken when the workers have something done
     // Of a unit: whether the step before has updated its weights.
     std::function<bool(uint32_t unit)> is_current = [](uint32_t) { return true; };
   };
@@ -64,12 +66,16 @@ class ForwardWeights {
     std::optional<MemoryRun> dequantised;  // on the device, or in host memory where there is none
   };
   using UsePlaces = std::vector<UnitPlaces>;
-  // Weights that are being dequantised: by the workers, or by kernels on the device's own stream.
+  // Weights that are being dequantised by kernels on the device's own stream.
   struct Dequantising {
     std::shared_ptr<Join> join;
     Event done = {};
-    std::shared_ptr<std::atomic<bool>> is_done = {};  // by the workers
-    Lease codes = {}, weights = {};                   // what they read and write
+  };
+  // What follows on what workers have done. Not the mailbox, which has other things for this thread besides: whoever
+  // waits here until nothing is under way does these alone.
+  struct Done {
+    std::mutex mutex;
+    std::vector<std::function<void()>> waiting;  // GUARDED_BY(mutex)
   };
 
   UnitPlaces places_of(const Compute::Weights& weights) const;
@@ -86,9 +92,10 @@ class ForwardWeights {
   void dequantise_on_device(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join);
   // Of what the device still reads, that which lies in the use's places.
   std::vector<Event> readers_of(uint32_t use) const;
-  Result<bool> has_ended(const Dequantising& work) const;
-  // Of what is being dequantised, that which has ended.
-  void end_dequantising();
+  // From a worker.
+  Post poster();
+  // Goes on with what workers and the device have done.
+  void go_on();
   // The weights as they rest, in host memory, to read.
   Lease share_at_rest(const UnitPlaces& places) const;
   std::span<std::byte> on_device(const MemoryRun& run) const;
@@ -102,6 +109,8 @@ class ForwardWeights {
   std::vector<Lease> leases_;             // of the use that is held
   std::map<uint32_t, Event> read_until_;  // by use: the device may still read its places
   std::vector<Dequantising> dequantising_;
+  const std::shared_ptr<Done> done_ = std::make_shared<Done>();
+  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // as long as this lives
   uint64_t deadline_ = 0;
   DriveBytes drive_bytes_;
 };

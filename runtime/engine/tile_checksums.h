@@ -1,10 +1,12 @@
 // Checksums of a tile's blocks where no update looks at them.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "aio/store/tile_store.h"
+#include "cpu_optim/update_workers.h"
 
 namespace penstock::engine {
 
@@ -14,5 +16,11 @@ std::vector<uint64_t> checksums_of(const StoreShape& shape, TileId tile, const s
 // tile's place.
 Status compare_checksums(const aio::TileStore& store, const aio::TileStore::Reading& reading,
                          aio::TileStore::Range range, const std::byte* bytes);
+
+// The same by the workers, with `bytes` at their disposal until they call `then` with the first block that differs, or
+// kNoBlock: on one of them.
+constexpr uint64_t kNoBlock = ~uint64_t{0};
+void find_mismatch(cpu_optim::UpdateWorkers& workers, const StoreShape& shape, aio::TileStore::Reading reading,
+                   aio::TileStore::Range range, const std::byte* bytes, std::function<void(uint64_t block)> then);
 
 }  // namespace penstock::engine

@@ -52,23 +52,6 @@ class EngineMedia : public testing::TestWithParam<MediaSetting> {
     bytes(drive)[StoreLayout::root_offset((step + 1) % 2) + 99] ^= std::byte{16};
   }
 
-  // What the store names for a tile's plane now, by drive.
-  std::vector<StoreLayout::FileRange> pieces_of(TileId tile, Role role) {
-    aio::QueuedIoEngine io(std::make_unique<aio::MemoryBackend>());
-    std::vector<std::shared_ptr<aio::DriveFolder>> folders;
-    for (uint32_t drive = 0; drive < drives(); ++drive) {
-      folders.push_back(std::shared_ptr<aio::DriveFolder>(std::shared_ptr<void>(), &world_.folder(drive)));
-    }
-    auto store = aio::TileStore::open(io, folders, {.purpose = aio::OpenOptions::Purpose::inspect}).value();
-    const TileLayout layout = store->shape().layout(tile);
-    const TileLayout::Place* place = layout.find(role);
-    CHECK(place != nullptr);
-    aio::TileStore::Reading reading = *store->begin_read(tile);
-    store->end_read(reading.place);
-    return store->layout().file_ranges(tile, reading.place.slot, place->offset_bytes,
-                                       round_up(place->length_bytes, kAlignmentBytes));
-  }
-
   // What opening and two more steps say; or, where they say nothing, that the result is not what it should be.
   struct Outcome {
     Status status;
@@ -117,7 +100,7 @@ TEST_P(EngineMedia, TakesANewestRootThatRottedFromAMirrorOrFallsBackToAVerifiedS
 TEST_P(EngineMedia, NamesATileWhoseOldBytesCameBack) {
   for (uint64_t age : {1, 2}) {
     restore();
-    for (const StoreLayout::FileRange& piece : pieces_of(3, Role::momentum)) {
+    for (const StoreLayout::FileRange& piece : world_.pieces_of(3, Role::momentum)) {
       // The slot's own past, and what lay there two steps ago: the same tile, intact, and older.
       std::memcpy(bytes(piece.drive).data() + piece.file_offset_bytes,
                   images_[kSteps - 2 * age][piece.drive].data() + piece.file_offset_bytes, piece.length_bytes);
@@ -129,7 +112,7 @@ TEST_P(EngineMedia, NamesATileWhoseOldBytesCameBack) {
 TEST_P(EngineMedia, NamesTilesThatWereSwapped) {
   for (Role role : {Role::weight, Role::master_low, Role::momentum, Role::variance}) {
     restore();
-    std::vector<StoreLayout::FileRange> a = pieces_of(2, role), b = pieces_of(7, role);
+    std::vector<StoreLayout::FileRange> a = world_.pieces_of(2, role), b = world_.pieces_of(7, role);
     ASSERT_EQ(a.size(), 1u);
     ASSERT_EQ(a[0].length_bytes, b[0].length_bytes);
     std::swap_ranges(bytes(a[0].drive).begin() + static_cast<ptrdiff_t>(a[0].file_offset_bytes),
@@ -144,7 +127,7 @@ TEST_P(EngineMedia, NamesAFlippedBitOfEveryPlane) {
   for (Role role : {Role::weight, Role::master_low, Role::momentum, Role::variance}) {
     SCOPED_TRACE(name_of(role));
     restore();
-    const StoreLayout::FileRange piece = pieces_of(5, role).front();
+    const StoreLayout::FileRange piece = world_.pieces_of(5, role).front();
     bytes(piece.drive)[piece.file_offset_bytes + 1234] ^= std::byte{1};
     expect_refused("unit5");
     expect_refused(text(" B at ", piece.file_offset_bytes, " of /drive", piece.drive, "/rank0.tiles"));
@@ -157,7 +140,7 @@ TEST_P(EngineMedia, NamesAWeightThatRottedBeforeASkippedStepTakesItBack) {
   if (GetParam().weights != WeightTier::host || GetParam().host_state_share > 0) return;
   restore();
   world_.options.request.workload.clipping.skips_overflow = true;
-  const StoreLayout::FileRange piece = pieces_of(5, Role::weight).front();
+  const StoreLayout::FileRange piece = world_.pieces_of(5, Role::weight).front();
   Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   bytes(piece.drive)[piece.file_offset_bytes + 1234] ^= std::byte{1};

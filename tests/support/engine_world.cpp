@@ -197,6 +197,19 @@ float EngineWorld::initial_value(uint32_t unit, uint64_t i) const {
   return static_cast<float>(static_cast<int64_t>((i * 2654435761u + unit * 97 + seed_) % 20011) - 10005) * 1e-5f;
 }
 
+std::vector<StoreLayout::FileRange> EngineWorld::pieces_of(TileId tile, Role role) const {
+  aio::QueuedIoEngine io(std::make_unique<aio::MemoryBackend>());
+  const std::vector<std::shared_ptr<aio::DriveFolder>> folders(folders_.begin(), folders_.end());
+  auto store = aio::TileStore::open(io, folders, {.purpose = aio::OpenOptions::Purpose::inspect}).value();
+  const TileLayout layout = store->shape().layout(tile);
+  const TileLayout::Place* place = layout.find(role);
+  CHECK(place != nullptr);
+  aio::TileStore::Reading reading = *store->begin_read(tile);
+  store->end_read(reading.place);
+  return store->layout().file_ranges(tile, reading.place.slot, place->offset_bytes,
+                                     round_up(place->length_bytes, kAlignmentBytes));
+}
+
 std::vector<float> EngineWorld::initial(uint32_t unit, uint64_t elements) const {
   std::vector<float> values(elements);
   for (uint64_t i = 0; i < elements; ++i) values[i] = initial_value(unit, i);

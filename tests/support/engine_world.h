@@ -80,6 +80,8 @@ class EngineWorld {
   bool trainable(uint32_t unit) const { return options.request.workload.units[unit].trainable; }
   uint32_t drives() const { return static_cast<uint32_t>(folders_.size()); }
   aio::MemoryFolder& folder(uint32_t drive) const { return *folders_[drive]; }
+  // Where the store has a tile's plane now, by drive. REQUIRES: no engine has it open.
+  std::vector<StoreLayout::FileRange> pieces_of(TileId tile, Role role) const;
 
  protected:
   static Absent absent_of(Given what) { return what == Given::skip ? Absent::skip : Absent::zero; }
