@@ -37,7 +37,6 @@
 #include "runtime/engine/mailbox.h"
 #include "runtime/engine/rank_side.h"
 #include "runtime/engine/spill_files.h"
-#include "runtime/engine/weight_fetch.h"
 #include "tiering/plan/plan_run.h"
 #include "tiering/step_numbers.h"
 
@@ -218,7 +217,6 @@ class Executor {
 
   // executor_pass.cpp: weights, activations and computing.
   void begin_fetch(Ticket ticket, const Move& move);
-  void fetched(Ticket ticket, Result<ArrivedUnit> unit);
   void begin_dequantise(Ticket ticket, const Move& move);
   void begin_compute(Ticket ticket);
   // Of what rests on the device: the weights that the pass reads, and the gradients that it leaves there.

@@ -11,22 +11,14 @@ namespace penstock::engine {
 
 void Executor::begin_fetch(Ticket ticket, const Move& move) {
   drive_bytes_.read_bytes +=
-      read_unit({parts_.plan.tiles, parts_.store, parts_.io}, move.unit, parts_.memory.units(), move.place_offset_bytes,
-                deadline(ticket), [this, ticket](Result<ArrivedUnit> unit) { fetched(ticket, std::move(unit)); });
-}
-
-// What it reads has been checked before anybody computes with it.
-void Executor::fetched(Ticket ticket, Result<ArrivedUnit> unit) {
-  if (!unit.ok()) return ended(ticket, unit.status());
-  // From now on it is only read, until the plan releases it.
-  const Lease& place = placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
-  check_unit(
-      parts_.store, parts_.workers, std::move(*unit),
-      [&mailbox = parts_.mailbox](std::function<void()> then) { mailbox.post(std::move(then)); },
-      [this, ticket, read = std::make_shared<Lease>(place.also())](const Status& status) {
-        *read = Lease();
-        ended(ticket, status);
-      });
+      read_unit({parts_.plan.tiles, parts_.store, parts_.io, parts_.workers,
+                 [&mailbox = parts_.mailbox](std::function<void()> then) { mailbox.post(std::move(then)); }},
+                move.unit, parts_.memory.units(), move.place_offset_bytes, deadline(ticket),
+                [this, ticket](const Status& status) {
+                  // From now on it is only read, until the plan releases it.
+                  if (status.ok()) placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
+                  ended(ticket, status);
+                });
 }
 
 void Executor::begin_dequantise(Ticket ticket, const Move& move) {

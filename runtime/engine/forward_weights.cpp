@@ -172,22 +172,14 @@ bool ForwardWeights::make_room(uint32_t use) {
 }
 
 void ForwardWeights::bring(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
-  auto checked = [this, use, places, join](const Status& status) {
+  auto arrived = [this, use, places, join](const Status& status) {
     if (status.ok() && places.device) return upload(use, places, join);
     if (status.ok() && places.dequantised) return dequantise(places, join);
     join->end(status);
   };
-  if (!places.host) return checked(Status());
-  auto arrived = [this, places, checked, join](Result<ArrivedUnit> unit) {
-    if (!unit.ok()) return join->end(unit.status());
-    auto read = std::make_shared<Lease>(share_at_rest(places));
-    check_unit(parts_.store, parts_.workers, std::move(*unit), poster(), [checked, read](const Status& status) {
-      *read = Lease();
-      checked(status);
-    });
-  };
-  drive_bytes_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io}, places.unit, units(),
-                                       places.host->offset_bytes, ++deadline_, arrived);
+  if (!places.host) return arrived(Status());
+  drive_bytes_.read_bytes += read_unit({parts_.plan.tiles, parts_.store, parts_.io, parts_.workers, poster()},
+                                       places.unit, units(), places.host->offset_bytes, ++deadline_, arrived);
 }
 
 void ForwardWeights::upload(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
