@@ -1,6 +1,8 @@
 #include "runtime/engine/coded_weights.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 namespace penstock::engine {
 
@@ -39,6 +41,26 @@ void CodedUnit::dequantise(const TileCodes& codes, uint64_t first, uint64_t end,
   if (from >= to) return;
   cpu_optim::dequantise(codes.run, from - codes.first_element, to - from, dtype_,
                         target + (from - first) * weight_size());
+}
+
+void dequantise_by(cpu_optim::UpdateWorkers& workers, const CodedUnit& unit, Lease codes, Lease weights,
+                   const Post& post, std::function<void()> then) {
+  struct Places {
+    Lease codes, weights;
+  };
+  auto places = std::make_shared<Places>(Places{std::move(codes), std::move(weights)});
+  const std::byte* const source = places->codes.data();
+  std::byte* const target = places->weights.data();
+  workers.enqueue_pieces(
+      unit.elements(), kBlockElements,
+      [unit, source, target](uint64_t first, uint64_t end) { unit.dequantise(source, first, end, target); },
+      [post, held = std::move(places), answer = std::move(then)]() mutable {
+        // Leases end where they began.
+        post([taken = std::move(held), answer = std::move(answer)]() mutable {
+          taken.reset();
+          answer();
+        });
+      });
 }
 
 Result<Event> dequantise_on(Device& device, const CodedUnit& unit, std::span<const std::byte> codes,

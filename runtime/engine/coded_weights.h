@@ -4,10 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "cpu_optim/block_codes.h"
+#include "cpu_optim/update_workers.h"
+#include "runtime/engine/mailbox.h"
+#include "tiering/buffer.h"
 #include "tiering/device.h"
 #include "tiering/tile_map.h"
 
@@ -42,6 +46,10 @@ class CodedUnit {
   const uint32_t number_;
   const Dtype dtype_;
 };
+
+// By the workers, from one place in host memory to another; `then` follows through `post`, when both leases have ended.
+void dequantise_by(cpu_optim::UpdateWorkers& workers, const CodedUnit& unit, Lease codes, Lease weights,
+                   const Post& post, std::function<void()> then);
 
 // Both places are on the device. Put on its own stream, behind `after`; when it will have ended.
 Result<Event> dequantise_on(Device& device, const CodedUnit& unit, std::span<const std::byte> codes,

@@ -11,10 +11,8 @@ namespace penstock::engine {
 
 void Executor::begin_fetch(Ticket ticket, const Move& move) {
   drive_bytes_.read_bytes +=
-      read_unit({parts_.plan.tiles, parts_.store, parts_.io, parts_.workers,
-                 [&mailbox = parts_.mailbox](std::function<void()> then) { mailbox.post(std::move(then)); }},
-                move.unit, parts_.memory.units(), move.place_offset_bytes, deadline(ticket),
-                [this, ticket](const Status& status) {
+      read_unit({parts_.plan.tiles, parts_.store, parts_.io, parts_.workers, parts_.mailbox.poster()}, move.unit,
+                parts_.memory.units(), move.place_offset_bytes, deadline(ticket), [this, ticket](const Status& status) {
                   // From now on it is only read, until the plan releases it.
                   if (status.ok()) placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
                   ended(ticket, status);
@@ -22,28 +20,14 @@ void Executor::begin_fetch(Ticket ticket, const Move& move) {
 }
 
 void Executor::begin_dequantise(Ticket ticket, const Move& move) {
-  struct Work {
-    CodedUnit unit;
-    Lease codes, weights;
-  };
-  auto work = std::make_shared<Work>(
-      Work{CodedUnit(parts_.workload, parts_.plan.tiles, move.unit),
-           move.source == kNoMove ? parts_.memory.share_unit(move.unit) : share_place(parts_.plan.moves[move.source]),
-           lend_place(move)});
-  parts_.workers.enqueue_pieces(
-      work->unit.elements(), kBlockElements,
-      [unit = work->unit, codes = work->codes.data(), weights = work->weights.data()](uint64_t first, uint64_t end) {
-        unit.dequantise(codes, first, end, weights);
-      },
-      [this, ticket, work]() mutable {
-        // Leases end where they began.
-        parts_.mailbox.post([this, ticket, held = std::move(work)]() mutable {
-          held.reset();
-          // From now on it is only read, until the plan releases it.
-          placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
-          ended(ticket, Status());
-        });
-      });
+  Lease codes =
+      move.source == kNoMove ? parts_.memory.share_unit(move.unit) : share_place(parts_.plan.moves[move.source]);
+  dequantise_by(parts_.workers, CodedUnit(parts_.workload, parts_.plan.tiles, move.unit), std::move(codes),
+                lend_place(move), parts_.mailbox.poster(), [this, ticket] {
+                  // From now on it is only read, until the plan releases it.
+                  placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
+                  ended(ticket, Status());
+                });
 }
 
 const Lease& Executor::place_of(MoveKey move) const {

@@ -67,6 +67,7 @@ BufferArea& ForwardWeights::units() const {
 }
 
 ForwardWeights::~ForwardWeights() {
+  done_->is_over = true;
   while (is_under_way()) {
     const size_t ended = parts_.io.poll() + (parts_.device != nullptr ? parts_.device->device().poll() : 0);
     go_on();
@@ -197,24 +198,9 @@ void ForwardWeights::upload(uint32_t use, const UnitPlaces& places, const std::s
 }
 
 void ForwardWeights::dequantise(const UnitPlaces& places, const std::shared_ptr<Join>& join) {
-  const CodedUnit unit(parts_.workload, parts_.plan.tiles, places.unit);
-  struct Leases {
-    Lease codes, weights;
-  };
-  auto leases = std::make_shared<Leases>(
-      Leases{share_at_rest(places), units().lend(places.dequantised->offset_bytes, places.dequantised->bytes)});
-  const std::byte* const codes = leases->codes.data();
-  std::byte* const weights = leases->weights.data();
-  parts_.workers.enqueue_pieces(
-      unit.elements(), kBlockElements,
-      [unit, codes, weights](uint64_t first, uint64_t end) { unit.dequantise(codes, first, end, weights); },
-      [post = poster(), join, held = std::move(leases)]() mutable {
-        // Leases end where they began.
-        post([join, taken = std::move(held)]() mutable {
-          taken.reset();
-          join->end();
-        });
-      });
+  Lease weights = units().lend(places.dequantised->offset_bytes, places.dequantised->bytes);
+  dequantise_by(parts_.workers, CodedUnit(parts_.workload, parts_.plan.tiles, places.unit), share_at_rest(places),
+                std::move(weights), poster(), [join] { join->end(); });
 }
 
 void ForwardWeights::dequantise_on_device(uint32_t use, const UnitPlaces& places, const std::shared_ptr<Join>& join) {
@@ -236,14 +222,14 @@ std::vector<Event> ForwardWeights::readers_of(uint32_t use) const {
 }
 
 Post ForwardWeights::poster() {
-  return [this, done = done_, alive = std::weak_ptr(alive_), &mailbox = parts_.mailbox](std::function<void()> then) {
+  return [this, done = done_, &mailbox = parts_.mailbox](std::function<void()> then) {
     {
       std::lock_guard lock(done->mutex);
       done->waiting.push_back(std::move(then));
     }
     // It may find that this has ended meanwhile, which waits for what is under way without messages.
-    mailbox.post([this, alive] {
-      if (!alive.expired()) go_on();
+    mailbox.post([this, done] {
+      if (!done->is_over) go_on();
     });
   };
 }

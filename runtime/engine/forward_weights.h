@@ -76,6 +76,7 @@ class ForwardWeights {
   struct Done {
     std::mutex mutex;
     std::vector<std::function<void()>> waiting;  // GUARDED_BY(mutex)
+    bool is_over = false;                        // whoever it was for has ended, or is about to: decision thread
   };
 
   UnitPlaces places_of(const Compute::Weights& weights) const;
@@ -110,7 +111,6 @@ class ForwardWeights {
   std::map<uint32_t, Event> read_until_;  // by use: the device may still read its places
   std::vector<Dequantising> dequantising_;
   const std::shared_ptr<Done> done_ = std::make_shared<Done>();
-  const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // as long as this lives
   uint64_t deadline_ = 0;
   DriveBytes drive_bytes_;
 };

@@ -5,12 +5,16 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "aio/event_fd.h"
 #include "tiering/status.h"
 
 namespace penstock::engine {
+
+// From any thread: has a function run on the thread that asked for what the caller has done.
+using Post = std::function<void(std::function<void()>)>;
 
 class Mailbox {
  public:
@@ -19,6 +23,9 @@ class Mailbox {
   static Result<std::unique_ptr<Mailbox>> make();
 
   void post(Message message);
+  Post poster() {
+    return [this](Message message) { post(std::move(message)); };
+  }
   // Runs everything that was posted so far, in order; how many there were. Decision thread only.
   size_t run_all();
   int descriptor() const { return wakes_.fd(); }

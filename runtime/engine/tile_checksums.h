@@ -18,7 +18,7 @@ Status compare_checksums(const aio::TileStore& store, const aio::TileStore::Read
                          aio::TileStore::Range range, const std::byte* bytes);
 
 // The same by the workers, with `bytes` at their disposal until they call `then` with the first block that differs, or
-// kNoBlock: on one of them.
+// kNoBlock: on one of them. REQUIRES: a block lies in `range`.
 constexpr uint64_t kNoBlock = ~uint64_t{0};
 void find_mismatch(cpu_optim::UpdateWorkers& workers, const StoreShape& shape, aio::TileStore::Reading reading,
                    aio::TileStore::Range range, const std::byte* bytes, std::function<void(uint64_t block)> then);

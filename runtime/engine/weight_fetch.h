@@ -5,14 +5,12 @@
 
 #include "aio/store/tile_store.h"
 #include "cpu_optim/update_workers.h"
+#include "runtime/engine/mailbox.h"
 #include "tiering/buffer.h"
 #include "tiering/io_engine.h"
 #include "tiering/tile_map.h"
 
 namespace penstock::engine {
-
-// From a worker: has a function run on the thread that asked for the work.
-using Post = std::function<void(std::function<void()>)>;
 
 struct WeightSource {
   const TileMap& tiles;

@@ -85,8 +85,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open(const Environment& 
 }
 
 Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open_first(const std::vector<std::string>& files) {
-  // The loader has a lock of its own, which a thread sanitizer does not see: what another thread has loaded is read
-  // here.
+  // A thread sanitizer does not see the lock that the loader has, and here is read what another thread may have loaded.
   static std::mutex loading;
   const std::lock_guard lock(loading);
   std::string looked;
