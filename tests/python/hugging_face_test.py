@@ -76,6 +76,16 @@ class Trainers(Case):
                          for of in (trainer, tiered)]
                 self.assertEqual(*norms)
 
+    def test_updates_that_began_in_backward_are_not_done_again(self):
+        """Trainer measures the norm by a clip that does not strike."""
+        for max_grad_norm in (0, 1e6):
+            _, optimizer, _ = self.trained(
+                lambda params, lr: self.tiered(params, lr=lr, begin="backward", accumulation=4),
+                max_grad_norm=max_grad_norm)
+            early = optimizer._penstock.early
+            # Of 12 steps: the first makes the store, and the last one of each epoch has fewer micro-batches.
+            self.assertEqual((early.published, early.redone), (9, 0))
+
     def test_resumes_from_its_checkpoint_with_the_store_there_or_ahead(self):
         """Killed, the Trainer goes on from its own checkpoint of step 4; the store has gone on to `stop`."""
         for stop in self.STOPS:

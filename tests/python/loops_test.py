@@ -21,6 +21,9 @@ class PlainLoops(Case):
             "model.zero_grad()": dict(k=2, zero=lambda m, o: m.zero_grad()),
             "never zeroed": dict(zero=nothing),
             "clip_grad_norm_": dict(k=2, pre=clip),
+            "the norm measured by clipping": dict(k=2, pre=lambda s, m, o: nn.utils.clip_grad_norm_(m.parameters(), 1e9)),
+            "p.grad flipped in place": dict(pre=each(lambda p: p.grad.copy_(p.grad.flip(0)))),
+            "p.grad negated through .data": dict(pre=each(lambda p: p.grad.data.neg_())),
             "clip_grad_value_": dict(pre=lambda s, m, o: nn.utils.clip_grad_value_(m.parameters(), 1e-3)),
             "p.grad scaled in place": dict(pre=each(lambda p: p.grad.mul_(0.5))),
             "p scaled before step": dict(pre=each(torch.no_grad()(lambda p: p.mul_(0.5)))),
@@ -44,6 +47,7 @@ class PlainLoops(Case):
         self.assertEqual(published["accumulation"], 5)
         self.assertEqual(published["never zeroed"], 5)
         self.assertEqual(published["clip_grad_norm_"], 0)
+        self.assertEqual(published["the norm measured by clipping"], 5)  # it multiplies by 1
         self.assertGreater(published["absent"], 0)
 
     def test_an_exception_in_backward_then_model_zero_grad(self):

@@ -1,8 +1,8 @@
 """begin="backward": a parameter's gradient goes to the engine when backward has finished it, and its update runs beside
 the rest of backward. Nothing of it is seen before step(): gradients stay in .grad, weights are written by step() alone.
 
-An early start is never the truth. step() publishes it if every gradient that was handed over is still the very tensor,
-unchanged, and rates, scale and weights are what they were; otherwise the engine takes the step back, and does it as
+An early start is never the truth. step() publishes it if every gradient that was handed over is still the very tensor
+with the same values, and rates, scale and weights are what they were; otherwise the engine takes the step back, and does it as
 with begin="step". So whatever users do with .grad, the result is that of begin="step".
 
 gradients="taken": the store alone has what it was handed over, and .grad keeps a TakenGradient, which refuses whoever
@@ -121,9 +121,9 @@ class EarlyStart:
         engine.store.gradient(number, p.grad)
         if self._takes:
             p.grad = TakenGradient(p.grad, engine.kind)
-            self.given[number] = p.grad, None, None
+            self.given[number] = p.grad, 0, None
         else:
-            self.given[number] = p.grad, _mark(p.grad), sums(p.grad)
+            self.given[number] = p.grad, p.grad.data_ptr(), sums(p.grad)
 
     def _is_whole(self, p):
         """Whether the gradient is that of all micro-batches, as far as one can know."""
@@ -137,11 +137,12 @@ class EarlyStart:
         if not self.under_way or self.spoilt or self.settings != optimizer._settings():
             return False
         engine = optimizer._penstock
-        for number, (tensor, mark, added_up) in self.given.items():
+        for number, (tensor, place, added_up) in self.given.items():
             if gradients[number] is not tensor:
                 return False
-            # Writes through .data have no version.
-            if not self._takes and (_mark(tensor) != mark or not torch.equal(sums(tensor), added_up)):
+            # Versions would say less and more: writes through .data have none, and a clip that does not strike, or
+            # measures the norm alone, as Trainer's without max_grad_norm, multiplies by 1.
+            if not self._takes and (tensor.data_ptr() != place or not torch.equal(sums(tensor), added_up)):
                 return False
         return all(engine.seen.get(number) == engine.mark(p) for number, p in enumerate(engine.parameters))
 
@@ -176,10 +177,6 @@ class EarlyStart:
         self.learned, self.counts = self.counts, {}
         self.settings, self.spoilt = None, False
         self.given.clear()
-
-
-def _mark(gradient):
-    return gradient._version, gradient.data_ptr()
 
 
 def several_ranks():

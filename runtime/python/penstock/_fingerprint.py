@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 _RUN = 1 << 16
+_ROW = 1024
 _weights: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
 
@@ -25,10 +26,21 @@ def fingerprint(tensor):
 
 
 def sums(tensor):
-    """Two sums that a scale, a sign or a bound applied to the values changes; quicker than fingerprint(). A tensor, so
-    that a device need not be waited for."""
+    """What its bits add up to by rows and by columns, and the last few as they are. As good as fingerprint() for
+    whatever changes values or their places, and quicker. A tensor, so that a device need not be waited for.
+
+    >>> a = torch.randn(5000)
+    >>> after = a * 1.0, a.flip(0), -a, a * 0.5, a.clamp(-1, 1), torch.cat([a[1:], a[:1]])
+    >>> [torch.equal(sums(a), sums(one)) for one in after]
+    [True, False, False, False, False, False]
+    """
     values = tensor.detach()
-    return torch.stack([_bits(values).sum(dtype=torch.int32).double(), values.sum(dtype=torch.float32).double()])
+    if not values.is_contiguous() or values.storage_offset() * values.element_size() % 8:
+        values = values.clone(memory_format=torch.contiguous_format)
+    values = values.view(-1)
+    whole = values.numel() // _ROW * _ROW
+    table, rest = values[:whole].view(-1, _ROW).view(torch.int64), values[whole:]
+    return torch.cat([table.sum(0), table.sum(1), _bits(rest).long()])
 
 
 def _bits(values):

@@ -55,7 +55,7 @@ class AdamW(Tiered):
         are pinned memory for each device that parameters are on.
     begin: when updates begin. "step": in step(). "backward": as soon as backward has finished a gradient, beside the
         rest of backward; step() publishes them, or does the step anew where gradients, rates or weights have changed.
-        clip_grad_norm_ changes all of them, so it leaves nothing of the overlap: use clip_norm instead.
+        clip_grad_norm_ changes all of them where it strikes, which leaves nothing of the overlap: use clip_norm instead.
     accumulation: how many micro-batches make a step, for begin="backward". None: as many as in the last step. A hint:
         where it is wrong, the step is done in step().
     gradients: what becomes of .grad with begin="backward". "kept": it stays, and step() sees what was done to it. "taken":
