@@ -6,6 +6,7 @@
 #include <oneapi/tbb/task_arena.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -67,7 +68,36 @@ class Scheduler {
   tbb::task_scheduler_handle handle_;
 };
 
-// Of for_pieces().
+// Pieces that several threads take from, one after another. Of share_pieces().
+class SharedPieces {
+ public:
+  SharedPieces(uint64_t count, uint64_t piece, const std::function<void(uint64_t, uint64_t)>& body)
+      : count_(count), piece_(piece), pieces_(ceil_div(count, piece)), body_(body) {}
+
+  uint64_t pieces() const { return pieces_; }
+
+  // Until none is left. `body` is touched only as long as there is one, for so long wait() does not return.
+  void work() {
+    uint64_t ended = 0;
+    for (uint64_t number; (number = next_.fetch_add(1)) < pieces_; ++ended) {
+      body_(number * piece_, std::min(count_, (number + 1) * piece_));
+    }
+    if (ended == 0) return;
+    ended_.fetch_add(ended);
+    ended_.notify_all();
+  }
+
+  void wait() const {
+    for (uint64_t ended; (ended = ended_.load()) != pieces_;) ended_.wait(ended);
+  }
+
+ private:
+  const uint64_t count_, piece_, pieces_;
+  const std::function<void(uint64_t, uint64_t)>& body_;
+  std::atomic<uint64_t> next_ = 0, ended_ = 0;
+};
+
+// Of for_pieces() and its like.
 uint64_t piece_of(uint64_t count, uint64_t grain, uint32_t threads) {
   CHECK(grain > 0, "pieces of 0, at least 1 expected");
   return std::max(grain, round_up(ceil_div(count, threads * kPiecesPerThread), grain));
@@ -237,6 +267,16 @@ void UpdateWorkers::for_pieces(uint64_t count, uint64_t grain,
   }
   impl_->run_and_wait(ceil_div(count, piece),
                       [&](uint64_t number) { body(number * piece, std::min(count, (number + 1) * piece)); });
+}
+
+void UpdateWorkers::share_pieces(uint64_t count, uint64_t grain,
+                                 const std::function<void(uint64_t begin, uint64_t end)>& body) {
+  const auto shared = std::make_shared<SharedPieces>(count, piece_of(count, grain, impl_->threads), body);
+  for (uint64_t helper = 1; helper < shared->pieces() && helper <= impl_->threads; ++helper) {
+    impl_->enqueue([shared] { shared->work(); });
+  }
+  shared->work();
+  shared->wait();
 }
 
 void UpdateWorkers::enqueue_pieces(uint64_t count, uint64_t grain,

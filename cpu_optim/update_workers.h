@@ -3,7 +3,8 @@
 //
 // A tile is cut at multiples of kBlockElements, so results do not depend on the number of threads. At most
 // options.threads threads work at once. Callers of run() and for_pieces() sleep until the work is done; only work that
-// is too small to share (a tile below options.inline_elements, a single piece) runs on the calling thread.
+// is too small to share (a tile below options.inline_elements, a single piece) runs on the calling thread, and its part
+// of share_pieces().
 //
 // The workers belong to oneTBB. They are created when there is work, look for more for some 100 us after it, and then
 // sleep or serve the program's other arenas. As long as an UpdateWorkers exists, oneTBB may have up to kThreadsMax
@@ -73,8 +74,12 @@ class UpdateWorkers {
   // single piece runs on the calling thread. For the gradient helpers, whose blocks are independent too.
   void for_pieces(uint64_t count, uint64_t grain, const std::function<void(uint64_t begin, uint64_t end)>& body);
 
-  // The same, but returns at once, and calls `done` on a worker when every piece has ended: as enqueue() its Done.
-  // REQUIRES: count > 0.
+  // The same, but the calling thread takes part, so that it never takes longer than the caller alone would, however
+  // busy the workers are. One thread more than options.threads works then. `body` waits for no workers.
+  void share_pieces(uint64_t count, uint64_t grain, const std::function<void(uint64_t begin, uint64_t end)>& body);
+
+  // As for_pieces(), but returns at once, and calls `done` on a worker when every piece has ended: as enqueue() its
+  // Done. REQUIRES: count > 0.
   void enqueue_pieces(uint64_t count, uint64_t grain, std::function<void(uint64_t begin, uint64_t end)> body,
                       std::function<void()> done);
 

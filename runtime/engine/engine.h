@@ -198,9 +198,9 @@ class Engine final : public StepEngine {
   Status take_places(std::span<const TileId> tiles, std::deque<Lease>& places);
   template <typename Function>
   Status as_intake(Function work);
-  // `fill` writes a tile's gradient into its place, and its sums of squares by block.
-  using FillGradient = std::function<void(const Tile& tile, std::byte* place, std::span<double> squares)>;
-  Status hand_over(uint32_t unit, const FillGradient& fill);
+  // Writes the gradient of some tiles of a unit to their places.
+  using FillGradients = std::function<void(std::span<const GradientIntake::Target> tiles)>;
+  Status hand_over(uint32_t unit, const FillGradients& fill);
   std::span<double> squares_of(const Tile& tile);
   void complete_tile(TileId tile, Lease gradient);
   Status pass_by(const GradientPart& part, const GradientIntake::Values& values);

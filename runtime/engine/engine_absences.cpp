@@ -1,6 +1,5 @@
 // Gradients that are absent: what is told of them, and what the update leaves untouched for it.
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/engine/engine_waits.h"
 
@@ -65,12 +64,7 @@ Status Engine::absent_gradient(uint32_t unit, Absent absent) {
   intake_->give_up(unit);
   if (downloaded_intake_) downloaded_intake_->give_up(unit);
   if (absent == Absent::zero) {
-    return as_intake([&] {
-      return hand_over(unit, [](const Tile& tile, std::byte* place, std::span<double> squares) {
-        std::memset(place, 0, tile.gradient_bytes);
-        std::fill(squares.begin(), squares.end(), 0.0);
-      });
-    });
+    return as_intake([&] { return hand_over(unit, [&](const auto& tiles) { intake_->finish(unit, {}, tiles); }); });
   }
   skipped_[unit].whole = true;
   return as_intake([&] {

@@ -9,7 +9,7 @@
 namespace penstock::engine {
 namespace {
 
-constexpr uint32_t kPlacesAtOnce = 4;
+constexpr size_t kPlacesAtOnce = 16;
 
 }  // namespace
 
@@ -33,9 +33,7 @@ Status Engine::gradient(const GradientPart& part, Dtype dtype, std::span<const s
         taken,
         intake_->take({part.unit, part.use.value_or(uses.front()), part.micro_batch, part.first_element}, given));
     if (taken == GradientIntake::Taken::completes_with) {
-      PENSTOCK_TRY(hand_over(part.unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-        intake_->finish(part.unit, given, tile.first_element, tile.elements, place, squares);
-      }));
+      PENSTOCK_TRY(hand_over(part.unit, [&](const auto& tiles) { intake_->finish(part.unit, given, tiles); }));
       intake_->finished(part.unit);
       return Status();
     }
@@ -65,9 +63,7 @@ Status Engine::hand_over_completed() {
   for (uint32_t unit : std::exchange(completed_, {})) {
     // Of several ranks, it comes with gradient_of_all().
     if (!options_.has_other_ranks()) {
-      PENSTOCK_TRY(hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-        intake.finish(unit, {}, tile.first_element, tile.elements, place, squares);
-      }));
+      PENSTOCK_TRY(hand_over(unit, [&](const auto& tiles) { intake.finish(unit, {}, tiles); }));
     }
     intake.finished(unit);
   }
@@ -91,8 +87,9 @@ Status Engine::gradient_of_all(uint32_t unit, const std::vector<bool>& absent) {
       skip_all_tiles(unit);
       return thread_->ask([&] { return core_->executor().status(); });
     }
-    return hand_over(unit, [&](const Tile& tile, std::byte* place, std::span<double> squares) {
-      options_.ranks->take_gradient(unit, tile.first_element, tile.elements, place, squares);
+    return hand_over(unit, [&](const auto& tiles) {
+      for (const GradientIntake::Target& tile : tiles)
+        options_.ranks->take_gradient(unit, tile.first_element, tile.elements, tile.place, tile.squares);
     });
   });
 }
@@ -135,7 +132,7 @@ Status Engine::take_in_squares(const DownloadedSum& downloaded, uint32_t unit) {
 // Places are asked for together, as far as they are free: each question is two switches of threads.
 Status Engine::take_places(std::span<const TileId> tiles, std::deque<Lease>& places) {
   return wait_for(
-      [&places, left = tiles.first(std::min<size_t>(tiles.size(), kPlacesAtOnce))](EngineCore& core) mutable {
+      [&places, left = tiles.first(std::min(tiles.size(), kPlacesAtOnce))](EngineCore& core) mutable {
         for (; !left.empty(); left = left.subspan(1)) {
           std::optional<Lease> place = core.executor().try_take_gradient(left.front());
           if (!place) break;
@@ -146,27 +143,27 @@ Status Engine::take_places(std::span<const TileId> tiles, std::deque<Lease>& pla
       [](EngineCore&) { return Status(); });
 }
 
-Status Engine::hand_over(uint32_t unit, const FillGradient& fill) {
+Status Engine::hand_over(uint32_t unit, const FillGradients& fill) {
   updates_ = true;
-  std::vector<TileId> tiles = tiles_to_update(unit);
-  std::deque<Lease> places;  // of this tile and those that follow
-  for (size_t i = 0; i < tiles.size(); ++i) {
-    const TileId tile = tiles[i];
-    const Tile& shape = plan_->tiles[tile];
-    if (places.empty()) {
-      if (Status taken = take_places(std::span(tiles).subspan(i), places); !taken.ok()) {
-        // Leases end where they began.
-        thread_->ask([&] {
-          places.clear();
-          return true;
-        });
-        return taken;
-      }
+  const std::vector<TileId> tiles = tiles_to_update(unit);
+  for (std::span<const TileId> left = tiles; !left.empty();) {
+    std::deque<Lease> places;  // of the first of them
+    if (Status taken = take_places(left, places); !taken.ok()) {
+      // Leases end where they began.
+      thread_->ask([&] {
+        places.clear();
+        return true;
+      });
+      return taken;
     }
-    Lease place = std::move(places.front());
-    places.pop_front();
-    fill(shape, place.data(), squares_of(shape));
-    complete_tile(tile, std::move(place));
+    std::vector<GradientIntake::Target> targets;
+    for (size_t i = 0; i < places.size(); ++i) {
+      const Tile& tile = plan_->tiles[left[i]];
+      targets.push_back({tile.first_element, tile.elements, places[i].data(), squares_of(tile)});
+    }
+    fill(targets);
+    for (size_t i = 0; i < places.size(); ++i) complete_tile(left[i], std::move(places[i]));
+    left = left.subspan(places.size());
   }
   return Status();
 }

@@ -210,7 +210,7 @@ void GradientIntake::add(const Part& part, const Values& values, UseState& use, 
   }
   if (adder_ != nullptr) return adder_->add(part, values, count);
   const Dtype dtype = units_[part.unit].sum_dtype;
-  workers_.for_pieces(count, kBlockElements, [&](uint64_t begin, uint64_t end) {
+  workers_.share_pieces(count, kBlockElements, [&](uint64_t begin, uint64_t end) {
     std::byte* target = use.sum + (part.first_element + begin) * bytes_of(dtype);
     if (part.micro_batch == 0) {
       convert(values, begin, end - begin, target, dtype);
@@ -221,31 +221,65 @@ void GradientIntake::add(const Part& part, const Values& values, UseState& use, 
   });
 }
 
-void GradientIntake::finish(uint32_t index, const std::optional<Values>& last, uint64_t first, uint64_t count,
-                            std::byte* target, std::span<double> squares) {
-  if (!units_[index].has_values) {
-    std::memset(target, 0, count * bytes_of(workload_.form.gradient));
-    std::fill(squares.begin(), squares.end(), 0.0);
+void GradientIntake::finish(uint32_t unit, const std::optional<Values>& last, std::span<const Target> targets) {
+  const uint64_t size = bytes_of(workload_.form.gradient);
+  uint64_t blocks = 0;
+  for (const Target& target : targets) blocks += ceil_div(target.elements, kBlockElements);
+  workers_.share_pieces(blocks, 1, [&](uint64_t begin, uint64_t end) {
+    uint64_t first = 0;  // block of the target
+    for (const Target& target : targets) {
+      const uint64_t after = first + ceil_div(target.elements, kBlockElements);
+      const uint64_t from = std::max(begin, first), to = std::min(end, after);
+      if (from < to) {
+        const uint64_t skip = (from - first) * kBlockElements;
+        finish_run(unit, last,
+                   {target.first_element + skip, std::min(target.elements, (to - first) * kBlockElements) - skip,
+                    target.place + skip * size, target.squares.subspan(from - first)});
+      }
+      first = after;
+    }
+  });
+}
+
+void GradientIntake::finish_run(uint32_t unit, const std::optional<Values>& last, const Target& target) {
+  const Dtype form = workload_.form.gradient;
+  if (!units_[unit].has_values) {
+    std::memset(target.place, 0, target.elements * bytes_of(form));
+    std::fill_n(target.squares.begin(), ceil_div(target.elements, kBlockElements), 0.0);
     return;
   }
-  const std::vector<UseState>& uses = units_[index].of_use;
+  join(unit, last, target.first_element, target.elements, target.place);
+  kernels_.square_sums(form, target.place, target.elements, target.squares);
+}
+
+void GradientIntake::join(uint32_t index, const std::optional<Values>& last, uint64_t first, uint64_t count,
+                          std::byte* target) {
   const Dtype form = workload_.form.gradient;
+  if (last && micro_batches_ == 1) return convert(*last, first, count, target, form);  // there is no sum to join
+  const std::vector<UseState>& uses = units_[index].of_use;
   const Dtype dtype = units_[index].sum_dtype;
-  const Values sum{dtype, {uses.front().sum, workload_.units[index].elements * bytes_of(dtype)}};
-  if (last && micro_batches_ == 1) {  // there is no sum to join
-    convert(*last, first, count, target, form);
-  } else {
-    const uint64_t at = first * bytes_of(dtype);
-    float* joined = reinterpret_cast<float*>(uses.front().sum + at);
-    for (size_t use = 1; use < uses.size(); ++use) {
-      kernels_.accumulate(Dtype::fp32, uses[use].sum + at, joined, count);
-    }
-    if (last) {
-      kernels_.accumulate(last->dtype, last->bytes.data() + first * bytes_of(last->dtype), joined, count);
-    }
-    convert(sum, first, count, target, form);
+  const uint64_t at = first * bytes_of(dtype);
+  float* joined = reinterpret_cast<float*>(uses.front().sum + at);
+  for (size_t use = 1; use < uses.size(); ++use) {
+    kernels_.accumulate(Dtype::fp32, uses[use].sum + at, joined, count);
   }
-  measure(target, count, squares);
+  if (last) kernels_.accumulate(last->dtype, last->bytes.data() + first * bytes_of(last->dtype), joined, count);
+  const Values sum{dtype, {uses.front().sum, workload_.units[index].elements * bytes_of(dtype)}};
+  convert(sum, first, count, target, form);
+}
+
+void GradientIntake::convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const {
+  const Dtype form = workload_.form.gradient;
+  workers_.share_pieces(count, kBlockElements, [&](uint64_t begin, uint64_t end) {
+    convert(values, skip + begin, end - begin, target + begin * bytes_of(form), form);
+  });
+}
+
+void GradientIntake::measure(const std::byte* gradient, uint64_t count, std::span<double> squares) const {
+  const Dtype form = workload_.form.gradient;
+  workers_.share_pieces(count, kBlockElements, [&](uint64_t begin, uint64_t end) {
+    kernels_.square_sums(form, gradient + begin * bytes_of(form), end - begin, squares.subspan(begin / kBlockElements));
+  });
 }
 
 void GradientIntake::convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target,

@@ -4,7 +4,7 @@
 //
 // A contribution is a whole unit's gradient of one use and micro-batch, or parts of it in any order. The bits depend
 // neither on tiles nor on parts: everything is element by element, and blocks of the norm are counted from the unit's
-// first element. The adding up is spread over the update workers; the caller waits for it.
+// first element. The work is shared between the caller and the update workers.
 //
 // Used by one thread at a time.
 #pragma once
@@ -71,18 +71,20 @@ class GradientIntake {
   // is thereby complete.
   std::vector<uint32_t> end_pass(uint32_t use, uint32_t micro_batch);
 
-  // Once for every element of a complete gradient: the run [first, first + count) of it into `target`, in the
-  // workload's gradient dtype, and its sums of squares by block. `last`: what take() did not add, of the whole unit.
-  void finish(uint32_t unit, const std::optional<Values>& last, uint64_t first, uint64_t count, std::byte* target,
-              std::span<double> squares);
+  // Where a run of a unit's gradient goes, in the workload's gradient dtype, and its sums of squares by block.
+  struct Target {
+    uint64_t first_element = 0, elements = 0;
+    std::byte* place = nullptr;
+    std::span<double> squares;
+  };
+  // Once for every element of a complete gradient. `last`: what take() did not add, of the whole unit.
+  void finish(uint32_t unit, const std::optional<Values>& last, std::span<const Target> targets);
+  // The same for one run, by the caller alone; by several threads at once for several runs.
+  void finish_run(uint32_t unit, const std::optional<Values>& last, const Target& target);
 
   // Values [skip, skip + count) of what passes by into `target`, in the workload's gradient dtype.
-  void convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const {
-    convert(values, skip, count, target, workload_.form.gradient);
-  }
-  void measure(const std::byte* gradient, uint64_t count, std::span<double> squares) const {
-    kernels_.square_sums(workload_.form.gradient, gradient, count, squares);
-  }
+  void convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const;
+  void measure(const std::byte* gradient, uint64_t count, std::span<double> squares) const;
 
   // All of the unit was finished: what it was added up in may be used by another.
   void finished(uint32_t unit);
@@ -125,6 +127,7 @@ class GradientIntake {
   }
   // Whether a part of the use's only contribution goes where it belongs without being added up.
   bool passes_by(const UnitState& unit, const UseState& use, uint64_t count, uint64_t elements) const;
+  void join(uint32_t unit, const std::optional<Values>& last, uint64_t first, uint64_t count, std::byte* target);
   void convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target, Dtype dtype) const;
   void note_parameters(const Part& part, uint64_t count);
   void zero(uint32_t unit, UseState& use);

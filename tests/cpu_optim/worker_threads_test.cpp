@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
+#include <semaphore>
 #include <thread>
+#include <vector>
 
 #include "cpu_optim/processor_set.h"
 #include "cpu_optim/update_workers.h"
@@ -90,6 +92,29 @@ TEST(UpdateWorkers, HasAThreadForEachProcessorOfItsNumaNode) {
   std::atomic<uint64_t> covered{0};
   workers.for_pieces(100, 1, [&](uint64_t begin, uint64_t end) { covered += end - begin; });
   EXPECT_EQ(covered, 100u);
+}
+
+TEST(UpdateWorkers, ShareEachPieceOnceWithACallerThatNeverWaitsForABusyWorker) {
+  UpdateWorkers workers({.threads = 1});
+  for (uint64_t count : {0, 1, 63, 64, 65, 1000}) {
+    std::vector<std::atomic<int>> times(count);
+    workers.share_pieces(count, 8, [&](uint64_t begin, uint64_t end) {
+      for (uint64_t i = begin; i < end; ++i) ++times[i];
+    });
+    for (const std::atomic<int>& of : times) EXPECT_EQ(of, 1) << "of " << count;
+  }
+  std::binary_semaphore begun(0), may_end(0), ended(0);
+  auto keep_busy = [&](uint64_t, uint64_t) {
+    begun.release();
+    may_end.acquire();
+  };
+  workers.enqueue_pieces(1, 1, keep_busy, [&] { ended.release(); });
+  begun.acquire();
+  uint64_t covered = 0;  // by this thread alone
+  workers.share_pieces(100, 1, [&](uint64_t begin, uint64_t end) { covered += end - begin; });
+  EXPECT_EQ(covered, 100u);
+  may_end.release();
+  ended.acquire();
 }
 
 TEST(ProcessorSet, HoldsProcessorsBeyondWhatTheLibrarysSetDoes) {

@@ -242,12 +242,12 @@ void RankedEngine::give(uint32_t unit, uint64_t begin, uint64_t end) {
   std::vector<double> unused(ceil_div(end - begin, kBlockElements));
   if (!code) {
     std::byte* const place = memory(given_at_[unit] + begin * bytes_of(dtype));
-    return intake_->finish(unit, {}, begin, end - begin, place, unused);
+    return intake_->finish_run(unit, {}, {begin, end - begin, place, unused});
   }
   alignas(64) std::array<std::byte, kPieceElements * sizeof(float)> rounded;
   for (uint64_t at = begin; at < end; at += kPieceElements) {
     const uint64_t count = std::min(kPieceElements, end - at);
-    intake_->finish(unit, {}, at, count, rounded.data(), unused);
+    intake_->finish_run(unit, {}, {at, count, rounded.data(), unused});
     codec_.encode(*code, dtype, rounded.data(), count, memory(given_at_[unit] + records_bytes(*code, at)));
   }
 }
