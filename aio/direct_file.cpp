@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "aio/drive_info.h"
+#include "aio/file_descriptor.h"
 
 namespace penstock::aio {
 namespace {
@@ -222,11 +223,8 @@ Status DirectFile::allocate(uint64_t size_bytes) {
   if (result != 0) return errno_status("create " + path_, errno, remedy_for_opening(errno));
   // The file's name and size must survive a crash too.
   if (fsync(fd_) != 0) return errno_status("create " + path_, errno);
-  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder >= 0) {
-    result = fsync(folder);
-    close(folder);
-  }
+  const FileDescriptor folder(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.is_open() || fsync(folder.number()) != 0) return errno_status("create " + path_, errno);
   size_bytes_ = size_bytes;
   return Status();
 }

@@ -31,6 +31,7 @@ TEST_F(OnADrive, ProfileKeepsWhatAnEarlierRunFound) {
   drive.device = "nvme0n1";
   drive.burst = MixCurve({{0, 4}, {1, 6}});
   drive.sustained = MixCurve({{0, 2}, {1, 6}});
+  drive.endurance_bytes = 6e14;
   put_drive(*profile, drive);
   ASSERT_TRUE(save_profile(*profile, path).ok());
 
@@ -39,15 +40,18 @@ TEST_F(OnADrive, ProfileKeepsWhatAnEarlierRunFound) {
   DriveRates fresh = drive;
   fresh.burst = MixCurve::flat(5);
   fresh.sustained.reset();
+  fresh.endurance_bytes = 0;
   put_drive(*again, fresh);
   ASSERT_EQ(again->drives.size(), 1u);
   EXPECT_EQ(again->drives[0].burst.gbps(0), 5);
   ASSERT_TRUE(again->drives[0].sustained);
   EXPECT_EQ(again->drives[0].sustained->gbps(0), 2);
+  EXPECT_EQ(again->drives[0].endurance_bytes, 6e14);
 
   fresh.device = "nvme9n1";  // another drive at the same path
   put_drive(*again, fresh);
   EXPECT_FALSE(again->drives[0].sustained);
+  EXPECT_EQ(again->drives[0].endurance_bytes, 0);
 }
 
 TEST(Profile, HostIsThisMachineAndTheRestStays) {

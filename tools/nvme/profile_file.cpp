@@ -99,8 +99,10 @@ void put_host(MachineProfile& profile, double update_gbps) {
 void put_drive(MachineProfile& profile, DriveRates drive) {
   for (DriveRates& known : profile.drives) {
     if (known.path != drive.path) continue;
-    if (!drive.sustained && known.device == drive.device) drive.sustained = known.sustained;
-    if (drive.endurance_bytes == 0) drive.endurance_bytes = known.endurance_bytes;
+    if (known.device == drive.device) {
+      if (!drive.sustained) drive.sustained = known.sustained;
+      if (drive.endurance_bytes == 0) drive.endurance_bytes = known.endurance_bytes;
+    }
     known = std::move(drive);
     return;
   }
