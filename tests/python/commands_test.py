@@ -14,6 +14,7 @@ import sys
 import tempfile
 import typing
 import unittest
+import unittest.mock
 from pathlib import Path
 
 from optimizer_support import Case, nn, torch
@@ -53,6 +54,15 @@ class Commands(Case):
         self.assertIn("penstock nvme probe", caught.exception.remedy)
         with self.assertRaises(TypeError):
             penstock.plan(parameters=7e9)
+
+    def test_a_command_that_dies_is_refused_though_it_said_nothing(self):
+        command = self.folder / "command"
+        for what, ended in (("exit 3", "3"), ("kill -9 $$", "-9"), ("echo broken", "0")):
+            command.write_text(f"#!/bin/sh\n{what}\n")
+            command.chmod(0o755)
+            with unittest.mock.patch.dict(os.environ, PENSTOCK_COMMAND=str(command)):
+                with self.assertRaisesRegex(penstock.PenstockError, f"ended with {ended} and no answer"):
+                    penstock.plan(params=7e9)
 
     def test_probe_writes_the_profile_that_plan_reads(self):
         profile = self.folder / "profile.json"
@@ -183,7 +193,7 @@ class Examples(Case):
         from penstock import _command, _fingerprint, _sizes, nvme, optimizers, planning
 
         os.chdir(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-python-")))
-        for module, examples in ((_sizes, 1), (_fingerprint, 2), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
+        for module, examples in ((_sizes, 3), (_fingerprint, 5), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
             with self.subTest(module.__name__):
                 failed, tried = doctest.testmod(module)
                 self.assertEqual(failed, 0)

@@ -11,7 +11,7 @@ import signal
 import sys
 import unittest
 
-from optimizer_support import X, Case, loop, mse, net, nn, torch, words_different
+from optimizer_support import BUDGET, X, Case, loop, mse, net, nn, torch, words_different
 
 import penstock
 
@@ -68,6 +68,18 @@ class StateDicts(Case):
             ours.step(), ours.zero_grad()
         self.assertEqual(words_different(whole.parameters(), model.parameters()), 0)
         self.assertEqual(float(ours.state[model[0].weight]["step"]), 9)
+
+    def test_momentum_of_torch_sgd_which_counts_no_steps(self):
+        """A first step would take the gradient for the momentum."""
+        theirs, their_optimizer = loop(lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.9), steps=3)
+        model = net()
+        model.load_state_dict(theirs.state_dict())
+        optimizer = penstock.SGD(model.parameters(), lr=1e-2, momentum=0.9, store=self.folder / "sgd", budget=BUDGET)
+        optimizer.load_state_dict(their_optimizer.state_dict())
+        loop(None, steps=2, model=theirs, optimizer=their_optimizer)
+        loop(None, steps=2, model=model, optimizer=optimizer)
+        for p, q in zip(theirs.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
 
     def test_full_state_of_bf16_weights_is_plain_and_stays_fp32(self):
         """torch's own load_state_dict would cast the moments to the weights' dtype."""

@@ -270,9 +270,11 @@ class OpenStore:
 
     def kept(self):
         self._telling.wait()
-        steps, count = (c.c_uint64 * 4096)(), c.c_size_t()
+        count = c.c_size_t()
+        call("penstock_kept", self._engine, None, 0, c.byref(count))
+        steps = (c.c_uint64 * count.value)()
         call("penstock_kept", self._engine, steps, len(steps), c.byref(count))
-        return list(steps[: count.value])
+        return list(steps)
 
     def roll_back(self, step):
         call("penstock_roll_back", self._engine, step)

@@ -6,7 +6,8 @@ from ._refusal import PenstockError
 
 _UNITS = {"": 1, "B": 1}
 for _power, _unit in enumerate("KMGT", 1):  # as the command reads them: 4G is 4GiB, and 4GB is less
-    _UNITS |= {_unit: 1024**_power, _unit + "i": 1024**_power, _unit + "iB": 1024**_power, _unit + "B": 1000**_power}
+    _UNITS |= {_unit: 1024**_power, _unit.lower(): 1024**_power, _unit + "iB": 1024**_power}
+    _UNITS[("k" if _unit == "K" else _unit) + "B"] = 1000**_power
 
 
 def bytes_of(budget):
@@ -16,11 +17,12 @@ def bytes_of(budget):
     True
     >>> bytes_of("4GB") == bytes_of("4000000kB") == 4 * 10**9
     True
+    >>> [unit for unit in ("kiB", "mB", "gB", "Gi", "KB", "PB") if unit in _UNITS]
+    []
     """
     if isinstance(budget, int):
         return budget
-    found = re.fullmatch(r"(?:host=)?(\d+(?:\.\d+)?) ?([kmgtKMGT]?(?:i?B)?|[KMGT]i)", str(budget))
-    unit = found[2][:1].upper() + found[2][1:] if found else None
-    if unit not in _UNITS:
+    found = re.fullmatch(r"(?:host=)?(\d+(?:\.\d+)?) ?([a-zA-Z]*)", str(budget))
+    if not found or found[2] not in _UNITS:
         raise PenstockError(f"budget {budget!r}: a number of bytes or a size such as \"host=4GiB\" expected")
-    return int(float(found[1]) * _UNITS[unit])
+    return round(float(found[1]) * _UNITS[found[2]])
