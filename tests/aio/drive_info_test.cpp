@@ -83,6 +83,27 @@ TEST(AvailableMemory, IsTheLeastThatMachineAndGroupsLeave) {
   EXPECT_EQ(AvailableMemory::now(root).bytes, 3 * kGiB);
 }
 
+// In a container the path may be the host's, where the mount begins at the container's group.
+TEST(AvailableMemory, LooksAtEveryGroupUpToTheMountsOwn) {
+  const ScratchFolder scratch;
+  const std::filesystem::path root = scratch.path();
+  write_file(root / "proc/meminfo", "MemAvailable: 67108864 kB\n");
+  auto limit = [&](const std::string& group, uint64_t bytes) {
+    write_file(root / "sys/fs/cgroup" / group / "memory.max", std::to_string(bytes) + "\n");
+    write_file(root / "sys/fs/cgroup" / group / "memory.current", "0\n");
+  };
+  limit("", 3 * kGiB);
+  for (const char* group : {"/", "/host/only", "/job/of/mine"}) {
+    write_file(root / "proc/self/cgroup", std::string("0::") + group + "\n");
+    EXPECT_EQ(AvailableMemory::now(root).bytes, 3 * kGiB) << group;
+    EXPECT_EQ(AvailableMemory::now(root).limited_by, "the limit of control group /") << group;
+  }
+  limit("job/of/mine", 2 * kGiB);
+  limit("job", kGiB);
+  EXPECT_EQ(AvailableMemory::now(root).bytes, kGiB);
+  EXPECT_EQ(AvailableMemory::now(root).limited_by, "the limit of control group /job");
+}
+
 TEST(AvailableMemory, CountsFreeHugePagesOf2MiBEach) {
   const ScratchFolder scratch;
   const std::filesystem::path root = scratch.path();

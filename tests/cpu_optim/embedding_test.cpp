@@ -107,6 +107,18 @@ TEST(Embedding, CFunctionsRefuseWhatTheyCannotDoAndWriteNothing) {
     EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2) << "arrays overlap";
   }
   arrays.weight = nullptr;
+  std::vector<float> beside(4 * kElements, 0.5f);  // in one piece, as an arena has them
+  const penstock_arrays touching{kElements,
+                                 beside.data(),
+                                 nullptr,
+                                 beside.data() + kElements,
+                                 beside.data() + 2 * kElements,
+                                 beside.data() + 3 * kElements,
+                                 0,
+                                 0,
+                                 nullptr,
+                                 1.0f};
+  EXPECT_EQ(penstock_adamw(&touching, &rates, 1), 0) << "arrays that touch do not overlap";
   arrays.gradient_square_sum = reinterpret_cast<double*>(a.v.data() + 2);
   EXPECT_EQ(penstock_adamw(&arrays, &rates, 1), 2) << "the sum is written into the variance";
   arrays.gradient_square_sum = nullptr;

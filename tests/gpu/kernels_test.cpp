@@ -137,6 +137,14 @@ TEST(AccumulateKernel, AddsInFp32AsTheCpuDoes) {
   }
 }
 
+TEST(AccumulateKernel, CountsADenormalAsZeroInAndOut) {
+  const std::vector<float> more = {0x1p-127f, 0x1p-127f, -0x1p-126f, -0x1p-126f, 0x1p-126f};
+  std::vector<float> sum = {1.0f, 0x1p-127f, 0x1.8p-126f, 0x1p-126f, 0x1p-126f};
+  std::vector<std::byte> values = bytes_of_values(more);
+  run_on_host(kernel::Accumulate{values.data(), Dtype::fp32, sum.data(), sum.size()});
+  EXPECT_EQ(sum, (std::vector<float>{1.0f, 0, 0, 0, 0x1p-125f}));
+}
+
 TEST(AccumulateKernel, WritesOneNanWhateverCameIn) {
   std::vector<float> more = {std::bit_cast<float>(0x7fa0'0001u), 1.0f, INFINITY};
   std::vector<float> sum = {1.0f, std::bit_cast<float>(0xffff'ffffu), -INFINITY};

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace penstock::engine {
@@ -87,6 +88,25 @@ TEST(EngineState, HasRoomForACountOfEveryParameter) {
   state.updates = 2;
   EXPECT_GE(state_capacity_of(workload).engine_bytes, encode(state).size());
   EXPECT_TRUE(state_capacity_of(workload).validate().ok());
+}
+
+// Ranks begin a step only with the same hyper-parameters, which a course names, too.
+TEST(HashOfHyperParameters, HasEachOfThemAndTheirOrder) {
+  const Hyper usual{};
+  std::vector<uint64_t> hashes = {hash_of({usual}), hash_of({usual, usual}), hash_of({})};
+  for (double Hyper::*field : {&Hyper::lr, &Hyper::beta1, &Hyper::beta2, &Hyper::eps, &Hyper::weight_decay,
+                               &Hyper::momentum, &Hyper::dampening, &Hyper::lr_decay}) {
+    Hyper other = usual;
+    other.*field += 0.0625;
+    hashes.push_back(hash_of({other}));
+    hashes.push_back(hash_of({usual, other}));
+    hashes.push_back(hash_of({other, usual}));
+  }
+  Hyper other = usual;
+  other.nesterov = !other.nesterov;
+  hashes.push_back(hash_of({other}));
+  std::sort(hashes.begin(), hashes.end());
+  EXPECT_EQ(std::adjacent_find(hashes.begin(), hashes.end()), hashes.end());
 }
 
 }  // namespace

@@ -64,6 +64,23 @@ TEST(PlateauFinder, FindsWhereTheFastCacheEnded) {
   EXPECT_NEAR(static_cast<double>(*finder.fell_after()), 20, 3);
 }
 
+TEST(PlateauFinder, ForgetsADipThatHasPassed) {
+  PlateauFinder finder;
+  auto add = [&](const std::vector<double>& rates) {
+    bool found = false;
+    for (double rate : rates) found = finder.add(rate) || found;
+    return found;
+  };
+  EXPECT_FALSE(add({3, 3, 3, 3, 3}));
+  EXPECT_FALSE(add({1, 2, 1, 2, 1}));  // no plateau: a neighbour's
+  EXPECT_TRUE(finder.fell_after());
+  EXPECT_FALSE(add(std::vector<double>(10, 3)));
+  EXPECT_FALSE(finder.fell_after());
+  EXPECT_TRUE(add(std::vector<double>(5, 1)));
+  ASSERT_TRUE(finder.fell_after());
+  EXPECT_GE(*finder.fell_after(), 16u);
+}
+
 TEST(PlateauFinder, DoesNotStopWhileTheRateStillFalls) {
   PlateauFinder finder;
   double rate = 5;

@@ -65,6 +65,11 @@ TEST_P(StoreMedia, NeverGoesOnSilentlyAfterAnyDamage) {
   EXPECT_GT(recovered, test::fewer(50));
 }
 
+TEST_P(StoreMedia, FindsNoStepAgainThatWasGivenUpForOneThatAllRanksHave) {
+  ASSERT_TRUE(world_.open(OpenOptions{.newest_step = kSteps - 1}).ok());
+  EXPECT_EQ(expect_goes_on(), kSteps - 1);
+}
+
 // Two or three accidents at once, some of them to drives that refuse to read and may be back at the next try: no step
 // is believed then that would not be believed if they had answered, since what is written next is gone for good.
 TEST_P(StoreMedia, BelievesNoOlderStepBecauseOfWhatCannotBeReadNow) {

@@ -163,6 +163,21 @@ TEST_P(StoreCopy, ThatOfAnotherStoreIsRefused) {
   expect_at(**store, 1);
 }
 
+// It takes the place of the store's files as it is, so that nothing of them may be missing.
+TEST(StoreCopyOfOneSlot, HoldsWhatIsFrozenToo) {
+  const StoreShape shape = small_shape(3, 3000, kBlockElements);
+  StoreWorld world(2);
+  ASSERT_TRUE(world.create(shape, 1).ok());
+  auto store = world.open();
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  Copy copy(world, **store, 2);
+  const auto there = copy.open(world.engine());
+  ASSERT_NE(there, nullptr);
+  const auto scrubbed = there->scrub(world.memory());
+  ASSERT_TRUE(scrubbed.ok()) << scrubbed.status().message();
+  EXPECT_TRUE(scrubbed->bad.empty()) << scrubbed->bad.front().tensor;
+}
+
 INSTANTIATE_TEST_SUITE_P(Settings, StoreCopy,
                          testing::Values(Setting{1, 2, 3000, kBlockElements}, Setting{2, 3, 3000, kBlockElements},
                                          Setting{3, 2, 9 * kBlockElements + 77, 8 * kBlockElements}));

@@ -268,18 +268,8 @@ TEST(PlanRun, FillsALaneByBytesInPlanOrder) {
   EXPECT_EQ(plan.moves[next.front().move].kind, MoveKind::write_state);
 }
 
-TEST(PlanRun, OfAClosedStepAllMovesAreOver) {
-  PlanRequest request;
-  request.workload.units = {Unit{.name = "u", .elements = 1 << 20, .parameters = {}}};
-  request.machine = test::test_machine(false);
-  request.budgets.host_bytes = kGiB;
-  const Result<Plan> plan = make_plan(request);
-  ASSERT_TRUE(plan.ok()) << plan.status().message();
-  PlanRun run(*plan);
-  run.begin(0, {});
-  EXPECT_FALSE(run.is_over({0, plan->commit}));
-  run.abandon(0);
-  while (run.is_open(0)) {
+void end_step(PlanRun& run, uint64_t step) {
+  while (run.is_open(step)) {
     size_t ended = 0;
     for (size_t lane = 0; lane < kLanes; ++lane) {
       while (const auto ticket = run.next(static_cast<Lane>(lane))) {
@@ -287,9 +277,45 @@ TEST(PlanRun, OfAClosedStepAllMovesAreOver) {
         ++ended;
       }
     }
-    ASSERT_TRUE(ended > 0 || !run.is_open(0)) << run.stall_text();
+    ASSERT_TRUE(ended > 0 || !run.is_open(step)) << run.stall_text();
   }
+}
+
+Result<Plan> plan_of_a_unit(uint64_t elements) {
+  PlanRequest request;
+  request.workload.units = {Unit{.name = "u", .elements = elements, .parameters = {}}};
+  request.machine = test::test_machine(false);
+  request.budgets.host_bytes = kGiB;
+  return make_plan(request);
+}
+
+TEST(PlanRun, OfAClosedStepAllMovesAreOver) {
+  const Result<Plan> plan = plan_of_a_unit(1 << 20);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  PlanRun run(*plan);
+  run.begin(0, {});
+  EXPECT_FALSE(run.is_over({0, plan->commit}));
+  run.abandon(0);
+  end_step(run, 0);
   for (MoveId id = 0; id < plan->moves.size(); ++id) EXPECT_TRUE(run.is_over({0, id})) << "move " << id;
+}
+
+// Gradients that were being written when a step is given up keep no place from those of the next.
+TEST(PlanRun, GivesBackThePlacesOfGradientsThatWereNotComplete) {
+  const Result<Plan> plan = plan_of_a_unit(1 << 24);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  PlanRun run(*plan);
+  uint64_t places = 0;
+  for (uint64_t step = 0; step < 3; ++step) {
+    run.begin(step, {});
+    uint64_t taken = 0;
+    for (TileId tile = 0; tile < plan->tiles.size() && run.try_take_gradient(step, tile); ++tile) ++taken;
+    EXPECT_GT(taken, 0u);
+    if (step == 0) places = taken;
+    EXPECT_EQ(taken, places) << "step " << step;
+    run.abandon(step);
+    end_step(run, step);
+  }
 }
 
 TEST(Simulator, HidesTheUpdateBehindTheDrive) {

@@ -45,6 +45,16 @@ std::vector<std::vector<Taken>> all_runs(const StoreShape& shape, const StoreLay
   return runs;
 }
 
+// Stores that were made before have their tiles where this says.
+TEST(FurthestBelowShare, IsTheFirstOfEquals) {
+  using Bytes = std::vector<uint64_t>;
+  using Shares = std::vector<uint32_t>;
+  EXPECT_EQ(furthest_below_share(Bytes{0, 0, 0}, Shares{3000, 3000, 3000}), 0u);
+  EXPECT_EQ(furthest_below_share(Bytes{8192, 4096, 4096}, Shares{3000, 3000, 3000}), 1u);
+  EXPECT_EQ(furthest_below_share(Bytes{8192, 4096}, Shares{6000, 3000}), 0u);
+  EXPECT_EQ(furthest_below_share(Bytes{8192, 4096}, Shares{5999, 3000}), 1u);
+}
+
 TEST(StoreLayout, GivesEveryByteAPlaceOfItsOwn) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
