@@ -186,31 +186,33 @@ class Merging : public testing::TestWithParam<const char*> {};
 TEST_P(Merging, AddsTheProductOfTheFactorsWhereverTilesAreCut) {
   const Model model =
       *adapted(GetParam(), {.rank = 3, .alpha = 6, .targets = {GetParam() == kGpt2 ? "c_attn" : "k_proj"}});
-  const uint32_t unit = 1, adapters = 2;
-  std::vector<float> factors(model.units[adapters].elements), weights(model.units[unit].elements);
-  std::mt19937 random(5);
-  for (float& x : factors) x = static_cast<float>(random() % 17) - 8;
-  for (float& x : weights) x = static_cast<float>(random() % 17) - 8;
-  std::vector<float> expected = weights;
-  const ModelParameter &a = model.units[adapters].parameters[0], &b = model.units[adapters].parameters[1];
-  const auto matrix =
-      std::ranges::find_if(model.units[unit].parameters, [&](const ModelParameter& p) { return p.role == a.role; });
-  const uint64_t in = a.shape[1], out = b.shape[0];
-  for (uint64_t o = 0; o < out; ++o)
-    for (uint64_t i = 0; i < in; ++i) {
-      float sum = 0;
-      for (uint64_t k = 0; k < 3; ++k)
-        sum += factors[b.first_element + o * 3 + k] * factors[a.first_element + k * in + i];
-      expected[matrix->first_element + (GetParam() == kGpt2 ? i * out + o : o * in + i)] += 2 * sum;
-    }
   AdapterMerge merge(model);
-  ASSERT_EQ(merge.adapters_of(unit), adapters);
   EXPECT_FALSE(merge.adapters_of(0));
-  for (uint64_t first = 0; first < factors.size(); first += 77)
-    merge.take(adapters, first, std::span(factors).subspan(first, std::min<size_t>(77, factors.size() - first)));
-  for (uint64_t first = 0; first < weights.size(); first += 1001)
-    merge.add(unit, first, std::span(weights).subspan(first, std::min<size_t>(1001, weights.size() - first)));
-  EXPECT_EQ(weights, expected);  // whole numbers: not a bit is rounded
+  std::mt19937 random(5);
+  for (uint32_t unit : {1u, 3u}) {  // the first two blocks, with factors of their own
+    const uint32_t adapters = unit + 1;
+    ASSERT_EQ(merge.adapters_of(unit), adapters);
+    std::vector<float> factors(model.units[adapters].elements), weights(model.units[unit].elements);
+    for (float& x : factors) x = static_cast<float>(random() % 17) - 8;
+    for (float& x : weights) x = static_cast<float>(random() % 17) - 8;
+    std::vector<float> expected = weights;
+    const ModelParameter &a = model.units[adapters].parameters[0], &b = model.units[adapters].parameters[1];
+    const auto matrix =
+        std::ranges::find_if(model.units[unit].parameters, [&](const ModelParameter& p) { return p.role == a.role; });
+    const uint64_t in = a.shape[1], out = b.shape[0];
+    for (uint64_t o = 0; o < out; ++o)
+      for (uint64_t i = 0; i < in; ++i) {
+        float sum = 0;
+        for (uint64_t k = 0; k < 3; ++k)
+          sum += factors[b.first_element + o * 3 + k] * factors[a.first_element + k * in + i];
+        expected[matrix->first_element + (GetParam() == kGpt2 ? i * out + o : o * in + i)] += 2 * sum;
+      }
+    for (uint64_t first = 0; first < factors.size(); first += 77)
+      merge.take(adapters, first, std::span(factors).subspan(first, std::min<size_t>(77, factors.size() - first)));
+    for (uint64_t first = 0; first < weights.size(); first += 1001)
+      merge.add(unit, first, std::span(weights).subspan(first, std::min<size_t>(1001, weights.size() - first)));
+    EXPECT_EQ(weights, expected) << "unit " << unit;  // whole numbers: not a bit is rounded
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Merging, testing::Values(kLlama, kGpt2),
