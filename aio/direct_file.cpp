@@ -223,8 +223,7 @@ Status DirectFile::allocate(uint64_t size_bytes) {
   if (result != 0) return errno_status("create " + path_, errno, remedy_for_opening(errno));
   // The file's name and size must survive a crash too.
   if (fsync(fd_) != 0) return errno_status("create " + path_, errno);
-  const FileDescriptor folder(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.is_open() || fsync(folder.number()) != 0) return errno_status("create " + path_, errno);
+  if (const int error = sync_folder(folder_of(path_)); error != 0) return errno_status("create " + path_, error);
   size_bytes_ = size_bytes;
   return Status();
 }

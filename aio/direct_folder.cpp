@@ -42,8 +42,8 @@ Status DirectFolder::rename_file(const std::string& from, const std::string& to)
   const std::string what = "create " + full_path(to);
   if (renameat2(AT_FDCWD, full_path(from).c_str(), AT_FDCWD, full_path(to).c_str(), RENAME_NOREPLACE) != 0)
     return errno_status(what, errno, errno == EEXIST ? "choose another path, or --force to replace it" : "");
-  const FileDescriptor folder(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  return folder.is_open() && fsync(folder.number()) == 0 ? Status() : errno_status(what, errno);
+  const int error = sync_folder(path_);
+  return error == 0 ? Status() : errno_status(what, error);
 }
 
 Status DirectFolder::remove_file(const std::string& name) {

@@ -49,9 +49,8 @@ Status refuse_without_space(const std::string& target, std::span<const CopiedRun
 }  // namespace
 
 Status sync_folder(const std::string& folder) {
-  const aio::FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.is_open() || ::fsync(opened.number()) != 0) return errno_status(text("flush the folder ", folder), errno);
-  return Status();
+  const int error = aio::sync_folder(folder);
+  return error == 0 ? Status() : errno_status(text("flush the folder ", folder), error);
 }
 
 Status copy_file(const std::string& source, const std::string& target, std::span<const CopiedRun> runs) {
