@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <chrono>
+#include <limits>
 #include <thread>
 
 #include "aio/resident_memory.h"
@@ -59,6 +60,12 @@ StepRun::StepRun(const StepSettings& settings)
   request.stores_activations = false;
   request.machine = settings.machine;
   request.budgets.host_bytes = settings.host_bytes;
+  if (settings.computing == Computing::sleep) {
+    // A device that computes in host memory: nothing is copied to it, and it leaves the processors to updates.
+    request.machine.devices = 1;
+    request.machine.host_to_device_gbps = request.machine.device_to_host_gbps = 0;
+    request.budgets.device_bytes = std::numeric_limits<uint64_t>::max();
+  }
   request.choices = settings.choices;
   request.durability = settings.durability;
   options_.new_plan_rule = settings.new_plan_rule;

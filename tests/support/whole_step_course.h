@@ -35,7 +35,7 @@ class Course {
     request.choices.weights = static_cast<WeightTier>(up_to(2));
     if (up_to(1)) request.choices.host_state_share = static_cast<double>(up_to(2)) / 2;
     if (up_to(1)) request.choices.retained_host_share = static_cast<double>(up_to(2)) / 2;
-    if (up_to(1)) request.choices.window_tiles = 3 + static_cast<uint32_t>(up_to(3));
+    if (up_to(1)) request.choices.window_tiles = (seed % 3 == 0 ? 20 : 3) + static_cast<uint32_t>(up_to(3));
     request.durability = Durability{static_cast<Durability::Kind>(up_to(2)), 2};
     Clipping& clipping = request.workload.clipping;
     const double norms[] = {0, 1e-4, 1e3};
@@ -223,7 +223,8 @@ class Course {
     choices.weights = static_cast<WeightTier>(up_to(2));
     choices.host_state_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
     choices.retained_host_share = up_to(1) ? std::optional(static_cast<double>(up_to(2)) / 2) : std::nullopt;
-    choices.window_tiles = up_to(1) ? std::optional(3 + static_cast<uint32_t>(up_to(3))) : std::nullopt;
+    const uint32_t fewest_windows = engine_->steps_done() % 4 == 1 ? 20 : 3;
+    choices.window_tiles = up_to(1) ? std::optional(fewest_windows + static_cast<uint32_t>(up_to(3))) : std::nullopt;
     request.forward_in_steps = up_to(1);
     choices.deferred_share = static_cast<double>(engine_->steps_done() % 3) / 2;
     choices.device_share.reset();

@@ -106,7 +106,7 @@ void size_lanes(Plan& plan, const PlanSizes& sizes) {
   pieces(Pool::fetched_gradient) = sizes.fetched_gradient_tiles;
   plan.lane_room.fill(1);
   auto room = [&](Lane lane) -> uint64_t& { return plan.lane_room[static_cast<size_t>(lane)]; };
-  room(Lane::nvme_read) = room(Lane::nvme_write) = tiles_a_lane(sizes) * plan.tiles.slot_bytes_max();
+  room(Lane::nvme_read) = room(Lane::nvme_write) = sizes.tiles_a_lane * plan.tiles.slot_bytes_max();
   room(Lane::update) = 2;
 }
 

@@ -11,6 +11,7 @@ namespace penstock {
 
 struct PlanSizes {
   uint32_t window_tiles = 0;
+  uint32_t tiles_a_lane = 0;  // of them, how many a lane of an update carries at once
   uint32_t backlog_tiles = 0;
   uint32_t deferred_tiles = 0;  // gradients that wait for the next forward, besides those that are retained
   uint32_t leaving_tiles = 0;   // gradients on their way to the drives
@@ -40,9 +41,6 @@ struct PlanSizes {
   // Not given places by the plan, but there while units are computed.
   uint64_t computing_bytes = 0;
 };
-
-// How many tiles a lane of an update carries at once: reads, updates and writes share the windows.
-inline uint32_t tiles_a_lane(const PlanSizes& sizes) { return sizes.window_tiles < 3 ? 1 : sizes.window_tiles / 3; }
 
 // Units in the order in which backward completes their gradients: last use first.
 std::vector<uint32_t> completion_order(const Workload& workload);

@@ -16,7 +16,7 @@ std::vector<ActivationChoice> activation_choices(const PlanRequest& request) {
   if (!trains(request)) return {recompute};
   if (request.choices.activations) return {*request.choices.activations};
   // Without a device there is nowhere to offload to.
-  if (request.machine.devices == 0 || !request.stores_activations) return {keep, recompute};
+  if (!request.machine.copies_to_device() || !request.stores_activations) return {keep, recompute};
   return {keep, recompute, recompute_offload, offload};
 }
 
@@ -53,11 +53,13 @@ bool Candidate::operator==(const Candidate& other) const { return all_of(*this) 
 
 CandidateSpace::CandidateSpace(const PlanRequest& request, uint64_t tile_factor)
     : request_(request), tile_factor_(tile_factor) {
-  if (tile_factor == 1) return;
   const uint64_t usual_elements = tile_sizes_worth_trying(request).front();
+  const TileMap usual(request.workload, usual_elements);
+  tiles_of_a_use_ = tiles_of_a_use(request.workload, usual, {});
+  if (tile_factor == 1) return;
   tile_elements_ = usual_elements * tile_factor;
   auto window_bytes = [](const TileMap& tiles) { return tiles.slot_bytes_max() + tiles.gradient_bytes_max(); };
-  const TileMap usual(request.workload, usual_elements), large(request.workload, tile_elements_);
+  const TileMap large(request.workload, tile_elements_);
   usual_window_bytes_ = window_bytes(usual);
   large_window_bytes_ = window_bytes(large);
   table_bytes_spared_ = (usual.size() - large.size()) * book_bytes_per_tile(request);
@@ -176,7 +178,7 @@ std::vector<Candidate> CandidateSpace::along(size_t dimension, const Candidate& 
     case 7:
       // Backward moves most of a step's bytes in two thirds of its time.
       if (made.deferred_share || !trains(request_)) return {};
-      return with_each(from, &PlanChoices::deferred_share, {0.25, 0.5});
+      return with_each(from, &PlanChoices::deferred_share, {0.125, 0.25, 0.3, 0.375, 0.5});
     case 8:
       return windows_along(from);
     default:
@@ -265,8 +267,13 @@ std::vector<Candidate> CandidateSpace::budgets_along(const Candidate& from) cons
 
 std::vector<Candidate> CandidateSpace::windows_along(const Candidate& from) const {
   if (request_.choices.window_tiles) return {};
+  std::vector<uint32_t> windows = windows_worth_trying(request_.machine);
+  // With room for what a use or two will update, its state is there when its gradients come.
+  for (uint32_t tiles : {tiles_of_a_use_, 2 * tiles_of_a_use_}) {
+    if (trains(request_) && tiles > windows.front()) windows.insert(windows.begin(), tiles);
+  }
   std::vector<Candidate> all;
-  for (uint32_t tiles : windows_worth_trying(request_.machine)) {
+  for (uint32_t tiles : windows) {
     all.push_back(from);
     all.back().choices.window_tiles = tiles;
     // In few windows less is under way, and what that frees may be kept. Where all is kept, a few that are computed

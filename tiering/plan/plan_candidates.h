@@ -57,6 +57,7 @@ class CandidateSpace {
   const uint64_t tile_factor_;
   uint64_t tile_elements_ = 0;                                // where they are larger than usual
   uint64_t usual_window_bytes_ = 0, large_window_bytes_ = 0;  // with a gradient
+  uint32_t tiles_of_a_use_ = 0;                               // as large as usual
   uint64_t table_bytes_spared_ = 0;
 };
 

@@ -8,14 +8,19 @@
 namespace penstock {
 namespace {
 
-constexpr uint32_t kWindowTilesPerDrive = 12;  // reads, updates and writes in flight: 3 lanes, four tiles each
-constexpr uint32_t kWindowTilesLeast = 3;      // one being read, one updated, one written
+constexpr uint32_t kLaneTilesPerDrive = 4;  // in flight: enough for any drive, and few before what is urgent
+constexpr uint32_t kWindowTilesPerDrive = 3 * kLaneTilesPerDrive;  // of reads, updates and writes
+constexpr uint32_t kWindowTilesLeast = 3;                          // one being read, one updated, one written
 constexpr uint32_t kBacklogTilesLeast = 2;
 constexpr uint64_t kBookBytesPerMove = 400;
 // Offloaded activations on their way: one being made or used, one moving, and one more of each.
 constexpr uint64_t kActivationsUnderWay = 4;
 // One use is computed, the weights of the next arrive, and backward's copy of the one before stays for its update.
 constexpr size_t kUsesUnderWay = 3;
+
+uint32_t drives_of(const MachineProfile& machine) {
+  return static_cast<uint32_t>(std::max<size_t>(1, machine.drives.size()));
+}
 
 uint32_t count_of(const std::vector<TileId>& tiles) { return static_cast<uint32_t>(tiles.size()); }
 
@@ -43,7 +48,6 @@ struct Ground {
   bool rests_on_device(uint32_t unit) const { return penstock::rests_on_device(on_device, unit); }
   bool clips() const { return request.workload.clipping.may_take_back(); }
   bool trains() const { return request.workload.scope == StepScope::training; }
-  bool has_device() const { return request.machine.devices > 0; }
   // Plan::on_device, of a training pass.
   bool copies_to_device() const { return request.machine.copies_to_device(); }
   bool spills(const PlanSizes& sizes) const { return clips() && sizes.retained_tiles < count_of(order); }
@@ -59,7 +63,7 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   auto host = [&](const char* name, uint64_t bytes, Region region = Region::none) {
     take(Tier::host, name, bytes, region);
   };
-  const Tier computes = ground.has_device() ? Tier::device : Tier::host;
+  const Tier computes = ground.copies_to_device() ? Tier::device : Tier::host;
   take(Tier::device, "units under way", sizes.device_units_bytes, Region::device_units);
   take(Tier::device, "forward passes within steps", sizes.device_forward_units_bytes, Region::device_forward_units);
   take(Tier::device, "gradients under way", sizes.device_gradients_bytes, Region::device_gradients);
@@ -155,7 +159,7 @@ void size_units(const Ground& ground, PlanSizes& sizes) {
   const bool is_short = sizes.window_tiles <= kWindowTilesLeast && !ground.request.choices.window_tiles;
   sizes.host_units_bytes = most_in_a_row(bytes.host, is_short ? 1 : kUsesUnderWay);
   sizes.forward_units_bytes = ground.request.forward_in_steps ? most_in_a_row(bytes.host, 1) : 0;
-  if (!ground.has_device()) return;
+  if (!ground.copies_to_device()) return;
   const uint64_t ranks = std::max(1u, workload.ranks);
   sizes.device_units_bytes = workload.keeps_weights ? kept_units_bytes(workload, ground.tiles).back()
                                                     : most_in_a_row(bytes.device, is_short ? 1 : 2) * ranks;
@@ -221,21 +225,6 @@ void size_activations(const Ground& ground, const PlanChoices& choices, uint32_t
   sizes.computing_bytes = 2 * boundary * group + whole;
 }
 
-// The most tiles whose gradients come at once, after a use's backward.
-uint32_t tiles_of_a_use(const Ground& ground) {
-  const std::vector<Unit>& units = ground.request.workload.units;
-  uint32_t most = 0;
-  for (const Use& use : ground.request.workload.uses) {
-    uint32_t tiles = 0;
-    for (uint32_t unit : use.units) {
-      if (units[unit].trainable && !ground.rests_on_device(unit))
-        tiles += ground.tiles.first_of(unit + 1) - ground.tiles.first_of(unit);
-    }
-    most = std::max(most, tiles);
-  }
-  return most;
-}
-
 // Gradients that are retained for the verdict wait in the same places.
 uint32_t count_deferred(const Ground& ground, const PlanSizes& sizes) {
   if (ground.clips() || !(sizes.deferred_share > 0)) return 0;
@@ -263,7 +252,7 @@ void fill_host(const Ground& ground, const PlanChoices& choices, PlanSizes& size
     // Gradients on their way to the drives: as many as fill a lane, with the backlog; in free memory, or instead of
     // some that would stay.
     const uint64_t gradient_bytes = std::max<uint64_t>(1, ground.tiles.gradient_bytes_max());
-    const uint64_t fill_lane = tiles_a_lane(sizes) * ground.tiles.slot_bytes_max() / gradient_bytes;
+    const uint64_t fill_lane = sizes.tiles_a_lane * ground.tiles.slot_bytes_max() / gradient_bytes;
     const uint64_t wanted = fill_lane - std::min<uint64_t>(fill_lane, sizes.backlog_tiles);
     const uint32_t may_go = choices.retained_host_share ? 0 : sizes.retained_tiles;
     const uint64_t used = host_bytes(ground, sizes);
@@ -276,7 +265,8 @@ void fill_host(const Ground& ground, const PlanChoices& choices, PlanSizes& size
     sizes.fetched_gradient_tiles = 0;
     // With a place for each of a use's gradients, who computes goes on while they wait for their updates.
     if (ground.trains() && !ground.copies_to_device())
-      grow(sizes.backlog_tiles, std::max(sizes.backlog_tiles, tiles_of_a_use(ground)));
+      grow(sizes.backlog_tiles,
+           std::max(sizes.backlog_tiles, tiles_of_a_use(ground.request.workload, ground.tiles, ground.on_device)));
   }
   if (!choices.host_state_share && sizes.host_weights < ground.placed_first) {
     grow(sizes.host_weights, ground.placed_first);
@@ -313,10 +303,23 @@ Status take_all(const PlanRequest& request, const std::vector<BudgetLine>& lines
 
 std::vector<uint32_t> windows_worth_trying(const MachineProfile& machine) {
   std::vector<uint32_t> windows;
-  const auto drives = static_cast<uint32_t>(std::max<size_t>(1, machine.drives.size()));
-  for (uint32_t count = drives * kWindowTilesPerDrive; count > kWindowTilesLeast; count /= 2) windows.push_back(count);
+  for (uint32_t count = drives_of(machine) * kWindowTilesPerDrive; count > kWindowTilesLeast; count /= 2)
+    windows.push_back(count);
   windows.push_back(kWindowTilesLeast);
   return windows;
+}
+
+uint32_t tiles_of_a_use(const Workload& workload, const TileMap& tiles, const std::vector<bool>& on_device) {
+  uint32_t most = 0;
+  for (const Use& use : workload.uses) {
+    uint32_t count = 0;
+    for (uint32_t unit : use.units) {
+      const bool comes = workload.units[unit].trainable && !rests_on_device(on_device, unit);
+      if (comes) count += tiles.first_of(unit + 1) - tiles.first_of(unit);
+    }
+    most = std::max(most, count);
+  }
+  return most;
 }
 
 uint64_t book_bytes_per_tile(const PlanRequest& request) {
@@ -334,6 +337,7 @@ Result<PlanFit> fit_plan(const PlanRequest& request, const PlanChoices& choices)
   const Ground ground(request, *choices.tile_elements, sizes.on_device);
   const uint32_t count = count_of(ground.order);
   sizes.window_tiles = choices.window_tiles.value_or(windows_worth_trying(request.machine).front());
+  sizes.tiles_a_lane = std::clamp(sizes.window_tiles / 3, 1u, drives_of(request.machine) * kLaneTilesPerDrive);
   // Gradients that wait for their tile's state.
   sizes.backlog_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);
   sizes.sums = lay_out_sums(workload, sizes.micro_batch_group);

@@ -34,6 +34,9 @@ uint32_t most_that_fits(uint32_t low, uint32_t high, const Fits& fits) {
 // What suits the drives first; fewer only where memory is short.
 std::vector<uint32_t> windows_worth_trying(const MachineProfile& machine);
 
+// The most tiles whose gradients come at once, after a use's backward.
+uint32_t tiles_of_a_use(const Workload& workload, const TileMap& tiles, const std::vector<bool>& on_device);
+
 // The plan's moves and their state in two open steps, and a tile's lines in the store's tables.
 uint64_t book_bytes_per_tile(const PlanRequest& request);
 

@@ -31,7 +31,17 @@ PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
       followers_(MoveLists::followers(plan, &Move::after)),
       followers_next_(MoveLists::followers(plan, &Move::after_previous)),
       pool_free_(plan.pool_pieces) {
-  for (const Move& move : plan.moves) on_stream_.push_back(is_on_stream(plan, move));
+  std::vector<uint32_t> first_units;
+  if (!plan.computes.empty()) {
+    for (const Compute::Weights& weights : plan.computes.front().weights) first_units.push_back(weights.unit);
+  }
+  for (MoveId id = 0; id < plan.moves.size(); ++id) {
+    const Move& move = plan.moves[id];
+    on_stream_.push_back(is_on_stream(plan, move));
+    if (move.kind == MoveKind::read_state) last_first_read_ = id;
+    const bool begins = move.kind == MoveKind::weights_current && std::ranges::count(first_units, move.unit) > 0;
+    if (begins) begins_with_.push_back(id);
+  }
 }
 
 // All that a step needs, so that nothing is allocated while it runs.
@@ -196,7 +206,7 @@ std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
       const MoveSet& ready = step.ready[index(lane)][pool];
       if (ready.empty()) continue;
       MoveId first = pool == index(Pool::none) ? ready.first() : first_taker(step, static_cast<Pool>(pool));
-      if (first >= best || !ready.contains(first)) continue;
+      if (first >= best || !ready.contains(first) || gives_way(step, first)) continue;
       if (earlier_step_takes(step, plan_.moves[first].takes)) continue;
       if (has_memory(first) || read_to_take_back(step, first) != kNoMove) best = first;
     }

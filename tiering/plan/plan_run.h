@@ -8,6 +8,9 @@
 // latency; but a tile whose gradient has come is read first, and where no window is free it gets that of a tile whose
 // gradient has not, which is read again later. In plan order that never happens.
 //
+// While a step cannot begin to compute because its first weights are still being written, the drives are left to that:
+// no state is read for later.
+//
 // Pure: no clock, no threads, no system calls.
 #pragma once
 
@@ -126,8 +129,8 @@ class PlanRun {
     std::array<std::array<MoveSet, kPools>, kLanes> ready;
     std::array<uint32_t, kLanes> ready_count{};  // most lanes have none at most times
     std::array<MoveSet, kPools> takers;          // not yet issued nor skipped
-    MoveSet pressing;                            // of them, the first reads of tiles whose gradient was taken
-    std::vector<MoveId> windows_held;            // by first reads, in flight or over
+    MoveSet pressing;  // of them, the first reads of tiles that are not deferred and whose gradient was taken
+    std::vector<MoveId> windows_held;  // by first reads, in flight or over
   };
 
   Step* find(uint64_t step);
@@ -137,6 +140,7 @@ class PlanRun {
   MoveId first_taker(const Step& step, Pool pool) const;
   bool has_room(const Move& move) const;
   MoveId read_for_computing(Lane lane) const;
+  bool gives_way(const Step& step, MoveId id) const;
   bool earlier_step_takes(const Step& step, Pool pool) const;
   bool has_memory(MoveId id) const;
   MoveId read_to_take_back(const Step& step, MoveId wanted_by) const;
@@ -166,6 +170,8 @@ class PlanRun {
   const OnRelease on_release_;
   const MoveLists followers_, followers_next_;  // by what they wait for
   std::vector<bool> on_stream_;                 // by move
+  std::vector<MoveId> begins_with_;             // weights_current of the units that a step computes with first
+  MoveId last_first_read_ = 0;                  // behind it in the plan: the reads of redos
   std::deque<Step> steps_;
   std::array<uint64_t, kPools> pool_free_{};
   std::array<uint64_t, kLanes> room_taken_{};

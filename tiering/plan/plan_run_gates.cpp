@@ -1,6 +1,8 @@
 // What keeps a move of a PlanRun from being issued: its gate, its memory, its lane's room, and moves that go before it.
 #include "tiering/plan/plan_run.h"
 
+#include <algorithm>
+
 namespace penstock {
 namespace {
 
@@ -74,7 +76,6 @@ bool PlanRun::waits_without_gradient(const Step& step, MoveId read) const {
 // The one whose window serves a pressing read sooner; kNoMove where none does.
 MoveId PlanRun::read_to_take_back(const Step& step, MoveId wanted_by) const {
   if (!step.pressing.contains(wanted_by) || !step.speculation.any_may_update()) return kNoMove;
-  if (plan_.of_tile[plan_.moves[wanted_by].tile].is_deferred) return kNoMove;
   MoveId latest = kNoMove;
   for (MoveId read : step.windows_held) {
     const bool later = !step.tiles[plan_.moves[read].tile].gradient_taken || read > wanted_by;
@@ -96,7 +97,7 @@ void PlanRun::take_back(Step& step, MoveId read) {
   step.state[read] = State::ready;
   make_ready(step, read);
   step.takers[index(move.takes)].insert(read);
-  if (step.tiles[move.tile].gradient_taken) step.pressing.insert(read);
+  if (step.tiles[move.tile].gradient_taken && !plan_.of_tile[move.tile].is_deferred) step.pressing.insert(read);
   std::erase(step.windows_held, read);
   ++pool_free_[index(move.takes)];
   tell_release(step, read);
@@ -112,6 +113,21 @@ bool PlanRun::has_room(const Move& move) const {
 MoveId PlanRun::read_for_computing(Lane lane) const {
   if (lane != Lane::nvme_read || steps_.empty()) return kNoMove;
   return steps_.back().ready[index(lane)][index(Pool::none)].first();
+}
+
+// A read of state that is as good a little later, while the newest step waits for its first weights to be written.
+bool PlanRun::gives_way(const Step& step, MoveId id) const {
+  const Move& move = plan_.moves[id];
+  if (move.kind != MoveKind::read_state || steps_.size() < 2) return false;
+  const Step& newest = steps_.back();
+  const auto is_current = [&](MoveId current) {
+    return newest.state[current] == State::ended || newest.state[current] == State::skipped;
+  };
+  if (std::ranges::all_of(begins_with_, is_current)) return false;
+  if (&step == &newest) return true;
+  // Redos take windows behind what is deferred, and may be what computing waits for.
+  const bool redoes = step.takers[index(Pool::window)].after(last_first_read_) != kNoMove;
+  return plan_.of_tile[move.tile].is_deferred && !redoes;
 }
 
 }  // namespace penstock

@@ -42,7 +42,7 @@ uint64_t sum_bytes(const PlanRequest& request) {
 RankMemoryBytes rank_memory(const PlanRequest& request) {
   const Workload& workload = request.workload;
   const bool several = workload.ranks * workload.groups > 1;
-  if (!several || workload.scope != StepScope::training || request.machine.devices > 0) return {};
+  if (!several || workload.scope != StepScope::training || request.machine.copies_to_device()) return {};
   RankMemoryBytes memory;
   if (workload.ranks > 1) memory.gathered_bytes = gathered_weight_bytes(workload);
   uint64_t given = 0, added = 0, elements = 0, coded = 0, collected = 0;

@@ -26,7 +26,7 @@ std::vector<PlanChoices> smallest_choices(const PlanRequest& request) {
   using enum ActivationChoice;
   const bool trains = request.workload.scope == StepScope::training;
   std::vector<ActivationChoice> activations = {recompute_offload, recompute};
-  if (request.machine.devices == 0 || !trains) activations = {recompute};
+  if (!request.machine.copies_to_device() || !trains) activations = {recompute};
   if (least.activations) activations = {*least.activations};
   std::vector<uint32_t> groups = {request.workload.micro_batches, 1};
   if (least.micro_batch_group) groups = {*least.micro_batch_group};
