@@ -47,6 +47,7 @@ StepRun::StepRun(const StepSettings& settings)
   workload.units = model_.units();
   workload.scope = StepScope::training;
   workload.micro_batches = settings.micro_batches;
+  if (settings.clips) workload.clipping.norm = 4 * settings.micro_batches * model_.gradient_norm();
   // Backward takes twice as long as forward.
   const double forward_s = settings.compute_s / (3.0 * settings.micro_batches * settings.units);
   for (uint32_t unit = 0; unit < workload.units.size(); ++unit) {

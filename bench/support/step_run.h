@@ -24,6 +24,7 @@ struct StepSettings {
   double compute_s = 0;  // of a step's forward and backward passes together, without recomputing
   Computing computing = Computing::sleep;
   uint32_t micro_batches = 1;
+  bool clips = false;  // by a norm that no step reaches
   MachineProfile machine;
   uint64_t host_bytes = 0;  // the program included
   PlanChoices choices;

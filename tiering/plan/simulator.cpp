@@ -109,13 +109,20 @@ class Simulator {
   // Who computes in place hands a use's gradients over before it goes on; a device's are fetched from it meanwhile.
   bool hands_over() const { return !plan_.on_device && run_.next_gradient(gradient_step_).has_value(); }
 
+  // Who computes in place adds a tile's gradient up, contribution by contribution, and copies and measures it.
+  double hand_over_s(TileId tile) const {
+    if (plan_.on_device || plan_.computes.empty()) return 0;
+    const uint64_t once = plan_.tiles[tile].gradient_bytes, sum = 2 * once;
+    return seconds_at(3 * once + (plan_.micro_batches - 1) * (once + 2 * sum), machine_.host_gbps);
+  }
+
   // The trainer hands over one gradient after another, and waits where there is no place for one.
   void take_gradient() {
     if (gradient_step_done_) return;
     std::optional<TileId> tile = run_.next_gradient(gradient_step_);
     if (!tile || !run_.try_take_gradient(gradient_step_, *tile)) return;
     gradient_tile_ = *tile;
-    gradient_due_s_ = now_ + (options_.gradient_s ? options_.gradient_s(*tile) : 0);
+    gradient_due_s_ = now_ + (options_.gradient_s ? options_.gradient_s(*tile) : hand_over_s(*tile));
   }
 
   // Seconds until the first work of a lane ends at the present rates, and those rates.

@@ -42,8 +42,8 @@ struct Simulation {
 
 struct SimulationOptions {
   uint32_t steps = 4;
-  // Seconds that the trainer needs to hand over a tile's gradient. Where gradients follow from planned moves (a
-  // training pass) it is 0.
+  // Seconds that the trainer needs to hand over a tile's gradient. None: what adding up and copying takes where it
+  // computes in place, else 0.
   std::function<double(TileId tile)> gradient_s;
   // How each step's gradients turn out; by default all are confirmed.
   std::function<Verdict(uint64_t step)> verdict;

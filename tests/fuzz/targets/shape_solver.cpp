@@ -102,6 +102,6 @@ std::string run(std::span<const std::byte> input) {
 }  // namespace
 
 const Target shape_solver{
-    .name = "shape_solver", .seeds = seeds, .run = run, .rounds = 10000, .memory_bytes = 64 * kMiB};
+    .name = "shape_solver", .seeds = seeds, .run = run, .rounds = 4000, .memory_bytes = 64 * kMiB};
 
 }  // namespace penstock::fuzz
