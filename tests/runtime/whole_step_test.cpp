@@ -70,7 +70,7 @@ TEST(WholeSteps, LeaveTheBitsOfAPlainLoopWhereUpdatesAreLate) {
   request.choices.weights = WeightTier::host;
   request.choices.tile_elements = kBlockElements;
   world.options.on_updated = [](uint32_t, uint64_t, std::span<const std::byte>) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
   };
   ASSERT_TRUE(world.create().ok());
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);

@@ -150,6 +150,14 @@ std::vector<Candidate> CandidateSpace::beginnings() const {
     Candidate resting = with_most_on_device(all[i]);
     all.push_back(may_keep_some(resting) ? with_most_kept(std::move(resting)) : std::move(resting));
   }
+  // One micro-batch after another holds the least, so that the most uses may keep what they have made.
+  for (size_t i = 0, count = all.size(); i < count; ++i) {
+    Candidate one_by_one = all[i];
+    one_by_one.choices.micro_batch_group = groups.back();
+    const bool differs =
+        all[i].choices.micro_batch_group != groups.back() && all[i].choices.device_share.value_or(0) == 0;
+    if (differs && may_keep_some(one_by_one)) all.push_back(with_most_kept(std::move(one_by_one)));
+  }
   return all;
 }
 
@@ -178,7 +186,7 @@ std::vector<Candidate> CandidateSpace::along(size_t dimension, const Candidate& 
     case 7:
       // Backward moves most of a step's bytes in two thirds of its time.
       if (made.deferred_share || !trains(request_)) return {};
-      return with_each(from, &PlanChoices::deferred_share, {0.125, 0.25, 0.3, 0.375, 0.5});
+      return with_each(from, &PlanChoices::deferred_share, {0.25, 0.35, 0.5});
     case 8:
       return windows_along(from);
     default:
@@ -267,21 +275,22 @@ std::vector<Candidate> CandidateSpace::budgets_along(const Candidate& from) cons
 
 std::vector<Candidate> CandidateSpace::windows_along(const Candidate& from) const {
   if (request_.choices.window_tiles) return {};
-  std::vector<uint32_t> windows = windows_worth_trying(request_.machine);
-  // With room for what a use or two will update, its state is there when its gradients come.
-  for (uint32_t tiles : {tiles_of_a_use_, 2 * tiles_of_a_use_}) {
-    if (trains(request_) && tiles > windows.front()) windows.insert(windows.begin(), tiles);
-  }
   std::vector<Candidate> all;
-  for (uint32_t tiles : windows) {
+  auto try_with = [&](uint32_t tiles) {
     all.push_back(from);
     all.back().choices.window_tiles = tiles;
+  };
+  for (uint32_t tiles : windows_worth_trying(request_.machine)) {
+    try_with(tiles);
     // In few windows less is under way, and what that frees may be kept. Where all is kept, a few that are computed
     // again may make room for units that arrive ahead.
     Candidate some = all.back();
     if (!may_keep_some(some)) some.choices.activations = ActivationChoice::recompute;
     if (may_keep_some(some)) all.push_back(with_most_kept(std::move(some)));
   }
+  // With room for what two uses will update, their state is there when their gradients come.
+  const bool reads_ahead = 2 * tiles_of_a_use_ > windows_worth_trying(request_.machine).front();
+  if (trains(request_) && reads_ahead) try_with(2 * tiles_of_a_use_);
   return all;
 }
 

@@ -125,6 +125,19 @@ TEST(CandidateSpace, BeginsWithAllStateOnTheDrivesTooWhereGradientsAreClipped) {
   EXPECT_EQ(count_on_drives(open), 0);
 }
 
+// In one group, few uses may keep what they have made; one micro-batch after another lets the most.
+TEST(CandidateSpace, BeginsWithOneMicroBatchAfterAnotherToo) {
+  PlanRequest request = many_tiles();
+  request.workload.scope = StepScope::training;
+  request.workload.clipping.norm = 0;
+  double in_one_group = 0, one_by_one = 0;
+  for (const Candidate& candidate : CandidateSpace(request).beginnings()) {
+    double& most = candidate.choices.micro_batch_group == 1u ? one_by_one : in_one_group;
+    most = std::max(most, candidate.choices.keep_share.value_or(0));
+  }
+  EXPECT_GT(one_by_one, in_one_group);
+}
+
 TEST(ChosenPlan, OfManyTilesIsNoSlowerThanAnyByHand) {
   const PlanRequest open = many_tiles();
   const Result<ChosenPlan> chosen = choose_plan(open);
