@@ -63,11 +63,10 @@ class Case {
     PENSTOCK_TRY_ASSIGN(machine, measure_machine({flags_.folder}, StateForm(),
                                                  {.seconds = flags_.quick ? 0.1 : 1, .memory_bytes = kGiB}, no_tick));
     settings.machine = machine;
-    const double bytes = 26 * static_cast<double>(settings.units * settings.unit_elements);
     if (flags_.throttle.empty()) {
       for (DriveRates& drive : settings.machine.drives) drive.burst = drive.burst.scaled(kSlower);
     }
-    settings.compute_s = kComputing * bytes / (settings.machine.striped().gbps(14.0 / 26) * 1e9);
+    settings.compute_s = kComputing * bench::drives_s(settings.machine, settings.units * settings.unit_elements);
     settings.on_new_plan = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
     settings.new_plan_rule = NewPlanRule{};
     PENSTOCK_TRY_ASSIGN(with_new_plan, state_after(settings, [this](bench::StepRun& run) { return train(run); }));

@@ -18,8 +18,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "bench/support/configured_steps.h"
 #include "bench/support/flags.h"
-#include "bench/support/predicted_steps.h"
 #include "bench/support/store_rate.h"
 #include "tools/nvme/statistics.h"
 #include "tools/system/words.h"
@@ -38,7 +38,7 @@ struct Outcome {
 };
 
 // Some rounds of a few steps each, their tail included.
-Result<Outcome> try_out(bench::PredictedSteps& steps, const std::vector<std::string>& drives, bool quick) {
+Result<Outcome> try_out(bench::ConfiguredSteps& steps, const std::vector<std::string>& drives, bool quick) {
   PENSTOCK_TRY_ASSIGN(
       machine, measure_machine(drives, StateForm(), {.seconds = quick ? 0.05 : 0.4, .memory_bytes = kGiB}, no_tick));
   std::vector<std::string> folders;
@@ -92,7 +92,7 @@ int run(int argc, char** argv) {
   std::mt19937_64 random(1);
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t parameters = quick ? 4'000'000 : updates ? 80'000'000 : 40'000'000;
-    const std::unique_ptr<bench::PredictedSteps> steps =
+    const std::unique_ptr<bench::ConfiguredSteps> steps =
         updates ? bench::random_updates(random, parameters) : bench::random_whole_steps(random, parameters);
     const std::vector<std::string>& drives = !throttled.empty() && i % 5 == 4 ? throttled : folders;
     const Result<Outcome> outcome = try_out(*steps, drives, quick);

@@ -31,7 +31,7 @@ namespace {
 
 constexpr uint32_t kUnits = 24;
 constexpr int kFirstSteps = 3;  // until every slot was written once
-constexpr double kReadBytes = 14, kWrittenBytes = 12;
+using bench::kReadBytes, bench::kWrittenBytes;
 
 struct Flags {
   std::vector<std::string> folders;

@@ -38,6 +38,11 @@ std::vector<Hyper> usual_groups() {
 
 }  // namespace
 
+double drives_s(const MachineProfile& machine, uint64_t parameters) {
+  constexpr double kBytes = kReadBytes + kWrittenBytes;
+  return kBytes * static_cast<double>(parameters) / machine.striped().gbps(kReadBytes / kBytes) / 1e9;
+}
+
 StepRun::StepRun(const StepSettings& settings)
     : settings_(settings),
       model_(settings.units * settings.unit_elements, settings.unit_elements, 1),

@@ -13,6 +13,11 @@
 
 namespace penstock::bench {
 
+// A parameter, with weights and state on drives: see bench/step.cpp.
+constexpr double kReadBytes = 14, kWrittenBytes = 12;
+// How long the drives take for a step of so many, by their profile.
+double drives_s(const MachineProfile& machine, uint64_t parameters);
+
 // sleep: another processor computes, a GPU's for example. spin: all of this machine's processors do, each for as much
 // of its own time as the pass is said to take, so that whatever runs beside it makes it longer.
 enum class Computing { sleep, spin };

@@ -280,7 +280,8 @@ std::vector<Candidate> CandidateSpace::windows_along(const Candidate& from) cons
     all.push_back(from);
     all.back().choices.window_tiles = tiles;
   };
-  for (uint32_t tiles : windows_worth_trying(request_.machine)) {
+  const std::vector<uint32_t> windows = windows_worth_trying(request_.machine);
+  for (uint32_t tiles : windows) {
     try_with(tiles);
     // In few windows less is under way, and what that frees may be kept. Where all is kept, a few that are computed
     // again may make room for units that arrive ahead.
@@ -289,8 +290,8 @@ std::vector<Candidate> CandidateSpace::windows_along(const Candidate& from) cons
     if (may_keep_some(some)) all.push_back(with_most_kept(std::move(some)));
   }
   // With room for what two uses will update, their state is there when their gradients come.
-  const bool reads_ahead = 2 * tiles_of_a_use_ > windows_worth_trying(request_.machine).front();
-  if (trains(request_) && reads_ahead) try_with(2 * tiles_of_a_use_);
+  const uint32_t reads_ahead = 2 * tiles_of_a_use_;
+  if (trains(request_) && reads_ahead > windows.front()) try_with(reads_ahead);
   return all;
 }
 

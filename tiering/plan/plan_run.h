@@ -141,6 +141,7 @@ class PlanRun {
   bool has_room(const Move& move) const;
   MoveId read_for_computing(Lane lane) const;
   bool gives_way(const Step& step, MoveId id) const;
+  void press(Step& step, TileId tile);
   bool earlier_step_takes(const Step& step, Pool pool) const;
   bool has_memory(MoveId id) const;
   MoveId read_to_take_back(const Step& step, MoveId wanted_by) const;

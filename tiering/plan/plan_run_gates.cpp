@@ -42,6 +42,14 @@ bool PlanRun::gate_open(const Step& step, MoveId id) const {
   }
 }
 
+// A deferred tile's read does not press: it would take the windows in which state is read ahead of the gradients that
+// backward is making.
+void PlanRun::press(Step& step, TileId tile) {
+  const Plan::TileMoves& moves = plan_.of_tile[tile];
+  const bool is_to_be_read = step.takers[index(Pool::window)].contains(moves.read);
+  if (is_to_be_read && step.tiles[tile].gradient_taken && !moves.is_deferred) step.pressing.insert(moves.read);
+}
+
 MoveId PlanRun::first_taker(const Step& step, Pool pool) const {
   // Before the verdict, where nothing is updated, no gradient waits for a window either.
   if (pool == Pool::window && !step.pressing.empty() && step.speculation.any_may_update()) return step.pressing.first();
@@ -97,7 +105,7 @@ void PlanRun::take_back(Step& step, MoveId read) {
   step.state[read] = State::ready;
   make_ready(step, read);
   step.takers[index(move.takes)].insert(read);
-  if (step.tiles[move.tile].gradient_taken && !plan_.of_tile[move.tile].is_deferred) step.pressing.insert(read);
+  press(step, move.tile);
   std::erase(step.windows_held, read);
   ++pool_free_[index(move.takes)];
   tell_release(step, read);
@@ -120,9 +128,7 @@ bool PlanRun::gives_way(const Step& step, MoveId id) const {
   const Move& move = plan_.moves[id];
   if (move.kind != MoveKind::read_state || steps_.size() < 2) return false;
   const Step& newest = steps_.back();
-  const auto is_current = [&](MoveId current) {
-    return newest.state[current] == State::ended || newest.state[current] == State::skipped;
-  };
+  const auto is_current = [&](MoveId current) { return is_over({newest.number, current}); };
   if (std::ranges::all_of(begins_with_, is_current)) return false;
   if (&step == &newest) return true;
   // Redos take windows behind what is deferred, and may be what computing waits for.

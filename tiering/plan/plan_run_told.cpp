@@ -29,10 +29,7 @@ bool PlanRun::try_take_gradient(uint64_t number, TileId tile) {
   }
   step.tiles[tile].gradient_taken = true;
   step.gradients_due.erase(plan_.of_tile[tile].gradient);
-  const Plan::TileMoves& moves = plan_.of_tile[tile];
-  const bool is_to_be_read = moves.read != kNoMove && step.takers[index(Pool::window)].contains(moves.read);
-  // A deferred one would take the windows in which state is read ahead of the gradients that backward is making.
-  if (is_to_be_read && !moves.is_deferred) step.pressing.insert(moves.read);
+  press(step, tile);
   return true;
 }
 

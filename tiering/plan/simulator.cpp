@@ -112,7 +112,7 @@ class Simulator {
   // Who computes in place adds a tile's gradient up, contribution by contribution, and copies and measures it.
   double hand_over_s(TileId tile) const {
     if (plan_.on_device || plan_.computes.empty()) return 0;
-    const uint64_t once = plan_.tiles[tile].gradient_bytes, sum = 2 * once;
+    const uint64_t once = plan_.tiles[tile].gradient_bytes, sum = plan_.tiles[tile].elements * sizeof(float);
     return seconds_at(3 * once + (plan_.micro_batches - 1) * (once + 2 * sum), machine_.host_gbps);
   }
 

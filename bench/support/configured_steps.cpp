@@ -1,4 +1,4 @@
-#include "bench/support/predicted_steps.h"
+#include "bench/support/configured_steps.h"
 
 #include <optional>
 
@@ -17,7 +17,7 @@ Value one_of(std::mt19937_64& random, const Value (&values)[kCount]) {
 }
 
 // The optimizer's part alone.
-class Updates : public PredictedSteps {
+class Updates : public ConfiguredSteps {
  public:
   Updates(std::mt19937_64& random, uint64_t parameters) {
     settings_.parameters = parameters * (1 + random() % 3);
@@ -64,7 +64,7 @@ class Updates : public PredictedSteps {
 };
 
 // With the plan that the planner chose.
-class WholeSteps : public PredictedSteps {
+class WholeSteps : public ConfiguredSteps {
  public:
   WholeSteps(std::mt19937_64& random, uint64_t parameters) {
     settings_.units = one_of(random, {6u, 12u, 24u, 36u});
@@ -87,7 +87,7 @@ class WholeSteps : public PredictedSteps {
   Status create(const MachineProfile& machine, const std::vector<std::string>& folders) override {
     settings_.machine = machine;
     settings_.folders = folders;
-    settings_.compute_s = computing_ * 26 * static_cast<double>(parameters()) / machine.striped().gbps(14.0 / 26) / 1e9;
+    settings_.compute_s = computing_ * drives_s(machine, parameters());
     const uint64_t gradients = 2 * 4 * settings_.unit_elements;  // of a unit under way, in fp32
     settings_.host_bytes =
         static_cast<uint64_t>(host_bytes_a_parameter_ * static_cast<double>(parameters())) + gradients + 256 * kMiB;
@@ -120,11 +120,11 @@ class WholeSteps : public PredictedSteps {
 
 }  // namespace
 
-std::unique_ptr<PredictedSteps> random_updates(std::mt19937_64& random, uint64_t parameters) {
+std::unique_ptr<ConfiguredSteps> random_updates(std::mt19937_64& random, uint64_t parameters) {
   return std::make_unique<Updates>(random, parameters);
 }
 
-std::unique_ptr<PredictedSteps> random_whole_steps(std::mt19937_64& random, uint64_t parameters) {
+std::unique_ptr<ConfiguredSteps> random_whole_steps(std::mt19937_64& random, uint64_t parameters) {
   return std::make_unique<WholeSteps>(random, parameters);
 }
 

@@ -1,4 +1,4 @@
-// Steps that bench predict compares with what the simulator says of them.
+// Steps of one configuration, which bench predict compares with what the simulator says of them.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@
 
 namespace penstock::bench {
 
-class PredictedSteps {
+class ConfiguredSteps {
  public:
-  virtual ~PredictedSteps() = default;
+  virtual ~ConfiguredSteps() = default;
 
   virtual std::string words() const = 0;
   virtual Status create(const MachineProfile& machine, const std::vector<std::string>& folders) = 0;
@@ -27,7 +27,7 @@ class PredictedSteps {
 };
 
 // Of about so many parameters.
-std::unique_ptr<PredictedSteps> random_updates(std::mt19937_64& random, uint64_t parameters);
-std::unique_ptr<PredictedSteps> random_whole_steps(std::mt19937_64& random, uint64_t parameters);
+std::unique_ptr<ConfiguredSteps> random_updates(std::mt19937_64& random, uint64_t parameters);
+std::unique_ptr<ConfiguredSteps> random_whole_steps(std::mt19937_64& random, uint64_t parameters);
 
 }  // namespace penstock::bench
