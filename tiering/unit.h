@@ -48,6 +48,10 @@ struct Use {
   double backward_s = 0;          // without recomputation
   uint64_t activation_bytes = 0;  // what backward needs of forward, if it is kept; each piece rounded up to 256 B
   uint64_t boundary_bytes = 0;    // what recomputation needs instead: the input
+  // What is handed over in its backward stays as it is until release() of that pass returns. Computed in host memory,
+  // the last contribution to a unit's gradient then goes from there to where the update finds it, without a copy in
+  // between.
+  bool gradients_stay = false;
 };
 
 // What may take a step's updates back once its gradients are known.

@@ -61,7 +61,8 @@ StepRun::StepRun(const StepSettings& settings)
                              .forward_s = forward_s,
                              .backward_s = 2 * forward_s,
                              .activation_bytes = settings.activation_bytes,
-                             .boundary_bytes = 64 * kKiB});
+                             .boundary_bytes = 64 * kKiB,
+                             .gradients_stay = true});
   }
   request.stores_activations = false;
   request.machine = settings.machine;

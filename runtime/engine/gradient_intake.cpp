@@ -10,6 +10,7 @@ GradientIntake::GradientIntake(const Workload& workload, const SumLayout& layout
     : GradientIntake(workload, nullptr, workers) {
   for (uint32_t unit = 0; unit < units_.size(); ++unit) {
     const std::vector<uint64_t>& places = layout.offset_bytes[unit];
+    units_[unit].last_stays = layout.last_stays[unit];
     for (size_t use = 0; use < places.size(); ++use) {
       units_[unit].of_use[use].sum = sums.data() + places[use];
     }
@@ -36,6 +37,7 @@ void GradientIntake::begin(uint32_t micro_batches) {
     for (UseState& use : unit.of_use) {
       use.next_micro_batch = 0;
       use.given.clear();
+      use.staying.clear();
     }
   }
 }
@@ -136,8 +138,9 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
     state.done = part.first_element + count == unit.elements;
     return Taken::passes_by;
   }
+  const bool stays = state.last_stays && part.micro_batch + 1 == micro_batches_;
   const auto [place, is_free] = summing_.insert({use.sum, part.unit});
-  if (adder_ == nullptr && !is_free && place->second != part.unit) {
+  if (use.sum != nullptr && !is_free && place->second != part.unit) {
     return Status(Code::kDoesNotFit,
                   text("gradient: unit ", part.unit,
                        ": no memory to add up in: what is planned for it is still used for "
@@ -148,7 +151,11 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
   state.last_given = text("micro-batch ", part.micro_batch);
   state.has_values = true;
   note_parameters(part, count);
-  add(part, values, use, count);
+  if (stays) {
+    use.staying.push_back({part.first_element, count, values});
+  } else {
+    add(part, values, use, count);
+  }
   const auto run = std::make_pair(part.first_element, part.first_element + count);
   use.given.insert(std::upper_bound(use.given.begin(), use.given.end(), run), run);
   if (!has_all_values(part.unit, use)) return Taken::added;
@@ -191,7 +198,8 @@ std::vector<uint32_t> GradientIntake::end_pass(uint32_t use, uint32_t micro_batc
     const auto number = std::find(unit.uses.begin(), unit.uses.end(), use) - unit.uses.begin();
     UseState& of_use = unit.of_use[static_cast<size_t>(number)];
     if (of_use.next_micro_batch != micro_batch) continue;  // has all
-    if (starts_sum(micro_batch) && of_use.given.empty()) zero(index, of_use);
+    const bool stays = unit.last_stays && micro_batch + 1 == micro_batches_;
+    if (starts_sum(micro_batch) && of_use.given.empty() && !stays) zero(index, of_use);
     if (end_micro_batch(unit, of_use)) complete.push_back(index);
   }
   return complete;
@@ -248,8 +256,13 @@ void GradientIntake::finish_run(uint32_t unit, const std::optional<Values>& last
     std::fill_n(target.squares.begin(), ceil_div(target.elements, kBlockElements), 0.0);
     return;
   }
-  join(unit, last, target.first_element, target.elements, target.place);
-  kernels_.square_sums(form, target.place, target.elements, target.squares);
+  // Block by block, so that what is measured is still in the cache.
+  for (uint64_t at = 0; at < target.elements; at += kBlockElements) {
+    const uint64_t count = std::min(kBlockElements, target.elements - at);
+    std::byte* const place = target.place + at * bytes_of(form);
+    join(unit, last, target.first_element + at, count, place);
+    kernels_.square_sums(form, place, count, target.squares.subspan(at / kBlockElements, 1));
+  }
 }
 
 void GradientIntake::join(uint32_t index, const std::optional<Values>& last, uint64_t first, uint64_t count,
@@ -257,6 +270,7 @@ void GradientIntake::join(uint32_t index, const std::optional<Values>& last, uin
   const Dtype form = workload_.form.gradient;
   if (last && micro_batches_ == 1) return convert(*last, first, count, target, form);  // there is no sum to join
   const std::vector<UseState>& uses = units_[index].of_use;
+  if (units_[index].last_stays) return join_staying(index, first, count, target);
   const Dtype dtype = units_[index].sum_dtype;
   const uint64_t at = first * bytes_of(dtype);
   float* joined = reinterpret_cast<float*>(uses.front().sum + at);
@@ -266,6 +280,31 @@ void GradientIntake::join(uint32_t index, const std::optional<Values>& last, uin
   if (last) kernels_.accumulate(last->dtype, last->bytes.data() + first * bytes_of(last->dtype), joined, count);
   const Values sum{dtype, {uses.front().sum, workload_.units[index].elements * bytes_of(dtype)}};
   convert(sum, first, count, target, form);
+}
+
+void GradientIntake::join_staying(uint32_t index, uint64_t first, uint64_t count, std::byte* target) {
+  const UseState& use = units_[index].of_use.front();
+  const Dtype form = workload_.form.gradient;
+  const bool has_sum = micro_batches_ > 1;
+  float* const sum = reinterpret_cast<float*>(use.sum) + first;
+  uint64_t given = 0;
+  const auto begin_of = [&](const StayingPart& part) { return std::max(first, part.first_element); };
+  const auto end_of = [&](const StayingPart& part) {
+    return std::max(begin_of(part), std::min(first + count, part.first_element + part.elements));
+  };
+  for (const StayingPart& part : use.staying) given += end_of(part) - begin_of(part);
+  if (!has_sum && given < count) std::memset(target, 0, count * bytes_of(form));
+  for (const StayingPart& part : use.staying) {
+    const uint64_t begin = begin_of(part), end = end_of(part), skip = begin - part.first_element;
+    if (begin == end) continue;
+    if (has_sum) {
+      const std::byte* const values = part.values.bytes.data() + skip * bytes_of(part.values.dtype);
+      kernels_.accumulate(part.values.dtype, values, sum + (begin - first), end - begin);
+    } else {
+      convert(part.values, skip, end - begin, target + (begin - first) * bytes_of(form), form);
+    }
+  }
+  if (has_sum) kernels_.cast(Dtype::fp32, reinterpret_cast<const std::byte*>(sum), form, target, count);
 }
 
 void GradientIntake::convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target) const {
@@ -294,6 +333,7 @@ void GradientIntake::convert(const Values& values, uint64_t skip, uint64_t count
 
 void GradientIntake::finished(uint32_t unit) {
   std::erase_if(summing_, [&](const auto& place) { return place.second == unit; });
+  for (UseState& use : units_[unit].of_use) use.staying.clear();
 }
 
 std::string GradientIntake::why_not_absent(uint32_t index) const {

@@ -2,6 +2,9 @@
 // index, then the uses' sums in forward order, rounded once, and measured block by block. Of what there is but one
 // contribution to, nothing is added up: see sum_dtype().
 //
+// The last contribution to a gradient stays where it was given, if the workload says that it may, until finish() has
+// joined it to the others.
+//
 // A contribution is a whole unit's gradient of one use and micro-batch, or parts of it in any order. The bits depend
 // neither on tiles nor on parts: everything is element by element, and blocks of the norm are counted from the unit's
 // first element. The work is shared between the caller and the update workers.
@@ -58,8 +61,8 @@ class GradientIntake {
   };
 
   enum class Taken {
-    added,           // to the sum, which is not complete yet
-    completes,       // added, and the gradient is complete
+    added,           // to the sum, or stays to be: the gradient is not complete yet
+    completes,       // so taken, and the gradient is complete
     completes_with,  // not added: the gradient is the sum with these values, which finish() joins piece by piece
     passes_by,       // not added: this part of the gradient is complete, for convert() to join and measure() to measure
   };
@@ -105,15 +108,22 @@ class GradientIntake {
  private:
   GradientIntake(const Workload& workload, Adder* adder, cpu_optim::UpdateWorkers& workers);
 
+  // A part of the last contribution that is not added: it stays where it was given until finished().
+  struct StayingPart {
+    uint64_t first_element = 0, elements = 0;
+    Values values;
+  };
   struct UseState {
     std::byte* sum = nullptr;
     uint32_t next_micro_batch = 0;
+    std::vector<StayingPart> staying;
     std::vector<std::pair<uint64_t, uint64_t>> given;  // of that micro-batch: runs, by their first elements
   };
   struct UnitState {
     std::vector<uint32_t> uses;  // their numbers
     std::vector<UseState> of_use;
     Dtype sum_dtype = Dtype::fp32;
+    bool last_stays = false;  // see SumLayout
     enum class Of : uint8_t { nothing, values, absent };
     std::vector<Of> parameters;  // what each has got, of any use and micro-batch
     bool has_values = false;     // some element of it
@@ -128,6 +138,8 @@ class GradientIntake {
   // Whether a part of the use's only contribution goes where it belongs without being added up.
   bool passes_by(const UnitState& unit, const UseState& use, uint64_t count, uint64_t elements) const;
   void join(uint32_t unit, const std::optional<Values>& last, uint64_t first, uint64_t count, std::byte* target);
+  // The same where the last contribution's parts stay.
+  void join_staying(uint32_t unit, uint64_t first, uint64_t count, std::byte* target);
   void convert(const Values& values, uint64_t skip, uint64_t count, std::byte* target, Dtype dtype) const;
   void note_parameters(const Part& part, uint64_t count);
   void zero(uint32_t unit, UseState& use);

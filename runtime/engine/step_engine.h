@@ -139,7 +139,8 @@ class StepEngine {
   // `values`: of `part`, element by element. Micro-batches of a use come in ascending order, the parts of one in any.
   // Elements outside of all parameters may be left out of parts and count as zero. On a device they are in its memory,
   // complete when `stream` comes to here, and read there: what is put on the stream from now on may overwrite them.
-  // None: the stream of the pass.
+  // None: the stream of the pass. In host memory they are read before it returns; where the use says that gradients
+  // stay, until release() returns.
   virtual Status gradient(const GradientPart& part, Dtype dtype, std::span<const std::byte> values,
                           std::optional<Stream> stream = {}) = 0;
   // The unit has no gradient in this step at all, of no micro-batch. Of several ranks: on this one; it is absent where

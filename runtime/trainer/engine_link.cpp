@@ -20,7 +20,9 @@ std::vector<Unit> units_of(const Model& model) {
 
 std::vector<Use> uses_of(const Model& model) {
   std::vector<Use> uses;
-  for (const ModelUse& use : model.uses) uses.push_back({.name = use.name, .units = use.units});
+  for (const ModelUse& use : model.uses) {
+    uses.push_back({.name = use.name, .units = use.units, .gradients_stay = use.kind == UseKind::block});
+  }
   return uses;
 }
 

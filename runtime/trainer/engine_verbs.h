@@ -3,7 +3,7 @@
 //
 // A unit's weights may be touched between acquire() and release() only; afterwards they may lie elsewhere, or nowhere.
 // Gradients of a use and micro-batch come between its backward acquire() and release(). A trainable element that
-// got none until release() gets none from this use and micro-batch.
+// got none until release() gets none from this use and micro-batch. Those of a block stay as they are until release().
 //
 // Memory that is lent, given or filled here is the accelerator's, and its stream orders who touches it: what is lent
 // may be touched by what comes on the stream after the call, and what is given is free again for that.

@@ -134,10 +134,13 @@ class TrainingWorld : public EngineWorld {
         if (trainable(unit) && !manner.without.contains(unit))
           PENSTOCK_TRY(give(engine, number, pass, unit, (*gradients)[i], manner));
       }
-      (giving ? *giving : computing).put([gradients] {  // a trainer may use that memory again
+      // A trainer may use that memory again, at once or, where it has said that gradients stay, behind the release.
+      auto use_again = [gradients] {
         for (std::vector<float>& of_unit : *gradients) std::fill(of_unit.begin(), of_unit.end(), 7e7f);
-      });
+      };
+      if (!use.gradients_stay) (giving ? *giving : computing).put(use_again);
       PENSTOCK_TRY(engine.release(pass));
+      if (use.gradients_stay) (giving ? *giving : computing).put(use_again);
     }
     manner.before_step();
     return engine.step(trainer_state(number));

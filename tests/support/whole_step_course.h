@@ -24,6 +24,7 @@ class Course {
     for (uint64_t again = up_to(2); again > 0; --again) uses.insert(uses.begin() + 2, std::vector<uint32_t>{1});
     if (up_to(1)) uses.back().push_back(0);  // tied
     world_.set_uses(uses);
+    for (size_t use = 0; use < uses.size(); ++use) request.workload.uses[use].gradients_stay = (seed + use) % 2 == 0;
     const std::optional<BlockCode> codes[] = {BlockCode::nf4, std::nullopt, BlockCode::int8};
     if (up_to(2) == 0) world_.freeze(3, codes[seed % 3]);
     if (seed % 4 == 0) world_.freeze(1, seed % 8 == 0 ? BlockCode::nf4 : BlockCode::int8);  // used several times, maybe
@@ -156,20 +157,21 @@ class Course {
   std::string words() const {
     const PlanRequest& request = world_.options.request;
     const PlanChoices& choices = request.choices;
-    return text("tiles of ", *choices.tile_elements, ", ", !streams_.empty() ? "on a device, " : "",
-                streams_.size() > 1 ? "gradients from another stream, " : "", request.workload.uses.size(),
-                " uses, the last of ", request.workload.uses.back().units.size(), " units, ",
-                request.workload.micro_batches, " micro-batches in groups of ", *choices.micro_batch_group,
-                ", weights ", static_cast<int>(choices.weights), ", state in host ",
-                choices.host_state_share.value_or(-1), ", retained ", choices.retained_host_share.value_or(-1),
-                ", deferred ", choices.deferred_share.value_or(0), ", on the device ", choices.device_share.value_or(0),
-                ", durable ", text_of(*request.durability), ", clip ", request.workload.clipping.norm,
-                request.workload.clipping.skips_overflow ? ", skipping" : "",
-                manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations),
-                " but for ", choices.keep_share.value_or(0), ", offloaded to host ",
-                choices.offload_host_share.value_or(-1), manner_.by_parameter ? ", gradients by parameter" : "",
-                manner_.leaves_zeros ? ", zeros left out" : "", leaves_out_ ? ", absent gradients" : "",
-                frozen_words(1), frozen_words(3), request.forward_in_steps ? ", evaluation within steps" : "");
+    return text(
+        "tiles of ", *choices.tile_elements, ", ", !streams_.empty() ? "on a device, " : "",
+        streams_.size() > 1 ? "gradients from another stream, " : "", request.workload.uses.size(),
+        " uses, the last of ", request.workload.uses.back().units.size(), " units, ", request.workload.micro_batches,
+        " micro-batches in groups of ", *choices.micro_batch_group, ", weights ", static_cast<int>(choices.weights),
+        ", state in host ", choices.host_state_share.value_or(-1), ", retained ",
+        choices.retained_host_share.value_or(-1), ", deferred ", choices.deferred_share.value_or(0), ", on the device ",
+        choices.device_share.value_or(0), ", durable ", text_of(*request.durability), ", clip ",
+        request.workload.clipping.norm, request.workload.clipping.skips_overflow ? ", skipping" : "",
+        manner_.puts ? ", activations put: " : ", activations ", static_cast<int>(*choices.activations), " but for ",
+        choices.keep_share.value_or(0), ", offloaded to host ", choices.offload_host_share.value_or(-1),
+        manner_.by_parameter ? ", gradients by parameter" : "", manner_.leaves_zeros ? ", zeros left out" : "",
+        leaves_out_ ? ", absent gradients" : "", frozen_words(1), frozen_words(3),
+        request.workload.uses[0].gradients_stay ? ", gradients stay in even uses" : ", in odd ones",
+        request.forward_in_steps ? ", evaluation within steps" : "");
   }
 
   int struck = 0, skipped = 0, discarded = 0;

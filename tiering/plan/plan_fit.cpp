@@ -340,7 +340,8 @@ Result<PlanFit> fit_plan(const PlanRequest& request, const PlanChoices& choices)
   sizes.tiles_a_lane = std::clamp(sizes.window_tiles / 3, 1u, drives_of(request.machine) * kLaneTilesPerDrive);
   // Gradients that wait for their tile's state.
   sizes.backlog_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);
-  sizes.sums = lay_out_sums(workload, sizes.micro_batch_group);
+  sizes.sums = lay_out_sums(workload, sizes.micro_batch_group,
+                            request.machine.copies_to_device() ? GivenIn::elsewhere : GivenIn::host_memory);
   sizes.retained_tiles = ground.clips() ? share_of(choices.retained_host_share, count) : 0;
   sizes.host_state_tiles = share_of(choices.host_state_share, count);
   const uint32_t ranges_with_state = ground.placed_first > 0 ? ground.placed_first : ground.ranges;

@@ -34,8 +34,10 @@ uint64_t gathered_weight_bytes(const Workload& workload) {
 
 uint64_t sum_bytes(const PlanRequest& request) {
   const uint32_t most = request.workload.micro_batches;
-  uint64_t bytes = lay_out_sums(request.workload, request.choices.micro_batch_group.value_or(most)).bytes;
-  if (!request.choices.micro_batch_group) bytes = std::max(bytes, lay_out_sums(request.workload, 1).bytes);
+  uint64_t bytes =
+      lay_out_sums(request.workload, request.choices.micro_batch_group.value_or(most), GivenIn::elsewhere).bytes;
+  if (!request.choices.micro_batch_group)
+    bytes = std::max(bytes, lay_out_sums(request.workload, 1, GivenIn::elsewhere).bytes);
   return bytes;
 }
 

@@ -12,9 +12,21 @@ Dtype sum_dtype(const Workload& workload, uint32_t unit) {
   return is_alone ? workload.form.gradient : Dtype::fp32;
 }
 
-SumLayout lay_out_sums(const Workload& workload, uint32_t group) {
+namespace {
+
+// What ranks add up among themselves is not there when the pass ends.
+bool last_stays(const Workload& workload, uint32_t unit) {
+  if (workload.scope != StepScope::training || workload.ranks * workload.groups > 1) return false;
+  const std::vector<uint32_t> uses = uses_of(workload, unit);
+  return uses.size() == 1 && workload.uses[uses.front()].gradients_stay;
+}
+
+}  // namespace
+
+SumLayout lay_out_sums(const Workload& workload, uint32_t group, GivenIn given) {
   SumLayout layout;
   layout.offset_bytes.resize(workload.units.size());
+  layout.last_stays.resize(workload.units.size());
   // Where all micro-batches pass through a unit before the next, the sum of a unit with one use ends before that of the
   // next but one begins: every second shares a place.
   const bool vertical = group >= workload.micro_batches;
@@ -25,6 +37,8 @@ SumLayout lay_out_sums(const Workload& workload, uint32_t group) {
     const uint32_t uses = count_uses_of(workload, unit);
     const bool comes_at_once = workload.scope == StepScope::update_only && workload.micro_batches * uses <= 1;
     if (!shape.trainable || (comes_at_once && !shape.gradient_in_parts)) continue;
+    layout.last_stays[unit] = given == GivenIn::host_memory && last_stays(workload, unit);
+    if (layout.last_stays[unit] && workload.micro_batches == 1) continue;
     const uint64_t bytes = round_up(shape.elements * bytes_of(sum_dtype(workload, unit)), kAlignmentBytes);
     if (vertical && uses == 1 && !shape.gradient_in_parts) {
       uint64_t& most = shared_bytes[sharing.size() % 2];

@@ -77,7 +77,10 @@ std::vector<Use> training_uses(const ModelShape& shape, const StepShape& step) {
   const double backward = (is_frozen ? 1 : 2) * forward + 2 * adapters;
   const Cost block{forward + adapters, backward, shape.block_activation_bytes(), shape.boundary_bytes()};
   const uint32_t of_block = !is_frozen ? 1 : step.adapters->base_code && shape.block_vector_parameters() > 0 ? 3 : 2;
-  for (uint64_t layer = 0; layer < shape.layers; ++layer) add(text("block", layer), of_block, block);
+  for (uint64_t layer = 0; layer < shape.layers; ++layer) {
+    add(text("block", layer), of_block, block);
+    uses.back().gradients_stay = true;
+  }
   // Logits are made piece by piece and made again in backward, or they would outweigh all else.
   const double head = shape.head_forward_flops();
   add("head", 1, {head, (is_frozen ? 2 : 3) * head, shape.boundary_bytes(), shape.boundary_bytes()});

@@ -161,7 +161,7 @@ Status RankedEngine::open_device() {
   const uint64_t weights = taken_.on_device.weights, gradient = taken_.on_device.gradient;
   if (taken_.on_device.reduces()) {
     // As rank 0 has chosen the plan's group of micro-batches, for all.
-    const uint64_t sums = lay_out_sums(model(), plan().micro_batch_group).bytes;
+    const uint64_t sums = lay_out_sums(model(), plan().micro_batch_group, GivenIn::elsewhere).bytes;
     PENSTOCK_TRY_ASSIGN(device, RankDevice::open(options_.engine.device, sums, all));
     gradients_device_ = std::move(device);
   }
@@ -182,7 +182,7 @@ Status RankedEngine::open_device() {
 
 // In the memory that is given to it, of this rank's trainer alone.
 void RankedEngine::open_sums() {
-  SumLayout layout = lay_out_sums(model(), plan().micro_batch_group);
+  SumLayout layout = lay_out_sums(model(), plan().micro_batch_group, GivenIn::elsewhere);
   if (taken_.on_device.reduces()) {
     device_sums_ = std::make_unique<RankDeviceSums>(model(), std::move(layout), *gradients_device_);
     intake_ = std::make_unique<GradientIntake>(model(), *device_sums_, *workers_);

@@ -26,6 +26,7 @@ struct TrainStep::UnderWay {
   std::vector<at::Tensor> losses;          // by micro-batch
   std::map<Place, at::Tensor> boundaries;  // of uses that are recomputed
   std::map<Place, std::unique_ptr<UseGraph>> graphs;
+  std::vector<at::Tensor> given;           // a block's gradients, until its pass is released
   std::map<int64_t, Positions> positions;  // by length
   std::map<int64_t, Positions> packed;     // by micro-batch, of those that are packed
 
@@ -61,8 +62,8 @@ uint32_t unit_of(const Model& model, const ModelUse& use, WeightRole role) {
   return 0;
 }
 
-Status give(EngineVerbs& engine, const ComputePass& pass, uint32_t unit, uint64_t first, const at::Tensor& values) {
-  const at::Tensor whole = values.contiguous();
+// `whole`: contiguous.
+Status give(EngineVerbs& engine, const ComputePass& pass, uint32_t unit, uint64_t first, const at::Tensor& whole) {
   return engine.gradient(pass, unit, first, dtype_of(whole), bytes_of(whole));
 }
 
@@ -213,6 +214,7 @@ Status TrainStep::take(UnderWay& way, const ComputePass& pass) {
   });
   const Status status = computed.within(model_.uses[pass.use].name);
   const Status released = engine_.release(pass);
+  way.given.clear();
   return status.ok() ? released : status;
 }
 
@@ -280,7 +282,8 @@ Status TrainStep::pass_backward(UnderWay& way, const ComputePass& pass, std::spa
     const uint32_t unit = unit_of(model_, use, role);
     const ModelParameter& parameter = parameter_of(model_.units[unit], role);
     const uint64_t row_elements = parameter.elements / parameter.shape[0];
-    return give(engine_, pass, unit, parameter.first_element + static_cast<uint64_t>(first_row) * row_elements, rows);
+    return give(engine_, pass, unit, parameter.first_element + static_cast<uint64_t>(first_row) * row_elements,
+                rows.contiguous());
   };
   switch (use.kind) {
     case UseKind::embedding:
@@ -333,7 +336,9 @@ Status TrainStep::block_backward_of(UnderWay& way, const ComputePass& pass, std:
   for (uint32_t unit : model_.uses[use].units) {
     for (const ModelParameter& parameter : model_.units[unit].parameters) {
       const at::Tensor values = std::move(*next++);
-      if (values.defined()) PENSTOCK_TRY(give(engine_, pass, unit, parameter.first_element, values));
+      if (!values.defined()) continue;
+      way.given.push_back(values.contiguous());
+      PENSTOCK_TRY(give(engine_, pass, unit, parameter.first_element, way.given.back()));
     }
   }
   way.gradients[micro_batch] = std::move(gradients.hidden);

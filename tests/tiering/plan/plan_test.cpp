@@ -187,6 +187,26 @@ TEST(Planner, OfATiedModelOnlyTheTiedSumsLastAllOfBackward) {
   EXPECT_EQ(sums(), 2 * tied + 8 * other + (4 << 10));
 }
 
+TEST(Planner, HasNoSumsWhereTheOnlyContributionStaysInHostMemory) {
+  PlanRequest request = tied_request();
+  request.machine = test::test_machine(false);
+  request.workload.micro_batches = 1;
+  const uint64_t tied = 4 * (8 << 20), other = 2 << 20;  // a sum, and what there is but one of
+  auto sums = [&] {
+    const Result<Plan> plan = make_plan(request);
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    return plan.ok() ? plan->sums.bytes : 0;
+  };
+  EXPECT_EQ(sums(), 2 * tied + 2 * other);
+  for (Use& use : request.workload.uses) use.gradients_stay = true;
+  EXPECT_EQ(sums(), 2 * tied);
+  request.workload.micro_batches = 2;
+  EXPECT_EQ(sums(), 2 * tied + 2 * 2 * other);
+  request.workload.micro_batches = 1;
+  request.machine = test::test_machine(true);
+  EXPECT_EQ(sums(), 2 * tied + 2 * other) << "they come down from the device";
+}
+
 TEST(Planner, HasRoomForTheLargestUseThatIsComputedAgain) {
   PlanRequest request;
   Workload& work = request.workload;
