@@ -124,8 +124,7 @@ Result<ChosenPlan> choose_plan_within(PlanRequest request, const ArenaRoom& room
 
 double expected_gbps(const MachineProfile& machine, const Plan& plan, double read_share) {
   if (machine.drives.empty()) return 0;
-  const uint64_t windows = plan.pool_pieces[static_cast<size_t>(Pool::window)];
-  return machine.striped().gbps(read_share) * machine.share_by_memory(windows * plan.tiles.slot_bytes_max());
+  return machine.striped().gbps(read_share) * machine.share_by_memory(plan.passing_bytes());
 }
 
 PlanAtRates look_for_better(const PlanRequest& request, Plan present, const ArenaRoom& room, const NewPlanRule& rule,

@@ -84,6 +84,15 @@ bool is_on_stream(const Plan& plan, const Move& move) {
 
 uint64_t Plan::needed_bytes(Tier tier) const { return penstock::needed_bytes(budget_lines, tier); }
 
+uint64_t Plan::passing_bytes() const {
+  uint64_t bytes = 0;
+  for (const BudgetLine& line : budget_lines) {
+    const bool rests = line.region == Region::resting_weights || line.region == Region::resting_states;
+    if (line.tier == Tier::host && line.region != Region::none && !rests) bytes += line.bytes;
+  }
+  return bytes;
+}
+
 namespace {
 
 bool only_when_struck_or_late(MoveKind kind) {

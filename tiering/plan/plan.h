@@ -173,6 +173,8 @@ struct Plan {
   bool stores_activations = false;            // in the engine's memory; else they are the trainer's, and only counted
 
   uint64_t needed_bytes(Tier tier) const;
+  // Host memory that a step's bytes pass through again and again: what rests there is not of it.
+  uint64_t passing_bytes() const;
   // Whether some tile's state rests in host memory or on the device, so that a durable step writes more than another.
   bool has_state_in_memory() const;
   // Whether the unit's weights, and its state where it is trained, rest on the device.

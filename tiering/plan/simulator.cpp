@@ -14,8 +14,7 @@ class Simulator {
   Simulator(const Plan& plan, const MachineProfile& machine, const SimulationOptions& options)
       : plan_(plan), machine_(machine), options_(options), run_(plan), drives_(machine.striped()) {
     for (const Plan::TileMoves& moves : plan.of_tile) gradients_ += moves.gradient != kNoMove;
-    const uint64_t windows = plan.pool_pieces[static_cast<size_t>(Pool::window)];
-    window_share_ = machine.share_by_memory(windows * plan.tiles.slot_bytes_max());
+    passing_share_ = machine.share_by_memory(plan.passing_bytes());
     resting_share_ = machine.share_by_memory(~uint64_t{0});
   }
 
@@ -91,7 +90,7 @@ class Simulator {
       if (placement.weight_in_host()) resting += plan_.tiles[move.tile].weight_bytes;
       if (placement.state_in_host()) resting += plan_.tiles[move.tile].state_bytes;
     }
-    return static_cast<double>(resting) / resting_share_ + static_cast<double>(move.bytes - resting) / window_share_;
+    return static_cast<double>(resting) / resting_share_ + static_cast<double>(move.bytes - resting) / passing_share_;
   }
 
   void issue() {
@@ -113,7 +112,8 @@ class Simulator {
   double hand_over_s(TileId tile) const {
     if (plan_.on_device || plan_.computes.empty()) return 0;
     const uint64_t once = plan_.tiles[tile].gradient_bytes, sum = plan_.tiles[tile].elements * sizeof(float);
-    return seconds_at(3 * once + (plan_.micro_batches - 1) * (once + 2 * sum), machine_.host_gbps);
+    const uint64_t copies = plan_.sums.last_stays[plan_.tiles[tile].unit] ? 2 : 3;
+    return seconds_at(copies * once + (plan_.micro_batches - 1) * (once + 2 * sum), machine_.host_gbps);
   }
 
   // The trainer hands over one gradient after another, and waits where there is no place for one.
@@ -204,7 +204,7 @@ class Simulator {
   const SimulationOptions& options_;
   PlanRun run_;
   const MixCurve drives_;
-  double window_share_ = 1, resting_share_ = 1;  // of the drives' rate, by where the bytes lie in memory
+  double passing_share_ = 1, resting_share_ = 1;  // of the drives' rate, by where the bytes lie in memory
   uint32_t gradients_ = 0;
 
   double now_ = 0;
