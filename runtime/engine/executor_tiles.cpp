@@ -72,8 +72,8 @@ void Executor::move_tile(Ticket ticket, TileId tile, Way way, const std::vector<
 }
 
 bool Executor::is_restored(Ticket ticket) const {
-  return parts_.plan.moves[ticket.move].kind == MoveKind::reread_state &&
-         open_steps_.at(ticket.step).verdict == Verdict::skip;
+  const Move& move = parts_.plan.moves[ticket.move];
+  return move.kind == MoveKind::reread_state && run_.speculation(ticket.step).is_restored(move.tile);
 }
 
 void Executor::begin_read(Ticket ticket, const Move& move) {

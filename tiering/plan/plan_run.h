@@ -9,7 +9,8 @@
 // gradient has not, which is read again later. In plan order that never happens.
 //
 // While a step cannot begin to compute because its first weights are still being written, the drives are left to that:
-// no state is read for later.
+// no state is read for later. Nor is any read ahead of the verdict of a step that does not speculate while the step
+// before is still writing.
 //
 // Pure: no clock, no threads, no system calls.
 #pragma once

@@ -25,6 +25,7 @@ bool PlanRun::gate_open(const Step& step, MoveId id) const {
     case MoveKind::fetch_gradient:
       return !step.tiles[move.tile].gradient_held;
     case MoveKind::reread_state:
+      return step.speculation.verdict().has_value() || step.speculation.is_postponed(move.tile);
     case MoveKind::fetch_gradient_again:
     case MoveKind::update_again:
     case MoveKind::write_state_again:
@@ -123,10 +124,13 @@ MoveId PlanRun::read_for_computing(Lane lane) const {
   return steps_.back().ready[index(lane)][index(Pool::none)].first();
 }
 
-// A read of state that is as good a little later, while the newest step waits for its first weights to be written.
+// A read of state that is as good a little later, while the newest step waits for its first weights to be written. What
+// is read ahead of a verdict is needed behind all that the step before still writes, which forward waits for.
 bool PlanRun::gives_way(const Step& step, MoveId id) const {
   const Move& move = plan_.moves[id];
-  if (move.kind != MoveKind::read_state || steps_.size() < 2) return false;
+  if (steps_.size() < 2) return false;
+  if (move.kind == MoveKind::reread_state) return !step.speculation.verdict();
+  if (move.kind != MoveKind::read_state) return false;
   const Step& newest = steps_.back();
   const auto is_current = [&](MoveId current) { return is_over({newest.number, current}); };
   if (std::ranges::all_of(begins_with_, is_current)) return false;

@@ -136,9 +136,10 @@ void UpdateMoves::redo_tile(TileId tile) {
   const Tile& shape = plan_.tiles[tile];
   Plan::TileMoves& moves = plan_.of_tile[tile];
   if (plan_.placements[tile].state_on_drives()) {
-    // After the first read too: the verdict may come while that is under way, for an update that never begins.
+    // After the first read too: the verdict may come while that is under way, for an update that never begins. After
+    // the verdict only where the first update was speculative: see PlanRun's gates.
     moves.reread = add_move(MoveKind::reread_state, Lane::nvme_read, tile, shape.slot_bytes(),
-                            {plan_.verdict, moves.read, moves.update, moves.write}, Pool::window);
+                            {moves.read, moves.update, moves.write}, Pool::window);
     if (moves.spill != kNoMove) {
       moves.fetch_again = add_move(MoveKind::fetch_gradient_again, Lane::nvme_read, tile, shape.gradient_bytes,
                                    {plan_.verdict, moves.spill, moves.fetch_gradient}, Pool::fetched_gradient);

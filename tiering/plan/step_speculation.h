@@ -5,7 +5,7 @@
 // whose state rests in host memory or on a device is updated in place, and so never before the verdict: there would be
 // nothing to go back to. An update that would use backward's copy of its weights and cannot run before the verdict is
 // *postponed*: its first read, update and write are left out, because the copy cannot stay until the verdict, and it is
-// done from its slot afterwards, by the moves of a redo.
+// done from its slot afterwards, by the moves of a redo. Its slot may be read before the verdict already.
 //
 // Pure: it decides, PlanRun acts.
 #pragma once
@@ -49,6 +49,7 @@ class StepSpeculation {
   // Whether the tile is postponed where nothing may be updated before the verdict.
   bool postpones(TileId tile) const;
   void postpone(TileId tile) { tiles_[tile].postponed = true; }
+  bool is_postponed(TileId tile) const { return tiles_[tile].postponed; }
 
   // The partial norm has passed the clip: nothing more is updated before the verdict. False if nothing changes.
   bool stop();
