@@ -273,6 +273,28 @@ std::vector<Candidate> CandidateSpace::budgets_along(const Candidate& from) cons
   return all;
 }
 
+std::optional<Candidate> CandidateSpace::with_spare_windows(const Candidate& from, const Plan& plan,
+                                                            uint64_t spare_bytes) const {
+  if (request_.choices.window_tiles || !trains(request_)) return std::nullopt;
+  // Two uses ahead. Where nothing is updated before the verdict, as much as is read meanwhile.
+  double ahead = 2.0 * tiles_of_a_use_;
+  if (request_.workload.clipping.may_take_back()) {
+    double backward_s = 0;
+    for (const Move& move : plan.moves) backward_s += move.kind == MoveKind::backward ? move.seconds : 0;
+    ahead += backward_s * request_.machine.striped().gbps(1) * 1e9 / static_cast<double>(plan.tiles.slot_bytes_max());
+  }
+  const auto updated = static_cast<double>(
+      std::ranges::count_if(plan.of_tile, [](const Plan::TileMoves& moves) { return moves.read != kNoMove; }));
+  const auto most = static_cast<uint64_t>(std::min(ahead, updated));
+  const uint64_t now = plan.pool_pieces[static_cast<size_t>(Pool::window)];
+  // Gradients wait for windows in as many places, or fewer.
+  const uint64_t more = spare_bytes / (plan.tiles.slot_bytes_max() + plan.tiles.gradient_bytes_max());
+  if (std::min(most, now + more) <= now) return std::nullopt;
+  Candidate with = from;
+  with.choices.window_tiles = static_cast<uint32_t>(std::min(most, now + more));
+  return with;
+}
+
 std::vector<Candidate> CandidateSpace::windows_along(const Candidate& from) const {
   if (request_.choices.window_tiles) return {};
   std::vector<Candidate> all;
