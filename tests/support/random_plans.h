@@ -65,6 +65,7 @@ inline PlanRequest random_request(std::mt19937_64& random) {
   if (up_to(2) == 0) request.choices.retained_host_share = static_cast<double>(up_to(4)) / 4;
   if (up_to(2) == 0) request.choices.weights = up_to(1) ? WeightTier::host : WeightTier::nvme;
   if (up_to(2) == 0) request.choices.window_tiles = 1 + static_cast<uint32_t>(up_to(1) ? up_to(5) : up_to(60));
+  if (request.choices.window_tiles) request.choices.ahead_window_tiles = *request.choices.window_tiles % 7;
   if (up_to(2) == 0) request.choices.tile_elements = kBlockElements * (1 + up_to(3));
   if (up_to(2) == 0) request.choices.micro_batch_group = 1 + static_cast<uint32_t>(up_to(3));
   request.choices.activations = static_cast<ActivationChoice>(up_to(3));

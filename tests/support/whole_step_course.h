@@ -46,6 +46,7 @@ class Course {
     world_.settings.loss_scale = scales[up_to(2)];
     manner_.by_parameter = up_to(1);
     manner_.leaves_zeros = up_to(1);
+    request.choices.ahead_window_tiles = seed % 3 * 4;
     // Tiles of one block, two and three.
     request.choices.tile_elements = kBlockElements * (1 + seed / 3 % 3);
     if (seed % 2 == 1) request.choices.deferred_share = static_cast<double>(1 + seed / 2 % 4) / 4;

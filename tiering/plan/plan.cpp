@@ -90,7 +90,7 @@ uint64_t Plan::passing_bytes() const {
     const bool rests = line.region == Region::resting_weights || line.region == Region::resting_states;
     if (line.tier == Tier::host && line.region != Region::none && !rests) bytes += line.bytes;
   }
-  return bytes;
+  return bytes - std::min(bytes, ahead_windows * tiles.slot_bytes_max());  // mostly they are empty
 }
 
 namespace {

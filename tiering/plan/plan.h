@@ -159,6 +159,7 @@ struct Plan {
   std::vector<Move> moves;            // in order of priority
   std::vector<Compute> computes;      // in the order in which the trainer asks for them
   std::array<uint64_t, kPools> pool_pieces{};
+  uint64_t ahead_windows = 0;  // of them, those for what is read ahead of the verdict of a step that does not speculate
   // In flight at once: bytes on the drives, moves on the other lanes. What is larger goes alone.
   std::array<uint64_t, kLanes> lane_room{};
   std::vector<BudgetLine> budget_lines;  // what the plan takes of each tier, and where

@@ -101,7 +101,8 @@ std::vector<TileRange> weight_ranges_in_host(const Workload& workload, const Til
 
 void size_lanes(Plan& plan, const PlanSizes& sizes) {
   auto pieces = [&](Pool pool) -> uint64_t& { return plan.pool_pieces[static_cast<size_t>(pool)]; };
-  pieces(Pool::window) = sizes.window_tiles;
+  pieces(Pool::window) = sizes.window_tiles + sizes.ahead_window_tiles;
+  plan.ahead_windows = sizes.ahead_window_tiles;
   pieces(Pool::gradient) = sizes.backlog_tiles + sizes.leaving_tiles + sizes.retained_tiles + sizes.deferred_tiles;
   pieces(Pool::fetched_gradient) = sizes.fetched_gradient_tiles;
   plan.lane_room.fill(1);

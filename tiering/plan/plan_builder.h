@@ -11,7 +11,8 @@ namespace penstock {
 
 struct PlanSizes {
   uint32_t window_tiles = 0;
-  uint32_t tiles_a_lane = 0;  // of them, how many a lane of an update carries at once
+  uint32_t ahead_window_tiles = 0;  // besides, for what is read ahead of a verdict
+  uint32_t tiles_a_lane = 0;        // of them, how many a lane of an update carries at once
   uint32_t backlog_tiles = 0;
   uint32_t deferred_tiles = 0;  // gradients that wait for the next forward, besides those that are retained
   uint32_t leaving_tiles = 0;   // gradients on their way to the drives

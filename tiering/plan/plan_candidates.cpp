@@ -42,9 +42,10 @@ std::vector<Candidate> with_each(const Candidate& from, std::optional<double> Pl
 
 auto all_of(const Candidate& candidate) {
   const PlanChoices& choices = candidate.choices;
-  return std::tie(candidate.host_budget_share, choices.tile_elements, choices.window_tiles, choices.host_state_share,
-                  choices.device_share, choices.weights, choices.retained_host_share, choices.micro_batch_group,
-                  choices.activations, choices.keep_share, choices.offload_host_share, choices.deferred_share);
+  return std::tie(candidate.host_budget_share, choices.tile_elements, choices.window_tiles, choices.ahead_window_tiles,
+                  choices.host_state_share, choices.device_share, choices.weights, choices.retained_host_share,
+                  choices.micro_batch_group, choices.activations, choices.keep_share, choices.offload_host_share,
+                  choices.deferred_share);
 }
 
 }  // namespace
@@ -273,25 +274,22 @@ std::vector<Candidate> CandidateSpace::budgets_along(const Candidate& from) cons
   return all;
 }
 
-std::optional<Candidate> CandidateSpace::with_spare_windows(const Candidate& from, const Plan& plan,
+std::optional<Candidate> CandidateSpace::with_ahead_windows(const Candidate& from, const Plan& plan,
                                                             uint64_t spare_bytes) const {
-  if (request_.choices.window_tiles || !trains(request_)) return std::nullopt;
-  // Two uses ahead. Where nothing is updated before the verdict, as much as is read meanwhile.
-  double ahead = 2.0 * tiles_of_a_use_;
-  if (request_.workload.clipping.may_take_back()) {
-    double backward_s = 0;
-    for (const Move& move : plan.moves) backward_s += move.kind == MoveKind::backward ? move.seconds : 0;
-    ahead += backward_s * request_.machine.striped().gbps(1) * 1e9 / static_cast<double>(plan.tiles.slot_bytes_max());
-  }
-  const auto updated = static_cast<double>(
-      std::ranges::count_if(plan.of_tile, [](const Plan::TileMoves& moves) { return moves.read != kNoMove; }));
-  const auto most = static_cast<uint64_t>(std::min(ahead, updated));
-  const uint64_t now = plan.pool_pieces[static_cast<size_t>(Pool::window)];
-  // Gradients wait for windows in as many places, or fewer.
-  const uint64_t more = spare_bytes / (plan.tiles.slot_bytes_max() + plan.tiles.gradient_bytes_max());
-  if (std::min(most, now + more) <= now) return std::nullopt;
+  const bool waits = trains(request_) && request_.workload.clipping.may_take_back();
+  if (!waits || request_.choices.ahead_window_tiles) return std::nullopt;
+  const uint64_t window_bytes = plan.tiles.slot_bytes_max();
+  double backward_s = 0;
+  for (const Move& move : plan.moves) backward_s += move.kind == MoveKind::backward ? move.seconds : 0;
+  const double read_meanwhile =
+      backward_s * request_.machine.striped().gbps(1) * 1e9 / static_cast<double>(window_bytes);
+  const auto to_read = static_cast<uint64_t>(
+      std::ranges::count_if(plan.of_tile, [](const Plan::TileMoves& moves) { return moves.reread != kNoMove; }));
+  uint64_t windows = std::min(to_read, spare_bytes / window_bytes);
+  if (read_meanwhile < static_cast<double>(windows)) windows = static_cast<uint64_t>(read_meanwhile);
+  if (windows == 0) return std::nullopt;
   Candidate with = from;
-  with.choices.window_tiles = static_cast<uint32_t>(std::min(most, now + more));
+  with.choices.ahead_window_tiles = static_cast<uint32_t>(windows);
   return with;
 }
 

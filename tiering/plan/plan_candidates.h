@@ -35,9 +35,9 @@ class CandidateSpace {
   static constexpr size_t kDimensions = 10;
   std::vector<Candidate> along(size_t dimension, const Candidate& from) const;
 
-  // The same with windows for what state a step can read ahead of its gradients, as far as `spare_bytes` of host memory
-  // go. Empty where the request has chosen how many there are, or these are as many.
-  std::optional<Candidate> with_spare_windows(const Candidate& from, const Plan& plan, uint64_t spare_bytes) const;
+  // The same with windows for the state that can be read while backward runs, as far as `spare_bytes` of host memory
+  // go. Empty where no step waits for a verdict, or the request has chosen how many there are.
+  std::optional<Candidate> with_ahead_windows(const Candidate& from, const Plan& plan, uint64_t spare_bytes) const;
 
  private:
   bool fits(const Candidate& candidate) const;

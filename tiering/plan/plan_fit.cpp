@@ -93,6 +93,7 @@ std::vector<BudgetLine> lines_of(const Ground& ground, const PlanSizes& sizes) {
   host("program", ground.request.process_bytes);
   host("plan and tables", tiles.size() * book_bytes_per_tile(ground.request));
   host("tile window", sizes.window_tiles * tiles.slot_bytes_max(), Region::windows);
+  host("tiles ahead of a verdict", sizes.ahead_window_tiles * tiles.slot_bytes_max(), Region::windows);
   host("gradient backlog", sizes.backlog_tiles * tiles.gradient_bytes_max(), Region::gradients);
   host("deferred gradients", sizes.deferred_tiles * tiles.gradient_bytes_max(), Region::gradients);
   host("leaving gradients", sizes.leaving_tiles * tiles.gradient_bytes_max(), Region::gradients);
@@ -337,6 +338,7 @@ Result<PlanFit> fit_plan(const PlanRequest& request, const PlanChoices& choices)
   const Ground ground(request, *choices.tile_elements, sizes.on_device);
   const uint32_t count = count_of(ground.order);
   sizes.window_tiles = choices.window_tiles.value_or(windows_worth_trying(request.machine).front());
+  sizes.ahead_window_tiles = ground.clips() ? choices.ahead_window_tiles.value_or(0) : 0;
   sizes.tiles_a_lane = std::clamp(sizes.window_tiles / 3, 1u, drives_of(request.machine) * kLaneTilesPerDrive);
   // Gradients that wait for their tile's state.
   sizes.backlog_tiles = std::max(kBacklogTilesLeast, sizes.window_tiles * 2 / 3);

@@ -67,7 +67,9 @@ bool PlanRun::earlier_step_takes(const Step& step, Pool pool) const {
 
 bool PlanRun::has_memory(MoveId id) const {
   const Move& move = plan_.moves[id];
-  return move.takes == Pool::none || pool_free_[index(move.takes)] > 0;
+  if (move.takes == Pool::none) return true;
+  const bool may_take_all = move.takes != Pool::window || move.kind == MoveKind::reread_state;
+  return pool_free_[index(move.takes)] > (may_take_all ? 0 : plan_.ahead_windows);
 }
 
 // Whether the tile's state was read, and its update can only wait: the gradient has not come, or has left again.

@@ -304,27 +304,28 @@ Result<Found> best_in_full(std::vector<Tried> sketches, const PlanRequest& reque
   return Found{best.candidate, *std::move(last), best.timed};
 }
 
-// A drive is not as even as the rates that plans are timed by, and steps that wait for their verdict are not timed at
-// all: what was read ahead helps both.
-Result<Found> with_spare_windows(Found found, const PlanRequest& request, const SimulationOptions& options) {
+// Plans are chosen by steps that speculate. Those that wait for their verdict instead read ahead into what is spare;
+// for the others nothing changes.
+Result<Found> with_ahead_windows(Found found, const PlanRequest& request) {
   const uint64_t needed = found.plan.needed_bytes(Tier::host);
   // Of a smaller budget, the rest is left alone on purpose.
   const bool has_spare = found.candidate.host_budget_share == 1 && needed < request.budgets.host_bytes;
   if (!has_spare || !rates_are_known(request)) return found;
   const CandidateSpace space(request);
   const std::optional<Candidate> with =
-      space.with_spare_windows(found.candidate, found.plan, request.budgets.host_bytes - needed);
+      space.with_ahead_windows(found.candidate, found.plan, request.budgets.host_bytes - needed);
   if (!with) return found;
   const uint64_t read_bytes = found.plan.read_bytes(), written_bytes = found.plan.written_bytes();
   { const Plan freed = std::move(found.plan); }  // one is in memory at a time
   Result<Plan> plan = make_plan(space.request_of(*with));
-  if (plan.ok() && plan->read_bytes() <= read_bytes && plan->written_bytes() <= written_bytes) {
-    Timed timed = time_steps(*plan, request, options);
-    if (!is_more(timed.step_s(), found.timed.step_s())) return Found{*with, *std::move(plan), std::move(timed)};
+  if (plan.ok() && plan->read_bytes() == read_bytes && plan->written_bytes() == written_bytes) {
+    found.candidate = *with;
+  } else {
+    plan = make_plan(space.request_of(found.candidate));
+    PENSTOCK_TRY(plan.status());
   }
-  PENSTOCK_TRY_ASSIGN(again, make_plan(space.request_of(found.candidate)));
-  again.durability = found.timed.durability;
-  found.plan = std::move(again);
+  plan->durability = found.timed.durability;
+  found.plan = *std::move(plan);
   return found;
 }
 
@@ -335,7 +336,7 @@ Result<Found> search_with(uint64_t tile_factor, const PlanRequest& request, cons
   PENSTOCK_TRY(search.run());
   PENSTOCK_TRY_ASSIGN(found, tile_factor > 1 ? best_in_full(search.all(), request, options)
                                              : best_in_full({*best_of(search.all())}, request, options));
-  return with_spare_windows(std::move(found), request, options);
+  return with_ahead_windows(std::move(found), request);
 }
 
 Result<Found> fastest_plan(PlanRequest request, const SimulationOptions& options) {

@@ -23,6 +23,8 @@ enum class WeightTier : uint8_t { automatic, host, nvme };
 struct PlanChoices {
   std::optional<uint64_t> tile_elements;
   std::optional<uint32_t> window_tiles;
+  // Besides, for what a step that waits for its verdict reads ahead of it. Empty: none, and what a search finds spare.
+  std::optional<uint32_t> ahead_window_tiles;
   std::optional<double> host_state_share;  // share of the tiles whose state rests in host memory
   // Share of the units that may rest on the device (may_rest_on_device()) that do, weights and state: those whose
   // gradients come last first, because nothing hides their update. Empty: none, and the one that is fastest in a search

@@ -46,6 +46,8 @@ const std::vector<OutputWord>& words_of_forecasts() {
       {"program", "The program and its libraries, before any model."},
       {"plan and tables", "The plan itself, the tables of the store and what the engine notes of each tile."},
       {"tile window", "Tiles that are being read, updated or written."},
+      {"tiles ahead of a verdict",
+       "Tiles that a step reads while backward runs, where it updates nothing before its gradients' norm is known."},
       {"gradient backlog", "Gradients that wait for their update."},
       {"deferred gradients", "Gradients whose update waits until the next forward comes near."},
       {"leaving gradients", "Gradients on their way to the drives."},

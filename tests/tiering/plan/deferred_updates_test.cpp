@@ -194,15 +194,15 @@ TEST(UpdatesAfterTheVerdict, AreMadeInTheOrderInWhichForwardNeedsThem) {
   EXPECT_LT(in_host.half_of_forward_begins_s, in_host.updated_by_s);
 }
 
-// Nothing is written before the verdict, but what will be updated can be read, as far as there are windows.
+// Nothing is written before the verdict, but what will be updated can be read, as far as there are windows for it.
 TEST(UpdatesAfterTheVerdict, FindStateThatWasReadWhileBackwardRan) {
   PlanRequest request = balanced();
   request.workload.clipping.norm = 1;
   const auto struck_s = [&](uint32_t windows) {
-    request.choices.window_tiles = windows;
+    request.choices.ahead_window_tiles = windows;
     return predicted_taken_back(plan_of(request, 0), request.machine, Verdict::strike, false).step_s;
   };
-  const double few_s = struck_s(12), some_s = struck_s(4 * kTilesOfUnit), all_s = struck_s(kUnits * kTilesOfUnit);
+  const double few_s = struck_s(0), some_s = struck_s(4 * kTilesOfUnit), all_s = struck_s(kUnits * kTilesOfUnit);
   const double computing = computing_s(request), read_s = 12.0 / 26 * computing;
   EXPECT_NEAR(some_s, few_s - read_s * 4 / kUnits, 0.05 * computing);
   EXPECT_NEAR(all_s, few_s - read_s, 0.05 * computing);
@@ -215,10 +215,9 @@ TEST(UpdatesAfterTheVerdict, FindStateThatWasReadWhileBackwardRan) {
   EXPECT_LT(simulate(plan_of(request, 0), request.machine, options).step_s, all_s);
 }
 
-TEST(SpareHostMemory, GoesToWindowsAsFarAsStateCanBeReadAhead) {
+TEST(SpareHostMemory, GoesToWhatStepsReadWhileTheyWaitForTheirVerdict) {
   PlanRequest request = balanced();
   request.workload.clipping.norm = 1;
-  request.choices.window_tiles.reset();
   const auto chosen_with = [&](uint64_t host_bytes) {
     request.budgets.host_bytes = host_bytes;
     const Result<ChosenPlan> chosen = choose_plan(request);
@@ -226,18 +225,17 @@ TEST(SpareHostMemory, GoesToWindowsAsFarAsStateCanBeReadAhead) {
     EXPECT_LE(chosen->plan.needed_bytes(Tier::host), host_bytes);
     return *chosen;
   };
-  const auto windows = [](const ChosenPlan& chosen) {
-    return chosen.plan.pool_pieces[static_cast<size_t>(Pool::window)];
-  };
   const ChosenPlan much = chosen_with(2 * kGiB), little = chosen_with(150 * kMiB), least = chosen_with(120 * kMiB);
-  EXPECT_EQ(windows(much), kUnits * kTilesOfUnit) << "backward takes as long as reading all";
-  EXPECT_GT(windows(little), windows(least) + 16);
-  EXPECT_LT(windows(little), windows(much));
-  EXPECT_LE(much.durable.step_s, little.durable.step_s * 1.001);
-  EXPECT_LE(little.durable.step_s, least.durable.step_s * 1.001);
-
+  EXPECT_EQ(much.plan.ahead_windows, kUnits * kTilesOfUnit) << "backward takes as long as reading all";
+  EXPECT_GT(little.plan.ahead_windows, least.plan.ahead_windows + 16);
+  EXPECT_LT(little.plan.ahead_windows, much.plan.ahead_windows);
+  // A step that speculates has nothing of them, good or bad.
+  request.choices.ahead_window_tiles = 0;
+  EXPECT_EQ(predicted_step_s(chosen_with(2 * kGiB).plan, request.machine),
+            predicted_step_s(much.plan, request.machine));
+  request.choices.ahead_window_tiles.reset();
   request.workload.clipping.norm = 0;
-  EXPECT_EQ(windows(chosen_with(2 * kGiB)), 2 * kTilesOfUnit) << "two uses ahead";
+  EXPECT_EQ(chosen_with(2 * kGiB).plan.ahead_windows, 0u) << "no step waits";
 }
 
 // What is handed over waits in places; while none is free, who computes cannot go on.

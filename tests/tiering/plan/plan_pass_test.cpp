@@ -364,7 +364,9 @@ TEST_F(RandomPlans, HaveEveryByteThatTheyTakeInTheirBudget) {
     }
     auto area = [&](Area which) { return filled[static_cast<size_t>(which)]; };
     EXPECT_EQ(line_of(plan, Tier::host, "program"), request.process_bytes);
-    EXPECT_EQ(line_of(plan, Tier::host, "tile window"), pieces(Pool::window) * plan.tiles.slot_bytes_max());
+    EXPECT_EQ(line_of(plan, Tier::host, "tile window") + line_of(plan, Tier::host, "tiles ahead of a verdict"),
+              pieces(Pool::window) * plan.tiles.slot_bytes_max());
+    EXPECT_EQ(line_of(plan, Tier::host, "tiles ahead of a verdict"), plan.ahead_windows * plan.tiles.slot_bytes_max());
     EXPECT_EQ(line_of(plan, Tier::host, "gradient backlog") + line_of(plan, Tier::host, "leaving gradients") +
                   line_of(plan, Tier::host, "retained gradients") + line_of(plan, Tier::host, "deferred gradients"),
               pieces(Pool::gradient) * plan.tiles.gradient_bytes_max());
