@@ -121,7 +121,7 @@ def main():
             peers = {peer: peer_step_s(options, peer) for peer in PEERS}
             for stage in options.stages:
                 ours.stage = stage
-                step_s, _ = ours.run("keep")
+                step_s, _, _ = ours.run("keep")
                 rows.append({"stage": stage, "step_s": step_s, **{f"{peer}_s": peers[peer] for peer in PEERS}})
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     finally:

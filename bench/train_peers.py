@@ -58,8 +58,12 @@ def train_in_memory(case, way, steps):
         print(json.dumps({"step_s": time.perf_counter() - began}), flush=True)
 
 
+def median_of(key, lines):
+    return statistics.median(json.loads(line)[key] for line in lines[1:])
+
+
 def median_step_s(lines):
-    return statistics.median(json.loads(line)["step_s"] for line in lines[1:])
+    return median_of("step_s", lines)
 
 
 def step_lines(said):
@@ -91,7 +95,7 @@ class Ours:
         subprocess.run(probed, check=True, capture_output=True)
 
     def run(self, way):
-        """The median of its steps, and the answer of the run."""
+        """The medians of its steps and of what was predicted of them, and the answer of the run."""
         for left in ("store", "run"):
             shutil.rmtree(self.folder / left, ignore_errors=True)
         config = self.folder / "config.json"
@@ -106,7 +110,8 @@ class Ours:
                          "machine": str(self.folder / "machine.json"), **self.placement}}))
         said = subprocess.run([self.options.penstock, "train", config, "--json", *self.arguments], check=True,
                               capture_output=True, text=True)
-        return median_step_s((self.folder / "run" / "log.jsonl").read_text().splitlines()), json.loads(said.stdout)
+        lines = (self.folder / "run" / "log.jsonl").read_text().splitlines()
+        return median_step_s(lines), median_of("predicted_s", lines), json.loads(said.stdout)
 
 
 def main():
@@ -138,8 +143,8 @@ def main():
     try:
         for _ in range(options.rounds):
             for way in WAYS:
-                step_s, answer = ours.run(way)
-                row = {"way": way, "step_s": step_s, "predicted_s": answer["predicted_s"], "floor_s": answer["floor_s"]}
+                step_s, predicted_s, answer = ours.run(way)
+                row = {"way": way, "step_s": step_s, "predicted_s": predicted_s, "floor_s": answer["floor_s"]}
                 row["of_prediction"] = row["step_s"] / row["predicted_s"]
                 if not options.alone:
                     peer = subprocess.run(peers[way], check=True, capture_output=True, text=True).stdout
