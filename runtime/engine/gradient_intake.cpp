@@ -286,7 +286,7 @@ void GradientIntake::join_staying(uint32_t index, uint64_t first, uint64_t count
   const UseState& use = units_[index].of_use.front();
   const Dtype form = workload_.form.gradient;
   const bool has_sum = micro_batches_ > 1;
-  float* const sum = reinterpret_cast<float*>(use.sum) + first;
+  float* const sum = has_sum ? reinterpret_cast<float*>(use.sum) + first : nullptr;
   uint64_t given = 0;
   const auto begin_of = [&](const StayingPart& part) { return std::max(first, part.first_element); };
   const auto end_of = [&](const StayingPart& part) {
