@@ -138,7 +138,6 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
     state.done = part.first_element + count == unit.elements;
     return Taken::passes_by;
   }
-  const bool stays = state.last_stays && part.micro_batch + 1 == micro_batches_;
   const auto [place, is_free] = summing_.insert({use.sum, part.unit});
   if (use.sum != nullptr && !is_free && place->second != part.unit) {
     return Status(Code::kDoesNotFit,
@@ -151,7 +150,7 @@ Result<GradientIntake::Taken> GradientIntake::take(const Part& part, const Value
   state.last_given = text("micro-batch ", part.micro_batch);
   state.has_values = true;
   note_parameters(part, count);
-  if (stays) {
+  if (stays(state, part.micro_batch)) {
     use.staying.push_back({part.first_element, count, values});
   } else {
     add(part, values, use, count);
@@ -198,8 +197,7 @@ std::vector<uint32_t> GradientIntake::end_pass(uint32_t use, uint32_t micro_batc
     const auto number = std::find(unit.uses.begin(), unit.uses.end(), use) - unit.uses.begin();
     UseState& of_use = unit.of_use[static_cast<size_t>(number)];
     if (of_use.next_micro_batch != micro_batch) continue;  // has all
-    const bool stays = unit.last_stays && micro_batch + 1 == micro_batches_;
-    if (starts_sum(micro_batch) && of_use.given.empty() && !stays) zero(index, of_use);
+    if (starts_sum(micro_batch) && of_use.given.empty() && !stays(unit, micro_batch)) zero(index, of_use);
     if (end_micro_batch(unit, of_use)) complete.push_back(index);
   }
   return complete;

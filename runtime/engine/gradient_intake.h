@@ -135,6 +135,10 @@ class GradientIntake {
   bool starts_sum(uint32_t micro_batch) const {
     return adder_ != nullptr ? adder_->starts_sum(micro_batch) : micro_batch == 0;
   }
+  // Whether what the micro-batch gives is not added, but stays where it was given.
+  bool stays(const UnitState& unit, uint32_t micro_batch) const {
+    return unit.last_stays && micro_batch + 1 == micro_batches_;
+  }
   // Whether a part of the use's only contribution goes where it belongs without being added up.
   bool passes_by(const UnitState& unit, const UseState& use, uint64_t count, uint64_t elements) const;
   void join(uint32_t unit, const std::optional<Values>& last, uint64_t first, uint64_t count, std::byte* target);

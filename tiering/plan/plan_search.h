@@ -22,9 +22,8 @@ struct ChosenPlan {
 // Of the plans that the request leaves open, the one that is fastest in virtual time; of equally fast ones, the one
 // that writes the fewest bytes to the drives, then reads the fewest, then takes the least memory. Where
 // steps may wait for their verdict, what is then left of the host budget goes to windows, for state that they read
-// meanwhile. Refuses with needed
-// and available bytes, by tier, where none fits. Tries some tens of plans in sketches of few, large tiles and the best
-// in full, so that it takes a second or two for hundreds of units.
+// meanwhile. Refuses with needed and available bytes, by tier, where none fits. Tries some tens of plans in sketches of
+// few, large tiles and the best in full, so that it takes a second or two for hundreds of units.
 Result<ChosenPlan> choose_plan(const PlanRequest& request, const SimulationOptions& options = {});
 
 // Of a plan that was made, at these rates: what ChosenPlan::step_s() says of one that is chosen by them.

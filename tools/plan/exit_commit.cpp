@@ -27,8 +27,9 @@ double gather_s(double bytes, const MachineProfile& machine) {
 }
 
 double write_s(double bytes, const Plan& plan, const MachineProfile& machine) {
-  const uint64_t windows = plan.pool_pieces[static_cast<size_t>(Pool::window)] * plan.tiles.slot_bytes_max();
-  return bytes / (machine.striped().gbps(0) * machine.share_by_memory(windows) * 1e9);
+  const uint64_t windows = plan.pool_pieces[static_cast<size_t>(Pool::window)] - plan.ahead_windows;
+  const double share = machine.share_by_memory(windows * plan.tiles.slot_bytes_max());
+  return bytes / (machine.striped().gbps(0) * share * 1e9);
 }
 
 double download_s(double bytes, const MachineProfile& machine) {
