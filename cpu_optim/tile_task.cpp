@@ -1,6 +1,7 @@
 #include "cpu_optim/tile_task.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace penstock::cpu_optim {
 namespace {
@@ -38,6 +39,9 @@ void TileTask::run_piece(uint64_t piece) {
   notes.checksum_seed += first_checksum;
 
   TileReport mine = job.updater->update(tile, job.numbers, notes);
+  if (job.weight_copy != nullptr) {  // while it is in this processor's cache
+    std::memcpy(job.weight_copy + planes[0].bytes(first), tile.weight.target, planes[0].bytes(tile.elements));
+  }
   if (mine.checksum_mismatch != TileReport::kNone) mine.checksum_mismatch += first_checksum;
   std::lock_guard lock(mutex);
   report.gradient_finite = report.gradient_finite && mine.gradient_finite;

@@ -1,6 +1,7 @@
 // TileTask is a tile whose update is under way on several workers: cut into pieces, each the work of one of them.
 #pragma once
 
+#include <algorithm>
 #include <mutex>
 
 #include "cpu_optim/update_workers.h"
@@ -19,6 +20,8 @@ struct TileTask {
   std::mutex mutex;
   TileReport report;  // GUARDED_BY(mutex)
 
+  // A tile of no elements has one too: it has a report.
+  uint64_t pieces() const { return std::max<uint64_t>(1, ceil_div(job.tile.elements, kPieceElements)); }
   void run_piece(uint64_t piece);
 };
 

@@ -240,20 +240,19 @@ UpdateWorkers::UpdateWorkers(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 UpdateWorkers::~UpdateWorkers() = default;
 
 TileReport UpdateWorkers::run(const TileJob& job) {
-  if (job.tile.elements == 0 || job.tile.elements < impl_->options.inline_elements) {
-    return job.updater->update(job.tile, job.numbers, job.notes);
-  }
   TileTask tile(job);
-  impl_->run_and_wait(ceil_div(job.tile.elements, TileTask::kPieceElements),
-                      [&](uint64_t piece) { tile.run_piece(piece); });
+  const auto run_piece = [&](uint64_t piece) { tile.run_piece(piece); };
+  if (tile.pieces() == 1 || job.tile.elements < impl_->options.inline_elements) {
+    for (uint64_t piece = 0; piece < tile.pieces(); ++piece) run_piece(piece);
+  } else {
+    impl_->run_and_wait(tile.pieces(), run_piece);
+  }
   return tile.report;
 }
 
 void UpdateWorkers::enqueue(TileJob job, Done done) {
   impl_->enqueue([impl = impl_.get(), tile = std::make_unique<TileTask>(std::move(job), std::move(done))] {
-    // A tile of no elements has one piece too: it has a report.
-    const uint64_t pieces = std::max<uint64_t>(1, ceil_div(tile->job.tile.elements, TileTask::kPieceElements));
-    impl->run_pieces(pieces, [&](uint64_t piece) { tile->run_piece(piece); });
+    impl->run_pieces(tile->pieces(), [&](uint64_t piece) { tile->run_piece(piece); });
     tile->done(tile->report);
   });
 }

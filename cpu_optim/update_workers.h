@@ -49,6 +49,7 @@ struct TileJob {
   TileView tile;
   std::span<const NumbersRun> numbers;  // of the unit, as update() takes them
   TileNotes notes;
+  std::byte* weight_copy = nullptr;  // where the new weight goes besides; none: nowhere
 };
 
 class UpdateWorkers {

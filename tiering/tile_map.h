@@ -35,6 +35,7 @@ class TileMap {
   const std::vector<Tile>& tiles() const { return tiles_; }
   const Tile& operator[](TileId tile) const { return tiles_[tile]; }
   uint32_t size() const { return static_cast<uint32_t>(tiles_.size()); }
+  uint32_t units() const { return static_cast<uint32_t>(first_of_unit_.size()) - 1; }
   // The tiles of a unit are [first_of(unit), first_of(unit + 1)).
   uint32_t first_of(uint32_t unit) const { return first_of_unit_[unit]; }
   uint64_t tile_elements() const { return tile_elements_; }

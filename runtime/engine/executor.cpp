@@ -165,7 +165,7 @@ void Executor::begin_move(Ticket ticket) {
   ++in_flight_;
   under_way_[{ticket.step, ticket.move}] = lane_kept_busy(move);
   ++on_lane_[static_cast<size_t>(lane_kept_busy(move))];
-  if (on_drives(move)) drives_meter_.begin(move.bytes);
+  if (on_drives(move)) drives_meter_.begin(run_.bytes_of(ticket));
   if (is_on_device(move.area)) placed_[{ticket.step, ticket.move}] = parts_.device->lend_place(move);
   switch (move.kind) {
     case MoveKind::fetch_weight:
@@ -229,7 +229,7 @@ void Executor::begin_commit(Ticket ticket) {
 void Executor::ended(Ticket ticket, const Status& status, bool moved) {
   --in_flight_;
   const Move& move = parts_.plan.moves[ticket.move];
-  if (on_drives(move)) drives_meter_.end(move.lane == Lane::nvme_read, move.bytes, moved);
+  if (on_drives(move)) drives_meter_.end(move.lane == Lane::nvme_read, run_.bytes_of(ticket), moved);
   account();
   under_way_.erase({ticket.step, ticket.move});
   --on_lane_[static_cast<size_t>(lane_kept_busy(move))];

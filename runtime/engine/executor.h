@@ -160,6 +160,7 @@ class Executor {
     Lease window, gradient;
     Lease weight;  // that rests in host memory, or backward's copy of it
     Lease state;   // that rests in host memory
+    Lease left;    // where the next step's pass finds the new weight
   };
   struct OpenStep {
     StepSetup setup;
@@ -195,6 +196,8 @@ class Executor {
   // executor_tiles.cpp: the update.
   void begin_read(Ticket ticket, const Move& move);
   void begin_update(Ticket ticket, const Move& move);
+  // Of a trained unit that is fetched: where in the host memory for units.
+  uint64_t place_of_weight(const Move& fetch, const Tile& tile) const;
   void begin_write(Ticket ticket, const Move& move);
   void begin_spill(Ticket ticket, const Move& move);
   void begin_fetch_gradient(Ticket ticket, const Move& move);

@@ -10,13 +10,15 @@
 namespace penstock::engine {
 
 void Executor::begin_fetch(Ticket ticket, const Move& move) {
-  drive_bytes_.read_bytes +=
-      read_unit({parts_.plan.tiles, parts_.store, parts_.io, parts_.workers, parts_.mailbox.poster()}, move.unit,
-                parts_.memory.units(), move.place_offset_bytes, deadline(ticket), [this, ticket](const Status& status) {
-                  // From now on it is only read, until the plan releases it.
-                  if (status.ok()) placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
-                  ended(ticket, status);
-                });
+  drive_bytes_.read_bytes += read_unit(
+      {parts_.plan.tiles, parts_.store, parts_.io, parts_.workers, parts_.mailbox.poster()}, move.unit,
+      parts_.memory.units(), move.place_offset_bytes, deadline(ticket),
+      [this, ticket](const Status& status) {
+        // From now on it is only read, until the plan releases it.
+        if (status.ok()) placed_[{ticket.step, ticket.move}] = share_place(parts_.plan.moves[ticket.move]);
+        ended(ticket, status);
+      },
+      [this, ticket](TileId tile) { return run_.finds_weight(ticket, tile); });
 }
 
 void Executor::begin_dequantise(Ticket ticket, const Move& move) {

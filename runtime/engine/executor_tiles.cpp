@@ -114,6 +114,10 @@ void Executor::read_ended(Ticket ticket, const Status& status) {
   ended(ticket, arrived);
 }
 
+uint64_t Executor::place_of_weight(const Move& fetch, const Tile& tile) const {
+  return fetch.place_offset_bytes + tile.first_element * bytes_of(parts_.workload.form.weight);
+}
+
 void Executor::begin_update(Ticket ticket, const Move& move) {
   const Tile& tile = parts_.plan.tiles[move.tile];
   const MoveId copy = parts_.plan.of_tile[move.tile].weight_copy;
@@ -123,8 +127,7 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   if (memory.holds_weight(move.tile)) {
     leases->weight = memory.lend_weight(move.tile);
   } else if (copy != kNoMove && move.kind == MoveKind::update) {
-    const uint64_t offset = tile.first_element * bytes_of(parts_.workload.form.weight);
-    leases->weight = memory.units().share(parts_.plan.moves[copy].place_offset_bytes + offset, tile.weight_bytes);
+    leases->weight = memory.units().share(place_of_weight(parts_.plan.moves[copy], tile), tile.weight_bytes);
   }
   if (memory.holds_state(move.tile)) leases->state = memory.lend_state(move.tile);
 
@@ -135,6 +138,9 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   CHECK(static_cast<bool>(gradient), "tile ", move.tile, " is updated without its gradient");
   leases->gradient = gradient.also();
   if (tile_work.window) leases->window = tile_work.window.also();
+  if (const std::optional<Ticket> fetch = run_.leaves_weight_to(ticket)) {
+    leases->left = memory.units().lend(place_of_weight(parts_.plan.moves[fetch->move], tile), tile.weight_bytes);
+  }
 
   const TileLayout layout(parts_.workload.form, tile.elements);
   cpu_optim::TileJob job;
@@ -145,6 +151,7 @@ void Executor::begin_update(Ticket ticket, const Move& move) {
   job.notes.checksum_seed = checksum_seed(move.tile, 0);
   job.notes.target_checksums = tile_work.checksums;
   if (tile_work.reading) job.notes.expected_checksums = tile_work.reading->checksums;
+  if (leases->left) job.weight_copy = leases->left.data();
   job.numbers = open_steps_.at(ticket.step).numbers(move.unit);
   const std::span<const std::byte> updated(weight, tile.elements * bytes_of(parts_.workload.form.weight));
   parts_.workers.enqueue(job, [this, ticket, leases, &tile, updated](const cpu_optim::TileReport& report) mutable {

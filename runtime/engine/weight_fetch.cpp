@@ -28,15 +28,17 @@ void compare(const WeightSource& source, const aio::TileStore::Reading& reading,
 }  // namespace
 
 uint64_t read_unit(const WeightSource& source, uint32_t unit, BufferArea& area, uint64_t offset_bytes,
-                   uint64_t deadline, std::function<void(Status)> then) {
+                   uint64_t deadline, std::function<void(Status)> then, const std::function<bool(TileId)>& is_there) {
   auto join = std::make_shared<Join>(std::move(then));
   uint64_t asked_bytes = 0;
   for (TileId tile = source.tiles.first_of(unit); tile < source.tiles.first_of(unit + 1); ++tile) {
     const aio::TileStore::Range weight{0, source.tiles[tile].weight_bytes};
+    const uint64_t place_offset_bytes = std::exchange(offset_bytes, offset_bytes + weight.length_bytes);
+    if (is_there && is_there(tile)) continue;
     std::optional<aio::TileStore::Reading> reading = source.store.begin_read(tile, weight);
     CHECK(reading.has_value(), "the weight of tile ", tile, " is fetched while it is written");
     join->begin();
-    Lease place = area.lend(offset_bytes + asked_bytes, weight.length_bytes);
+    Lease place = area.lend(place_offset_bytes, weight.length_bytes);
     asked_bytes += weight.length_bytes;
     source.io.read(reading->extents, std::move(place), deadline)
         .then([source, weight, join, from = *reading](Result<Lease> result) {

@@ -22,8 +22,10 @@ struct WeightSource {
 
 // Reads the unit's weights, tile after tile, into `area` from `offset_bytes` on, and has the workers compare the
 // checksums of each tile that has come; `then` hears once all of them have been compared, on the thread that calls
-// this. Returns the bytes that it reads. REQUIRES: none of its tiles is being written.
+// this. `is_there`: of what tiles nothing is read. Returns the bytes that it reads. REQUIRES: none of the others is
+// being written.
 uint64_t read_unit(const WeightSource& source, uint32_t unit, BufferArea& area, uint64_t offset_bytes,
-                   uint64_t deadline, std::function<void(Status)> then);
+                   uint64_t deadline, std::function<void(Status)> then,
+                   const std::function<bool(TileId)>& is_there = {});
 
 }  // namespace penstock::engine

@@ -63,6 +63,21 @@ TEST(UpdateWorkers, LeavesTheBytesOfOneThreadWhateverTheNumberOfThreads) {
   }
 }
 
+// Nothing beside the tile's own bytes is written: what follows the copy is another tile's.
+TEST(UpdateWorkers, LeavesACopyOfTheNewWeightWhereItIsAsked) {
+  for (const uint64_t inline_elements : {uint64_t{0}, kElements + 1}) {
+    World world;
+    UpdateWorkers workers({.threads = 3, .inline_elements = inline_elements});
+    TileJob job = world.job();
+    const uint64_t bytes = kElements * bytes_of(world.form.weight);
+    std::vector<std::byte> copy(bytes + 64, std::byte{0x5a});
+    job.weight_copy = copy.data();
+    EXPECT_TRUE(workers.run(job).ok());
+    EXPECT_EQ(std::memcmp(copy.data(), job.tile.weight.target, bytes), 0);
+    EXPECT_EQ(std::count(copy.end() - 64, copy.end(), std::byte{0x5a}), 64);
+  }
+}
+
 TEST(UpdateWorkers, CallsDoneOnceForEveryJobWithoutBlockingTheCaller) {
   constexpr int kJobs = test::kStride == 1 ? 40 : 12;
   std::vector<std::unique_ptr<World>> worlds;

@@ -20,6 +20,10 @@ penstock_mutant(whole_step copy_leaves_before_its_update LeaveTheBits tiering/pl
   "if (held.host != kNoMove) until.push_back(plan_.of_tile[tile].update);"
   "")
 
+penstock_mutant(whole_step weight_that_nobody_left ComputeWith runtime/engine/executor_tiles.cpp
+  "if (leases->left) job.weight_copy = leases->left.data();"
+  "")
+
 penstock_mutant(whole_step sums_of_uses_in_another_order SumTheUses runtime/engine/gradient_intake.cpp
   "kernels_.accumulate(Dtype::fp32, uses[use].sum + at, joined, count);"
   "kernels_.accumulate(Dtype::fp32, uses[uses.size() - use].sum + at, joined, count);")

@@ -96,6 +96,54 @@ class GatedBackend final : public gpu::HostBackend {
   std::atomic<bool> open = false;
 };
 
+// Each step begins while the one before still updates: what forward has a place for by then is left there, and not
+// read.
+void compute_with_weights_that_updates_leave(const CourseDevice* device = nullptr) {
+  TrainingWorld world(3, 1, {4 * kBlockElements, 3 * kBlockElements, 5 * kBlockElements + 6000, 40'000});
+  world.set_uses({{0}, {1}, {2, 3}, {1}});
+  PlanRequest& request = world.options.request;
+  request.choices.weights = WeightTier::nvme;
+  request.choices.host_state_share = 0;
+  request.choices.tile_elements = kBlockElements;
+  request.choices.window_tiles = 3;
+  request.choices.ahead_window_tiles = 0;
+  request.workload.clipping.norm = world.settings.clip = 1e-4;
+  world.make_backend_ = [] {
+    const aio::FaultOptions slow{.seed = 3, .delay_chance = 1, .delay_rounds_max = 64};
+    return std::make_unique<aio::FaultyBackend>(std::make_unique<aio::MemoryBackend>(), slow);
+  };
+  std::vector<std::unique_ptr<TrainerStream>> streams;
+  if (device != nullptr) compute_on(*device, 3, 1, world, streams);
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const Plan& plan = (*engine)->plan();
+  constexpr uint64_t kSteps = 8;
+  const DriveBytes before = (*engine)->drive_bytes();
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    const Result<StepReport> report = world.train(**engine, 1, 1, {});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    ASSERT_EQ(report->verdict, Verdict::strike);
+  }
+  ASSERT_TRUE((*engine)->settle().ok());
+  // What a step reads that updates nothing ahead of its verdict, and finds no weight.
+  uint64_t finding_none = plan.read_bytes();
+  for (const Move& move : plan.moves) {
+    if (move.kind == MoveKind::read_state) finding_none += plan.tiles[move.tile].slot_bytes() - move.bytes;
+  }
+  EXPECT_LT(((*engine)->drive_bytes() - before).read_bytes, kSteps * finding_none);
+  for (uint64_t step = 1; step <= kSteps; ++step) world.plain_train(step, 1, 1);
+  EXPECT_EQ(world.words_different(**engine), 0u);
+  engine->reset();
+}
+
+TEST(WholeSteps, ComputeWithTheWeightsThatUpdatesLeave) { compute_with_weights_that_updates_leave(); }
+
+TEST(WholeSteps, ComputeOnADeviceWithTheWeightsThatUpdatesLeave) {
+  const CourseDevice device = course_device();
+  compute_with_weights_that_updates_leave(&device);
+}
+
 TEST(WholeSteps, LetTheTrainerRunAheadOfTheDevice) {
   TrainingWorld world(7, 1, {5000, 6000});
   world.set_uses({{0}, {1}});

@@ -1,6 +1,7 @@
 #include "tests/support/plan_world.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace penstock::test {
 
@@ -14,19 +15,34 @@ PlanWorld::PlanWorld(const Plan& plan, const WorldOptions& options)
   for (const Compute& compute : plan.computes) computes_[compute.move] = &compute;
 }
 
-void PlanWorld::fill_place(PlanRun::Ticket ticket) {
+void PlanWorld::check_place(PlanRun::Ticket ticket) {
   const Move& move = plan_.moves[ticket.move];
-  for (const auto& [other, content] : filled_) {
+  const auto check_against = [&](MoveKey other) {
     const Move& there = plan_.moves[other.second];
-    if (there.area != move.area) continue;
+    if (there.area != move.area || other == MoveKey{ticket.step, ticket.move}) return;
     const bool apart = there.place_offset_bytes + there.place_bytes <= move.place_offset_bytes ||
                        move.place_offset_bytes + move.place_bytes <= there.place_offset_bytes;
     if (!apart) fail(text("step ", ticket.step, ": move ", ticket.move, " fills the place of move ", other.second));
-  }
+  };
+  for (const auto& [other, content] : filled_) check_against(other);
+  for (const auto& [other, tiles] : left_) check_against(other);
+}
+
+void PlanWorld::fill_place(PlanRun::Ticket ticket) {
+  const Move& move = plan_.moves[ticket.move];
+  check_place(ticket);
   std::vector<History>& content = filled_[{ticket.step, ticket.move}];
   if (move.kind != MoveKind::fetch_weight) return;
+  const std::map<TileId, std::optional<History>> left = std::exchange(left_[{ticket.step, ticket.move}], {});
+  left_.erase({ticket.step, ticket.move});
   for (TileId id = plan_.tiles.first_of(move.unit); id < plan_.tiles.first_of(move.unit + 1); ++id) {
     const TileWorld& tile = tiles_[id];
+    if (run_.finds_weight(ticket, id) != left.contains(id)) fail(text("tile ", id, " is not where it was left"));
+    if (const auto found = left.find(id); found != left.end()) {
+      if (!found->second) fail(text("step ", ticket.step, ": tile ", id, " is found before its update has ended"));
+      content.push_back(found->second.value_or(0));
+      continue;
+    }
     if (tile.slots[tile.current].writers > 0) fail(text("step ", ticket.step, ": tile ", id, " fetched while written"));
     content.push_back(tile.slots[tile.current].history);
   }
@@ -109,6 +125,14 @@ void PlanWorld::update(TileWorld& tile, uint32_t id, uint64_t step, bool specula
   }
 }
 
+void PlanWorld::leave_weight(PlanRun::Ticket ticket) {
+  const std::optional<PlanRun::Ticket> fetch = run_.leaves_weight_to(ticket);
+  if (!fetch) return;
+  check_place(*fetch);
+  left_[{fetch->step, fetch->move}][plan_.moves[ticket.move].tile] = std::nullopt;
+  ++weights_left_;
+}
+
 void PlanWorld::begin_move(PlanRun::Ticket ticket) {
   const Move& move = plan_.moves[ticket.move];
   ++issued_[move.kind];
@@ -154,9 +178,11 @@ void PlanWorld::begin_move(PlanRun::Ticket ticket) {
       break;
     case MoveKind::update:
       update(tile, move.tile, ticket.step, speculation.was_speculative(move.tile));
+      leave_weight(ticket);
       break;
     case MoveKind::update_again:
       update(tile, move.tile, ticket.step, false);
+      leave_weight(ticket);
       break;
     case MoveKind::spill_gradient:
       if (tile.spills + tile.returns > 0) fail(text("tile ", move.tile, ": a gradient is spilled over another"));
@@ -206,6 +232,10 @@ void PlanWorld::end_move(PlanRun::Ticket ticket) {
       }
       break;
     }
+    case MoveKind::update:
+    case MoveKind::update_again:
+      if (const auto fetch = run_.leaves_weight_to(ticket)) left_[{fetch->step, fetch->move}][move.tile] = now.window;
+      break;
     case MoveKind::download_state:
       now.downloading = false;
       break;
@@ -249,7 +279,9 @@ void PlanWorld::check_room(Lane lane) {
     const Move& move = plan_.moves[ticket.move];
     if (ordered_.contains({ticket.step, ticket.move})) continue;
     moves += move.lane == lane;
-    taken += move.lane == lane ? room_of(move) : 0;
+    const bool asks_nothing = move.kind == MoveKind::fetch_weight && run_.bytes_of(ticket) == 0;
+    moves -= move.lane == lane && asks_nothing;
+    taken += move.lane == lane && !asks_nothing ? room_of(move) : 0;
   }
   const uint64_t room = plan_.lane_room[static_cast<size_t>(lane)];
   if (moves > 1 && taken > room) fail(text(moves, " moves take ", taken, " of ", room, " on ", name_of(lane)));

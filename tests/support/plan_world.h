@@ -39,10 +39,13 @@ class PlanWorld {
   }
   // Issued on a stream while one before it, on which it waits there, had not ended.
   uint64_t moves_ahead() const { return ahead_; }
+  // Of tiles, by their updates, where the next step's fetch found them.
+  uint64_t weights_left() const { return weights_left_; }
 
  private:
   // A tile's history as one number: what a plain loop would have in its place.
   using History = uint64_t;
+  using MoveKey = std::pair<uint64_t, MoveId>;  // step, move
   struct Slot {
     History history = 0;
     int readers = 0, writers = 0;
@@ -80,7 +83,9 @@ class PlanWorld {
   void update(TileWorld& tile, uint32_t id, uint64_t step, bool speculative);
   // Of each tile of a unit, before `step`.
   void check_weights_of_compute(PlanRun::Ticket ticket);
+  void check_place(PlanRun::Ticket ticket);
   void fill_place(PlanRun::Ticket ticket);
+  void leave_weight(PlanRun::Ticket update);
   void released(PlanRun::Ticket taker);
   // Of the moves under way, those that a move is behind on streams: of its own step, through releases.
   bool waits_on_stream(PlanRun::Ticket ticket) const;
@@ -101,7 +106,10 @@ class PlanWorld {
   std::map<uint64_t, std::vector<bool>> speculated_;
   std::map<uint64_t, std::vector<History>> expected_;  // of every tile after each step that has its verdict
   // What fills a place of an area, until its release; of fetched weights, the versions of the unit's tiles.
-  std::map<std::pair<uint64_t, MoveId>, std::vector<History>> filled_;
+  std::map<MoveKey, std::vector<History>> filled_;
+  // In the place of a fetch that has not begun, by tile: nothing while its update is under way.
+  std::map<MoveKey, std::map<TileId, std::optional<History>>> left_;
+  uint64_t weights_left_ = 0;
   std::map<MoveId, const Compute*> computes_;
   std::set<uint64_t> stopped_;  // steps whose partial norm has passed the clip
   std::string failure_;

@@ -35,9 +35,13 @@ PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
   if (!plan.computes.empty()) {
     for (const Compute::Weights& weights : plan.computes.front().weights) first_units.push_back(weights.unit);
   }
+  current_.resize(plan.tiles.units(), kNoMove);
+  first_fetch_.resize(plan.tiles.units(), kNoMove);
   for (MoveId id = 0; id < plan.moves.size(); ++id) {
     const Move& move = plan.moves[id];
     on_stream_.push_back(is_on_stream(plan, move));
+    if (move.kind == MoveKind::weights_current) current_[move.unit] = id;
+    if (move.kind == MoveKind::fetch_weight && first_fetch_[move.unit] == kNoMove) first_fetch_[move.unit] = id;
     if (move.kind == MoveKind::read_state) last_first_read_ = id;
     const bool begins = move.kind == MoveKind::weights_current && std::ranges::count(first_units, move.unit) > 0;
     if (begins) begins_with_.push_back(id);
@@ -59,6 +63,10 @@ PlanRun::Step::Step(uint64_t of_number, const PlanRun& of, StepSpeculation of_st
   }
   takers.fill(MoveSet(moves));
   windows_held.reserve(of.plan_.pool_pieces[index(Pool::window)]);
+  weight_is_left.resize(tiles.size());
+  for (uint32_t unit = 0; unit < of.first_fetch_.size(); ++unit) {
+    weights_to_leave.push_back(of.plan_.tiles.first_of(unit + 1) - of.plan_.tiles.first_of(unit));
+  }
 }
 
 PlanRun::Step* PlanRun::find(uint64_t step) {
@@ -193,12 +201,12 @@ void PlanRun::reconsider_all_parked(Step& step) {
 }
 
 std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
-  if (room_taken_[index(lane)] >= plan_.lane_room[index(lane)]) return std::nullopt;
   if (const MoveId read = read_for_computing(lane); read != kNoMove) {
-    if (!has_room(plan_.moves[read])) return std::nullopt;
+    if (!has_room(steps_.back(), read)) return std::nullopt;
     issue(steps_.back(), read);
     return Ticket{steps_.back().number, read};
   }
+  if (room_taken_[index(lane)] >= plan_.lane_room[index(lane)]) return std::nullopt;
   for (Step& step : steps_) {
     if (step.ready_count[index(lane)] == 0) continue;
     MoveId best = kNoMove;
@@ -212,7 +220,7 @@ std::optional<PlanRun::Ticket> PlanRun::next(Lane lane) {
     }
     if (best == kNoMove) continue;
     // A later move, if smaller, does not overtake it.
-    if (!has_room(plan_.moves[best])) return std::nullopt;
+    if (!has_room(step, best)) return std::nullopt;
     if (!has_memory(best)) take_back(step, read_to_take_back(step, best));
     issue(step, best);
     return Ticket{step.number, best};
@@ -224,7 +232,7 @@ void PlanRun::issue(Step& step, MoveId id) {
   const Move& move = plan_.moves[id];
   take_from_ready(step, id);
   step.state[id] = State::in_flight;
-  room_taken_[index(move.lane)] += room_of(move);
+  room_taken_[index(move.lane)] += room_of(step, id);
   if (move.takes != Pool::none) {
     --pool_free_[index(move.takes)];
     step.takers[index(move.takes)].erase(id);
@@ -237,6 +245,29 @@ void PlanRun::issue(Step& step, MoveId id) {
     step.speculation.update_issued(move.tile);
     if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].fetch_gradient);
   }
+  if (move.kind == MoveKind::update_again) leave_weight(step, move.tile);
+}
+
+// The place is free when the fetch waits for nothing else than that its unit's weights are written. Since the next step
+// is open, no verdict takes the update back.
+void PlanRun::leave_weight(const Step& step, TileId tile) {
+  Step* next_step = find(step.number + 1);
+  const uint32_t unit = plan_.tiles[tile].unit;
+  const MoveId fetch = first_fetch_[unit];
+  if (next_step == nullptr || fetch == kNoMove || !plan_.placements[tile].state_on_drives()) return;
+  const bool is_needed = next_step->left_out.empty() || !next_step->left_out[fetch];
+  const bool is_free = next_step->state[fetch] == State::waiting && next_step->waits[fetch] == 1;
+  next_step->weight_is_left[tile] = is_needed && is_free && !is_over({next_step->number, current_[unit]});
+}
+
+void PlanRun::weight_left(const Step& step, TileId tile) {
+  Step* next_step = find(step.number + 1);
+  if (next_step == nullptr || !next_step->weight_is_left[tile]) return;
+  const uint32_t unit = plan_.tiles[tile].unit;
+  const MoveId fetch = first_fetch_[unit];
+  if (--next_step->weights_to_leave[unit] > 0) return;
+  // In place of weights_current.
+  if (--next_step->waits[fetch] == 0) waits_over(*next_step, fetch);
 }
 
 void PlanRun::ended(Ticket ticket) {
@@ -245,7 +276,7 @@ void PlanRun::ended(Ticket ticket) {
   CHECK(was_ordered || step.state[ticket.move] == State::in_flight, "move ", ticket.move, " of step ", ticket.step,
         " is not in flight");
   const Move& move = plan_.moves[ticket.move];
-  if (!was_ordered) room_taken_[index(move.lane)] -= room_of(move);
+  if (!was_ordered) room_taken_[index(move.lane)] -= room_of(step, ticket.move);
   finish(step, ticket.move, State::ended);
   close_finished_steps();
 }
@@ -255,7 +286,7 @@ void PlanRun::ordered(Ticket ticket) {
   CHECK(step.state[ticket.move] == State::in_flight && on_stream_[ticket.move], "move ", ticket.move, " of step ",
         ticket.step, " is not on its way to a stream");
   const Move& move = plan_.moves[ticket.move];
-  room_taken_[index(move.lane)] -= room_of(move);
+  room_taken_[index(move.lane)] -= room_of(step, ticket.move);
   step.state[ticket.move] = State::ordered;
   tell_followers(step, ticket.move, Followers::on_streams);
 }
@@ -264,8 +295,10 @@ void PlanRun::tell_followers(Step& step, MoveId id, Followers which) {
   auto is_told = [&](MoveId follower) {
     return which == Followers::all || on_stream_[follower] == (which == Followers::on_streams);
   };
+  const Move& move = plan_.moves[id];
+  const bool all_left = move.kind == MoveKind::weights_current && step.weights_to_leave[move.unit] == 0;
   for (MoveId follower : followers_.of(id)) {
-    if (!is_told(follower)) continue;
+    if (!is_told(follower) || (all_left && follower == first_fetch_[move.unit])) continue;
     if (--step.waits[follower] == 0 && step.state[follower] == State::waiting) waits_over(step, follower);
   }
   Step* next_step = find(step.number + 1);
@@ -289,6 +322,7 @@ void PlanRun::finish(Step& step, MoveId id, State how) {
   const Plan::TileMoves& of_tile = plan_.of_tile[move.tile];
   if (move.kind == MoveKind::fetch_gradient) reconsider(step, of_tile.update);
   if (move.kind == MoveKind::update) reconsider(step, of_tile.release_gradient);
+  if (move.kind == MoveKind::update_again) weight_left(step, move.tile);
 }
 
 void PlanRun::skip(Step& step, MoveId id) {
@@ -320,6 +354,28 @@ bool PlanRun::is_over(Ticket ticket) const {
 bool PlanRun::is_skipped(Ticket ticket) const {
   const Step* step = find(ticket.step);
   return step != nullptr && step->state[ticket.move] == State::skipped;
+}
+
+std::optional<PlanRun::Ticket> PlanRun::leaves_weight_to(Ticket update) const {
+  const TileId tile = plan_.moves[update.move].tile;
+  const Step* next_step = find(update.step + 1);
+  if (next_step == nullptr || !next_step->weight_is_left[tile]) return std::nullopt;
+  return Ticket{next_step->number, first_fetch_[plan_.tiles[tile].unit]};
+}
+
+bool PlanRun::finds_weight(Ticket fetch, TileId tile) const {
+  const Step* step = find(fetch.step);
+  return step != nullptr && first_fetch_[plan_.tiles[tile].unit] == fetch.move && step->weight_is_left[tile];
+}
+
+uint64_t PlanRun::bytes_of(Ticket ticket) const {
+  const Move& move = plan_.moves[ticket.move];
+  uint64_t bytes = move.bytes;
+  if (move.kind != MoveKind::fetch_weight) return bytes;
+  for (TileId tile = plan_.tiles.first_of(move.unit); tile < plan_.tiles.first_of(move.unit + 1); ++tile) {
+    if (finds_weight(ticket, tile)) bytes -= plan_.tiles[tile].weight_bytes;
+  }
+  return bytes;
 }
 
 const StepSpeculation& PlanRun::speculation(uint64_t number) const {

@@ -12,6 +12,9 @@
 // no state is read for later. Nor is any read ahead of the verdict of a step that does not speculate while the step
 // before is still writing.
 //
+// An update that begins when the next step has a place for its unit's first weights leaves the tile's there too, and so
+// that fetch reads only the others'. Where all are left it waits for no write.
+//
 // Pure: no clock, no threads, no system calls.
 #pragma once
 
@@ -94,6 +97,12 @@ class PlanRun {
   bool is_over(Ticket ticket) const;
   // Whether it was skipped, so that it orders nothing; false for steps that are closed.
   bool is_skipped(Ticket ticket) const;
+  // The next step's fetch in whose place an update that was issued leaves the new weight as well; none: in none.
+  std::optional<Ticket> leaves_weight_to(Ticket update) const;
+  // Whether an update of the step before has left the tile's weight where the fetch brings its unit's.
+  bool finds_weight(Ticket fetch, TileId tile) const;
+  // Over its lane: of a fetch, without what it finds. REQUIRES: it was issued.
+  uint64_t bytes_of(Ticket ticket) const;
   // Which of the step's updates and writes a verdict may take back. REQUIRES: is_open(step).
   const StepSpeculation& speculation(uint64_t step) const;
 
@@ -131,7 +140,9 @@ class PlanRun {
     std::array<uint32_t, kLanes> ready_count{};  // most lanes have none at most times
     std::array<MoveSet, kPools> takers;          // not yet issued nor skipped
     MoveSet pressing;  // of them, the first reads of tiles that are not deferred and whose gradient was taken
-    std::vector<MoveId> windows_held;  // by first reads, in flight or over
+    std::vector<MoveId> windows_held;        // by first reads, in flight or over
+    std::vector<bool> weight_is_left;        // by tile: by the step before, in the place of the unit's first fetch
+    std::vector<uint32_t> weights_to_leave;  // by unit: of how many tiles they are not there
   };
 
   Step* find(uint64_t step);
@@ -139,7 +150,8 @@ class PlanRun {
   Step& require(uint64_t step);
   bool gate_open(const Step& step, MoveId id) const;
   MoveId first_taker(const Step& step, Pool pool) const;
-  bool has_room(const Move& move) const;
+  uint64_t room_of(const Step& step, MoveId id) const;
+  bool has_room(const Step& step, MoveId id) const;
   MoveId read_for_computing(Lane lane) const;
   bool gives_way(const Step& step, MoveId id) const;
   void press(Step& step, TileId tile);
@@ -154,6 +166,8 @@ class PlanRun {
   void reconsider(Step& step, MoveId id);
   void reconsider_all_parked(Step& step);
   void issue(Step& step, MoveId id);
+  void leave_weight(const Step& step, TileId tile);
+  void weight_left(const Step& step, TileId tile);
   void finish(Step& step, MoveId id, State how);
   // Those that follow on streams wait no longer for a move that is ordered.
   enum class Followers : uint8_t { all, on_streams, others };
@@ -173,7 +187,10 @@ class PlanRun {
   const MoveLists followers_, followers_next_;  // by what they wait for
   std::vector<bool> on_stream_;                 // by move
   std::vector<MoveId> begins_with_;             // weights_current of the units that a step computes with first
-  MoveId last_first_read_ = 0;                  // behind it in the plan: the reads of redos
+  // By unit: what has its weights as the step before has left them, and the first move that fetches them. kNoMove:
+  // none.
+  std::vector<MoveId> current_, first_fetch_;
+  MoveId last_first_read_ = 0;  // behind it in the plan: the reads of redos
   std::deque<Step> steps_;
   std::array<uint64_t, kPools> pool_free_{};
   std::array<uint64_t, kLanes> room_taken_{};

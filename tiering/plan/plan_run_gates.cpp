@@ -114,9 +114,17 @@ void PlanRun::take_back(Step& step, MoveId read) {
   tell_release(step, read);
 }
 
-bool PlanRun::has_room(const Move& move) const {
-  const uint64_t taken = room_taken_[index(move.lane)];
-  return taken == 0 || taken + room_of(move) <= plan_.lane_room[index(move.lane)];
+// A fetch that finds all of its unit's weights asks nothing of the drives.
+uint64_t PlanRun::room_of(const Step& step, MoveId id) const {
+  const Move& move = plan_.moves[id];
+  const bool finds_all = move.kind == MoveKind::fetch_weight && bytes_of({step.number, id}) == 0;
+  return finds_all ? 0 : penstock::room_of(move);
+}
+
+bool PlanRun::has_room(const Step& step, MoveId id) const {
+  const Move& move = plan_.moves[id];
+  const uint64_t taken = room_taken_[index(move.lane)], room = room_of(step, id);
+  return taken == 0 || room == 0 || taken + room <= plan_.lane_room[index(move.lane)];
 }
 
 // Weights and activations that the newest step computes with soon: computing would wait for them, while state is as
@@ -134,7 +142,9 @@ bool PlanRun::gives_way(const Step& step, MoveId id) const {
   if (move.kind == MoveKind::reread_state) return !step.speculation.verdict();
   if (move.kind != MoveKind::read_state) return false;
   const Step& newest = steps_.back();
-  const auto is_current = [&](MoveId current) { return is_over({newest.number, current}); };
+  const auto is_current = [&](MoveId current) {
+    return is_over({newest.number, current}) || newest.weights_to_leave[plan_.moves[current].unit] == 0;
+  };
   if (std::ranges::all_of(begins_with_, is_current)) return false;
   if (&step == &newest) return true;
   // Redos take windows behind what is deferred, and may be what computing waits for.

@@ -58,14 +58,17 @@ class Simulator {
     return gbps > 0 ? static_cast<double>(bytes) / (gbps * 1e9) : 0;
   }
 
-  double seconds_of(const Move& move) const {
+  double seconds_of(PlanRun::Ticket ticket) const {
+    const Move& move = plan_.moves[ticket.move];
     switch (move.lane) {
       case Lane::host_to_device:
         return seconds_at(move.bytes, machine_.host_to_device_gbps);
       case Lane::device_to_host:
         return seconds_at(move.bytes, machine_.device_to_host_gbps);
-      case Lane::update:
-        return seconds_at(move.bytes, machine_.host_gbps);
+      case Lane::update: {
+        const bool leaves = move.tile != kNone && run_.leaves_weight_to(ticket).has_value();
+        return seconds_at(move.bytes + (leaves ? 2 * plan_.tiles[move.tile].weight_bytes : 0), machine_.host_gbps);
+      }
       case Lane::collective:
         return collective_s(move);
       case Lane::compute:
@@ -82,7 +85,9 @@ class Simulator {
   }
 
   // A move's bytes, and more for what the drives lose because of the memory that they lie in.
-  double drive_bytes(const Move& move) const {
+  double drive_bytes(PlanRun::Ticket ticket) const {
+    const Move& move = plan_.moves[ticket.move];
+    const uint64_t bytes = run_.bytes_of(ticket);
     const bool writes = move.kind == MoveKind::write_state || move.kind == MoveKind::write_state_again;
     uint64_t resting = 0;
     if (writes) {
@@ -90,16 +95,17 @@ class Simulator {
       if (placement.weight_in_host()) resting += plan_.tiles[move.tile].weight_bytes;
       if (placement.state_in_host()) resting += plan_.tiles[move.tile].state_bytes;
     }
-    return static_cast<double>(resting) / resting_share_ + static_cast<double>(move.bytes - resting) / passing_share_;
+    return static_cast<double>(resting) / resting_share_ + static_cast<double>(bytes - resting) / passing_share_;
   }
 
   void issue() {
     for (size_t lane = 0; lane < kLanes; ++lane) {
       if (static_cast<Lane>(lane) == Lane::compute && hands_over()) continue;
       while (std::optional<PlanRun::Ticket> ticket = run_.next(static_cast<Lane>(lane))) {
-        const Move& move = plan_.moves[ticket->move];
-        double left = on_drive(static_cast<Lane>(lane)) ? drive_bytes(move) : seconds_of(move);
-        work_[lane].push_back({*ticket, left, now_});
+        const double left = on_drive(static_cast<Lane>(lane)) ? drive_bytes(*ticket) : seconds_of(*ticket);
+        const Work work{*ticket, left, now_};
+        // A fetch that finds all of its weights waits behind nothing.
+        on_drive(static_cast<Lane>(lane)) && left == 0 ? end(work) : work_[lane].push_back(work);
       }
     }
     if (!gradient_due_s_) take_gradient();
@@ -160,12 +166,16 @@ class Simulator {
   }
 
   void end_first(Lane lane) {
-    Work work = work_[index(lane)].front();
+    const Work work = work_[index(lane)].front();
     work_[index(lane)].pop_front();
-    const Move& move = plan_.moves[work.ticket.move];
+    end(work);
+  }
+
+  void end(const Work& work) {
+    const Lane lane = plan_.moves[work.ticket.move].lane;
     SimulatedStep& step = result_.steps[work.ticket.step];
-    if (lane == Lane::nvme_read) step.read_bytes += move.bytes;
-    if (lane == Lane::nvme_write) step.written_bytes += move.bytes;
+    if (lane == Lane::nvme_read) step.read_bytes += run_.bytes_of(work.ticket);
+    if (lane == Lane::nvme_write) step.written_bytes += run_.bytes_of(work.ticket);
     step.end_s = now_;
     if (options_.record_spans) result_.spans.push_back({work.ticket.step, work.ticket.move, work.begin_s, now_});
     run_.ended(work.ticket);

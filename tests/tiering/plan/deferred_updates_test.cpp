@@ -204,8 +204,8 @@ TEST(UpdatesAfterTheVerdict, FindStateThatWasReadWhileBackwardRan) {
   };
   const double few_s = struck_s(0), some_s = struck_s(4 * kTilesOfUnit), all_s = struck_s(kUnits * kTilesOfUnit);
   const double computing = computing_s(request), read_s = 12.0 / 26 * computing;
-  EXPECT_NEAR(some_s, few_s - read_s * 4 / kUnits, 0.05 * computing);
-  EXPECT_NEAR(all_s, few_s - read_s, 0.05 * computing);
+  EXPECT_NEAR(some_s, few_s - read_s * 4 / kUnits, 0.08 * computing);
+  EXPECT_NEAR(all_s, few_s - read_s, 0.08 * computing);
 
   // What an overflow takes back gives its windows to the next step.
   SimulationOptions options;
@@ -213,6 +213,34 @@ TEST(UpdatesAfterTheVerdict, FindStateThatWasReadWhileBackwardRan) {
   options.verdict = [](uint64_t step) { return step % 2 == 0 ? Verdict::skip : Verdict::strike; };
   options.speculate = [](uint64_t) { return false; };
   EXPECT_LT(simulate(plan_of(request, 0), request.machine, options).step_s, all_s);
+}
+
+// What the next forward has a place for is left there by its update: it is neither read nor written before.
+TEST(UpdatesAfterTheVerdict, LeaveTheNextForwardTheWeights) {
+  PlanRequest request = balanced();
+  request.workload.clipping.norm = 1;
+  for (Use& use : request.workload.uses) use.forward_s /= 4, use.backward_s /= 4;  // forward waits for updates
+  const Plan plan = plan_of(request, 0);
+  const PredictedSteps struck = predicted_taken_back(plan, request.machine, Verdict::strike, false);
+  const double elements = kUnits * kTilesOfUnit * static_cast<double>(kBlockElements);
+  // 12 for the state with the weight, 2 for backward, but for the unit with which forward turns.
+  EXPECT_NEAR(struck.read_bytes / elements, 12 + 2.0 * (kUnits - 1) / kUnits, 0.05);
+  EXPECT_NEAR(struck.written_bytes / elements, 12, 0.05);
+
+  SimulationOptions options;
+  options.record_spans = true;
+  options.verdict = [](uint64_t) { return Verdict::strike; };
+  options.speculate = [](uint64_t) { return false; };
+  double updated_s = 0, written_s = 0, fetched_s = 0;  // of the first unit
+  for (const SimulatedSpan& span : simulate(plan, request.machine, options).spans) {
+    const Move& move = plan.moves[span.move];
+    if (move.unit != 0) continue;
+    if (span.step == 1 && move.kind == MoveKind::update_again) updated_s = std::max(updated_s, span.end_s);
+    if (span.step == 1 && move.kind == MoveKind::write_state_again) written_s = std::max(written_s, span.end_s);
+    if (span.step == 2 && move.kind == MoveKind::fetch_weight && fetched_s == 0) fetched_s = span.end_s;
+  }
+  EXPECT_EQ(fetched_s, updated_s);
+  EXPECT_LT(fetched_s, written_s);
 }
 
 TEST(SpareHostMemory, GoesToWhatStepsReadWhileTheyWaitForTheirVerdict) {

@@ -24,7 +24,7 @@ TEST_F(RandomPlans, KeepTheirRulesAndTheirBudgets) {
 }
 
 TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
-  uint64_t redone = 0, deferred = 0, read_twice = 0, ran_ahead = 0;
+  uint64_t redone = 0, deferred = 0, read_twice = 0, ran_ahead = 0, left = 0;
   for_each_plan(test::fewer(8000), [&](const PlanRequest& request, const Plan& plan, std::mt19937_64& random) {
     test::WorldOptions options;
     options.seed = random();
@@ -49,8 +49,10 @@ TEST_F(RandomPlans, ComputeWhatAPlainLoopDoesInAnyOrderOfEnds) {
     redone += world.moves_issued(MoveKind::update_again);
     deferred += world.moves_issued(MoveKind::fetch_gradient);
     ran_ahead += world.moves_ahead();
+    left += world.weights_left();
   });
   EXPECT_GT(ran_ahead, test::fewer(500));
+  EXPECT_GT(left, test::fewer(500));
   EXPECT_GT(redone, test::fewer(500));
   EXPECT_GT(deferred, test::fewer(500));
   EXPECT_GT(read_twice, 0u);
