@@ -124,6 +124,7 @@ class Case {
     for (const Move& move : plan.moves) update_bytes_ += move.kind == MoveKind::update ? move.bytes : 0;
     for (int i = 0; i < kFirstSteps; ++i) PENSTOCK_TRY(run.step().status());
     const bench::DriveStatistics start = bench::drive_statistics_below(flags_.folders);
+    const engine::DriveBytes found = run.engine().drive_bytes();
     const auto begin = std::chrono::steady_clock::now();
     double moved_bytes = 0, first_wait_s = 0;
     for (uint64_t i = 0; i < flags_.steps; ++i) {
@@ -139,7 +140,9 @@ class Case {
     const bench::DriveStatistics end = bench::drive_statistics_below(flags_.folders);
     const auto drive_bytes = static_cast<double>(end.read_bytes - start.read_bytes) +
                              static_cast<double>(end.written_bytes - start.written_bytes);
-    const auto planned = static_cast<double>(plan.read_bytes() + plan.written_bytes());
+    // Of what updates leave for the next forward, as much as was found there.
+    const double found_bytes = static_cast<double>((run.engine().drive_bytes() - found).found_bytes) / steps;
+    const double planned = static_cast<double>(plan.bytes_on(Lane::nvme_read) + plan.written_bytes()) - found_bytes;
     step_s_.push_back(elapsed_s / steps);
     waits_.push_back(first_wait_s / elapsed_s);
     moved_.push_back(moved_bytes / steps / planned);

@@ -10,6 +10,7 @@
 namespace penstock::engine {
 
 void Executor::begin_fetch(Ticket ticket, const Move& move) {
+  drive_bytes_.found_bytes += move.bytes - run_.bytes_of(ticket);
   drive_bytes_.read_bytes += read_unit(
       {parts_.plan.tiles, parts_.store, parts_.io, parts_.workers, parts_.mailbox.poster()}, move.unit,
       parts_.memory.units(), move.place_offset_bytes, deadline(ticket),

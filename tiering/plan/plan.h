@@ -180,12 +180,16 @@ struct Plan {
   bool has_state_in_memory() const;
   // Whether the unit's weights, and its state where it is trained, rest on the device.
   bool rests_on_device(uint32_t unit) const { return placements[tiles.first_of(unit)].weight_on_device(); }
-  // Moved by a step that is neither clipped nor skipped and whose updates are all speculative.
+  // Moved by a step that is neither clipped nor skipped and whose updates are all speculative; at most: see
+  // `found_bytes`.
   uint64_t bytes_on(Lane lane) const;
-  uint64_t read_bytes() const { return bytes_on(Lane::nvme_read); }
+  uint64_t read_bytes() const { return bytes_on(Lane::nvme_read) - found_bytes; }
   uint64_t written_bytes() const { return bytes_on(Lane::nvme_write); }  // by one that is durable
   // On average over steps of which some are durable.
   double mean_written_bytes(const Durability& of) const;
+
+  // Weights that such a step finds where updates of the step before have left them, as predicted: see PlanRun.
+  uint64_t found_bytes = 0;
 
   MoveId verdict = kNoMove;
   MoveId commit = kNoMove;

@@ -245,7 +245,7 @@ void PlanRun::issue(Step& step, MoveId id) {
     step.speculation.update_issued(move.tile);
     if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].fetch_gradient);
   }
-  if (move.kind == MoveKind::update_again) leave_weight(step, move.tile);
+  if (move.kind == MoveKind::update || move.kind == MoveKind::update_again) leave_weight(step, move.tile);
 }
 
 // The place is free when the fetch waits for nothing else than that its unit's weights are written. Since the next step
@@ -322,7 +322,7 @@ void PlanRun::finish(Step& step, MoveId id, State how) {
   const Plan::TileMoves& of_tile = plan_.of_tile[move.tile];
   if (move.kind == MoveKind::fetch_gradient) reconsider(step, of_tile.update);
   if (move.kind == MoveKind::update) reconsider(step, of_tile.release_gradient);
-  if (move.kind == MoveKind::update_again) weight_left(step, move.tile);
+  if (move.kind == MoveKind::update || move.kind == MoveKind::update_again) weight_left(step, move.tile);
 }
 
 void PlanRun::skip(Step& step, MoveId id) {

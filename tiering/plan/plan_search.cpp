@@ -34,7 +34,8 @@ Simulation simulate_undurable(Plan& plan, const MachineProfile& machine, Simulat
 PredictedSteps steps_of(const Simulation& simulation) {
   if (simulation.steps.size() < 2) return {};  // rates are unknown
   const SimulatedStep& step = simulation.steps[1];
-  return {simulation.step_s, static_cast<double>(step.read_bytes), static_cast<double>(step.written_bytes)};
+  return {simulation.step_s, static_cast<double>(step.read_bytes), static_cast<double>(step.written_bytes),
+          static_cast<double>(step.found_bytes)};
 }
 
 // Of a plan's steps on average, of which some are durable.
@@ -45,7 +46,7 @@ PredictedSteps predicted_steps(Plan plan, const MachineProfile& machine, const S
   const PredictedSteps none = steps_of(simulate_undurable(plan, machine, options));
   const auto mean = [share](double of_durable, double of_other) { return share * of_durable + (1 - share) * of_other; };
   return {mean(all.step_s, none.step_s), mean(all.read_bytes, none.read_bytes),
-          mean(all.written_bytes, none.written_bytes)};
+          mean(all.written_bytes, none.written_bytes), mean(all.found_bytes, none.found_bytes)};
 }
 
 // What durability costs beside a step of unknown time is unknown too.
@@ -350,6 +351,8 @@ Result<Found> fastest_plan(PlanRequest request, const SimulationOptions& options
 }
 
 ChosenPlan chosen(Found found, uint32_t slots) {
+  const std::vector<SimulatedStep>& steps = found.timed.durable.steps;
+  if (steps.size() > 1) found.plan.found_bytes = steps[1].found_bytes;
   return {std::move(found.plan), slots, std::move(found.timed.durable), std::move(found.timed.other)};
 }
 

@@ -33,7 +33,7 @@ double predicted_step_s(Plan plan, const MachineProfile& machine);
 // it or not. 0 where rates are unknown.
 struct PredictedSteps {
   double step_s = 0;
-  double read_bytes = 0, written_bytes = 0;
+  double read_bytes = 0, written_bytes = 0, found_bytes = 0;  // as of SimulatedStep
 };
 PredictedSteps predicted_taken_back(const Plan& plan, const MachineProfile& machine, Verdict verdict, bool speculate);
 

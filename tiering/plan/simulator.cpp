@@ -172,10 +172,12 @@ class Simulator {
   }
 
   void end(const Work& work) {
-    const Lane lane = plan_.moves[work.ticket.move].lane;
+    const Move& move = plan_.moves[work.ticket.move];
+    const uint64_t bytes = run_.bytes_of(work.ticket);
     SimulatedStep& step = result_.steps[work.ticket.step];
-    if (lane == Lane::nvme_read) step.read_bytes += run_.bytes_of(work.ticket);
-    if (lane == Lane::nvme_write) step.written_bytes += run_.bytes_of(work.ticket);
+    if (move.lane == Lane::nvme_read) step.read_bytes += bytes;
+    if (move.lane == Lane::nvme_write) step.written_bytes += bytes;
+    step.found_bytes += move.bytes - bytes;
     step.end_s = now_;
     if (options_.record_spans) result_.spans.push_back({work.ticket.step, work.ticket.move, work.begin_s, now_});
     run_.ended(work.ticket);

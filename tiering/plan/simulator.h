@@ -27,6 +27,7 @@ struct SimulatedStep {
   double end_s = 0;  // the last move, the commit included
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
+  uint64_t found_bytes = 0;  // not read, because the step before had left them where they were to be read to
 };
 
 struct Simulation {

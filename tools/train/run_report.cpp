@@ -26,15 +26,15 @@ double flops_of(const TrainingSettings& settings) {
   return passes * forward * static_cast<double>(settings.tokens_of_step());
 }
 
-// Of steps that strike again and again, which update behind their verdict.
-Json taken_back_json(const TrainingSettings& settings, const Plan& plan) {
+// Of steps that strike again and again, which update behind their verdict. `found_bytes`: by a step on average.
+Json taken_back_json(const TrainingSettings& settings, const Plan& plan, double found_bytes) {
   const PlanRequest& request = settings.engine.request;
   if (!request.workload.clipping.may_take_back()) return Json();
   const PredictedSteps struck = predicted_taken_back(plan, request.machine, Verdict::strike, false);
   if (struck.step_s <= 0) return Json();
   const double parameters = static_cast<double>(settings.model.parameters()) / settings.place.ranks;
   return {{"predicted_s", struck.step_s},
-          {"read", struck.read_bytes / parameters},
+          {"read", (struck.read_bytes + struck.found_bytes - found_bytes) / parameters},
           {"written", struck.written_bytes / parameters}};
 }
 
@@ -159,10 +159,12 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
   const Plan& plan = engine.plan();
   const engine::DriveBytes here = engine.drive_bytes() + course.moved;
   PENSTOCK_TRY_ASSIGN(moved, added_over_ranks(settings, engine, {{}, here.read_bytes, here.written_bytes}));
-  PENSTOCK_TRY_ASSIGN(
-      planned,
-      added_over_ranks(settings, engine,
-                       {{}, plan.read_bytes(), static_cast<uint64_t>(plan.mean_written_bytes(plan.durability))}));
+  // How much is found where updates have left it depends on when the trainer begins its steps.
+  const double found_bytes = static_cast<double>(here.found_bytes) / steps;
+  const uint64_t planned_reads = plan.bytes_on(Lane::nvme_read) - static_cast<uint64_t>(found_bytes);
+  const auto planned_writes = static_cast<uint64_t>(plan.mean_written_bytes(plan.durability));
+  PENSTOCK_TRY_ASSIGN(planned, added_over_ranks(settings, engine, {{}, planned_reads, planned_writes}));
+  PENSTOCK_TRY_ASSIGN(found, added_over_ranks(settings, engine, {{}, here.found_bytes, 0}));
   const auto parameters = static_cast<double>(settings.model.parameters());
   const double read = static_cast<double>(moved.read_bytes) / steps / parameters;
   const double written = static_cast<double>(moved.written_bytes) / steps / parameters;
@@ -173,30 +175,32 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
 
   Answer answer;
   answer.is_for_rank_0 = settings.place.rank != 0;
-  answer.json = {{"steps", engine.steps_done()},
-                 {"ranks", settings.place.ranks},
-                 {"loss_first", did_something ? Json(course.loss_first) : Json()},
-                 {"loss_last", did_something ? Json(course.loss_last) : Json()},
-                 {"step_s", did_something ? Json(step_s) : Json()},
-                 {"predicted_s", predicted_json(predicted_s)},
-                 {"new_plans", course.new_plans},
-                 {"floor_s", json_or_null(drive_floor_s(settings.engine.request.machine, here, steps))},
-                 {"tokens_per_s", did_something ? Json(tokens_per_s) : Json()},
-                 {"bytes_per_parameter", {{"read", read}, {"written", written}}},
-                 {"planned_bytes_per_parameter",
-                  {{"read", static_cast<double>(planned.read_bytes) / parameters},
-                   {"written", static_cast<double>(planned.written_bytes) / parameters}}},
-                 {"planned_when_struck", taken_back_json(settings, forecast)},
-                 {"peak_rss_bytes", aio::resident_bytes_peak()},
-                 {"budget_bytes", settings.memory_bytes()},
-                 {"budget", budget_json(forecast)},
-                 {"parameters", settings.model.parameters()},
-                 {"trained_parameters", settings.model.trained_parameters()},
-                 {"eval_loss", course.evaluation ? Json(course.evaluation->all.mean()) : Json()},
-                 {"eval_perplexity", course.evaluation ? Json(perplexity_of(course.evaluation->all)) : Json()},
-                 {"stopped_early", course.is_over},
-                 {"store", joined(settings.config.stores, ",")},
-                 {"config", Json::parse(trainer::effective_json(settings.config))}};
+  answer.json = {
+      {"steps", engine.steps_done()},
+      {"ranks", settings.place.ranks},
+      {"loss_first", did_something ? Json(course.loss_first) : Json()},
+      {"loss_last", did_something ? Json(course.loss_last) : Json()},
+      {"step_s", did_something ? Json(step_s) : Json()},
+      {"predicted_s", predicted_json(predicted_s)},
+      {"new_plans", course.new_plans},
+      {"floor_s", json_or_null(drive_floor_s(settings.engine.request.machine, here, steps))},
+      {"tokens_per_s", did_something ? Json(tokens_per_s) : Json()},
+      {"bytes_per_parameter",
+       {{"read", read}, {"written", written}, {"found", static_cast<double>(found.read_bytes) / steps / parameters}}},
+      {"planned_bytes_per_parameter",
+       {{"read", static_cast<double>(planned.read_bytes) / parameters},
+        {"written", static_cast<double>(planned.written_bytes) / parameters}}},
+      {"planned_when_struck", taken_back_json(settings, forecast, found_bytes)},
+      {"peak_rss_bytes", aio::resident_bytes_peak()},
+      {"budget_bytes", settings.memory_bytes()},
+      {"budget", budget_json(forecast)},
+      {"parameters", settings.model.parameters()},
+      {"trained_parameters", settings.model.trained_parameters()},
+      {"eval_loss", course.evaluation ? Json(course.evaluation->all.mean()) : Json()},
+      {"eval_perplexity", course.evaluation ? Json(perplexity_of(course.evaluation->all)) : Json()},
+      {"stopped_early", course.is_over},
+      {"store", joined(settings.config.stores, ",")},
+      {"config", Json::parse(trainer::effective_json(settings.config))}};
   if (!did_something) {
     answer.text = text("nothing to do: the store is at step ", course.first, " already",
                        course.is_over ? ", where the run stopped early" : "", "\n");

@@ -132,6 +132,23 @@ TEST(DeferredUpdates, LeaveTheDriveToTheFirstWeights) {
   EXPECT_GT(ahead, 0);
 }
 
+// So each of their weights is read once, by the update, and the plan says so.
+TEST(DeferredUpdates, LeaveTheNextForwardTheirWeights) {
+  PlanRequest request = balanced();
+  request.choices.deferred_share = 0.5;
+  const Result<ChosenPlan> chosen = choose_plan(request);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  const Plan& plan = chosen->plan;
+  const SimulatedStep& step = chosen->durable.steps[1];
+  uint64_t deferred_bytes = 0;
+  for (TileId tile = 0; tile < plan.tiles.size(); ++tile) {
+    if (plan.of_tile[tile].is_deferred) deferred_bytes += plan.tiles[tile].weight_bytes;
+  }
+  EXPECT_GT(step.found_bytes, deferred_bytes * 3 / 4);
+  EXPECT_EQ(plan.read_bytes(), step.read_bytes);
+  EXPECT_EQ(plan.bytes_on(Lane::nvme_read), step.read_bytes + step.found_bytes);
+}
+
 TEST(DeferredUpdates, AreNoneOfWhatForwardBeginsWith) {
   const Plan plan = plan_of(balanced(), 1);
   MoveId last_of_first = 0, first_of_others = kNoMove;
