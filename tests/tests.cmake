@@ -18,8 +18,10 @@ foreach(worker aio/store/store runtime/engine)
 endforeach()
 
 # The command as a process.
+if(TARGET tests_tools)
+  add_dependencies(tests_tools penstock)
+endif()
 set_property(SOURCE tests/tools/update_test.cpp tests/tools/nvme_verbs_test.cpp APPEND PROPERTY COMPILE_DEFINITIONS PENSTOCK="$<TARGET_FILE:penstock>")
-add_dependencies(tests_tools penstock)
 
 include(tests/ranks/ranks_tests.cmake)
 include(tests/cpu_optim/formula_mutants.cmake)

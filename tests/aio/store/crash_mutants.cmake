@@ -81,11 +81,11 @@ penstock_mutant(crash slot_reused_early EveryEventIsACut tiering/store/slot_tabl
   "slot == names.durable || slot == names.sealed"
   "slot == names.sealed")
 
-penstock_mutant(crash unconfirmed_tile_published EveryEventIsACut tiering/store/slot_table.cpp
+penstock_mutant(crash unconfirmed_tile_published EveryEventIsACut*/2drives tiering/store/slot_table.cpp
   "names.sealed = names.current;"
   "names.sealed = names.next != kNoSlot ? names.next : names.current;")
 
-penstock_mutant(crash rng_captured_late EveryEventIsACut tests/support/store_trainer.cpp
+penstock_mutant(crash rng_captured_late EveryEventIsACut*/2drives tests/support/store_trainer.cpp
   "store_.commit(*std::exchange(held_, std::nullopt),"
   "held_->trainer_state = numbers_.payload().trainer_state;
   store_.commit(*std::exchange(held_, std::nullopt),")
@@ -128,7 +128,7 @@ penstock_mutant(crash opened_without_flush WhatAKilledProcessLeft aio/store/stor
   "PENSTOCK_TRY(flush_all(engine, files));"
   "")
 
-penstock_mutant(crash root_under_way_forgotten EveryEventIsACut tiering/store/slot_table.cpp
+penstock_mutant(crash root_under_way_forgotten EveryEventIsACut*/2drives tiering/store/slot_table.cpp
   "slot == names.durable || slot == names.sealed"
   "slot == names.durable")
 
