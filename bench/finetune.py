@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 import train_memory
-from train_memory import MODELS, SKIPPED, ControlGroup, bytes_of
+from train_memory import MODELS, SKIPPED, ControlGroup, bytes_of, resting_bytes
 
 try:
     import numpy
@@ -171,10 +171,6 @@ class Run(train_memory.Run):
 
 def median_of(lines, key):
     return statistics.median(line[key] for line in lines)
-
-
-def resting_bytes(answer):
-    return sum(line["bytes"] for line in answer["budget"] if (line["tier"], line["line"]) == ("host", "resting weights"))
 
 
 def train_with_peft(options):

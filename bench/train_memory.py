@@ -116,6 +116,12 @@ class Run:
         return json.loads(said), usage.ru_inblock * 512, usage.ru_oublock * 512
 
 
+def resting_bytes(answer):
+    """Of host memory, what is read once when the store is opened."""
+    return sum(line["bytes"] for line in answer["budget"]
+               if line["tier"] == "host" and line["line"] in ("resting weights", "resting state"))
+
+
 def planned(answer, is_struck):
     """Seconds, and the bytes a parameter that are read and written. A struck step also brings back the gradients that
     were spilled, and reads once more the weights that its updates had not kept. Exact where no state rests in host
@@ -139,7 +145,7 @@ def measure(options, name, group):
     run = Run(options, CLIPS[name])
     run.begin_anew()
     run.command(group, "train", run.config(1))  # makes the store
-    _, opened_read, opened_written = run.command(group, "train", run.config(1))  # nothing to do
+    opened, opened_read, opened_written = run.command(group, "train", run.config(1))  # nothing to do
     steps = options.steps
     answer, read, written = run.command(group, "train", run.config(1 + steps))
     parameters = answer["parameters"]
@@ -147,7 +153,9 @@ def measure(options, name, group):
     struck = sum(line["grad_norm"] > run.clip > 0 for line in run.log()[1:])
     return {"clipping": name, "parameters": parameters, "steps": steps, "steps_clipped": struck,
             "step_s": answer["step_s"], "predicted_s": predicted_s, "loss_last": answer["loss_last"],
-            "read_bytes": (read - opened_read) / steps / parameters, "planned_read_bytes": planned_read,
+            # What rests in memory may be another part than when the store was only opened.
+            "read_bytes": (read - opened_read - resting_bytes(answer) + resting_bytes(opened)) / steps / parameters,
+            "planned_read_bytes": planned_read,
             "written_bytes": (written - opened_written) / steps / parameters,
             "planned_written_bytes": planned_written,
             "peak_rss_bytes": answer["peak_rss_bytes"], "budget_bytes": answer["budget_bytes"],
