@@ -117,21 +117,24 @@ void compute_with_weights_that_updates_leave(const CourseDevice* device = nullpt
   ASSERT_TRUE(world.create().ok());
   Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
-  const Plan& plan = (*engine)->plan();
   constexpr uint64_t kSteps = 8;
   const DriveBytes before = (*engine)->drive_bytes();
   for (uint64_t step = 1; step <= kSteps; ++step) {
+    uint64_t passes = step / 2 - 1;  // of a trainer that gives the step up, every second time
+    const auto fails = [&passes](const ComputePass&) {
+      return passes-- == 0 ? Status(Code::kEnvironment, "out of data") : Status();
+    };
+    if (step % 2 == 0) {
+      ASSERT_EQ(world.train(**engine, 1, 1, {.before_pass = fails}).status().message(), "out of data");
+      const Status discarded = (*engine)->discard();
+      ASSERT_TRUE(discarded.ok()) << discarded.message();
+    }
     const Result<StepReport> report = world.train(**engine, 1, 1, {});
     ASSERT_TRUE(report.ok()) << report.status().message();
     ASSERT_EQ(report->verdict, Verdict::strike);
   }
   ASSERT_TRUE((*engine)->settle().ok());
-  // What a step reads that updates nothing ahead of its verdict, and finds no weight.
-  uint64_t finding_none = plan.read_bytes();
-  for (const Move& move : plan.moves) {
-    if (move.kind == MoveKind::read_state) finding_none += plan.tiles[move.tile].slot_bytes() - move.bytes;
-  }
-  EXPECT_LT(((*engine)->drive_bytes() - before).read_bytes, kSteps * finding_none);
+  EXPECT_GT(((*engine)->drive_bytes() - before).found_bytes, 0u);
   for (uint64_t step = 1; step <= kSteps; ++step) world.plain_train(step, 1, 1);
   EXPECT_EQ(world.words_different(**engine), 0u);
   engine->reset();

@@ -8,6 +8,8 @@ namespace {
 
 size_t index(Pool pool) { return static_cast<size_t>(pool); }
 
+bool updates(const Move& move) { return move.kind == MoveKind::update || move.kind == MoveKind::update_again; }
+
 }  // namespace
 
 MoveLists MoveLists::followers(const Plan& plan, std::vector<MoveId> Move::*waits) {
@@ -245,7 +247,7 @@ void PlanRun::issue(Step& step, MoveId id) {
     step.speculation.update_issued(move.tile);
     if (step.tiles[move.tile].gradient_held) skip_if_any(step, plan_.of_tile[move.tile].fetch_gradient);
   }
-  if (move.kind == MoveKind::update || move.kind == MoveKind::update_again) leave_weight(step, move.tile);
+  if (updates(move)) leave_weight(step, move.tile);
 }
 
 // The place is free when the fetch waits for nothing else than that its unit's weights are written. Since the next step
@@ -266,8 +268,8 @@ void PlanRun::weight_left(const Step& step, TileId tile) {
   const uint32_t unit = plan_.tiles[tile].unit;
   const MoveId fetch = first_fetch_[unit];
   if (--next_step->weights_to_leave[unit] > 0) return;
-  // In place of weights_current.
-  if (--next_step->waits[fetch] == 0) waits_over(*next_step, fetch);
+  // In place of weights_current. Where the next step was given up, nobody fetches.
+  if (--next_step->waits[fetch] == 0 && next_step->state[fetch] == State::waiting) waits_over(*next_step, fetch);
 }
 
 void PlanRun::ended(Ticket ticket) {
@@ -322,7 +324,7 @@ void PlanRun::finish(Step& step, MoveId id, State how) {
   const Plan::TileMoves& of_tile = plan_.of_tile[move.tile];
   if (move.kind == MoveKind::fetch_gradient) reconsider(step, of_tile.update);
   if (move.kind == MoveKind::update) reconsider(step, of_tile.release_gradient);
-  if (move.kind == MoveKind::update || move.kind == MoveKind::update_again) weight_left(step, move.tile);
+  if (updates(move)) weight_left(step, move.tile);
 }
 
 void PlanRun::skip(Step& step, MoveId id) {
@@ -357,10 +359,10 @@ bool PlanRun::is_skipped(Ticket ticket) const {
 }
 
 std::optional<PlanRun::Ticket> PlanRun::leaves_weight_to(Ticket update) const {
-  const TileId tile = plan_.moves[update.move].tile;
+  const Move& move = plan_.moves[update.move];
   const Step* next_step = find(update.step + 1);
-  if (next_step == nullptr || !next_step->weight_is_left[tile]) return std::nullopt;
-  return Ticket{next_step->number, first_fetch_[plan_.tiles[tile].unit]};
+  if (!updates(move) || next_step == nullptr || !next_step->weight_is_left[move.tile]) return std::nullopt;
+  return Ticket{next_step->number, first_fetch_[move.unit]};
 }
 
 bool PlanRun::finds_weight(Ticket fetch, TileId tile) const {

@@ -66,8 +66,8 @@ class Simulator {
       case Lane::device_to_host:
         return seconds_at(move.bytes, machine_.device_to_host_gbps);
       case Lane::update: {
-        const bool leaves = move.tile != kNone && run_.leaves_weight_to(ticket).has_value();
-        return seconds_at(move.bytes + (leaves ? 2 * plan_.tiles[move.tile].weight_bytes : 0), machine_.host_gbps);
+        const uint64_t copied_bytes = run_.leaves_weight_to(ticket) ? plan_.tiles[move.tile].weight_bytes : 0;
+        return seconds_at(move.bytes + 2 * copied_bytes, machine_.host_gbps);
       }
       case Lane::collective:
         return collective_s(move);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tiering/plan/plan_search.h"
 #include "tiering/plan/simulator.h"
@@ -258,6 +259,41 @@ TEST(UpdatesAfterTheVerdict, LeaveTheNextForwardTheWeights) {
   }
   EXPECT_EQ(fetched_s, updated_s);
   EXPECT_LT(fetched_s, written_s);
+}
+
+// Nobody fetches then, also when all of a unit is where it would have been fetched to.
+TEST(UpdatesAfterTheVerdict, EndWhereTheStepThatWouldFindTheWeightsIsGivenUp) {
+  PlanRequest request = balanced();
+  request.workload.clipping.norm = 1;
+  for (Unit& unit : request.workload.units) unit.elements = 2 * kBlockElements;
+  const Plan plan = plan_of(request, 0);
+  PlanRun run(plan);
+  std::vector<PlanRun::Ticket> in_flight, leaving;  // the latter: all updates of a unit, which are kept under way
+  const auto issue = [&] {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      while (const auto ticket = run.next(static_cast<Lane>(lane))) {
+        (run.leaves_weight_to(*ticket) ? leaving : in_flight).push_back(*ticket);
+      }
+    }
+  };
+  const auto go_on = [&] {
+    issue();
+    for (const PlanRun::Ticket ticket : std::exchange(in_flight, {})) run.ended(ticket);
+    for (std::optional<TileId> tile; (tile = run.next_gradient(0)) && run.try_take_gradient(0, *tile);) {
+      run.gradient_complete(0, *tile);
+    }
+  };
+  run.begin(0, {.speculate = false});
+  while (!run.gradients_complete(0)) go_on();
+  run.give_verdict(0, Verdict::strike);
+  run.begin(1, {.speculate = false});
+  while (leaving.size() < 2) go_on();
+  run.abandon(1);
+  while (!run.idle()) {
+    for (const PlanRun::Ticket ticket : std::exchange(leaving, {})) run.ended(ticket);
+    go_on();
+  }
+  run.begin(2, {.speculate = false});
 }
 
 TEST(SpareHostMemory, GoesToWhatStepsReadWhileTheyWaitForTheirVerdict) {
