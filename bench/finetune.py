@@ -218,7 +218,7 @@ def measure(options, base, group):
                # What rests in memory is read once, and may be another part than when the store was only opened.
                "read_bytes": (read - opened_read - resting_bytes(answer) + resting_bytes(opened)) / options.steps,
                "written_bytes": (written - opened_written) / options.steps,
-               "log_read_bytes": median_of(lines, "nvme_read_bytes"), "resting_bytes": resting_bytes(answer),
+               "log_read_bytes": median_of(lines, "nvme_read_bytes"), "resting_bytes": resting_bytes(answer, ["resting weights"]),
                "planned_read_bytes": answer["planned_bytes_per_parameter"]["read"] * answer["parameters"],
                "planned_written_bytes": answer["planned_bytes_per_parameter"]["written"] * answer["parameters"],
                "peak_rss_bytes": answer["peak_rss_bytes"], "budget_bytes": answer["budget_bytes"],

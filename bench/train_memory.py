@@ -116,10 +116,9 @@ class Run:
         return json.loads(said), usage.ru_inblock * 512, usage.ru_oublock * 512
 
 
-def resting_bytes(answer):
+def resting_bytes(answer, lines=("resting weights", "resting state")):
     """Of host memory, what is read once when the store is opened."""
-    return sum(line["bytes"] for line in answer["budget"]
-               if line["tier"] == "host" and line["line"] in ("resting weights", "resting state"))
+    return sum(line["bytes"] for line in answer["budget"] if line["tier"] == "host" and line["line"] in lines)
 
 
 def planned(answer, is_struck):
