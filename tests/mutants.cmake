@@ -1,6 +1,26 @@
 # What a suite is worth is shown by mutants: sources with one mistake put in. A suite says beside its own tests which
 # mistakes it must catch, and how that is seen.
 
+# PENSTOCK_MUTANTS is `all` or K/N: the Kth of N parts, into which names are dealt by what they hash to.
+if(NOT PENSTOCK_MUTANTS STREQUAL "all" AND NOT PENSTOCK_MUTANTS MATCHES "^[1-9][0-9]*/[1-9][0-9]*$")
+  message(FATAL_ERROR "PENSTOCK_MUTANTS is '${PENSTOCK_MUTANTS}'; it takes all, or K/N: the Kth of N parts")
+endif()
+
+# Leaves the function that calls it where the mutant NAME is in another part. That its text is still there has been seen.
+macro(penstock_return_unless_in_part name)
+  if(NOT PENSTOCK_MUTANTS STREQUAL "all")
+    string(MD5 dealt ${name})
+    string(SUBSTRING ${dealt} 0 6 dealt)
+    string(REPLACE "/" ";" part ${PENSTOCK_MUTANTS})
+    list(GET part 0 turn)
+    list(GET part 1 parts)
+    math(EXPR dealt "(0x${dealt} + ${parts} - ${turn}) % ${parts}")
+    if(NOT dealt EQUAL 0)
+      return()
+    endif()
+  endif()
+endmacro()
+
 # FILE's content in VARIABLE. CMake runs again when the file changes.
 function(penstock_read_source variable file)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})

@@ -15,6 +15,7 @@ penstock_optimize_little(lora_test_object)
 function(penstock_lora_mutant name test file text replacement)
   penstock_read_source(source ${file})
   penstock_put_mistake(source ${name} ${file} "${text}" "${replacement}")
+  penstock_return_unless_in_part(${name})
   penstock_mutant_program(lora_mutant_${name} lora_test_object ${file} "${source}" penstock_trainer_torch GTest::gtest GTest::gtest_main)
   add_test(NAME LoraMutant.${name} COMMAND lora_mutant_${name} --gtest_fail_fast --gtest_filter=*${test}*)
   set_tests_properties(LoraMutant.${name} PROPERTIES PASS_REGULAR_EXPRESSION "1 FAILED TEST" TIMEOUT 300

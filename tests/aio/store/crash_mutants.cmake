@@ -23,6 +23,7 @@ function(penstock_mutant suite name tests file)
     math(EXPR j "${i} + 1")
     penstock_put_mistake(source ${name} ${file} "${ARGV${i}}" "${ARGV${j}}")
   endforeach()
+  penstock_return_unless_in_part(${name})
 
   set(program ${suite}_mutant_${name})
   penstock_mutant_program(${program} ${suite}_test_object ${file} "${source}" penstock_test_support GTest::gtest GTest::gtest_main)

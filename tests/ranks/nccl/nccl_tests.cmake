@@ -41,6 +41,7 @@ endif()
 # As penstock_rank_mutant(), of ranks that gather on devices.
 function(penstock_device_rank_mutant name tests file from to)
   penstock_rank_mutant(${name} ${tests} ${file} "${from}" "${to}")
+  penstock_return_unless_in_part(${name})
   set(program ranks_mutant_${name})
   target_sources(${program} PRIVATE $<TARGET_OBJECTS:plain_cuda> tests/ranks/nccl/ranked_cuda.cpp)
   target_include_directories(${program} SYSTEM PRIVATE ${PENSTOCK_CUDA_INCLUDE})

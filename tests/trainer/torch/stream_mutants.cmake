@@ -8,6 +8,7 @@ endif()
 function(penstock_stream_mutant name file text replacement)
   penstock_read_source(source ${file})
   penstock_put_mistake(source ${name} ${file} "${text}" "${replacement}")
+  penstock_return_unless_in_part(${name})
   set(program on_a_stream_mutant_${name})
   penstock_mutant_program(${program} on_a_stream_objects ${file} "${source}" penstock_train_command penstock_test_support GTest::gtest
                           GTest::gtest_main)
