@@ -42,5 +42,5 @@ if(PENSTOCK_HAS_LIBTORCH)
                  tools/train/snapshots.cpp tools/train/store_link.cpp tools/train/train_loop.cpp
                  tools/train/verify_training.cpp)
   target_link_libraries(penstock-trainer PRIVATE penstock_train_command nlohmann_json::nlohmann_json)
-  penstock_precompile(penstock-trainer <nlohmann/json.hpp>)
+  penstock_precompile(penstock-trainer <nlohmann/json.hpp> ${PROJECT_SOURCE_DIR}/runtime/trainer/torch/autograd.h)
 endif()

@@ -17,9 +17,9 @@ if(PENSTOCK_SANITIZE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 # A header that compiles as the whole of a file needs nothing before it. Included twice, it is guarded. One that its own
-# .cpp includes before all others was seen to compile there.
+# .cpp includes before all others was seen to compile there. Those of tests and benchmarks are for a few files each.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
-     tiering/*.h aio/*.h cpu_optim/*.h gpu/*.h runtime/*.h tools/*.h tests/*.h bench/*.h)
+     tiering/*.h aio/*.h cpu_optim/*.h gpu/*.h runtime/*.h tools/*.h)
 # These compile under their instruction set's flags alone, in one kernels_ISA.cpp each.
 list(FILTER headers EXCLUDE REGEX "cpu_optim/lanes/(avx2|avx512|neon)_lanes")
 # These need LibTorch, with which a header takes seconds to compile; their own .cpp includes each first.
@@ -47,7 +47,7 @@ foreach(header IN LISTS headers)
 endforeach()
 add_library(headers_alone OBJECT ${lone_headers})
 target_compile_options(headers_alone PRIVATE -O0 -g0)
-target_link_libraries(headers_alone PRIVATE penstock_test_support penstock_tools)
+target_link_libraries(headers_alone PRIVATE penstock_tools)
 if(PENSTOCK_HAS_LIBTORCH)
   target_link_libraries(headers_alone PRIVATE penstock_libtorch)
 endif()
