@@ -33,10 +33,6 @@ PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
       followers_(MoveLists::followers(plan, &Move::after)),
       followers_next_(MoveLists::followers(plan, &Move::after_previous)),
       pool_free_(plan.pool_pieces) {
-  std::vector<uint32_t> first_units;
-  if (!plan.computes.empty()) {
-    for (const Compute::Weights& weights : plan.computes.front().weights) first_units.push_back(weights.unit);
-  }
   current_.resize(plan.tiles.units(), kNoMove);
   first_fetch_.resize(plan.tiles.units(), kNoMove);
   for (MoveId id = 0; id < plan.moves.size(); ++id) {
@@ -45,8 +41,10 @@ PlanRun::PlanRun(const Plan& plan, OnRelease on_release)
     if (move.kind == MoveKind::weights_current) current_[move.unit] = id;
     if (move.kind == MoveKind::fetch_weight && first_fetch_[move.unit] == kNoMove) first_fetch_[move.unit] = id;
     if (move.kind == MoveKind::read_state) last_first_read_ = id;
-    const bool begins = move.kind == MoveKind::weights_current && std::ranges::count(first_units, move.unit) > 0;
-    if (begins) begins_with_.push_back(id);
+  }
+  if (plan.computes.empty()) return;
+  for (const Compute::Weights& weights : plan.computes.front().weights) {
+    if (current_[weights.unit] != kNoMove) first_units_.push_back(weights.unit);
   }
 }
 
@@ -69,6 +67,7 @@ PlanRun::Step::Step(uint64_t of_number, const PlanRun& of, StepSpeculation of_st
   for (uint32_t unit = 0; unit < of.first_fetch_.size(); ++unit) {
     weights_to_leave.push_back(of.plan_.tiles.first_of(unit + 1) - of.plan_.tiles.first_of(unit));
   }
+  bytes_left.resize(weights_to_leave.size());
 }
 
 PlanRun::Step* PlanRun::find(uint64_t step) {
@@ -259,7 +258,9 @@ void PlanRun::leave_weight(const Step& step, TileId tile) {
   if (next_step == nullptr || fetch == kNoMove || !plan_.placements[tile].state_on_drives()) return;
   const bool is_needed = next_step->left_out.empty() || !next_step->left_out[fetch];
   const bool is_free = next_step->state[fetch] == State::waiting && next_step->waits[fetch] == 1;
-  next_step->weight_is_left[tile] = is_needed && is_free && !is_over({next_step->number, current_[unit]});
+  if (!is_needed || !is_free || is_over({next_step->number, current_[unit]})) return;
+  next_step->weight_is_left[tile] = true;
+  next_step->bytes_left[unit] += plan_.tiles[tile].weight_bytes;
 }
 
 void PlanRun::weight_left(const Step& step, TileId tile) {
@@ -372,12 +373,10 @@ bool PlanRun::finds_weight(Ticket fetch, TileId tile) const {
 
 uint64_t PlanRun::bytes_of(Ticket ticket) const {
   const Move& move = plan_.moves[ticket.move];
-  uint64_t bytes = move.bytes;
-  if (move.kind != MoveKind::fetch_weight) return bytes;
-  for (TileId tile = plan_.tiles.first_of(move.unit); tile < plan_.tiles.first_of(move.unit + 1); ++tile) {
-    if (finds_weight(ticket, tile)) bytes -= plan_.tiles[tile].weight_bytes;
-  }
-  return bytes;
+  const Step* step = find(ticket.step);
+  const bool may_find =
+      move.kind == MoveKind::fetch_weight && first_fetch_[move.unit] == ticket.move && step != nullptr;
+  return may_find ? move.bytes - step->bytes_left[move.unit] : move.bytes;
 }
 
 const StepSpeculation& PlanRun::speculation(uint64_t number) const {

@@ -143,6 +143,7 @@ class PlanRun {
     std::vector<MoveId> windows_held;        // by first reads, in flight or over
     std::vector<bool> weight_is_left;        // by tile: by the step before, in the place of the unit's first fetch
     std::vector<uint32_t> weights_to_leave;  // by unit: of how many tiles they are not there
+    std::vector<uint64_t> bytes_left;        // by unit: of the others
   };
 
   Step* find(uint64_t step);
@@ -186,11 +187,11 @@ class PlanRun {
   const OnRelease on_release_;
   const MoveLists followers_, followers_next_;  // by what they wait for
   std::vector<bool> on_stream_;                 // by move
-  std::vector<MoveId> begins_with_;             // weights_current of the units that a step computes with first
   // By unit: what has its weights as the step before has left them, and the first move that fetches them. kNoMove:
   // none.
   std::vector<MoveId> current_, first_fetch_;
-  MoveId last_first_read_ = 0;  // behind it in the plan: the reads of redos
+  std::vector<uint32_t> first_units_;  // that a step computes with first and updates
+  MoveId last_first_read_ = 0;         // behind it in the plan: the reads of redos
   std::deque<Step> steps_;
   std::array<uint64_t, kPools> pool_free_{};
   std::array<uint64_t, kLanes> room_taken_{};

@@ -143,10 +143,10 @@ bool PlanRun::gives_way(const Step& step, MoveId id) const {
   if (move.kind == MoveKind::reread_state) return !step.speculation.verdict();
   if (move.kind != MoveKind::read_state) return false;
   const Step& newest = steps_.back();
-  const auto is_current = [&](MoveId current) {
-    return is_over({newest.number, current}) || newest.weights_to_leave[plan_.moves[current].unit] == 0;
+  const auto is_current = [&](uint32_t unit) {
+    return newest.weights_to_leave[unit] == 0 || is_over({newest.number, current_[unit]});
   };
-  if (std::ranges::all_of(begins_with_, is_current)) return false;
+  if (std::ranges::all_of(first_units_, is_current)) return false;
   if (&step == &newest) return true;
   // Redos take windows behind what is deferred, and may be what computing waits for.
   const bool redoes = step.takers[index(Pool::window)].after(last_first_read_) != kNoMove;
