@@ -178,6 +178,16 @@ class State(Case):
         self.assertEqual(words_different(weights, model.parameters()), 0)
         loop(None, steps=1, model=model, optimizer=optimizer)
 
+    def test_state_that_is_asked_for_after_close(self):
+        for state_dict in ("reference", "full"):
+            model, optimizer = loop(lambda *p, of=state_dict, **o: self.tiered(*p, state_dict=of, **o), steps=2)
+            state = optimizer.state[next(model.parameters())]
+            optimizer.close()
+            self.refused("no store is open; resume() opens it", optimizer.state_dict)
+            self.refused("no store is open; resume() opens it", lambda state=state: state["exp_avg"])
+            self.assertEqual(optimizer.resume(), 2)
+            self.assertEqual(len(optimizer.state_dict()["state"]), 6)
+
     def test_a_store_that_was_made_and_never_stepped(self):
         """Its process was killed in the first step. The next one has other weights to begin with."""
         store = self.folder / "store"
@@ -214,6 +224,23 @@ class Drives(Case):
         shutil.rmtree(self.folder / "1")
         optimizer.close()
         self.assertEqual(optimizer.resume(), 0)
+
+    def test_a_relative_store_where_the_process_changes_its_folder(self):
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.folder)
+        model, optimizer = loop(lambda *p, **o: self.tiered(*p, store="relative", **o), steps=2)
+        os.chdir(before)
+        mse(model, X[2]).backward()
+        optimizer.step()
+        self.assertEqual(optimizer.state_dict()["penstock"]["step"], 3)
+        self.assertTrue((self.folder / "relative").is_dir())
+
+    def test_budgets_and_threads_that_no_machine_has(self):
+        for budget in (-5, -1, 0, 2**63, 2**64, 10**30):
+            self.refused(f"budget {budget}: a number of bytes", lambda budget=budget: self.tiered(net().parameters(), budget=budget))
+        for threads in (-1, 1.5):
+            self.refused(f"threads={threads}: 0 or more", lambda threads=threads: self.tiered(net().parameters(), threads=threads))
 
     def test_a_disk_that_is_full(self):
         """As far as a process can be told so: no file of its own may grow."""

@@ -45,7 +45,8 @@ NOT_DONE = {"amsgrad": False, "maximize": False, "differentiable": False, "initi
 BEFORE_THE_RANKS = 'begin="backward" would take gradients before the ranks have averaged them; use begin="step"'
 
 
-def check_choices(refuse, *, begin, weights, state_dict, existing, gradients, durability, accumulation, clip_norm):
+def check_choices(refuse, *, begin, weights, state_dict, existing, gradients, durability, accumulation, clip_norm,
+                  threads):
     """refuse(what) is called for the first that is not among those that an optimizer knows, or that does not go with
     another."""
     for name, value, known in (
@@ -59,6 +60,8 @@ def check_choices(refuse, *, begin, weights, state_dict, existing, gradients, du
             refuse(f"{name}={value!r}: one of {', '.join(map(repr, known))} expected")
     if durability not in ("step", "exit") and not (isinstance(durability, int) and durability > 0):
         refuse(f"durability={durability!r}: 'step', 'exit' or a number of steps expected")
+    if not isinstance(threads, int) or threads < 0:
+        refuse(f"threads={threads!r}: 0 or more expected")
     if accumulation is not None:
         if begin != "backward":
             refuse(f'accumulation={accumulation!r}: only begin="backward" asks for the micro-batches of a step')

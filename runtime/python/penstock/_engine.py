@@ -43,6 +43,8 @@ class View(dict):
             raise KeyError(name)
         engine.check_process()
         with engine.lock:
+            if engine.store is None:
+                engine.refuse(f"state[p][{name!r}]: no store is open; resume() opens it")
             if engine.early and engine.early.under_way:
                 engine.early.give_up()
             return engine.store.read(self._number, engine.states[name])

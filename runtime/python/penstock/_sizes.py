@@ -20,9 +20,8 @@ def bytes_of(budget):
     >>> [unit for unit in ("kiB", "mB", "gB", "Gi", "KB", "PB") if unit in _UNITS]
     []
     """
-    if isinstance(budget, int):
-        return budget
     found = re.fullmatch(r"(?:host=)?(\d+(?:\.\d+)?) ?([a-zA-Z]*)", str(budget))
-    if not found or found[2] not in _UNITS:
+    size = round(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
+    if not 0 < size < 2**63:
         raise PenstockError(f"budget {budget!r}: a number of bytes or a size such as \"host=4GiB\" expected")
-    return round(float(found[1]) * _UNITS[found[2]])
+    return size

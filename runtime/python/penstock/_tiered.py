@@ -42,9 +42,9 @@ class Tiered(torch.optim.Optimizer):
         **of_torch: object,
     ) -> None:
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in STATES)
-        folders = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else [os.fspath(one) for one in store]
+        folders = [store] if isinstance(store, (str, os.PathLike)) else store
         self._penstock = engine = Engine(
-            kind, folders, bytes_of(budget), existing, threads, clip_norm, durability
+            kind, [os.path.abspath(one) for one in folders], bytes_of(budget), existing, threads, clip_norm, durability
         )
         for name in of_torch:
             if name not in OF_NO_EFFECT | engine.not_done().keys():
@@ -52,7 +52,7 @@ class Tiered(torch.optim.Optimizer):
         engine.check_asked(of_torch)
         check_choices(
             engine.refuse, begin=begin, weights=weights, state_dict=state_dict, existing=existing, gradients=gradients,
-            durability=durability, accumulation=accumulation, clip_norm=clip_norm,
+            durability=durability, accumulation=accumulation, clip_norm=clip_norm, threads=threads,
         )
         engine.fingerprint, engine.full = weights == "fingerprint", state_dict == "full"
         if begin == "backward":
@@ -162,6 +162,8 @@ class Tiered(torch.optim.Optimizer):
         engine.give_up_early()
         if engine.store is not None:
             engine.open(self.param_groups)
+        elif self.state:
+            engine.refuse("state_dict(): no store is open; resume() opens it")
         packed = super().state_dict()
         names = ("step", *engine.states) if engine.full else ("step",)
         packed["state"] = {i: {name: view[name] for name in names} for i, view in packed["state"].items()}
