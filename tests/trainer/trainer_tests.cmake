@@ -4,12 +4,8 @@ if(PENSTOCK_HAS_LIBTORCH AND TARGET tests_trainer)
   file(GLOB of_streams CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/trainer/torch/stream_*.cpp)
   list(REMOVE_ITEM sources ${of_streams})
   # A program of their own: each test is a process, and LibTorch takes longer to load than most of the others take.
-  add_executable(tests_trainer_torch ${sources})
-  target_include_directories(tests_trainer_torch PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(tests_trainer_torch PRIVATE penstock_train_command penstock_test_support GTest::gtest GTest::gtest_main)
-  penstock_optimize_little(tests_trainer_torch)
-  penstock_precompile(tests_trainer_torch <gtest/gtest.h> ${PROJECT_SOURCE_DIR}/runtime/trainer/torch/autograd.h)
-  gtest_discover_tests(tests_trainer_torch DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
+  penstock_test_program(tests_trainer_torch "${sources}" penstock_train_command penstock_test_support)
+  penstock_precompile(tests_trainer_torch ${PROJECT_SOURCE_DIR}/runtime/trainer/torch/autograd.h)
 
   # LibTorch has one device of this kind for a whole process, and others' tests would be seeded on it too.
   add_library(on_a_stream_objects OBJECT ${of_streams})

@@ -49,6 +49,17 @@ function(penstock_test_support)
   endif()
 endfunction()
 
+# A test program NAME of SOURCES, linked with the rest of the arguments.
+function(penstock_test_program name sources)
+  add_executable(${name} ${sources})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
+  penstock_optimize_little(${name})
+  penstock_precompile(${name} <gtest/gtest.h>)
+  # Tests run beside one another, and a matrix product waits for the slowest of its threads.
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
+endfunction()
+
 # tests/FOLDER/*_test.cpp, those of its floors included, become build/bin/tests_FOLDER, linked with the rest of the
 # arguments.
 function(penstock_tests folder)
@@ -58,13 +69,7 @@ function(penstock_tests folder)
   if(NOT sources)
     return()
   endif()
-  add_executable(tests_${folder} ${sources})
-  target_include_directories(tests_${folder} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(tests_${folder} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
-  penstock_optimize_little(tests_${folder})
-  penstock_precompile(tests_${folder} <gtest/gtest.h>)
-  # Tests run beside one another, and a matrix product waits for the slowest of its threads.
-  gtest_discover_tests(tests_${folder} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 600 ENVIRONMENT OMP_NUM_THREADS=1)
+  penstock_test_program(tests_${folder} "${sources}" ${ARGN})
 endfunction()
 
 # bench/NAME.cpp becomes build/bench/NAME. Its small size runs with the tests.

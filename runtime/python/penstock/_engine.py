@@ -43,8 +43,7 @@ class View(dict):
             raise KeyError(name)
         engine.check_process()
         with engine.lock:
-            if engine.store is None:
-                engine.refuse(f"state[p][{name!r}]: no store is open; resume() opens it")
+            engine.check_store(f"state[p][{name!r}]")
             if engine.early and engine.early.under_way:
                 engine.early.give_up()
             return engine.store.read(self._number, engine.states[name])
@@ -77,6 +76,10 @@ class Engine:
 
     def refuse(self, what):
         raise PenstockError(f"penstock.{self.kind}: {what}")
+
+    def check_store(self, asked):
+        if self.store is None:
+            self.refuse(f"{asked}: no store is open; resume() opens it")
 
     def not_done(self):
         """What alone may be asked for, by argument."""

@@ -163,7 +163,7 @@ class Tiered(torch.optim.Optimizer):
         if engine.store is not None:
             engine.open(self.param_groups)
         elif self.state:
-            engine.refuse("state_dict(): no store is open; resume() opens it")
+            engine.check_store("state_dict()")
         packed = super().state_dict()
         names = ("step", *engine.states) if engine.full else ("step",)
         packed["state"] = {i: {name: view[name] for name in names} for i, view in packed["state"].items()}
@@ -256,8 +256,7 @@ class Tiered(torch.optim.Optimizer):
     @verb
     def drop(self, step: int) -> None:
         """The store need not keep the step any longer."""
-        if self._penstock.store is None:
-            self._penstock.refuse(f"drop({step}): no store is open; resume() opens it")
+        self._penstock.check_store(f"drop({step})")
         self._penstock.store.drop(step)
 
     def close(self) -> None:
