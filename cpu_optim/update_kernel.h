@@ -139,10 +139,12 @@ struct UpdatePass {
                                                           e.variance.at[k]);
     }
   }
-  // Whether some weight is a NaN, or a moment of lion's.
+  // Whether some weight is a NaN, or a momentum that the weight does not show.
   PENSTOCK_LANES bool any_nan(const Elements& e) {
     bool has_nan = L::any_nan(e.weight.at[0], e.weight.at[1]);
-    if constexpr (kKind == OptimizerKind::lion) has_nan = has_nan || L::any_nan(e.momentum.at[0], e.momentum.at[1]);
+    if constexpr (kKind == OptimizerKind::lion || kKind == OptimizerKind::sgd) {
+      has_nan = has_nan || L::any_nan(e.momentum.at[0], e.momentum.at[1]);
+    }
     return has_nan;
   }
   // The whole step.

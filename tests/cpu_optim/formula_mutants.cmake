@@ -11,6 +11,7 @@ add_library(formula_test_object OBJECT
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/isa_equality_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/low_bit_moments_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/numbers_runs_test.cpp
+            ${PROJECT_SOURCE_DIR}/tests/cpu_optim/textbook_test.cpp
             ${PROJECT_SOURCE_DIR}/tests/cpu_optim/tile_notes_test.cpp)
 target_include_directories(formula_test_object PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(formula_test_object PRIVATE penstock_cpu_optim GTest::gtest)
@@ -54,6 +55,8 @@ penstock_formula_mutant(eps_inside_the_root Textbook ${scalar} ${formula}
   "N::quotient(N::root(v + N::all(c.eps)), N::all(c.variance_correction))")
 penstock_formula_mutant(nesterov_forgotten Textbook ${scalar} ${formula}
   "c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m" "m")
+penstock_formula_mutant(resting_momentum_lost Textbook ${scalar} ${formula}
+  "m = flushed_momentum<N, M>(m * N::all(scales.momentum));" "m = g;")
 penstock_formula_mutant(moments_not_flushed HardwareFlushing ${scalar} ${formula}
   "M == Moments::divided ? kMomentTiny : kLowBitTiny" "0.0f")
 penstock_formula_mutant(tiny_low_bit_momenta_counted HardwareFlushing ${scalar} ${formula}

@@ -59,7 +59,11 @@ def words_different(ours, theirs, n):
     return int((ours[:body].view(torch.int32) != theirs[:body].view(torch.int32)).sum())
 
 
-def compare(library, name, make, states, n, rates):
+# By step, over and over: what there is of the momentum stays while it is 0.
+MOMENTA = 0.0, 0.0, 0.9, 0.9, 0.0, 0.5
+
+
+def compare(library, name, make, states, n, rates, momenta=()):
     generator = torch.Generator().manual_seed(20)
     start = torch.randn(n, generator=generator)
     start[::9], start[::18] = 0.0, -0.0  # and never a gradient but zero for some: signs of zeros are compared too
@@ -71,6 +75,8 @@ def compare(library, name, make, states, n, rates):
     for step in range(1, STEPS + 1):
         g = gradient(n, step, generator)
         g[never] = -0.0 if step % 2 else 0.0
+        if momenta:
+            rates.momentum = optimizer.param_groups[0]["momentum"] = momenta[step % len(momenta)]
         parameter.grad = g.clone()
         optimizer.step()
         arrays = Arrays(n, p.data_ptr(), None, g.data_ptr(), m.data_ptr(), v.data_ptr(), 0, 0, None, 1.0)
@@ -102,6 +108,8 @@ def cases():
                        **fused)
         rates = Rates(lr=1e-2, momentum=momentum, dampening=dampening, weight_decay=decay, nesterov=nesterov)
         yield "sgd", lambda ps, o=options: optim.SGD(ps, **o), {"m": "momentum_buffer"}, rates
+    yield ("sgd", lambda ps: optim.SGD(ps, lr=1e-2, weight_decay=0.01, **fused), {"m": "momentum_buffer"},
+           Rates(lr=1e-2, weight_decay=0.01), MOMENTA)
     yield ("lion", lambda ps: Lion(ps, 1e-4, (0.9, 0.99), 0.1), {"m": "exp_avg"},
            Rates(lr=1e-4, beta1=0.9, beta2=0.99, weight_decay=0.1))
 
@@ -120,8 +128,8 @@ def main():
             continue
         # The slow ones show the same with fewer elements.
         for n in (1 << 12, 999) if isa in (b"scalar", b"sse2") else (1 << 16, 4099):
-            for name, make, states, rates in cases():
-                different = compare(library, name, make, states, n, rates)
+            for name, make, states, rates, *more in cases():
+                different = compare(library, name, make, states, n, rates, *more)
                 failed |= any(different.values())
                 print(f"{isa.decode()} {name} torch {torch.__version__} n {n}, {STEPS} steps: words that differ {different}",
                       flush=True)

@@ -203,6 +203,11 @@ PENSTOCK_HOST_DEVICE void lion(const Coefficients& c, const Scales& scales, type
 template <class N, Moments M>
 PENSTOCK_HOST_DEVICE void sgd(const Coefficients& c, const Scales& scales, typename N::Float g, typename N::Float& p,
                               typename N::Float& m) {
+  if (c.momentum == 0) {  // the rates' may have been another before, and be so again: what there is of it stays
+    m = flushed_momentum<N, M>(m * N::all(scales.momentum));
+    p = counted<N>(N::fused(g, N::all(c.step_size), p));
+    return;
+  }
   typename N::Float kept = m * N::all(c.momentum * scales.momentum);
   m = flushed_momentum<N, M>(c.first_step ? g : N::fused(g, N::all(c.dampening_rest), kept));
   typename N::Float direction = c.nesterov ? counted<N>(N::fused(m, N::all(c.momentum), g)) : m;
@@ -237,7 +242,8 @@ PENSTOCK_HOST_DEVICE void optimizer_weight(const Coefficients& c, typename N::Fl
   if constexpr (kind == OptimizerKind::adagrad) adagrad_weight<N, M>(c, g, p, v);
 }
 
-// The whole step. A NaN in a moment makes p one too (but for lion's with beta2 = 0), so that p shows where to look.
+// The whole step. A NaN in a moment makes p one too (but for lion's with beta2 = 0, and sgd's that rests), so that p
+// shows where to look.
 template <class N, OptimizerKind kind, Moments M>
 PENSTOCK_HOST_DEVICE void optimizer_step(const Coefficients& c, const Scales& scales, typename N::Float g,
                                          typename N::Float& p, typename N::Float& m, typename N::Float& v) {
