@@ -290,11 +290,10 @@ Result<StepReport> Engine::step(std::string trainer_state) {
   const Clipping& clipping = options_.request.workload.clipping;
   double factor = clipping.norm > 0 ? clipping.norm / (report_.gradient_norm + 1e-6) : 1;
   report_.verdict = Verdict::confirm;
-  // A norm that is not a number clips nothing. But speculation may have stopped before it came, and only a strike
-  // redoes what was left out: then it strikes with factor 1.
+  // A norm that is not a number makes the factor none, and with it every weight, as with torch.
   if (clipping.norm > 0 && !(factor >= 1)) report_.verdict = Verdict::strike;
   if (clipping.skips_overflow && !std::isfinite(*squares_of_all_)) report_.verdict = Verdict::skip;
-  report_.clip_factor = report_.verdict == Verdict::strike && !std::isnan(factor) ? factor : 1;
+  report_.clip_factor = report_.verdict == Verdict::strike ? factor : 1;
 
   EngineState before = state_;
   if (report_.verdict != Verdict::skip) count_updates();

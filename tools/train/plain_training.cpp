@@ -222,7 +222,8 @@ Result<double> PlainTraining::step() {
   const bool skipped = clipping.skips_overflow && !std::isfinite(squares);
   if (!skipped) {
     const double norm = std::sqrt(squares) / scale;
-    const double factor = clipping.norm > 0 ? std::fmin(1.0, clipping.norm / (norm + 1e-6)) : 1.0;
+    const double clipped = clipping.norm > 0 ? clipping.norm / (norm + 1e-6) : 1.0;
+    const double factor = clipped > 1 ? 1.0 : clipped;  // no number where it is none
     const std::vector<Hyper> groups = trainer::hypers_of(settings_.config, settings_.groups, number);
     for (uint32_t unit = 0; unit < units_.size(); ++unit) {
       if (settings_.model.units[unit].trainable()) update(unit, groups, 1 / scale * factor);

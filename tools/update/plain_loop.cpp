@@ -40,7 +40,8 @@ void step(std::vector<Unit>& units, const Settings& s, uint64_t& count) {
   double squares = 0;
   for (const Unit& unit : units) squares += unit.square_sum();
   if (s.skip_overflow && !std::isfinite(squares)) return;
-  double factor = s.clip > 0 ? std::fmin(1.0, s.clip / (std::sqrt(squares) / s.loss_scale + 1e-6)) : 1.0;
+  double factor = s.clip > 0 ? s.clip / (std::sqrt(squares) / s.loss_scale + 1e-6) : 1.0;
+  if (factor > 1) factor = 1;  // and stays no number where it is none
   ++count;
   const float scale = static_cast<float>(1 / s.loss_scale * factor);
   for (Unit& unit : units) {
