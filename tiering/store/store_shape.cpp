@@ -196,6 +196,12 @@ std::string StoreShape::first_difference(const StoreShape& theirs, const Names& 
       return text("unit ", name, " has ", our_elements[u], " elements in ", ours, ", ", their_elements[u], " in ",
                   other);
     }
+    const auto &mine = units[u].parameters, &others = theirs.units[u].parameters;
+    for (size_t i = 0; i < std::min(mine.size(), others.size()); ++i) {
+      if (mine[i].name == others[i].name) continue;
+      return text("parameter ", i, " of unit ", name, " is ", mine[i].name, " in ", ours, ", ", others[i].name, " in ",
+                  other);
+    }
   }
   const std::vector<Dtype> our_weights = weight_dtypes(*this), their_weights = weight_dtypes(theirs);
   for (size_t u = 0; u < units.size(); ++u) {

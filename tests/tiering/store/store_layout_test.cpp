@@ -229,6 +229,11 @@ TEST(StoreShape, SaysWhatDiffersFirst) {
   EXPECT_EQ(here.first_difference(smaller, {.ours = "the run", .theirs = "the plan"}),
             "the run has 4 units, the plan 3");
   EXPECT_EQ(here.first_difference(here), "");
+  StoreShape named = here, renamed = here;
+  named.units[1].parameters = {{"weight [48, 16]", 0, 768}};
+  renamed.units[1].parameters = {{"weight [16, 48]", 0, 768}};
+  EXPECT_EQ(named.first_difference(renamed),
+            "parameter 0 of unit h.1 is weight [48, 16] in the model, weight [16, 48] in the store");
   StateForm lion;
   lion.optimizer = OptimizerKind::lion;
   EXPECT_EQ(here.first_difference(small_shape(3, 1000, kBlockElements, lion)),
