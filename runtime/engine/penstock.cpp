@@ -39,6 +39,19 @@ struct Refusal {
   std::string message, remedy;
 };
 
+// How many engines are open, and in which process. A forked child has its parent's count, and none of its threads.
+std::atomic<uint32_t> open_engines = 0;
+std::atomic<pid_t> process_of_engines = 0;
+
+Status check_threads() {
+  const pid_t process = ::getpid();
+  if (process_of_engines.exchange(process) == process || open_engines == 0) return Status();
+  process_of_engines = 0;  // and so it is asked again
+  return Status(Code::kUsage,
+                "open: this process was forked while its parent had an engine open, whose threads it lacks",
+                "fork before the first engine is opened, or start a program anew");
+}
+
 Refusal& last_refusal() {
   thread_local Refusal refusal;
   return refusal;
@@ -169,6 +182,7 @@ int penstock_open(const penstock_options* options, const penstock_parameter* par
     if (options->size != sizeof(penstock_options)) {
       return usage(text("open: options of ", options->size, " B, ", sizeof(penstock_options), " B expected"));
     }
+    PENSTOCK_TRY(check_threads());
     PENSTOCK_TRY_ASSIGN(wanted, options_of(*options, parameters, parameter_count));
     auto opened = std::make_unique<penstock_engine>();
     PENSTOCK_TRY_ASSIGN(inner, EmbeddedEngine::open(std::move(wanted)));
@@ -176,6 +190,7 @@ int penstock_open(const penstock_options* options, const penstock_parameter* par
     note_opened(*opened);
     log_lines(*options, *opened);
     *engine = opened.release();
+    ++open_engines;
     return Status();
   });
 }
@@ -187,6 +202,7 @@ int penstock_close(penstock_engine* engine) {
   }
   const int code = guarded([&] { return engine->engine->close(); });
   delete engine;
+  --open_engines;
   return code;
 }
 

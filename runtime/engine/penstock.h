@@ -25,7 +25,8 @@
  * threads of the engine too; none of them may call this engine. A call while another one of the same engine is running
  * is refused with PENSTOCK_USAGE. fork(): the store belongs to the process that opened
  * it. In a forked child every verb is refused with PENSTOCK_USAGE, and penstock_close() returns without touching the
- * store. Fork freely, but not during a call.
+ * store. Fork freely, but not during a call. A child that opens an engine of its own must have been forked while none
+ * was open: it has none of the threads that update. Else penstock_open() is refused with PENSTOCK_USAGE.
  *
  * Ranks: several processes may train one model together, each with its part of the state and with data of its own;
  * see penstock_options.ranks_of_environment. All of them make the same calls in the same order, with the same
@@ -136,7 +137,9 @@ struct penstock_options {
   /* At most so many for each step; 0 is 1. With more than one, sums are kept in host memory, 4 B an element. */
   uint32_t micro_batches;
   uint32_t skip_overflow; /* not 0: a step whose gradients are not finite changes nothing */
-  double clip_norm;       /* of all gradients together, at most; 0: they are not clipped */
+  /* Of all gradients together, at most; 0: they are not clipped. A norm that is not a number leaves none in the
+   * weights. */
+  double clip_norm;
   /* Not 0: the engine keeps the weights too, and lends each unit's to forward and backward: penstock_acquire(). */
   uint32_t whole_steps;
   /* Of every tile on the drives. 0: what crash safety needs. 1: half the space, and a crash loses all. */
