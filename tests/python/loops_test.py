@@ -297,6 +297,23 @@ class ClipNorm(Case):
         self.assertEqual(optimizer._penstock.early.published, 11)
 
 
+    def test_a_norm_that_is_no_number_leaves_none_in_the_weights(self):
+        def pre(s, m, o):
+            if s == 3:
+                m[4].weight.grad[0, 0] = float("nan")
+
+        for by_torch in (True, False):
+            for begin in ("step", "backward"):
+                def before(s, m, o, by_torch=by_torch):
+                    pre(s, m, o)
+                    if by_torch:
+                        nn.utils.clip_grad_norm_(m.parameters(), 0.5)
+
+                model, _ = loop(lambda *p, by_torch=by_torch, begin=begin, **o: self.tiered(
+                    *p, begin=begin, clip_norm=0.0 if by_torch else 0.5, **o), 4, pre=before)
+                self.assertTrue(all(p.isnan().all() for p in model.parameters()), (by_torch, begin))
+
+
 class OtherOptimizers(Case):
     def test_the_bits_of_torch(self):
         for ours, theirs, more in (
@@ -310,6 +327,16 @@ class OtherOptimizers(Case):
                 store = self.folder / f"{ours.__name__}{len(more)}"
                 tiered, _ = loop(lambda params, lr: ours(params, lr=lr, store=store, budget=BUDGET, **more))
                 self.assertEqual(words_different(model.parameters(), tiered.parameters()), 0)
+
+    def test_momentum_that_comes_and_goes(self):
+        def before(s, m, o):
+            o.param_groups[0]["momentum"] = (0.0, 0.9, 0.9, 0.0, 0.0, 0.5, 0.5, 0.0)[s % 8]
+
+        theirs, _ = loop(lambda params, lr: torch.optim.SGD(params, lr=lr, fused=True), 16, before=before)
+        for begin in ("step", "backward"):
+            ours, _ = loop(lambda params, lr, begin=begin: penstock.SGD(
+                params, lr=lr, store=self.folder / begin, budget=BUDGET, begin=begin), 16, before=before)
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0, begin)
 
     def test_lion_is_its_papers_loop(self):
         torch.manual_seed(SEED)

@@ -97,6 +97,16 @@ class Forks(Case):
         in_child(self, lambda: loop(None, steps=2, model=model, optimizer=optimizer) and optimizer.close())
         self.assertEqual(optimizer.resume(), 2)
 
+    def test_made_in_a_child_whose_parent_has_one_open(self):
+        model, optimizer = loop(self.tiered, steps=2)
+
+        def work():
+            for _ in range(2):
+                self.refused("forked while its parent had an engine open", loop, self.tiered)
+
+        in_child(self, work)
+        loop(None, steps=1, model=model, optimizer=optimizer)
+
 
 class Interrupts(Case):
     def test_ctrl_c_in_the_step_itself(self):

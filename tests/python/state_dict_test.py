@@ -4,6 +4,7 @@
 Usage: state_dict_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
 """
 import copy
+import gc
 import io
 import os
 import shutil
@@ -191,6 +192,7 @@ class Groups(Case):
         weights = copy.deepcopy(list(model.parameters()))
         moments = optimizer.state[model[0].weight]["exp_avg"].clone()
         optimizer.close()
+        gc.collect()  # an engine of another test's would leave its children without threads
         outcomes = []
         while not outcomes or outcomes[-1] != "whole":
             stores = [self.folder / f"{len(outcomes)}{folder.name}" for folder in made]

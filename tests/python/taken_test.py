@@ -73,6 +73,20 @@ class Taken(Case):
             self.assertIn("TakenGradient((16, 48)", repr(model[4].weight.grad))
             optimizer.step(), optimizer.zero_grad()
 
+    def test_a_group_that_is_added_between_steps(self):
+        def scenario(make):
+            model = net()
+            optimizer = make(model[:4].parameters(), lr=1e-2)
+            for s in range(5):
+                if s == 2:
+                    optimizer.add_param_group(dict(params=list(model[4].parameters()), lr=1e-3))
+                model.zero_grad()
+                mse(model, X[s]).backward()
+                optimizer.step()
+            return model.parameters()
+
+        self.assertEqual(words_different(scenario(self.fused), scenario(self.taken)), 0, f"seed {SEED}")
+
     def test_who_wants_a_gradient_that_is_taken_is_refused_and_the_loop_goes_on(self):
         model = net()
         optimizer, untouched = self.taken(model.parameters(), lr=1e-2), net()

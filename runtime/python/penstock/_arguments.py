@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import torch
 from typing_extensions import Required, TypedDict  # torch itself needs it
 
 from ._early import several_ranks
+from ._refusal import PenstockError
 
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]  # as torch's
 
@@ -43,6 +45,42 @@ class StoreOptions(TypedDict, total=False):
 OF_NO_EFFECT = {"foreach", "fused", "capturable"}
 NOT_DONE = {"amsgrad": False, "maximize": False, "differentiable": False, "initial_accumulator_value": 0}
 BEFORE_THE_RANKS = 'begin="backward" would take gradients before the ranks have averaged them; use begin="step"'
+
+
+def folders_of(store):
+    """As absolute paths, one or several."""
+    named = [store] if isinstance(store, (str, bytes, os.PathLike)) else store
+    try:
+        folders = [os.fsdecode(one) for one in named]
+    except TypeError:
+        folders = []
+    if not folders or not all(folders) or any("\0" in one for one in folders):
+        raise PenstockError(f"store={store!r}: a folder, or one on each drive, expected")
+    if len({os.path.realpath(one) for one in folders}) < len(folders):
+        raise PenstockError(f"store={store!r}: the same folder twice; one on each drive expected")
+    return [os.path.abspath(one) for one in folders]
+
+
+def number(group, name, least=0.0):
+    """What a group has for a rate."""
+    try:
+        value = float(group[name])
+    except (KeyError, TypeError, ValueError, RuntimeError):  # the last from tensors
+        value = math.nan
+    if not least <= value < math.inf:
+        expected = "a number of at least 0" if least == 0 else "a number"
+        raise PenstockError(f"{name}={group.get(name)!r}: {expected} expected")
+    return value
+
+
+def two_betas(group):
+    try:
+        first, second = map(float, group["betas"])
+    except (KeyError, TypeError, ValueError, RuntimeError):
+        first = second = math.nan
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise PenstockError(f"betas={group.get('betas')!r}: two numbers from 0 to below 1 expected")
+    return first, second
 
 
 def check_choices(refuse, *, begin, weights, state_dict, existing, gradients, durability, accumulation, clip_norm,

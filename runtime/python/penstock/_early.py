@@ -115,7 +115,7 @@ class EarlyStart:
         if engine.store is None or not engine.store.is_open or number is None:  # the first step begins in step()
             return
         if not self.under_way:
-            engine.adopt_weights(optimizer.state)
+            optimizer._adopt()
             self.settings = optimizer._settings()
             engine.store.begin(*self.settings)
         engine.store.gradient(number, p.grad)
@@ -154,7 +154,8 @@ class EarlyStart:
             self.strikes += 1
             if self.strikes >= self.STRIKES:
                 self.pause, self.strikes = self.PAUSE, 0
-        self.settings, self.spoilt = None, True
+            self.spoilt = True
+        self.settings = None
         self.given.clear()
 
     def forget(self):

@@ -3,6 +3,7 @@ needed."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -30,35 +31,12 @@ STATES = {
 }
 
 
-class View(dict):
-    """optimizer.state[p]: "step" is in it; moments are read from the store when somebody asks, as copies."""
-
-    def __init__(self, engine, number):
-        super().__init__(step=torch.tensor(float(engine.store.count(number))))
-        self._engine, self._number = engine, number
-
-    def __missing__(self, name):
-        engine = self._engine
-        if name not in engine.states:
-            raise KeyError(name)
-        engine.check_process()
-        with engine.lock:
-            engine.check_store(f"state[p][{name!r}]")
-            if engine.early and engine.early.under_way:
-                engine.early.give_up()
-            return engine.store.read(self._number, engine.states[name])
-
-    def __setitem__(self, name, value):
-        if name in self._engine.states:
-            self._engine.refuse(f"{name} is in the store, and this is a copy; load_state_dict() changes it")
-        super().__setitem__(name, value)
-
-
 class Engine:
     """One object that is never replaced, for wrappers copy attributes."""
 
     def __init__(self, kind, folders, host_bytes, existing, threads, clip_norm, durability):
         self.clip_norm, self.durability, self.report = clip_norm, durability, None
+        self.prefix = f"penstock.{kind}: "
         self.kind, self.folders, self.host_bytes, self.existing = kind, folders, host_bytes, existing
         self.threads, self.pid, self.states = threads, os.getpid(), STATES[kind]
         self.store = None
@@ -75,7 +53,17 @@ class Engine:
         self.lock = threading.RLock()
 
     def refuse(self, what):
-        raise PenstockError(f"penstock.{self.kind}: {what}")
+        raise PenstockError(f"{self.prefix}{what}")
+
+    @contextlib.contextmanager
+    def speaks(self):
+        """Refusals from within begin with the optimizer's name."""
+        try:
+            yield
+        except PenstockError as error:
+            if error.message.startswith(self.prefix):
+                raise
+            raise PenstockError(self.prefix + error.message, error.code, error.remedy) from error.__cause__
 
     def check_store(self, asked):
         if self.store is None:
@@ -108,6 +96,8 @@ class Engine:
     def open(self, param_groups, existing=None):
         """The store for the parameters of these groups is open: it is opened, made or made larger."""
         numbered = [(p, g) for g, group in enumerate(param_groups) for p in group["params"] if p.numel() > 0]
+        if not numbered:
+            self.refuse("no parameter has elements; one with some expected")
         if self.store is not None and self.store.is_open:
             if not self.is_there(all):
                 self.refuse(
@@ -192,6 +182,48 @@ class Engine:
                     for role in self.states.values():
                         store.clear(number, role)
                     store.set_count(number, 0)
+
+    def read_state(self, number, name):
+        self.check_process()
+        with self.lock:
+            self.check_store(f"state[p][{name!r}]")
+            if self.early and self.early.under_way:
+                self.early.give_up()
+            return self.store.read(number, self.states[name])
+
+    def write_state(self, number, name, value, as_of=None):
+        """One of a parameter's states, or "step". `as_of`: the step that the value was read at, if it was."""
+        self.check_process()
+        with self.lock:
+            self.check_store(f"state[p][{name!r}]")
+            if as_of not in (None, self.store.steps()):
+                self.refuse(
+                    f"state[p][{name!r}] was read at step {as_of}, and the store is at step {self.store.steps()}; read"
+                    " it again before writing it"
+                )
+            self.check_entry({name: value}, self.parameters[number], number)
+            self.give_up_early()
+            with self.store.writes():
+                self.put({name: value}, number)
+
+    def check_entry(self, entry, p, called):
+        """Whether states, as torch has them, are of p."""
+        for name, value in entry.items():
+            if name == "step" and not (float(value) >= 0 and float(value).is_integer()):
+                self.refuse(f"step={float(value)} of parameter {called}: a whole number expected")
+            if name in self.states and value is not None and value.shape != p.shape:
+                self.refuse(f"{name} of parameter {called} is of shape {tuple(value.shape)}; {tuple(p.shape)} expected")
+
+    def put(self, entry, number):
+        """A parameter's states, as torch has them, into the store, which is open for writes()."""
+        for name, role in self.states.items():
+            if name in entry:
+                if entry[name] is None:
+                    self.store.clear(number, role)
+                else:
+                    self.store.write(number, role, entry[name])
+        if "step" in entry and int(entry["step"]) != self.store.count(number):
+            self.store.set_count(number, int(entry["step"]))
 
     def mark(self, p):
         """Changes when somebody else writes the weights; writes through .data change the fingerprint alone."""

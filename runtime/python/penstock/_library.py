@@ -155,7 +155,8 @@ _library = _load()
 def call(name, *arguments):
     """A verb of penstock.h; a refusal is raised."""
     if code := getattr(_library, name)(*arguments):
-        raise PenstockError(_library.penstock_message().decode(), code, _library.penstock_remedy().decode())
+        remedy = _library.penstock_remedy().decode().replace("--force", 'existing="replace"')  # a flag of the command's
+        raise PenstockError(_library.penstock_message().decode(), code, remedy)
 
 
 def text(name, *arguments):

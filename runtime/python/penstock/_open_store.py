@@ -3,6 +3,7 @@ addresses, and nothing of optimizers."""
 
 import contextlib
 import ctypes as c
+import gc
 import logging
 import os
 import weakref
@@ -14,10 +15,16 @@ from . import _library as lib
 from ._library import call, text
 from ._refusal import USAGE, PenstockError
 from ._telling import Telling
-from ._values import DTYPES, check_memory, in_a_row, on_host
+from ._values import DTYPES, check_memory, dtype_of, in_a_row, on_host
 
 log = logging.getLogger("penstock")
 _RUN_ELEMENTS = 1 << 22  # copied at once
+_open_stores = weakref.WeakValueDictionary()  # by where they are; others, that have been closed, too
+
+
+def _is_open(place):
+    store = _open_stores.get(place)
+    return store is not None and store.is_open and store.pid == os.getpid()
 
 
 @c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)
@@ -42,21 +49,23 @@ class OpenStore:
         self._telling = Telling(by_thread=bool(links))
         self._failed = None  # an exception within a callback
         self._elements = [tensor.numel() for tensor in self._tensors]
+        dtypes = [dtype_of(number, tensor) for number, tensor in enumerate(self._tensors)]
         check_memory(self._tensors)
         self._callbacks = _callbacks_of(weakref.ref(self)) if links else (lib.INITIAL(), lib.WEIGHTS_OUT())
         keep_alive = []
         parameters = (lib.Parameter * len(self._tensors))()
         for number, tensor in enumerate(self._tensors):
             parameters[number] = lib.Parameter(
-                name=str(number).encode(),
+                name=f"{number} {list(tensor.shape)}".encode(),
                 elements=tensor.numel(),
                 group=groups[number],
-                dtype=DTYPES[tensor.dtype],
+                dtype=dtypes[number],
                 unit=lib.UNIT_AUTO,
             )
             if self._link[number] is None:
                 keep_alive.append(on_host(tensor))
                 parameters[number].initial = keep_alive[-1].data_ptr()
+        self._claim(folders)
         drives = (c.c_char_p * len(folders))(*(os.fsencode(folder) for folder in folders))
         options = lib.Options(
             size=c.sizeof(lib.Options),
@@ -76,6 +85,18 @@ class OpenStore:
         )
         with self._reason():
             call("penstock_open", c.byref(options), parameters, len(parameters), c.byref(self._engine))
+
+    def _claim(self, folders):
+        """Another store of this process in the same place would be waited for in vain."""
+        for place in map(os.path.realpath, folders):
+            if _is_open(place):
+                gc.collect()  # perhaps nobody holds it but itself
+            if _is_open(place):
+                raise PenstockError(
+                    f"the store in {place} is open in this process already, in another optimizer", USAGE,
+                    "close() that one first"
+                )
+            _open_stores[place] = self
 
     def close(self):
         self._telling.leave()
@@ -110,15 +131,14 @@ class OpenStore:
 
     def _check(self, number, values):
         """The engine reads and writes memory by the sizes that it was opened with."""
-        whole, dtype = self._elements[number], self._tensors[number].dtype
+        whole = self._elements[number]
         for now in (self._tensors[number].numel(), values.numel()):
             if now != whole:
                 raise PenstockError(
                     f"parameter {number} has {whole} values in the store, and {now} in its tensor", USAGE,
                     "give it its size again, or make an optimizer with another store for it"
                 )
-        if dtype not in DTYPES:
-            raise PenstockError(f"parameter {number} is of {dtype} now; float32, bfloat16 or float16 expected")
+        dtype_of(number, self._tensors[number])
 
     def _give_initial(self, number, first, count, address):
         link, values = self._link[number], in_a_row(self._tensors[number])

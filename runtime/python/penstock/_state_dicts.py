@@ -22,26 +22,17 @@ def has_needed_states(engine, state):
 
 def check_state(engine, ours, theirs, state):
     for p, name in _pairs(ours, theirs):
-        for key in engine.states:
-            value = state.get(name, {}).get(key)
-            if value is not None and value.shape != p.shape:
-                engine.refuse(f"{key} of parameter {name} is of shape {tuple(value.shape)}; {tuple(p.shape)} expected")
+        engine.check_entry(state.get(name, {}), p, name)
 
 
 def write_state(engine, ours, theirs, state):
-    store = engine.store
-    with store.writes():
+    with engine.store.writes():
         for p, name in _pairs(ours, theirs):
             number, entry = engine.numbers.get(p), state.get(name, {})
             if number is None:
                 continue
-            for key, role in engine.states.items():
-                value = entry.get(key)
-                if value is None:
-                    store.clear(number, role)
-                else:
-                    store.write(number, role, value)
-            store.set_count(number, int(entry.get("step", 1 if entry else 0)))
+            states = {key: entry.get(key) for key in engine.states}
+            engine.put({**states, "step": entry.get("step", 1 if entry else 0)}, number)
 
 
 def _needed_states(engine, entry):

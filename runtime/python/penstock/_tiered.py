@@ -11,13 +11,14 @@ import torch
 
 from . import _device
 from . import _library as lib
-from ._arguments import BEFORE_THE_RANKS, OF_NO_EFFECT, Params, check_choices
+from ._arguments import BEFORE_THE_RANKS, OF_NO_EFFECT, Params, check_choices, folders_of
 from ._early import EarlyStart, TakenGradient, several_ranks
-from ._engine import STATES, Engine, View, verb
+from ._engine import STATES, Engine, verb
 from ._refusal import PenstockError
 from ._sizes import bytes_of
 from ._state_dicts import check_groups, check_state, has_needed_states, write_state
 from ._values import DTYPES
+from ._views import View
 
 _Loss = TypeVar("_Loss")
 
@@ -42,9 +43,8 @@ class Tiered(torch.optim.Optimizer):
         **of_torch: object,
     ) -> None:
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in STATES)
-        folders = [store] if isinstance(store, (str, os.PathLike)) else store
         self._penstock = engine = Engine(
-            kind, [os.path.abspath(one) for one in folders], bytes_of(budget), existing, threads, clip_norm, durability
+            kind, folders_of(store), bytes_of(budget), existing, threads, clip_norm, durability
         )
         for name in of_torch:
             if name not in OF_NO_EFFECT | engine.not_done().keys():
@@ -67,19 +67,21 @@ class Tiered(torch.optim.Optimizer):
         begin without state. Another process adds the group before its resume() or load_state_dict()."""
         engine = self._penstock
         super().add_param_group(param_group)
-        params = self.param_groups[-1]["params"]
-        for i, p in enumerate(params):
-            try:
-                if any(p is q for q in params[:i]):
+        added = self.param_groups[-1]
+        try:
+            with engine.speaks():
+                self._rates(added)
+                for p in added["params"]:
+                    if p.dtype not in DTYPES:
+                        raise PenstockError(f"a parameter of {p.dtype}; float32, bfloat16 or float16 expected")
+                    _device.place_of(p)
+                if len(set(map(id, added["params"]))) < len(added["params"]):
                     raise PenstockError("a parameter is twice in a group; once expected")
-                if p.dtype not in DTYPES:
-                    raise PenstockError(f"a parameter of {p.dtype}; float32, bfloat16 or float16 expected")
-                _device.place_of(p)
-            except PenstockError as error:
-                del self.param_groups[-1]
-                engine.refuse(error.message)
+        except PenstockError:
+            del self.param_groups[-1]
+            raise
         if engine.early:
-            for p in self.param_groups[-1]["params"]:
+            for p in added["params"]:
                 engine.early.watch(p)
 
     @overload
@@ -117,7 +119,7 @@ class Tiered(torch.optim.Optimizer):
         engine.store.check()
         gradients = [p.grad for p in engine.parameters]
         early, report, emptied = engine.early, lib.Report(), self._emptied()
-        published = early is not None and not emptied and early.agrees(self, gradients)
+        published = early is not None and not emptied and not self._replaced() and early.agrees(self, gradients)
         if not published and any(isinstance(gradient, TakenGradient) for gradient in gradients):
             early.skipped()
             engine.refuse(
@@ -128,7 +130,7 @@ class Tiered(torch.optim.Optimizer):
             if not published:
                 engine.give_up_early()
                 engine.forget(emptied)
-                engine.adopt_weights(self.state)
+                self._adopt()
                 engine.store.begin(*self._settings())
             engine.store.step(gradients, early.given if published else (), report)
         except BaseException:
@@ -149,7 +151,7 @@ class Tiered(torch.optim.Optimizer):
             if early:
                 early.watch(p)  # it may have been unfrozen since
             if gradients[number] is not None:
-                self._show(number)
+                self._show(number, engine.report.step)
 
     @verb
     def state_dict(self) -> dict[str, Any]:
@@ -166,7 +168,7 @@ class Tiered(torch.optim.Optimizer):
             engine.check_store("state_dict()")
         packed = super().state_dict()
         names = ("step", *engine.states) if engine.full else ("step",)
-        packed["state"] = {i: {name: view[name] for name in names} for i, view in packed["state"].items()}
+        packed["state"] = {i: {name: view.plain(name) for name in names} for i, view in packed["state"].items()}
         if not engine.full and engine.store is not None:
             step = engine.store.steps()
             engine.store.keep()
@@ -193,6 +195,9 @@ class Tiered(torch.optim.Optimizer):
             check_groups(self.param_groups, groups)
             check_state(engine, self.param_groups, groups, state)
         ours = [{key: value for key, value in group.items() if key != "penstock"} for group in groups]
+        with engine.speaks():
+            for group in ours:
+                self._rates({**self.defaults, **group})
         # torch would cast the state to the weights' dtype.
         super().load_state_dict({"param_groups": ours, "state": {}})
         if not reference and state:
@@ -277,26 +282,49 @@ class Tiered(torch.optim.Optimizer):
 
     def _settings(self):
         """What an update is made with: rates by group, as they can be compared, and the scale of the gradients."""
-        rates = [tuple(sorted(self._rates(group).items())) for group in self.param_groups]
+        with self._penstock.speaks():
+            rates = [tuple(sorted(self._rates(group).items())) for group in self.param_groups]
         return rates, float(getattr(self, "grad_scale", None) or 1.0)
 
     def _emptied(self):
         """Parameters whose state somebody has taken out of optimizer.state: with torch that is how it begins anew."""
         engine = self._penstock
-        return [n for n, p in enumerate(engine.parameters) if n in engine.shown and p not in self.state]
+        return [n for n, p in enumerate(engine.parameters) if n in engine.shown and not self.state.get(p)]
+
+    def _replaced(self):
+        """And those whose state somebody has put something else in place of."""
+        entries = ((n, self.state.get(p)) for n, p in enumerate(self._penstock.parameters))
+        return [n for n, entry in entries if entry and not isinstance(entry, View)]
+
+    def _adopt(self):
+        """What somebody else has written since the last step, states or weights, goes into the store."""
+        engine = self._penstock
+        if replaced := self._replaced():
+            entries = {n: self.state[engine.parameters[n]] for n in replaced}
+            for number, entry in entries.items():
+                engine.check_entry(entry, engine.parameters[number], number)
+            with engine.store.writes():
+                for number, entry in entries.items():
+                    engine.put(entry, number)
+            for number in replaced:
+                self._show(number, engine.store.steps())
+        engine.adopt_weights(self.state)
 
     def _show_state(self):
         """state[p] of every parameter that has been updated."""
         engine = self._penstock
         self.state.clear()
         engine.shown.clear()
-        for number in range(len(engine.parameters) if engine.store else 0):
+        if engine.store is None:
+            return
+        steps = engine.store.steps()
+        for number in range(len(engine.parameters)):
             if engine.store.count(number) > 0:
-                self._show(number)
+                self._show(number, steps)
 
-    def _show(self, number):
+    def _show(self, number, steps):
         engine = self._penstock
-        self.state[engine.parameters[number]] = View(engine, number)
+        self.state[engine.parameters[number]] = View(engine, number, steps)
         engine.shown.add(number)
 
     def _rates(self, group):

@@ -9,21 +9,19 @@ survives kill -9: resume() goes on at its last step.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
 from typing_extensions import Unpack  # torch itself needs it
 
-from ._arguments import Params, StoreOptions
+from ._arguments import Params, StoreOptions, number, two_betas
 from ._tiered import Tiered
 
 
 def _adam(group: dict[str, Any]) -> dict[str, float]:
-    beta1, beta2 = map(float, group["betas"])
-    return dict(
-        lr=float(group["lr"]), beta1=beta1, beta2=beta2, eps=float(group["eps"]),
-        weight_decay=float(group["weight_decay"]),
-    )
+    beta1, beta2 = two_betas(group)
+    return dict(beta1=beta1, beta2=beta2, **{name: number(group, name) for name in ("lr", "eps", "weight_decay")})
 
 
 class AdamW(Tiered):
@@ -49,7 +47,8 @@ class AdamW(Tiered):
 
     params, lr, betas, eps, weight_decay: as torch's. Parameters are in float32, bfloat16 or float16, on the CPU or on
         CUDA devices, mixed as you like. (On a GPU this has not run yet; optimizer.state's moments come on the CPU.)
-        foreach, fused and capturable are taken and mean nothing here; amsgrad and maximize are refused.
+        foreach, fused and capturable are taken and mean nothing here; amsgrad and maximize are refused. optimizer.state[p]
+        is read from the store when you look, and written into it when you write; parameters are known by place and shape.
     store: a folder, or several, one on each drive. Made in the first step, from the weights as they are then.
     budget: host memory that the engine may take: bytes or "host=4GiB". Of it up to 32 MiB, and at most a quarter for all,
         are pinned memory for each device that parameters are on.
@@ -149,7 +148,7 @@ class Adagrad(Tiered):
 
     @staticmethod
     def _hypers(group: dict[str, Any]) -> dict[str, float]:
-        return {name: float(group[name]) for name in ("lr", "lr_decay", "weight_decay", "eps")}
+        return {name: number(group, name) for name in ("lr", "lr_decay", "weight_decay", "eps")}
 
 
 class SGD(Tiered):
@@ -170,5 +169,5 @@ class SGD(Tiered):
 
     @staticmethod
     def _hypers(group: dict[str, Any]) -> dict[str, float]:
-        rates = {name: float(group[name]) for name in ("lr", "momentum", "dampening", "weight_decay")}
-        return {**rates, "nesterov": bool(group["nesterov"])}
+        rates = {name: number(group, name) for name in ("lr", "momentum", "weight_decay")}
+        return {**rates, "dampening": number(group, "dampening", -math.inf), "nesterov": bool(group["nesterov"])}
