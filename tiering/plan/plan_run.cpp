@@ -368,15 +368,13 @@ std::optional<PlanRun::Ticket> PlanRun::leaves_weight_to(Ticket update) const {
 
 bool PlanRun::finds_weight(Ticket fetch, TileId tile) const {
   const Step* step = find(fetch.step);
-  return step != nullptr && first_fetch_[plan_.tiles[tile].unit] == fetch.move && step->weight_is_left[tile];
+  return step != nullptr && may_find_weights(fetch.move) && step->weight_is_left[tile];
 }
 
 uint64_t PlanRun::bytes_of(Ticket ticket) const {
   const Move& move = plan_.moves[ticket.move];
   const Step* step = find(ticket.step);
-  const bool may_find =
-      move.kind == MoveKind::fetch_weight && first_fetch_[move.unit] == ticket.move && step != nullptr;
-  return may_find ? move.bytes - step->bytes_left[move.unit] : move.bytes;
+  return step != nullptr && may_find_weights(ticket.move) ? move.bytes - step->bytes_left[move.unit] : move.bytes;
 }
 
 const StepSpeculation& PlanRun::speculation(uint64_t number) const {

@@ -151,6 +151,11 @@ class PlanRun {
   Step& require(uint64_t step);
   bool gate_open(const Step& step, MoveId id) const;
   MoveId first_taker(const Step& step, Pool pool) const;
+  // Whether it is its unit's first fetch, in whose place the step before may have left weights.
+  bool may_find_weights(MoveId id) const {
+    const Move& move = plan_.moves[id];
+    return move.kind == MoveKind::fetch_weight && first_fetch_[move.unit] == id;
+  }
   uint64_t room_of(const Step& step, MoveId id) const;
   bool has_room(const Step& step, MoveId id) const;
   MoveId read_for_computing(Lane lane) const;

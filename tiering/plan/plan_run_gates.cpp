@@ -117,8 +117,7 @@ void PlanRun::take_back(Step& step, MoveId read) {
 // A fetch that finds all of its unit's weights asks nothing of the drives.
 uint64_t PlanRun::room_of(const Step& step, MoveId id) const {
   const Move& move = plan_.moves[id];
-  const bool finds_all =
-      move.kind == MoveKind::fetch_weight && id == first_fetch_[move.unit] && step.weights_to_leave[move.unit] == 0;
+  const bool finds_all = may_find_weights(id) && step.weights_to_leave[move.unit] == 0;
   return finds_all ? 0 : penstock::room_of(move);
 }
 
