@@ -94,9 +94,9 @@ ArenaRoom EngineCore::arena_room() const {
   return {memory_->bytes().size(), device_->device().memory().size()};
 }
 
-Executor::LaneSeconds EngineCore::busy_s() const {
-  Executor::LaneSeconds sum_s = busy_before_;
-  for (size_t lane = 0; lane < kLanes; ++lane) sum_s[lane] += executor_->busy_s()[lane];
+LaneSeconds EngineCore::busy_s() const {
+  LaneSeconds sum_s = busy_before_;
+  for (size_t lane = 0; lane < kLanes; ++lane) sum_s[lane] += executor_->lane_times().busy_s()[lane];
   return sum_s;
 }
 

@@ -34,7 +34,7 @@ class EngineCore {
   DriveBytes drive_bytes() const {
     return executor_->drive_bytes() + outside_steps_ + (forward_ ? forward_->drive_bytes() : DriveBytes());
   }
-  Executor::LaneSeconds busy_s() const;
+  LaneSeconds busy_s() const;
 
   // Weights for passes that change nothing; see there what the executor may do until end_forward().
   void begin_forward(ForwardWeights::Room room);
@@ -101,8 +101,8 @@ class EngineCore {
   std::function<void()> between_turns_;
   int io_descriptor_ = -1;
   double predicted_step_s_ = 0;
-  DriveBytes outside_steps_;             // outside of steps
-  Executor::LaneSeconds busy_before_{};  // by the plans before this one
+  DriveBytes outside_steps_;   // outside of steps
+  LaneSeconds busy_before_{};  // by the plans before this one
 };
 
 }  // namespace penstock::engine

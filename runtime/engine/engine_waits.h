@@ -23,15 +23,15 @@ inline Status fail_if_half_done(EngineCore& core, const Status& status) {
 template <typename Function>
 Status Engine::wait_for(std::function<bool(EngineCore&)> ready, Function then) {
   Answer<Status> answer;
-  Executor::LaneSeconds before{}, after{};
+  LaneSeconds before{}, after{};
   const Clock::time_point asked = Clock::now();
   thread_->mailbox().post([&] {
     Executor& executor = core_->executor();
-    before = executor.waited_s();
+    before = executor.lane_times().waited_s();
     executor.when([&] { return ready(*core_); },
                   [&](Status status) {
                     if (status.ok()) status = then(*core_);
-                    after = core_->executor().waited_s();
+                    after = core_->executor().lane_times().waited_s();
                     answer.give(status);
                   });
   });

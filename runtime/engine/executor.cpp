@@ -22,8 +22,7 @@ Executor::Executor(Parts parts)
     : parts_(parts),
       updater_(parts.workload.form),
       run_(parts.plan, [this](Ticket taker) { released(taker); }),
-      drives_meter_(parts.plan.lane_room[static_cast<size_t>(Lane::nvme_read)] / 2, parts.load_least_run_s),
-      accounted_(std::chrono::steady_clock::now()) {
+      drives_meter_(parts.plan.lane_room[static_cast<size_t>(Lane::nvme_read)] / 2, parts.load_least_run_s) {
   for (const Compute& compute : parts.plan.computes) computes_[compute.move] = &compute;
   for (MoveId id = 0; id < parts.plan.moves.size(); ++id) {
     const Move& move = parts.plan.moves[id];
@@ -45,7 +44,7 @@ size_t Executor::turn(std::chrono::milliseconds timeout) {
   // Hands over what was issued. What has ended by now, and who was answered, may let more be issued: no sleep before.
   events += parts_.io.poll() + answer_waiters();
   if (events == 0) sleep(timeout);
-  account();
+  lane_times_.pass();
   return events;
 }
 
@@ -163,8 +162,7 @@ void Executor::issue() {
 void Executor::begin_move(Ticket ticket) {
   const Move& move = parts_.plan.moves[ticket.move];
   ++in_flight_;
-  under_way_[{ticket.step, ticket.move}] = lane_kept_busy(move);
-  ++on_lane_[static_cast<size_t>(lane_kept_busy(move))];
+  lane_times_.begin({ticket.step, ticket.move}, lane_kept_busy(move));
   if (on_drives(move)) drives_meter_.begin(run_.bytes_of(ticket));
   if (is_on_device(move.area)) placed_[{ticket.step, ticket.move}] = parts_.device->lend_place(move);
   switch (move.kind) {
@@ -230,9 +228,7 @@ void Executor::ended(Ticket ticket, const Status& status, bool moved) {
   --in_flight_;
   const Move& move = parts_.plan.moves[ticket.move];
   if (on_drives(move)) drives_meter_.end(move.lane == Lane::nvme_read, run_.bytes_of(ticket), moved);
-  account();
-  under_way_.erase({ticket.step, ticket.move});
-  --on_lane_[static_cast<size_t>(lane_kept_busy(move))];
+  lane_times_.end({ticket.step, ticket.move});
   if (!status.ok()) return fail(status);
   if (status_.ok()) run_.ended(ticket);
 }
@@ -259,20 +255,9 @@ void Executor::fail(const Status& status) {
   status_ = Status(status.code(), text(status.message(), "; ", parts_.store.committed_text()), status.remedy());
 }
 
-// -- time -------------------------------------------------------------------------------------------------------------
-
 void Executor::forget_closed_steps() {
   std::erase_if(work_, [this](const auto& entry) { return !run_.is_open(entry.first.first); });
   std::erase_if(open_steps_, [this](const auto& entry) { return !run_.is_open(entry.first); });
-}
-
-void Executor::account() {
-  auto now = std::chrono::steady_clock::now();
-  const double passed_s = std::chrono::duration<double>(now - accounted_).count();
-  Lane first = under_way_.empty() ? Lane::none : under_way_.begin()->second;
-  waited_s_[static_cast<size_t>(first)] += passed_s;
-  for (size_t lane = 0; lane < kLanes; ++lane) busy_s_[lane] += on_lane_[lane] > 0 ? passed_s : 0;
-  accounted_ = now;
 }
 
 }  // namespace penstock::engine

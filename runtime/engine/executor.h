@@ -34,6 +34,7 @@
 #include "runtime/engine/drive_bytes.h"
 #include "runtime/engine/drives_meter.h"
 #include "runtime/engine/host_memory.h"
+#include "runtime/engine/lane_times.h"
 #include "runtime/engine/mailbox.h"
 #include "runtime/engine/rank_side.h"
 #include "runtime/engine/spill_files.h"
@@ -137,11 +138,7 @@ class Executor {
   // Of the last step that had a verdict.
   const RootPayload& last_payload() const { return last_payload_; }
 
-  // Seconds that passed while the earliest move under way was on each lane; `none` where nothing was under way.
-  using LaneSeconds = std::array<double, kLanes>;
-  const LaneSeconds& waited_s() const { return waited_s_; }
-  // Seconds with a move of each lane under way.
-  const LaneSeconds& busy_s() const { return busy_s_; }
+  const LaneTimes& lane_times() const { return lane_times_; }
   DriveBytes drive_bytes() const { return drive_bytes_; }
   DrivesUnderLoad drives_load() const { return drives_meter_.load(); }
 
@@ -274,7 +271,6 @@ class Executor {
   void sleep(std::chrono::milliseconds timeout);
   size_t answer_waiters();
   void forget_closed_steps();
-  void account();
 
   Parts parts_;
   cpu_optim::TileUpdater updater_;
@@ -300,12 +296,9 @@ class Executor {
   size_t downloads_taken_ = 0;
   std::list<Waiter> waiters_;
   std::vector<Ticket> held_back_;  // writes that the store does not let begin yet
-  std::map<MoveKey, Lane> under_way_;
   size_t in_flight_ = 0;
   DrivesMeter drives_meter_;
-  std::array<uint32_t, kLanes> on_lane_{};  // moves under way
-  LaneSeconds waited_s_{}, busy_s_{};
-  std::chrono::steady_clock::time_point accounted_;
+  LaneTimes lane_times_;
   DriveBytes drive_bytes_;
 };
 
