@@ -75,6 +75,8 @@ class EmbeddedEngine {
 
   Result<uint64_t> keep();
   std::vector<uint64_t> kept() const { return kept_->steps(); }
+  // EngineState::course of a step that is kept, or that the store is at.
+  Result<uint64_t> mark(uint64_t step);
   Status roll_back(uint64_t step);
   Status drop(uint64_t step) { return kept_->drop(step); }
 

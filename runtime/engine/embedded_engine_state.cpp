@@ -119,9 +119,22 @@ Result<uint64_t> EmbeddedEngine::keep() {
   return engine_->steps_done();
 }
 
+Result<uint64_t> EmbeddedEngine::mark(uint64_t step) {
+  PENSTOCK_TRY(refuse_of_ranks("mark"));
+  PENSTOCK_TRY(engine_->settle());
+  const Status is_kept = kept_->check(step);
+  if (is_kept.ok()) return kept_->course_of(step);
+  if (step == engine_->steps_done()) return alone_->course();
+  return is_kept;
+}
+
 Status EmbeddedEngine::roll_back(uint64_t step) {
   PENSTOCK_TRY(kept_->check(step));
   PENSTOCK_TRY(engine_->settle());  // refused within a step
+  if (alone_ != nullptr && step == engine_->steps_done()) {
+    PENSTOCK_TRY_ASSIGN(kept, kept_->course_of(step));
+    if (kept == alone_->course()) return Status();
+  }
   alone_ = nullptr;
   engine_.reset();
   const Status restored = kept_->restore(step);

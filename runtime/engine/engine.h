@@ -93,7 +93,7 @@ class Engine final : public StepEngine {
   uint64_t updates_done() const override { return state_.updates; }
   const std::string& restored_state() const override { return restored_; }
   const std::string& store_id() const override { return store_id_; }
-  // EngineState::course, after the last step.
+  // EngineState::course, as it is now.
   uint64_t course() const { return state_.course; }
   // Another may take its place between steps: see new_plan().
   const Plan& plan() const override { return *plan_; }
@@ -216,6 +216,7 @@ class Engine final : public StepEngine {
   // Fails the step with what the device has refused.
   Status device_refused(const Status& status);
   Status commit_writes();
+  void note_write(const std::array<uint64_t, 3>& what, std::span<const std::byte> values);
   Status discard_step();
   Status settle_steps();
   void skip_left_out_computes();

@@ -89,7 +89,7 @@ Status Engine::write_update_count(ParameterId id, uint64_t count) {
   if (count > kUpdateCountMax) return Status(Code::kUsage, text("update count: ", count, ", at most 2^52 expected"));
   if (!in_writes_) PENSTOCK_TRY(settle_steps());
   state_.counts[id.unit].parameters[id.parameter] = count;
-  has_written_ = true;
+  note_write({{id.unit, id.parameter, count}}, {});
   return in_writes_ ? Status() : commit_writes();
 }
 
@@ -136,12 +136,15 @@ Status Engine::write(uint32_t unit, Role role, uint64_t first, std::span<const s
     return Status(Code::kUsage, text("write: unit ", options_.request.workload.units[unit].name, " is frozen"));
   }
   if (!in_writes_) PENSTOCK_TRY(settle_steps());
+  PENSTOCK_TRY(when_idle(
+      [&](EngineCore& core) { return fail_if_half_done(core, core.write_plane(unit, role, first, values)); }));
+  note_write({{unit, static_cast<uint64_t>(role), first}}, values);
+  return in_writes_ ? Status() : commit_writes();
+}
+
+void Engine::note_write(const std::array<uint64_t, 3>& what, std::span<const std::byte> values) {
   has_written_ = true;
-  return when_idle([&](EngineCore& core) {
-    PENSTOCK_TRY(fail_if_half_done(core, core.write_plane(unit, role, first, values)));
-    if (in_writes_) return Status();
-    return fail_if_half_done(core, core.commit(core.store().payload()));
-  });
+  if (!options_.has_other_ranks()) state_.course = course_after_write(state_.course, what, values);
 }
 
 }  // namespace penstock::engine

@@ -356,6 +356,10 @@ int penstock_kept(penstock_engine* engine, uint64_t* steps, size_t room, size_t*
   return verb(engine, [&](EmbeddedEngine& inner) { return give_list(inner.kept(), steps, room, count); });
 }
 
+int penstock_mark(penstock_engine* engine, uint64_t step, uint64_t* mark) {
+  return verb(engine, [&](EmbeddedEngine& inner) { return give("mark", inner.mark(step), mark); });
+}
+
 int penstock_roll_back(penstock_engine* engine, uint64_t step) {
   return verb(engine, [&](EmbeddedEngine& inner) -> Status {
     PENSTOCK_TRY(inner.roll_back(step));

@@ -290,6 +290,9 @@ PENSTOCK_API int penstock_settle(struct penstock_engine* engine);
 PENSTOCK_API int penstock_keep(struct penstock_engine* engine, uint64_t* step);
 /* The steps that are kept, ascending. */
 PENSTOCK_API int penstock_kept(struct penstock_engine* engine, uint64_t* steps, size_t room, size_t* count);
+/* A number for the state that is kept as that step or, where none is, that the store is at: after a rollback, or a
+ * write between steps, the same step is another state, with another mark. */
+PENSTOCK_API int penstock_mark(struct penstock_engine* engine, uint64_t step, uint64_t* mark);
 /* The store becomes what it was at that step, which stays kept. weights_into is not written. */
 PENSTOCK_API int penstock_roll_back(struct penstock_engine* engine, uint64_t step);
 PENSTOCK_API int penstock_drop(struct penstock_engine* engine, uint64_t step);

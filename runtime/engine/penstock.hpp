@@ -265,6 +265,11 @@ class Store {
     if (Status status = Status::of(penstock_kept(get(), steps.data(), count, &count)); !status) return status;
     return steps;
   }
+  Result<uint64_t> mark(uint64_t step) {
+    uint64_t mark = 0;
+    if (Status status = Status::of(penstock_mark(get(), step, &mark)); !status) return status;
+    return mark;
+  }
   Status roll_back(uint64_t step) { return Status::of(penstock_roll_back(get(), step)); }
   Status drop(uint64_t step) { return Status::of(penstock_drop(get(), step)); }
 

@@ -37,6 +37,10 @@ uint64_t course_after(uint64_t course, double sum_of_squares, double loss_scale,
   return std::max<uint64_t>(1, store_hash(std::as_bytes(std::span(fields)), kCourseSeed));
 }
 
+uint64_t course_after_write(uint64_t course, std::span<const uint64_t> what, std::span<const std::byte> values) {
+  return std::max<uint64_t>(1, store_hash(values, store_hash(std::as_bytes(what), course ^ kCourseSeed)));
+}
+
 uint64_t course_of(const RootPayload& payload) {
   ByteReader in(std::as_bytes(std::span(payload.engine_state)));
   return (in.get<uint64_t>() & kHasCourse) == 0 ? 0 : in.get<uint64_t>();

@@ -1,6 +1,7 @@
 // What the engine itself keeps in a root, beside the trainer's state.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ constexpr uint64_t kUpdateCountMax = uint64_t{1} << 52;
 struct EngineState {
   uint64_t updates = 0;            // steps that were not skipped
   std::vector<UnitCounts> counts;  // by unit
-  // What has led here, as one number: the steps' gradients and hyper-parameters, which several ranks have alike. 0:
-  // before the first step, and in roots that are older than it.
+  // What has led here, as one number: the steps' gradients and hyper-parameters, which several ranks have alike, and
+  // what was written between steps, which one that is alone may do. 0: before the first of them, and in roots that are
+  // older than it.
   uint64_t course = 0;
 
   bool operator==(const EngineState&) const = default;
@@ -38,6 +40,8 @@ EngineState engine_state(const Workload& workload, uint64_t updates = 0);
 // The course once a step of these gradients, whose squares have that sum, has been taken.
 uint64_t course_after(uint64_t course, double sum_of_squares, double loss_scale, const std::vector<Hyper>& groups);
 uint64_t hash_of(const std::vector<Hyper>& groups);
+// Once the values have been written where `what` says.
+uint64_t course_after_write(uint64_t course, std::span<const uint64_t> what, std::span<const std::byte> values);
 // That of a root, whatever the model.
 uint64_t course_of(const RootPayload& payload);
 

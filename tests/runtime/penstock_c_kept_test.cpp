@@ -1,6 +1,8 @@
 // penstock.h: steps that a program keeps, and goes back to.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "tests/runtime/penstock_program.h"
 
 namespace penstock::engine {
@@ -60,6 +62,16 @@ TEST(PenstockC, KeepsTheStepOfTheRunThatWentOnAfterARollback) {
   ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
   roll_back_to(1, first);
   ASSERT_EQ(program.step(1), 0) << penstock_message();  // of other gradients
+  std::set<uint64_t> marks;
+  auto note_mark_of = [&](uint64_t step) {
+    uint64_t mark = 0;
+    ASSERT_EQ(penstock_mark(program.engine, step, &mark), 0) << penstock_message();
+    marks.insert(mark);
+  };
+  note_mark_of(1);
+  note_mark_of(2);  // of the first run, which is kept
+  uint64_t none = 0;
+  EXPECT_EQ(penstock_mark(program.engine, 3, &none), PENSTOCK_USAGE);
   for (const bool written : {false, true}) {
     if (written) {
       ASSERT_EQ(penstock_set_count(program.engine, 0, 9), 0) << penstock_message();
@@ -67,8 +79,19 @@ TEST(PenstockC, KeepsTheStepOfTheRunThatWentOnAfterARollback) {
     }
     ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
     const std::vector<plain::Unit> second = program.models;
+    note_mark_of(2);
+    EXPECT_EQ(marks.size(), written ? 4u : 3u);
+    roll_back_to(2, second);  // where it is
     ASSERT_EQ(program.step(1), 0) << penstock_message();
     roll_back_to(2, second);
+    note_mark_of(2);
+    EXPECT_EQ(marks.size(), written ? 4u : 3u);
+    ASSERT_EQ(penstock_drop(program.engine, 2), 0) << penstock_message();
+    note_mark_of(2);
+    EXPECT_EQ(marks.size(), written ? 4u : 3u);
+    ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
+    note_mark_of(2);
+    EXPECT_EQ(marks.size(), written ? 4u : 3u);
   }
   uint64_t count = 0;
   ASSERT_EQ(penstock_count(program.engine, 0, &count), 0);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace penstock::engine {
@@ -50,6 +51,12 @@ TEST(EngineState, HasAnotherCourseAfterAnotherStep) {
   EXPECT_NE(course_after(5, 2.5, 1, others), course);
   EXPECT_EQ(course_after(5, std::nan("1"), 1, groups), course_after(5, -std::nan("2"), 1, groups));
   EXPECT_EQ(course_of(RootPayload()), 0u);
+  const std::array<std::byte, 4> values{std::byte{1}}, none{};
+  const std::array<uint64_t, 3> place{0, 1, 2}, other{0, 1, 3};
+  const std::array all = {course_after_write(0, place, values), course_after_write(0, place, none),
+                          course_after_write(0, other, values), course_after_write(1, place, values),
+                          course_after_write(0, place, {}),     course};
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(std::count(all.begin(), all.end(), all[i]), 1) << i;
 }
 
 TEST(EngineState, IsEmptyBeforeTheFirstStepOnly) {

@@ -39,6 +39,8 @@ class KeptTogether {
   std::string note_of(uint64_t step) const { return here_.front().note_of(step); }
   // Here, on all drives together.
   uint64_t bytes_of(uint64_t step) const;
+  // Of the first store here.
+  Result<uint64_t> course_of(uint64_t step) const { return here_.front().course_of(step); }
 
   // As KeptSteps::keep(); `runs`: of each store here. The bytes that it takes on all ranks.
   using Runs = std::vector<aio::TileStore::FileRun>;
