@@ -150,8 +150,9 @@ int main(int argc, char** argv) {
   Figure rate{"create_store", name, "GB/s", "a new plain file", 0.9, {}, {}};
   Figure in_place{"create_store", name, "GB/s", "the drive, written in place", 0.9, {}, {}};
   Figure newness{"create_store", "a new plain file", "GB/s", "the drive, written in place", 0, {}, {}};
-  auto rig =
-      must(tools::Rig::make({.paths = {folder}, .wanted_bytes = 2 * kGiB, .memory_bytes = 16 * kMiB}, tools::no_tick));
+  auto rig = must(tools::Rig::make(
+      {.paths = {folder}, .wanted_bytes = flags.quick() ? 64 * kMiB : 2 * kGiB, .memory_bytes = 16 * kMiB},
+      tools::no_tick));
   auto drive_gbps = [&] {
     return must(rig->run({.read_share = 0, .depth = 8, .seconds = flags.quick() ? 0.05 : 1.0}, tools::no_tick)).gbps();
   };

@@ -1,6 +1,7 @@
 # The trainer: what computes stands on LibTorch, that of the torch package which Python finds; all else of it does not,
 # so that a config can be checked where LibTorch is absent.
 target_link_libraries(penstock_trainer_core PRIVATE nlohmann_json::nlohmann_json)
+penstock_precompile(penstock_trainer_core <nlohmann/json.hpp>)
 
 set(PENSTOCK_TORCH_DIR "" CACHE PATH "Folder of a torch package, site-packages/torch; empty: that of .venv or of Python")
 set(PENSTOCK_HAS_LIBTORCH OFF)
