@@ -25,6 +25,10 @@ foreach(subject Command Python)
                        ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endforeach()
 
+add_test(NAME Command.PlansAsItDid COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/plan_answers_test.py
+         $<TARGET_FILE:penstock>)
+set_tests_properties(Command.PlansAsItDid PROPERTIES TIMEOUT 600 LABELS uninstrumented)
+
 # A driver that refuses, in place of the machine's.
 add_library(stand_in_cuda SHARED ${PROJECT_SOURCE_DIR}/tests/tools/stand_in/libcuda.cpp)
 set_target_properties(stand_in_cuda PROPERTIES CXX_VISIBILITY_PRESET default OUTPUT_NAME cuda VERSION 1 SOVERSION 1
