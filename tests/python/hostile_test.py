@@ -30,6 +30,33 @@ class Weights(Case):
                      lambda p: p.grad.numpy().flat.__setitem__(0, 1.0)):
             self.same(lambda make, edit=edit: loop(make, k=2, pre=each(edit)))
 
+    def test_gradients_whose_changes_balance(self):
+        """As many signs of each in every row and column of whatever adds them up."""
+        signs = torch.ones(64, 1024)
+        signs[::2, ::2] = signs[1::2, 1::2] = -1
+        for edit in (lambda g: g.neg_(), lambda g: g.copy_(g.flip(0)), lambda g: g.data.mul_(-1)):
+            results = []
+            for make in (self.fused, lambda *p, **o: self.tiered(*p, begin="backward", **o)):
+                p = nn.Parameter(torch.ones(64, 1024))
+                optimizer = make([p], lr=1e-2)
+                for s in range(4):
+                    (p * signs).sum().backward()
+                    if s == 2:
+                        edit(p.grad)
+                    optimizer.step(), optimizer.zero_grad()
+                results.append(p)
+            self.assertEqual(words_different([results[0]], [results[1]]), 0)
+
+    def test_gradients_with_the_negative_bit(self):
+        negative = torch.complex(torch.zeros(64), torch.linspace(-1, 1, 64)).conj().imag
+        self.assertTrue(negative.is_neg())
+        for begin in ("step", "backward"):
+            p, q = nn.Parameter(torch.ones(64)), nn.Parameter(torch.ones(64))
+            ours, theirs = self.tiered([p], begin=begin), self.fused([q])
+            p.grad, q.grad = negative, negative.resolve_neg().clone()
+            ours.step(), theirs.step()
+            self.assertEqual(words_different([p], [q]), 0)
+
     def test_weights_that_change_places_through_data(self):
         theirs, _ = loop(self.fused, post=each(lambda p: p.data.copy_(p.data.flip(0))))
         for begin in ("step", "backward"):
@@ -97,6 +124,18 @@ class Weights(Case):
         for q in optimizer.param_groups[0]["params"]:
             q.grad = torch.ones_like(q)
         self.refused("share memory", optimizer.step)
+
+    def test_parameters_that_come_to_share_memory(self):
+        p, q = nn.Parameter(torch.ones(32)), nn.Parameter(torch.ones(32))
+        optimizer = self.tiered([p, q])
+        for time in range(2):
+            p.grad, q.grad = torch.ones(32), torch.ones(32)
+            if time == 0:
+                optimizer.step()
+                q.data = p.data
+        self.refused("parameters 0 and 1 share memory", optimizer.step)
+        q.data = q.data.clone()
+        optimizer.step()
 
     def test_parameters_that_lie_within_each_other(self):
         """Columns of one matrix are apart, or not, by their elements."""

@@ -99,7 +99,7 @@ class PlainLoops(Case):
         def scenario(make):
             def pre(s, m, o):
                 if isinstance(o, penstock.AdamW) and s in (2, 4):
-                    o.state_dict() if s == 2 else o.state[m[0].weight]["exp_avg"]
+                    o.state_dict() if s == 2 else o.state[m[0].weight]["exp_avg"].sum()
 
             return loop(make, pre=pre)
 

@@ -24,7 +24,7 @@ class Threads(Case):
                 for _ in range(20):
                     try:
                         optimizer.step()
-                        optimizer.state[model[0].weight]["exp_avg"]
+                        optimizer.state[model[0].weight]["exp_avg"].sum()
                         optimizer.kept(), optimizer.statistics()
                     except (penstock.PenstockError, RuntimeError) as error:
                         if not isinstance(error, penstock.PenstockError) and "inplace" not in str(error):
@@ -69,7 +69,7 @@ class Forks(Case):
                 mse(model, X[0]).backward()
                 for verb in (optimizer.step, optimizer.state_dict, optimizer.resume, optimizer.kept, optimizer.statistics,
                              lambda: optimizer.drop(2), lambda: optimizer.load_state_dict(copy.deepcopy(state)),
-                             lambda: optimizer.state[model[0].weight]["exp_avg"]):
+                             lambda: optimizer.state[model[0].weight]["exp_avg"].sum()):
                     self.refused("the store belongs to its parent", verb)
                 optimizer.zero_grad()
                 optimizer.close()
@@ -109,6 +109,69 @@ class Forks(Case):
 
 
 class Interrupts(Case):
+    def test_what_a_signal_asks_for_in_the_middle_of_a_step_is_refused(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        heard = []
+
+        def handle(*_):
+            for verb in (optimizer.close, optimizer.step, optimizer.state_dict, optimizer.resume, optimizer.kept,
+                         optimizer.state[model[0].weight]["exp_avg"].sum):
+                try:
+                    verb()
+                except penstock.PenstockError as error:
+                    heard.append("called in the middle of a step" in str(error))
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+        behind = optimizer._penstock.adopt_weights
+
+        def interrupted(state):
+            signal.raise_signal(signal.SIGUSR1)
+            return behind(state)
+
+        optimizer._penstock.adopt_weights = interrupted
+        loop(None, steps=1, model=model, optimizer=optimizer)
+        self.assertEqual(heard, [True] * 6)
+        self.assertEqual(float(optimizer.state[model[0].weight]["step"]), 3)
+
+    def test_an_interrupt_while_the_store_grows(self):
+        for existing in ("refuse", "resume"):
+            model = net()
+            optimizer = self.tiered(model[0].parameters(), lr=1e-2, existing=existing)
+            for s in range(2):
+                mse(model, X[s]).backward()
+                optimizer.step(), model.zero_grad()
+            optimizer.add_param_group(dict(params=list(model[2].parameters())))
+            decide, calls = penstock._growth._decide, []
+
+            def interrupted(*_, calls=calls):
+                calls.append(1)
+                raise KeyboardInterrupt
+
+            penstock._growth._decide = interrupted
+            mse(model, X[2]).backward()
+            with self.assertRaises(KeyboardInterrupt):
+                optimizer.step()
+            penstock._growth._decide = decide
+            optimizer.step(), model.zero_grad()
+            self.assertEqual([float(optimizer.state[p]["step"]) for p in (model[0].weight, model[2].weight)], [3, 1])
+
+    def test_an_interrupt_behind_the_beginning_of_a_write(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        call = penstock._open_store.call
+
+        def interrupted(name, *arguments):
+            call(name, *arguments)
+            if name == "penstock_begin_writes":
+                raise KeyboardInterrupt
+
+        penstock._open_store.call = interrupted
+        with self.assertRaises(KeyboardInterrupt):
+            optimizer.state[model[0].weight]["exp_avg"].zero_()
+        penstock._open_store.call = call
+        self.assertEqual(optimizer.resume(), 2)
+        loop(None, steps=1, model=model, optimizer=optimizer)
+
     def test_ctrl_c_in_the_step_itself(self):
         """It is noticed when the engine has returned: the step is whole."""
         def scenario(make):

@@ -1,9 +1,12 @@
 """optimizer.state, as users read it, write it, and load other optimizers' into it. hostile_test.py runs these."""
 import collections
 import copy
-import pickle
+import gc
+import io
 
-from optimizer_support import Case, each, loop, net, nn, torch, words_different
+from optimizer_support import SEED, X, Case, each, loop, mse, net, nn, torch, words_different
+
+import penstock
 
 
 class State(Case):
@@ -41,9 +44,9 @@ class State(Case):
 
         self.same(lambda make: loop(make, 10, before=edits))
         for optimizer in self.same(lambda make: loop(make, 10, pre=edits)):  # between backward and step
-            view = optimizer.state[optimizer.param_groups[0]["params"][0]]
-            self.assertEqual(["exp_avg" in view, view.get("exp_avg_sq").shape, view.get("nothing", 5), "nothing" in view],
-                             [True, torch.Size([48, 16]), 5, False])
+            entry = optimizer.state[optimizer.param_groups[0]["params"][0]]
+            self.assertEqual([*entry], ["step", "exp_avg", "exp_avg_sq"])
+            self.assertEqual([entry["exp_avg_sq"].shape, entry["exp_avg"][2:4].dtype], [(48, 16), torch.float32])
 
     def test_state_that_is_written_is_there_in_the_next_process(self):
         store = self.folder / "store"
@@ -56,20 +59,196 @@ class State(Case):
         self.assertTrue((again.state[other[0].weight]["exp_avg"] == 0.25).all())
         self.assertEqual(float(again.state[other[0].weight]["step"]), 9)
 
-    def test_copies_of_state(self):
+    def test_state_is_what_it_is_whenever_one_looks(self):
+        """Also where it is held for long, read twice, gone through, put back, given away or copied."""
+        def edits(s, m, o):
+            state, other = o.state[m[0].weight], o.state[m[2].weight]
+            if s == 2:
+                first, second = state["exp_avg"], state["exp_avg"]
+                first.mul_(2)
+                second.add_(1e-3)
+                self.held = state["exp_avg"], state["step"]
+            if s == 3:
+                self.held[0].mul_(0.5)
+                self.assertEqual(float(self.held[1]), 3)
+                self.before = {name: value.clone() for name, value in other.items()}
+            if s == 4:
+                for value in state.values():
+                    value.zero_()
+                o.state[m[2].weight] = self.before
+            if s == 5:
+                a, b = m[0].bias, m[2].bias
+                o.state[a], o.state[b] = o.state[b], o.state[a]
+                other["step"].data = torch.tensor(3.0)
+                torch._foreach_mul_([state["exp_avg"], state["exp_avg_sq"]], 3.0)
+            if s == 6:
+                torch.mul(other["exp_avg"], 2.0, out=other["exp_avg"])
+                state |= {"exp_avg": torch.cat([state["exp_avg"][24:], state["exp_avg"][:24]])}
+
+        self.same(lambda make: loop(make, 10, before=edits))
+
+    def test_state_that_is_copied_is_in_memory(self):
         model, optimizer = loop(self.tiered, steps=2)
-        state = optimizer.state[model[0].weight]
-        old, whole = state["exp_avg"], state["exp_avg_sq"].clone()
-        for other in (copy.deepcopy(old), old.clone(), old * 1, pickle.loads(pickle.dumps(old))):
-            self.assertIs(type(other), torch.Tensor)
-            self.assertTrue(torch.equal(other.fill_(1.0), torch.ones(48, 16)))
-        self.assertFalse((state["exp_avg"] == 1).any())
-        self.refused("exp_avg of parameter 0 is of shape (3,); (48, 16) expected", state.__setitem__, "exp_avg", torch.ones(3))
-        self.refused("a whole number expected", state.__setitem__, "step", torch.tensor(1.5))
+        state, file = optimizer.state[model[0].weight], io.BytesIO()
+        torch.save(optimizer.state, file)
+        file.seek(0)
+        saved = list(torch.load(file, weights_only=False).values())[0]
+        copied = list(copy.deepcopy(optimizer.state).values())[0]
+        expected = state["exp_avg"].clone()
+        for one in (saved["exp_avg"], copied["exp_avg"], state["exp_avg"] * 1, state["exp_avg"].to(torch.float64).float(),
+                    torch.from_numpy(state["exp_avg"].numpy()), torch.tensor(state["exp_avg"].tolist())):
+            self.assertIs(type(one), torch.Tensor)
+            self.assertTrue(torch.equal(one, expected))
+            one.fill_(1.0)
+        self.assertTrue(torch.equal(state["exp_avg"], expected))
+        self.assertIn("tensor(2.)", repr(state))
+        with torch.inference_mode():
+            self.assertGreater(float(state["exp_avg"].norm()), 0)
+            self.assertEqual(len(optimizer.state_dict()["state"]), 6)
+
+    def test_state_that_is_none(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        p, state = model[0].weight, optimizer.state[model[0].weight]
+        for name, value, why in (("exp_avg", torch.ones(3), "exp_avg of parameter 0 is of shape (3,); (48, 16) expected"),
+                                 ("exp_avg", state["exp_avg"].numpy(), "is ndarray; a dense tensor of numbers expected"),
+                                 ("exp_avg", torch.ones(48, 16, device="meta"), "on meta"),
+                                 ("exp_avg_sq", torch.ones(48, 16, dtype=torch.complex64), "complex64"),
+                                 ("step", torch.tensor(1.5), "a whole number up to 2^52"), ("step", 2.0**64, "2^52"),
+                                 ("step", "two", "2^52")):
+            with self.subTest(name=name, why=why):
+                before = dict(optimizer.state[p])
+                optimizer.state[p][name] = value
+                p.grad = torch.ones_like(p)
+                self.refused(why, optimizer.step)
+                optimizer.state[p] = before
+                optimizer.step()
+        self.refused("2^52", optimizer.state[p]["step"].fill_, 0.5)
+        del optimizer.state[p]["exp_avg"]
+        self.refused("state of parameter 0 has no exp_avg", optimizer.step)
+        optimizer.state[p] = {}
+        optimizer.step()
+        self.assertEqual(float(optimizer.state[p]["step"]), 1)
+        held = optimizer.state[p]["exp_avg"]
+        del optimizer
+        gc.collect()
+        self.refused("its optimizer is gone", held.sum)
+
+    def test_default_types_and_devices_of_tensors_are_for_others(self):
+        self.addCleanup(torch.set_default_dtype, torch.float32)
+        self.addCleanup(torch.set_default_device, None)
+
+        def scenario(make):
+            torch.manual_seed(SEED)
+            model = torch.nn.Sequential(nn.Linear(16, 48), nn.Linear(48, 16), nn.Linear(16, 16))
+            model[1].weight.data = model[1].weight.data.t().contiguous().t()
+            optimizer = make(model[:2].parameters(), lr=1e-2)
+            for s in range(6):
+                for p in model.parameters():
+                    p.grad = torch.full_like(p, 0.1 * s - 0.2)
+                if isinstance(optimizer, penstock.AdamW):
+                    torch.set_default_dtype(torch.bfloat16)
+                    torch.set_default_device("meta")
+                if s == 2:
+                    optimizer.state.clear()
+                if s == 4:
+                    optimizer.add_param_group(dict(params=list(model[2].parameters())))
+                optimizer.step()
+                torch.set_default_dtype(torch.float32)
+                torch.set_default_device(None)
+            return model, optimizer
+
+        self.same(scenario)
+
+    def test_a_load_that_is_refused_leaves_what_was(self):
+        for existing in ("refuse", "resume", "replace"):
+            model, optimizer = loop(lambda *p, of=existing, **o: self.tiered(*p, existing=of, **o), steps=3)
+            _, theirs = loop(self.fused, steps=2)
+            theirs = theirs.state_dict()
+            store, away = self.folder / str(self.made), self.folder / "away"
+            moment = optimizer.state[model[0].weight]["exp_avg"].clone()
+            store.rename(away)
+            self.refused("the store is no longer in", optimizer.load_state_dict, theirs)
+            away.rename(store)
+            reference = optimizer.state_dict()
+            loop(None, steps=1, model=model, optimizer=optimizer)
+            reference["param_groups"][0]["lr"] = "fast"
+            self.refused("lr='fast'", optimizer.load_state_dict, reference)
+            self.assertEqual(float(optimizer.state[model[0].weight]["step"]), 4)
+            self.assertFalse(torch.equal(optimizer.state[model[0].weight]["exp_avg"], moment))
+            optimizer.close()  # and a store that was open once is not replaced
+            for p in model.parameters():
+                p.grad = torch.ones_like(p)
+            if existing == "resume":
+                optimizer.step()
+            else:
+                self.refused("holds step 4 of an earlier run; call resume()", optimizer.step)
+                self.assertEqual(optimizer.resume(), 4)
+                optimizer.step()
+            self.assertEqual(float(optimizer.state[model[0].weight]["step"]), 5)
+
+    def test_a_state_dict_without_state_begins_anew(self):
+        for state_dict in ("reference", "full"):
+            def again(s, m, o):
+                if s == 0:
+                    self.empty = copy.deepcopy(o.state_dict())
+                if s == 3:
+                    o.load_state_dict(self.empty)
+
+            theirs, _ = loop(self.fused, before=again)
+            ours, optimizer = loop(lambda *p, of=state_dict, **o: self.tiered(*p, state_dict=of, **o), before=again)
+            self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
+            self.assertEqual(float(optimizer.state[ours[0].weight]["step"]), 3)
+
+    def test_a_reference_names_one_state_and_no_other_of_the_same_step(self):
+        store = self.folder / "store"
+        model, optimizer = loop(lambda *p, **o: self.tiered(*p, store=store, **o), steps=3)
+        early, weights = optimizer.state_dict(), copy.deepcopy(model.state_dict())
+        loop(None, steps=2, model=model, optimizer=optimizer)
+        one, moment = optimizer.state_dict(), optimizer.state[model[0].weight]["exp_avg"].clone()
         loop(None, steps=1, model=model, optimizer=optimizer)
-        self.refused("was read at step 2, and the store is at step 3", old.zero_)
-        self.assertFalse(torch.equal(whole, state["exp_avg_sq"]))
-        self.assertTrue((state["exp_avg"] != 0).any())
+        optimizer.load_state_dict(copy.deepcopy(early))
+        model.load_state_dict(weights)
+        for s in (30, 31):  # another branch, to the same step
+            mse(model, X[s]).backward()
+            optimizer.step(), optimizer.zero_grad()
+        optimizer.load_state_dict(copy.deepcopy(one))
+        self.assertTrue(torch.equal(optimizer.state[model[0].weight]["exp_avg"], moment))
+        optimizer.state[model[0].weight]["exp_avg"].zero_()
+        optimizer.load_state_dict(copy.deepcopy(one))
+        self.assertTrue(torch.equal(optimizer.state[model[0].weight]["exp_avg"], moment))
+        again = optimizer.state_dict()
+        self.assertEqual(again["penstock"], one["penstock"])
+        optimizer.state[model[0].weight]["exp_avg"].zero_()
+        other = optimizer.state_dict()
+        self.refused("names another step 5", optimizer.load_state_dict, copy.deepcopy(one))
+        optimizer.load_state_dict(copy.deepcopy(other))
+        self.assertEqual(float(optimizer.state[model[0].weight]["exp_avg"].sum()), 0)
+        optimizer.close()
+        third = self.tiered((model := net()).parameters(), lr=1e-2, store=store)
+        third.load_state_dict(copy.deepcopy(other))
+        self.assertEqual(float(third.state[model[0].weight]["exp_avg"].sum()), 0)
+
+    def test_hooks_of_state_dicts(self):
+        seen = []
+
+        def scenario(make):
+            model = net()
+            optimizer = make(model.parameters(), lr=1e-2)
+            optimizer.register_state_dict_post_hook(lambda o, d: {**d, "state": {k: dict(v) for k, v in d["state"].items()}})
+
+            def mirrored(o, d):
+                first, second = d["param_groups"][0]["params"][1], d["param_groups"][0]["params"][3]
+                return {**d, "state": {**d["state"], first: d["state"][second], second: d["state"][first]}}
+
+            optimizer.register_load_state_dict_pre_hook(mirrored)
+            optimizer.register_load_state_dict_post_hook(
+                lambda o: seen.append(float(o.state[model[0].weight]["exp_avg"].abs().sum())))
+            loop(None, steps=3, model=model, optimizer=optimizer)
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            return loop(None, steps=2, model=model, optimizer=optimizer)
+
+        self.same(lambda make: scenario(lambda *p, **o: make(*p, **o, **({} if make == self.fused else {"state_dict": "full"}))))
+        self.assertEqual(len(set(seen)), 1)
 
     def test_the_state_dict_of_an_optimizer_that_does_more(self):
         model, optimizer = loop(self.tiered, steps=2)
@@ -103,7 +282,7 @@ class State(Case):
             state = optimizer.state[next(model.parameters())]
             optimizer.close()
             self.refused("no store is open; resume() opens it", optimizer.state_dict)
-            self.refused("no store is open; resume() opens it", lambda state=state: state["exp_avg"])
+            self.refused("no store is open; resume() opens it", state["exp_avg"].sum)
             self.assertEqual(optimizer.resume(), 2)
             self.assertEqual(len(optimizer.state_dict()["state"]), 6)
 

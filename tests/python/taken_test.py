@@ -87,6 +87,22 @@ class Taken(Case):
 
         self.assertEqual(words_different(scenario(self.fused), scenario(self.taken)), 0, f"seed {SEED}")
 
+    def test_state_that_is_emptied_between_steps(self):
+        def scenario(make):
+            model = net()
+            optimizer = make(model.parameters(), lr=1e-2)
+            for s in range(5):
+                if s == 2:
+                    optimizer.state.clear()
+                if s == 3:
+                    del optimizer.state[model[2].weight]
+                model.zero_grad()
+                mse(model, X[s]).backward()
+                optimizer.step()
+            return model.parameters()
+
+        self.assertEqual(words_different(scenario(self.fused), scenario(self.taken)), 0, f"seed {SEED}")
+
     def test_who_wants_a_gradient_that_is_taken_is_refused_and_the_loop_goes_on(self):
         model = net()
         optimizer, untouched = self.taken(model.parameters(), lr=1e-2), net()
@@ -125,7 +141,7 @@ class Taken(Case):
             "weights": lambda: torch.no_grad()(model[0].weight.mul_)(1.0),
             "a gradient": lambda: setattr(model[0].bias, "grad", torch.ones(48)),
             "one that is gone": lambda: setattr(model[0].bias, "grad", None),
-            "a state that is read": lambda: optimizer.state[model[0].weight]["exp_avg"],
+            "a state that is read": lambda: optimizer.state[model[0].weight]["exp_avg"].sum(),
             "a state dict": optimizer.state_dict,
         }
         for step, (name, change) in enumerate([("none", lambda: None), *changes.items()]):

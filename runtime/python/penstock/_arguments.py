@@ -98,6 +98,8 @@ def check_choices(refuse, *, begin, weights, state_dict, existing, gradients, du
             refuse(f"{name}={value!r}: one of {', '.join(map(repr, known))} expected")
     if durability not in ("step", "exit") and not (isinstance(durability, int) and durability > 0):
         refuse(f"durability={durability!r}: 'step', 'exit' or a number of steps expected")
+    if not isinstance(clip_norm, (int, float)) or not 0 <= clip_norm < math.inf:
+        refuse(f"clip_norm={clip_norm!r}: a number of at least 0 expected")
     if not isinstance(threads, int) or threads < 0:
         refuse(f"threads={threads!r}: 0 or more expected")
     if accumulation is not None:

@@ -88,8 +88,11 @@ class EarlyStart:
                 if optimizer is None or _owners.get(p) is not me:  # the newest optimizer owns a parameter
                     return
                 if os.getpid() == optimizer._penstock.pid:  # a forked child's gradients are its own
-                    with optimizer._penstock.lock:  # hooks come from threads of autograd, one for each device
-                        early._arrived(p, optimizer)
+                    engine = optimizer._penstock
+                    with engine.lock:  # hooks come from threads of autograd, one for each device
+                        if not engine.busy:
+                            with engine.at_work():
+                                early._arrived(p, optimizer)
 
             p.register_post_accumulate_grad_hook(arrived)
 

@@ -18,7 +18,9 @@ from ._arguments import NOT_DONE
 from ._fingerprint import fingerprint
 from ._open_store import log
 from ._refusal import PenstockError
+from ._states import check_entry, put
 from ._store import Store
+from ._values import check_memory
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -46,7 +48,9 @@ class Engine:
         self.fingerprint = self.full = False  # what weights= and state_dict= have asked for
         self.early = None  # an EarlyStart
         self.seen = {}  # by number: what the tensor was like after the last step
-        self.shown = set()  # numbers of those in optimizer.state
+        self.shown = {}  # by number: what optimizer.state has of it
+        self.busy = False  # within a step, or a hook of backward's
+        self.opened = False  # has had its store open
         self.made = False  # the store, of the parameters as they were
         self.failed = False  # the last step: weights may be of two steps
         # A verb has it, and a hook of backward's; which may be on several threads.
@@ -64,6 +68,36 @@ class Engine:
             if error.message.startswith(self.prefix):
                 raise
             raise PenstockError(self.prefix + error.message, error.code, error.remedy) from error.__cause__
+
+    @contextlib.contextmanager
+    def turn(self, asked):
+        """One at a time; and what a signal's handler asks for in the middle of a step is refused."""
+        self.check_process()
+        with self.lock:
+            self.check_idle(asked)
+            yield
+
+    def check_idle(self, asked):
+        if self.busy:
+            self.refuse(f"{asked}: called in the middle of a step")
+
+    @contextlib.contextmanager
+    def at_work(self):
+        """Within a turn: a step, or a part of one, which nothing of this thread's may come into."""
+        before, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = before
+
+    @contextlib.contextmanager
+    def at_rest(self):
+        """Within a step: states may be read."""
+        before, self.busy = self.busy, False
+        try:
+            yield
+        finally:
+            self.busy = before
 
     def check_store(self, asked):
         if self.store is None:
@@ -83,7 +117,7 @@ class Engine:
             return
         if self.store is not None:
             self.refuse("this process was forked; the store belongs to its parent")
-        self.pid, self.lock = os.getpid(), threading.RLock()
+        self.pid, self.lock, self.busy = os.getpid(), threading.RLock(), False
 
     def give_up_early(self):
         """An early start is taken back, if there is one."""
@@ -114,10 +148,11 @@ class Engine:
                 self.grow(numbered)
             return
         if existing is None:
+            mode = "refuse" if self.opened and self.existing == "replace" else self.existing
             existing = {"refuse": lib.OPEN_OR_CREATE, "resume": lib.OPEN_OR_CREATE, "replace": lib.REPLACE}[
-                self.existing
+                mode
             ]
-            refuses = self.existing == "refuse" and self.is_there()
+            refuses = mode == "refuse" and self.is_there()
         else:
             refuses = False
         _growth.finish(self.folders)
@@ -140,6 +175,7 @@ class Engine:
         )
 
     def take_store(self, store, numbered):
+        self.opened = True
         self.store, self.placed, self.parameters = store, numbered, [p for p, _ in numbered]
         self.numbers = {p: number for number, p in enumerate(self.parameters)}
 
@@ -154,8 +190,10 @@ class Engine:
         try:
             roles = (lib.WEIGHT, *self.states.values())
             store = _growth.grown(self.folders, self.store, make, self.host_bytes, roles)
-        except PenstockError as error:
+        except BaseException as error:
             self.take_store(make(self.folders, self.host_bytes, False, lib.OPEN, 0), small)
+            if not isinstance(error, PenstockError):
+                raise
             raise PenstockError(
                 f"penstock.{self.kind}: a store for more parameters, beside the one that is there, with half the"
                 f" budget for each: {error.message}", error.code, error.remedy
@@ -163,67 +201,40 @@ class Engine:
         self.take_store(store, numbered)
 
     def roll_back(self, reference):
-        store = self.store
+        store, step = self.store, reference["step"]
         kept = store.kept()
-        if reference["store"] != store.id or (reference["step"] != store.steps() and reference["step"] not in kept):
+        if reference["store"] != store.id or (step != store.steps() and step not in kept):
             self.refuse(
-                f"the checkpoint names step {reference['step']} of store {reference['store'][:8]}; this is store"
+                f"the checkpoint names step {step} of store {reference['store'][:8]}; this is store"
                 f" {store.id[:8]} at step {store.steps()}, kept: {kept}"
             )
-        if reference["step"] != store.steps():
-            log.info("rolling the store back from step %d to step %d", store.steps(), reference["step"])
-            store.roll_back(reference["step"])
-
-    def forget(self, numbers):
-        store = self.store
-        if numbers:
-            with store.writes():
-                for number in numbers:
-                    for role in self.states.values():
-                        store.clear(number, role)
-                    store.set_count(number, 0)
+        if reference.get("mark") not in (None, store.mark(step)):
+            self.refuse(
+                f"the checkpoint names another step {step} of store {reference['store'][:8]} than the one that is kept: the"
+                " store has gone back since, or was written to between steps, and what was kept then has given way to"
+                " what was kept later"
+            )
+        if step in kept:
+            if step != store.steps():
+                log.info("rolling the store back from step %d to step %d", store.steps(), step)
+            store.roll_back(step)  # not where it is that step already, and not written to since
 
     def read_state(self, number, name):
-        self.check_process()
-        with self.lock:
+        """One of a parameter's states, or "step", as torch has it."""
+        with self.turn(f"state[p][{name!r}]"):
             self.check_store(f"state[p][{name!r}]")
-            if self.early and self.early.under_way:
-                self.early.give_up()
+            self.give_up_early()
+            if name == "step":
+                return torch.tensor(float(self.store.count(number)), dtype=torch.float32, device="cpu")
             return self.store.read(number, self.states[name])
 
-    def write_state(self, number, name, value, as_of=None):
-        """One of a parameter's states, or "step". `as_of`: the step that the value was read at, if it was."""
-        self.check_process()
-        with self.lock:
+    def write_state(self, number, name, value):
+        with self.turn(f"state[p][{name!r}]"):
             self.check_store(f"state[p][{name!r}]")
-            if as_of not in (None, self.store.steps()):
-                self.refuse(
-                    f"state[p][{name!r}] was read at step {as_of}, and the store is at step {self.store.steps()}; read"
-                    " it again before writing it"
-                )
-            self.check_entry({name: value}, self.parameters[number], number)
+            check_entry(self, {name: value}, self.parameters[number], number)
             self.give_up_early()
             with self.store.writes():
-                self.put({name: value}, number)
-
-    def check_entry(self, entry, p, called):
-        """Whether states, as torch has them, are of p."""
-        for name, value in entry.items():
-            if name == "step" and not (float(value) >= 0 and float(value).is_integer()):
-                self.refuse(f"step={float(value)} of parameter {called}: a whole number expected")
-            if name in self.states and value is not None and value.shape != p.shape:
-                self.refuse(f"{name} of parameter {called} is of shape {tuple(value.shape)}; {tuple(p.shape)} expected")
-
-    def put(self, entry, number):
-        """A parameter's states, as torch has them, into the store, which is open for writes()."""
-        for name, role in self.states.items():
-            if name in entry:
-                if entry[name] is None:
-                    self.store.clear(number, role)
-                else:
-                    self.store.write(number, role, entry[name])
-        if "step" in entry and int(entry["step"]) != self.store.count(number):
-            self.store.set_count(number, int(entry["step"]))
+                put(self, {name: value}, number)
 
     def mark(self, p):
         """Changes when somebody else writes the weights; writes through .data change the fingerprint alone."""
@@ -232,6 +243,8 @@ class Engine:
     def adopt_weights(self, state):
         """Weights that somebody else has written since the last step go into the store. `state`: optimizer.state."""
         marks = {number: self.mark(p) for number, p in enumerate(self.parameters)}
+        if any(number in self.seen and self.seen[number][1] != mark[1] for number, mark in marks.items()):
+            check_memory(self.parameters)  # some have moved
         if self.made and not self.seen and self.store.steps() == 0 and not state:
             self.seen = marks
             return  # the store was made of these very weights
@@ -249,8 +262,7 @@ def verb(function: _Method) -> _Method:
 
     @functools.wraps(function)
     def called(self, *arguments, **more):
-        self._penstock.check_process()
-        with self._penstock.lock:
+        with self._penstock.turn(f"{function.__name__}()"):
             return function(self, *arguments, **more)
 
     return cast(_Method, called)

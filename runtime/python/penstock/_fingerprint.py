@@ -6,6 +6,7 @@ import torch
 
 _RUN = 1 << 16
 _ROW = 1024
+_drawn: dict[tuple[int, torch.device], torch.Tensor] = {}
 _weights: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
 
@@ -17,7 +18,7 @@ def fingerprint(tensor):
     >>> len({fingerprint(a), fingerprint(a.flip(0)), fingerprint(-a), fingerprint(a.bfloat16())})
     4
     """
-    bits = _bits(tensor.detach().contiguous()).view(-1)
+    bits = _bits(tensor.detach().resolve_neg().contiguous()).view(-1)
     weights = _weights_of(bits)
     runs = ((_folded(run), weights[: run.numel()]) for run in bits.split(_RUN))
     if bits.device.type == "cpu":
@@ -26,21 +27,30 @@ def fingerprint(tensor):
 
 
 def sums(tensor):
-    """What its bits add up to by rows and by columns, and the last few as they are. As good as fingerprint() for
-    whatever changes values or their places, and quicker. A tensor, so that a device need not be waited for.
+    """What its bits add up to by rows and by columns, the last few and some others as they are. As good as
+    fingerprint() for whatever changes values or their places, and quicker. A tensor, so that a device need not be waited for.
 
     >>> a = torch.randn(5000)
     >>> after = a * 1.0, a.flip(0), -a, a * 0.5, a.clamp(-1, 1), torch.cat([a[1:], a[:1]])
     >>> [torch.equal(sums(a), sums(one)) for one in after]
     [True, False, False, False, False, False]
     """
-    values = tensor.detach()
+    values = tensor.detach().resolve_neg()
     if not values.is_contiguous() or values.storage_offset() * values.element_size() % 8:
         values = values.clone(memory_format=torch.contiguous_format)
     values = values.view(-1)
     whole = values.numel() // _ROW * _ROW
     table, rest = values[:whole].view(-1, _ROW).view(torch.int64), values[whole:]
-    return torch.cat([table.sum(0), table.sum(1), _bits(rest).long()])
+    return torch.cat([table.sum(0), table.sum(1), _bits(rest).long(), _bits(values[_some_of(values)]).long()])
+
+
+def _some_of(values):
+    """Places drawn by chance: changes that sums balance, as all signs of as many of each, are seen there."""
+    place = values.numel(), values.device
+    if place not in _drawn:
+        drawn = torch.randint(values.numel(), (min(64, values.numel()),), generator=torch.Generator().manual_seed(2))
+        _drawn[place] = drawn.to(values.device)
+    return _drawn[place]
 
 
 def _bits(values):

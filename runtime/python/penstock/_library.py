@@ -110,6 +110,7 @@ _SIGNATURES = {
     "penstock_settle": [_ENGINE],
     "penstock_keep": [_ENGINE, c.POINTER(c.c_uint64)],
     "penstock_kept": [_ENGINE, c.POINTER(c.c_uint64), c.c_size_t, c.POINTER(c.c_size_t)],
+    "penstock_mark": [_ENGINE, c.c_uint64, c.POINTER(c.c_uint64)],
     "penstock_roll_back": [_ENGINE, c.c_uint64],
     "penstock_drop": [_ENGINE, c.c_uint64],
     "penstock_get_statistics": [_ENGINE, c.POINTER(Statistics)],

@@ -1,102 +1,125 @@
-"""What torch shows of a parameter's state, optimizer.state[p]: it is read from the store when somebody asks, and what
-somebody writes there goes into the store."""
+"""optimizer.state[p] as torch has it, but that its tensors have no memory: they read the store when somebody wants their
+values, and write it when somebody writes them."""
+
+import weakref
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ._refusal import PenstockError
 
 
-class Copy(torch.Tensor):
-    """A moment, or "step", as it was when somebody asked. Writing it in place writes it into the store, and so does
-    writing a view of it; what numpy() gives is memory that nobody watches."""
-
-    _engine, _number, _name, _steps, _whole = None, 0, "", 0, None
+class Live(torch.Tensor):
+    """A state of a parameter, or its "step", as the store has it whenever one looks; or a part of it, as m[3:5] is.
+    Whatever is computed with it is computed with a copy in host memory, which goes into the store where it was written
+    in place. numpy() gives a copy."""
 
     @staticmethod
-    def of(values, engine, number, name, steps):
-        made = torch.Tensor._make_subclass(Copy, values)
-        made._engine, made._number, made._name, made._steps = engine, number, name, steps
+    def __new__(cls, engine, number, name, like=None):
+        """`like`: a tensor on the device "meta" that lies in the whole as the part does."""
+        is_whole = like is None
+        if is_whole:
+            like = torch.empty(() if name == "step" else engine.parameters[number].shape, dtype=torch.float32, device="meta")
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, like.shape, strides=like.stride(), storage_offset=like.storage_offset(), dtype=like.dtype, device="cpu"
+        )
+        made._engine, made._number, made._name, made._is_whole = weakref.ref(engine), number, name, is_whole
         return made
 
+    def engine(self):
+        if (engine := self._engine()) is None:
+            raise PenstockError(f"state[p][{self._name!r}]: its optimizer is gone")
+        return engine
+
+    def is_of(self, engine, number, name):
+        return (self._engine(), self._number, self._name) == (engine, number, name)
+
+    def whole(self):
+        return self.engine().read_state(self._number, self._name)
+
     def plain(self):
-        with torch._C.DisableTorchFunctionSubclass():
-            return self.as_subclass(torch.Tensor)
+        """A tensor like any other."""
+        return self.whole() if self._is_whole else self._in(self.whole()).clone()
+
+    def _in(self, whole):
+        """The tensor's part of it."""
+        row = whole.view(-1).view(self.dtype) if self.dtype != whole.dtype else whole
+        return row.as_strided(self.shape, self.stride(), self.storage_offset())
 
     @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        with torch._C.DisableTorchFunctionSubclass():
-            copies = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Copy) and one._engine is not None]
-            versions = [one._version for one in copies]
-            result = function(*args, **(kwargs or {}))
-            written = {id(one._origin()): one for one, was in zip(copies, versions, strict=True) if one._version != was}
-            for one in written.values():
-                one._write()
-            if type(result) in (tuple, list):  # split, unbind and their kin
-                return type(result)(_part_of(copies, one) for one in result)
-            return _part_of(copies, result)
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        live = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Live)]
+        if _gives_a_view(function):
+            with_meta = tree_map(lambda one: one._in(_meta_of(one)) if isinstance(one, Live) else one, (args, kwargs))
+            parts = function(*with_meta[0], **with_meta[1])
+            return tree_map(lambda part: Live(live[0].engine(), live[0]._number, live[0]._name, part), parts)
+        wholes = {}
+        for one in live:
+            if one._key() not in wholes:
+                wholes[one._key()] = one.whole()
+        values = {id(one): one._in(wholes[one._key()]) for one in live}
+        plain_args, plain_kwargs = tree_map(lambda one: values.get(id(one), one), (args, kwargs))
+        result = function(*plain_args, **plain_kwargs)
+        for key, one in {one._key(): one for one in _written(function, args, kwargs)}.items():
+            one.engine().write_state(one._number, one._name, wholes[key])
+        given_back = {id(values[id(one)]): one for one in live}
+        return tree_map(lambda one: given_back.get(id(one), one), result)
 
-    def _origin(self):
-        return self if self._whole is None else self._whole
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
-    def _write(self):
-        whole = self._origin()
-        whole._engine.write_state(whole._number, whole._name, whole.plain(), whole._steps)
+    def _key(self):
+        return id(self._engine()), self._number, self._name
+
+    @property
+    def data(self):
+        return self
+
+    @data.setter
+    def data(self, values):
+        self.copy_(values)
 
     def __deepcopy__(self, memo):
-        return self.plain().clone()
+        return self.plain()
 
     def __reduce_ex__(self, protocol):
         return self.plain().__reduce_ex__(protocol)
 
+    def __repr__(self, **_):
+        return repr(self.plain())
 
-def _part_of(copies, one):
-    """A tensor that lies in the memory of one of them writes it, too."""
-    if not isinstance(one, torch.Tensor) or isinstance(one, Copy):
-        return one
-    for copy in copies:
-        if one.untyped_storage().data_ptr() == copy.untyped_storage().data_ptr():
-            part = torch.Tensor._make_subclass(Copy, one)
-            part._whole = copy._origin()
-            part._engine = part._whole._engine
-            return part
-    return one
+    def numpy(self, **more):
+        return self.plain().numpy(**more)
+
+    def __array__(self, *more):
+        return self.plain().__array__(*more)
+
+    def tolist(self):
+        return self.plain().tolist()
 
 
-class View(dict):
-    """optimizer.state[p]. "step" is in it, and the moments are read when somebody asks for one: whoever goes through
-    all that is in it, as frameworks do, does not read the store."""
+def _meta_of(one):
+    whole = Live(one.engine(), one._number, one._name)
+    return torch.empty(whole.shape, dtype=whole.dtype, device="meta")
 
-    def __init__(self, engine, number, steps):
-        """`steps`: those that the store has done."""
-        self._engine, self._number = engine, number
-        step = torch.tensor(float(engine.store.count(number)))
-        super().__init__(step=Copy.of(step, engine, number, "step", steps))
 
-    def _copy(self, name, values):
-        return Copy.of(values, self._engine, self._number, name, self._engine.store.steps())
+def _gives_a_view(function):
+    return any(one.alias_info is not None and not one.alias_info.is_write for one in function._schema.returns)
 
-    def plain(self, name):
-        """A tensor like any other."""
-        return torch.tensor(float(self[name])) if name == "step" else self._engine.read_state(self._number, name)
 
-    def __contains__(self, name):
-        return super().__contains__(name) or name in self._engine.states
+def _written(function, args, kwargs):
+    """Those of the arguments that it writes."""
+    for place, argument in enumerate(function._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            yield from (one for one in tree_leaves(given) if isinstance(one, Live))
 
-    def __missing__(self, name):
-        if name not in self._engine.states:
-            raise KeyError(name)
-        return self._copy(name, self._engine.read_state(self._number, name))
 
-    def get(self, name, default=None):
-        return self[name] if name in self else default
+def in_memory(entry):
+    """An entry of optimizer.state, with what the store has of it read."""
+    return {name: value.plain() if isinstance(value, Live) else value for name, value in entry.items()}
 
-    def __setitem__(self, name, value):
-        if name == "step" or name in self._engine.states:
-            self._engine.write_state(self._number, name, value)
-        if name == "step":
-            value = self._copy(name, torch.tensor(float(value)))
-        if name not in self._engine.states:
-            super().__setitem__(name, value)
 
-    def update(self, *others, **named):
-        for name, value in dict(*others, **named).items():
-            self[name] = value
+def states_of(engine, number):
+    """What optimizer.state has of a parameter."""
+    return {name: Live(engine, number, name) for name in ("step", *engine.states)}

@@ -190,12 +190,15 @@ class OpenStore:
     def writes(self):
         """What is written within becomes durable together. After an exception the store is closed, and has nothing of
         it."""
-        call("penstock_begin_writes", self._engine)
+        begun = False
         try:
+            call("penstock_begin_writes", self._engine)
+            begun = True
             yield
             call("penstock_end_writes", self._engine)
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            if begun or not isinstance(error, PenstockError):  # an interrupt may come behind the call
+                self.close()
             raise
 
     def adopt(self, number):
@@ -216,7 +219,7 @@ class OpenStore:
 
     def copy_into(self, other, roles):
         """The parameters' state, to those of the same numbers there, which the caller has open for writes()."""
-        run = torch.empty(_RUN_ELEMENTS)
+        run = torch.empty(_RUN_ELEMENTS, dtype=torch.float32, device="cpu")
         for number, tensor in enumerate(self._tensors):
             for role in roles:
                 for first in range(0, tensor.numel(), _RUN_ELEMENTS):
@@ -226,13 +229,13 @@ class OpenStore:
             other.set_count(number, self.count(number))
 
     def read(self, number, role, dtype=torch.float32):
-        values = torch.empty(self._tensors[number].shape, dtype=dtype)
+        values = torch.empty(self._tensors[number].shape, dtype=dtype, device="cpu")
         self._check(number, values)
         call("penstock_read", self._engine, number, role, 0, values.numel(), DTYPES[dtype], values.data_ptr())
         return values
 
     def clear(self, number, role):
-        zeros = torch.zeros(min(_RUN_ELEMENTS, self._elements[number]))
+        zeros = torch.zeros(min(_RUN_ELEMENTS, self._elements[number]), dtype=torch.float32, device="cpu")
         for first in range(0, self._elements[number], _RUN_ELEMENTS):
             count = min(_RUN_ELEMENTS, self._elements[number] - first)
             call("penstock_write", self._engine, number, role, first, count, lib.FP32, zeros.data_ptr())
@@ -295,6 +298,13 @@ class OpenStore:
         steps = (c.c_uint64 * count.value)()
         call("penstock_kept", self._engine, steps, len(steps), c.byref(count))
         return list(steps)
+
+    def mark(self, step):
+        """Of the state that is kept as that step, or that the store is at: digits that no other has."""
+        self._telling.wait()
+        mark = c.c_uint64()
+        call("penstock_mark", self._engine, step, c.byref(mark))
+        return f"{mark.value:016x}"
 
     def roll_back(self, step):
         call("penstock_roll_back", self._engine, step)

@@ -4,6 +4,8 @@
 are called in the dict.
 """
 
+from ._states import check_entry, needed_states, put
+
 
 def check_groups(ours, theirs):
     """What torch says later, when the store would have gone back already."""
@@ -17,12 +19,12 @@ def check_groups(ours, theirs):
 
 
 def has_needed_states(engine, state):
-    return all(name in entry for entry in state.values() for name in _needed_states(engine, entry))
+    return all(name in entry for entry in state.values() for name in needed_states(engine, entry))
 
 
 def check_state(engine, ours, theirs, state):
     for p, name in _pairs(ours, theirs):
-        engine.check_entry(state.get(name, {}), p, name)
+        check_entry(engine, state.get(name, {}), p, name)
 
 
 def write_state(engine, ours, theirs, state):
@@ -32,13 +34,7 @@ def write_state(engine, ours, theirs, state):
             if number is None:
                 continue
             states = {key: entry.get(key) for key in engine.states}
-            engine.put({**states, "step": entry.get("step", 1 if entry else 0)}, number)
-
-
-def _needed_states(engine, entry):
-    if engine.kind == "SGD" and entry.get("momentum_buffer") is None:
-        return ()  # torch's, without momentum
-    return engine.states
+            put(engine, {"step": 1 if entry else 0, **entry, **states}, number)
 
 
 def _pairs(ours, theirs):

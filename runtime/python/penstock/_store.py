@@ -118,5 +118,5 @@ class Store(OpenStore):
         else:
             target = self._staging.get(number)
             if target is None:
-                target = self._staging[number] = torch.empty(tensor.shape, dtype=tensor.dtype)
+                target = self._staging[number] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         call("penstock_set_weights_into", self._engine, number, DTYPES[tensor.dtype], target.data_ptr())

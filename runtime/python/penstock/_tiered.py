@@ -14,13 +14,29 @@ from . import _library as lib
 from ._arguments import BEFORE_THE_RANKS, OF_NO_EFFECT, Params, check_choices, folders_of
 from ._early import EarlyStart, TakenGradient, several_ranks
 from ._engine import STATES, Engine, verb
+from ._live import in_memory
 from ._refusal import PenstockError
 from ._sizes import bytes_of
 from ._state_dicts import check_groups, check_state, has_needed_states, write_state
+from ._states import adopt_states, show, shows_all
 from ._values import DTYPES
-from ._views import View
 
 _Loss = TypeVar("_Loss")
+
+
+@contextlib.contextmanager
+def _without(hooks):
+    """torch's own verb runs none of them within; whoever is given them does."""
+    theirs = list(hooks.items())
+    hooks.clear()
+    try:
+        yield [hook for _, hook in theirs]
+    finally:
+        hooks.update(theirs)
+
+
+def _or(result, before):
+    return before if result is None else result
 
 
 class Tiered(torch.optim.Optimizer):
@@ -92,12 +108,12 @@ class Tiered(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], _Loss] | None = None) -> _Loss | None:
-        self._penstock.check_process()
+        self._penstock.check_process()  # before a closure's backward
         loss = None
         if closure is not None:  # its backward may be on other threads, so the lock is free
             with torch.enable_grad():
                 loss = closure()
-        with self._penstock.lock:
+        with self._penstock.turn("step()"), self._penstock.at_work():
             self._step()
         return loss
 
@@ -118,8 +134,8 @@ class Tiered(torch.optim.Optimizer):
         engine.open(self.param_groups)
         engine.store.check()
         gradients = [p.grad for p in engine.parameters]
-        early, report, emptied = engine.early, lib.Report(), self._emptied()
-        published = early is not None and not emptied and not self._replaced() and early.agrees(self, gradients)
+        early, report = engine.early, lib.Report()
+        published = early is not None and shows_all(engine, self.state) and early.agrees(self, gradients)
         if not published and any(isinstance(gradient, TakenGradient) for gradient in gradients):
             early.skipped()
             engine.refuse(
@@ -129,7 +145,6 @@ class Tiered(torch.optim.Optimizer):
         try:
             if not published:
                 engine.give_up_early()
-                engine.forget(emptied)
                 self._adopt()
                 engine.store.begin(*self._settings())
             engine.store.step(gradients, early.given if published else (), report)
@@ -150,8 +165,8 @@ class Tiered(torch.optim.Optimizer):
             engine.seen[number] = engine.mark(p)
             if early:
                 early.watch(p)  # it may have been unfrozen since
-            if gradients[number] is not None:
-                self._show(number, engine.report.step)
+            if gradients[number] is not None and number not in engine.shown:
+                show(engine, number, self.state)
 
     @verb
     def state_dict(self) -> dict[str, Any]:
@@ -164,17 +179,23 @@ class Tiered(torch.optim.Optimizer):
         engine.give_up_early()
         if engine.store is not None:
             engine.open(self.param_groups)
+            adopt_states(engine, self.state)
         elif self.state:
             engine.check_store("state_dict()")
-        packed = super().state_dict()
-        names = ("step", *engine.states) if engine.full else ("step",)
-        packed["state"] = {i: {name: view.plain(name) for name in names} for i, view in packed["state"].items()}
+        with _without(self._optimizer_state_dict_post_hooks) as hooks:
+            packed = super().state_dict()
+        packed["state"] = {
+            place: in_memory(entry if engine.full else {"step": entry["step"]})
+            for place, entry in packed["state"].items()
+        }
         if not engine.full and engine.store is not None:
             step = engine.store.steps()
             engine.store.keep()
-            packed["penstock"] = {"store": engine.store.id, "step": step}
+            packed["penstock"] = {"store": engine.store.id, "step": step, "mark": engine.store.mark(step)}
             # torch.distributed.checkpoint keeps state and groups alone.
             packed["param_groups"][0]["penstock"] = dict(packed["penstock"])
+        for hook in hooks:
+            packed = _or(hook(self, packed), packed)
         return packed
 
     @verb
@@ -183,29 +204,35 @@ class Tiered(torch.optim.Optimizer):
         """Takes what state_dict() gave, or torch's own layout. A store that is ahead of the step rolls back to it."""
         engine = self._penstock
         engine.give_up_early()
-        groups, state = state_dict["param_groups"], state_dict["state"]
-        reference = state_dict.get("penstock") or groups[0].get("penstock")
-        if reference:
+        state_dict = dict(state_dict)
+        with _without(self._optimizer_load_state_dict_pre_hooks) as hooks:
+            for hook in hooks:
+                state_dict = _or(hook(self, state_dict), state_dict)
+            groups, state = state_dict["param_groups"], state_dict["state"]
             check_groups(self.param_groups, groups)
-            engine.open(self.param_groups, lib.OPEN)
-            engine.roll_back(reference)
-        elif state and not has_needed_states(engine, state):
-            engine.refuse("the state dict has neither moments nor the name of a store")
-        else:
-            check_groups(self.param_groups, groups)
-            check_state(engine, self.param_groups, groups, state)
-        ours = [{key: value for key, value in group.items() if key != "penstock"} for group in groups]
-        with engine.speaks():
-            for group in ours:
-                self._rates({**self.defaults, **group})
-        # torch would cast the state to the weights' dtype.
-        super().load_state_dict({"param_groups": ours, "state": {}})
-        if not reference and state:
-            engine.open(self.param_groups, lib.OPEN_OR_CREATE)
-            write_state(engine, self.param_groups, groups, state)
+            ours = [{key: value for key, value in group.items() if key != "penstock"} for group in groups]
+            with engine.speaks():
+                for group in ours:
+                    self._rates({**self.defaults, **group})
+            reference = state_dict.get("penstock") or groups[0].get("penstock")
+            if reference:
+                engine.open(self.param_groups, lib.OPEN)
+                engine.roll_back(reference)
+            elif state and not has_needed_states(engine, state):
+                engine.refuse("the state dict has neither moments nor the name of a store")
+            else:
+                check_state(engine, self.param_groups, groups, state)
+                if state or engine.store is not None:  # without state all begins anew
+                    engine.open(self.param_groups, lib.OPEN_OR_CREATE)
+                    write_state(engine, self.param_groups, groups, state)
+            with _without(self._optimizer_load_state_dict_post_hooks) as behind:
+                # torch would cast the state to the weights' dtype.
+                super().load_state_dict({"param_groups": ours, "state": {}})
         engine.seen.clear()
         engine.failed = False
         self._show_state()
+        for hook in behind:
+            hook(self)
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(
@@ -266,7 +293,8 @@ class Tiered(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Makes the last step durable and gives the store back. It is done at exit, too."""
-        with self._penstock.lock:
+        with self._penstock.lock:  # in a forked child, too
+            self._penstock.check_idle("close()")
             store, self._penstock.store = self._penstock.store, None
             if self._penstock.early:
                 self._penstock.early.forget()
@@ -286,46 +314,19 @@ class Tiered(torch.optim.Optimizer):
             rates = [tuple(sorted(self._rates(group).items())) for group in self.param_groups]
         return rates, float(getattr(self, "grad_scale", None) or 1.0)
 
-    def _emptied(self):
-        """Parameters whose state somebody has taken out of optimizer.state: with torch that is how it begins anew."""
-        engine = self._penstock
-        return [n for n, p in enumerate(engine.parameters) if n in engine.shown and not self.state.get(p)]
-
-    def _replaced(self):
-        """And those whose state somebody has put something else in place of."""
-        entries = ((n, self.state.get(p)) for n, p in enumerate(self._penstock.parameters))
-        return [n for n, entry in entries if entry and not isinstance(entry, View)]
-
     def _adopt(self):
         """What somebody else has written since the last step, states or weights, goes into the store."""
-        engine = self._penstock
-        if replaced := self._replaced():
-            entries = {n: self.state[engine.parameters[n]] for n in replaced}
-            for number, entry in entries.items():
-                engine.check_entry(entry, engine.parameters[number], number)
-            with engine.store.writes():
-                for number, entry in entries.items():
-                    engine.put(entry, number)
-            for number in replaced:
-                self._show(number, engine.store.steps())
-        engine.adopt_weights(self.state)
+        adopt_states(self._penstock, self.state)
+        self._penstock.adopt_weights(self.state)
 
     def _show_state(self):
         """state[p] of every parameter that has been updated."""
         engine = self._penstock
         self.state.clear()
         engine.shown.clear()
-        if engine.store is None:
-            return
-        steps = engine.store.steps()
-        for number in range(len(engine.parameters)):
+        for number in range(len(engine.parameters) if engine.store else 0):
             if engine.store.count(number) > 0:
-                self._show(number, steps)
-
-    def _show(self, number, steps):
-        engine = self._penstock
-        self.state[engine.parameters[number]] = View(engine, number, steps)
-        engine.shown.add(number)
+                show(engine, number, self.state)
 
     def _rates(self, group):
         self._penstock.check_asked(group)

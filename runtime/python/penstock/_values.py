@@ -13,9 +13,19 @@ def on_host(tensor):
     return in_a_row(tensor).cpu()
 
 
+def is_plain(value):
+    """A tensor whose values can be read."""
+    kinds = torch.is_tensor(value) and value.layout == torch.strided and value.device.type in ("cpu", "cuda")
+    return kinds and not (value.is_complex() or value.is_quantized or value.is_nested)
+
+
+def kind_of(value):
+    return f"{value.dtype}, {value.layout}, on {value.device}" if torch.is_tensor(value) else type(value).__name__
+
+
 def in_a_row(tensor):
     """The same where the tensor is."""
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_neg()  # memory may have the values' negatives
     if tensor.dtype not in DTYPES:
         tensor = tensor.float()
     return tensor.contiguous()

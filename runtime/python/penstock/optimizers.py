@@ -48,7 +48,7 @@ class AdamW(Tiered):
     params, lr, betas, eps, weight_decay: as torch's. Parameters are in float32, bfloat16 or float16, on the CPU or on
         CUDA devices, mixed as you like. (On a GPU this has not run yet; optimizer.state's moments come on the CPU.)
         foreach, fused and capturable are taken and mean nothing here; amsgrad and maximize are refused. optimizer.state[p]
-        is read from the store when you look, and written into it when you write; parameters are known by place and shape.
+        reads the store when you look and writes it when you write; parameters are known to it by place and shape.
     store: a folder, or several, one on each drive. Made in the first step, from the weights as they are then.
     budget: host memory that the engine may take: bytes or "host=4GiB". Of it up to 32 MiB, and at most a quarter for all,
         are pinned memory for each device that parameters are on.
@@ -152,7 +152,8 @@ class Adagrad(Tiered):
 
 
 class SGD(Tiered):
-    """torch.optim.SGD. The rest as AdamW's."""
+    """torch.optim.SGD. The rest as AdamW's. Momentum that sets in after the first step is dampened at once, where torch
+    leaves its first step undampened."""
 
     def __init__(
         self,
