@@ -106,6 +106,68 @@ class State(Case):
             self.assertGreater(float(state["exp_avg"].norm()), 0)
             self.assertEqual(len(optimizer.state_dict()["state"]), 6)
 
+    def test_state_that_is_held_when_another_takes_its_place(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        p, other, full = model[0].weight, model[2].weight, self.fused(net().parameters())
+        state = optimizer.state[p]
+        held, part, gone = state["exp_avg"], state["exp_avg"][3:5], optimizer.state[other]["step"]
+        state["exp_avg"] = torch.zeros(48, 16)
+        del optimizer.state[other]
+        loop(None, steps=1, model=model, optimizer=optimizer)
+        for one in (held, part, gone):
+            self.refused("another has taken its place", one.sum)
+        state["exp_avg"] = held
+        p.grad = torch.ones_like(p)
+        self.refused("another has taken its place", optimizer.step)
+        state["exp_avg"] = torch.zeros(48, 16)
+        optimizer.step()
+        held = optimizer.state[p]["exp_avg_sq"]
+        optimizer.load_state_dict(loop(None, 2, model=(theirs := net()), optimizer=self.fused(theirs.parameters()))[1].state_dict())
+        self.refused("another has taken its place", held.zero_)
+        x = torch.ones(48, 16, requires_grad=True)
+        y = (x * optimizer.state[p]["exp_avg"]).sum()
+        optimizer.step()
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            y.backward()
+        self.assertEqual(full.state_dict()["state"], {})
+
+    def test_memory_of_states_is_nowhere(self):
+        model, optimizer = loop(self.tiered, steps=2)
+        state = optimizer.state[model[0].weight]["exp_avg"]
+        expected = state.clone()
+        self.assertTrue(torch.equal(torch.from_dlpack(state), expected))
+        self.assertEqual(f"{optimizer.state[model[0].weight]['step']:.0f}", "2")
+        for asks in (state.data_ptr, lambda: torch.utils.dlpack.to_dlpack(state), state.share_memory_, lambda: state.resize_(4),
+                     lambda: state.t_(), lambda: state.set_(expected), lambda: torch._neg_view(state)):
+            with self.assertRaises(RuntimeError):
+                asks()
+        with torch.inference_mode():
+            self.assertEqual(float(state[3].sum()), float(expected[3].sum()))
+            state[4] = 0
+        self.assertEqual(float(state[4].abs().sum()), 0)
+        self.refused("a parameter is a state", self.tiered, [nn.Parameter(state)])
+        model[0].weight.grad = state
+        self.refused("a gradient is a state", optimizer.step)
+
+    def test_what_others_put_into_state_stays_there(self):
+        for state_dict in ("reference", "full"):
+            model, optimizer = loop(lambda *p, of=state_dict, **o: self.tiered(*p, state_dict=of, **o), steps=2)
+            state = optimizer.state[model[0].weight]
+            state["slow"], optimizer.state["all"] = torch.ones(3), {"n": 3}
+            state["exp_avg"] = torch.zeros(48, 16)
+            loop(None, steps=1, model=model, optimizer=optimizer)
+            self.assertIs(state["slow"], optimizer.state[model[0].weight]["slow"])
+            saved = copy.deepcopy(optimizer.state_dict())
+            optimizer.load_state_dict(saved)
+            self.assertTrue(torch.equal(optimizer.state[model[0].weight]["slow"], torch.ones(3)))
+            self.assertEqual(optimizer.state["all"], {"n": 3})
+            loop(None, steps=1, model=model, optimizer=optimizer)
+        groups = optimizer.state_dict()["param_groups"]
+        lives = {"state": {i: dict(optimizer.state[p]) for i, p in enumerate(model.parameters())}, "param_groups": groups}
+        another = self.tiered((copied := copy.deepcopy(model)).parameters())
+        another.load_state_dict(lives)
+        self.assertTrue(torch.equal(another.state[copied[0].weight]["exp_avg"], optimizer.state[model[0].weight]["exp_avg"]))
+
     def test_state_that_is_none(self):
         model, optimizer = loop(self.tiered, steps=2)
         p, state = model[0].weight, optimizer.state[model[0].weight]

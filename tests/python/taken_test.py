@@ -87,6 +87,19 @@ class Taken(Case):
 
         self.assertEqual(words_different(scenario(self.fused), scenario(self.taken)), 0, f"seed {SEED}")
 
+    def test_state_that_is_asked_for_too_early_is_refused_and_the_step_goes_on(self):
+        model, other = net(), net()
+        optimizer, reference = self.taken(model.parameters(), lr=1e-2), self.fused(other.parameters(), lr=1e-2)
+        for step in range(4):
+            for of, by in ((other, reference), (model, optimizer)):
+                mse(of, X[step]).backward()
+                if by is optimizer and step > 1:
+                    state = optimizer.state[model[0].weight]
+                    for asks in (state["exp_avg"].sum, state["step"].zero_, optimizer.state_dict):
+                        self.refused("the store alone has the gradients; ask behind step()", asks)
+                by.step(), by.zero_grad()
+        self.assertEqual(words_different(model.parameters(), other.parameters()), 0)
+
     def test_state_that_is_emptied_between_steps(self):
         def scenario(make):
             model = net()
@@ -141,8 +154,6 @@ class Taken(Case):
             "weights": lambda: torch.no_grad()(model[0].weight.mul_)(1.0),
             "a gradient": lambda: setattr(model[0].bias, "grad", torch.ones(48)),
             "one that is gone": lambda: setattr(model[0].bias, "grad", None),
-            "a state that is read": lambda: optimizer.state[model[0].weight]["exp_avg"].sum(),
-            "a state dict": optimizer.state_dict,
         }
         for step, (name, change) in enumerate([("none", lambda: None), *changes.items()]):
             with self.subTest(name):

@@ -67,7 +67,7 @@ class EarlyStart:
 
     def __init__(self, optimizer, accumulation=None, takes=False):
         self._optimizer = weakref.ref(optimizer)
-        self._accumulation, self._takes = accumulation, takes
+        self._accumulation, self.takes = accumulation, takes
         self._watched = WeakTensorKeyDictionary()
         self.counts = {}  # by parameter: contributions in this step
         self.learned = {}  # and in the last one
@@ -106,12 +106,12 @@ class EarlyStart:
         engine = optimizer._penstock
         if engine.numbers.get(p) in self.given:
             self.spoilt = True  # there is more of it: too early
-        paused = self.pause > 0 and not self._takes
+        paused = self.pause > 0 and not self.takes
         if self.spoilt or paused or p.grad is None or p.grad.requires_grad or p.grad.is_sparse:
             return
         if not self._is_whole(p) or several_ranks() or engine.failed:  # step() refuses the last two
             return
-        if self._takes and not self.under_way:
+        if self.takes and not self.under_way:
             engine.open(optimizer.param_groups)  # the first step begins here
             engine.store.check()
         number = engine.numbers.get(p)
@@ -122,7 +122,7 @@ class EarlyStart:
             self.settings = optimizer._settings()
             engine.store.begin(*self.settings)
         engine.store.gradient(number, p.grad)
-        if self._takes:
+        if self.takes:
             p.grad = TakenGradient(p.grad, engine.kind)
             self.given[number] = p.grad, 0, None
         else:
@@ -130,7 +130,7 @@ class EarlyStart:
 
     def _is_whole(self, p):
         """Whether the gradient is that of all micro-batches, as far as one can know."""
-        if self._takes and self._accumulation is None:
+        if self.takes and self._accumulation is None:
             known = _is_last_micro_batch()
             return self.counts[p] == 1 if known is None else known
         return self.counts[p] == (self._accumulation or self.learned.get(p)) and _is_last_micro_batch() is not False
@@ -145,7 +145,7 @@ class EarlyStart:
                 return False
             # Versions would say less and more: writes through .data have none, and a clip that does not strike, or
             # measures the norm alone, as Trainer's without max_grad_norm, multiplies by 1.
-            if not self._takes and (tensor.data_ptr() != place or not torch.equal(sums(tensor), added_up)):
+            if not self.takes and (tensor.data_ptr() != place or not torch.equal(sums(tensor), added_up)):
                 return False
         return all(engine.seen.get(number) == engine.mark(p) for number, p in enumerate(engine.parameters))
 

@@ -124,6 +124,12 @@ class Engine:
         if self.early:
             self.early.give_up()
 
+    def give_up_early_unless_taken(self, asked):
+        """What takes gradients has nothing left to begin anew with."""
+        if self.early and self.early.under_way and self.early.takes:
+            self.refuse(f"{asked}: between backward and step(), when the store alone has the gradients; ask behind step()")
+        self.give_up_early()
+
     def is_there(self, some=any):
         return some(os.path.exists(os.path.join(folder, _growth.FILE)) for folder in self.folders)
 
@@ -223,7 +229,7 @@ class Engine:
         """One of a parameter's states, or "step", as torch has it."""
         with self.turn(f"state[p][{name!r}]"):
             self.check_store(f"state[p][{name!r}]")
-            self.give_up_early()
+            self.give_up_early_unless_taken(f"state[p][{name!r}]")
             if name == "step":
                 return torch.tensor(float(self.store.count(number)), dtype=torch.float32, device="cpu")
             return self.store.read(number, self.states[name])
@@ -232,7 +238,7 @@ class Engine:
         with self.turn(f"state[p][{name!r}]"):
             self.check_store(f"state[p][{name!r}]")
             check_entry(self, {name: value}, self.parameters[number], number)
-            self.give_up_early()
+            self.give_up_early_unless_taken(f"state[p][{name!r}]")
             with self.store.writes():
                 put(self, {name: value}, number)
 

@@ -24,12 +24,21 @@ class Live(torch.Tensor):
             cls, like.shape, strides=like.stride(), storage_offset=like.storage_offset(), dtype=like.dtype, device="cpu"
         )
         made._engine, made._number, made._name, made._is_whole = weakref.ref(engine), number, name, is_whole
+        made._root = made  # a part's is its whole
+        made._is_cut = False
+        torch._C._set_throw_on_mutable_data_ptr(made)
         return made
 
     def engine(self):
         if (engine := self._engine()) is None:
             raise PenstockError(f"state[p][{self._name!r}]: its optimizer is gone")
+        if self._root._is_cut:
+            engine.refuse(f"state[p][{self._name!r}]: another has taken its place since it was read; clone() keeps values")
         return engine
+
+    def cut(self):
+        """The state has become another: whoever holds this one is told."""
+        self._is_cut = True
 
     def is_of(self, engine, number, name):
         return (self._engine(), self._number, self._name) == (engine, number, name)
@@ -49,11 +58,13 @@ class Live(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if function._schema.name.removeprefix("aten::") in _NOT_DONE:
+            raise PenstockError(f"{function} of a state that is in the store; clone() it before")
         live = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Live)]
         if _gives_a_view(function):
             with_meta = tree_map(lambda one: one._in(_meta_of(one)) if isinstance(one, Live) else one, (args, kwargs))
-            parts = function(*with_meta[0], **with_meta[1])
-            return tree_map(lambda part: Live(live[0].engine(), live[0]._number, live[0]._name, part), parts)
+            with torch.inference_mode(False):
+                return tree_map(live[0]._part, function(*with_meta[0], **with_meta[1]))
         wholes = {}
         for one in live:
             if one._key() not in wholes:
@@ -65,6 +76,11 @@ class Live(torch.Tensor):
             one.engine().write_state(one._number, one._name, wholes[key])
         given_back = {id(values[id(one)]): one for one in live}
         return tree_map(lambda one: given_back.get(id(one), one), result)
+
+    def _part(self, like):
+        part = Live(self.engine(), self._number, self._name, like)
+        part._root = self._root
+        return part
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -85,6 +101,21 @@ class Live(torch.Tensor):
     def __reduce_ex__(self, protocol):
         return self.plain().__reduce_ex__(protocol)
 
+    def __dlpack__(self, **more):
+        return self.plain().__dlpack__(**more)
+
+    def __dlpack_device__(self):
+        return self.plain().__dlpack_device__()
+
+    def share_memory_(self):
+        raise PenstockError("share_memory_() of a state that is in the store; clone() it before")
+
+    def untyped_storage(self):
+        return self.plain().untyped_storage()
+
+    def __format__(self, how):
+        return self.plain().__format__(how)
+
     def __repr__(self, **_):
         return repr(self.plain())
 
@@ -96,6 +127,13 @@ class Live(torch.Tensor):
 
     def tolist(self):
         return self.plain().tolist()
+
+
+# They would change what the tensor is, or read its memory in another way; or write parts that nobody can tell from
+# others.
+_NOT_DONE = {"set_", "resize_", "resize_as_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapdims_", "swapaxes_",
+             "as_strided_", "_conj", "_neg_view", "_conj_physical", "unsafe_split", "unsafe_split_with_sizes",
+             "unsafe_chunk"}
 
 
 def _meta_of(one):

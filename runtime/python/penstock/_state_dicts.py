@@ -18,8 +18,22 @@ def check_groups(ours, theirs):
         )
 
 
-def has_needed_states(engine, state):
-    return all(name in entry for entry in state.values() for name in needed_states(engine, entry))
+def has_needed_states(engine, theirs, state):
+    entries = [state[name] for group in theirs for name in group["params"] if name in state]
+    if not entries and any(isinstance(name, int) for name in state):
+        return False  # they are of no parameter
+    return all(name in entry for entry in entries for name in needed_states(engine, entry))
+
+
+def others_of(engine, ours, theirs, state):
+    """What a state dict has that is none of the engine's: by parameter, and by whatever else the dict names."""
+    by_name = {name: p for p, name in _pairs(ours, theirs)}
+    for name, entry in state.items():
+        p = by_name.get(name)
+        if p is None:
+            yield name, entry
+        elif others := {key: value for key, value in entry.items() if key not in ("step", *engine.states)}:
+            yield p, others
 
 
 def check_state(engine, ours, theirs, state):

@@ -8,10 +8,17 @@ from ._values import is_plain, kind_of
 
 
 def show(engine, number, state):
-    """In optimizer.state, where it is not yet."""
+    """In optimizer.state, beside what others have put there."""
     if number not in engine.shown:
         engine.shown[number] = states_of(engine, number)
-    state[engine.parameters[number]] = dict(engine.shown[number])
+    state.setdefault(engine.parameters[number], {}).update(engine.shown[number])
+
+
+def hide(engine, numbers):
+    """What they had is no longer theirs."""
+    for number in numbers:
+        for live in engine.shown.pop(number).values():
+            live.cut()
 
 
 def shows_all(engine, state):
@@ -34,8 +41,7 @@ def adopt_states(engine, state):
     """What replaced() finds, and what is missing, goes into the store."""
     emptied = [number for number in engine.shown if not state.get(engine.parameters[number])]
     forget(engine, emptied)
-    for number in emptied:
-        del engine.shown[number]
+    hide(engine, emptied)
     with engine.at_rest():
         entries = {number: in_memory(entry) for number, entry in replaced(engine, state).items()}
     for number, entry in entries.items():
@@ -48,6 +54,14 @@ def adopt_states(engine, state):
             for number, entry in entries.items():
                 put(engine, entry, number)
     for number in entries:
+        given = state[engine.parameters[number]]
+        shown = engine.shown.setdefault(number, {})
+        for name, live in states_of(engine, number).items():
+            if name in shown and given.get(name) is shown[name]:
+                continue
+            if name in shown:
+                shown[name].cut()
+            shown[name] = live
         show(engine, number, state)
 
 

@@ -14,11 +14,11 @@ from . import _library as lib
 from ._arguments import BEFORE_THE_RANKS, OF_NO_EFFECT, Params, check_choices, folders_of
 from ._early import EarlyStart, TakenGradient, several_ranks
 from ._engine import STATES, Engine, verb
-from ._live import in_memory
+from ._live import Live, in_memory
 from ._refusal import PenstockError
 from ._sizes import bytes_of
-from ._state_dicts import check_groups, check_state, has_needed_states, write_state
-from ._states import adopt_states, show, shows_all
+from ._state_dicts import check_groups, check_state, has_needed_states, others_of, write_state
+from ._states import adopt_states, hide, show, shows_all
 from ._values import DTYPES
 
 _Loss = TypeVar("_Loss")
@@ -90,6 +90,8 @@ class Tiered(torch.optim.Optimizer):
                 for p in added["params"]:
                     if p.dtype not in DTYPES:
                         raise PenstockError(f"a parameter of {p.dtype}; float32, bfloat16 or float16 expected")
+                    if isinstance(p, Live):
+                        raise PenstockError("a parameter is a state that is in the store; its clone() expected")
                     _device.place_of(p)
                 if len(set(map(id, added["params"]))) < len(added["params"]):
                     raise PenstockError("a parameter is twice in a group; once expected")
@@ -131,6 +133,8 @@ class Tiered(torch.optim.Optimizer):
             engine.refuse(BEFORE_THE_RANKS)
         if any(p.grad is not None and p.grad.is_sparse for p in parameters):
             engine.refuse("a gradient is sparse; dense ones expected")
+        if any(isinstance(p.grad, Live) for p in parameters):
+            engine.refuse("a gradient is a state that is in the store; its clone() expected")
         engine.open(self.param_groups)
         engine.store.check()
         gradients = [p.grad for p in engine.parameters]
@@ -165,8 +169,11 @@ class Tiered(torch.optim.Optimizer):
             engine.seen[number] = engine.mark(p)
             if early:
                 early.watch(p)  # it may have been unfrozen since
-            if gradients[number] is not None and number not in engine.shown:
+            if gradients[number] is None:
+                continue
+            if number not in engine.shown:
                 show(engine, number, self.state)
+            torch.autograd.graph.increment_version(engine.shown[number].values())
 
     @verb
     def state_dict(self) -> dict[str, Any]:
@@ -176,7 +183,7 @@ class Tiered(torch.optim.Optimizer):
         or the drive fills up. kept() lists the steps, in later processes too. With "full" torch's own layout, and
         nothing is kept."""
         engine = self._penstock
-        engine.give_up_early()
+        engine.give_up_early_unless_taken("state_dict()")
         if engine.store is not None:
             engine.open(self.param_groups)
             adopt_states(engine, self.state)
@@ -184,9 +191,10 @@ class Tiered(torch.optim.Optimizer):
             engine.check_store("state_dict()")
         with _without(self._optimizer_state_dict_post_hooks) as hooks:
             packed = super().state_dict()
+        left_out = () if engine.full else engine.states
         packed["state"] = {
-            place: in_memory(entry if engine.full else {"step": entry["step"]})
-            for place, entry in packed["state"].items()
+            place: in_memory({name: value for name, value in entry.items() if name not in left_out})
+            if isinstance(entry, dict) else entry for place, entry in packed["state"].items()
         }
         if not engine.full and engine.store is not None:
             step = engine.store.steps()
@@ -209,6 +217,7 @@ class Tiered(torch.optim.Optimizer):
             for hook in hooks:
                 state_dict = _or(hook(self, state_dict), state_dict)
             groups, state = state_dict["param_groups"], state_dict["state"]
+            state = {name: in_memory(entry) if isinstance(entry, dict) else entry for name, entry in state.items()}
             check_groups(self.param_groups, groups)
             ours = [{key: value for key, value in group.items() if key != "penstock"} for group in groups]
             with engine.speaks():
@@ -218,7 +227,7 @@ class Tiered(torch.optim.Optimizer):
             if reference:
                 engine.open(self.param_groups, lib.OPEN)
                 engine.roll_back(reference)
-            elif state and not has_needed_states(engine, state):
+            elif state and not has_needed_states(engine, groups, state):
                 engine.refuse("the state dict has neither moments nor the name of a store")
             else:
                 check_state(engine, self.param_groups, groups, state)
@@ -231,6 +240,11 @@ class Tiered(torch.optim.Optimizer):
         engine.seen.clear()
         engine.failed = False
         self._show_state()
+        for whose, others in others_of(engine, self.param_groups, groups, state):
+            if not torch.is_tensor(whose):
+                self.state[whose] = others
+            elif whose in self.state:
+                self.state[whose].update(others)
         for hook in behind:
             hook(self)
 
@@ -323,7 +337,7 @@ class Tiered(torch.optim.Optimizer):
         """state[p] of every parameter that has been updated."""
         engine = self._penstock
         self.state.clear()
-        engine.shown.clear()
+        hide(engine, list(engine.shown))
         for number in range(len(engine.parameters) if engine.store else 0):
             if engine.store.count(number) > 0:
                 show(engine, number, self.state)
