@@ -81,19 +81,17 @@ class Engine:
         if self.busy:
             self.refuse(f"{asked}: called in the middle of a step")
 
-    @contextlib.contextmanager
     def at_work(self):
         """Within a turn: a step, or a part of one, which nothing of this thread's may come into."""
-        before, self.busy = self.busy, True
-        try:
-            yield
-        finally:
-            self.busy = before
+        return self._while_busy(True)
 
-    @contextlib.contextmanager
     def at_rest(self):
         """Within a step: states may be read."""
-        before, self.busy = self.busy, False
+        return self._while_busy(False)
+
+    @contextlib.contextmanager
+    def _while_busy(self, busy):
+        before, self.busy = self.busy, busy
         try:
             yield
         finally:

@@ -15,16 +15,13 @@ class Live(torch.Tensor):
     in place. numpy() gives a copy."""
 
     @staticmethod
-    def __new__(cls, engine, number, name, like=None):
-        """`like`: a tensor on the device "meta" that lies in the whole as the part does."""
-        is_whole = like is None
-        if is_whole:
-            like = torch.empty(() if name == "step" else engine.parameters[number].shape, dtype=torch.float32, device="meta")
+    def __new__(cls, engine, number, name, part=None):
+        """`part`: of which state, and a tensor on the device "meta" that lies in it as this one is to."""
+        whole, like = part or (None, _meta(() if name == "step" else engine.parameters[number].shape))
         made = torch.Tensor._make_wrapper_subclass(
             cls, like.shape, strides=like.stride(), storage_offset=like.storage_offset(), dtype=like.dtype, device="cpu"
         )
-        made._engine, made._number, made._name, made._is_whole = weakref.ref(engine), number, name, is_whole
-        made._root = made  # a part's is its whole
+        made._engine, made._number, made._name, made._whole = weakref.ref(engine), number, name, whole
         made._is_cut = False
         torch._C._set_throw_on_mutable_data_ptr(made)
         return made
@@ -32,7 +29,7 @@ class Live(torch.Tensor):
     def engine(self):
         if (engine := self._engine()) is None:
             raise PenstockError(f"state[p][{self._name!r}]: its optimizer is gone")
-        if self._root._is_cut:
+        if self._root()._is_cut:
             engine.refuse(f"state[p][{self._name!r}]: another has taken its place since it was read; clone() keeps values")
         return engine
 
@@ -40,15 +37,15 @@ class Live(torch.Tensor):
         """The state has become another: whoever holds this one is told."""
         self._is_cut = True
 
-    def is_of(self, engine, number, name):
-        return (self._engine(), self._number, self._name) == (engine, number, name)
+    def _root(self):
+        return self if self._whole is None else self._whole
 
     def whole(self):
         return self.engine().read_state(self._number, self._name)
 
     def plain(self):
         """A tensor like any other."""
-        return self.whole() if self._is_whole else self._in(self.whole()).clone()
+        return self.whole() if self._whole is None else self._in(self.whole()).clone()
 
     def _in(self, whole):
         """The tensor's part of it."""
@@ -62,7 +59,7 @@ class Live(torch.Tensor):
             raise PenstockError(f"{function} of a state that is in the store; clone() it before")
         live = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Live)]
         if _gives_a_view(function):
-            with_meta = tree_map(lambda one: one._in(_meta_of(one)) if isinstance(one, Live) else one, (args, kwargs))
+            with_meta = tree_map(lambda one: one._in(_meta(one._root().shape)) if isinstance(one, Live) else one, (args, kwargs))
             with torch.inference_mode(False):
                 return tree_map(live[0]._part, function(*with_meta[0], **with_meta[1]))
         wholes = {}
@@ -78,9 +75,7 @@ class Live(torch.Tensor):
         return tree_map(lambda one: given_back.get(id(one), one), result)
 
     def _part(self, like):
-        part = Live(self.engine(), self._number, self._name, like)
-        part._root = self._root
-        return part
+        return Live(self.engine(), self._number, self._name, (self._root(), like))
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -136,9 +131,8 @@ _NOT_DONE = {"set_", "resize_", "resize_as_", "t_", "transpose_", "squeeze_", "u
              "unsafe_chunk"}
 
 
-def _meta_of(one):
-    whole = Live(one.engine(), one._number, one._name)
-    return torch.empty(whole.shape, dtype=whole.dtype, device="meta")
+def _meta(shape):
+    return torch.empty(shape, dtype=torch.float32, device="meta")
 
 
 def _gives_a_view(function):

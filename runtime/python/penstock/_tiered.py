@@ -169,11 +169,11 @@ class Tiered(torch.optim.Optimizer):
             engine.seen[number] = engine.mark(p)
             if early:
                 early.watch(p)  # it may have been unfrozen since
-            if gradients[number] is None:
-                continue
-            if number not in engine.shown:
+            if gradients[number] is not None and number not in engine.shown:
                 show(engine, number, self.state)
-            torch.autograd.graph.increment_version(engine.shown[number].values())
+        torch.autograd.graph.increment_version(
+            [live for number, states in engine.shown.items() if gradients[number] is not None for live in states.values()]
+        )
 
     @verb
     def state_dict(self) -> dict[str, Any]:
