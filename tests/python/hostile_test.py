@@ -11,8 +11,9 @@ import time
 import unittest
 import warnings
 
+from loading_cases import Loading  # noqa: F401
 from optimizer_support import X, Case, each, in_child, loop, mse, net, nn, torch, words_different
-from process_cases import Forks, Interrupts, Threads  # noqa: F401
+from process_cases import Forks, Hooks, Interrupts, Threads  # noqa: F401
 from state_cases import State  # noqa: F401
 
 import penstock
@@ -23,6 +24,15 @@ class Weights(Case):
 
     def test_moved_in_memory(self):
         self.same(lambda make: loop(make, post=each(lambda p: setattr(p, "data", p.data.clone()))))
+
+    def test_moved_twice_and_back_to_where_they_were(self):
+        """By an allocator that gives the same memory again."""
+        def twice(p):
+            for _ in range(2):
+                p.data = p.data * 0.5
+                p.data = p.data * 0.5
+
+        self.same(lambda make: loop(make, post=each(twice)))
 
     def test_a_gradient_that_is_edited_through_data_or_numpy(self):
         """Which no version counter tells of."""

@@ -59,7 +59,50 @@ class Threads(Case):
         self.assertEqual(again.resume(), 3)
 
 
+class Hooks(Case):
+    def test_what_is_refused_in_the_first_hook_of_backward_is_over_when_it_is_mended(self):
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        for verb in ("begin", "gradient"):
+            for more in ({}, {"gradients": "taken"}):
+                make = lambda params, lr, more=more: self.tiered(params, lr=lr, begin="backward", **more)  # noqa: E731
+                (theirs, reference), (model, optimizer) = loop(self.fused, 3), loop(make, 3)
+                store = optimizer._penstock.store
+                setattr(store, verb, interrupted)
+                with self.assertRaises(KeyboardInterrupt):
+                    mse(model, X[0]).backward()
+                delattr(store, verb)
+                optimizer.zero_grad()
+                loop(None, 3, model=theirs, optimizer=reference), loop(None, 3, model=model, optimizer=optimizer)
+                self.assertEqual(words_different(theirs.parameters(), model.parameters()), 0, f"seed {SEED}")
+
+    def test_a_parameter_has_one_hook_however_many_optimizers_it_had(self):
+        model = net()
+        for _ in range(3):
+            optimizer = self.tiered(model.parameters(), begin="backward")
+            loop(None, 2, model=model, optimizer=optimizer)
+            optimizer.close()
+        self.assertEqual([len(p._post_accumulate_grad_hooks) for p in model.parameters()], [1] * 6)
+        del optimizer
+        gc.collect()
+        self.assertEqual([len(p._post_accumulate_grad_hooks) for p in model.parameters()], [0] * 6)
+
+
 class Forks(Case):
+    def test_a_child_whose_parent_was_in_the_middle_of_a_verb(self):
+        _, optimizer = loop(self.tiered, 1)
+        has_it, is_over = threading.Event(), threading.Event()
+
+        def hold():
+            with optimizer._penstock.lock:
+                has_it.set(), is_over.wait()
+
+        (holder := threading.Thread(target=hold)).start()
+        has_it.wait()
+        in_child(self, lambda: (signal.alarm(30), optimizer.close()))
+        is_over.set(), holder.join()
+
     def test_every_verb_in_a_child_is_refused_and_backward_is_not(self):
         for begin in ("step", "backward"):
             model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), steps=2)
@@ -125,9 +168,9 @@ class Interrupts(Case):
         self.addCleanup(signal.signal, signal.SIGUSR1, before)
         behind = optimizer._penstock.adopt_weights
 
-        def interrupted(state):
+        def interrupted():
             signal.raise_signal(signal.SIGUSR1)
-            return behind(state)
+            return behind()
 
         optimizer._penstock.adopt_weights = interrupted
         loop(None, steps=1, model=model, optimizer=optimizer)

@@ -173,6 +173,34 @@ class Taken(Case):
             by.step()
         self.assertEqual(words_different(other.parameters(), model.parameters()), 0, f"seed {SEED}")
 
+    def test_a_gradient_of_an_earlier_step_is_refused_and_the_loop_goes_on(self):
+        """Left in .grad, or asked for twice, or taken by another optimizer."""
+        model, other = net(), net()
+        optimizer, reference = self.taken(model.parameters(), lr=1e-2), self.fused(other.parameters(), lr=1e-2)
+
+        def both(s):
+            for of, by in ((other, reference), (model, optimizer)):
+                mse(of, X[s]).backward()
+                by.step(), by.zero_grad()
+
+        both(0)
+        mse(model, X[1]).backward(), mse(other, X[1]).backward()
+        optimizer.step(), reference.step()
+        self.refused("was taken by a step that is over", optimizer.step)
+        stale = model[0].weight.grad
+        optimizer.zero_grad(), reference.zero_grad()
+        model[0].weight.requires_grad_(False).grad = stale
+        mse(model, X[2]).backward()
+        self.refused("parameter 0: its gradient was taken by a step that is over", optimizer.step)
+        model[0].weight.requires_grad_(True)
+        optimizer.zero_grad()
+        both(3)
+        mse(model, X[1]).backward()
+        self.refused("or by another optimizer", self.tiered(model.parameters()).step)
+        optimizer.zero_grad()
+        both(4)
+        self.assertEqual(words_different(other.parameters(), model.parameters()), 0, f"seed {SEED}")
+
     def test_an_exception_in_backward(self):
         Fails = fails_in_backward()
 

@@ -68,9 +68,14 @@ def number(group, name, least=0.0):
     except (KeyError, TypeError, ValueError, RuntimeError):  # the last from tensors
         value = math.nan
     if not least <= value < math.inf:
-        expected = "a number of at least 0" if least == 0 else "a number"
+        expected = "a number" if least == -math.inf else f"a number of at least {least:g}"
         raise PenstockError(f"{name}={group.get(name)!r}: {expected} expected")
     return value
+
+
+def epsilon(group):
+    """The engine divides by it where a gradient has always been zero."""
+    return number(group, "eps", torch.finfo(torch.float32).tiny)
 
 
 def two_betas(group):

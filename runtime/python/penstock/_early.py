@@ -9,6 +9,7 @@ gradients="taken": the store alone has what it was handed over, and .grad keeps 
 wants its values. What would have to be done again, step() refuses too.
 """
 
+import contextlib
 import os
 import sys
 import weakref
@@ -20,7 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ._fingerprint import sums
 from ._refusal import PenstockError
 
-_owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the EarlyStart that takes its gradients
+_owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the EarlyStart that has its hook
 
 
 class TakenGradient(torch.Tensor):
@@ -68,7 +69,8 @@ class EarlyStart:
     def __init__(self, optimizer, accumulation=None, takes=False):
         self._optimizer = weakref.ref(optimizer)
         self._accumulation, self.takes = accumulation, takes
-        self._watched = WeakTensorKeyDictionary()
+        self._watched = WeakTensorKeyDictionary()  # parameter -> its hook; None: another has it now
+        weakref.finalize(self, _unhook, self._watched).atexit = False
         self.counts = {}  # by parameter: contributions in this step
         self.learned = {}  # and in the last one
         self.given = {}  # by number: the tensor that was handed over, and what it was like
@@ -79,13 +81,15 @@ class EarlyStart:
 
     def watch(self, p):
         if p.requires_grad and p not in self._watched:
-            self._watched[p] = True
+            if p in _owners and (before := _owners[p]()):
+                before._watched[p].remove()
+                before._watched[p] = None
             _owners[p] = me = weakref.ref(self)
 
             def arrived(p):
                 early = me()
                 optimizer = early and early._optimizer()
-                if optimizer is None or _owners.get(p) is not me:  # the newest optimizer owns a parameter
+                if optimizer is None or _owners.get(p) is not me:  # the newest optimizer has a parameter
                     return
                 if os.getpid() == optimizer._penstock.pid:  # a forked child's gradients are its own
                     engine = optimizer._penstock
@@ -94,7 +98,7 @@ class EarlyStart:
                             with engine.at_work():
                                 early._arrived(p, optimizer)
 
-            p.register_post_accumulate_grad_hook(arrived)
+            self._watched[p] = p.register_post_accumulate_grad_hook(arrived)
 
     @property
     def under_way(self):
@@ -117,10 +121,21 @@ class EarlyStart:
         number = engine.numbers.get(p)
         if engine.store is None or not engine.store.is_open or number is None:  # the first step begins in step()
             return
+        try:
+            self._hand_over(number, p, optimizer)
+        except BaseException:  # an interrupt, too
+            with contextlib.suppress(PenstockError):
+                self.give_up()
+            raise
+
+    def _hand_over(self, number, p, optimizer):
+        engine = optimizer._penstock
         if not self.under_way:
             optimizer._adopt()
-            self.settings = optimizer._settings()
-            engine.store.begin(*self.settings)
+            settings = optimizer._settings()
+            with engine.speaks():
+                engine.store.begin(*settings)
+            self.settings = settings
         engine.store.gradient(number, p.grad)
         if self.takes:
             p.grad = TakenGradient(p.grad, engine.kind)
@@ -147,19 +162,19 @@ class EarlyStart:
             # measures the norm alone, as Trainer's without max_grad_norm, multiplies by 1.
             if not self.takes and (tensor.data_ptr() != place or not torch.equal(sums(tensor), added_up)):
                 return False
-        return all(engine.seen.get(number) == engine.mark(p) for number, p in enumerate(engine.parameters))
+        return engine.seen == engine.marks()
 
     def give_up(self):
         """Takes back what has begun; the step is done in step()."""
-        if self.under_way:
-            self._optimizer()._penstock.store.discard()
+        under_way, self.settings = self.under_way, None
+        self.given.clear()
+        if under_way:
             self.redone += 1
             self.strikes += 1
             if self.strikes >= self.STRIKES:
                 self.pause, self.strikes = self.PAUSE, 0
             self.spoilt = True
-        self.settings = None
-        self.given.clear()
+            self._optimizer()._penstock.store.discard()
 
     def forget(self):
         """The store goes, and with it what has begun."""
@@ -181,6 +196,12 @@ class EarlyStart:
         self.learned, self.counts = self.counts, {}
         self.settings, self.spoilt = None, False
         self.given.clear()
+
+
+def _unhook(watched):
+    for hook in watched.values():
+        if hook is not None:
+            hook.remove()
 
 
 def several_ranks():

@@ -15,7 +15,7 @@ import torch
 from . import _growth
 from . import _library as lib
 from ._arguments import NOT_DONE
-from ._fingerprint import fingerprint
+from ._fingerprint import Storages, fingerprint
 from ._open_store import log
 from ._refusal import PenstockError
 from ._states import check_entry, put
@@ -47,11 +47,12 @@ class Engine:
         self.numbers = {}  # of them
         self.fingerprint = self.full = False  # what weights= and state_dict= have asked for
         self.early = None  # an EarlyStart
-        self.seen = {}  # by number: what the tensor was like after the last step
+        self.seen = {}  # by number: what the tensor was like when the store had its values
+        self.storages = Storages()
         self.shown = {}  # by number: what optimizer.state has of it
         self.busy = False  # within a step, or a hook of backward's
         self.opened = False  # has had its store open
-        self.made = False  # the store, of the parameters as they were
+        self.rounds = False  # masters are to be the 16-bit weights: what they had besides is of another state
         self.failed = False  # the last step: weights may be of two steps
         # A verb has it, and a hook of backward's; which may be on several threads.
         self.lock = threading.RLock()
@@ -97,6 +98,11 @@ class Engine:
         finally:
             self.busy = before
 
+    def leave_parent(self):
+        """In a forked child: the lock may be another thread's of the parent."""
+        if os.getpid() != self.pid:
+            self.lock, self.busy = threading.RLock(), False
+
     def check_store(self, asked):
         if self.store is None:
             self.refuse(f"{asked}: no store is open; resume() opens it")
@@ -115,12 +121,18 @@ class Engine:
             return
         if self.store is not None:
             self.refuse("this process was forked; the store belongs to its parent")
-        self.pid, self.lock, self.busy = os.getpid(), threading.RLock(), False
+        self.leave_parent()
+        self.pid = os.getpid()
 
     def give_up_early(self):
         """An early start is taken back, if there is one."""
         if self.early:
             self.early.give_up()
+
+    def skipped(self):
+        """There is no step after all."""
+        if self.early:
+            self.early.skipped()
 
     def give_up_early_unless_taken(self, asked):
         """What takes gradients has nothing left to begin anew with."""
@@ -170,7 +182,7 @@ class Engine:
                 ' existing="replace"'
             )
         self.take_store(store, numbered)
-        self.made = made
+        self.seen = self.marks() if made else {}
 
     def make_store(self, folders, host_bytes, numbered, existing, initial_step=0):
         return Store(
@@ -208,9 +220,11 @@ class Engine:
         store, step = self.store, reference["step"]
         kept = store.kept()
         if reference["store"] != store.id or (step != store.steps() and step not in kept):
+            smaller = _growth.smaller_of(self.folders[0], reference["store"])
             self.refuse(
                 f"the checkpoint names step {step} of store {reference['store'][:8]}; this is store"
                 f" {store.id[:8]} at step {store.steps()}, kept: {kept}"
+                + (f"; that store, of before parameters were added, is in {smaller}" if smaller else "")
             )
         if reference.get("mark") not in (None, store.mark(step)):
             self.refuse(
@@ -240,25 +254,30 @@ class Engine:
             with self.store.writes():
                 put(self, {name: value}, number)
 
-    def mark(self, p):
+    def mark(self, number):
         """Changes when somebody else writes the weights; writes through .data change the fingerprint alone."""
-        return p._version, p.data_ptr(), fingerprint(p) if self.fingerprint else 0
+        p = self.parameters[number]
+        place = p.data_ptr(), self.storages.count(number, p)
+        return p._version, place, fingerprint(p) if self.fingerprint else 0
 
-    def adopt_weights(self, state):
-        """Weights that somebody else has written since the last step go into the store. `state`: optimizer.state."""
-        marks = {number: self.mark(p) for number, p in enumerate(self.parameters)}
+    def marks(self):
+        return {number: self.mark(number) for number in range(len(self.parameters))}
+
+    def adopt_weights(self):
+        """Weights that somebody else has written since the last step go into the store."""
+        marks = self.marks()
         if any(number in self.seen and self.seen[number][1] != mark[1] for number, mark in marks.items()):
             check_memory(self.parameters)  # some have moved
-        if self.made and not self.seen and self.store.steps() == 0 and not state:
-            self.seen = marks
-            return  # the store was made of these very weights
         edited = [number for number, mark in marks.items() if self.seen.get(number) != mark]
         if edited:
             with self.store.writes():
                 for number in edited:
-                    if changed := self.store.adopt(number):
+                    p = self.parameters[number]
+                    if self.rounds and p.element_size() == 2:
+                        self.store.write(number, lib.WEIGHT, p)
+                    elif changed := self.store.adopt(number):
                         log.debug("parameter %d: %d weights were written by somebody else", number, changed)
-        self.seen = marks
+        self.seen, self.rounds = marks, False
 
 
 def verb(function: _Method) -> _Method:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 _RUN = 1 << 16
 _ROW = 1024
 _drawn: dict[tuple[int, torch.device], torch.Tensor] = {}
 _weights: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+
+class Storages:
+    """How many storages tensors have had. Addresses would not tell: memory that was given back comes again at the same."""
+
+    def __init__(self):
+        self._of = {}
+
+    def count(self, number, tensor):
+        storage = tensor.untyped_storage()
+        last, count = self._of.get(number, (None, 0))
+        if last is None or last.cdata != storage._cdata:  # which no other storage has while a reference is held
+            count += 1
+            self._of[number] = StorageWeakRef(storage), count
+        return count
 
 
 def fingerprint(tensor):

@@ -39,6 +39,12 @@ def grown(folders, small, make, budget, roles):
     return make(folders, budget, True, lib.OPEN, 0)
 
 
+def smaller_of(folder, store_id):
+    """Where the smaller one that had the id is, if it has stayed."""
+    place = Path(folder, f"before-{store_id[:8]}")
+    return place if (place / FILE).exists() else None
+
+
 def finish(folders):
     """What a crash has left of it: from when on it is decided, the larger store takes its place; until then it goes."""
     places = [Path(folder, "growing") for folder in folders]

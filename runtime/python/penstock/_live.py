@@ -69,8 +69,11 @@ class Live(torch.Tensor):
         values = {id(one): one._in(wholes[one._key()]) for one in live}
         plain_args, plain_kwargs = tree_map(lambda one: values.get(id(one), one), (args, kwargs))
         result = function(*plain_args, **plain_kwargs)
-        for key, one in {one._key(): one for one in _written(function, args, kwargs)}.items():
+        written = list(_written(function, args, kwargs))
+        for key, one in {one._key(): one for one, _ in written if isinstance(one, Live)}.items():
             one.engine().write_state(one._number, one._name, wholes[key])
+        # autograd itself counts the writes of single arguments alone.
+        torch.autograd.graph.increment_version([one for one, in_list in written if in_list])
         given_back = {id(values[id(one)]): one for one in live}
         return tree_map(lambda one: given_back.get(id(one), one), result)
 
@@ -140,11 +143,11 @@ def _gives_a_view(function):
 
 
 def _written(function, args, kwargs):
-    """Those of the arguments that it writes."""
+    """The tensors among the arguments that it writes, each with whether it is one of a list."""
     for place, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[place] if place < len(args) else kwargs.get(argument.name)
-            yield from (one for one in tree_leaves(given) if isinstance(one, Live))
+            yield from ((one, one is not given) for one in tree_leaves(given) if torch.is_tensor(one))
 
 
 def in_memory(entry):

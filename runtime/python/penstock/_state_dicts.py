@@ -4,6 +4,8 @@
 are called in the dict.
 """
 
+import zlib
+
 from ._states import check_entry, needed_states, put
 
 
@@ -23,6 +25,23 @@ def has_needed_states(engine, theirs, state):
     if not entries and any(isinstance(name, int) for name in state):
         return False  # they are of no parameter
     return all(name in entry for entry in entries for name in needed_states(engine, entry))
+
+
+def digest_of_counts(groups, state):
+    """Of how many updates each parameter has had; groups that were added since have had none."""
+    names = [name for group in groups for name in group["params"]]
+    counts = {place: int((state.get(name) or {}).get("step", 0)) for place, name in enumerate(names)}
+    return zlib.crc32(str({place: count for place, count in counts.items() if count > 0}).encode())
+
+
+def check_reference(engine, reference, groups, state):
+    """A dict that names a step of a store has no other state: it would have to be that step's, or the step another."""
+    given = any(entry.get(name) is not None for entry in state.values() if isinstance(entry, dict) for name in engine.states)
+    if given or reference.get("counts") not in (None, digest_of_counts(groups, state)):
+        engine.refuse(
+            f"the state dict names step {reference['step']} of a store, and its \"state\" is not what state_dict() gave with"
+            ' that name; to load the states that it has, or none, delete "penstock" from it and from its first group'
+        )
 
 
 def others_of(engine, ours, theirs, state):

@@ -97,10 +97,11 @@ def put(engine, entry, number):
                 engine.store.clear(number, role)
             else:
                 engine.store.write(number, role, entry[name])
-    # torch's SGD counts no steps: what it has no momentum of begins with the gradient, as in a first step.
-    begins = engine.kind == "SGD" and "momentum_buffer" in entry and entry["momentum_buffer"] is None
-    count = 0 if begins else int(entry["step"]) if "step" in entry else None
-    if count not in (None, engine.store.count(number)):
+    count = int(entry["step"]) if "step" in entry else engine.store.count(number)
+    if engine.kind == "SGD" and "momentum_buffer" in entry:
+        # torch's counts no steps: what it has no momentum of begins with the gradient, as in a first step.
+        count = 0 if entry["momentum_buffer"] is None else max(1, count)
+    if count != engine.store.count(number):
         engine.store.set_count(number, count)
 
 

@@ -17,7 +17,9 @@ from ._engine import STATES, Engine, verb
 from ._live import Live, in_memory
 from ._refusal import PenstockError
 from ._sizes import bytes_of
-from ._state_dicts import check_groups, check_state, has_needed_states, others_of, write_state
+from ._state_dicts import (
+    check_groups, check_reference, check_state, digest_of_counts, has_needed_states, others_of, write_state,
+)
 from ._states import adopt_states, hide, show, shows_all
 from ._values import DTYPES
 
@@ -124,8 +126,7 @@ class Tiered(torch.optim.Optimizer):
         parameters = [p for group in self.param_groups for p in group["params"]]
         found_inf = float(getattr(self, "found_inf", None) or 0)  # GradScaler's, with fp16 weights
         if found_inf or all(p.grad is None for p in parameters):
-            if engine.early:
-                engine.early.skipped()
+            engine.skipped()
             return
         if engine.failed:
             engine.refuse("the last step failed, and left weights of two steps; resume() goes on from the store's last one")
@@ -139,9 +140,16 @@ class Tiered(torch.optim.Optimizer):
         engine.store.check()
         gradients = [p.grad for p in engine.parameters]
         early, report = engine.early, lib.Report()
+        taken = {number for number, gradient in enumerate(gradients) if isinstance(gradient, TakenGradient)}
+        if lost := taken - (early.given.keys() if early else set()):
+            engine.skipped()
+            engine.refuse(
+                f"parameter {min(lost)}: its gradient was taken by a step that is over or was given up, or by another"
+                " optimizer: nothing was done; zero_grad() and another backward come before step()"
+            )
         published = early is not None and shows_all(engine, self.state) and early.agrees(self, gradients)
-        if not published and any(isinstance(gradient, TakenGradient) for gradient in gradients):
-            early.skipped()
+        if taken and not published:
+            engine.skipped()
             engine.refuse(
                 "rates, weights, parameters or gradients have changed between backward and step(), and the store alone had"
                 ' the gradients (gradients="taken"): nothing was done; change them before backward'
@@ -150,7 +158,8 @@ class Tiered(torch.optim.Optimizer):
             if not published:
                 engine.give_up_early()
                 self._adopt()
-                engine.store.begin(*self._settings())
+                with engine.speaks():
+                    engine.store.begin(*self._settings())
             engine.store.step(gradients, early.given if published else (), report)
         except BaseException:
             engine.failed = not engine.store.is_open
@@ -166,7 +175,7 @@ class Tiered(torch.optim.Optimizer):
         """What the step that has ended was given, and what it has left."""
         engine, early = self._penstock, self._penstock.early
         for number, p in enumerate(engine.parameters):
-            engine.seen[number] = engine.mark(p)
+            engine.seen[number] = engine.mark(number)
             if early:
                 early.watch(p)  # it may have been unfrozen since
             if gradients[number] is not None and number not in engine.shown:
@@ -184,13 +193,16 @@ class Tiered(torch.optim.Optimizer):
         nothing is kept."""
         engine = self._penstock
         engine.give_up_early_unless_taken("state_dict()")
-        if engine.store is not None:
-            engine.open(self.param_groups)
-            adopt_states(engine, self.state)
-        elif self.state:
-            engine.check_store("state_dict()")
-        with _without(self._optimizer_state_dict_post_hooks) as hooks:
-            packed = super().state_dict()
+        with _without(self._optimizer_state_dict_pre_hooks) as hooks:
+            for hook in hooks:
+                hook(self)
+            if engine.store is not None:
+                engine.open(self.param_groups)
+                adopt_states(engine, self.state)
+            elif self.state:
+                engine.check_store("state_dict()")
+            with _without(self._optimizer_state_dict_post_hooks) as behind:
+                packed = super().state_dict()
         left_out = () if engine.full else engine.states
         packed["state"] = {
             place: in_memory({name: value for name, value in entry.items() if name not in left_out})
@@ -199,10 +211,15 @@ class Tiered(torch.optim.Optimizer):
         if not engine.full and engine.store is not None:
             step = engine.store.steps()
             engine.store.keep()
-            packed["penstock"] = {"store": engine.store.id, "step": step, "mark": engine.store.mark(step)}
+            packed["penstock"] = {
+                "store": engine.store.id,
+                "step": step,
+                "mark": engine.store.mark(step),
+                "counts": digest_of_counts(packed["param_groups"], packed["state"]),
+            }
             # torch.distributed.checkpoint keeps state and groups alone.
             packed["param_groups"][0]["penstock"] = dict(packed["penstock"])
-        for hook in hooks:
+        for hook in behind:
             packed = _or(hook(self, packed), packed)
         return packed
 
@@ -225,8 +242,10 @@ class Tiered(torch.optim.Optimizer):
                     self._rates({**self.defaults, **group})
             reference = state_dict.get("penstock") or groups[0].get("penstock")
             if reference:
+                check_reference(engine, reference, groups, state)
                 engine.open(self.param_groups, lib.OPEN)
                 engine.roll_back(reference)
+                engine.rounds = False
             elif state and not has_needed_states(engine, groups, state):
                 engine.refuse("the state dict has neither moments nor the name of a store")
             else:
@@ -234,6 +253,7 @@ class Tiered(torch.optim.Optimizer):
                 if state or engine.store is not None:  # without state all begins anew
                     engine.open(self.param_groups, lib.OPEN_OR_CREATE)
                     write_state(engine, self.param_groups, groups, state)
+                    engine.rounds = True  # as torch has no masters, none are in its layout
             with _without(self._optimizer_load_state_dict_post_hooks) as behind:
                 # torch would cast the state to the weights' dtype.
                 super().load_state_dict({"param_groups": ours, "state": {}})
@@ -278,7 +298,7 @@ class Tiered(torch.optim.Optimizer):
         engine.store.check()
         engine.store.restore_weights()
         engine.failed = False
-        engine.seen = {number: engine.mark(p) for number, p in enumerate(engine.parameters)}
+        engine.seen, engine.rounds = engine.marks(), False
         self._show_state()
         return engine.store.steps()
 
@@ -306,14 +326,23 @@ class Tiered(torch.optim.Optimizer):
         self._penstock.store.drop(step)
 
     def close(self) -> None:
-        """Makes the last step durable and gives the store back. It is done at exit, too."""
-        with self._penstock.lock:  # in a forked child, too
-            self._penstock.check_idle("close()")
-            store, self._penstock.store = self._penstock.store, None
-            if self._penstock.early:
-                self._penstock.early.forget()
-            if store is not None:
-                store.close()
+        """Makes the last step durable and gives the store back; what was put into optimizer.state since goes along,
+        weights that were edited since do not. It is done at exit, too, of the last step alone."""
+        engine = self._penstock
+        is_child = os.getpid() != engine.pid
+        engine.leave_parent()
+        with engine.lock:
+            engine.check_idle("close()")
+            try:
+                if engine.store is not None and engine.store.is_open and not (is_child or engine.failed):
+                    engine.give_up_early()
+                    adopt_states(engine, self.state)
+            finally:
+                store, engine.store = engine.store, None
+                if engine.early:
+                    engine.early.forget()
+                if store is not None:
+                    store.close()
 
     # -- within ---------------------------------------------------------------------------------------------------
 
@@ -331,7 +360,7 @@ class Tiered(torch.optim.Optimizer):
     def _adopt(self):
         """What somebody else has written since the last step, states or weights, goes into the store."""
         adopt_states(self._penstock, self.state)
-        self._penstock.adopt_weights(self.state)
+        self._penstock.adopt_weights()
 
     def _show_state(self):
         """state[p] of every parameter that has been updated."""

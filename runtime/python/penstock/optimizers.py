@@ -15,13 +15,15 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Unpack  # torch itself needs it
 
-from ._arguments import Params, StoreOptions, number, two_betas
+from ._arguments import Params, StoreOptions, epsilon, number, two_betas
+from ._refusal import PenstockError
 from ._tiered import Tiered
 
 
 def _adam(group: dict[str, Any]) -> dict[str, float]:
     beta1, beta2 = two_betas(group)
-    return dict(beta1=beta1, beta2=beta2, **{name: number(group, name) for name in ("lr", "eps", "weight_decay")})
+    rates = {name: number(group, name) for name in ("lr", "weight_decay")}
+    return dict(beta1=beta1, beta2=beta2, eps=epsilon(group), **rates)
 
 
 class AdamW(Tiered):
@@ -63,7 +65,8 @@ class AdamW(Tiered):
         gradients that changed after backward). accumulation must be told, except by Accelerate and Trainer; clip by
         clip_norm (Trainer: max_grad_norm=0).
     weights: how edits of the weights by others are noticed. "version": as autograd does; "fingerprint": also those
-        through .data, for one more look at all weights a step. Edits of .grad are noticed always.
+        through .data, and of torch's fused optimizers on the CPU, for one more look at all weights a step. Edits of
+        .grad are noticed always.
     state_dict: what state_dict() gives. "reference": the name of store and step, which takes space until drop(step);
         "full": torch's layout.
     existing: what becomes of a store that an earlier run has left. "refuse": the first step is refused, unless
@@ -148,7 +151,8 @@ class Adagrad(Tiered):
 
     @staticmethod
     def _hypers(group: dict[str, Any]) -> dict[str, float]:
-        return {name: number(group, name) for name in ("lr", "lr_decay", "weight_decay", "eps")}
+        rates = {name: number(group, name) for name in ("lr", "lr_decay", "weight_decay")}
+        return {**rates, "eps": epsilon(group)}
 
 
 class SGD(Tiered):
@@ -171,4 +175,7 @@ class SGD(Tiered):
     @staticmethod
     def _hypers(group: dict[str, Any]) -> dict[str, float]:
         rates = {name: number(group, name) for name in ("lr", "momentum", "weight_decay")}
-        return {**rates, "dampening": number(group, "dampening", -math.inf), "nesterov": bool(group["nesterov"])}
+        rates["dampening"] = number(group, "dampening", -math.inf)
+        if group["nesterov"] and (rates["momentum"] == 0 or rates["dampening"] != 0):
+            raise PenstockError("nesterov=True: a momentum, and no dampening, expected")
+        return {**rates, "nesterov": bool(group["nesterov"])}
