@@ -219,6 +219,19 @@ TEST_F(SlowDrives, BringAPlanThatIsFasterWithThem) {
   EXPECT_EQ(world_.words_different(**engine), 0u);
 }
 
+TEST_F(SlowDrives, WereExpectedAtTheRateThatTheySustain) {
+  for (DriveRates& drive : world_.options.request.machine.drives) {
+    drive.sustained = std::exchange(drive.burst, MixCurve::flat(10 * kPlannedGbps));
+  }
+  world_.options.new_plan_rule = NewPlanRule{.steps = 2, .least_bytes = 1, .least_run_s = 0};
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  train(**engine, 500);
+  ASSERT_EQ(lines_.size(), 1u);
+  EXPECT_NE(lines_[0].find(" GB/s where 0.350 were planned with: activations of "), std::string::npos) << lines_[0];
+  EXPECT_TRUE((*engine)->plan().has_state_in_memory());
+}
+
 TEST_F(SlowDrives, AreLeftToTheUserWhoWantsIt) {
   world_.options.new_plan_rule.reset();
   Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);

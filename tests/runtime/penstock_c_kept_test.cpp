@@ -41,6 +41,25 @@ TEST(PenstockC, RollsBackToAStepThatItKept) {
   EXPECT_EQ(count, 0u);
 }
 
+TEST(PenstockC, GivesTheStateOfTheStepThatItWentBackTo) {
+  Program program(14);
+  ASSERT_EQ(program.open(), 0) << penstock_message();
+  auto expect_restored = [&](const std::string& expected) {
+    const void* state = nullptr;
+    size_t bytes = 0;
+    ASSERT_EQ(penstock_restored_state(program.engine, &state, &bytes), 0) << penstock_message();
+    EXPECT_EQ(std::string(static_cast<const char*>(state), bytes), expected);
+  };
+  for (const char* state : {"first", "another, and longer"}) {
+    program.trainer_state = state;
+    ASSERT_EQ(program.step(1), 0) << penstock_message();
+    ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
+  }
+  expect_restored("");  // as it was opened
+  ASSERT_EQ(penstock_roll_back(program.engine, 1), 0) << penstock_message();
+  expect_restored("first");
+}
+
 TEST(PenstockC, KeepsTheStepOfTheRunThatWentOnAfterARollback) {
   Program program(12);
   ASSERT_EQ(program.open(), 0) << penstock_message();

@@ -169,8 +169,9 @@ class Program {
     }
     for (size_t i = 0; i < absent.size(); ++i) models[i].parts[0].absent = absent[i];
     step_plain_loop();
-    return penstock_step(engine, "state", 5, report);
+    return penstock_step(engine, trainer_state.data(), trainer_state.size(), report);
   }
+  std::string trainer_state = "state";
   uint64_t elements() const {
     uint64_t sum = 0;
     for (const penstock_parameter& parameter : parameters) sum += parameter.elements;

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "runtime/engine/ranks/ranked_engine.h"
+#include "runtime/engine/seconds_since.h"
 #include "tests/support/course_device.h"
 #include "tests/support/engine_by_copies.h"
 
@@ -120,6 +121,11 @@ class RankedCourse {
     const Result<StepReport> report = train(engine, drawn.count, drawn.size_on(place_.rank));
     manner_.without.clear();
     PENSTOCK_TRY(report.status());
+    collective_busy_s_ += report->busy_s[static_cast<size_t>(Lane::collective)];
+    if (collective_busy_s_ > seconds_since(began_)) {
+      return Status(Code::kComparison, text("step ", report->step, ": the collective lane says that it was busy for ",
+                                            collective_busy_s_, " s so far, of ", seconds_since(began_)));
+    }
     plain_update(drawn, std::move(given));
     if (drawn.skips != (report->verdict == Verdict::skip)) {
       return Status(Code::kComparison,
@@ -333,6 +339,8 @@ class RankedCourse {
 
   const uint64_t seed_;
   const RankPlace place_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  double collective_busy_s_ = 0;
   std::mt19937_64 common_, own_;
   TrainingWorld world_;
   TrainingWorld::Manner manner_;

@@ -101,6 +101,9 @@ TEST_F(FakeSystem, LimitBelowTheMemoryIsNamed) {
   const Finding finding = of(check_memory(files()), "memory limit");
   EXPECT_EQ(finding.level, Level::note);
   EXPECT_EQ(finding.found, "the cgroup allows 4.00 GiB of 16.00 GiB");
+  // However little of it is available now.
+  file("/proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    1048576 kB\n");
+  EXPECT_EQ(of(check_memory(files()), "memory limit").level, Level::note);
 }
 
 TEST_F(FakeSystem, EveryFindingThatIsNotGoodSaysWhatFollows) {

@@ -21,6 +21,7 @@ class ProfiledMachine : public testing::Test {
     profile_.name = "of a test";
     profile_.devices = 8;
     profile_.host_gbps = 20;
+    profile_.network_gbps = 3;
   }
 
   void knows(const std::string& path, const std::string& device, double gbps) {
@@ -59,6 +60,7 @@ TEST_F(ProfiledMachine, HasTheFoldersDrivesInTheirOrderAndTheProcessors) {
   const auto machine = machine_for({there.path(), here_.path()});
   ASSERT_TRUE(machine.ok()) << machine.status().message();
   EXPECT_EQ(machine->host_gbps, 20);
+  EXPECT_EQ(machine->network_gbps, 3);
   EXPECT_EQ(machine->devices, 0u) << "a device would be planned for, and updates have none";
   ASSERT_EQ(machine->drives.size(), 2u);
   EXPECT_EQ(machine->drives[0].burst.gbps(0.5), 3);

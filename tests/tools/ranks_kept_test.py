@@ -73,6 +73,7 @@ class Snapshots(RanksCase):
         said = self.run_command("checkpoint", "export", store, self.path("out"), code=USAGE).stderr
         self.assertIn("rank 0 is at step 2, rank 1 at step 5", said)
         self.assertIn("a rollback to step 2 was cut short", self.run_command("checkpoint", "ls", store).stdout)
+        self.assertEqual(self.json_of("checkpoint", "ls", store)["step"], 2)  # which both ranks have had
         said = self.run_command("checkpoint", "rm", store, "--step", 2, code=USAGE).stderr
         self.assertIn("a rollback to step 2 was cut short", said)
         said = self.run_command("train", run, "--ranks", 2).stderr

@@ -366,13 +366,18 @@ TEST(Simulator, CommitsWithTwoFlushes) {
   request.budgets.host_bytes = kGiB;
   const Result<Plan> plan = make_plan(request);
   ASSERT_TRUE(plan.ok());
-  auto step_with_flushes_of = [&](double flush_s) {
-    for (DriveRates& drive : request.machine.drives) drive.flush_s = flush_s;
+  auto step_with_flushes_of = [&](double first_s, double last_s) {
+    for (DriveRates& drive : request.machine.drives) drive.flush_s = last_s;
+    request.machine.drives.front().flush_s = first_s;
     SimulationOptions options;
     options.steps = 1;
     return simulate(*plan, request.machine, options).total_s;
   };
-  EXPECT_NEAR(step_with_flushes_of(0.25) - step_with_flushes_of(0), 0.5, 1e-9);
+  ASSERT_GT(request.machine.drives.size(), 1u);
+  const double without_s = step_with_flushes_of(0, 0);
+  EXPECT_NEAR(step_with_flushes_of(0.25, 0.25) - without_s, 0.5, 1e-9);
+  EXPECT_NEAR(step_with_flushes_of(0.25, 0.125) - without_s, 0.5, 1e-9) << "drives flush at once, and the slowest is last";
+  EXPECT_NEAR(step_with_flushes_of(0.125, 0.25) - without_s, 0.5, 1e-9);
 }
 
 }  // namespace
