@@ -122,10 +122,6 @@ class RankedCourse {
     manner_.without.clear();
     PENSTOCK_TRY(report.status());
     collective_busy_s_ += report->busy_s[static_cast<size_t>(Lane::collective)];
-    if (collective_busy_s_ > seconds_since(began_)) {
-      return Status(Code::kComparison, text("step ", report->step, ": the collective lane says that it was busy for ",
-                                            collective_busy_s_, " s so far, of ", seconds_since(began_)));
-    }
     plain_update(drawn, std::move(given));
     if (drawn.skips != (report->verdict == Verdict::skip)) {
       return Status(Code::kComparison,
@@ -167,6 +163,10 @@ class RankedCourse {
     return different;
   }
   Status compare(RankedEngine& engine) {
+    if (collective_busy_s_ > seconds_since(began_)) {
+      return Status(Code::kComparison, text("the collective lane says that it was busy for ", collective_busy_s_,
+                                            " s, of ", seconds_since(began_)));
+    }
     const uint64_t different = words_different(engine);
     if (different == 0 && world_.activation_bytes_different == 0) return Status();
     return Status(Code::kComparison,

@@ -10,7 +10,8 @@ TEST(Budget, AdvisesWhatLaterLinesNeedBesides) {
   ASSERT_TRUE(budget.take("windows", 90 * kMiB).ok());
   const Status refused = budget.take("activations", 30 * kMiB, 200 * kMiB);
   EXPECT_EQ(refused.code(), Code::kDoesNotFit);
-  EXPECT_EQ(refused.message(), "host budget: activations needs 31457280 B (30.00 MiB), 10485760 B of 104857600 B are free");
+  EXPECT_EQ(refused.message(),
+            "host budget: activations needs 31457280 B (30.00 MiB), 10485760 B of 104857600 B are free");
   const std::string before = "raise --budget host= by at least ";
   ASSERT_TRUE(refused.remedy().starts_with(before)) << refused.remedy();
   EXPECT_GE(std::stod(refused.remedy().substr(before.size())), 220) << refused.remedy();

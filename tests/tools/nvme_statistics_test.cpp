@@ -30,6 +30,16 @@ TEST(LatencyHistogram, FindsPercentilesAmongMany) {
   EXPECT_EQ(LatencyHistogram().percentile_us(0.5), 0);
 }
 
+TEST(LatencyHistogram, FindsPercentilesAmongFew) {
+  LatencyHistogram histogram;
+  for (uint64_t microsecond : {10, 20, 40, 80, 160}) histogram.add(microsecond * 1000);
+  EXPECT_NEAR(histogram.percentile_us(0.5), 40, 3) << "the third of five";
+  EXPECT_NEAR(histogram.percentile_us(0.6), 40, 3);
+  EXPECT_NEAR(histogram.percentile_us(0.61), 80, 6);
+  EXPECT_EQ(histogram.percentile_us(0.99), 160);
+  EXPECT_EQ(histogram.percentile_us(0.999), 160);
+}
+
 TEST(LatencyHistogram, MeanAndMaximumAreExactAlsoOfTwoTogether) {
   LatencyHistogram reads, writes;
   EXPECT_EQ(reads.mean_us(), 0);

@@ -249,7 +249,8 @@ class Reshard(RanksCase):
         self.assertIn("for 2 ranks", imported("direct", "--ranks", 2).stdout)
         for dtype in ("auto", "fp32"):
             self.assertEqual(self.weights("direct", dtype), self.weights("two", dtype))
-        self.run_command("checkpoint", "scrub", self.path("direct.store"))
+        scrubbed = {name: self.json_of("checkpoint", "scrub", self.path(name + ".store"))["blocks"] for name in ("in", "direct")}
+        self.assertGreaterEqual(scrubbed["direct"], scrubbed["in"])  # of both ranks together
         for name in ("two", "direct", "anew"):
             self.json_of("train", self.config(name, **begins), "--ranks", 2)
             self.assertEqual([step["loss"] for step in self.log(name)], [step["loss"] for step in self.log("two")])
@@ -262,6 +263,19 @@ class Reshard(RanksCase):
         imported("none", "--ranks", 65, code=USAGE)
         imported("none", "--ranks", 2, code=USAGE, penstock={"space": "single"})
         self.assertFalse((self.folder / "none.store").exists())
+
+    def test_stores_that_came_to_a_step_by_two_courses_are_not_mixed(self):
+        self.json_of("train", self.config(keep_every=1, max_steps=2), "--ranks", 2)
+        store, before = self.folder / "run.store", self.folder / "rank1.tiles"
+        shutil.copy(store / "rank1.tiles", before)
+        self.json_of("checkpoint", "rollback", store, "--step", 1)
+        other = {"type": "AdamW", "params": {"lr": 3e-3, "weight_decay": 0.1}}
+        self.json_of("train", self.config(max_steps=2, optimizer=other), "--ranks", 2)
+        shutil.copy(before, store / "rank1.tiles")
+        for verb, *rest in (("reshard", self.path("new"), "--ranks", 1), ("export", self.path("out"))):
+            said = self.run_command("checkpoint", verb, store, *rest, code=USAGE).stderr
+            self.assertIn("store of rank 1: has come to step 2 by another course than rank 0's", said)
+        self.assertFalse((self.folder / "new").exists())
 
     def test_what_it_refuses_stays_as_it_was(self):
         self.json_of("train", self.config("two", max_steps=1, zero_optimization={"stage": 3}), "--ranks", 2)

@@ -40,6 +40,28 @@ void write_folder(const std::string& folder, const Model& model, const ModelFold
   ASSERT_TRUE(writer->finish().ok());
 }
 
+// As many as it takes where each has what follows as long as there is room.
+int shards_needed(const Model& model, uint64_t shard_bytes) {
+  int shards = 1;
+  uint64_t in_this = 0;
+  for (const ModelUnit& unit : model.units) {
+    for (const ModelParameter& parameter : unit.parameters) {
+      const uint64_t own = parameter.elements * sizeof(float);
+      if (in_this > 0 && in_this + own > shard_bytes) ++shards, in_this = 0;
+      in_this += own;
+    }
+  }
+  return shards;
+}
+
+int shards_in(const std::string& folder) {
+  int shards = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    shards += entry.path().extension() == ".safetensors";
+  }
+  return shards;
+}
+
 TEST(ModelFolder, GivesBackWhatWasWrittenWholeOrInShards) {
   const ScratchFolder scratch;
   const Model model = model_of(kConfig);
@@ -47,6 +69,7 @@ TEST(ModelFolder, GivesBackWhatWasWrittenWholeOrInShards) {
     const std::string folder = text(scratch.path(), "/", shard_bytes);
     write_folder(folder, model, {.dtype = FileDtype::f32, .shard_bytes = shard_bytes, .carry_from = {}});
     EXPECT_EQ(std::filesystem::exists(folder + "/model.safetensors.index.json"), shard_bytes == 100'000);
+    EXPECT_EQ(shards_in(folder), shards_needed(model, shard_bytes));
     const auto opened = ModelFolder::open(folder, model);
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     EXPECT_TRUE((*opened)->unused().empty());

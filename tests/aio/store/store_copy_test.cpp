@@ -97,6 +97,32 @@ TEST_P(StoreCopy, TheStoreBecomesItAndGoesOn) {
   expect_at(**store, 3);
 }
 
+// What has rotted is brought back also where the copy is of the very step that the store is at.
+TEST_P(StoreCopy, MendsTheStoreWhoseStepItHas) {
+  auto store = world_->open();
+  ASSERT_TRUE(store.ok());
+  run(**store, 0, 2);
+  Copy copy(*world_, **store, GetParam().drives);
+  TileId first = 0;
+  while (!shape_.kind(first).updated) ++first;
+  const auto reading = (*store)->begin_read(first);
+  ASSERT_TRUE(reading);
+  (*store)->end_read(reading->place);
+  for (uint32_t drive = 0; drive < GetParam().drives; ++drive) {
+    const Extent& extent = reading->extents.front();
+    if (extent.file->path() == world_->folder(drive).path() + "/" + StoreWorld::kFile)
+      world_->bytes(drive)[extent.offset_bytes + 5] ^= std::byte{1};
+  }
+  const auto damaged = (*store)->scrub(world_->memory());
+  ASSERT_TRUE(damaged.ok());
+  ASSERT_EQ(damaged->bad.size(), 1u);
+  const auto there = copy.open(world_->engine());
+  ASSERT_NE(there, nullptr);
+  ASSERT_TRUE((*store)->become(*there, world_->memory()).ok());
+  expect_at(**store, 2);
+  run(**store, 2, 4);
+}
+
 TEST_P(StoreCopy, HasOneSlotOfWhatStepsUpdate) {
   auto store = world_->open();
   ASSERT_TRUE(store.ok());

@@ -3,6 +3,7 @@
 
 #include "aio/direct_folder.h"
 #include "aio/make_io_engine.h"
+#include "tests/aio/test_files.h"
 #include "tests/support/loop_drive.h"
 #include "tests/support/store_world.h"
 
@@ -91,6 +92,33 @@ TEST_F(StoreOnDrive, IsRefusedWithoutSpaceAndLeavesNothing) {
   EXPECT_EQ(created.code(), Code::kDoesNotFit);
   EXPECT_NE(created.message().find("the store needs 554"), std::string::npos) << created.message();
   EXPECT_TRUE(std::filesystem::is_empty(drive_.folder() + "/other"));
+}
+
+// What is still open of it takes steps, which would be gone with the process.
+TEST(StoreOnTwoDrives, EndsWhereAFileOfEitherIsRemoved) {
+  const StoreShape shape = small_shape(3, 40000, kBlockElements);
+  for (const int gone : {0, 1}) {
+    const ScratchFolder first(std::filesystem::current_path()), second(std::filesystem::current_path());
+    const auto folders = direct_folders({first.path(), second.path()});
+    const MadeIoEngine made = make_io_engine().value();
+    Buffer memory = Buffer::on_heap(4 * kChunkBytes);
+    CreateOptions options;
+    options.memory = memory.bytes();
+    options.payload = TrainingNumbers{}.payload();
+    const Status created = TileStore::create(*made.engine, folders, shape, options, initial_fill);
+    ASSERT_TRUE(created.ok()) << created.message();
+    Result<std::unique_ptr<TileStore>> store = TileStore::open(*made.engine, folders, {});
+    ASSERT_TRUE(store.ok()) << store.status().message();
+    StoreTrainer trainer(*made.engine, **store);
+    ASSERT_TRUE(trainer.step().ok());
+    ASSERT_TRUE(trainer.settle().ok());
+    const std::string file = (gone == 0 ? first : second) / store_file_name(0);
+    ASSERT_TRUE(std::filesystem::remove(file));
+    Status failed;
+    for (int step = 0; step < 3 && failed.ok(); ++step) failed = trainer.step();
+    if (failed.ok()) failed = trainer.settle();
+    EXPECT_EQ(failed.message(), "commit: " + file + ": was removed while the store was in use");
+  }
 }
 
 }  // namespace

@@ -52,6 +52,19 @@ TEST(ChosenDurability, IsWhatIsGiven) {
   EXPECT_EQ(text_of(chosen_durability(request)), "exit");
 }
 
+TEST(PredictedStep, IsTheMeanOfStepsThatAreDurableAndThoseThatAreNot) {
+  PlanRequest request = half_in_host();
+  auto of = [&](Durability durability) {
+    request.durability = durability;
+    const Result<ChosenPlan> chosen = choose_plan(request);
+    EXPECT_TRUE(chosen.ok()) << chosen.status().message();
+    return predicted_step_s(chosen->plan, request.machine);
+  };
+  const double each_s = of({Durability::Kind::step, 1}), none_s = of({Durability::Kind::exit, 1});
+  EXPECT_GT(each_s, 1.1 * none_s);
+  EXPECT_NEAR(of({Durability::Kind::every, 5}), 0.2 * each_s + 0.8 * none_s, 1e-9);
+}
+
 TEST(ChosenDurability, IsWhatIsGivenWhereNoRatesAreKnown) {
   using Kind = Durability::Kind;
   for (Durability durability : {Durability{Kind::step, 1}, Durability{Kind::every, 3}, Durability{Kind::exit, 1}}) {

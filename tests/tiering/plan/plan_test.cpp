@@ -376,7 +376,8 @@ TEST(Simulator, CommitsWithTwoFlushes) {
   };
   const double without_s = step_with_flushes_of(0, 0);
   EXPECT_NEAR(step_with_flushes_of(0.25, 0.25) - without_s, 0.5, 1e-9);
-  EXPECT_NEAR(step_with_flushes_of(0.25, 0.125) - without_s, 0.5, 1e-9) << "drives flush at once, and the slowest is last";
+  EXPECT_NEAR(step_with_flushes_of(0.25, 0.125) - without_s, 0.5, 1e-9)
+      << "drives flush at once, and the slowest is last";
   EXPECT_NEAR(step_with_flushes_of(0.125, 0.25) - without_s, 0.5, 1e-9);
 }
 
