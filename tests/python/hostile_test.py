@@ -207,9 +207,12 @@ class Weights(Case):
 
     def test_rates_that_make_no_sense(self):
         p = nn.Parameter(torch.ones(16))
+        for more in ({}, {"momentum": 0.9, "dampening": 0.1}):
+            self.refused("penstock.SGD: nesterov=True: a momentum, and no dampening, expected", lambda more=more: penstock.SGD(
+                [p], nesterov=True, store=self.folder / "none", budget="host=64MiB", **more))
         for wrong in (dict(lr=-1.0), dict(lr=float("nan")), dict(betas=(1.0, 0.999)), dict(eps=-1e-8),
                       dict(weight_decay=float("inf")), dict(lr=None), dict(lr="fast"), dict(lr=torch.ones(2)),
-                      dict(betas=0.9), dict(betas=(0.9,)), dict(betas=(0.9, None)), dict(eps=[1e-8])):
+                      dict(betas=0.9), dict(betas=(0.9,)), dict(betas=(0.9, None)), dict(eps=[1e-8]), dict(eps=0)):
             with self.subTest(**wrong):
                 p.grad = torch.ones(16)
                 self.refused(f"{next(iter(wrong))}=", lambda wrong=wrong: self.tiered([p], **wrong))

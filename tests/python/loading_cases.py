@@ -196,7 +196,7 @@ class Loading(Case):
         optimizer.add_param_group(dict(params=list(model[2].parameters())))
         mse(model, X[1]).backward(), optimizer.step()
         saved["param_groups"].append(optimizer.state_dict()["param_groups"][1])
-        self.refused("before parameters were added, is in", optimizer.load_state_dict, saved)
+        self.refused("before parameters were added is in", optimizer.load_state_dict, saved)
 
     def test_sixteen_bits_of_a_full_state_are_all_of_a_weight(self):
         """Whatever the store's masters had besides: torch's layout has none."""
@@ -215,18 +215,74 @@ class Loading(Case):
         state = trained(None, 3)
         self.assertEqual(words_different(trained(state, 0), trained(state, 5)), 0, f"seed {SEED}")
 
+    def test_sixteen_bits_of_weights_that_nobody_loaded_keep_their_masters(self):
+        """A load of the very state, as Accelerate's prepare() does one, changes nothing; nor does a reference between."""
+        def trained(between):
+            model = net(torch.bfloat16)
+            optimizer = self.tiered(model.parameters(), lr=1e-3)
+            for s in range(12):
+                if s == 4:
+                    between(model, optimizer)
+                mse(model, X[s].bfloat16()).backward(), optimizer.step(), model.zero_grad()
+            return list(model.parameters())
+
+        def whole(optimizer):
+            optimizer._penstock.full = True
+            state = optimizer.state_dict()
+            optimizer._penstock.full = False
+            return state
+
+        def load_weights(model, optimizer):
+            model.load_state_dict(copy.deepcopy(model.state_dict())), optimizer.load_state_dict(whole(optimizer))
+
+        def load_weights_and_keep(model, optimizer):
+            load_weights(model, optimizer)
+            weights, reference = copy.deepcopy(model.state_dict()), optimizer.state_dict()
+            mse(model, X[9].bfloat16()).backward(), optimizer.step(), model.zero_grad()
+            model.load_state_dict(weights), optimizer.load_state_dict(reference)
+
+        untouched = trained(lambda model, optimizer: None)
+        again = trained(lambda model, optimizer: optimizer.load_state_dict(whole(optimizer)))
+        self.assertEqual(words_different(untouched, again), 0, f"seed {SEED}")
+        loaded = trained(load_weights)
+        self.assertGreater(words_different(untouched, loaded), 0)
+        self.assertEqual(words_different(loaded, trained(load_weights_and_keep)), 0, f"seed {SEED}")
+
+    def test_hooks_that_remove_themselves(self):
+        _, optimizer = loop(self.tiered, 1)
+        calls, handles = [], {}
+
+        def once(name):
+            def hook(*_):
+                calls.append(name)
+                handles[name].remove()
+            return hook
+
+        for name in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post"):
+            handles[name] = getattr(optimizer, f"register_{name}_hook")(once(name))
+        for _ in range(3):
+            optimizer.load_state_dict(optimizer.state_dict())
+        self.assertEqual(sorted(calls), sorted(handles))
+
+    def test_steps_that_are_no_numbers(self):
+        _, optimizer = loop(self.tiered, 1)
+        for step in (None, "x", float("nan")):
+            state = optimizer.state_dict()
+            state["state"][0]["step"] = step
+            self.refused("a whole number up to 2^52 expected", optimizer.load_state_dict, state)
+
     def test_state_that_was_assigned_goes_along_at_close(self):
         store = self.folder / "store"
         model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, store=store), 2)
         optimizer.state[model[0].weight]["exp_avg"] = torch.full((48, 16), 0.5)
-        del optimizer.state[model[2].weight]
+        del optimizer.state[model[2].weight]  # as whoever frees memory does
         with torch.no_grad():
             model[4].weight.zero_()
         optimizer.close()
         again = self.tiered((other := net()).parameters(), store=store)
         self.assertEqual(again.resume(), 2)
         self.assertTrue((again.state[other[0].weight]["exp_avg"] == 0.5).all())
-        self.assertNotIn(other[2].weight, again.state)
+        self.assertEqual(float(again.state[other[2].weight]["step"]), 2)
         self.assertGreater(int(other[4].weight.count_nonzero()), 0)  # of the step, as close() says
 
     def test_a_store_that_another_has_trained_since_takes_the_weights_that_are_here(self):

@@ -60,20 +60,26 @@ class Threads(Case):
 
 
 class Hooks(Case):
-    def test_what_is_refused_in_the_first_hook_of_backward_is_over_when_it_is_mended(self):
-        def interrupted(*_):
-            raise KeyboardInterrupt
-
-        for verb in ("begin", "gradient"):
-            for more in ({}, {"gradients": "taken"}):
-                make = lambda params, lr, more=more: self.tiered(params, lr=lr, begin="backward", **more)  # noqa: E731
+    def test_an_interrupt_in_the_first_hook_of_backward_or_when_a_step_begins(self):
+        """Before a step of the engine's has begun, and behind it."""
+        for verb, does_it in (("begin", False), ("begin", True), ("gradient", False), ("gradient", True)):
+            for more in ({"begin": "step"}, {"begin": "backward"}, {"begin": "backward", "gradients": "taken"}):
+                make = lambda params, lr, more=more: self.tiered(params, lr=lr, **more)  # noqa: E731
                 (theirs, reference), (model, optimizer) = loop(self.fused, 3), loop(make, 3)
                 store = optimizer._penstock.store
+
+                def interrupted(*arguments, real=getattr(store, verb), does_it=does_it):
+                    if does_it:
+                        real(*arguments)
+                    raise KeyboardInterrupt
+
                 setattr(store, verb, interrupted)
                 with self.assertRaises(KeyboardInterrupt):
-                    mse(model, X[0]).backward()
+                    mse(model, X[0]).backward(), optimizer.step()
                 delattr(store, verb)
                 optimizer.zero_grad()
+                self.assertEqual(float(optimizer.state[model[0].weight]["step"]), 3)
+                optimizer.load_state_dict(optimizer.state_dict())
                 loop(None, 3, model=theirs, optimizer=reference), loop(None, 3, model=model, optimizer=optimizer)
                 self.assertEqual(words_different(theirs.parameters(), model.parameters()), 0, f"seed {SEED}")
 

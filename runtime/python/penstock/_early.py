@@ -81,10 +81,7 @@ class EarlyStart:
 
     def watch(self, p):
         if p.requires_grad and p not in self._watched:
-            if p in _owners and (before := _owners[p]()):
-                before._watched[p].remove()
-                before._watched[p] = None
-            _owners[p] = me = weakref.ref(self)
+            me = weakref.ref(self)
 
             def arrived(p):
                 early = me()
@@ -99,6 +96,10 @@ class EarlyStart:
                                 early._arrived(p, optimizer)
 
             self._watched[p] = p.register_post_accumulate_grad_hook(arrived)
+            if (before := _owners.get(p, weakref.ref(self))()) not in (None, self):
+                before._watched[p].remove()
+                before._watched[p] = None
+            _owners[p] = me
 
     @property
     def under_way(self):
@@ -131,11 +132,7 @@ class EarlyStart:
     def _hand_over(self, number, p, optimizer):
         engine = optimizer._penstock
         if not self.under_way:
-            optimizer._adopt()
-            settings = optimizer._settings()
-            with engine.speaks():
-                engine.store.begin(*settings)
-            self.settings = settings
+            self.settings = optimizer._begin()
         engine.store.gradient(number, p.grad)
         if self.takes:
             p.grad = TakenGradient(p.grad, engine.kind)
@@ -174,7 +171,9 @@ class EarlyStart:
             if self.strikes >= self.STRIKES:
                 self.pause, self.strikes = self.PAUSE, 0
             self.spoilt = True
-            self._optimizer()._penstock.store.discard()
+        store = self._optimizer()._penstock.store
+        if store is not None and store.is_open:  # it may have begun when an interrupt came
+            store.discard()
 
     def forget(self):
         """The store goes, and with it what has begun."""

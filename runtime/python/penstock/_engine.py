@@ -52,7 +52,7 @@ class Engine:
         self.shown = {}  # by number: what optimizer.state has of it
         self.busy = False  # within a step, or a hook of backward's
         self.opened = False  # has had its store open
-        self.rounds = False  # masters are to be the 16-bit weights: what they had besides is of another state
+        self.rounds = False  # a state without masters was loaded: those of weights that were edited become the weights
         self.failed = False  # the last step: weights may be of two steps
         # A verb has it, and a hook of backward's; which may be on several threads.
         self.lock = threading.RLock()
@@ -224,7 +224,7 @@ class Engine:
             self.refuse(
                 f"the checkpoint names step {step} of store {reference['store'][:8]}; this is store"
                 f" {store.id[:8]} at step {store.steps()}, kept: {kept}"
-                + (f"; that store, of before parameters were added, is in {smaller}" if smaller else "")
+                + (f"; the store as it was before parameters were added is in {smaller}" if smaller else "")
             )
         if reference.get("mark") not in (None, store.mark(step)):
             self.refuse(
@@ -264,7 +264,7 @@ class Engine:
         return {number: self.mark(number) for number in range(len(self.parameters))}
 
     def adopt_weights(self):
-        """Weights that somebody else has written since the last step go into the store."""
+        """Weights that somebody else has written since the store had their values go into it."""
         marks = self.marks()
         if any(number in self.seen and self.seen[number][1] != mark[1] for number, mark in marks.items()):
             check_memory(self.parameters)  # some have moved

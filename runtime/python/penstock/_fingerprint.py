@@ -12,7 +12,8 @@ _weights: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
 
 class Storages:
-    """How many storages tensors have had. Addresses would not tell: memory that was given back comes again at the same."""
+    """How many storages tensors have had. Addresses would not tell: memory that was given back comes again at the same
+    one. Storage that is resized in place stays the same."""
 
     def __init__(self):
         self._of = {}

@@ -42,6 +42,10 @@ def adopt_states(engine, state):
     emptied = [number for number in engine.shown if not state.get(engine.parameters[number])]
     forget(engine, emptied)
     hide(engine, emptied)
+    adopt_replaced(engine, state)
+
+
+def adopt_replaced(engine, state):
     with engine.at_rest():
         entries = {number: in_memory(entry) for number, entry in replaced(engine, state).items()}
     for number, entry in entries.items():

@@ -20,7 +20,7 @@ from ._sizes import bytes_of
 from ._state_dicts import (
     check_groups, check_reference, check_state, digest_of_counts, has_needed_states, others_of, write_state,
 )
-from ._states import adopt_states, hide, show, shows_all
+from ._states import adopt_replaced, adopt_states, hide, show, shows_all
 from ._values import DTYPES
 
 _Loss = TypeVar("_Loss")
@@ -28,11 +28,11 @@ _Loss = TypeVar("_Loss")
 
 @contextlib.contextmanager
 def _without(hooks):
-    """torch's own verb runs none of them within; whoever is given them does."""
+    """torch's own verb runs none of them within."""
     theirs = list(hooks.items())
     hooks.clear()
     try:
-        yield [hook for _, hook in theirs]
+        yield
     finally:
         hooks.update(theirs)
 
@@ -157,12 +157,13 @@ class Tiered(torch.optim.Optimizer):
         try:
             if not published:
                 engine.give_up_early()
-                self._adopt()
-                with engine.speaks():
-                    engine.store.begin(*self._settings())
+                self._begin()
             engine.store.step(gradients, early.given if published else (), report)
         except BaseException:
             engine.failed = not engine.store.is_open
+            if engine.store.is_open:  # an interrupt may have come when the step had begun
+                with contextlib.suppress(PenstockError):
+                    engine.store.discard()
             raise
         finally:
             if early:
@@ -193,16 +194,17 @@ class Tiered(torch.optim.Optimizer):
         nothing is kept."""
         engine = self._penstock
         engine.give_up_early_unless_taken("state_dict()")
-        with _without(self._optimizer_state_dict_pre_hooks) as hooks:
-            for hook in hooks:
-                hook(self)
-            if engine.store is not None:
-                engine.open(self.param_groups)
-                adopt_states(engine, self.state)
-            elif self.state:
-                engine.check_store("state_dict()")
-            with _without(self._optimizer_state_dict_post_hooks) as behind:
-                packed = super().state_dict()
+        for hook in list(self._optimizer_state_dict_pre_hooks.values()):
+            hook(self)
+        if engine.store is not None:
+            engine.open(self.param_groups)
+            adopt_states(engine, self.state)
+            if engine.rounds:
+                engine.adopt_weights()
+        elif self.state:
+            engine.check_store("state_dict()")
+        with _without(self._optimizer_state_dict_pre_hooks), _without(self._optimizer_state_dict_post_hooks):
+            packed = super().state_dict()
         left_out = () if engine.full else engine.states
         packed["state"] = {
             place: in_memory({name: value for name, value in entry.items() if name not in left_out})
@@ -219,7 +221,7 @@ class Tiered(torch.optim.Optimizer):
             }
             # torch.distributed.checkpoint keeps state and groups alone.
             packed["param_groups"][0]["penstock"] = dict(packed["penstock"])
-        for hook in behind:
+        for hook in list(self._optimizer_state_dict_post_hooks.values()):
             packed = _or(hook(self, packed), packed)
         return packed
 
@@ -230,34 +232,32 @@ class Tiered(torch.optim.Optimizer):
         engine = self._penstock
         engine.give_up_early()
         state_dict = dict(state_dict)
-        with _without(self._optimizer_load_state_dict_pre_hooks) as hooks:
-            for hook in hooks:
-                state_dict = _or(hook(self, state_dict), state_dict)
-            groups, state = state_dict["param_groups"], state_dict["state"]
-            state = {name: in_memory(entry) if isinstance(entry, dict) else entry for name, entry in state.items()}
-            check_groups(self.param_groups, groups)
-            ours = [{key: value for key, value in group.items() if key != "penstock"} for group in groups]
-            with engine.speaks():
-                for group in ours:
-                    self._rates({**self.defaults, **group})
-            reference = state_dict.get("penstock") or groups[0].get("penstock")
-            if reference:
-                check_reference(engine, reference, groups, state)
-                engine.open(self.param_groups, lib.OPEN)
-                engine.roll_back(reference)
-                engine.rounds = False
-            elif state and not has_needed_states(engine, groups, state):
-                engine.refuse("the state dict has neither moments nor the name of a store")
-            else:
-                check_state(engine, self.param_groups, groups, state)
-                if state or engine.store is not None:  # without state all begins anew
-                    engine.open(self.param_groups, lib.OPEN_OR_CREATE)
-                    write_state(engine, self.param_groups, groups, state)
-                    engine.rounds = True  # as torch has no masters, none are in its layout
-            with _without(self._optimizer_load_state_dict_post_hooks) as behind:
-                # torch would cast the state to the weights' dtype.
-                super().load_state_dict({"param_groups": ours, "state": {}})
-        engine.seen.clear()
+        for hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
+            state_dict = _or(hook(self, state_dict), state_dict)
+        groups, state = state_dict["param_groups"], state_dict["state"]
+        state = {name: in_memory(entry) if isinstance(entry, dict) else entry for name, entry in state.items()}
+        check_groups(self.param_groups, groups)
+        ours = [{key: value for key, value in group.items() if key != "penstock"} for group in groups]
+        with engine.speaks():
+            for group in ours:
+                self._rates({**self.defaults, **group})
+        reference = state_dict.get("penstock") or groups[0].get("penstock")
+        check_state(engine, self.param_groups, groups, state)
+        if reference:
+            check_reference(engine, reference, groups, state)
+            engine.open(self.param_groups, lib.OPEN)
+            engine.roll_back(reference)
+            engine.seen.clear()
+            engine.rounds = False
+        elif state and not has_needed_states(engine, groups, state):
+            engine.refuse("the state dict has neither moments nor the name of a store")
+        elif state or engine.store is not None:  # without state all begins anew
+            engine.open(self.param_groups, lib.OPEN_OR_CREATE)
+            write_state(engine, self.param_groups, groups, state)
+            engine.rounds = True  # as torch has no masters, none are in its layout
+        with _without(self._optimizer_load_state_dict_pre_hooks), _without(self._optimizer_load_state_dict_post_hooks):
+            # torch would cast the state to the weights' dtype.
+            super().load_state_dict({"param_groups": ours, "state": {}})
         engine.failed = False
         self._show_state()
         for whose, others in others_of(engine, self.param_groups, groups, state):
@@ -265,7 +265,7 @@ class Tiered(torch.optim.Optimizer):
                 self.state[whose] = others
             elif whose in self.state:
                 self.state[whose].update(others)
-        for hook in behind:
+        for hook in list(self._optimizer_load_state_dict_post_hooks.values()):
             hook(self)
 
     def __getstate__(self) -> NoReturn:
@@ -326,8 +326,8 @@ class Tiered(torch.optim.Optimizer):
         self._penstock.store.drop(step)
 
     def close(self) -> None:
-        """Makes the last step durable and gives the store back; what was put into optimizer.state since goes along,
-        weights that were edited since do not. It is done at exit, too, of the last step alone."""
+        """Makes the last step durable and gives the store back. What was put into optimizer.state since goes along; what
+        was taken out of it, and weights that were edited, do not. It is done at exit, too, of the last step alone."""
         engine = self._penstock
         is_child = os.getpid() != engine.pid
         engine.leave_parent()
@@ -336,7 +336,7 @@ class Tiered(torch.optim.Optimizer):
             try:
                 if engine.store is not None and engine.store.is_open and not (is_child or engine.failed):
                     engine.give_up_early()
-                    adopt_states(engine, self.state)
+                    adopt_replaced(engine, self.state)
             finally:
                 store, engine.store = engine.store, None
                 if engine.early:
@@ -357,10 +357,15 @@ class Tiered(torch.optim.Optimizer):
             rates = [tuple(sorted(self._rates(group).items())) for group in self.param_groups]
         return rates, float(getattr(self, "grad_scale", None) or 1.0)
 
-    def _adopt(self):
-        """What somebody else has written since the last step, states or weights, goes into the store."""
-        adopt_states(self._penstock, self.state)
-        self._penstock.adopt_weights()
+    def _begin(self):
+        """A step, of what somebody else has written since the last one too, states or weights. The settings."""
+        engine = self._penstock
+        adopt_states(engine, self.state)
+        engine.adopt_weights()
+        settings = self._settings()
+        with engine.speaks():
+            engine.store.begin(*settings)
+        return settings
 
     def _show_state(self):
         """state[p] of every parameter that has been updated."""

@@ -47,7 +47,7 @@ class AdamW(Tiered):
     >>> AdamW(model.parameters(), lr=1e-3, store="run", budget="host=64MiB").resume()  # another process goes on
     3
 
-    params, lr, betas, eps, weight_decay: as torch's. Parameters are in float32, bfloat16 or float16, on the CPU or on
+    params, lr, betas, eps (above 0), weight_decay: as torch's. Parameters are in float32, bfloat16 or float16, on the CPU or on
         CUDA devices, mixed as you like. (On a GPU this has not run yet; optimizer.state's moments come on the CPU.)
         foreach, fused and capturable are taken and mean nothing here; amsgrad and maximize are refused. optimizer.state[p]
         reads the store when you look and writes it when you write; parameters are known to it by place and shape.
