@@ -96,8 +96,9 @@ class EarlyStart:
                                 early._arrived(p, optimizer)
 
             self._watched[p] = p.register_post_accumulate_grad_hook(arrived)
-            if (before := _owners.get(p, weakref.ref(self))()) not in (None, self):
-                before._watched[p].remove()
+            before = _owners[p]() if p in _owners else None
+            if before is not None and (hook := before._watched.get(p)):
+                hook.remove()
                 before._watched[p] = None
             _owners[p] = me
 
