@@ -18,7 +18,7 @@ FILE = "rank0.tiles"  # of a store, on each drive
 def grown(folders, small, make, budget, roles):
     """The larger store, open, as of the step of `small`, which is open. make(folders, host_bytes, larger, existing,
     initial_step) opens a store. Where that fails, what was is there as it was, closed."""
-    step, before = small.steps(), f"before-{small.id[:8]}" if small.kept() else ""
+    step, before = small.steps(), _name_of(small.id) if small.kept() else ""
     small.close()
     places = [os.path.join(folder, "growing") for folder in folders]
     log.info("step %d: the store is written anew, for more parameters", step)
@@ -41,8 +41,12 @@ def grown(folders, small, make, budget, roles):
 
 def smaller_of(folder, store_id):
     """Where the smaller one that had the id is, if it has stayed."""
-    place = Path(folder, f"before-{store_id[:8]}")
+    place = Path(folder, _name_of(store_id))
     return place if (place / FILE).exists() else None
+
+
+def _name_of(store_id):
+    return f"before-{store_id[:8]}"
 
 
 def finish(folders):

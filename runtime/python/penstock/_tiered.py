@@ -27,14 +27,16 @@ _Loss = TypeVar("_Loss")
 
 
 @contextlib.contextmanager
-def _without(hooks):
-    """torch's own verb runs none of them within."""
-    theirs = list(hooks.items())
-    hooks.clear()
+def _without(*registries):
+    """torch's own verb runs none of these hooks within."""
+    theirs = [list(hooks.items()) for hooks in registries]
+    for hooks in registries:
+        hooks.clear()
     try:
         yield
     finally:
-        hooks.update(theirs)
+        for hooks, those in zip(registries, theirs, strict=True):
+            hooks.update(those)
 
 
 def _or(result, before):
@@ -203,7 +205,7 @@ class Tiered(torch.optim.Optimizer):
                 engine.adopt_weights()
         elif self.state:
             engine.check_store("state_dict()")
-        with _without(self._optimizer_state_dict_pre_hooks), _without(self._optimizer_state_dict_post_hooks):
+        with _without(self._optimizer_state_dict_pre_hooks, self._optimizer_state_dict_post_hooks):
             packed = super().state_dict()
         left_out = () if engine.full else engine.states
         packed["state"] = {
@@ -255,7 +257,7 @@ class Tiered(torch.optim.Optimizer):
             engine.open(self.param_groups, lib.OPEN_OR_CREATE)
             write_state(engine, self.param_groups, groups, state)
             engine.rounds = True  # as torch has no masters, none are in its layout
-        with _without(self._optimizer_load_state_dict_pre_hooks), _without(self._optimizer_load_state_dict_post_hooks):
+        with _without(self._optimizer_load_state_dict_pre_hooks, self._optimizer_load_state_dict_post_hooks):
             # torch would cast the state to the weights' dtype.
             super().load_state_dict({"param_groups": ours, "state": {}})
         engine.failed = False

@@ -68,6 +68,19 @@ class StoreCopy : public testing::TestWithParam<Setting> {
     EXPECT_TRUE(scrubbed->bad.empty());
   }
 
+  // A byte of the tile as the store has it now, in the bytes that there are of that drive.
+  template <typename BytesOf>
+  void damage(TileStore& store, TileId tile, BytesOf bytes_of) {
+    const auto reading = store.begin_read(tile);
+    ASSERT_TRUE(reading);
+    store.end_read(reading->place);
+    const Extent& extent = reading->extents.front();
+    for (uint32_t drive = 0; drive < GetParam().drives; ++drive) {
+      if (extent.file->path() == world_->folder(drive).path() + "/" + StoreWorld::kFile)
+        bytes_of(drive)[extent.offset_bytes + 5] ^= std::byte{1};
+    }
+  }
+
   StoreShape shape_;
   std::unique_ptr<StoreWorld> world_;
 };
@@ -105,14 +118,7 @@ TEST_P(StoreCopy, MendsTheStoreWhoseStepItHas) {
   Copy copy(*world_, **store, GetParam().drives);
   TileId first = 0;
   while (!shape_.kind(first).updated) ++first;
-  const auto reading = (*store)->begin_read(first);
-  ASSERT_TRUE(reading);
-  (*store)->end_read(reading->place);
-  for (uint32_t drive = 0; drive < GetParam().drives; ++drive) {
-    const Extent& extent = reading->extents.front();
-    if (extent.file->path() == world_->folder(drive).path() + "/" + StoreWorld::kFile)
-      world_->bytes(drive)[extent.offset_bytes + 5] ^= std::byte{1};
-  }
+  damage(**store, first, [&](uint32_t drive) -> auto& { return world_->bytes(drive); });
   const auto damaged = (*store)->scrub(world_->memory());
   ASSERT_TRUE(damaged.ok());
   ASSERT_EQ(damaged->bad.size(), 1u);
@@ -157,14 +163,7 @@ TEST_P(StoreCopy, ADamagedOneIsRefusedAndTheStoreStaysWhatItWas) {
   TileId last = 0;
   for (TileId tile = 0; tile < shape_.tiles.size(); ++tile)
     if (shape_.kind(tile).updated) last = tile;
-  const auto reading = (*store)->begin_read(last);
-  ASSERT_TRUE(reading);
-  (*store)->end_read(reading->place);
-  for (uint32_t drive = 0; drive < GetParam().drives; ++drive) {
-    const Extent& extent = reading->extents.front();
-    if (extent.file->path() == world_->folder(drive).path() + "/" + StoreWorld::kFile)
-      copy.bytes(drive)[extent.offset_bytes + 5] ^= std::byte{1};
-  }
+  damage(**store, last, [&](uint32_t drive) -> auto& { return copy.bytes(drive); });
   run(**store, 2, 5);
   const auto there = copy.open(world_->engine());
   ASSERT_NE(there, nullptr);
