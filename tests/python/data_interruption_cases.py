@@ -3,7 +3,7 @@ import os
 import random
 import signal
 
-from data_support import chat, write_lines
+from data_support import chat, model_folder, write_lines
 from penstock.data import prepare as preparing, sources
 from penstock.data.__main__ import main
 from penstock.data.prepared import PreparedSet
@@ -62,6 +62,20 @@ class Interruptions(Prepared):
                     self.assertEqual((found["hash"], found["counts"]), (expected["hash"], expected["counts"]))
                     if (method, at) != ("add", 1) and method != "journal":
                         self.assertIn("going on after", err)
+
+    def test_keep_what_was_counted_before_them(self):
+        template = ("{% for x in messages %}{% if x.role == 'user' %}Q: {{ x.content }}\n{% else %}A: {{ x.content }}\n"
+                    "{% endif %}{% endfor %}{% if add_generation_prompt %}A: {% endif %}")
+        model_folder(self.model(), "chatml", template)  # whose answers end with no token
+        self.assertEqual(self.attempt("plain")[0], 0)
+        expected = PreparedSet(self.folder / "plain").manifest
+        self.assertGreater(expected["counts"]["turns_without_end"], 0)
+        self.assertEqual(self.child("set", 61, "add"), -signal.SIGKILL)  # in the second file
+        code, _, err = self.attempt("set")
+        self.assertEqual(code, 0, err)
+        self.assertIn("going on after", err)
+        found = PreparedSet(self.folder / "set").manifest
+        self.assertEqual((found["counts"], found["remarks"]), (expected["counts"], expected["remarks"]))
 
     def test_on_request_are_said_and_gone_on_with(self):
         for sent in (signal.SIGINT, signal.SIGTERM):

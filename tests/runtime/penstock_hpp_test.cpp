@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <thread>
 
 namespace {
 
@@ -166,6 +169,40 @@ TEST_F(PenstockHpp, KeepsWritesAdoptsAndCounts) {
   EXPECT_TRUE(store.kept()->empty());
   EXPECT_EQ(store.drop(1).code, PENSTOCK_USAGE);
   EXPECT_TRUE(store.settle().ok());
+}
+
+// Weights of 16 bits are read by runs of a mebi of elements.
+TEST_F(PenstockHpp, FillsArraysOfManyRuns) {
+  constexpr uint64_t kElements = (2 << 20) + 777;
+  const auto value = [](uint64_t index) { return static_cast<float>(index >> 14); };  // exact in bf16
+  Options wanted = options();
+  wanted.optimizer = PENSTOCK_SGD;
+  wanted.host_bytes = 128 << 20;
+  wanted.initial = [&](uint32_t, uint64_t first, std::span<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = value(first + i);
+  };
+  std::vector<uint16_t> halves(kElements);
+  const std::vector<Parameter> one = {
+      {.name = "one", .elements = kElements, .dtype = PENSTOCK_BF16, .weights_into = halves.data()}};
+  auto store = Store::open(wanted, one);
+  ASSERT_TRUE(store) << store.status().message;
+  penstock_rates rates{};
+  rates.lr = 0.5;
+  ASSERT_TRUE(store->begin(std::vector<penstock_rates>(1, rates)).ok());
+  ASSERT_TRUE(store->publish().ok());
+  ASSERT_TRUE(store->gradient(0, std::vector<float>(kElements, 1)).ok());
+  // SGD without momentum keeps the fp32 master alone.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (store->statistics().written_bytes < 4 * kElements && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  ASSERT_GE(store->statistics().written_bytes, 4 * kElements);
+  ASSERT_TRUE(store->discard().ok());  // what has been published is taken back
+  for (uint64_t i = 0; i < kElements; ++i) {
+    const float expected = value(i);
+    uint32_t bits = 0;
+    std::memcpy(&bits, &expected, sizeof bits);
+    ASSERT_EQ(halves[i], bits >> 16) << i;
+  }
 }
 
 TEST_F(PenstockHpp, LendsWeightsForEvaluation) {

@@ -186,6 +186,16 @@ class Snapshots(RanksCase):
         self.json_of("checkpoint", "scrub", store)
         self.assertEqual(self.weights(dtype="fp32"), newest)
 
+    def test_damaged_copies_of_any_rank_are_counted(self):
+        store = self.folder / "run.store"
+        for rank in range(2):
+            self.json_of("train", self.config(max_steps=rank + 1), "--ranks", 2)
+            with open(store / f"rank{rank}.tiles", "r+b") as file:
+                file.seek(99)  # of the first header
+                file.write(b"?")
+            done = self.run_command("checkpoint", "scrub", store, code=DIFFERS)
+            self.assertIn("every block is good, but 1 copy of headers", done.stderr, f"rank {rank}")
+
     def test_what_a_store_before_has_kept_is_no_step_of_the_new_one(self):
         self.json_of("train", self.config(keep_every=2, max_steps=2), "--ranks", 2)
         said = self.run_command("train", self.config(seed=4, max_steps=3), "--ranks", 2, "--force").stderr
