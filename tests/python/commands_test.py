@@ -192,6 +192,7 @@ class Examples(Case):
 
         from penstock import _command, _fingerprint, _sizes, nvme, optimizers, planning
 
+        self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.enterContext(tempfile.TemporaryDirectory(prefix="penstock-python-")))
         for module, examples in ((_sizes, 3), (_fingerprint, 5), (_command, 1), (planning, 4), (nvme, 0), (optimizers, 10)):
             with self.subTest(module.__name__):

@@ -5,6 +5,8 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
+import unittest.mock
 
 from data_support import chat, model_folder, write_lines
 from penstock.data.__main__ import main
@@ -133,6 +135,61 @@ class BadInput(Prepared):
             with self.subTest(words):
                 self.refused(2, words, path, *options)
         self.refused(2, "no such folder", path, out="absent/out")
+
+    def test_what_needs_no_tokenizer_is_refused_before_one_is_loaded(self):
+        """Loading takes seconds. Here transformers cannot be imported, which would be said instead."""
+        path, there = write_lines(self.folder / "chats.jsonl", CHATS), self.folder / "there"
+        model = self.model()
+        there.mkdir()
+        without = self.folder / "without"
+        without.mkdir()
+        shutil.copy(model / "config.json", without)
+        with unittest.mock.patch.dict(sys.modules, {"transformers": None}):
+            self.refused(4, "chats are tokenised by transformers", path)
+            self.refused(2, f"--out: {there}: exists already", path, out="there")
+            self.refused(2, "is not a prepared set", path, "--force", out="there")
+            self.refused(2, "the model's context has 4096", path, "--length", 5000)
+            self.refused(2, "No such file", path, "--template", self.folder / "absent.jinja")
+            self.refused(2, "its name does not say", self.file("chats.csv", "x"))
+            self.refused(5, "is gzip", self.file("packed.jsonl", b"\x1f\x8b\x08" + bytes(20)))
+            self.refused(2, "has no tokenizer", path, model=without)
+
+    def test_show_that_is_mistyped(self):
+        for word in ("shwo", "sho", "shows"):
+            code, text, err = self.command(main, word, self.folder / "my chats", 2)
+            self.assertEqual((code, text), (2, ""))
+            self.assertEqual(err, f"penstock: data: {word}: no such file, and no verb of `penstock data`\n"
+                                  f"try: penstock data show '{self.folder}/my chats' 2\n")
+        self.assertIn("--model: missing", self.command(main, "chats.jsonl")[2])
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.folder)
+        self.file("shwo", "x")
+        self.assertIn("--model: missing", self.command(main, "shwo")[2])
+
+    def test_what_is_the_users_stays(self):
+        """Beside the set, and in its place, though --force be given."""
+        path = write_lines(self.folder / "chats.jsonl", CHATS)
+        bad = self.file("bad.jsonl", "{")
+        for name in ("out.partial", "out.replaced"):
+            for make in (lambda place: place.write_text("mine"), lambda place: (place.mkdir(), self.file(f"{place.name}/poem", "mine"))):
+                make(self.folder / name)
+                for file in (path, bad):
+                    self.refused(2, f"{name}: would be replaced, and is not of a prepared set", file)
+                subprocess.run(["rm", "-r", self.folder / name], check=True)
+        other = self.folder / "other"
+        other.mkdir()
+        self.file("other/manifest.json", '{"name": "of something else"}')
+        self.file("other/poem", "mine")
+        self.refused(2, "is not a prepared set", path, "--force", out="other")
+        self.prepared(CHATS)
+        (self.folder / "link").symlink_to(self.folder / "set")
+        self.refused(2, "is a link, so it is not replaced", path, "--force", out="link")
+        # What is left of a set is none of the user's.
+        (self.folder / "set" / "manifest.json").write_text("{")
+        shutil.copytree(self.folder / "set", self.folder / "set.replaced")
+        self.prepared(CHATS, "--force")
+        self.assertFalse((self.folder / "set.replaced").exists())
 
     def test_a_full_drive(self):
         """A drive of 256 KiB; where none can be mounted, a limit on the size of files."""

@@ -6,6 +6,7 @@ Usage: data_test.py [CASE...], with PYTHONPATH set. Ends with 77 where transform
 import json
 import sys
 import unittest
+import unittest.mock
 
 try:
     import numpy  # noqa: F401
@@ -20,6 +21,7 @@ from data_interruption_cases import Interruptions  # noqa: F401
 from data_mask_cases import Masks  # noqa: F401
 from data_packing_cases import HeldOut, Packing  # noqa: F401
 from data_support import chat, write_lines
+from penstock import prompts as prompting
 from penstock._refusal import Refusal
 from penstock.data.__main__ import main
 from penstock.data.prepared import PreparedSet, hash_of
@@ -92,11 +94,34 @@ class Show(Prepared):
         found = self.prepared(CHATS)
         for arguments, code, word in (((self.folder,), 2, "not a prepared set"), ((found.folder, 0), 2, "at least 1"),
                                       ((found.folder, "--model", self.folder), 2, "cannot be loaded"),
+                                      ((found.folder, "--model", "absent"), 2, "absent: no such folder"),
                                       ((found.folder, "many"), 2, "invalid count")):
             with self.subTest(word):
                 ended, _, err = self.command(main, "show", *arguments)
                 self.assertEqual(ended, code, err)
                 self.assertIn(word, err)
+                self.assertNotIn("huggingface", err)
+
+
+class Prompts(Prepared):
+    """What a run asks for its samples."""
+
+    def answer(self, folder, *prompts):
+        code, text, _ = self.command(lambda words: prompting.main(*words), folder, *map(json.dumps, prompts))
+        return json.loads(text)
+
+    def test_are_tokenised_as_the_model_was_taught(self):
+        answer = self.answer(self.model(), "Who?", {"text": "Who?"})
+        self.assertEqual(answer["prompts"][0]["text"], "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
+        self.assertEqual(answer["prompts"][1]["text"], "Who?")
+
+    def test_a_tokenizer_that_is_not_there_is_missing_and_nothing_of_the_network(self):
+        """With what is kept of the network too: a word is a folder here."""
+        for folder in ("gpt2", "absent/folder", self.folder / "absent"):
+            with unittest.mock.patch.dict(sys.modules, {"transformers": None}):  # it is not even asked
+                error = self.answer(folder, "Who?")["error"]
+            self.assertEqual((error["code"], error["message"]), (2, f"samples: {folder}: no such folder"))
+            self.assertIn("--tokenizer", error["try"])
 
 
 class Answers(Prepared):

@@ -137,3 +137,18 @@ class OtherPrograms(Runs):
         self.assertIn('stall_seconds{run="%s",lane="nvme_read"} 0.25' % self.folder.name, text)
         self.assertIn('busy_seconds{run="%s",lane="nvme_read"} 0.75' % self.folder.name, text)
         self.assertEqual(values["written_bytes"], str(4 << 20))
+
+    def test_prometheus_replaces_what_a_report_wrote_and_nothing_else(self):
+        self.run_of([line(1)])
+        own = self.folder / "poem.txt"
+        for text in ("Of Mans First Disobedience\n", "", "# HELP other_step Not of a report\n", "x\n# HELP penstock_step Steps\n"):
+            own.write_text(text)
+            code, _, err = self.verb(reporting.report, self.folder, "--prometheus", own)
+            self.assertEqual((code, own.read_text()), (2, text), err)
+            self.assertIn(f"report: {own}: exists already and is no report\ntry: another --prometheus, or --force", err)
+            self.assertFalse((self.folder / "report.html").exists())
+        self.assertEqual(self.verb(reporting.report, self.folder, "--prometheus", own, "--force")[0], 0)
+        self.assertIn("\npenstock_step{", own.read_text())
+        self.run_of([line(1), line(2)])
+        self.assertEqual(self.verb(reporting.report, self.folder, "--prometheus", own)[0], 0)
+        self.assertRegex(own.read_text(), r"\npenstock_step\{[^}]*\} 2\n")

@@ -253,6 +253,60 @@ class Drives(Case):
             self.refused("store=", lambda store=store: self.tiered(net().parameters(), store=store))
         self.assertEqual(loop(lambda *p, **o: self.tiered(*p, store=os.fsencode(self.folder / "bytes"), **o), 2)[1].kept(), [])
 
+    def test_a_store_or_a_budget_that_is_missing(self):
+        p = [nn.Parameter(torch.ones(16))]
+        for kind in (penstock.AdamW, penstock.Adam, penstock.Adagrad, penstock.Lion, penstock.SGD):
+            for more, what in (({"budget": "1GiB"}, 'store= is missing, a folder for the state, or one on each drive (store="'),
+                               ({"store": self.folder / "x"}, 'budget= is missing, the host memory that the engine may take (budget="'),
+                               ({}, "store= is missing")):
+                self.refused(f"penstock.{kind.__name__}: {what}", lambda kind=kind, more=more: kind(p, **more))
+
+    def test_places_where_no_store_can_be(self):
+        """They are refused at once, not in the first step."""
+        file = self.folder / "file"
+        file.write_text("mine")
+        for store in (file, file / "store", [self.folder / "a", file / "b" / "c"]):
+            self.refused(f"store: {file}: is not a folder", lambda store=store: self.tiered(net().parameters(), store=store))
+        locked = self.folder / "locked"
+        locked.mkdir()
+        self.folder.chmod(0o755)
+        locked.chmod(0o555)
+
+        def work():
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            for store, what in ((locked, "may not be written to"),
+                                (locked / "new" / "store", f"may not be written to, so {locked}/new/store cannot be made")):
+                self.refused(f"store: {locked}: {what}", lambda store=store: self.tiered(net().parameters(), store=store))
+
+        in_child(self, work)
+        self.assertEqual(sorted(one.name for one in self.folder.iterdir()), ["file", "locked"])
+
+    def test_a_first_step_that_is_refused_leaves_no_folder(self):
+        there = self.folder / "there"
+        there.mkdir()
+        for stores in ([self.folder / "new" / "a"], [self.folder / "new" / "a", self.folder / "new" / "b"], [there], [there / "c"]):
+            optimizer = self.tiered((model := net()).parameters(), store=stores, budget="host=1KiB")
+            mse(model, X[0]).backward()
+            self.refused("host budget", optimizer.step)
+            self.assertEqual((list(self.folder.iterdir()), list(there.iterdir())), ([there], []))
+
+    def test_a_folder_of_the_users_where_a_larger_store_would_be_made(self):
+        store = self.folder / "store"
+        theirs = store / "growing" / "poem"
+        theirs.parent.mkdir(parents=True)
+        theirs.write_text("mine")
+        model = net()
+        optimizer = self.tiered(model[0].parameters(), store=store)
+        mse(model, X[0]).backward()
+        optimizer.step()
+        optimizer.add_param_group(dict(params=list(model[2].parameters())))
+        self.refused(f"{theirs.parent}: is there already, and is not of a store (move it away)", optimizer.step)
+        self.assertEqual(theirs.read_text(), "mine")
+        theirs.parent.rename(self.folder / "elsewhere")
+        optimizer.step()
+        self.assertEqual(optimizer.statistics()["parameters"], 4)
+
     def test_a_damaged_store_is_told_in_words_of_python(self):
         store = self.folder / "store"
         loop(lambda params, lr: self.tiered(params, lr=lr, store=store), steps=1)[1].close()

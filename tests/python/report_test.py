@@ -8,8 +8,10 @@ import html.parser
 import io
 import json
 import math
+import os
 import re
 import unittest
+import unittest.mock
 
 from penstock import Run, charts
 from penstock import report as reporting
@@ -18,7 +20,7 @@ from penstock.page import page
 from penstock.summary import Summary
 from exports_cases import OtherPrograms  # noqa: F401
 from report_support import BUSY, HOSTILE, PLAN, Runs, line
-from watch_cases import Terminal  # noqa: F401
+from watch_cases import Holders, Terminal  # noqa: F401
 
 
 class Reading(Runs):
@@ -239,8 +241,45 @@ class Page(Runs):
         self.assertEqual((code, own.read_text()), (2, "mine"))
         self.assertIn("exists already and is no report", err)
         self.assertEqual(self.verb(reporting.report, self.folder, "--out", own, "--force")[0], 0)
-        self.assertEqual(self.verb(reporting.report, self.folder, "--out", self.folder / "absent" / "x.html")[0], 2)
         self.assertEqual(list(self.folder.glob("*.partial")), [])
+
+    def test_makes_the_folders_that_are_missing(self):
+        self.run_of([line(1)])
+        made = self.folder / "absent" / "deep"
+        code, _, err = self.verb(reporting.report, self.folder, "--out", made / "x.html", "--prometheus", made / "also" / "x.prom")
+        self.assertEqual((code, err), (0, ""))
+        self.assertTrue((made / "x.html").is_file() and (made / "also" / "x.prom").is_file())
+
+    def test_says_what_is_in_the_way_and_writes_nothing_then(self):
+        self.run_of([line(1)])
+        own = self.folder / "own"
+        own.write_text("mine")
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        for arguments, what, remedy in (
+                (("--tensorboard", own), f"{own}: is not a folder", "--tensorboard in another place"),
+                (("--tensorboard", own / "events"), f"{own}: is not a folder", "--tensorboard in another place"),
+                (("--out", own / "x.html"), f"{own}: is not a folder", "--out in another place"),
+                (("--prometheus", own / "x.prom", "--force"), f"{own}: is not a folder", "--prometheus in another place"),
+                (("--prometheus", pipe, "--force"), f"{pipe}: is not a file", "--prometheus FILE"),
+                (("--out", self.folder, "--force"), f"{self.folder}: is not a file", "--out FILE")):
+            with self.subTest(arguments=arguments):
+                code, _, err = self.verb(reporting.report, self.folder, *arguments)
+                self.assertEqual(code, 2, err)
+                self.assertIn(f"penstock: report: {what}\ntry: {remedy}", err)
+                self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["config.json", "log.jsonl", "own", "pipe"])
+        self.assertTrue(pipe.is_fifo())
+        self.assertEqual(own.read_text(), "mine")
+
+    def test_names_the_file_that_cannot_be_written(self):
+        self.run_of([line(1)])
+        neighbour = self.folder / "report.html.partial"
+        neighbour.write_text("mine")
+        with unittest.mock.patch("os.replace", side_effect=OSError(28, "No space left on device", "a", None, "b")):
+            code, _, err = self.verb(reporting.report, self.folder)
+        self.assertEqual((code, err.splitlines()[0]), (3, f"penstock: {self.folder / 'report.html'}: No space left on device"))
+        self.assertEqual([p.name for p in self.folder.glob("*.partial")], [neighbour.name])
+        self.assertEqual(neighbour.read_text(), "mine")
 
     def test_has_its_numbers_as_json_too(self):
         self.run_of([line(1), line(2, eval_loss=3.5), line(3, eval_loss=4.0)])

@@ -1,10 +1,15 @@
 """`penstock watch`: a run in the terminal, as it goes on. report_test.py runs these."""
+import contextlib
+import fcntl
 import io
 import json
+import os
 import re
+import unittest.mock
 
-from penstock import Run
+from penstock import Run, holders
 from penstock import watch as watching
+from penstock.page import page
 from penstock.summary import Summary
 from report_support import BUSY, PLAN, Runs, line
 
@@ -24,7 +29,7 @@ class Terminal(Runs):
         text = "\n".join(watching.panel(Summary(run), 100))
         for word in ("busy      nvme read 60 %, update 20 %", "tiers     host 1.5 GiB of 2 GiB, nvme 3 GiB",
                      "wear      6 MiB written, 1.5 % of the drives' rating; ",
-                     "faster    drives: one more like the last: 0.6 s a step instead of 1 s"):
+                     "faster    drives: one more like the last: by the plan 0.6 s a step instead of 1 s"):
             self.assertIn(word, text)
         # What gains less than a hundredth is not worth a line.
         run = self.run_of([line(1)], plan={**PLAN, "advice": {"changes": PLAN["advice"]["changes"][1:]}})
@@ -65,3 +70,112 @@ class Terminal(Runs):
             raise KeyboardInterrupt
 
         self.assertEqual(watching.watch([str(self.folder)], None, io.StringIO(), pause), ("", {}))
+
+    def test_says_of_the_last_step_what_was_predicted_of_it(self):
+        run = self.run_of([line(step, predicted_s=2.0 if step < 9 else 0.5) for step in range(1, 11)])
+        self.assertIn("step      1.25 s, predicted 0.5 s; usually 1.25 s, 2000 tokens/s", watching.panel(Summary(run), 100))
+
+
+class TtyOutput(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Holders(Runs):
+    """A run that a process has, by a lock on its folder, and one that nobody has."""
+
+    GONE = "stopped at step 3 of 40, and is not running; `penstock train --store /a,/b` goes on"
+    CONFIG = {"max_steps": 40, "penstock": {"stores": ["/a", "/b"]}}
+
+    @contextlib.contextmanager
+    def held(self):
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def watched(self, *pauses, out=None):
+        """What watch says; each of its pauses does what is given for it, and the run must end with the last."""
+        out, more = out or io.StringIO(), iter(pauses)
+        self.assertEqual(watching.watch([str(self.folder)], None, out, lambda _: next(more)()), ("", {}))
+        self.assertEqual(list(more), [], "it ended too early")
+        return out.getvalue()
+
+    @staticmethod
+    def nothing():
+        pass
+
+    def test_are_known_by_the_lock(self):
+        self.run_of([line(1)])
+        self.assertIs(holders.is_held(self.folder), False)
+        with self.held():
+            self.assertIs(holders.is_held(self.folder), True)
+        # The look itself has left no lock.
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        self.addCleanup(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def test_are_not_known_where_locks_are_of_one_machine_or_none_or_an_older_trainer_writes(self):
+        self.run_of([line(1)])
+        with unittest.mock.patch.object(holders, "_file_system", return_value="nfs4"):
+            self.assertIsNone(holders.is_held(self.folder))
+        with unittest.mock.patch.object(fcntl, "flock", side_effect=OSError(95, "Operation not supported")):
+            self.assertIsNone(holders.is_held(self.folder))
+        with open(self.folder / "log.jsonl", "a"):
+            self.assertIsNone(holders.is_held(self.folder))
+        with open(self.folder / "log.jsonl"):  # a reader writes nothing
+            self.assertIs(holders.is_held(self.folder), False)
+
+    def test_a_run_that_was_killed_is_said_to_be_gone_and_how_it_goes_on(self):
+        self.run_of([line(1), line(2), line(3)], self.CONFIG)
+        said = self.watched(*[self.nothing] * (watching.LOOKS_ALONE - 1)).splitlines()
+        self.assertEqual((len(said), said[-1]), (4, self.GONE))
+        screen = self.watched(*[self.nothing] * (watching.LOOKS_ALONE - 1), out=TtyOutput())
+        last = screen.rpartition(f"{self.folder.name}: ")[2]
+        self.assertTrue(last.startswith("step 3 of 40, not running\n"), last)
+        self.assertTrue(last.endswith(self.GONE + "\n"), last)
+        text, fields = watching.watch([str(self.folder), "--once"], None)
+        self.assertEqual((text.splitlines()[-1], fields["running"]), (self.GONE, False))
+        self.assertNotIn("to go", text)
+
+    def test_a_run_that_a_process_has_is_waited_for_until_it_is_killed(self):
+        self.run_of([line(1), line(2), line(3)], self.CONFIG)
+        with contextlib.ExitStack() as process:
+            process.enter_context(self.held())
+            text, fields = watching.watch([str(self.folder), "--once"], None)
+            self.assertIn("step 3 of 40, 46.2 s to go\n", text)
+            self.assertIs(fields["running"], True)
+            said = self.watched(*[self.nothing] * 10, process.close, *[self.nothing] * (watching.LOOKS_ALONE - 1))
+        self.assertEqual(said.splitlines()[-1], self.GONE)
+
+    def test_a_run_without_a_step_is_waited_for(self):
+        self.run_of([])
+
+        def ends():
+            self.run_of([line(1)], {"max_steps": 1})
+
+        self.assertIn("step 1:", self.watched(*[self.nothing] * 10, ends))
+
+    def test_a_run_that_nobody_is_known_to_have_is_waited_for(self):
+        self.run_of([line(1), line(2), line(3)], self.CONFIG)
+
+        def ends():
+            self.run_of([line(40)])
+
+        with unittest.mock.patch.object(watching, "is_held", return_value=None):
+            self.assertNotIn("not running", self.watched(*[self.nothing] * 10, ends))
+
+    def test_a_log_that_is_beyond_its_config_is_not_over_while_a_process_has_the_run(self):
+        self.run_of([line(step) for step in range(1, 58)], {"max_steps": 2})
+        with contextlib.ExitStack() as process:
+            process.enter_context(self.held())
+            shown = self.watched(*[self.nothing] * 10, process.close, out=TtyOutput())
+        self.assertIn("step 57, although config.json says 2 in all\n", shown)
+        self.assertNotIn("%]", shown.replace(" ", ""))
+        for percent in re.findall(r"(\d+) %", shown):
+            self.assertLessEqual(int(percent), 100)
+        summary = Summary(Run(self.folder))
+        self.assertIsNone(summary.fields()["max_steps"])
+        self.assertIn("config.json says 2 steps in all, and the log has step 57", page(summary))

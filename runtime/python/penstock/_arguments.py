@@ -11,7 +11,7 @@ import torch
 from typing_extensions import Required, TypedDict  # torch itself needs it
 
 from ._early import several_ranks
-from ._refusal import PenstockError
+from ._refusal import ENVIRONMENT, PenstockError
 
 Params = Iterable[torch.Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, torch.Tensor]]  # as torch's
 
@@ -47,6 +47,16 @@ NOT_DONE = {"amsgrad": False, "maximize": False, "differentiable": False, "initi
 BEFORE_THE_RANKS = 'begin="backward" would take gradients before the ranks have averaged them; use begin="step"'
 
 
+def check_told(kind, store, budget):
+    """Nobody but the user knows these two."""
+    if store is None:
+        raise PenstockError(f"penstock.{kind}: store= is missing, a folder for the state, or one on each drive",
+                            remedy='store="/mnt/nvme0/run"')
+    if budget is None:
+        raise PenstockError(f"penstock.{kind}: budget= is missing, the host memory that the engine may take",
+                            remedy='budget="host=4GiB"')
+
+
 def folders_of(store):
     """As absolute paths, one or several."""
     named = [store] if isinstance(store, (str, bytes, os.PathLike)) else store
@@ -58,7 +68,22 @@ def folders_of(store):
         raise PenstockError(f"store={store!r}: a folder, or one on each drive, expected")
     if len({os.path.realpath(one) for one in folders}) < len(folders):
         raise PenstockError(f"store={store!r}: the same folder twice; one on each drive expected")
-    return [os.path.abspath(one) for one in folders]
+    folders = [os.path.abspath(one) for one in folders]
+    for folder in folders:
+        _check_place(folder)
+    return folders
+
+
+def _check_place(folder):
+    """That a store can be there, or be made there, as far as can be said without making it."""
+    there = folder
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise PenstockError(f"store: {there}: is not a folder", remedy="name another place, or move it away")
+    if not os.access(there, os.W_OK | os.X_OK):
+        what = "may not be written to" if there == folder else f"may not be written to, so {folder} cannot be made"
+        raise PenstockError(f"store: {there}: {what}", ENVIRONMENT, "name another place, or let this user write there")
 
 
 def number(group, name, least=0.0):

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from . import _library as lib
 from ._open_store import log
+from ._refusal import PenstockError
 
 FILE = "rank0.tiles"  # of a store, on each drive
+_MADE = {FILE, "kept", "undecided", "decided"}  # what a larger store's folder has until it takes the smaller one's place
 
 
 def grown(folders, small, make, budget, roles):
@@ -22,6 +24,8 @@ def grown(folders, small, make, budget, roles):
     small.close()
     places = [os.path.join(folder, "growing") for folder in folders]
     log.info("step %d: the store is written anew, for more parameters", step)
+    for place in filter(os.path.lexists, places):  # finish() has left it
+        raise PenstockError(f"{place}: is there already, and is not of a store", remedy="move it away")
     try:
         # The two share the budget.
         with contextlib.closing(make(folders, budget // 2, False, lib.OPEN, 0)) as small:
@@ -60,7 +64,12 @@ def finish(folders):
                 _take_place(folder, place, before and folder / before)
                 _flush(folder)
     for place in reversed(places):  # the decision last
-        shutil.rmtree(place, ignore_errors=True)
+        if _is_ours(place):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_ours(place):
+    return place.is_dir() and not place.is_symlink() and set(os.listdir(place)) <= _MADE
 
 
 def _decide(place, before):

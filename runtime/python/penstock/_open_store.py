@@ -83,7 +83,7 @@ class OpenStore:
             initial=self._callbacks[0],
             weights_out=self._callbacks[1],
         )
-        with self._reason():
+        with self._reason(), _no_folder_left(folders):
             call("penstock_open", c.byref(options), parameters, len(parameters), c.byref(self._engine))
 
     def _claim(self, folders):
@@ -311,6 +311,23 @@ class OpenStore:
 
     def drop(self, step):
         call("penstock_drop", self._engine, step)
+
+
+@contextlib.contextmanager
+def _no_folder_left(folders):
+    """Folders that are made within, and are empty when it fails, are taken away again."""
+    missing = []
+    for folder in folders:
+        while not os.path.lexists(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+    try:
+        yield
+    except BaseException:
+        for folder in sorted(set(missing), key=len, reverse=True):
+            with contextlib.suppress(OSError):  # it has something, or was never made
+                os.rmdir(folder)
+        raise
 
 
 def _callbacks_of(store):

@@ -11,7 +11,7 @@ import torch
 
 from . import _device
 from . import _library as lib
-from ._arguments import BEFORE_THE_RANKS, OF_NO_EFFECT, Params, check_choices, folders_of
+from ._arguments import BEFORE_THE_RANKS, OF_NO_EFFECT, Params, check_choices, check_told, folders_of
 from ._early import EarlyStart, TakenGradient, several_ranks
 from ._engine import STATES, Engine, verb
 from ._live import Live, in_memory
@@ -49,8 +49,8 @@ class Tiered(torch.optim.Optimizer):
         params: Params,
         defaults: dict[str, Any],
         *,
-        store: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        budget: int | str,
+        store: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+        budget: int | str | None = None,
         begin: Literal["step", "backward"] = "step",
         weights: Literal["version", "fingerprint"] = "version",
         state_dict: Literal["reference", "full"] = "reference",
@@ -63,6 +63,7 @@ class Tiered(torch.optim.Optimizer):
         **of_torch: object,
     ) -> None:
         kind = next(base.__name__ for base in type(self).__mro__ if base.__name__ in STATES)
+        check_told(kind, store, budget)
         self._penstock = engine = Engine(
             kind, folders_of(store), bytes_of(budget), existing, threads, clip_norm, durability
         )

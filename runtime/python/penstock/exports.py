@@ -3,12 +3,14 @@
 import hashlib
 import math
 import os
+import secrets
 import struct
 import time
 from pathlib import Path
 
 from ._refusal import ENVIRONMENT, Refusal
 
+PROMETHEUS_BEGINS = b"# HELP penstock_step "  # every text of prometheus_text()
 _TAGS = {"loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/gradient_norm",
          "loss_scale": "train/loss_scale", "eval_loss": "eval/loss", "eval_perplexity": "eval/perplexity",
          "step_s": "time/step_s", "predicted_s": "time/predicted_s", "tokens_per_s": "time/tokens_per_s",
@@ -17,14 +19,32 @@ _TAGS = {"loss": "train/loss", "lr": "train/learning_rate", "grad_norm": "train/
 
 
 def replace(path, content):
-    """The file is there whole, or as it was."""
-    made = Path(f"{path}.partial")
+    """The file is there whole, or as it was. Its folder must be there."""
+    path = Path(path)
+    made = path.with_name(f"penstock-{secrets.token_hex(8)}.partial")
     try:
-        made.write_bytes(content)
+        with open(made, "xb") as file:
+            file.write(content)
         os.replace(made, path)
+    except OSError as error:
+        made.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     except BaseException:
         made.unlink(missing_ok=True)
         raise
+
+
+def make_folder(flag, folder):
+    """The folder is there, made where it was missing; `flag` is what named it."""
+    check_folder(flag, folder)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def check_folder(flag, folder):
+    """Refuses what can be no folder, since it or what it would be in is something else."""
+    there = next((one for one in (Path(folder), *Path(folder).parents) if os.path.lexists(one)), None)
+    if there is not None and not there.is_dir():
+        raise Refusal(f"report: {there}: is not a folder", f"{flag} in another place, or move that away")
 
 
 def _crc_table():
@@ -94,7 +114,7 @@ def event_file(log, end_s):
 def write_tensorboard(folder, run):
     """One event file of the whole run, replaced when it is written again. Its path."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder("--tensorboard", folder)
     path = folder / "events.out.tfevents.0.penstock"
     log_file = run.path / "log.jsonl"
     replace(path, event_file(run.log, log_file.stat().st_mtime if log_file.exists() else time.time()))

@@ -79,6 +79,8 @@ def remarks(s):
         found.append(f"stopped early at step {s.steps}: its evaluations did not become better any more")
     if s.stopped:
         found.append(stop_text(s.stopped))
+    if s.told_steps and not s.max_steps:
+        found.append(f"config.json says {s.told_steps} steps in all, and the log has step {s.steps}")
     if s.not_finite:
         found.append(f"the loss of {len(s.not_finite)} steps is not finite, of step {s.not_finite[0]} first")
     if s.skipped:

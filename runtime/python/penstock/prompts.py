@@ -21,6 +21,9 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def load(folder):
+    if not Path(folder).is_dir():  # transformers would take it for a name on the network
+        raise Refusal(f"samples: {folder}: no such folder",
+                      "a folder with a tokenizer as Hugging Face has it, in samples.tokenizer or --tokenizer")
     try:
         import transformers
     except ImportError as error:

@@ -12,12 +12,20 @@ from .run import Run
 from .summary import Summary
 
 
-def write_page(path, content, force):
+def check_file(flag, path, is_own, force):
+    """Refuses to replace what no report has written, which is_own(its first bytes) tells, and what is no file."""
     path = Path(path)
+    exports.check_folder(flag, path.parent)
+    if path.exists() and not path.is_file():
+        raise Refusal(f"report: {path}: is not a file", f"{flag} FILE")
     if path.exists() and not force:
         with open(path, "rb") as file:
-            if MARK.encode() not in file.read(4096):
-                raise Refusal(f"report: {path}: exists already and is no report", "another --out, or --force to replace it")
+            if not is_own(file.read(4096)):
+                raise Refusal(f"report: {path}: exists already and is no report", f"another {flag}, or --force to replace it")
+
+
+def write_file(flag, path, content):
+    exports.make_folder(flag, Path(path).parent)
     exports.replace(path, content.encode())
 
 
@@ -33,13 +41,19 @@ def report(arguments, progress):
     options = parser.parse_intermixed_args(arguments)
     summary = Summary(Run(options.run))
     out = options.out or os.path.join(options.run, "report.html")
-    write_page(out, page(summary), options.force)
+    # All before the first is written.
+    check_file("--out", out, lambda head: MARK.encode() in head, options.force)
+    if options.prometheus:
+        check_file("--prometheus", options.prometheus, lambda head: head.startswith(exports.PROMETHEUS_BEGINS), options.force)
+    if options.tensorboard:
+        exports.check_folder("--tensorboard", options.tensorboard)
+    write_file("--out", out, page(summary))
     fields, made = {**summary.fields(), "page": os.path.abspath(out)}, [out]
     if options.tensorboard:
         made.append(exports.write_tensorboard(options.tensorboard, summary.run))
         fields["tensorboard"] = os.path.abspath(made[-1])
     if options.prometheus:
-        exports.replace(Path(options.prometheus), exports.prometheus_text(summary).encode())
+        write_file("--prometheus", options.prometheus, exports.prometheus_text(summary))
         made.append(options.prometheus)
         fields["prometheus"] = os.path.abspath(options.prometheus)
     if options.wandb:

@@ -196,5 +196,5 @@ def panel_lines(resources):
         lines.append(f"wear      {bytes_text(wear['written_bytes'])} written{share}{days}")
     best = r.best_change()
     if best:
-        lines.append(f"faster    {best[0]}: {seconds_text(best[1])} a step instead of {seconds_text(r.planned_step_s)}")
+        lines.append(f"faster    {best[0]}: by the plan {seconds_text(best[1])} a step instead of {seconds_text(r.planned_step_s)}")
     return lines

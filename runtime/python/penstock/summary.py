@@ -70,6 +70,12 @@ def stop_text(entry):
     return f"stopped at step {entry['step']}: batch {entry.get('batch')}: {why_text(events[-1])}"
 
 
+def told_steps(config):
+    """How many steps the config says that the run has, if it says so."""
+    told = config.get("max_steps")
+    return told if isinstance(told, int) and told > 0 else None
+
+
 class Summary:
     """What a run comes to, in numbers."""
 
@@ -81,7 +87,9 @@ class Summary:
         if not self.log:
             raise Refusal(f"report: {run.path}: no step is in its log yet", "wait for the first step", USAGE)
         log, last = self.log, self.log[-1]
-        self.steps, self.max_steps = last["step"], self.config.get("max_steps")
+        self.steps, self.told_steps = last["step"], told_steps(self.config)
+        # The log knows better than a config that has fewer steps than were done.
+        self.max_steps = self.told_steps if self.told_steps and self.told_steps >= self.steps else None
         self.losses = points_of(log, "loss")
         self.evaluations = points_of(log, "eval_loss")
         self.step_s, self.predicted_s = usual(points_of(log, "step_s")), usual(points_of(log, "predicted_s"))

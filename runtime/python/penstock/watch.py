@@ -1,19 +1,22 @@
 """`penstock watch RUN`: how a run stands, in the terminal, until it ends. In a pipe, a line for each new step."""
 
 import os
+import shlex
 import shutil
 import sys
 import time
 
 from ._verb import Arguments, run as run_verb
 from .charts import finite, short
+from .holders import is_held
 from .resources import panel_lines
 from .run import Run
-from .summary import Summary, done_text, samples_of, stop_text, why_text
+from .summary import Summary, done_text, is_finite, samples_of, stop_text, told_steps, why_text
 from .wording import bytes_text, lane_text, seconds_text
 
 BARS = "▁▂▃▄▅▆▇█"
 PAUSE_S = 1.0
+LOOKS_ALONE = 3  # until a run that nobody has counts as one that has stopped: its process may be starting
 
 
 def spark(values, width):
@@ -34,13 +37,31 @@ def one_line(text):
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def panel(s, width):
-    """Lines about a run, none wider than `width`."""
+def has_ended(config, log, stopped):
+    """By what the run itself says."""
+    steps = told_steps(config)
+    return bool(stopped or (log and (log[-1].get("stopped_early") or (steps and log[-1]["step"] >= steps))))
+
+
+def gone_text(config, log):
+    """Of a run that has not ended, and that no process has."""
+    steps, section = told_steps(config), config.get("penstock")
+    stores = section.get("stores") if isinstance(section, dict) else None
+    command = f"`penstock train --store {shlex.quote(','.join(map(str, stores)))}`" if stores and isinstance(stores, list) else "its command"
+    return f"stopped at step {log[-1]['step']}" + (f" of {steps}" if steps else "") + f", and is not running; {command} goes on"
+
+
+def panel(s, width, held=None):
+    """Lines about a run, none wider than `width`. `held`: whether a process has it, as is_held() says."""
     losses = [y for _, y in finite(s.losses)]
     last = s.log[-1]
     share = s.steps / s.max_steps if s.max_steps else None
     head = f"{s.run.path.resolve().name}: step {s.steps}" + (f" of {s.max_steps}" if s.max_steps else "")
-    if share is not None and share < 1 and s.step_s:
+    if s.told_steps and not s.max_steps:
+        head += f", although config.json says {s.told_steps} in all"
+    if held is False and not has_ended(s.config, s.log, s.stopped):
+        head += ", not running"
+    elif share is not None and share < 1 and s.step_s:
         head += f", {seconds_text((s.max_steps - s.steps) * s.step_s)} to go"
     lines = [head]
     if share is not None:
@@ -53,8 +74,9 @@ def panel(s, width):
     if best:
         lines.append(f"held out  {s.evaluations[-1][1]:.4f} at step {s.evaluations[-1][0]}, best {best[1]:.4f} at {best[0]}")
     lines.append(f"rate      {short(last.get('lr'))}   gradient norm {short(last.get('grad_norm'))}")
-    ratio = f", predicted {seconds_text(s.predicted_s)}" if s.predicted_s else ""
-    lines.append(f"step      {seconds_text(last.get('step_s'))}, usually {seconds_text(s.step_s)}{ratio}; "
+    # The last one's, as the plan may have changed.
+    predicted = f", predicted {seconds_text(last['predicted_s'])}" if is_finite(last.get("predicted_s")) else ""
+    lines.append(f"step      {seconds_text(last.get('step_s'))}{predicted}; usually {seconds_text(s.step_s)}, "
                  f"{short(s.tokens_per_s)} tokens/s")
     lines.append(f"bytes     {bytes_text(last.get('nvme_read_bytes'))} read, {bytes_text(last.get('nvme_written_bytes'))} "
                  f"written; memory {bytes_text(last.get('rss_bytes'))}")
@@ -113,8 +135,11 @@ def watch(arguments, progress, out=None, pause=time.sleep):
     out = out or sys.stdout
     run = Run(options.run)
     if options.once or options.json:
-        summary = Summary(run)
-        return "\n".join(panel(summary, shutil.get_terminal_size().columns)) + "\n", summary.fields()
+        held, summary = is_held(run.path), Summary(run)
+        lines = panel(summary, shutil.get_terminal_size().columns, held)
+        if held is False and not has_ended(summary.config, summary.log, summary.stopped):
+            lines.append(gone_text(summary.config, summary.log))
+        return "\n".join(lines) + "\n", {**summary.fields(), "running": held}
     try:
         return _follow(run, out, pause)
     except KeyboardInterrupt:  # the usual end
@@ -123,12 +148,12 @@ def watch(arguments, progress, out=None, pause=time.sleep):
 
 def _follow(run, out, pause):
     screen = Screen(out) if out.isatty() else None
-    seen, shown = None, 0
+    seen, shown, looks_alone, log, stopped = None, 0, 0, [], None
     while True:
+        held = is_held(run.path)  # first: a process gives the run back behind its last line
         mark = mark_of(run)
         if mark != seen:
-            seen = mark
-            log = run.log
+            seen, log, stopped, looks_alone = mark, run.log, run.stopped, 0
             if log and screen:
                 screen.show(panel(Summary(run), shutil.get_terminal_size().columns))
             elif log:
@@ -137,13 +162,16 @@ def _follow(run, out, pause):
                         out.write(plain(entry) + "\n")
                 out.flush()
                 shown = log[-1]["step"]
-            if run.stopped:
-                if not screen:
-                    out.write(stop_text(run.stopped) + "\n")
-                return "", {}
-            is_last = log and run.config.get("max_steps") and log[-1]["step"] >= run.config["max_steps"]
-            if is_last or (log and log[-1].get("stopped_early")):
-                return "", {}
+            if stopped and not screen:
+                out.write(stop_text(stopped) + "\n")
+        if not held and has_ended(run.config, log, stopped):
+            return "", {}
+        looks_alone = looks_alone + 1 if log and held is False else 0
+        if looks_alone == LOOKS_ALONE:
+            if screen:
+                screen.show(panel(Summary(run), shutil.get_terminal_size().columns, held))
+            out.write(gone_text(run.config, log) + "\n")
+            return "", {}
         pause(PAUSE_S)
 
 

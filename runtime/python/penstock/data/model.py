@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,17 @@ class Model:
         if not isinstance(self.vocabulary, int) or not 0 < self.vocabulary < 2**31:
             raise Refusal(f"--model: {folder}/config.json: vocab_size is {self.vocabulary!r}, a number expected")
         self.context = text.get("max_position_embeddings") or text.get("n_positions")
-        self.tokenizer = self._tokenizer()
-        if template:
-            self.tokenizer.chat_template = Path(template).read_text(encoding="utf-8")
-        self.remarks = self._remarks()
+        if not any((self.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+            raise Refusal(f"--model: {self.folder}: has no tokenizer", "tokenizer.json and tokenizer_config.json of the model")
+        self._template = Path(template).read_text(encoding="utf-8") if template else None
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Loaded when it is first asked for, which takes seconds."""
+        tokenizer = self._tokenizer()
+        if self._template is not None:
+            tokenizer.chat_template = self._template
+        return tokenizer
 
     def _config(self) -> dict[str, Any]:
         path = self.folder / "config.json"
@@ -49,8 +57,6 @@ class Model:
             raise Refusal(f"data: {error}: chats are tokenised by transformers",
                           "pip install transformers tokenizers", ENVIRONMENT) from error
         transformers.logging.set_verbosity_error()
-        if not any((self.folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-            raise Refusal(f"--model: {self.folder}: has no tokenizer", "tokenizer.json and tokenizer_config.json of the model")
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
         except Exception as error:  # whatever is wrong with its files
@@ -61,7 +67,7 @@ class Model:
                           "save it with tokenizer.json, as tokenizers has it")
         return tokenizer
 
-    def _remarks(self) -> list[str]:
+    def remarks(self) -> list[str]:
         ends = self.config.get("eos_token_id")
         ends = ends if isinstance(ends, list) else [ends] if ends is not None else []
         own = self.tokenizer.eos_token_id

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
+import shlex
 
 from .._refusal import Refusal
 from .._verb import Arguments, count
@@ -27,6 +30,10 @@ def options_of(arguments: list[str], parser: Arguments) -> argparse.Namespace:
     options = parser.parse_intermixed_args(arguments)
     if not options.files:
         raise Refusal("data: no files are given", "penstock data chats.jsonl --model ./Qwen3-0.6B --out ./chats")
+    first, rest = options.files[0], options.files[1:]
+    if not os.path.exists(first) and difflib.get_close_matches(first, ["show"]):
+        raise Refusal(f"data: {first}: no such file, and no verb of `penstock data`",
+                      shlex.join(["penstock", "data", "show", *rest]))
     for name in ("model", "out"):
         if not getattr(options, name):
             raise Refusal(f"data: --{name}: missing", "penstock data chats.jsonl --model ./Qwen3-0.6B --out ./chats")

@@ -21,7 +21,7 @@ from .model import Model
 from .options import options_of
 from .prepared import FILES, FORMAT, hash_of, sha256_of
 from .sources import BadLine, Line
-from .writing import KEY_BYTES, Writing
+from .writing import KEY_BYTES, Writing, is_set
 
 VERSION = 1  # of what is made from the same files; part of what an interrupted preparation must agree in
 BATCH = 128  # samples that are tokenised at once
@@ -38,7 +38,6 @@ class Preparation:
 
     def __init__(self, options: argparse.Namespace, model: Model, progress: Progress) -> None:
         self.options, self.model, self.progress = options, model, progress
-        self.chats = Chats(model.tokenizer, options.turns)
         self.paths = [os.fspath(path) for path in options.files]
         self.sizes = [sources.check_file(path) for path in self.paths]
         self.names = [os.path.basename(path) for path in self.paths] if options.weights else ["all"]
@@ -46,6 +45,7 @@ class Preparation:
         self.bad: list[dict[str, Any]] = []
         self.length = self._length()
         self.tokens_since_journal = 0
+        self.chats = Chats(model.tokenizer, options.turns)  # last: from here on it takes seconds
 
     def _length(self) -> int:
         context, length = self.model.context, self.options.length
@@ -64,12 +64,7 @@ class Preparation:
                 o.validation, o.seed, o.long, o.keep_duplicates, o.skip_bad]
 
     def run(self) -> dict[str, Any]:
-        out = Path(self.options.out)
-        if out.exists() and not self.options.force:
-            raise Refusal(f"--out: {out}: exists already", "another folder, or --force to replace it")
-        if out.exists() and not (out / "manifest.json").is_file():
-            raise Refusal(f"--out: {out}: is not a prepared set, so it is not replaced", "another folder")
-        writing = Writing(out, self.identity())
+        writing = Writing(self.options.out, self.identity())
         try:
             start = self._restore(writing.state)
             if writing.state:
@@ -228,7 +223,7 @@ class Preparation:
         return hashlib.blake2b(key, digest_size=16, key=self.options.seed.to_bytes(8, "little")).digest()
 
     def _remarks(self) -> list[str]:
-        remarks = list(self.model.remarks)
+        remarks = self.model.remarks()
         if self.counts["turns_without_end"]:
             remarks.append(f"{self.counts['turns_without_end']} answers end with no special token: the model does not "
                            f"learn to stop there")
@@ -268,6 +263,22 @@ def text_of(manifest: dict[str, Any], out: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def check_out(out: str, force: bool) -> None:
+    """Refuses to replace what is there, but for a set, or what is left of one, where that is wanted."""
+    if os.path.lexists(out) and not force:
+        raise Refusal(f"--out: {out}: exists already", "another folder, or --force to replace it")
+    if os.path.islink(out):
+        raise Refusal(f"--out: {out}: is a link, so it is not replaced", f"--out {os.path.realpath(out)}")
+    if os.path.lexists(out) and not (os.path.isfile(os.path.join(out, "manifest.json")) and is_set(out)):
+        raise Refusal(f"--out: {out}: is not a prepared set, so it is not replaced", "another folder")
+    for beside in (f"{out}.partial", f"{out}.replaced"):
+        if os.path.lexists(beside) and not is_set(beside):
+            raise Refusal(f"--out: {beside}: would be replaced, and is not of a prepared set", "another --out, or move that away")
+    parent = os.path.dirname(os.path.abspath(out))
+    if not os.path.isdir(parent):
+        raise Refusal(f"--out: {parent}: no such folder", f"mkdir -p {parent}")
+
+
 def prepare(arguments: list[str], progress: Progress, parser: Arguments) -> tuple[str, dict[str, Any]]:
     """What `penstock data` does; its answer as text and as fields."""
     options = options_of(arguments, parser)
@@ -276,8 +287,6 @@ def prepare(arguments: list[str], progress: Progress, parser: Arguments) -> tupl
             raise Refusal(f"data: {path}: no such file", "check the path: a .jsonl, .txt or .md expected")
         if not os.path.isfile(path):
             raise Refusal(f"data: {path}: not a file", f"{path}/*.jsonl" if os.path.isdir(path) else "")
-    parent = os.path.dirname(os.path.abspath(options.out))
-    if not os.path.isdir(parent):
-        raise Refusal(f"--out: {parent}: no such folder", f"mkdir -p {parent}")
+    check_out(options.out, options.force)
     manifest = Preparation(options, Model(options.model, options.template), progress).run()
     return text_of(manifest, options.out), {"out": os.path.abspath(options.out), **manifest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -56,6 +57,9 @@ def show(arguments: list[str], progress: Progress, parser: Arguments) -> tuple[s
     if options.check:
         found.verify()
     folder = options.model or found.manifest["model"]
+    if not os.path.isdir(folder):  # transformers would take it for a name on the network
+        raise Refusal(f"data show: {folder}: no such folder, and the set's tokenizer is expected there",
+                      "--model FOLDER names where it is now")
     try:
         import transformers
     except ImportError as error:

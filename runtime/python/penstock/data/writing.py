@@ -18,10 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._refusal import ENVIRONMENT, Refusal
+from .prepared import FILES, FORMAT
 
 KEY_BYTES = 16
 _SAMPLE = np.dtype([("tokens", "<u4"), ("set", "<u4"), ("key", f"V{KEY_BYTES}")])
 _GROWING = ("tokens.u32", "learnt.u8", "samples.bin")
+_PASSING = ("samples.bin", "journal.json", "journal.next", "lock")  # in a set only while it is made
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
@@ -37,6 +39,18 @@ def write_synced(path: str | os.PathLike[str], content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def is_set(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a prepared set, or has nothing but files that one has while it is made or taken away."""
+    if os.path.islink(folder) or not os.path.isdir(folder):
+        return False
+    try:
+        manifest = json.loads((Path(folder) / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        manifest = None
+    is_known = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    return is_known or set(os.listdir(folder)) <= {"manifest.json", *FILES, *_PASSING}
 
 
 class Writing:
@@ -113,7 +127,7 @@ class Writing:
         """The set is there, whole, under its own name."""
         write_synced(self.folder / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
         self._close()
-        for name in ("samples.bin", "journal.json", "journal.next", "lock"):
+        for name in _PASSING:
             (self.folder / name).unlink(missing_ok=True)
         sync_folder(self.folder)
         old = Path(f"{self.out}.replaced")
