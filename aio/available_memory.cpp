@@ -24,19 +24,23 @@ bool read_number(const fs::path& path, uint64_t& number) {
   return static_cast<bool>(in >> number);
 }
 
-uint64_t available_on_machine(const std::string& root) {
+enum class Counted { what_is_free, everything };
+
+uint64_t on_machine(const std::string& root, Counted counted) {
+  const char* const wanted = counted == Counted::everything ? "MemTotal:" : "MemAvailable:";
   std::ifstream in(root + "/proc/meminfo");
   std::string key;
   uint64_t kib;
   for (std::string line; std::getline(in, line);) {
     std::istringstream fields(line);
-    if (fields >> key >> kib && key == "MemAvailable:") {
+    if (fields >> key >> kib && key == wanted) {
       return std::min(kib, std::numeric_limits<uint64_t>::max() / kKiB) * kKiB;
     }
   }
   // Does not count what caches would give back, but needs neither /proc nor a descriptor.
   struct sysinfo info {};
-  return sysinfo(&info) == 0 ? uint64_t{info.freeram} * info.mem_unit : 0;
+  if (sysinfo(&info) != 0) return 0;
+  return uint64_t{counted == Counted::everything ? info.totalram : info.freeram} * info.mem_unit;
 }
 
 struct Hierarchy {
@@ -68,12 +72,13 @@ uint64_t reclaimable(const fs::path& group, const Hierarchy& names) {
 
 // The folder of this process's group and all folders above it. In a container the path may be the host's while the
 // mount begins at the container's group, so folders that do not exist are skipped.
-void limit_by(const fs::path& root, const std::string& group, const Hierarchy& names, AvailableMemory& available) {
+void limit_by(const fs::path& root, const std::string& group, const Hierarchy& names, Counted counted,
+              AvailableMemory& available) {
   for (fs::path path = group;; path = path.parent_path()) {
     const fs::path folder = root / path.relative_path();
     uint64_t limit, usage;
     if (read_number(folder / names.limit, limit) && read_number(folder / names.usage, usage)) {
-      const uint64_t used = usage - std::min(usage, reclaimable(folder, names));
+      const uint64_t used = counted == Counted::everything ? 0 : usage - std::min(usage, reclaimable(folder, names));
       const uint64_t rest = limit - std::min(limit, used);
       if (rest < available.bytes) available = {rest, text("the limit of control group ", path.string())};
     }
@@ -81,10 +86,8 @@ void limit_by(const fs::path& root, const std::string& group, const Hierarchy& n
   }
 }
 
-}  // namespace
-
-AvailableMemory AvailableMemory::now(const std::string& root) {
-  AvailableMemory available{available_on_machine(root), "the machine's memory"};
+AvailableMemory memory_of(const std::string& root, Counted counted) {
+  AvailableMemory available{on_machine(root, counted), "the machine's memory"};
   std::ifstream in(root + "/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -92,11 +95,16 @@ AvailableMemory AvailableMemory::now(const std::string& root) {
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string group = line.substr(second + 1);
     if (controllers.find(",memory,") != std::string::npos)
-      limit_by(root + "/sys/fs/cgroup/memory", group, kVersion1, available);
-    if (controllers == ",,") limit_by(root + "/sys/fs/cgroup", group, kVersion2, available);
+      limit_by(root + "/sys/fs/cgroup/memory", group, kVersion1, counted, available);
+    if (controllers == ",,") limit_by(root + "/sys/fs/cgroup", group, kVersion2, counted, available);
   }
   return available;
 }
+
+}  // namespace
+
+AvailableMemory AvailableMemory::now(const std::string& root) { return memory_of(root, Counted::what_is_free); }
+AvailableMemory AvailableMemory::at_most(const std::string& root) { return memory_of(root, Counted::everything); }
 
 uint64_t free_huge_page_bytes(const std::string& root) {
   uint64_t pages = 0;

@@ -13,6 +13,8 @@ struct AvailableMemory {
   // The smallest of what the machine has free and what each control group above this process allows (versions 1 and 2).
   // Tests pass another root.
   static AvailableMemory now(const std::string& root = {});
+  // The same if nobody else took any.
+  static AvailableMemory at_most(const std::string& root = {});
 };
 
 // Bytes in free explicit huge pages of 2 MiB. AvailableMemory does not count them. Tests pass another root.

@@ -119,6 +119,19 @@ Result<std::unique_ptr<DirectFile>> DirectFile::open(const std::string& path, Ac
   return Result<std::unique_ptr<DirectFile>>(std::move(file));
 }
 
+bool is_taken(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return false;
+  const bool is_taken = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(file);
+  return is_taken;
+}
+
+Status taken_refusal(const std::string& path, milliseconds waited) {
+  return Status(Code::kEnvironment, text("open ", path, ": locked by another run, waited ", waited.count(), " ms"),
+                text("end that run first (fuser -v ", path, " names it), or use another path"));
+}
+
 DirectFile::~DirectFile() {
   if (fd_ < 0) return;
   if (remove_at_end_) unlink(path_.c_str());
@@ -155,10 +168,7 @@ Status DirectFile::lock(Access access, milliseconds wait) {
   while (flock(fd_, kind | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return errno_status("lock " + path_, errno);
-    if (steady_clock::now() >= until) {
-      return Status(Code::kEnvironment, text("open ", path_, ": locked by another run, waited ", wait.count(), " ms"),
-                    text("end that run first (fuser -v ", path_, " names it), or use another path"));
-    }
+    if (steady_clock::now() >= until) return taken_refusal(path_, wait);
     std::this_thread::sleep_for(milliseconds(10));
   }
   if (is_removed()) {

@@ -24,6 +24,10 @@ struct FileOptions {
   InMemory in_memory = InMemory::refuse;
 };
 
+// Whether another process has the file at `path` for itself.
+bool is_taken(const std::string& path);
+Status taken_refusal(const std::string& path, std::chrono::milliseconds waited);
+
 class DirectFile final : public File {
  public:
   // Creates a file of `size_bytes` with mode 0600 and allocates its space. Write each block once before relying on it

@@ -38,7 +38,7 @@ if(PENSTOCK_HAS_LIBTORCH)
   target_link_libraries(penstock_train_command PUBLIC penstock_tools penstock_trainer_torch)
   add_executable(penstock-trainer tools/train/main.cpp tools/train/generate.cpp tools/train/loss_events.cpp
                  tools/train/measure_compute.cpp tools/train/roll_back.cpp tools/train/run_prompts.cpp
-                 tools/train/run_log.cpp tools/train/run_plan.cpp tools/train/run_report.cpp tools/train/run_start.cpp tools/train/step_progress.cpp
+                 tools/train/run_folder.cpp tools/train/run_log.cpp tools/train/run_plan.cpp tools/train/run_report.cpp tools/train/run_start.cpp tools/train/step_progress.cpp
                  tools/train/snapshots.cpp tools/train/store_link.cpp tools/train/train_loop.cpp
                  tools/train/verify_training.cpp)
   target_link_libraries(penstock-trainer PRIVATE penstock_train_command nlohmann_json::nlohmann_json)

@@ -31,8 +31,13 @@ Result<std::optional<uint64_t>> whole_step_before(uint64_t newest, const std::ve
 Status go_back_to_step_before(uint64_t step, const std::vector<std::string>& folders) {
   PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   const auto drives = aio::direct_folders(folders, aio::Access::read_write);
-  return aio::TileStore::open(*made.engine, drives, {.checksum = cpu_optim::checksum_function(), .newest_step = step})
-      .status();
+  PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives,
+                                                  {.checksum = cpu_optim::checksum_function(), .newest_step = step}));
+  // By a root that is later than all that is given up, none of which is missed then.
+  std::optional<Status> committed;
+  store->commit(store->payload(), [&](const Status& status) { committed = status; });
+  made.engine->wait_until([&] { return committed.has_value(); });
+  return *committed;
 }
 
 }  // namespace penstock::engine

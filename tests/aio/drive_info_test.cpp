@@ -65,12 +65,14 @@ TEST(AvailableMemory, IsTheLeastThatMachineAndGroupsLeave) {
   const std::filesystem::path root = scratch.path();
   write_file(root / "proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
   EXPECT_EQ(AvailableMemory::now(root).bytes, 4 * kGiB);
+  EXPECT_EQ(AvailableMemory::at_most(root).bytes, 8 * kGiB) << "whatever others have";
   write_file(root / "proc/self/cgroup", "0::/job\n");
   write_file(root / "sys/fs/cgroup/job/memory.max", "3221225472\n");
   write_file(root / "sys/fs/cgroup/job/memory.current", "2147483648\n");
   write_file(root / "sys/fs/cgroup/job/memory.stat", "anon 1\ninactive_file 1073741824\n");
   EXPECT_EQ(AvailableMemory::now(root).bytes, 2 * kGiB);
   EXPECT_EQ(AvailableMemory::now(root).limited_by, "the limit of control group /job");
+  EXPECT_EQ(AvailableMemory::at_most(root).bytes, 3 * kGiB);
   // Files that were read twice; a library that is mapped stays.
   write_file(root / "sys/fs/cgroup/job/memory.stat",
              "anon 1\nfile_mapped 268435456\ninactive_file 536870912\nactive_file 805306368\n");

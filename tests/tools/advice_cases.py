@@ -273,7 +273,9 @@ def store_cases():
     yield Case(UPDATE.replace("--machine profile", "--machine text.txt"), has=("text.txt",))
     yield Case(UPDATE.replace("--machine profile", "--machine other"), files={"other": {"schema": "penstock.machine/1", "host_gbps": 9, "drives": [
         {"path": "/gone", "device": "nvme77n1", "mix_curve": [[0, 1], [1, 2]]}]}})
-    yield Case("penstock verify --params 1000B --store store --budget host=1GiB", rounds=1, has=("store",))
+    yield Case("penstock verify --params 1000B --store new --budget host=1GiB", rounds=1)
+    yield Case("penstock checkpoint export gpt out --shard 0", has=("gpt",))
+    yield Case("penstock update --store gpt --budget host=1GiB --machine profile", has=("gpt",), rounds=1)
     yield Case(UPDATE.replace("update", "verify").replace("--steps 3", "--steps 1"), has=("store",))
     yield Case(UPDATE, limits={"-f": 1 << 20})
     yield Case(UPDATE + " --durability step", has=("store",), limits={"-f": 1 << 20})
@@ -331,6 +333,10 @@ def run_cases():
     yield Case(TRAIN, has=(*DATA, "set", "chat-model", "chats.jsonl"), keys={"data": "set", "sequence_length": 64})
     yield Case(TRAIN, has=DATA, keys={"data": "a-folder"})
     yield Case("penstock train --store gpt --steps 3", has=RUN, files={"text.txt": TEXT * 41})
+    yield Case(TRAIN + " --data chats.jsonl", has=(*DATA, "chats.jsonl"), rounds=1)
+    yield Case(TRAIN + " --ranks 0", has=DATA)
+    yield Case("penstock train --model chat-model --store new --steps 1 --machine profile", has=("chat-model",), rounds=1)
+    yield Case("penstock generate chat-model hi", has=("chat-model",), rounds=1)
     yield Case(TRAIN + " --data tokens.xyz", has=DATA, files={"tokens.xyz": TEXT * 40})
     yield Case("penstock report run", has=("run",), env={"PENSTOCK_PYTHON": "/absent"})
     yield Case(TRAIN + " --store two", has=(*DATA, "two"), rounds=1)
@@ -347,6 +353,7 @@ def python_cases():
     yield Case(data + " --out new --lenght 64", has=chats, rounds=1)
     yield Case(data.replace("64", "100000") + " --out new", has=chats, rounds=1)
     yield Case(data + " --out set", has=(*chats, "set"), rounds=1)
+    yield Case(data + " --out link --force", has=(*chats, "set"), rounds=1, damage=lambda folder: (folder / "link").symlink_to("set"))
     yield Case(data + " --out new --weights much", has=chats, rounds=1)
     yield Case(data + " --out new", rounds=1, has=("chat-model",), files={"chats.jsonl": '{"messages": 7}\n' + json.dumps({"text": TEXT}) + "\n"})
     yield Case(data + " --out new", rounds=1, has=chats, damage=lambda folder: [path.unlink() for path in (folder / "chat-model").glob("chat_template*")])
@@ -376,6 +383,13 @@ ELSEWHERE = {"Command": {
     "step ... already": ("several ranks that were killed as they went back", "test_where_one_rank_alone_can_go_back"),
     "start again: the run goes on from where it was; `penstock checkpoint rm --step ...` removes what is damaged":
         ("several ranks that were killed before they went back", "test_a_damaged_copy_takes_no_store_back"),
+    "`penstock checkpoint rollback ... --step ...`, a snapshot that is kept; the drive may be failing":
+        ("a store that was damaged", "test_what_a_corrupt_store_advises_brings_a_snapshot_back"),
+    "`...`: the snapshot of step ... is a whole store, but for weights that never change; the drive may be failing":
+        ("a store that was damaged", "test_what_a_corrupt_store_advises_brings_a_snapshot_back"),
+    "another --run, or end that run first": (PROCESSES, "test_one_run_at_a_time_writes_to_a_folder"),
+    'the data that the run began with, or "hash": "..." beside it in the config to go on with this':
+        ("several files of data", "test_other_data_at_the_same_path_is_refused_until_it_is_named_anew"),
     "`ldd` on it says which library is missing": ("an installation without its libraries", ""),
     "`tools/setup` installs PyTorch, whose C++ library it needs; then build again": ("another build", ""),
     "...raise `ulimit -u`, `ulimit -v` or the cgroup's pids.max": (LIMIT, "test_fewer_threads_than_it_takes"),
@@ -447,6 +461,9 @@ ELSEWHERE = {"Command": {
     "--model FOLDER names where it is now": ("the tokenizer's folder would be gone: seconds of transformers", ""),
     "WANDB_MODE=offline, or `wandb login`": ("a service", "WANDB_MODE"),
     'give {"text": ...}': ("a tokenizer without a template", ""),
+    "a folder with a tokenizer as Hugging Face has it, in samples.tokenizer or --tokenizer":
+        ("prompts of a run", "test_a_tokenizer_that_is_not_there_is_missing_and_nothing_of_the_network"),
+    "another --out, or move that away": ("a folder of the user's beside the set", "test_what_is_the_users_stays"),
     "name another in samples.tokenizer": ("a broken tokenizer", ""),
     "install the package with pip, or name the command in PENSTOCK_COMMAND": ("a package without its command", "PENSTOCK_COMMAND"),
     "json.load() the file, or use `options`": ("a call from Python", ""),

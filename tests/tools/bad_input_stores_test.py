@@ -138,6 +138,12 @@ class BadInputOfStores(StoreRefusals):
                      left=["store"])
         ran = run("update", "--params", "2M", "--store", file.parent, "--budget", MUCH)
         self.assertIn("penstock: --params: 2000000: the store has 1000000 parameters\ntry: --params 1000000,", ran.stderr)
+        ran = run("update", "--store", file.parent, "--budget", "host=400TiB")
+        self.assertEqual(ran.returncode, DOES_NOT_FIT)
+        self.assertRegex(ran.stderr, r"--budget: .* of host memory, .* is .*\ntry: --budget host=\d+MiB")
+        ran = run("verify", "--store", file.parent, "--budget", MUCH, "--steps", 2, "--json")
+        self.assertEqual(json.loads(ran.stdout)["words_different"], 0, "those of the store are meant")
+        file.write_bytes(good)
         for flag, value in (("--seed", 7), ("--strike-share", 0.5)):
             self.update(USAGE, f"a store of another {flag}", flag, value, "--budget", MUCH, **there)
         for what, at in (("both headers damaged", (0, 65536)), ("every root damaged", (4096, 69632))):

@@ -4,12 +4,14 @@
 Usage: train_kept_test.py PENSTOCK [CLASS].
 """
 import json
+import re
 import shutil
+import struct
 import subprocess
 import time
 import unittest
 
-from train_support import PENSTOCK, USAGE, TrainCase
+from train_support import CORRUPT, PENSTOCK, USAGE, TrainCase
 
 
 class Snapshots(TrainCase):
@@ -66,6 +68,32 @@ class Snapshots(TrainCase):
         done = self.run_command("train", self.config(keep_best=2, eval_every=0), code=USAGE)
         self.assertIn("keep_best", done.stderr)
 
+    def test_only_what_was_evaluated_is_among_the_best(self):
+        config = self.config(held_out_share=0.2, eval_every=3, keep_best=2, max_steps=9,
+                             optimizer={"type": "AdamW", "params": {"lr": 0.2}})
+        self.json_of("train", config)
+        losses = {step["step"]: step["eval_loss"] for step in self.log() if "eval_loss" in step}
+        self.assertEqual(sorted(losses), [3, 6, 9])
+        best = sorted(losses, key=losses.get)[:2]
+        self.assertEqual({one["step"]: one["eval_loss"] for one in self.ls()["snapshots"]}, {step: losses[step] for step in best})
+
+    def tensors_of(self, folder):
+        content = (self.folder / folder / "model.safetensors").read_bytes()
+        begin = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:begin])
+        return {name: content[begin + tensor["data_offsets"][0]:begin + tensor["data_offsets"][1]]
+                for name, tensor in header.items() if name != "__metadata__"}
+
+    def test_files_of_another_16_bit_type_are_rounded_once(self):
+        self.json_of("train", self.config())
+        for dtype in ("fp32", "fp16"):
+            self.json_of("checkpoint", "export", self.path("store"), self.path(dtype), "--dtype", dtype)
+        masters, halves = self.tensors_of("fp32"), self.tensors_of("fp16")
+        self.assertEqual(sorted(masters), sorted(halves))
+        for name, master in masters.items():
+            values = struct.unpack(f"<{len(master) // 4}f", master)
+            self.assertEqual(struct.pack(f"<{len(values)}e", *values), halves[name], name)
+
     def test_what_was_to_follow_the_last_step_of_a_killed_process_is_done_by_the_next(self):
         config = self.config(held_out_share=0.2, eval_every=2, keep_every=4, keep_best=1, max_steps=4)
         self.json_of("train", config)
@@ -106,6 +134,37 @@ class Snapshots(TrainCase):
             self.run_command("checkpoint", "scrub", self.path("store"))
         self.run_command(*rollback[1:])
         self.assertEqual(self.weights_of([self.path("store")], "back"), two)
+
+    def test_a_step_that_was_gone_back_from_is_not_missed(self):
+        self.json_of("train", self.config(max_steps=3))
+        self.json_of("checkpoint", "rollback", self.path("store"), "--step", 2)
+        listed = self.run_command("checkpoint", "ls", self.path("store"))
+        self.assertNotIn("lost", listed.stdout + listed.stderr)
+        again = self.run_command("train", self.config(max_steps=3))
+        self.assertNotIn("lost", again.stderr)
+
+    def advised(self, refusal):
+        [command] = re.findall("`([^`]+)`", refusal.stderr)
+        return command.replace("penstock ", f"{PENSTOCK} ", 1)
+
+    def test_what_a_corrupt_store_advises_brings_a_snapshot_back(self):
+        config = self.config(max_steps=4, penstock={"host_state_share": 0, "weights": "nvme"})
+        self.json_of("train", config, "--steps", 2)
+        self.json_of("checkpoint", "snapshot", self.path("store"))
+        whole = self.weights_of([self.path("store")], "whole")
+        file = self.folder / "store" / "rank0.tiles"
+        half = file.stat().st_size // 2
+        for begins, length in ((half, half), (0, half)):
+            self.json_of("train", config)
+            with file.open("r+b") as store:
+                store.seek(begins)
+                store.write(b"\xff" * length)
+            config_of_more = self.config(max_steps=5, penstock={"host_state_share": 0, "weights": "nvme"})
+            refusal = self.run_command("train", config_of_more, code=CORRUPT if begins > 0 else USAGE)
+            scrubbed = self.run_command("checkpoint", "scrub", self.path("store"), code=6 if begins > 0 else USAGE)
+            self.assertEqual(self.advised(scrubbed), self.advised(refusal))
+            subprocess.run(self.advised(refusal), shell=True, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.assertEqual(self.weights_of([self.path("store")], f"back{begins}"), whole)
 
 
 if __name__ == "__main__":

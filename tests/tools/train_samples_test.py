@@ -48,6 +48,23 @@ class Samples(TrainCase):
         [sample] = self.json_of("generate", self.path("run3"), "x" * 20, "--new-tokens", 45)["samples"]
         self.assertTrue(len(sample["tokens"]) == 45 or sample["ended"])
 
+    def test_answers_need_no_data(self):
+        self.json_of("train", self.config())
+        asked = ("generate", self.path("run"), "Brought Death", "--new-tokens", 5)
+        answer = self.json_of(*asked)
+        (self.folder / "text.txt").write_text("Something else. " * 200)
+        self.assertEqual(self.json_of(*asked), answer)
+        (self.folder / "text.txt").unlink()
+        self.assertEqual(self.json_of(*asked), answer)
+
+    def test_a_model_that_no_run_has_trained_is_said_to_be_one(self):
+        model = self.folder / "model"
+        model.mkdir()
+        (self.folder / "tiny.json").rename(model / "config.json")
+        done = self.run_command("generate", model, "hi", code=USAGE)
+        self.assertIn("a model of Hugging Face's, and no run", done.stderr)
+        self.assertIn(f"penstock checkpoint import {model} --store FOLDER", done.stderr)
+
     def test_it_answers_what_it_has_learnt(self):
         (self.folder / "text.txt").write_text("the quick brown fox. " * 100)
         self.json_of("train", self.config(max_steps=200, sample_every=200, samples={"prompts": ["the quick"], "max_new_tokens": 12},
@@ -82,7 +99,7 @@ class Samples(TrainCase):
                                ({"prompts": ["x" * 33]}, "33 tokens, at most those of a micro-batch expected, which are 32"),
                                ({"prompts": ["x" * 20], "max_new_tokens": 46}, "the model has 64 positions"),
                                ({"prompts": [{"messages": [{"role": "user", "content": "x"}]}]}, "takes plain strings, not messages"),
-                               ({"prompts": ["x"], "tokenizer": self.path("absent")}, "its tokenizer cannot be loaded"),
+                               ({"prompts": ["x"], "tokenizer": self.path("absent")}, "no such folder"),
                                ({"prompts": [3]}, "a string, "), ({"promts": ["x"]}, "samples.prompts")):
             done = self.run_command("train", self.config(sample_every=2, samples=samples), code=USAGE)
             self.assertIn(words, done.stderr + done.stdout)

@@ -14,7 +14,7 @@ from pathlib import Path
 from machine_support import machine_profile
 
 PENSTOCK = Path(sys.argv.pop(1)).resolve()
-USAGE = 2
+USAGE, ENVIRONMENT, CORRUPT = 2, 4, 5
 TINY = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4,
         "vocab_size": 257, "n_positions": 64, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
 TEXT = "Of Mans First Disobedience, and the Fruit Of that Forbidden Tree, whose mortal tast Brought Death into the World. "

@@ -16,7 +16,7 @@ import termios
 import time
 import unittest
 
-from train_support import PENSTOCK, TINY, USAGE, TrainCase
+from train_support import ENVIRONMENT, PENSTOCK, TINY, USAGE, TrainCase
 
 LANES = ("nvme_read", "nvme_write", "host_to_device", "device_to_host", "update", "collective", "compute")
 
@@ -135,9 +135,70 @@ class Configs(TrainCase):
         self.assertIn(f"the run was told {began_with}", refused.stderr)
         done = self.run_command("train", self.config(data=[{"path": self.path("text.txt"), "hash": began_with}, self.path("text.txt")]),
                                 code=USAGE)
-        self.assertIn("or a config that names it without a hash", done.stderr)
+        told = re.search(r'or ("hash": "\w+") beside it in the config', done.stderr).group(1)
+        # A config that names no hash is the one that the run began with.
+        refused = self.run_command("train", self.config(max_steps=5), code=USAGE)
+        self.assertIn(f"the run was told {began_with}", refused.stderr)
+        self.assertEqual(json.loads((self.folder / "run" / "config.json").read_text())["data"][0]["hash"], began_with)
         done = self.run_command(*more, "--data", self.path("text.txt"))
         self.assertRegex(done.stderr, f'changed: data: .*"hash":"{began_with}".*, now .*"hash":"(?!{began_with})')
+        self.json_of("train", self.config(max_steps=6, data=[{"path": self.path("text.txt"), **json.loads("{%s}" % told)}]))
+
+    def test_a_refused_run_leaves_the_runs_folder_as_it_was(self):
+        self.json_of("train", self.config())
+        kept = (self.folder / "run" / "config.json").read_bytes()
+        other = {**TINY, "n_embd": 32}
+        (self.folder / "other.json").write_text(json.dumps(other))
+        self.run_command("train", "--store", self.path("store"), "--run", self.path("run"), "--model", self.path("other.json"),
+                         "--steps", 9, code=USAGE)
+        self.assertEqual((self.folder / "run" / "config.json").read_bytes(), kept)
+        self.run_command("train", self.config(model=self.path("other.json"), penstock={"run": self.path("new")}), code=USAGE)
+        self.assertFalse((self.folder / "new").exists())
+
+    def test_one_run_at_a_time_writes_to_a_folder(self):
+        (self.folder / "run").mkdir()
+        held = os.open(self.folder / "run", os.O_RDONLY)
+        self.addCleanup(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = self.run_command("train", self.config(), code=ENVIRONMENT)
+        self.assertIn(f"--run: {self.path('run')}: another run writes its log there", done.stderr)
+        self.assertFalse((self.folder / "store").exists())
+        fcntl.flock(held, fcntl.LOCK_UN)
+        self.json_of("train", self.config())
+        other = {"stores": [self.path("other")]}
+        done = self.run_command("train", self.config(penstock=other))
+        self.assertIn(f"has the log of the store {self.path('store')}; that of {self.path('other')} follows it", done.stderr)
+
+    def test_a_store_that_another_process_has_is_waited_for_with_a_word(self):
+        self.json_of("train", self.config())
+        with open(self.folder / "store" / "rank0.tiles", "rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            waits = subprocess.Popen([PENSTOCK, "train", self.config(max_steps=5), "--force"], stderr=subprocess.PIPE, text=True,
+                                     stdout=subprocess.DEVNULL)
+            self.assertIn("another process has it; waiting for its end, up to 10 s", waits.stderr.readline())
+        waits.communicate()
+        self.assertEqual(waits.returncode, 0)
+
+    def test_a_model_with_a_tokenizer_is_not_trained_on_bytes(self):
+        model = self.folder / "model"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(TINY))
+        (model / "tokenizer.json").write_text("{}")
+        done = self.run_command("train", "--model", model, "--store", self.path("store"), "--steps", 1, code=USAGE)
+        self.assertIn(f"data: missing: the model in {model} reads tokens of its tokenizer.json", done.stderr)
+        self.assertIn(f"`penstock data FILE --model {model} --out DIR`, then --data DIR", done.stderr)
+        self.json_of("train", "--model", model, "--from-scratch", "--store", self.path("store"), "--steps", 1, "--seq", 16)
+
+    def test_an_interrupt_before_the_first_step_leaves_the_store_as_it_was(self):
+        self.json_of("train", self.config())
+        config = self.config(max_steps=9, penstock={"machine": ""})  # drives are measured
+        begun = subprocess.Popen([PENSTOCK, "train", config], stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL)
+        self.assertIn("measure drives", begun.stderr.readline())
+        begun.send_signal(signal.SIGINT)
+        said = begun.communicate()[1]
+        self.assertEqual(begun.returncode, 130)
+        self.assertIn("interrupted before the first step: the store is as it was", said)
+        self.assertEqual(self.json_of("checkpoint", "ls", self.path("store"))["step"], 4)
 
     def test_a_store_that_something_else_made_is_left_alone(self):
         self.json_of("update", "--params", "1M", "--steps", 1, "--store", self.path("store"), "--budget", "host=1GiB")

@@ -56,6 +56,9 @@ using TokenFiles = Data;
 TEST_F(TokenFiles, HaveAnotherHashWithAnyOtherByte) {
   const std::string words = "Of Mans First Disobedience";
   const std::string hash = (*TokenFile::open(file("a.txt", words)))->hash();
+  const Status samples = TokenFile::open(file("chats.jsonl", words)).status();
+  EXPECT_NE(samples.remedy().find("chats.jsonl --model FOLDER --out DIR`, then --data DIR"), std::string::npos)
+      << samples.remedy();
   EXPECT_EQ(hash.size(), 16u);
   EXPECT_EQ((*TokenFile::open(file("b.txt", words)))->hash(), hash);
   EXPECT_NE((*TokenFile::open(file("c.txt", words + "!")))->hash(), hash);

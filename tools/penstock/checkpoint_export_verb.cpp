@@ -7,10 +7,13 @@
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/store_weights.h"
+#include "tools/penstock/way_back.h"
 #include "tools/system/interrupt.h"
 
 namespace penstock::tools {
 namespace {
+
+constexpr uint64_t kShardBytesLeast = 4 * kKiB;
 
 struct ExportFlags {
   std::vector<std::string> paths;  // of the store, then the folder to make
@@ -82,6 +85,10 @@ Result<Answer> export_store(Session& session, const ExportFlags& flags) {
   const std::string into = flags.paths.back();
   PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open({flags.paths.begin(), flags.paths.end() - 1}));
   if (flags.step) PENSTOCK_TRY(stores->go_to(*flags.step));
+  if (flags.shard_bytes < kShardBytesLeast) {
+    return Status(Code::kUsage, text("--shard: ", flags.shard_bytes, " B a file: at least 4 KiB expected"),
+                  "--shard 5GB");
+  }
   aio::TileStore& store = *stores->ranks().front();
   PENSTOCK_TRY_ASSIGN(trained, trained_by(store.payload()));
   PENSTOCK_TRY_ASSIGN(weights, StoreWeights::find(*stores, trained.config, trained.model));
@@ -161,7 +168,11 @@ Verb checkpoint_export_verb() {
                      "Of a run with adapters: the whole model, adapters added to its weights");
         options.count("--step", flags->step, "One that `penstock checkpoint ls` lists as kept; else the newest");
         options.bytes("--shard", flags->shard_bytes, "Bytes of one file, at most");
-        return [flags](Session& session) { return export_store(session, *flags); };
+        return [flags](Session& session) -> Result<Answer> {
+          Result<Answer> answer = export_store(session, *flags);
+          if (answer.ok() || flags->step) return answer;
+          return with_way_back(answer.status(), {flags->paths.begin(), flags->paths.end() - 1});
+        };
       }};
 }
 

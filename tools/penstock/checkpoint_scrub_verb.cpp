@@ -2,6 +2,7 @@
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/penstock/command.h"
 #include "tools/penstock/text_table.h"
+#include "tools/penstock/way_back.h"
 #include "tools/system/interrupt.h"
 
 namespace penstock::tools {
@@ -31,7 +32,9 @@ Status verdict_of(const aio::ScrubReport& report, uint32_t bad_copies) {
 }
 
 Result<Answer> scrub(Session& session, const std::vector<std::string>& paths) {
-  PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open(paths));
+  auto opened = InspectedStores::open(paths);
+  if (!opened.ok()) return with_way_back(opened.status(), paths);
+  const std::unique_ptr<InspectedStores> stores = *std::move(opened);
   const auto ranks = static_cast<double>(stores->ranks().size());
   uint64_t rank = 0;
   aio::ScrubReport all;
@@ -55,7 +58,10 @@ Result<Answer> scrub(Session& session, const std::vector<std::string>& paths) {
   };
   PENSTOCK_TRY_ASSIGN(before, engine::whole_step_before(newest, stores->folders(), progress));
   answer.json["whole_step_before"] = before ? Json(*before) : Json();
-  if (!before) return answer;
+  if (!before) {
+    answer.verdict = with_way_back(answer.verdict, stores->folders());
+    return answer;
+  }
   answer.text += text("step ", *before, ", before it, is whole\n");
   std::string command = "penstock checkpoint rollback";
   for (const std::string& folder : stores->folders()) command += " " + folder;
@@ -71,7 +77,7 @@ Answer answer_to_scrub(const aio::ScrubReport& report, const aio::OpenReport& op
   Answer answer;
   answer.json = {
       {"blocks", report.blocks}, {"bad", Json::array()}, {"unread", report.unread()}, {"remarks", opened.notes}};
-  TextTable table({"file", "offset", "tensor", "what"});
+  TextTable table({"file", "offset", "what", "tensor"});  // the last, long as it may be, is not padded
   for (const aio::BadBlock& block : report.bad) {
     const bool corrupt = block.unread.ok();
     answer.json["bad"].push_back({{"file", block.file},
@@ -79,7 +85,7 @@ Answer answer_to_scrub(const aio::ScrubReport& report, const aio::OpenReport& op
                                   {"tensor", block.tensor},
                                   {"what", corrupt ? "corrupt" : "unread"}});
     if (!corrupt) answer.json["bad"].back()["error"] = block.unread.message();
-    table.add({block.file, text(block.offset_bytes), block.tensor, corrupt ? "corrupt" : "unread"});
+    table.add({block.file, text(block.offset_bytes), corrupt ? "corrupt" : "unread", block.tensor});
   }
   answer.text = report.bad.empty() ? text(report.blocks, " blocks, all match their checksums\n") : table.str();
   for (const std::string& note : opened.notes) answer.text += note + "\n";

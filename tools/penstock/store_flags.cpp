@@ -4,14 +4,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
+#include <utility>
 
+#include "aio/available_memory.h"
+#include "aio/direct_file.h"
 #include "aio/direct_folder.h"
 #include "aio/make_io_engine.h"
 #include "aio/store/tile_store.h"
 #include "runtime/engine/ranks/rank_place.h"
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
+#include "tools/system/interrupt.h"
 #include "tools/update/profiled_machine.h"
 
 namespace penstock::tools {
@@ -23,7 +29,19 @@ Result<uint64_t> host_budget(const std::string& budget) {
   }
   Result<uint64_t> bytes = parse_bytes(std::string_view(budget).substr(5));
   if (!bytes.ok()) return bytes.status().within("--budget");
+  PENSTOCK_TRY(refuse_more_than_memory(*bytes, "--budget"));
   return bytes;
+}
+
+Status refuse_more_than_memory(uint64_t host_bytes, const std::string& what) {
+  constexpr double kShareAdvised = 0.75;
+  const aio::AvailableMemory most = aio::AvailableMemory::at_most();
+  if (host_bytes <= most.bytes) return Status();
+  const auto advised_mib = static_cast<uint64_t>(kShareAdvised * static_cast<double>(most.bytes / kMiB));
+  return Status(
+      Code::kDoesNotFit,
+      text(what, ": ", bytes_text(host_bytes), " of host memory, ", most.limited_by, " is ", bytes_text(most.bytes)),
+      text("--budget host=", advised_mib, "MiB"));
 }
 
 MadeFolders::~MadeFolders() {
@@ -35,7 +53,14 @@ Status MadeFolders::make(const std::string& folder, const std::string& what) {
   if (mkdir(folder.c_str(), 0700) == 0) {
     folders_.push_back(folder);
   } else if (errno != EEXIST) {
-    return errno_status(text(what, ": ", folder), errno,
+    const int error = errno;
+    const std::string parent = std::filesystem::path(folder).lexically_normal().parent_path();
+    // Not made: where it is a drive's, it may be that it is not mounted.
+    if (error == ENOENT)
+      return Status(Code::kUsage,
+                    text(what, ": ", folder, ": the folder ", parent, ", which it is to be made in, does not exist"),
+                    text("mkdir -p ", parent));
+    return errno_status(text(what, ": ", folder), error,
                         "an existing folder, or a new one in a folder that you may write to");
   }
   return Status();
@@ -69,6 +94,26 @@ Result<aio::StorePresence> find_store(const std::vector<std::string>& folders, u
   PENSTOCK_TRY_ASSIGN(made, aio::make_io_engine());
   return aio::find_store(*made.engine, drives_of_rank(aio::direct_folders(folders, aio::Access::read_only), rank),
                          rank);
+}
+
+Status wait_while_taken(Session& session, const std::vector<std::string>& folders, uint32_t rank) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kPause{10};
+  const std::chrono::milliseconds most = aio::FileOptions().lock_wait;
+  const Clock::time_point until = Clock::now() + most;
+  bool has_said = false;
+  for (const std::string& folder : folders) {
+    const std::string path = folder + "/" + aio::store_file_name(rank);
+    while (aio::is_taken(path)) {
+      if (!std::exchange(has_said, true))
+        session.progress.note(text("store: ", path, ": another process has it; waiting for its end, up to ",
+                                   std::chrono::duration_cast<std::chrono::seconds>(most).count(), " s"));
+      PENSTOCK_TRY(check_interrupted());
+      if (Clock::now() >= until) return aio::taken_refusal(path, most);
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+  return Status();
 }
 
 bool has_store(const std::vector<std::string>& folders, uint32_t rank) {

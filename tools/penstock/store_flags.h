@@ -14,8 +14,9 @@
 
 namespace penstock::tools {
 
-// "host=24GiB" as bytes.
+// "host=24GiB" as bytes. Refuses more than this machine has.
 Result<uint64_t> host_budget(const std::string& budget);
+Status refuse_more_than_memory(uint64_t host_bytes, const std::string& what);
 
 // Folders of a store, created if missing. Those that were created and are still empty are removed at the end.
 class MadeFolders {
@@ -39,6 +40,8 @@ std::vector<std::shared_ptr<aio::DriveFolder>> drives_of_rank(
 
 // What there is of this rank's.
 Result<aio::StorePresence> find_store(const std::vector<std::string>& folders, uint32_t rank = 0);
+// Another process may have this rank's, above all one that is about to end: says so, and waits as opening would.
+Status wait_while_taken(Session& session, const std::vector<std::string>& folders, uint32_t rank = 0);
 // Of this rank. Also true if that cannot be found out: opening the store then says why.
 bool has_store(const std::vector<std::string>& folders, uint32_t rank = 0);
 

@@ -21,7 +21,7 @@ constexpr double kProbeSeconds = 0.4;  // for each point of the mix curve
 }  // namespace
 
 void update_options(Options& options, UpdateFlags& flags) {
-  options.count("--params", flags.parameters, "Parameters of the model");
+  options.count("--params", flags.parameters, "Parameters of the model; default: those of the store, else 250M");
   options.count("--steps", flags.steps, "Last step to run");
   options.text("--store", flags.stores, "PATH[,PATH]", "Folders of the store, one on each drive; created if missing");
   options.text("--budget", flags.budget, "host=SIZE", "Host memory for everything, including the program");
@@ -57,21 +57,27 @@ Status with_whole_need(const Status& refused, const UpdateRun& run) {
                 text("--budget host=", enough_mib, "MiB"));
 }
 
-// The engine names the first unit that differs. What the user gave is the number of parameters.
-Status with_stored_size(const Status& refused, const UpdateSettings& settings) {
-  if (refused.code() != Code::kUsage) return refused;
-  const auto stores = InspectedStores::open(settings.folders);
-  if (!stores.ok()) return refused;
+Result<uint64_t> parameters_of_run(Session& session, const UpdateFlags& flags) {
+  const std::vector<std::string> folders = split(flags.stores, ',');
+  const uint64_t asked = flags.parameters.value_or(UpdateFlags::kParametersUsual);
+  PENSTOCK_TRY(wait_while_taken(session, folders));
+  if (flags.force || folders.empty()) return asked;
+  PENSTOCK_TRY_ASSIGN(found, find_store(folders));
+  if (found.kind != aio::StorePresence::Kind::there) return asked;
+  PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open(folders));
+  if (!stores->ranks().front()->payload().trainer_state.empty()) {
+    return Status(Code::kUsage, text("--store: ", flags.stores, ": has a trainer's run, not one of `penstock update`"),
+                  "`penstock train` and `penstock verify CONFIG` for that run; another --store for this one");
+  }
   uint64_t stored = 0;
-  for (const auto& rank : (*stores)->ranks()) stored += rank->shape().parameter_elements();
-  if (stored == settings.parameters) return refused;
-  return Status(Code::kUsage, text("--params: ", settings.parameters, ": the store has ", stored, " parameters"),
+  for (const auto& rank : stores->ranks()) stored += rank->shape().parameter_elements();
+  if (!flags.parameters || *flags.parameters == stored) return stored;
+  return Status(Code::kUsage, text("--params: ", *flags.parameters, ": the store has ", stored, " parameters"),
                 text("--params ", stored, ", another --store, or --force to replace this one"));
 }
 
 Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags) {
   UpdateSettings settings;
-  settings.parameters = flags.parameters;
   settings.seed = flags.seed;
   settings.folders = split(flags.stores, ',');
   settings.strike_share = flags.strike_share;
@@ -84,9 +90,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   }
   settings.threads = static_cast<uint32_t>(flags.threads);
   if (settings.folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
-  if (flags.parameters == 0 || flags.parameters > 1'000'000'000'000) {
-    return Status(Code::kUsage, text("--params: ", flags.parameters, ": 1 to 1000B expected"), "--params 250M");
-  }
+  if (flags.parameters && (*flags.parameters == 0 || *flags.parameters > 1'000'000'000'000))
+    return Status(Code::kUsage, text("--params: ", *flags.parameters, ": 1 to 1000B expected"), "--params 250M");
   if (flags.tile_elements % kBlockElements != 0) {
     return Status(Code::kUsage, text("--tile: ", flags.tile_elements, ": a multiple of 65536 expected"),
                   "leave --tile out: the planner chooses");
@@ -101,6 +106,8 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   MadeFolders made;
   for (const std::string& folder : settings.folders) PENSTOCK_TRY(made.make(folder));
   PENSTOCK_TRY(refuse_repeated_folders("--store", settings.folders));
+  PENSTOCK_TRY_ASSIGN(parameters, parameters_of_run(session, flags));
+  settings.parameters = parameters;
   const MeasureOptions options{.seconds = kProbeSeconds,
                                .memory_bytes = settings.host_bytes / 2,
                                .threads = settings.threads,
@@ -111,14 +118,14 @@ Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const Updat
   auto run = std::make_unique<UpdateRun>(settings);
   PENSTOCK_TRY_ASSIGN(found, find_store(settings.folders));
   if (flags.force || found.kind != aio::StorePresence::Kind::there) {
-    session.progress.note(text("creating a store of ", counted(flags.parameters, "parameter")));
+    session.progress.note(text("creating a store of ", counted(settings.parameters, "parameter")));
     const Status created =
         run->create(flags.force ? aio::CreateOptions::Existing::replace : aio::CreateOptions::Existing::refuse,
                     ticking(session, "create the store"));
     if (!created.ok()) return with_whole_need(created, *run);
   }
   const Status opened = run->open(ticking(session, "a root record is damaged: verifying every block"));
-  if (!opened.ok()) return with_stored_size(with_whole_need(opened, *run), settings);
+  if (!opened.ok()) return with_whole_need(opened, *run);
   for (const std::string& remark : run->engine().remarks()) session.progress.note("store: " + remark);
   if (run->engine().steps_done() > 0) {
     session.progress.note(text("resuming after step ", run->engine().steps_done()));

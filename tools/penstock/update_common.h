@@ -11,7 +11,7 @@
 namespace penstock::tools {
 
 struct UpdateFlags {
-  uint64_t parameters = 250'000'000;
+  std::optional<uint64_t> parameters;  // none: those of the store, else kParametersUsual
   uint64_t steps = 6;
   uint64_t seed = 1;
   std::string stores;
@@ -24,12 +24,16 @@ struct UpdateFlags {
   uint64_t threads = 0;
   std::string engine = "auto";
   bool force = false;
+
+  static constexpr uint64_t kParametersUsual = 250'000'000;
 };
 
 void update_options(Options& options, UpdateFlags& flags);
 // Opens the store, and creates it if there is none. Steps are predicted from a profile, or from a short measurement of
 // the drives; they are not predicted where the drives are too full for that.
 Result<std::unique_ptr<UpdateRun>> open_update_run(Session& session, const UpdateFlags& flags);
+// How many the run has, before it is opened. Refuses a store that is no run of theirs.
+Result<uint64_t> parameters_of_run(Session& session, const UpdateFlags& flags);
 // What `verify` answers.
 Answer answer_to_comparison(const Comparison& comparison, uint64_t steps);
 // Runs until step `until` is done; `each` hears of every step as it ends. Interrupted by the user, it commits the last

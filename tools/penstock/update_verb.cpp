@@ -62,7 +62,7 @@ Steps run_and_print(Session& session, UpdateRun& run, const UpdateFlags& flags) 
   Steps steps;
   steps.first = run.engine().steps_done();
   const bool measured = !run.options().request.machine.striped().empty();
-  const double parameters = static_cast<double>(flags.parameters);
+  const double parameters = static_cast<double>(run.model().parameters());
   const RunningTable table({"step", "gradients", "norm", "seconds", "predicted", "read B/param", "written B/param"});
   const auto begin = Clock::now();
   auto last_end = begin;
@@ -92,7 +92,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   if (steps.reports.empty() && !steps.verdict.ok()) return steps.verdict;
 
   const bool measured = !run->options().request.machine.striped().empty();
-  const double parameters = static_cast<double>(flags.parameters);
+  const double parameters = static_cast<double>(run->model().parameters());
   const ExitShare exit(engine, steps.reports.size(), engine.steps_done());
   const double predicted_s = predicted_step_s(engine, exit);
   const engine::DriveBytes by_drives = engine.drive_bytes();
@@ -101,7 +101,7 @@ Result<Answer> update(Session& session, const UpdateFlags& flags) {
   const Plan& plan = engine.plan();
 
   Answer answer;
-  answer.json = {{"parameters", flags.parameters},
+  answer.json = {{"parameters", run->model().parameters()},
                  {"steps", engine.steps_done()},
                  {"durability", text_of(plan.durability)},
                  {"remarks", engine.remarks()},

@@ -24,7 +24,8 @@ Status refuse_what_does_not_fit(uint64_t parameters) {
 }
 
 Result<Answer> verify(Session& session, const UpdateFlags& flags) {
-  PENSTOCK_TRY(refuse_what_does_not_fit(flags.parameters));
+  PENSTOCK_TRY_ASSIGN(parameters, parameters_of_run(session, flags));
+  PENSTOCK_TRY(refuse_what_does_not_fit(parameters));
   PENSTOCK_TRY_ASSIGN(run, open_update_run(session, flags));
   if (run->engine().steps_done() > flags.steps) {
     return Status(Code::kUsage,

@@ -1,7 +1,5 @@
 #include "tools/train/config_of_run.h"
 
-#include <filesystem>
-
 #include "runtime/trainer/config/effective_config.h"
 #include "runtime/trainer/files/file_io.h"
 
@@ -38,8 +36,6 @@ std::vector<std::string> changes_since(const trainer::TrainingSettings& settings
 Status write_run_config(const trainer::TrainingSettings& settings) {
   const std::string& folder = settings.config.run;
   if (folder.empty()) return Status();
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
   return trainer::write_small_file(folder + "/config.json", trainer::effective_json(settings.config) + "\n");
 }
 

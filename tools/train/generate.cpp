@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "aio/resident_memory.h"
+#include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/torch/cuda_accelerator.h"
 #include "runtime/trainer/torch/host_accelerator.h"
 #include "tools/penstock/quantity.h"
@@ -15,6 +16,8 @@
 
 namespace penstock::tools {
 namespace {
+
+constexpr uint64_t kConfigMostBytes = 1'000'000;
 
 struct Found {
   uint64_t step = 0;
@@ -41,8 +44,10 @@ Result<Found> answers_of_run(Session& session, TrainingSettings& settings) {
   PENSTOCK_TRY(refuse_prompts_without_room(settings));
   PENSTOCK_TRY_ASSIGN(run, trainer::TrainingRun::open(settings));
   const uint64_t step = run->engine().steps_done();
-  PENSTOCK_TRY_ASSIGN(answers, run->answer(step));
-  return Found{step, std::move(answers)};
+  auto answers = run->answer(step);
+  run.reset();
+  if (!answers.ok()) return with_way_back(answers.status(), settings);
+  return Found{step, *std::move(answers)};
 }
 
 // This process alone, on the CPU, from the stores of all ranks.
@@ -70,6 +75,24 @@ Result<Found> answers_of_ranks(InspectedStores& stores, const TrainingSettings& 
   return Found{step, std::move(answers)};
 }
 
+// Answers do not depend on what there is to learn from.
+void let_go_of_data(trainer::TrainConfig& config) {
+  std::error_code unknown;
+  for (trainer::DataFile& data : config.data) data.hash.clear();
+  if (std::ranges::all_of(config.data, [&](const auto& data) { return std::filesystem::exists(data.path, unknown); }))
+    return;
+  config.data.clear();
+  config.eval_every = config.keep_best = 0;
+  config.early_stopping = {};
+}
+
+// Of a model of Hugging Face's, which no run has trained.
+bool is_models_config(const std::string& path) {
+  const Result<std::string> words = trainer::read_small_file(path, kConfigMostBytes);
+  const Json json = words.ok() ? Json::parse(*words, nullptr, false) : Json();
+  return json.is_object() && json.contains("model_type");
+}
+
 }  // namespace
 
 Result<Answer> generate(Session& session, const GenerateFlags& flags) {
@@ -81,12 +104,18 @@ Result<Answer> generate(Session& session, const GenerateFlags& flags) {
     return Status(Code::kUsage, text("generate: ", flags.source, ": neither a run's folder nor a config"),
                   "the folder that `penstock train --run` was given");
   }
+  if (is_models_config(*of_run.config)) {
+    return Status(Code::kUsage, text("generate: ", flags.source, ": a model of Hugging Face's, and no run"),
+                  text("penstock checkpoint import ", flags.source, " --store FOLDER"));
+  }
   PENSTOCK_TRY_ASSIGN(config, config_of(of_run, std::nullopt));
   if (config.stores.empty() || !has_store(config.stores)) {
     return Status(Code::kUsage,
                   text("generate: ", config.stores.empty() ? *of_run.config : config.stores.front(), ": has no store"),
                   text("penstock train ", *of_run.config));
   }
+  let_go_of_data(config);
+  PENSTOCK_TRY(wait_while_taken(session, config.stores));
   PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open(config.stores));
   const uint32_t ranks = stores->ranks().front()->shape().ranks;
   PENSTOCK_TRY_ASSIGN(stored, trainer::parse_trainer_state(stores->ranks().front()->payload().trainer_state));

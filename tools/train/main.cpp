@@ -4,10 +4,12 @@
 #include "tools/penstock/train_flags.h"
 #include "tools/system/interrupt.h"
 #include "tools/system/standard_streams.h"
+#include "tools/system/words.h"
 #include "tools/train/config_of_run.h"
 #include "tools/train/gathering_of_run.h"
 #include "tools/train/generate.h"
 #include "tools/train/measure_compute.h"
+#include "tools/train/run_folder.h"
 #include "tools/train/run_prompts.h"
 #include "tools/train/run_report.h"
 #include "tools/train/run_start.h"
@@ -75,8 +77,15 @@ Status settle_sharing(Session& session, Prepared& prepared, std::unique_ptr<engi
   return Status();
 }
 
-Result<Answer> train_as_rank(Session& session, const TrainFlags& flags) {
-  PENSTOCK_TRY_ASSIGN(prepared, prepare(flags));
+Status interrupted_before_steps(const Status& ended, const Prepared& prepared) {
+  if (ended.code() != Code::kInterrupted) return ended;
+  return Status(ended.code(),
+                text("interrupted before the first step: ",
+                     prepared.stored ? "the store is as it was" : "no store has been made"),
+                "the same command measures again, and goes on");
+}
+
+Result<Answer> train_prepared(Session& session, const TrainFlags& flags, Prepared& prepared) {
   TrainingSettings& settings = prepared.settings;
   if (settings.config.sample_every > 0) PENSTOCK_TRY(find_prompts(settings));
   const bool speaks = settings.place.rank == 0;  // and keeps the log
@@ -88,16 +97,29 @@ Result<Answer> train_as_rank(Session& session, const TrainFlags& flags) {
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
   MadeFolders made;
   PENSTOCK_TRY(agreed(ranks.get(), make_folders(settings, made)));
-  PENSTOCK_TRY(measure(session, settings, ranks.get()));
+  const std::string folder = speaks ? settings.config.run : "";
+  const Result<RunFolder> run_folder = flags.dry_run ? Result<RunFolder>(RunFolder()) : RunFolder::open(folder);
+  PENSTOCK_TRY(agreed(ranks.get(), run_folder.status()));
+  PENSTOCK_TRY(interrupted_before_steps(measure(session, settings, ranks.get()), prepared));
   if (is_open) PENSTOCK_TRY(settle_sharing(session, prepared, ranks));
   PENSTOCK_TRY(refuse_prompts_without_room(settings));
   if (flags.dry_run) return dry_run_answer(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));
-  PENSTOCK_TRY(agreed(ranks.get(), speaks ? write_run_config(settings) : Status()));
-  const std::string folder = speaks ? settings.config.run : "";
-  PENSTOCK_TRY_ASSIGN(log, RunLog::open(folder));
   PENSTOCK_TRY_ASSIGN(run, open_run(session, flags, prepared, ranks.get()));
+  const std::string before = stores_of_folder(folder);
+  if (const std::string now = joined(settings.config.stores, ","); !before.empty() && before != now)
+    session.progress.note(
+        text("run: ", folder, ": has the log of the store ", before, "; that of ", now, " follows it"));
+  PENSTOCK_TRY(agreed(ranks.get(), speaks ? write_run_config(settings) : Status()));
+  PENSTOCK_TRY_ASSIGN(log, RunLog::open(folder));
   return TrainLoop(session, settings, ranks.get(), std::move(run), std::move(log), RunPlan(settings, folder)).run();
+}
+
+Result<Answer> train_as_rank(Session& session, const TrainFlags& flags) {
+  PENSTOCK_TRY_ASSIGN(prepared, prepare(session, flags));
+  Result<Answer> answer = train_prepared(session, flags, prepared);
+  if (!answer.ok()) return with_way_back(answer.status(), prepared.settings);
+  return answer;
 }
 
 // Budgets are a node's, and what one of its ranks is short of, each of them is.

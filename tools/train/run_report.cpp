@@ -60,7 +60,8 @@ double floor_s(const TrainingSettings& settings, const StepWork& work, const eng
   // The report has all ranks' bytes, the machine is this rank's share of it.
   const uint64_t ranks = settings.place.ranks;
   const engine::DriveBytes here{report.read_bytes / ranks, report.written_bytes / ranks};
-  return std::max(work.compute_s, drive_floor_s(settings.engine.request.machine, here, 1).value_or(0));
+  const double floor_s = std::max(work.compute_s, drive_floor_s(settings.engine.request.machine, here, 1).value_or(0));
+  return std::min(floor_s, report.wall_s);  // both were measured before, and may have become less since
 }
 
 Json line_of(const TrainingSettings& settings, const StepWork& work, const trainer::TrainingRun::Step& step) {
@@ -125,7 +126,7 @@ Result<Answer> dry_run_answer(const TrainingSettings& settings) {
   answer.is_for_rank_0 = settings.place.rank != 0;
   std::string budget;
   for (const BudgetLine& line : chosen.plan.budget_lines)
-    budget += text("  ", name_of(line.tier), "  ", line.name, ": ", bytes_text(line.bytes), "\n");
+    budget += text("  ", name_of(line.tier), "  ", line.name, "  ", bytes_text(line.bytes), "\n");
   const bool has_rates = !settings.engine.request.machine.drives.empty();
   const double step_s = has_rates ? chosen.step_s() : 0;
   const std::string config = trainer::effective_json(settings.config);
@@ -184,6 +185,7 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
       {"predicted_s", predicted_json(predicted_s)},
       {"new_plans", course.new_plans},
       {"floor_s", json_or_null(drive_floor_s(settings.engine.request.machine, here, steps))},
+      {"compute_s", compute_s(plan)},
       {"tokens_per_s", did_something ? Json(tokens_per_s) : Json()},
       {"bytes_per_parameter",
        {{"read", read}, {"written", written}, {"found", static_cast<double>(found.read_bytes) / steps / parameters}}},
@@ -206,10 +208,10 @@ Result<Answer> answer_of(const TrainingSettings& settings, engine::StepEngine& e
                        course.is_over ? ", where the run stopped early" : "", "\n");
     return answer;
   }
-  answer.text = text("budget\n", engine.description(), "\nsteps ", course.first + 1, " to ", engine.steps_done(),
-                     ": loss ", fixed(course.loss_first, 3), " to ", fixed(course.loss_last, 3), "\n", fixed(step_s, 2),
-                     " s a step, ", predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted",
-                     "; ", fixed(tokens_per_s, 0), " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2),
+  answer.text = text("steps ", course.first + 1, " to ", engine.steps_done(), ": loss ", fixed(course.loss_first, 3),
+                     " to ", fixed(course.loss_last, 3), "\n", fixed(step_s, 2), " s a step, ",
+                     predicted_s > 0 ? text("predicted ", fixed(predicted_s, 2), " s") : "not predicted", "; ",
+                     fixed(tokens_per_s, 0), " tokens/s; ", fixed(read, 2), " B read and ", fixed(written, 2),
                      " B written a parameter and step\n",
                      course.evaluation ? text("held out: loss ", fixed(course.evaluation->all.mean(), 3),
                                               ", perplexity ", fixed(perplexity_of(course.evaluation->all), 2), "\n")

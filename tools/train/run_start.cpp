@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <span>
 
 #include "aio/make_io_engine.h"
@@ -13,6 +14,7 @@
 #include "tools/penstock/command.h"
 #include "tools/penstock/store_flags.h"
 #include "tools/penstock/update_common.h"
+#include "tools/penstock/way_back.h"
 #include "tools/system/interrupt.h"
 #include "tools/system/words.h"
 #include "tools/train/config_of_run.h"
@@ -50,19 +52,49 @@ engine::RanksOptions options_of(const engine::RankPlace& place, std::chrono::mil
   return {.place = place, .meets_within = within, .gives_up = interrupted};
 }
 
-Result<Prepared> prepare_at(const TrainFlags& flags, const engine::RankPlace& place) {
+// What a run learns from is the same whenever it goes on, unless --data says otherwise.
+Status expect_data_of(const trainer::TrainerState& stored, trainer::TrainConfig& config) {
+  PENSTOCK_TRY_ASSIGN(before, trainer::parse_config(stored.config));
+  for (trainer::DataFile& data : config.data) {
+    const auto same = std::ranges::find(before.data, data.path, &trainer::DataFile::path);
+    if (data.hash.empty() && same != before.data.end()) data.hash = same->hash;
+  }
+  return Status();
+}
+
+// The text that ships with Penstock is bytes, which mean nothing to a model with a tokenizer.
+Status refuse_shipped_text(const trainer::TrainConfig& config, const std::optional<trainer::TrainerState>& stored) {
+  namespace fs = std::filesystem;
+  if (!config.data.empty() || config.from_scratch) return Status();
+  const std::string folder = config.model.empty() && stored ? stored->model_folder : config.model;
+  std::error_code unknown;
+  for (const char* tokenizer : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+    if (folder.empty() || !fs::is_directory(folder, unknown) || !fs::exists(fs::path(folder) / tokenizer, unknown))
+      continue;
+    return Status(Code::kUsage, text("data: missing: the model in ", folder, " reads tokens of its ", tokenizer),
+                  text("`penstock data FILE --model ", folder, " --out DIR`, then --data DIR"));
+  }
+  return Status();
+}
+
+Result<Prepared> prepare_at(Session& session, const TrainFlags& flags, const engine::RankPlace& place) {
   std::vector<std::string> folders = split(flags.stores.value_or(""), ',');
   if (flags.config) {
     PENSTOCK_TRY_ASSIGN(config, config_of(flags, std::nullopt));
     folders = config.stores;
   }
   if (folders.empty()) return Status(Code::kUsage, "--store: missing", "--store /mnt/nvme0/model");
+  PENSTOCK_TRY(wait_while_taken(session, folders_of_rank(folders, place), place.rank));
   std::optional<trainer::TrainerState> stored;
   if (!flags.force) {
-    PENSTOCK_TRY_ASSIGN(found, stored_state(folders, place));
-    stored = std::move(found);
+    Result<std::optional<trainer::TrainerState>> found = stored_state(folders, place);
+    if (!found.ok())
+      return with_way_back(found.status(), folders_of_rank(folders, place), {.rank = place.rank, .ranks = place.ranks});
+    stored = *std::move(found);
   }
   PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
+  if (stored && !flags.data) PENSTOCK_TRY(expect_data_of(*stored, config));
+  PENSTOCK_TRY(refuse_shipped_text(config, stored));
   if (place.ranks > 1) PENSTOCK_TRY(keep_stage(stored, config));
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place, trainer::cuda_usable));
   return Prepared{std::move(settings), std::move(stored), flags.force};
@@ -167,9 +199,14 @@ Status agreed(engine::Ranks* ranks, const Status& mine) {
   return mine.ok() ? all : mine;
 }
 
-Result<Prepared> prepare(const TrainFlags& flags) {
+Status with_way_back(const Status& status, const TrainingSettings& settings) {
+  return with_way_back(status, folders_of_rank(settings.config.stores, settings.place),
+                       {.rank = settings.place.rank, .ranks = settings.place.ranks});
+}
+
+Result<Prepared> prepare(Session& session, const TrainFlags& flags) {
   PENSTOCK_TRY_ASSIGN(place, place_of(flags));
-  Result<Prepared> prepared = prepare_at(flags, place);
+  Result<Prepared> prepared = prepare_at(session, flags, place);
   if (!prepared.ok() && place.hosts > 1) tell_others(place, prepared.status());
   return prepared;
 }

@@ -21,7 +21,7 @@ struct Prepared {
 };
 
 // A rank that cannot be made ready tells those on other hosts, who would wait for it.
-Result<Prepared> prepare(const TrainFlags& flags);
+Result<Prepared> prepare(Session& session, const TrainFlags& flags);
 
 // Other hosts' launchers do not see that this rank ends, so it says why where they wait for it.
 void tell_others(const engine::RankPlace& place, const Status& why);
@@ -43,6 +43,9 @@ Status expect_one_run(engine::Ranks* ranks, Prepared& prepared);
 
 // The refusal of this rank, else of the first that has one.
 Status agreed(engine::Ranks* ranks, const Status& mine);
+
+// Where stores are corrupt and one of their steps is kept, that is the way back.
+Status with_way_back(const Status& status, const TrainingSettings& settings);
 
 // Fills in the rates of the store's drives, and what a step takes beside the plan.
 Status measure(Session& session, TrainingSettings& settings, engine::Ranks* ranks = nullptr);

@@ -18,14 +18,14 @@ trainer::TokenWidth width_of(uint32_t token_bytes) {
   }
 }
 
-// The run goes on only with the data that it was told of. Whoever names it anew, without a hash, means what is there
-// now.
+// The run goes on only with the data that it was told of.
 Status name_by_hash(trainer::DataFile& data, const std::string& found, bool is_alone) {
   if (!data.hash.empty() && data.hash != found)
     return Status(
         Code::kUsage, text("data: ", data.path, ": has the hash ", found, ", the run was told ", data.hash),
         text("the data that the run began with, or ",
-             is_alone ? text("--data ", data.path) : "a config that names it without a hash", " to go on with this"));
+             is_alone ? text("--data ", data.path) : text("\"hash\": \"", found, "\" beside it in the config"),
+             " to go on with this"));
   data.hash = found;
   return Status();
 }

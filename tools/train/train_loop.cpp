@@ -52,6 +52,8 @@ TrainLoop::TrainLoop(Session& session, const TrainingSettings& settings, engine:
 Result<Answer> TrainLoop::run() {
   PENSTOCK_TRY(plan_.write(engine()));
   run_->give_back_memory();
+  if (settings_.place.rank == 0 && engine().steps_done() < until())
+    session_.print(text("budget\n", engine().description(), "\n"));
   begin_ = Clock::now();
   if (settings_.config.loss_rules.has(trainer::LossAction::rollback)) {
     PENSTOCK_TRY_ASSIGN(kept, snapshots_.before_first(engine()));

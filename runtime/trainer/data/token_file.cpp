@@ -105,6 +105,9 @@ Status TokenFile::choose_form(TokenWidth width) {
     return read_index(index);
   if (width == TokenWidth::automatic && (ends_with(path_, ".txt") || ends_with(path_, ".md")))
     width = TokenWidth::bytes_1;
+  if (ends_with(path_, ".jsonl") || ends_with(path_, ".json"))
+    return Status(Code::kUsage, text("open ", path_, ": has samples, not tokens"),
+                  text("`penstock data ", path_, " --model FOLDER --out DIR`, then --data DIR"));
   if (width == TokenWidth::automatic && !ends_with(path_, ".bin"))
     return Status(Code::kUsage, text("open ", path_, ": cannot tell the format from the file name"),
                   "name it .bin (tokens of 2 B), .txt or .md (text), or say how wide its tokens are");

@@ -1,0 +1,70 @@
+#include "tools/train/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "runtime/trainer/config/train_config.h"
+#include "runtime/trainer/files/file_io.h"
+#include "tools/system/words.h"
+
+namespace penstock::tools {
+namespace {
+
+constexpr uint64_t kConfigMostBytes = 1'000'000;
+constexpr std::chrono::milliseconds kPause{10}, kWaitsFor{2000};  // for one that is about to end
+
+// File systems that cannot lock a folder leave it to the stores' locks.
+Status lock(int descriptor, const std::string& path) {
+  const auto until = std::chrono::steady_clock::now() + kWaitsFor;
+  while (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return Status();
+    if (std::chrono::steady_clock::now() >= until)
+      return Status(Code::kEnvironment, text("--run: ", path, ": another run writes its log there"),
+                    "another --run, or end that run first");
+    std::this_thread::sleep_for(kPause);
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<RunFolder> RunFolder::open(const std::string& path) {
+  RunFolder folder;
+  if (path.empty()) return Result<RunFolder>(std::move(folder));
+  constexpr const char* kRemedy = "a folder that you may write to";
+  std::error_code failed;
+  if (std::filesystem::create_directories(path, failed)) folder.made_ = path;
+  if (failed) return errno_status("--run: " + path, failed.value(), kRemedy);
+  if (access(path.c_str(), W_OK | X_OK) != 0) return errno_status("--run: " + path, errno, kRemedy);
+  folder.descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder.descriptor_ < 0) return errno_status("--run: " + path, errno, kRemedy);
+  PENSTOCK_TRY(lock(folder.descriptor_, path));
+  return Result<RunFolder>(std::move(folder));
+}
+
+RunFolder::RunFolder(RunFolder&& other) noexcept
+    : made_(std::exchange(other.made_, {})), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+RunFolder::~RunFolder() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!made_.empty()) rmdir(made_.c_str());
+}
+
+std::string stores_of_folder(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  std::error_code unknown;
+  if (folder.empty() || !std::filesystem::exists(path, unknown)) return "";
+  const Result<std::string> words = trainer::read_small_file(path, kConfigMostBytes);
+  if (!words.ok()) return "";
+  const Result<trainer::TrainConfig> config = trainer::parse_config(*words);
+  return config.ok() ? joined(config->stores, ",") : "";
+}
+
+}  // namespace penstock::tools
