@@ -158,10 +158,27 @@ TEST(Manual, HasEveryFlagAndNoStrayRequests) {
   }
 }
 
+TEST(CommandLine, SaysWhereAVerbIs) {
+  for (const auto& [word, place] : {std::pair("man", "manual"),
+                                    {"ls", "checkpoint ls"},
+                                    {"export", "checkpoint export"},
+                                    {"probe", "nvme probe"},
+                                    {"show", "data show"}}) {
+    for (const std::vector<std::string>& line : {std::vector<std::string>{word}, {word, "plan"}}) {
+      const auto parsed = CommandLine(all_verbs()).parse(line);
+      EXPECT_EQ(parsed.status().message(), text("unknown verb: ", word, ": penstock"));
+      EXPECT_EQ(parsed.status().remedy(), text(place, " (penstock --help lists all)"));
+    }
+  }
+}
+
 TEST(Manual, HasTheGuidesThatTheCommandsPageNames) {
   const CommandLine line(all_verbs());
   const auto verbs = syntax_of(line.root());
   const std::string page = manual_page(verbs.front(), verbs);
+  for (const char* verb : {"data", "data\\-show", "train", "checkpoint\\-ls"})
+    EXPECT_NE(page.find(text(".BR penstock\\-", verb, " (1)")), std::string::npos) << verb;
+  EXPECT_EQ(page.find(".BR penstock\\-checkpoint (1)"), std::string::npos) << "a group is no verb";
   ASSERT_GE(guides().size(), 2u);
   for (const Guide& guide : guides()) {
     EXPECT_NE(page.find(text(".BR penstock\\-", guide.name, " (1)")), std::string::npos) << page;

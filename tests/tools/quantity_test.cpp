@@ -11,6 +11,9 @@ TEST(Quantity, ReadsSizesInBinaryAndDecimalUnits) {
   EXPECT_EQ(*parse_bytes("4096"), 4096u);
   EXPECT_EQ(*parse_bytes("17B"), 17u);
   EXPECT_EQ(*parse_bytes("4KiB"), 4096u);
+  EXPECT_EQ(*parse_bytes("8gib"), 8 * kGiB);
+  EXPECT_EQ(*parse_bytes("24GIB"), 24 * kGiB);
+  EXPECT_EQ(*parse_count("1K"), 1000u);
   EXPECT_EQ(*parse_bytes("1.5MiB"), 1536 * kKiB);
   EXPECT_EQ(*parse_bytes("200GiB"), 200 * kGiB);
   EXPECT_EQ(*parse_bytes("2TiB"), 2048 * kGiB);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <random>
 
 #include "tests/support/damage.h"
@@ -48,6 +50,9 @@ TEST(TrainConfig, RefusesWhatIsDeeperThanAnyConfig) {
 }
 
 TEST(TrainConfig, SaysOfEveryKeyWhatBecomesOfIt) {
+  const auto both = check_config(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})");
+  ASSERT_TRUE(both.ok());
+  EXPECT_EQ(std::ranges::count(both->keys, "fp16.enabled", &CheckedKey::key), 1) << "one verdict on a key";
   const auto checked = check_config(kDeepSpeed);
   ASSERT_TRUE(checked.ok());
   auto verdict = [&](const std::string& key) {

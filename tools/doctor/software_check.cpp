@@ -1,7 +1,8 @@
-#include <unistd.h>
+#include <filesystem>
 
 #include "tiering/check.h"
 #include "tools/doctor/checks.h"
+#include "tools/penstock/python_start.h"
 #include "tools/system/subprocess.h"
 
 namespace penstock::tools {
@@ -21,21 +22,32 @@ Finding fio_finding() {
   return {"fio", Level::note, "not installed", "penstock nvme compare cannot run", "sudo apt install fio"};
 }
 
+// It was linked to torch's C++ library when it was built.
+Finding trainer_finding() {
+  std::error_code unknown;
+  const auto command = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  const auto trainer = command.parent_path() / "penstock-trainer";
+  if (std::filesystem::exists(trainer, unknown))
+    return {"trainer", Level::good, trainer.string(), "penstock train and generate can run", ""};
+  return {"trainer", Level::note, "this build has none", "drives, plans and updates need none; penstock train does",
+          "tools/setup installs torch, whose C++ library it needs; then build again"};
+}
+
 Finding torch_finding() {
-  const char* const python = access(".venv/bin/python", X_OK) == 0 ? ".venv/bin/python" : "python3";
+  const std::string python = python_of_command();
   const Result<std::string> version = run_program({python, "-c", kAskForTorch});
   const std::string where = text(" in ", python);
-  if (!version.ok()) {
-    return {"torch", Level::note, text("none", where), "drives, plans and updates need none; penstock train does",
-            "tools/setup"};
-  }
+  if (!version.ok())
+    return {"torch", Level::note, text("none", where),
+            "the Python package's optimizer needs it; penstock train does not",
+            "pip install torch, or name another Python in PENSTOCK_PYTHON"};
   const std::string found = trimmed(*version) + where;
   if (at_least_2_7(*version)) return {"torch", Level::good, found, "", ""};
-  return {"torch", Level::note, found, "penstock train needs 2.7 or newer", "pip install 'torch>=2.7'"};
+  return {"torch", Level::note, found, "the Python package needs 2.7 or newer", "pip install 'torch>=2.7'"};
 }
 
 }  // namespace
 
-Findings check_software() { return {fio_finding(), torch_finding()}; }
+Findings check_software() { return {fio_finding(), trainer_finding(), torch_finding()}; }
 
 }  // namespace penstock::tools

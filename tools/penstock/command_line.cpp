@@ -100,6 +100,7 @@ std::string known_elsewhere(const std::string& word) {
                                                            {"-v", "--version"},
                                                            {"version", "--version"},
                                                            {"help", "--help"},
+                                                           {"man", "manual"},
                                                            {"--bs", "--block"},
                                                            {"--rw", "--read-share"},
                                                            {"--iodepth", "--depth"},
@@ -198,8 +199,21 @@ std::string CommandLine::verb_named(const std::vector<std::string>& arguments) c
   return name;
 }
 
+// `ls` of "checkpoint ls", where one group alone has it.
+std::string CommandLine::verb_within_a_group(const std::string& word) const {
+  std::string only;
+  for (const Verb& verb : verbs_) {
+    if (!verb.name.ends_with(" " + word)) continue;
+    if (!only.empty()) return "";
+    only = verb.name;
+  }
+  return only;
+}
+
 Status CommandLine::refusal_of_extras(const CLI::App& app) const {
-  const CLI::App& at = deepest(app);
+  const std::vector<std::string> before_verbs = root_->remaining(false);
+  const bool is_before_verbs = !before_verbs.empty() && !before_verbs.front().starts_with("-");
+  const CLI::App& at = is_before_verbs ? app : deepest(app);
   std::vector<std::string> extras = root_->remaining(true);
   const std::string word = extras.empty() ? "" : extras.front();
   const bool is_flag = word.starts_with("-");
@@ -208,6 +222,7 @@ Status CommandLine::refusal_of_extras(const CLI::App& app) const {
   const bool is_here = std::find(here.begin(), here.end(), usual) != here.end() ||
                        (usual.starts_with("--") && std::ranges::count(flags_of(at), usual) > 0);
   std::string likely = nearest(word, here);
+  if (const std::string within = verb_within_a_group(word); is_before_verbs && !within.empty()) likely = within;
   if (is_here) likely = usual;
   if (const auto flag = flag_that_takes(at, word); flag && !is_flag && likely.empty() && here.empty())
     return Status(Code::kUsage, text("unexpected argument: ", word, ": ", path_of(at)),

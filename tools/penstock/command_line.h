@@ -40,6 +40,7 @@ class CommandLine {
     Action action;
   };
 
+  std::string verb_within_a_group(const std::string& word) const;
   Status refusal_of_extras(const CLI::App& app) const;
 
   const std::vector<Verb> verbs_;

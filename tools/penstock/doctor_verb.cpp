@@ -7,6 +7,7 @@
 #endif
 #include "tools/penstock/command.h"
 #include "tools/penstock/quantity.h"
+#include "tools/system/interrupt.h"
 
 namespace penstock::tools {
 namespace {
@@ -94,6 +95,7 @@ Status add_rates(Session& session, const std::string& asked_path, Answer& answer
   PENSTOCK_TRY_ASSIGN(profile, load_or_begin_profile(path));
   session.progress.note("measuring compute, updates and copies for some seconds");
   PENSTOCK_TRY_ASSIGN(rates, measure_rates());
+  PENSTOCK_TRY(check_interrupted());
   put_rates(profile, rates);
   PENSTOCK_TRY(save_profile(profile, path));
   answer.text += text("\ncompute: ", compute_text(rates), "\nupdates: ", fixed(rates.update_gbps, 1), " GB/s\n");

@@ -76,7 +76,8 @@ std::string paragraphs(const std::string& details) {
 std::string verbs_section(const std::vector<SyntaxVerb>& verbs) {
   std::string section = ".SH VERBS\n";
   for (const SyntaxVerb& verb : verbs) {
-    if (verb.subverbs.empty()) section += text(".TP\n.BR ", roff(dashed(verb)), " (1)\n", roff(verb.summary), "\n");
+    const bool is_group = !verb.subverbs.empty() && std::ranges::none_of(verb.options, &SyntaxOption::argument);
+    if (!is_group) section += text(".TP\n.BR ", roff(dashed(verb)), " (1)\n", roff(verb.summary), "\n");
   }
   return section;
 }

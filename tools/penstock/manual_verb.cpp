@@ -89,6 +89,7 @@ Verb manual_verb() {
               if (flags->into.empty()) {
                 PENSTOCK_TRY_ASSIGN(page, page_named(pages, joined(flags->verb, " ")));
                 answer.text = page.roff;
+                answer.json["page"] = page.roff;
               }
               for (const Page& page : pages) {
                 answer.json["pages"].push_back(page.file);

@@ -217,11 +217,20 @@ Status run_tuning(Session& session, const Flags& flags, Rig& rig, Tuning& tuning
                          ticking(session, "engines", (kLayoutSeconds + sweep) / all, 1), tuning.engines);
 }
 
-std::string best_text(const Shape& best) {
+// Empty where none was measured. The first is what is chosen elsewhere, and stays so unless another is faster.
+std::string best_engine(const std::vector<EngineRate>& rates) {
+  const EngineRate* best = nullptr;
+  for (const EngineRate& rate : rates) {
+    if (rate.gbps > 0 && (best == nullptr || best->gbps < rate.gbps * kAsGood)) best = &rate;
+  }
+  return best == nullptr ? "" : best->name;
+}
+
+std::string best_text(const Shape& best, const std::string& engine) {
   const double ns_per_parameter = (kReadBytes + kWrittenBytes) / best.gbps;
-  return text("best: blocks of ", bytes_text(best.block_bytes), ", ", best.depth, " under way on each drive, ",
-              fixed(best.gbps, 2), " GB/s: ", fixed(ns_per_parameter, 2), " ns a parameter and step, ",
-              fixed(ns_per_parameter * 7, 1), " s a step for 7B parameters\n");
+  return text("best: ", engine, engine.empty() ? "" : ", ", "blocks of ", bytes_text(best.block_bytes), ", ",
+              best.depth, " under way on each drive, ", fixed(best.gbps, 2), " GB/s: ", fixed(ns_per_parameter, 2),
+              " ns a parameter and step, ", fixed(ns_per_parameter * 7, 1), " s a step for 7B parameters\n");
 }
 
 Result<Answer> tune(Session& session, const Flags& flags) {
@@ -236,6 +245,7 @@ Result<Answer> tune(Session& session, const Flags& flags) {
   const Status verdict = run_tuning(session, flags, *rig, tuning);
   if (!tuning.best) return verdict;
   const Shape& best = *tuning.best;
+  const std::string engine = best_engine(tuning.engines);
   Answer answer;
   answer.json = {{"read_share", kReadShare},
                  {"best", {{"block_bytes", best.block_bytes}, {"depth", best.depth}, {"gbps", best.gbps}}},
@@ -244,7 +254,8 @@ Result<Answer> tune(Session& session, const Flags& flags) {
                  {"engines", json_of(tuning.engines)},
                  {"remarks", remarks(*rig)}};
   if (!tuning.engines.empty()) answer.text = engines_text(tuning.engines) + "\n";
-  answer.text += best_text(best);
+  answer.text += best_text(best, engine);
+  if (!engine.empty()) answer.json["best"]["engine"] = engine;
   add_end(answer, verdict, tuning.measured_text());
   for (const std::string& line : remarks(*rig)) answer.text += line + "\n";
   return answer;

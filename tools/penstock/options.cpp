@@ -70,7 +70,13 @@ Result<std::string> as_written(const std::string& written) { return written; }
 
 auto one_of(const std::vector<std::string>& choices) {
   return [choices](const std::string& written) -> Result<std::string> {
-    if (std::find(choices.begin(), choices.end(), written) != choices.end()) return written;
+    for (const std::string& choice : choices) {
+      // recompute-offload and recompute_offload are one.
+      if (std::ranges::equal(
+              choice, written, {}, [](char c) { return c == '-' ? '_' : c; },
+              [](char c) { return c == '-' ? '_' : c; }))
+        return choice;
+    }
     return Status(Code::kUsage, penstock::text("choice: '", written, "': is not known"),
                   "one of " + joined(choices, ", "));
   };

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <memory>
 
 #include "tools/penstock/command.h"
@@ -12,9 +13,12 @@
 #include "tools/plan/machine_choice.h"
 #include "tools/plan/output_words.h"
 #include "tools/plan/trace.h"
+#include "tools/system/interrupt.h"
 
 namespace penstock::tools {
 namespace {
+
+constexpr std::chrono::seconds kSaysAfter{1};  // that it takes long
 
 std::vector<std::string> optimizer_names() {
   std::vector<std::string> names;
@@ -50,21 +54,25 @@ Status write_pictures(const PlanFlags& flags, const Forecast& result, Answer& an
 Result<Answer> plan(Session& session, const PlanFlags& flags) {
   PENSTOCK_TRY_ASSIGN(request, request_of(flags));
   const ForecastRequest asked = request;
-  PENSTOCK_TRY_ASSIGN(result, forecast(std::move(request)));
+  const auto begin = std::chrono::steady_clock::now();
+  const auto says = [&](double share, const std::string& what) {
+    if (std::chrono::steady_clock::now() - begin > kSaysAfter) session.progress.update(share, "planning with " + what);
+  };
+  auto endable = std::make_optional<EndsWhenInterrupted>();
+  PENSTOCK_TRY_ASSIGN(result, forecast(std::move(request), says));
   Answer answer;
   answer.text = forecast_text(result);
   answer.json = forecast_json(result);
   answer.verdict = forecast_verdict(result);
-  if (result.fits) PENSTOCK_TRY(write_pictures(flags, result, answer));
   if (result.fits && (flags.advise || flags.step_time_s > 0 || flags.drive_life_days > 0)) {
     const Wishes wishes{.changes = flags.advise, .step_s = flags.step_time_s, .drive_life_days = flags.drive_life_days};
-    PENSTOCK_TRY_ASSIGN(advice, advise(asked, result, wishes, [&](double share, const std::string& what) {
-                          session.progress.update(share, "planning with " + what);
-                        }));
+    PENSTOCK_TRY_ASSIGN(advice, advise(asked, result, wishes, says));
     session.progress.clear();
     answer.text += "\n" + advice_text(advice, result);
     answer.json["advice"] = advice_json(advice);
   }
+  endable.reset();
+  if (result.fits) PENSTOCK_TRY(write_pictures(flags, result, answer));
   return answer;
 }
 
@@ -139,7 +147,8 @@ Verb plan_verb() {
       "plan",
       "Predict whether a model fits, how long a step takes and what limits it",
       "Makes the plan that training would run and runs it in virtual time, at the measured rates of this machine or\n"
-      "those of another. Without a model it plans the built-in small GPT. Exit code 3: it does not fit, and the table\n"
+      "those of another. Without a model it plans small-gpt, of 14M parameters. Exit code 3: it does not fit, and the "
+      "table\n"
       "shows what the smallest plan needs. A lane's last column is what the step would gain if it were a tenth "
       "faster:\n"
       "the step is bound by the one that brings the most, however long it is busy.\n\n"

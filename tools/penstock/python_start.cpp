@@ -48,6 +48,8 @@ std::string path_with(const fs::path& package) {
 
 }  // namespace
 
+std::string python_of_command() { return python_of(package_folder()); }
+
 Result<Json> ask_python(const std::string& module, const std::vector<std::string>& words) {
   const fs::path package = package_folder();
   std::vector<std::string> all = {"env", "PYTHONPATH=" + path_with(package), python_of(package), "-m", module};

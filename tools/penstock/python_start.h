@@ -7,9 +7,11 @@
 
 namespace penstock::tools {
 
+// That of PENSTOCK_PYTHON, of the source's .venv, or python3.
+std::string python_of_command();
+
 // Becomes `python -m MODULE` with the command's own arguments from the verb's last word on. Returns only where it
-// cannot. The Python is that of PENSTOCK_PYTHON, of the source's .venv, or python3; the module itself says what it
-// misses there.
+// cannot. The module itself says what it misses in that Python.
 Status start_python(Session& session, const std::string& verb, const std::string& module);
 
 // The JSON object that `python -m MODULE WORDS...` prints. What it refuses is in there, as "error", with code, message

@@ -1,6 +1,7 @@
 #include "tools/penstock/quantity.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -35,7 +36,7 @@ constexpr Unit kByteUnits[] = {{"", 1},
                                {"GB", 1e9},
                                {"TB", 1e12}};
 constexpr Unit kTimeUnits[] = {{"", 1}, {"ms", 1e-3}, {"s", 1}, {"min", 60}};
-constexpr Unit kCountUnits[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"B", 1e9}};
+constexpr Unit kCountUnits[] = {{"", 1}, {"k", 1e3}, {"K", 1e3}, {"M", 1e6}, {"B", 1e9}};
 
 constexpr double kSecondsMost = 1e9;  // thirty years
 // Of bytes or operations a second: slower or faster than anything, and still far from where doubles end.
@@ -66,6 +67,13 @@ struct Quantity {
   double value() const { return number * factor; }
 };
 
+// 24GIB and 24gib can mean nothing else; of shorter ones, a letter's size may be all that tells them apart.
+bool is_in_other_letters(std::string_view unit, std::string_view known) {
+  return known.size() == 3 && std::ranges::equal(unit, known, [](unsigned char a, unsigned char b) {
+           return std::tolower(a) == std::tolower(b);
+         });
+}
+
 Result<Quantity> parse(const Kind& kind, std::string_view written) {
   double number = 0;
   const auto [rest, error] = std::from_chars(written.data(), written.data() + written.size(), number, kind.format);
@@ -73,7 +81,7 @@ Result<Quantity> parse(const Kind& kind, std::string_view written) {
   if (std::signbit(number)) return refusal(kind, written, "at least 0 expected");
   const std::string_view unit = written.substr(static_cast<size_t>(rest - written.data()));
   for (const Unit& known : kind.units) {
-    if (unit == known.name) return Quantity{number, known.factor};
+    if (unit == known.name || is_in_other_letters(unit, known.name)) return Quantity{number, known.factor};
   }
   return refusal(kind, written, "unknown unit");
 }
@@ -126,6 +134,7 @@ std::string seconds_text(double seconds) {
   if (seconds < 120) return fixed(seconds, seconds < 10 ? 1 : 0) + " s";
   if (seconds > kSecondsMost) return fixed(seconds / 86400, 0) + " days";
   const uint64_t whole = static_cast<uint64_t>(std::llround(seconds));
+  if (whole >= 7200) return text(whole / 3600, " h ", whole % 3600 / 60, " min");
   return text(whole / 60, " min ", whole % 60, " s");
 }
 

@@ -37,6 +37,7 @@ Status start_trainer(Session& session, const std::string& verb, uint64_t ranks) 
   words.front() = trainer;
   let_trainer_threads_wait();
   session.progress.clear();
+  if (ranks == 0) return Status(Code::kUsage, "--ranks: 0: at least 1 expected", "leave --ranks out for one");
   if (ranks > 1 && getenv("RANK") == nullptr) {
     if (ranks > engine::kRanksMax)
       return Status(Code::kUsage, text("--ranks: ", ranks, ": at most ", engine::kRanksMax, " expected"));

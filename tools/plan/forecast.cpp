@@ -271,7 +271,7 @@ std::optional<double> Forecast::drive_life_days() const {
 uint64_t Forecast::needed_bytes(Tier tier) const { return penstock::needed_bytes(needed, tier); }
 uint64_t Forecast::budget_bytes(Tier tier) const { return budget_of(rank_request.budgets, tier); }
 
-Result<Forecast> forecast(ForecastRequest request) {
+Result<Forecast> forecast(ForecastRequest request, const PlanningProgress& progress) {
   PENSTOCK_TRY(check_request(request));
   const ForecastRequest asked = request;
   fill_in(request);
@@ -279,7 +279,12 @@ Result<Forecast> forecast(ForecastRequest request) {
   PENSTOCK_TRY(check_form_of_ranks(request));
   std::optional<Forecast> best;
   std::vector<StageForecast> stages;
-  for (Stage stage : stages_to_plan(request)) {
+  const std::vector<Stage> to_plan = stages_to_plan(request);
+  const auto goes_on = [&](const std::string& with) {
+    if (progress) progress(static_cast<double>(stages.size()) / static_cast<double>(to_plan.size() + 1), with);
+  };
+  for (const Stage stage : to_plan) {
+    goes_on(name_of(stage));
     Forecast one;
     one.request = request;
     one.ranks = request.ranks * request.nodes;
@@ -292,6 +297,7 @@ Result<Forecast> forecast(ForecastRequest request) {
       best = std::move(one);
   }
   best->stages = std::move(stages);
+  goes_on("each lane a tenth faster");
   if (request.explains) Forecaster(*best).explain(asked);
   if (best->fits) take_notes(*best);
   return std::move(*best);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -97,7 +98,10 @@ struct Forecast {
   uint64_t budget_bytes(Tier tier) const;
 };
 
+// Told what share of the planning is done, and with what it goes on.
+using PlanningProgress = std::function<void(double share, const std::string& with)>;
+
 // Refuses what makes no sense; what does not fit is a forecast that says so.
-Result<Forecast> forecast(ForecastRequest request);
+Result<Forecast> forecast(ForecastRequest request, const PlanningProgress& progress = {});
 
 }  // namespace penstock::tools

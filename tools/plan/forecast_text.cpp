@@ -95,7 +95,7 @@ std::string bound_text(const std::string& bottleneck) {
 std::string model_line(const Forecast& forecast) {
   const ModelShape& shape = forecast.request.shape;
   std::string line = text(shape.name, ": ", short_count_text(static_cast<double>(shape.parameters())), " parameters, ",
-                          shape.layers, " layers, ", shape.hidden, " wide, ", shape.heads, " heads");
+                          counted(shape.layers, "layer"), ", ", shape.hidden, " wide, ", counted(shape.heads, "head"));
   if (shape.kv_heads != shape.heads) line += text(" (", shape.kv_heads, " for keys and values)");
   line += text(", ffn ", shape.ffn, ", ", shape.vocab, " words");
   if (shape.experts > 1) {

@@ -121,7 +121,7 @@ Result<ModelShape> solve_shape(const ShapeWish& wish) {
   ModelShape shape = shape_of_width(wish, layers, hidden);
   if (wish.parameters != 0 && wish.ffn == 0) settle_ffn(shape, wish.parameters);
   PENSTOCK_TRY(shape.validate());
-  shape.name = text(short_count_text(static_cast<double>(shape.parameters())), ", ", shape.layers, " layers");
+  shape.name = text(short_count_text(static_cast<double>(shape.parameters())), ", ", counted(shape.layers, "layer"));
   if (wish.parameters == 0) return shape;
   const double off = static_cast<double>(shape.parameters()) / static_cast<double>(wish.parameters) - 1;
   if (std::abs(off) <= kOff) return shape;

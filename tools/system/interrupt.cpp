@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kPlaces = 64;
 std::array<std::atomic<const char*>, kPlaces> removed_at_exit{};
 std::atomic<int> signals_seen{0};
+std::atomic<bool> ends_at_first{false};
 static_assert(std::atomic<const char*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 void remove_files() {
@@ -22,7 +23,10 @@ void remove_files() {
 }
 
 void on_request(int) {
-  if (signals_seen.fetch_add(1) == 0) return;
+  const bool is_first = signals_seen.fetch_add(1) == 0;
+  if (is_first && !ends_at_first.load()) return;
+  constexpr char kSaid[] = "\npenstock: interrupted: nothing was changed\n";
+  if (is_first) static_cast<void>(!write(STDERR_FILENO, kSaid, sizeof kSaid - 1));
   remove_files();
   _exit(static_cast<int>(Code::kInterrupted));
 }
@@ -57,6 +61,9 @@ Status check_interrupted() {
   return Status(Code::kInterrupted, "interrupted: unfinished files are removed",
                 "the same command starts again from the beginning");
 }
+
+EndsWhenInterrupted::EndsWhenInterrupted() { ends_at_first = true; }
+EndsWhenInterrupted::~EndsWhenInterrupted() { ends_at_first = false; }
 
 RemovedAtExit::RemovedAtExit(std::string path) : path_(std::move(path)) {
   for (place_ = 0; place_ < kPlaces; ++place_) {

@@ -15,6 +15,15 @@ bool interrupted();
 // A refusal with the code of an interrupted command, or OK when nobody has asked to stop.
 Status check_interrupted();
 
+// For the time of its life, the first signal ends the process at once: for work that leaves nothing and takes long.
+class EndsWhenInterrupted {
+ public:
+  EndsWhenInterrupted();
+  ~EndsWhenInterrupted();
+  EndsWhenInterrupted(const EndsWhenInterrupted&) = delete;
+  EndsWhenInterrupted& operator=(const EndsWhenInterrupted&) = delete;
+};
+
 // For the time of its life, `path` is removed by whatever ends the process, SIGKILL excepted.
 class RemovedAtExit {
  public:

@@ -163,6 +163,7 @@ void put(json& file, const std::string& key, const json& value) {
 void check_precision(const json& file, CheckedConfig& checked) {
   if (file.contains("precision")) return;
   if (is_on(file, "fp16") && is_on(file, "bf16")) {
+    std::erase_if(checked.keys, [](const CheckedKey& key) { return key.key == "fp16.enabled"; });
     checked.keys.push_back({"fp16.enabled", KeyFate::refused, "bf16.enabled is true, too: one of them expected"});
   }
   if (is_off(file, "bf16") && !is_on(file, "fp16")) checked.config.precision = Dtype::fp32;
