@@ -72,20 +72,19 @@ Status copy_file(const std::string& source, const std::string& target, std::span
   return Status();
 }
 
-std::optional<StoreId> store_of_file(const std::string& path) {
-  const aio::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  for (uint32_t copy : {0, 1}) {
-    std::vector<std::byte> bytes(kAlignmentBytes);
-    const auto offset = static_cast<off_t>(StoreLayout::header_offset(copy));
-    if (::pread(file.number(), bytes.data(), bytes.size(), offset) != std::ssize(bytes)) continue;
-    const Result<StoreHeader> header = StoreHeader::decode(bytes, path);
-    if (header.ok()) return header->store;
-  }
-  return std::nullopt;
-}
-
 bool are_of_two_stores(const std::string& one, const std::string& other) {
-  const std::optional<StoreId> first = store_of_file(one), second = store_of_file(other);
+  auto store_of = [](const std::string& path) -> std::optional<StoreId> {
+    const aio::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    for (uint32_t copy : {0, 1}) {
+      std::vector<std::byte> bytes(kAlignmentBytes);
+      const auto offset = static_cast<off_t>(StoreLayout::header_offset(copy));
+      if (::pread(file.number(), bytes.data(), bytes.size(), offset) != std::ssize(bytes)) continue;
+      const Result<StoreHeader> header = StoreHeader::decode(bytes, path);
+      if (header.ok()) return header->store;
+    }
+    return std::nullopt;
+  };
+  const std::optional<StoreId> first = store_of(one), second = store_of(other);
   return first && second && *first != *second;
 }
 

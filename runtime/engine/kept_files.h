@@ -8,7 +8,6 @@
 #include <string>
 
 #include "tiering/status.h"
-#include "tiering/store/store_header.h"
 
 namespace penstock::engine {
 
@@ -22,9 +21,6 @@ Status copy_file(const std::string& source, const std::string& target, std::span
 
 // Whether two files of a store hold the same state: every commit writes a root of its own, which names all of it.
 bool have_the_same_roots(const std::string& one, const std::string& other);
-
-// The store that a file is of, by either copy of its header.
-std::optional<StoreId> store_of_file(const std::string& path);
 
 // False where one of them does not say of which store it is.
 bool are_of_two_stores(const std::string& one, const std::string& other);

@@ -91,11 +91,6 @@ Status refuse_unless_kept(uint64_t step, const std::vector<uint64_t>& kept) {
                 "`penstock checkpoint ls` lists those that can be gone back to");
 }
 
-bool KeptSteps::store_has_headers() const {
-  return std::all_of(folders_.begin(), folders_.end(),
-                     [&](const std::string& folder) { return store_of_file(folder + "/" + file_name_).has_value(); });
-}
-
 bool KeptSteps::is_as_kept(uint64_t step) const {
   return std::all_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
     return have_the_same_roots(folder + "/" + file_name_, place_of(folder, step) + "/" + file_name_);

@@ -38,8 +38,6 @@ class KeptSteps {
   std::vector<uint64_t> steps() const;
   // Where copies of a store lie that was there before; none where there are none.
   std::vector<std::string> left_by_others() const;
-  // False where a file of the store, on some drive, no longer says of which store it is.
-  bool store_has_headers() const;
   // Refuses a step that is not kept, and says which are.
   Status check(uint64_t step) const;
   // The store as it is, which is that step's; `runs`: its runs_of_durable_step(). Nothing is copied where the step is

@@ -87,6 +87,13 @@ class Interruptions(Prepared):
                 self.assertEqual(code, 0, err)
                 self.assertIn("going on after", err)
 
+    def test_a_slash_behind_the_folder_makes_no_difference(self):
+        for options in ((), ("--force",)):
+            code, _, err = self.command(main, self.path, "--model", self.model(), "--out", f"{self.folder}/set/", "--length", 64, *options)
+            self.assertEqual(code, 0, err)
+            self.assertGreater(PreparedSet(self.folder / "set").manifest["counts"]["samples"], 0)
+        self.assertEqual([path.name for path in self.folder.glob("set*")], ["set"])
+
     def test_go_on_only_with_the_same_files_and_options(self):
         self.assertEqual(self.child("set", 75, "add"), -signal.SIGKILL)
         write_lines(self.path, self.records[:20])

@@ -383,9 +383,9 @@ ELSEWHERE = {"Command": {
     "step ... already": ("several ranks that were killed as they went back", "test_where_one_rank_alone_can_go_back"),
     "start again: the run goes on from where it was; `penstock checkpoint rm --step ...` removes what is damaged":
         ("several ranks that were killed before they went back", "test_a_damaged_copy_takes_no_store_back"),
-    "`penstock checkpoint rollback ... --step ...`, a snapshot that is kept; the drive may be failing":
+    "`penstock checkpoint rollback ... --step ...`, a snapshot that is kept":
         ("a store that was damaged", "test_what_a_corrupt_store_advises_brings_a_snapshot_back"),
-    "`...`: the snapshot of step ... is a whole store, but for weights that never change; the drive may be failing":
+    "`...`: the snapshot of step ... is a whole store":
         ("a store that was damaged", "test_what_a_corrupt_store_advises_brings_a_snapshot_back"),
     "another --run, or end that run first": (PROCESSES, "test_one_run_at_a_time_writes_to_a_folder"),
     'the data that the run began with, or "hash": "..." beside it in the config to go on with this':

@@ -59,6 +59,7 @@ Result<Answer> plan(Session& session, const PlanFlags& flags) {
     if (std::chrono::steady_clock::now() - begin > kSaysAfter) session.progress.update(share, "planning with " + what);
   };
   auto endable = std::make_optional<EndsWhenInterrupted>();
+  PENSTOCK_TRY(check_interrupted());
   PENSTOCK_TRY_ASSIGN(result, forecast(std::move(request), says));
   Answer answer;
   answer.text = forecast_text(result);

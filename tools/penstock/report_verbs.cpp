@@ -39,15 +39,18 @@ Verb watch_verb() {
     bool once = false;
   };
   auto flags = std::make_shared<Flags>();
-  return {"watch",
-          "Show how a run stands, until it ends",
-          "In a terminal a panel is drawn again after each step; in a pipe each new step is a line. It needs Python.",
-          {{"penstock watch ./gpt", "Watch a run"}},
-          [flags](Options& options) -> Action {
-            options.path("RUN", flags->run, "Folder with log.jsonl and config.json");
-            options.flag("--once", flags->once, "Show the panel once, and end");
-            return [](Session& session) -> Result<Answer> { return start_python(session, "watch", "penstock.watch"); };
-          }};
+  return {
+      "watch",
+      "Show how a run stands, until it ends",
+      "In a terminal a panel is drawn again after each step; in a pipe each new step is a line. It also ends where no "
+      "process\nhas the run any more, because it was killed or stopped, and says how to go on; with --json, `running` "
+      "says whether one\nhas, null where that cannot be known. It needs Python.",
+      {{"penstock watch ./gpt", "Watch a run"}},
+      [flags](Options& options) -> Action {
+        options.path("RUN", flags->run, "Folder with log.jsonl and config.json");
+        options.flag("--once", flags->once, "Show the panel once, and end");
+        return [](Session& session) -> Result<Answer> { return start_python(session, "watch", "penstock.watch"); };
+      }};
 }
 
 }  // namespace penstock::tools

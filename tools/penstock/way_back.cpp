@@ -5,34 +5,58 @@
 #include "tools/system/words.h"
 
 namespace penstock::tools {
+namespace {
 
-Status with_way_back(const Status& status, const std::vector<std::string>& folders, engine::RankOfRun of) {
-  const bool is_corrupt =
-      status.code() == Code::kCorrupt || status.code() == Code::kComparison || status.code() == Code::kUsage;
-  if (!is_corrupt || folders.empty()) return status;
-  const engine::KeptSteps kept(folders, of);
-  const std::vector<uint64_t> steps = kept.steps();
-  const bool has_headers = kept.store_has_headers();
+// A header that is none is a refusal of the path where nothing speaks for a store, as a snapshot does.
+bool is_damage(const Status& status) {
+  if (status.code() == Code::kUsage) return status.message().find("not a penstock store record") != std::string::npos;
+  return status.code() == Code::kCorrupt || status.code() == Code::kComparison;
+}
+
+// Whether a copy has all of a store: what steps never update is in the store alone.
+bool is_whole(const engine::KeptSteps& kept, uint64_t step) {
+  const auto made = aio::make_io_engine();
+  if (!made.ok()) return false;
+  const auto copy = kept.open_copy(*made->engine, step);
+  if (!copy.ok()) return false;
+  const StoreShape& shape = (*copy)->shape();
+  for (TileId tile = 0; tile < shape.tiles.size(); ++tile) {
+    if (!shape.kind(tile).updated) return false;
+  }
+  return true;
+}
+
+std::string copied_back(const std::string& folder, uint64_t step) {
+  const std::string file = aio::store_file_name(0), store = folder + "/" + file;
+  return text("mv ", store, " ", store, ".damaged && cp ", folder, "/kept/", step, "/", file, " ", store);
+}
+
+}  // namespace
+
+Status with_way_back(const Status& status, const std::vector<std::string>& paths) {
   // Advice that goes back already knows more of it.
-  const auto advises = [&](const char* words) { return status.remedy().find(words) != std::string::npos; };
-  const bool gives_all_up = !has_headers || (advises("--force") && !advises("go back to"));
-  if (!gives_all_up || steps.empty()) return status;
+  if (!is_damage(status) || status.remedy().find("go back to") != std::string::npos) return status;
+  std::vector<std::string> folders;
+  for (const std::string& path : paths) {
+    for (const std::string& folder : split(path, ',')) folders.push_back(folder);
+  }
+  if (folders.empty()) return status;
+  const engine::KeptSteps kept(folders);
+  const std::vector<uint64_t> steps = kept.steps();
+  if (steps.empty()) return status;
   const uint64_t step = steps.back();
-  if (has_headers && InspectedStores::open(folders).ok()) {
-    return Status(status.code(), status.message(),
-                  text("`penstock checkpoint rollback ", joined(folders, " "), " --step ", step,
-                       "`, a snapshot that is kept; the drive may be failing"));
+  const auto store = InspectedStores::open(folders);
+  if (store.ok()) {
+    if ((*store)->ranks().front()->layout().slots() == 1) return status;
+    return Status(
+        status.code(), status.message(),
+        text("`penstock checkpoint rollback ", joined(folders, " "), " --step ", step, "`, a snapshot that is kept"));
   }
-  const std::string file = aio::store_file_name(of.rank);
-  std::string copies;
-  for (const std::string& folder : folders) {
-    copies += text(copies.empty() ? "" : " && ", "cp ", folder, "/kept/",
-                   of.ranks > 1 ? text("rank", of.rank, "/") : "", step, "/", file, " ", folder, "/");
-  }
+  if (!is_damage(store.status()) || !is_whole(kept, step)) return status;
+  std::string commands;
+  for (const std::string& folder : folders) commands += text(commands.empty() ? "" : " && ", copied_back(folder, step));
   return Status(status.code(), status.message(),
-                text("`", copies, "`: the snapshot of step ", step,
-                     " is a whole store, but for weights that never "
-                     "change; the drive may be failing"));
+                text("`", commands, "`: the snapshot of step ", step, " is a whole store"));
 }
 
 }  // namespace penstock::tools

@@ -9,6 +9,7 @@
 #include "runtime/trainer/torch/host_accelerator.h"
 #include "tools/penstock/quantity.h"
 #include "tools/penstock/store_flags.h"
+#include "tools/penstock/way_back.h"
 #include "tools/train/config_of_run.h"
 #include "tools/train/run_prompts.h"
 #include "tools/train/run_start.h"
@@ -116,7 +117,9 @@ Result<Answer> generate(Session& session, const GenerateFlags& flags) {
   }
   let_go_of_data(config);
   PENSTOCK_TRY(wait_while_taken(session, config.stores));
-  PENSTOCK_TRY_ASSIGN(stores, InspectedStores::open(config.stores));
+  auto opened = InspectedStores::open(config.stores);
+  if (!opened.ok()) return with_way_back(opened.status(), config.stores);
+  std::unique_ptr<InspectedStores> stores = *std::move(opened);
   const uint32_t ranks = stores->ranks().front()->shape().ranks;
   PENSTOCK_TRY_ASSIGN(stored, trainer::parse_trainer_state(stores->ranks().front()->payload().trainer_state));
   if (ranks == 1) stores.reset();

@@ -81,7 +81,7 @@ Status interrupted_before_steps(const Status& ended, const Prepared& prepared) {
   if (ended.code() != Code::kInterrupted) return ended;
   return Status(ended.code(),
                 text("interrupted before the first step: ",
-                     prepared.stored ? "the store is as it was" : "no store has been made"),
+                     prepared.stored || prepared.replaces ? "the store is as it was" : "no store has been made"),
                 "the same command measures again, and goes on");
 }
 
@@ -116,7 +116,7 @@ Result<Answer> train_prepared(Session& session, const TrainFlags& flags, Prepare
 }
 
 Result<Answer> train_as_rank(Session& session, const TrainFlags& flags) {
-  PENSTOCK_TRY_ASSIGN(prepared, prepare(session, flags));
+  PENSTOCK_TRY_ASSIGN(prepared, prepare(session, flags, flags.dry_run ? Data::is_any : Data::is_learnt));
   Result<Answer> answer = train_prepared(session, flags, prepared);
   if (!answer.ok()) return with_way_back(answer.status(), prepared.settings);
   return answer;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -46,6 +47,10 @@ Result<RunFolder> RunFolder::open(const std::string& path) {
   folder.descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder.descriptor_ < 0) return errno_status("--run: " + path, errno, kRemedy);
   PENSTOCK_TRY(lock(folder.descriptor_, path));
+  // One that had made it, and was refused, may have removed it.
+  struct stat now {};
+  if (fstat(folder.descriptor_, &now) != 0 || now.st_nlink == 0)
+    return Status(Code::kEnvironment, text("--run: ", path, ": was removed by another process"), "run it again");
   return Result<RunFolder>(std::move(folder));
 }
 

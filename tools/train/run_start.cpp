@@ -62,13 +62,13 @@ Status expect_data_of(const trainer::TrainerState& stored, trainer::TrainConfig&
   return Status();
 }
 
-// The text that ships with Penstock is bytes, which mean nothing to a model with a tokenizer.
+// The text that ships with Penstock is bytes, which mean nothing to a trained model with a tokenizer.
 Status refuse_shipped_text(const trainer::TrainConfig& config, const std::optional<trainer::TrainerState>& stored) {
   namespace fs = std::filesystem;
   if (!config.data.empty() || config.from_scratch) return Status();
   const std::string folder = config.model.empty() && stored ? stored->model_folder : config.model;
   std::error_code unknown;
-  for (const char* tokenizer : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
+  for (const char* tokenizer : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model"}) {
     if (folder.empty() || !fs::is_directory(folder, unknown) || !fs::exists(fs::path(folder) / tokenizer, unknown))
       continue;
     return Status(Code::kUsage, text("data: missing: the model in ", folder, " reads tokens of its ", tokenizer),
@@ -77,7 +77,7 @@ Status refuse_shipped_text(const trainer::TrainConfig& config, const std::option
   return Status();
 }
 
-Result<Prepared> prepare_at(Session& session, const TrainFlags& flags, const engine::RankPlace& place) {
+Result<Prepared> prepare_at(Session& session, const TrainFlags& flags, const engine::RankPlace& place, Data data) {
   std::vector<std::string> folders = split(flags.stores.value_or(""), ',');
   if (flags.config) {
     PENSTOCK_TRY_ASSIGN(config, config_of(flags, std::nullopt));
@@ -88,15 +88,17 @@ Result<Prepared> prepare_at(Session& session, const TrainFlags& flags, const eng
   std::optional<trainer::TrainerState> stored;
   if (!flags.force) {
     Result<std::optional<trainer::TrainerState>> found = stored_state(folders, place);
-    if (!found.ok())
-      return with_way_back(found.status(), folders_of_rank(folders, place), {.rank = place.rank, .ranks = place.ranks});
+    if (!found.ok()) return place.ranks > 1 ? found.status() : with_way_back(found.status(), folders);
     stored = *std::move(found);
   }
   PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
   if (stored && !flags.data) PENSTOCK_TRY(expect_data_of(*stored, config));
-  PENSTOCK_TRY(refuse_shipped_text(config, stored));
+  if (data == Data::is_learnt) PENSTOCK_TRY(refuse_shipped_text(config, stored));
   if (place.ranks > 1) PENSTOCK_TRY(keep_stage(stored, config));
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place, trainer::cuda_usable));
+  // Of each rank, which may be in a control group of its own.
+  if (data == Data::is_learnt)
+    PENSTOCK_TRY(refuse_more_than_memory(settings.engine.request.budgets.host_bytes, "config: penstock.host_budget"));
   return Prepared{std::move(settings), std::move(stored), flags.force};
 }
 
@@ -200,13 +202,12 @@ Status agreed(engine::Ranks* ranks, const Status& mine) {
 }
 
 Status with_way_back(const Status& status, const TrainingSettings& settings) {
-  return with_way_back(status, folders_of_rank(settings.config.stores, settings.place),
-                       {.rank = settings.place.rank, .ranks = settings.place.ranks});
+  return settings.place.ranks > 1 ? status : with_way_back(status, settings.config.stores);
 }
 
-Result<Prepared> prepare(Session& session, const TrainFlags& flags) {
+Result<Prepared> prepare(Session& session, const TrainFlags& flags, Data data) {
   PENSTOCK_TRY_ASSIGN(place, place_of(flags));
-  Result<Prepared> prepared = prepare_at(session, flags, place);
+  Result<Prepared> prepared = prepare_at(session, flags, place, data);
   if (!prepared.ok() && place.hosts > 1) tell_others(place, prepared.status());
   return prepared;
 }

@@ -21,7 +21,8 @@ struct Prepared {
 };
 
 // A rank that cannot be made ready tells those on other hosts, who would wait for it.
-Result<Prepared> prepare(Session& session, const TrainFlags& flags);
+enum class Data { is_learnt, is_any };  // any: steps of it are compared, or only planned
+Result<Prepared> prepare(Session& session, const TrainFlags& flags, Data data);
 
 // Other hosts' launchers do not see that this rank ends, so it says why where they wait for it.
 void tell_others(const engine::RankPlace& place, const Status& why);

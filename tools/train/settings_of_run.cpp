@@ -11,7 +11,6 @@
 #include "runtime/trainer/config/effective_config.h"
 #include "tools/penstock/options.h"
 #include "tools/penstock/quantity.h"
-#include "tools/penstock/store_flags.h"
 #include "tools/system/words.h"
 #include "tools/train/model_of_run.h"
 #include "tools/train/samples_of_run.h"
@@ -44,7 +43,6 @@ Result<uint64_t> bytes_of_key(const char* key, const std::string& written, uint6
 // Sizes are a node's, of which each of its ranks has its part.
 Status fill_in_placement(const trainer::TrainConfig& config, uint32_t ranks, PlanRequest& request) {
   PENSTOCK_TRY_ASSIGN(host_bytes, bytes_of_key("host_budget", config.host_budget, aio::AvailableMemory::now().bytes));
-  PENSTOCK_TRY(refuse_more_than_memory(host_bytes / ranks, "config: penstock.host_budget"));
   PENSTOCK_TRY_ASSIGN(nvme_bytes, bytes_of_key("nvme_budget", config.nvme_budget, request.budgets.nvme_bytes));
   PENSTOCK_TRY_ASSIGN(device_bytes, bytes_of_key("device_budget", config.device_budget, 0));
   request.budgets.device_bytes = device_bytes / ranks;

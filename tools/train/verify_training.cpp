@@ -246,7 +246,7 @@ Result<Answer> verify(Session& session, const TrainFlags& given) {
   const uint64_t steps = flags.steps.value_or(kVerifiedSteps);
   flags.steps.reset();  // the schedule is that of the whole run
   flags.force = true;   // and the store's own steps do not matter
-  PENSTOCK_TRY_ASSIGN(prepared, prepare(session, flags));
+  PENSTOCK_TRY_ASSIGN(prepared, prepare(session, flags, Data::is_any));
   const engine::RankPlace place = prepared.settings.place;
   if (place.rank != 0) session.progress.silence();
   if (place.ranks > 1 && flags.grid) {

@@ -14,7 +14,7 @@ from ._open_store import log
 from ._refusal import PenstockError
 
 FILE = "rank0.tiles"  # of a store, on each drive
-_MADE = {FILE, "kept", "undecided", "decided"}  # what a larger store's folder has until it takes the smaller one's place
+_MADE = {FILE, "new." + FILE, "kept", "undecided", "decided"}  # what a larger store's folder has until it takes the smaller one's place
 
 
 def grown(folders, small, make, budget, roles):

@@ -30,7 +30,7 @@ class Arguments(argparse.ArgumentParser):
 
 def count(word: str) -> int:
     """A number as the command takes it: 500, 20k, 3M."""
-    scale = {"k": 10**3, "M": 10**6, "B": 10**9}.get(word[-1:], 1)
+    scale = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}.get(word[-1:], 1)
     number = float(word if scale == 1 else word[:-1]) * scale
     if number != int(number):
         raise ValueError(word)

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 import time
+from pathlib import Path
 
 from ._verb import Arguments, run as run_verb
 from .charts import finite, short
@@ -47,7 +48,9 @@ def gone_text(config, log):
     """Of a run that has not ended, and that no process has."""
     steps, section = told_steps(config), config.get("penstock")
     stores = section.get("stores") if isinstance(section, dict) else None
-    command = f"`penstock train --store {shlex.quote(','.join(map(str, stores)))}`" if stores and isinstance(stores, list) else "its command"
+    # Of several ranks --ranks is missing there, and the config does not have it.
+    is_alone = bool(stores) and isinstance(stores, list) and all((Path(str(folder)) / "rank1.tiles").exists() is False for folder in stores)
+    command = f"`penstock train --store {shlex.quote(','.join(map(str, stores)))}`" if is_alone else "its command"
     return f"stopped at step {log[-1]['step']}" + (f" of {steps}" if steps else "") + f", and is not running; {command} goes on"
 
 

@@ -37,6 +37,7 @@ def options_of(arguments: list[str], parser: Arguments) -> argparse.Namespace:
     for name in ("model", "out"):
         if not getattr(options, name):
             raise Refusal(f"data: --{name}: missing", "penstock data chats.jsonl --model ./Qwen3-0.6B --out ./chats")
+    options.out = os.path.normpath(options.out)  # what lies beside ./chats/ is beside ./chats
     if not 0 <= options.validation < 1:
         raise Refusal(f"--validation: {options.validation:g}: a share from 0 to below 1 expected")
     if not 0 <= options.seed < 1 << 64:
