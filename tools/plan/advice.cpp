@@ -40,7 +40,7 @@ PlanChoices choices_of(const Forecast& found) {
 
 class Adviser {
  public:
-  Adviser(const ForecastRequest& asked, const Forecast& usual, const AdviceProgress& progress)
+  Adviser(const ForecastRequest& asked, const Forecast& usual, const PlanningProgress& progress)
       : asked_(asked), usual_(usual), progress_(progress) {
     if (usual.ranks > 1) asked_.stage = usual.stage;
     asked_.machine.network_gbps = usual.request.machine.network_gbps;
@@ -173,7 +173,7 @@ class Adviser {
 
   ForecastRequest asked_;  // in the stage of the usual one
   const Forecast& usual_;
-  const AdviceProgress& progress_;
+  const PlanningProgress& progress_;
   int planned_ = 0, expected_ = 1;
   Advice advice_;
 };
@@ -183,7 +183,7 @@ std::string days_text(const std::optional<double>& days) { return days ? fixed(*
 }  // namespace
 
 Result<Advice> advise(const ForecastRequest& asked, const Forecast& usual, const Wishes& wishes,
-                      const AdviceProgress& progress) {
+                      const PlanningProgress& progress) {
   return Adviser(asked, usual, progress).run(wishes);
 }
 

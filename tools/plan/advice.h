@@ -37,12 +37,9 @@ struct Advice {
   std::vector<AimAnswer> aims;
 };
 
-// What share of the planning is done, and what is planned now.
-using AdviceProgress = std::function<void(double share, const std::string& what)>;
-
 // `asked` is the request before anything was filled in, `usual` its forecast. REQUIRES: usual.fits.
 Result<Advice> advise(const ForecastRequest& asked, const Forecast& usual, const Wishes& wishes,
-                      const AdviceProgress& progress);
+                      const PlanningProgress& progress);
 
 std::string advice_text(const Advice& advice, const Forecast& usual);
 nlohmann::ordered_json advice_json(const Advice& advice);

@@ -1,7 +1,11 @@
 #include "tools/train/config_of_run.h"
 
+#include <filesystem>
+
 #include "runtime/trainer/config/effective_config.h"
 #include "runtime/trainer/files/file_io.h"
+#include "tools/penstock/verb.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -37,6 +41,22 @@ Status write_run_config(const trainer::TrainingSettings& settings) {
   const std::string& folder = settings.config.run;
   if (folder.empty()) return Status();
   return trainer::write_small_file(folder + "/config.json", trainer::effective_json(settings.config) + "\n");
+}
+
+std::string stores_of_folder(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  std::error_code unknown;
+  if (folder.empty() || !std::filesystem::exists(path, unknown)) return "";
+  const Result<std::string> words = trainer::read_small_file(path, kConfigMostBytes);
+  if (!words.ok()) return "";
+  const Result<trainer::TrainConfig> config = trainer::parse_config(*words);
+  return config.ok() ? joined(config->stores, ",") : "";
+}
+
+bool is_models_config(const std::string& path) {
+  const Result<std::string> words = trainer::read_small_file(path, kConfigMostBytes);
+  const Json json = words.ok() ? Json::parse(*words, nullptr, false) : Json();
+  return json.is_object() && json.contains("model_type");
 }
 
 }  // namespace penstock::tools

@@ -4,7 +4,6 @@
 #include <filesystem>
 
 #include "aio/resident_memory.h"
-#include "runtime/trainer/files/file_io.h"
 #include "runtime/trainer/torch/cuda_accelerator.h"
 #include "runtime/trainer/torch/host_accelerator.h"
 #include "tools/penstock/quantity.h"
@@ -17,8 +16,6 @@
 
 namespace penstock::tools {
 namespace {
-
-constexpr uint64_t kConfigMostBytes = 1'000'000;
 
 struct Found {
   uint64_t step = 0;
@@ -85,13 +82,6 @@ void let_go_of_data(trainer::TrainConfig& config) {
   config.data.clear();
   config.eval_every = config.keep_best = 0;
   config.early_stopping = {};
-}
-
-// Of a model of Hugging Face's, which no run has trained.
-bool is_models_config(const std::string& path) {
-  const Result<std::string> words = trainer::read_small_file(path, kConfigMostBytes);
-  const Json json = words.ok() ? Json::parse(*words, nullptr, false) : Json();
-  return json.is_object() && json.contains("model_type");
 }
 
 }  // namespace

@@ -11,14 +11,9 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/trainer/config/train_config.h"
-#include "runtime/trainer/files/file_io.h"
-#include "tools/system/words.h"
-
 namespace penstock::tools {
 namespace {
 
-constexpr uint64_t kConfigMostBytes = 1'000'000;
 constexpr std::chrono::milliseconds kPause{10}, kWaitsFor{2000};  // for one that is about to end
 
 // File systems that cannot lock a folder leave it to the stores' locks.
@@ -60,16 +55,6 @@ RunFolder::RunFolder(RunFolder&& other) noexcept
 RunFolder::~RunFolder() {
   if (descriptor_ >= 0) close(descriptor_);
   if (!made_.empty()) rmdir(made_.c_str());
-}
-
-std::string stores_of_folder(const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  std::error_code unknown;
-  if (folder.empty() || !std::filesystem::exists(path, unknown)) return "";
-  const Result<std::string> words = trainer::read_small_file(path, kConfigMostBytes);
-  if (!words.ok()) return "";
-  const Result<trainer::TrainConfig> config = trainer::parse_config(*words);
-  return config.ok() ? joined(config->stores, ",") : "";
 }
 
 }  // namespace penstock::tools

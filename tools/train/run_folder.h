@@ -23,7 +23,4 @@ class RunFolder {
   int descriptor_ = -1;
 };
 
-// The stores of the run whose config lies there, joined by commas; empty where there is none.
-std::string stores_of_folder(const std::string& folder);
-
 }  // namespace penstock::tools

@@ -49,7 +49,7 @@ def gone_text(config, log):
     steps, section = told_steps(config), config.get("penstock")
     stores = section.get("stores") if isinstance(section, dict) else None
     # Of several ranks --ranks is missing there, and the config does not have it.
-    is_alone = bool(stores) and isinstance(stores, list) and all((Path(str(folder)) / "rank1.tiles").exists() is False for folder in stores)
+    is_alone = bool(stores) and isinstance(stores, list) and not any(Path(str(folder), "rank1.tiles").exists() for folder in stores)
     command = f"`penstock train --store {shlex.quote(','.join(map(str, stores)))}`" if is_alone else "its command"
     return f"stopped at step {log[-1]['step']}" + (f" of {steps}" if steps else "") + f", and is not running; {command} goes on"
 
