@@ -162,10 +162,7 @@ Status TileStore::become(TileStore& copy, std::span<std::byte> memory, const Scr
     return carried;
   }
   confirm();
-  std::optional<Status> committed;
-  commit(copy.payload(), [&](const Status& status) { committed = status; });
-  engine_.wait_until([&] { return committed.has_value(); });
-  return *committed;
+  return commit_and_wait(copy.payload());
 }
 
 }  // namespace penstock::aio

@@ -150,6 +150,13 @@ void TileStore::commit(RootPayload payload, std::function<void(Status)> done) {
   if (tiles_.landing() == 0) write_root();
 }
 
+Status TileStore::commit_and_wait(RootPayload payload) {
+  std::optional<Status> verdict;
+  commit(std::move(payload), [&](const Status& status) { verdict = status; });
+  engine_.wait_until([&] { return verdict.has_value(); });
+  return *verdict;
+}
+
 void TileStore::mark_torn() {
   RootRecord torn = next_root(RootRecord::State::torn);
   writer_.write({{}, torn}, barriers_, [this, torn](const Status& outcome) {

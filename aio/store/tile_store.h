@@ -193,6 +193,8 @@ class TileStore {
   // next step and stay out of it. A payload that does not fit state_capacity() is refused,
   // and changes nothing. REQUIRES: not committing().
   void commit(RootPayload payload, std::function<void(Status)> done);
+  // Blocks.
+  Status commit_and_wait(RootPayload payload);
   bool committing() const;
   void set_barriers(CommitBarriers barriers);
 

@@ -34,10 +34,7 @@ Status go_back_to_step_before(uint64_t step, const std::vector<std::string>& fol
   PENSTOCK_TRY_ASSIGN(store, aio::TileStore::open(*made.engine, drives,
                                                   {.checksum = cpu_optim::checksum_function(), .newest_step = step}));
   // By a root that is later than all that is given up, none of which is missed then.
-  std::optional<Status> committed;
-  store->commit(store->payload(), [&](const Status& status) { committed = status; });
-  made.engine->wait_until([&] { return committed.has_value(); });
-  return *committed;
+  return store->commit_and_wait(store->payload());
 }
 
 }  // namespace penstock::engine

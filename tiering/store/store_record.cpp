@@ -8,6 +8,7 @@
 namespace penstock {
 namespace {
 
+constexpr const char* kNoRecord = "not a penstock store record";
 constexpr uint64_t kHashAt = kRecordBytes - sizeof(uint64_t);
 
 }  // namespace
@@ -52,7 +53,7 @@ Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic,
   const std::span<const std::byte> content = bytes.first(kHashAt);
   const uint64_t hash = ByteReader(bytes.subspan(kHashAt)).get<uint64_t>();
   ByteReader fields(content);
-  if (fields.get<uint64_t>() != magic) return Status(Code::kUsage, what + ": not a penstock store record");
+  if (fields.get<uint64_t>() != magic) return Status(Code::kUsage, text(what, ": ", kNoRecord));
   const uint32_t format = fields.get<uint32_t>();
   // Format 1 ended with the checksum that tiles have.
   const bool whole = hash == store_hash(content, magic) || (format == 1 && hash == checksum(content, magic));
@@ -62,6 +63,10 @@ Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic,
                 text(what, ": written in store format ", format, ", this program reads format ", kStoreFormat,
                      newest > kStoreFormat ? text(" to ", newest) : std::string()),
                 "open it with the version of penstock that wrote it, or make a new store with --force");
+}
+
+bool is_no_record(const Status& status) {
+  return status.code() == Code::kUsage && status.message().find(kNoRecord) != std::string::npos;
 }
 
 }  // namespace penstock

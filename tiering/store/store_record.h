@@ -36,6 +36,8 @@ std::vector<std::byte> sealed_record(ByteWriter record, uint64_t magic);
 // `newest` (kUsage), and damaged ones (kCorrupt). REQUIRES: kRecordBytes bytes.
 Result<ByteReader> open_record(std::span<const std::byte> bytes, uint64_t magic, const std::string& what,
                                uint32_t newest = kStoreFormat);
+// Whether open_record() has refused bytes that are no record at all, wherever its refusal was seen.
+bool is_no_record(const Status& status);
 // REQUIRES: open_record() accepts it.
 uint32_t format_of_record(std::span<const std::byte> bytes);
 

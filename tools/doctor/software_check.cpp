@@ -1,8 +1,7 @@
-#include <filesystem>
-
 #include "tiering/check.h"
 #include "tools/doctor/checks.h"
 #include "tools/penstock/python_start.h"
+#include "tools/penstock/train_start.h"
 #include "tools/system/subprocess.h"
 
 namespace penstock::tools {
@@ -24,11 +23,8 @@ Finding fio_finding() {
 
 // It was linked to torch's C++ library when it was built.
 Finding trainer_finding() {
-  std::error_code unknown;
-  const auto command = std::filesystem::read_symlink("/proc/self/exe", unknown);
-  const auto trainer = command.parent_path() / "penstock-trainer";
-  if (std::filesystem::exists(trainer, unknown))
-    return {"trainer", Level::good, trainer.string(), "penstock train and generate can run", ""};
+  const Result<std::string> trainer = trainer_path("doctor");
+  if (trainer.ok()) return {"trainer", Level::good, *trainer, "penstock train and generate can run", ""};
   return {"trainer", Level::note, "this build has none", "drives, plans and updates need none; penstock train does",
           "tools/setup installs torch, whose C++ library it needs; then build again"};
 }

@@ -1,6 +1,7 @@
 #include "tools/penstock/way_back.h"
 
 #include "aio/store/tile_store.h"
+#include "tiering/store/store_record.h"
 #include "tools/penstock/checkpoint_common.h"
 #include "tools/system/words.h"
 
@@ -9,8 +10,7 @@ namespace {
 
 // A header that is none is a refusal of the path where nothing speaks for a store, as a snapshot does.
 bool is_damage(const Status& status) {
-  if (status.code() == Code::kUsage) return status.message().find("not a penstock store record") != std::string::npos;
-  return status.code() == Code::kCorrupt || status.code() == Code::kComparison;
+  return is_no_record(status) || status.code() == Code::kCorrupt || status.code() == Code::kComparison;
 }
 
 // Whether a copy has all of a store: what steps never update is in the store alone.

@@ -69,13 +69,6 @@ TEST(TileStore, WritesPagesAndRootsOfLessThanAHundredthOfTheTiles) {
   EXPECT_LT(beside_bytes, trainer.tile_bytes_written() / 100);
 }
 
-Status commit(StoreWorld& world, TileStore& store, RootPayload payload) {
-  std::optional<Status> verdict;
-  store.commit(std::move(payload), [&](Status outcome) { verdict = std::move(outcome); });
-  world.engine().wait_until([&] { return verdict.has_value(); });
-  return *verdict;
-}
-
 TEST(TileStore, KeepsTheStateBesideTheTiles) {
   StoreWorld world(2);
   CreateOptions options;
@@ -95,7 +88,7 @@ TEST(TileStore, KeepsTheStateBesideTheTiles) {
             .config_hash = "hash",
             .engine_state = random_string(random, 80000),
             .trainer_state = random_string(random, kTrainerStateBytesMax)};
-    ASSERT_TRUE(commit(world, **store, last).ok());
+    ASSERT_TRUE((*store)->commit_and_wait(last).ok());
     EXPECT_EQ((*store)->payload(), last);
   }
 }
@@ -105,15 +98,15 @@ TEST(TileStore, WritesOnlyThePagesOfTheStateThatHaveChanged) {
   ASSERT_TRUE(world.create(twelve_tiles()).ok());
   Result<std::unique_ptr<TileStore>> store = world.open();
   RootPayload payload{.step = 1, .trainer_state = std::string(kTrainerStateBytesMax, 't')};
-  ASSERT_TRUE(commit(world, **store, payload).ok());
+  ASSERT_TRUE((*store)->commit_and_wait(payload).ok());
   const uint64_t roots = 2 * kRecordBytes;
   uint64_t before = written_bytes(world);
   payload.step = 2;
-  ASSERT_TRUE(commit(world, **store, payload).ok());
+  ASSERT_TRUE((*store)->commit_and_wait(payload).ok());
   EXPECT_EQ(written_bytes(world), before + roots) << "the step alone stands in the root";
   before = written_bytes(world);
   payload.trainer_state.back() = 'x';
-  ASSERT_TRUE(commit(world, **store, payload).ok());
+  ASSERT_TRUE((*store)->commit_and_wait(payload).ok());
   EXPECT_EQ(written_bytes(world), before + roots + 2 * 4096) << "one page on each drive";
 }
 
@@ -123,10 +116,10 @@ TEST(TileStore, RefusesMoreStateThanItHasRoomForAndGoesOn) {
   options.state_capacity = {.engine_bytes = 3200, .trainer_bytes = 16000};
   ASSERT_TRUE(world.create(twelve_tiles(), options).ok());
   Result<std::unique_ptr<TileStore>> store = world.open();
-  const Status refused = commit(world, **store, {.step = 1, .trainer_state = std::string(16001, 't')});
+  const Status refused = (*store)->commit_and_wait({.step = 1, .trainer_state = std::string(16001, 't')});
   EXPECT_EQ(refused.code(), Code::kUsage);
   EXPECT_EQ(refused.message(), "commit: trainer state: 16001 B needed, 16000 B available in the store");
-  EXPECT_TRUE(commit(world, **store, {.step = 1, .trainer_state = std::string(16000, 't')}).ok());
+  EXPECT_TRUE((*store)->commit_and_wait({.step = 1, .trainer_state = std::string(16000, 't')}).ok());
   options.state_capacity.engine_bytes = 3199;
   options.existing = CreateOptions::Existing::replace;
   store->reset();

@@ -197,10 +197,7 @@ std::string go_on(StoreWorld& drives) {
   const Result<ScrubReport> report = (*store)->scrub(drives.memory());
   if (!report.ok()) return "scrubbing: " + report.status().message();
   if (std::string wrong = outside_of_its_file(**store); !wrong.empty()) return wrong;
-  std::optional<Status> committed;
-  (*store)->commit(payload, [&](Status outcome) { committed = std::move(outcome); });
-  drives.engine().wait_until([&] { return committed.has_value(); });
-  if (!committed->ok()) return "";
+  if (!(*store)->commit_and_wait(payload).ok()) return "";
   store->reset();
   store = drives.open();
   if (!store.ok()) return "its next root is refused: " + store.status().message();
