@@ -5,13 +5,17 @@
 namespace penstock::trainer {
 namespace {
 
+// What another thread is to take over lasts some 100 us.
+constexpr uint64_t kPieceElements = 4096;
+
 bool has_weights(const ModelUnit& unit) { return unit.parameters.front().factor == Factor::none; }
 
 }  // namespace
 
 Result<StartingValues> StartingValues::open(const Model& model, const std::string& model_folder,
                                             const std::string& adapter_folder, uint64_t seed) {
-  StartingValues values(model, seed);
+  PENSTOCK_TRY_ASSIGN(workers, cpu_optim::UpdateWorkers::make());
+  StartingValues values(model, seed, std::move(workers));
   if (!model_folder.empty()) {
     PENSTOCK_TRY_ASSIGN(folder, ModelFolder::open(model_folder, model));
     values.folder_ = std::move(folder);
@@ -27,7 +31,9 @@ Status StartingValues::read(uint32_t unit, uint64_t first, std::span<float> valu
   if (folder_ != nullptr && has_weights(model_->units.at(unit)))
     PENSTOCK_TRY(folder_->read(unit, first, values));
   else
-    fill_initial_values(*model_, seed_, unit, first, values);
+    workers_->share_pieces(values.size(), kPieceElements, [&](uint64_t begin, uint64_t end) {
+      fill_initial_values(*model_, seed_, unit, first + begin, values.subspan(begin, end - begin));
+    });
   return adapters_ == nullptr ? Status() : adapters_->read(unit, first, values);
 }
 

@@ -5,7 +5,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "cpu_optim/update_workers.h"
 #include "runtime/trainer/files/adapter_folder.h"
 #include "runtime/trainer/files/model_folder.h"
 
@@ -21,10 +23,12 @@ class StartingValues {
   Status read(uint32_t unit, uint64_t first, std::span<float> values) const;
 
  private:
-  StartingValues(const Model& model, uint64_t seed) : model_(&model), seed_(seed) {}
+  StartingValues(const Model& model, uint64_t seed, std::unique_ptr<cpu_optim::UpdateWorkers> workers)
+      : model_(&model), seed_(seed), workers_(std::move(workers)) {}
 
   const Model* model_;
   uint64_t seed_;
+  std::unique_ptr<cpu_optim::UpdateWorkers> workers_;  // share what has to be computed
   std::unique_ptr<ModelFolder> folder_;
   std::unique_ptr<AdapterFolder> adapters_;
 };
