@@ -174,17 +174,23 @@ class BadLuckOfStores(StoreRefusals):
         self.assertEqual(list(self.folder.iterdir()), [])
 
     def test_a_plan_that_takes_long_says_so_and_ends_when_it_is_interrupted(self):
-        process = subprocess.Popen([PENSTOCK, "plan", "--model", "llama-3-70b", "--machine", "8h200-8gen5", "--ranks", "8",
-                                    "--nodes", "4", "--network", "50", "--advise"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        said = process.stderr.readline()
-        self.assertIn("% planning with ", said)
-        process.send_signal(signal.SIGINT)
-        asked = time.monotonic()
-        out, err = process.communicate()
-        self.assertLess(time.monotonic() - asked, 5)
-        self.assertEqual((process.returncode, out), (INTERRUPTED, ""))
-        self.assertIn("penstock: interrupted: nothing was changed", err)
+        takes_long = [PENSTOCK, "plan", "--model", "llama-3-70b", "--machine", "8h200-8gen5", "--ranks", "8",
+                      "--nodes", "4", "--network", "50", "--advise"]
+        for line in (takes_long, [*takes_long, "--json"]):
+            process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            said = process.stderr.readline()
+            self.assertIn("% planning with ", said)
+            process.send_signal(signal.SIGINT)
+            asked = time.monotonic()
+            out, err = process.communicate()
+            self.assertLess(time.monotonic() - asked, 5)
+            self.assertEqual(process.returncode, INTERRUPTED)
+            self.assertIn("penstock: interrupted: nothing was changed", err)
+            if line is takes_long:
+                self.assertEqual(out, "")
+                continue
+            answer = json.loads(out)
+            self.assertEqual((answer["schema"], answer["error"]["code"]), ("penstock.plan/1", INTERRUPTED))
 
     def test_an_older_step_is_never_gone_on_from_without_a_word(self):
         file = self.make_store()

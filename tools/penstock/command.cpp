@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "tools/penstock/command_line.h"
+#include "tools/system/interrupt.h"
 
 namespace penstock::tools {
 namespace {
@@ -29,12 +30,12 @@ Status print_results(const std::string& results) {
                       "redirect stdout to a file system with free space, and run it again");
 }
 
-Status print_json(const std::string& verb, const Json& fields, const Status& verdict) {
+std::string json_answer(const std::string& verb, const Json& fields, const Status& verdict) {
   Json object{{"schema", schema_of(verb)}};
   object.update(fields);
   if (!verdict.ok()) add_error(object, verdict);
   // Paths need not be UTF-8; what is not is shown as such instead of refused.
-  return print_results(object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 // A refusal of what was asked for always has a way out: what gives none leads to where the verb explains itself.
@@ -69,7 +70,9 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   if (parsed.ok()) {
     Progress progress(parsed->json_progress ? Progress::Where::json : Progress::where_of_stderr());
     Session session{progress};
-    if (!json) {
+    if (json) {
+      session.interrupted_answer = json_answer(parsed->verb->name, Json::object(), interrupted_unchanged());
+    } else {
       session.print = [&](const std::string& part) {
         progress.clear();
         const Status status = print_results(part);
@@ -85,7 +88,7 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
   }
   const std::string name = parsed.ok() ? parsed->verb->name : line.verb_named(arguments);
   verdict = with_way_out(name, verdict);
-  if (json && !is_silent) printed = print_json(name, fields, verdict);
+  if (json && !is_silent) printed = print_results(json_answer(name, fields, verdict));
   if (verdict.ok()) verdict = printed;
   if (!verdict.ok()) print_refusal(verdict);
   return static_cast<int>(verdict.code());

@@ -58,7 +58,7 @@ Result<Answer> plan(Session& session, const PlanFlags& flags) {
   const auto says = [&](double share, const std::string& what) {
     if (std::chrono::steady_clock::now() - begin > kSaysAfter) session.progress.update(share, "planning with " + what);
   };
-  auto endable = std::make_optional<EndsWhenInterrupted>();
+  auto endable = std::make_optional<EndsWhenInterrupted>(session.interrupted_answer);
   PENSTOCK_TRY(check_interrupted());
   PENSTOCK_TRY_ASSIGN(result, forecast(std::move(request), says));
   Answer answer;

@@ -30,6 +30,8 @@ struct Session {
   // Puts a part of the answer's text on stdout at once, for verbs that run for long. Answer::text then has the rest.
   // Does nothing with --json.
   std::function<void(const std::string&)> print = [](const std::string&) {};
+  // With --json, what stdout gets of work that an interruption ends at once.
+  std::string interrupted_answer = {};
 };
 
 using Action = std::function<Result<Answer>(Session&)>;

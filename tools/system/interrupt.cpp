@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <string_view>
+#include <utility>
 
 namespace penstock::tools {
 namespace {
@@ -13,8 +15,10 @@ namespace {
 constexpr size_t kPlaces = 64;
 std::array<std::atomic<const char*>, kPlaces> removed_at_exit{};
 std::atomic<int> signals_seen{0};
-std::atomic<bool> ends_at_first{false};
+std::atomic<const std::string*> ends_with{nullptr};  // the answer, where the first signal ends the process
+constexpr char kUnchanged[] = "interrupted: nothing was changed";
 static_assert(std::atomic<const char*>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<const std::string*>::is_always_lock_free);
 
 void remove_files() {
   for (const auto& place : removed_at_exit) {
@@ -22,11 +26,19 @@ void remove_files() {
   }
 }
 
+// As a signal handler may. There is nobody left to be told that it could not be.
+void say(int descriptor, std::string_view words) { static_cast<void>(!write(descriptor, words.data(), words.size())); }
+
 void on_request(int) {
   const bool is_first = signals_seen.fetch_add(1) == 0;
-  if (is_first && !ends_at_first.load()) return;
-  constexpr char kSaid[] = "\npenstock: interrupted: nothing was changed\n";
-  if (is_first) static_cast<void>(!write(STDERR_FILENO, kSaid, sizeof kSaid - 1));
+  const std::string* answer = ends_with.load();
+  if (is_first && answer == nullptr) return;
+  if (is_first) {
+    say(STDOUT_FILENO, *answer);
+    say(STDERR_FILENO, "\npenstock: ");
+    say(STDERR_FILENO, kUnchanged);
+    say(STDERR_FILENO, "\n");
+  }
   remove_files();
   _exit(static_cast<int>(Code::kInterrupted));
 }
@@ -62,8 +74,10 @@ Status check_interrupted() {
                 "the same command starts again from the beginning");
 }
 
-EndsWhenInterrupted::EndsWhenInterrupted() { ends_at_first = true; }
-EndsWhenInterrupted::~EndsWhenInterrupted() { ends_at_first = false; }
+Status interrupted_unchanged() { return Status(Code::kInterrupted, kUnchanged); }
+
+EndsWhenInterrupted::EndsWhenInterrupted(std::string answer) : answer_(std::move(answer)) { ends_with = &answer_; }
+EndsWhenInterrupted::~EndsWhenInterrupted() { ends_with = nullptr; }
 
 RemovedAtExit::RemovedAtExit(std::string path) : path_(std::move(path)) {
   for (place_ = 0; place_ < kPlaces; ++place_) {

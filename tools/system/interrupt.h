@@ -14,14 +14,21 @@ void watch_for_interrupts();
 bool interrupted();
 // A refusal with the code of an interrupted command, or OK when nobody has asked to stop.
 Status check_interrupted();
+// What ends work that leaves nothing.
+Status interrupted_unchanged();
 
-// For the time of its life, the first signal ends the process at once: for work that leaves nothing and takes long.
+// For the time of its life, the first signal ends the process at once: for work that leaves nothing and takes long. One
+// at a time.
 class EndsWhenInterrupted {
  public:
-  EndsWhenInterrupted();
+  // `answer` is what stdout gets then.
+  explicit EndsWhenInterrupted(std::string answer);
   ~EndsWhenInterrupted();
   EndsWhenInterrupted(const EndsWhenInterrupted&) = delete;
   EndsWhenInterrupted& operator=(const EndsWhenInterrupted&) = delete;
+
+ private:
+  const std::string answer_;
 };
 
 // For the time of its life, `path` is removed by whatever ends the process, SIGKILL excepted.
