@@ -2,6 +2,7 @@
 import os
 import random
 import signal
+import unittest.mock
 
 from data_support import chat, model_folder, write_lines
 from penstock.data import prepare as preparing, sources
@@ -44,6 +45,22 @@ class Interruptions(Prepared):
             setattr(Writing, method, counted)
             os._exit(self.attempt(out)[0])
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+    def test_what_appears_where_the_set_was_to_be_stays(self):
+        def appears(writing, manifest, real=Writing.finish):
+            os.mkdir(self.folder / "set")
+            (self.folder / "set" / "mine.txt").write_text("mine")
+            real(writing, manifest)
+        with unittest.mock.patch.object(Writing, "finish", appears):
+            code, _, err = self.attempt("set")
+        self.assertEqual(code, 2, err)
+        self.assertIn("has appeared while this set was prepared", err)
+        self.assertEqual((self.folder / "set" / "mine.txt").read_text(), "mine")
+        os.rename(self.folder / "set", self.folder / "moved")  # as it advises
+        code, _, err = self.attempt("set")
+        self.assertEqual(code, 0, err)
+        self.assertIn("going on after", err)
+        self.assertTrue(PreparedSet(self.folder / "set").manifest)
 
     def test_by_kill_are_gone_on_with(self):
         self.assertEqual(self.attempt("plain")[0], 0)

@@ -21,7 +21,7 @@ from .model import Model
 from .options import options_of
 from .prepared import FILES, FORMAT, hash_of, sha256_of
 from .sources import BadLine, Line
-from .writing import KEY_BYTES, Writing, is_set
+from .writing import KEY_BYTES, AppearedMeanwhile, Writing, is_set
 
 VERSION = 1  # of what is made from the same files; part of what an interrupted preparation must agree in
 BATCH = 128  # samples that are tokenised at once
@@ -76,6 +76,9 @@ class Preparation:
             writing.keep()
             raise Refusal(f"data: interrupted: {self.counts['samples']} samples are read",
                           "run it again to go on from there", INTERRUPTED) from None
+        except AppearedMeanwhile:
+            writing.keep()
+            raise
         except BaseException:
             writing.abandon()
             raise

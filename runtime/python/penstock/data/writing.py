@@ -53,11 +53,16 @@ def is_set(folder: str | os.PathLike[str]) -> bool:
     return is_known or set(os.listdir(folder)) <= {"manifest.json", *FILES, *_PASSING}
 
 
+class AppearedMeanwhile(Refusal):
+    """Something else stands where the set was to be."""
+
+
 class Writing:
     """`identity`: what the set is made from, and how; another one begins anew."""
 
     def __init__(self, out: str | os.PathLike[str], identity: object) -> None:
         self.out, self.folder = Path(out), Path(f"{out}.partial")
+        self._replaces = os.path.lexists(self.out)
         made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -125,6 +130,9 @@ class Writing:
 
     def finish(self, manifest: dict[str, Any]) -> None:
         """The set is there, whole, under its own name."""
+        if os.path.lexists(self.out) and not self._replaces:
+            raise AppearedMeanwhile(f"data: {self.out}: has appeared while this set was prepared",
+                                    "move it away, and run this again: what is prepared is kept")
         write_synced(self.folder / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
         self._close()
         for name in _PASSING:
