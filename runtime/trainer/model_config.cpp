@@ -128,11 +128,16 @@ ModelConfig read_llama_like(ModelJson& config, uint32_t head_size = 0) {
 
 ModelConfig read_llama(ModelJson& config) { return read_llama_like(config); }
 
-// What MistralConfig has where a key is missing. A window of null is none.
+// A window of null is none, one that is not said is as the models' classes have it.
+uint32_t read_window(ModelJson& config) {
+  return config.size_or("sliding_window", config.names("sliding_window") ? 0 : 4096);
+}
+
+// What MistralConfig has where a key is missing.
 ModelConfig read_mistral(ModelJson& config) {
   ModelConfig model = read_llama_like(config);
   if (!config.names("num_key_value_heads")) model.kv_heads = 8;
-  model.windows.assign(model.layers, config.size_or("sliding_window", config.names("sliding_window") ? 0 : 4096));
+  model.windows.assign(model.layers, read_window(config));
   return model;
 }
 
@@ -140,7 +145,7 @@ ModelConfig read_mistral(ModelJson& config) {
 std::vector<uint32_t> read_qwen_windows(ModelJson& config, uint32_t layers) {
   std::vector<uint32_t> windows(layers, 0);
   const bool on = config.flag_or("use_sliding_window", false);
-  const uint32_t window = on ? config.size_or("sliding_window", 0) : 0;
+  const uint32_t window = on ? read_window(config) : 0;
   if (window == 0) return windows;
   if (const auto by_type = windows_by_type(config, layers, window)) return *by_type;
   for (uint32_t layer = config.size_or("max_window_layers", 28); layer < layers; ++layer) windows[layer] = window;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "runtime/trainer/model.h"
 #include "tools/plan/known_models.h"
 #include "tools/plan/model_config.h"
 #include "tools/plan/shape_solver.h"
@@ -106,6 +107,22 @@ TEST(ModelConfig, ReadsEveryStyle) {
     const Result<ModelShape> shape = parse_model_shape(one.json);
     ASSERT_TRUE(shape.ok()) << shape.status().message() << one.json;
     EXPECT_EQ(shape->parameters(), one.parameters) << one.json;
+  }
+}
+
+// Of a config that leaves out what is as its model's class has it, too.
+TEST(ModelConfig, CountsWhatTheTrainerTrains) {
+  const std::string sizes = R"("hidden_size": 1024, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 300,
+      "num_attention_heads": 16, "max_position_embeddings": 64)";
+  for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"}) {
+    for (const char* more : {"", R"(, "num_key_value_heads": 2)", R"(, "head_dim": 32)", R"(, "attention_bias": true)",
+                             R"(, "tie_word_embeddings": true)", R"(, "tie_word_embeddings": false)"}) {
+      const std::string config = text(R"({"model_type": ")", type, "\", ", sizes, more, "}");
+      const auto trained = trainer::parse_model_config(config);
+      ASSERT_TRUE(trained.ok()) << trained.status().message();
+      EXPECT_EQ(parse_model_shape(config)->parameters(), trainer::make_model(*trained, Dtype::bf16).parameters())
+          << config;
+    }
   }
 }
 
@@ -216,6 +233,18 @@ TEST(ShapeSolver, FindsTheShapeThatPeopleMean) {
   ASSERT_TRUE(wider.ok());
   EXPECT_EQ(wider->hidden, 5120u);
   EXPECT_EQ(wider->heads, 40u);
+}
+
+// As published models of these sizes have it.
+TEST(ShapeSolver, SmallModelsShareEmbeddingAndHead) {
+  for (const auto& [parameters, tied] : {std::pair(uint64_t{500'000'000}, true),
+                                         {uint64_t{1'500'000'000}, true},
+                                         {uint64_t{3'000'000'000}, false},
+                                         {uint64_t{7'000'000'000}, false}}) {
+    const Result<ModelShape> shape = solve_shape({.parameters = parameters});
+    ASSERT_TRUE(shape.ok()) << shape.status().message();
+    EXPECT_EQ(shape->tied, tied) << parameters;
+  }
 }
 
 TEST(ShapeSolver, KeepsWhatWasSaidOrRefuses) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "runtime/trainer/model.h"
@@ -163,6 +164,60 @@ TEST(ModelConfig, WindowsAreOfTheLayersThatHaveThem) {
   EXPECT_EQ(on->windows[29], 0u);
   EXPECT_EQ(on->windows[30], 4096u);
   EXPECT_EQ(parse_model_config(config_of("LlamaForCausalLM", R"("sliding_window": 4096)"))->windows[0], 0u);
+}
+
+// Configs of the hub leave out what is as the model's class in transformers has it.
+TEST(ModelConfig, WhatIsLeftOutIsAsTransformersHasIt) {
+  auto without = [](const std::string& architecture, const std::string& key, const std::string& more = "") {
+    std::string config = config_of(architecture, more);
+    const size_t begin = config.find('"' + key), end = config.find(',', begin) + 1;
+    return *parse_model_config(config.erase(begin, end - begin));
+  };
+  EXPECT_EQ(without("MistralForCausalLM", "num_key_value_heads").kv_heads, 8u);
+  EXPECT_EQ(without("LlamaForCausalLM", "num_key_value_heads").kv_heads, 32u);
+  for (const char* qwen : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    const auto windowed = parse_model_config(config_of(qwen, R"("use_sliding_window": true)"));
+    EXPECT_EQ(windowed->windows[27], 0u) << qwen;
+    EXPECT_EQ(windowed->windows[28], 4096u) << qwen;
+    const auto none = parse_model_config(config_of(qwen, R"("use_sliding_window": true, "sliding_window": null)"));
+    EXPECT_EQ(none->windows, std::vector<uint32_t>(32, 0)) << qwen;
+  }
+  for (const char* architecture : {"Gemma2ForCausalLM", "Gemma3ForCausalLM"}) {
+    EXPECT_EQ(gemma(architecture)->head_size, 256u);
+    EXPECT_EQ(gemma(architecture, R"(, "head_dim": 64)")->attention_scales, std::vector<double>(7, 1 / 16.0));
+  }
+  const auto gpt2 = parse_model_config(
+      R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 4, "vocab_size": 131, "n_positions": 64})");
+  for (const double dropout : {gpt2->embedding_dropout, gpt2->attention_dropout, gpt2->residual_dropout})
+    EXPECT_EQ(dropout, 0.1);
+  EXPECT_EQ(gpt2->norm_epsilon, 1e-5);
+  EXPECT_EQ(gpt2->ffn, 256u);
+}
+
+TEST(ModelConfig, BeginsAGpt2WithWhatEachBlockAddsScaledDownByTheNumberOfAdditions) {
+  const Model model = make_model(*parse_model_config(R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 8, "n_head": 4,
+                                         "vocab_size": 131, "n_positions": 64, "initializer_range": 0.04})"),
+                                 Dtype::bf16);
+  for (const ModelParameter& parameter : model.units[3].parameters) {
+    if (parameter.shape.size() != 2) continue;
+    const bool adds = parameter.name.ends_with("c_proj.weight");
+    EXPECT_DOUBLE_EQ(parameter.deviation, adds ? 0.01 : 0.04) << parameter.name;  // two additions in each of 8 blocks
+  }
+}
+
+// By 1 + 0.1 x mscale x log(factor), or where both are said, by the ratio of theirs.
+TEST(ModelConfig, YarnScalesAttentionByWhatTheConfigSays) {
+  auto factor = [](const std::string& more) {
+    return parse_model_config(config_of("LlamaForCausalLM", text(R"("rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                              "original_max_position_embeddings": 2048)",
+                                                                 more, "}")))
+        ->rope.attention_factor;
+  };
+  const double log_factor = std::log(4.0);
+  EXPECT_DOUBLE_EQ(factor(""), 1 + 0.1 * log_factor);
+  EXPECT_DOUBLE_EQ(factor(R"(, "mscale": 0.5, "mscale_all_dim": 2)"), (1 + 0.05 * log_factor) / (1 + 0.2 * log_factor));
+  EXPECT_DOUBLE_EQ(factor(R"(, "mscale": 0.5)"), 1 + 0.1 * log_factor);
+  EXPECT_EQ(factor(R"(, "attention_factor": 1.25, "mscale": 0.5, "mscale_all_dim": 2)"), 1.25);
 }
 
 TEST(ModelConfig, RefusesWhatItDoesNotComputeByItsName) {

@@ -77,6 +77,7 @@ ModelShape llama(Config& config) {
 ModelShape qwen2(Config& config) {
   ModelShape shape = llama(config);
   shape.qkv_bias = true;
+  shape.out_bias = false;
   return shape;
 }
 
@@ -195,7 +196,9 @@ struct Family {
 
 const std::vector<Family>& families() {
   static const json kTied = {{"tie_word_embeddings", true}};
+  static const json kMistral = {{"num_key_value_heads", 8u}}, kQwen3 = {{"head_dim", 128u}};
   static const json kGemma = {{"tie_word_embeddings", true}, {"head_dim", 256u}};
+  static const json kGemma2 = {{"tie_word_embeddings", true}, {"head_dim", 256u}, {"num_key_value_heads", 4u}};
   static const json kGemma3 = {{"tie_word_embeddings", true},
                                {"head_dim", 256u},
                                {"num_attention_heads", 8u},
@@ -203,8 +206,8 @@ const std::vector<Family>& families() {
                                {"vocab_size", 262'208u}};
   static const std::vector<Family> kFamilies = {
       {"llama", llama},
-      {"mistral", llama},
-      {"mixtral", llama},
+      {"mistral", llama, kMistral},
+      {"mixtral", llama, kMistral},
       {"phi3", llama},
       {"granite", llama},
       {"qwen2", qwen2},
@@ -213,10 +216,10 @@ const std::vector<Family>& families() {
       {"qwen2_5_vl", qwen2},
       {"qwen2_vl_text", qwen2},
       {"qwen2_5_vl_text", qwen2},
-      {"qwen3", qwen3},
+      {"qwen3", qwen3, kQwen3},
       {"qwen3_moe", qwen3},
       {"gemma", llama, kGemma},
-      {"gemma2", gemma2, kGemma},
+      {"gemma2", gemma2, kGemma2},
       {"gemma3_text", gemma3, kGemma3},
       {"gpt2", gpt2, kTied},
       {"gpt_neo", gpt_neo, kTied},
