@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tests/tools/forecasts.h"
 #include "tiering/plan/collective_moves.h"
 #include "tools/penstock/quantity.h"
 #include "tools/plan/forecast_json.h"
 #include "tools/plan/forecast_text.h"
+#include "tools/plan/node_share.h"
 
 namespace penstock::tools {
 namespace {
@@ -41,6 +43,22 @@ TEST(PlanOfRanks, AreAsManyAsDevicesUnlessSaid) {
   const Forecast four = planned("8h200-8gen5", 4);
   EXPECT_EQ(four.ranks, 4u);
   EXPECT_EQ(four.budget_bytes(Tier::host), four.request.budgets.host_bytes / 4);
+}
+
+TEST(PlanOfRanks, HaveAllTheRoomThereIsWhereOneDriveDoesNotSayItsOwn) {
+  ForecastRequest request = ranks_of("8h200-8gen5", 8);
+  request.stage = Stage::sharded;
+  request.explains = false;
+  EXPECT_LT(usual_budgets(request.machine).nvme_bytes, Budgets().nvme_bytes);
+  for (DriveRates& drive : request.machine.drives) {
+    const uint64_t capacity_bytes = std::exchange(drive.capacity_bytes, 0);
+    EXPECT_EQ(usual_budgets(request.machine).nvme_bytes, Budgets().nvme_bytes) << drive.path;
+    drive.capacity_bytes = capacity_bytes;
+  }
+  request.machine.drives.front().capacity_bytes = 0;
+  const Forecast result = forecast_of(request);
+  EXPECT_EQ(forecast_json(result)["budget_bytes"]["nvme"], "unbounded");
+  EXPECT_NE(forecast_text(result).find("unbounded"), std::string::npos);
 }
 
 TEST(PlanOfRanks, RefuseMoreThanThereAreDevicesAndMoreThanTrainTogether) {
@@ -125,6 +143,22 @@ TEST(PlanOfRanks, ChooseByDrivesLinksAndMemory) {
   ASSERT_FALSE(refused.fits);
   slow.budgets.device_bytes = refused.needed_bytes(Tier::device);
   EXPECT_EQ(forecast_of(slow).stage, Stage::sharded);
+}
+
+// Writing wears drives, reading does not, and memory that is free costs nothing.
+TEST(PlanOfRanks, OfEquallyFastStagesChooseTheOneThatWritesLess) {
+  auto merit = [](double step_s, double written, double read, uint64_t memory) {
+    return StageMerit{
+        .fits = true, .step_s = step_s, .written_bytes = written, .read_bytes = read, .memory_bytes = memory};
+  };
+  const StageMerit usual = merit(1, 10, 10, 10);
+  EXPECT_TRUE(goes_before(merit(0.9, 99, 99, 99), usual));
+  EXPECT_TRUE(goes_before(merit(1.0005, 9, 99, 99), usual));
+  EXPECT_TRUE(goes_before(merit(1.0005, 10, 9, 99), usual));
+  EXPECT_TRUE(goes_before(merit(1.0005, 10, 10, 9), usual));
+  EXPECT_FALSE(goes_before(merit(1, 11, 9, 9), usual));
+  EXPECT_FALSE(goes_before(merit(1.1, 0, 0, 0), usual));
+  EXPECT_FALSE(goes_before(StageMerit(), usual));
 }
 
 TEST(PlanOfRanks, SayWhichStageIsChosenAndWhatTheOthersTake) {

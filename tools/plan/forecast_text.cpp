@@ -1,7 +1,6 @@
 #include "tools/plan/forecast_text.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "tools/penstock/quantity.h"
@@ -192,7 +191,10 @@ const char* name_of(ActivationChoice choice) {
   return "?";
 }
 
-bool is_unbounded(uint64_t budget_bytes) { return budget_bytes >= std::numeric_limits<uint64_t>::max() / 2; }
+bool is_unbounded(uint64_t budget_bytes) {
+  constexpr uint64_t kSaidMost = uint64_t{1} << 53;  // as sizes are read
+  return budget_bytes >= kSaidMost;                  // as a rank's part of what is unbounded is, too
+}
 
 std::string activations_text(const std::vector<ActivationChoice>& by_use) {
   const auto kept = std::count(by_use.begin(), by_use.end(), ActivationChoice::keep);

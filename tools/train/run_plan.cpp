@@ -9,6 +9,7 @@
 #include "runtime/trainer/files/file_io.h"
 #include "tiering/plan/plan_search.h"
 #include "tools/penstock/step_json.h"
+#include "tools/plan/forecast_text.h"
 #include "tools/plan/held_state.h"
 #include "tools/plan/relief.h"
 #include "tools/plan/resource_change.h"
@@ -47,7 +48,7 @@ Allowance allowance_of(const TrainingSettings& settings, const engine::StepEngin
 Json budgets_json(const Budgets& budgets) {
   Json json = Json::object();
   auto put = [&](Tier tier, uint64_t bytes) {
-    json[name_of(tier)] = bytes >= std::numeric_limits<uint64_t>::max() / 2 ? Json("unbounded") : Json(bytes);
+    json[name_of(tier)] = is_unbounded(bytes) ? Json("unbounded") : Json(bytes);
   };
   put(Tier::device, budgets.device_bytes);
   put(Tier::host, budgets.host_bytes);
