@@ -83,6 +83,22 @@ TEST(Adapters, AnExpressionIsForWholeNames) {
   EXPECT_FALSE(adapted(kLlama, {.rank = 4, .target_pattern = "up_proj"}).ok());
 }
 
+TEST(Adapters, ANameIsForModulesOfThatNameAndNotForItsEnd) {
+  const auto refused = adapted(kLlama, {.rank = 4, .targets = {"q_proj", "proj"}});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("'proj' fits no matrix"), std::string::npos) << refused.status().message();
+  EXPECT_NE(refused.status().remedy().find("q_proj, k_proj, v_proj, o_proj"), std::string::npos)
+      << refused.status().remedy();
+}
+
+TEST(Adapters, ARankIsAtMostTheSmallerSideOfEachMatrix) {
+  EXPECT_TRUE(adapted(kLlama, {.rank = 32, .targets = {"k_proj"}}).ok());  // 32 x 64
+  const auto refused = adapted(kLlama, {.rank = 33, .targets = {"q_proj", "k_proj"}});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("is 33, at most 32 expected"), std::string::npos)
+      << refused.status().message();
+}
+
 TEST(Adapters, ModulesAreTrainedWhole) {
   const Model model = *adapted(kLlama, {.rank = 4, .targets = {"v_proj"}, .modules_to_save = {"lm_head"}});
   for (const ModelParameter& parameter : model.units.back().parameters)
@@ -179,6 +195,34 @@ TEST(AdapterFolder, AConfigIsTakenOrRefusedWhateverItHolds) {
     }
   }
   EXPECT_GT(refused, 1000);
+}
+
+// PEFT's own defaults count where a file leaves them out.
+TEST(AdapterFolder, AConfigThatLeavesOutScaleAndDropoutHasThoseOfPeft) {
+  const auto lora = parse_adapter_config(R"({"peft_type": "LORA", "r": 4, "target_modules": ["v_proj", "q_proj"]})");
+  ASSERT_TRUE(lora.ok()) << lora.status().message();
+  EXPECT_EQ(*lora, (LoraConfig{.rank = 4, .alpha = 8, .targets = {"q_proj", "v_proj"}}));
+}
+
+TEST(AdapterFolder, ARunThatBeginsWithOneHasItsShapesAndItsDropoutUnlessAnotherIsSaid) {
+  const ScratchFolder scratch;
+  const LoraConfig theirs{.rank = 3, .alpha = 6, .dropout = 0.25, .targets = {"q_proj"}};
+  const Model model = *adapted(kLlama, theirs);
+  const std::string folder = scratch.path() + "/adapter";
+  ASSERT_TRUE((*AdapterFolderWriter::create(folder, adapter_config_json(theirs, model, ""), model, FileDtype::f32))
+                  ->finish()
+                  .ok());
+  LoraConfig ours{.base = BlockCode::nf4, .adapter = folder};
+  ASSERT_TRUE(resolve_adapter(ours).ok());
+  LoraConfig expected = theirs;
+  expected.base = BlockCode::nf4, expected.adapter = folder;
+  EXPECT_EQ(ours, expected);
+  ours = {.dropout = 0.5, .adapter = folder};
+  ASSERT_TRUE(resolve_adapter(ours).ok());
+  EXPECT_EQ(ours.dropout, 0.5);
+  EXPECT_EQ(ours.alpha, 6);
+  ours = {.rslora = true, .adapter = folder};
+  EXPECT_NE(resolve_adapter(ours).message().find("says what of lora is said here, too"), std::string::npos);
 }
 
 class Merging : public testing::TestWithParam<const char*> {};

@@ -33,6 +33,7 @@ TEST(ComputeDevice, IsTheFirstGpuWhereTheConfigLeavesItOpenElseTheCpuAndSaysWhy)
   EXPECT_EQ(choose_device(config_of("auto", "1GiB"), {}, no_driver)->kind, Kind::host);
   EXPECT_EQ(choose_device(config_of("auto", "1GiB"), {}, one_of_two)->kind, Kind::cuda);
   EXPECT_EQ(choose_device(config_of("auto"), ranks_of(0, 2), one_of_two)->kind, Kind::cpu);
+  EXPECT_EQ(choose_device(config_of("auto", "1GiB"), ranks_of(0, 2), one_of_two)->kind, Kind::host);
   EXPECT_EQ(choose_device(config_of("auto"), {}, {})->kind, Kind::cpu);
 }
 

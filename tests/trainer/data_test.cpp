@@ -84,7 +84,8 @@ TEST_F(TokenFiles, ReadsEachKind) {
   EXPECT_EQ(all_of(**TokenFile::open(file("megatron.bin", bytes_of_numbers<uint16_t>({5, 40000, 7})))), expected);
   file("megatron.idx", megatron_index(4, {3}));
   EXPECT_EQ(all_of(**TokenFile::open(file("megatron.bin", bytes_of_numbers<int32_t>({5, 40000, 7})))), expected);
-  EXPECT_EQ(all_of(**TokenFile::open(file("text.txt", "a\xff"))), (std::vector<int32_t>{97, 255}));
+  for (const char* text : {"text.txt", "text.md"})
+    EXPECT_EQ(all_of(**TokenFile::open(file(text, "a\xff"))), (std::vector<int32_t>{97, 255})) << text;
 }
 
 TEST_F(TokenFiles, RefusesWhatDoesNotFitTogether) {

@@ -208,6 +208,18 @@ TEST(EffectiveConfig, IsAnotherRunWithOtherCodes) {
   EXPECT_TRUE(identities.contains(config_identity(TrainConfig())));
 }
 
+TEST(EffectiveConfig, IsAnotherRunWhereAdaptersCountOtherwise) {
+  std::set<std::string> identities = {config_identity(TrainConfig())};
+  for (const char* lora : {R"("rank": 4)", R"("rank": 8)", R"("rank": 4, "alpha": 8)", R"("rank": 4, "rslora": true)",
+                           R"("rank": 4, "dropout": 0.5)"}) {
+    const auto config = parse_config(text(R"({"lora": {)", lora, "}}"));
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_TRUE(identities.insert(config_identity(*config)).second) << lora;
+  }
+  const auto same = parse_config(R"({"lora": {"rank": 4, "alpha": 4}})");  // which is what is meant where none is said
+  EXPECT_TRUE(identities.contains(config_identity(*same)));
+}
+
 TEST(EffectiveConfig, NamesWhatChanged) {
   TrainConfig config;
   const std::string before = effective_json(config);
@@ -216,6 +228,9 @@ TEST(EffectiveConfig, NamesWhatChanged) {
   EXPECT_EQ(
       changed_keys(before, effective_json(config)),
       (std::vector<std::string>{"optimizer.params.lr: 0.001, now 0.5", "penstock.stores: not said, now [\"/a\"]"}));
+  EXPECT_EQ(
+      changed_keys(effective_json(config), before),
+      (std::vector<std::string>{"optimizer.params.lr: 0.5, now 0.001", "penstock.stores: [\"/a\"], now not said"}));
   EXPECT_TRUE(changed_keys(before, before).empty());
 }
 

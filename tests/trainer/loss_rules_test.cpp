@@ -40,6 +40,12 @@ TEST(LossRules, ASpikeIsSoManyDeviationsAboveTheMedian) {
   EXPECT_EQ(action_on(rules, state, LossTrouble::spike), LossAction::skip);
 }
 
+TEST(LossRules, OfAnEvenWindowTheMedianIsBetweenTheMiddleTwo) {
+  const LossRules rules{.spike = LossAction::skip, .window = 4, .deviations = 2};
+  // The median is 4, the distances from it are 3, 1, 1, 5: theirs is 2.
+  EXPECT_DOUBLE_EQ(*highest_loss(rules, after(rules, {5, 1, 9, 3})), 4 + 2 * 1.4826 * 2);
+}
+
 TEST(LossRules, OneThatWasLetPassDoesNotHideTheNext) {
   const LossRules rules{.spike = LossAction::skip, .window = 8, .deviations = 8};
   LossRulesState state = after(rules, {2.1, 2, 2.2, 1.9, 2, 2.1, 2, 2.05});

@@ -84,5 +84,14 @@ TEST(LossScaler, IsOneWithoutFp16AndStaysWhereItIsFixed) {
   EXPECT_EQ(LossScaler({}, Dtype::fp16).scale(), 65536);
 }
 
+TEST(LossScaler, HalvesToTheLeastThatIsAllowedWhereThatIsNoPowerOfTwo) {
+  LossScaler scaler({.initial_scale_power = 3, .hysteresis = 1, .least = 3}, Dtype::fp16);
+  for (const double expected : {4, 3}) {
+    EXPECT_TRUE(scaler.learn(1, true).ok());
+    EXPECT_EQ(scaler.scale(), expected);
+  }
+  EXPECT_EQ(scaler.learn(2, true).code(), Code::kComparison);
+}
+
 }  // namespace
 }  // namespace penstock::trainer

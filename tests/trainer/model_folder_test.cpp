@@ -68,7 +68,12 @@ TEST(ModelFolder, GivesBackWhatWasWrittenWholeOrInShards) {
   for (uint64_t shard_bytes : {uint64_t{1} << 40, uint64_t{100'000}}) {
     const std::string folder = text(scratch.path(), "/", shard_bytes);
     write_folder(folder, model, {.dtype = FileDtype::f32, .shard_bytes = shard_bytes, .carry_from = {}});
-    EXPECT_EQ(std::filesystem::exists(folder + "/model.safetensors.index.json"), shard_bytes == 100'000);
+    const std::string index = folder + "/model.safetensors.index.json";
+    EXPECT_EQ(std::filesystem::exists(index), shard_bytes == 100'000);
+    if (shard_bytes == 100'000) {
+      const auto listed = nlohmann::json::parse(*read_small_file(index, 1'000'000));
+      EXPECT_EQ(listed.at("metadata").at("total_size"), model.parameters() * sizeof(float));
+    }
     EXPECT_EQ(shards_in(folder), shards_needed(model, shard_bytes));
     const auto opened = ModelFolder::open(folder, model);
     ASSERT_TRUE(opened.ok()) << opened.status().message();
@@ -90,13 +95,21 @@ TEST(ModelFolder, CarriesTheTokenizerAndSaysTheDtype) {
   const Model model = model_of(kConfig);
   const std::string from = scratch.path() + "/from";
   std::filesystem::create_directory(from);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "merges.txt",
-                           "model.safetensors", "pytorch_model.bin", "notes.txt"})
+  const std::vector<std::string> carried = {"tokenizer.json",
+                                            "tokenizer_config.json",
+                                            "tokenizer.model",
+                                            "vocab.json",
+                                            "merges.txt",
+                                            "added_tokens.json",
+                                            "chat_template.jinja",
+                                            "special_tokens_map.json",
+                                            "generation_config.json"};
+  for (const std::string& name : carried) std::ofstream(from + "/" + name) << name;
+  for (const char* name : {"model.safetensors", "pytorch_model.bin", "notes.txt"})
     std::ofstream(from + "/" + name) << name;
   const std::string folder = scratch.path() + "/to";
   write_folder(folder, model, {.dtype = FileDtype::bf16, .carry_from = from});
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "merges.txt"})
-    EXPECT_EQ(*read_small_file(folder + "/" + name, 1000), name);
+  for (const std::string& name : carried) EXPECT_EQ(*read_small_file(folder + "/" + name, 1000), name);
   EXPECT_FALSE(std::filesystem::exists(folder + "/pytorch_model.bin"));
   EXPECT_FALSE(std::filesystem::exists(folder + "/notes.txt"));
   const auto config = nlohmann::json::parse(*read_config_file(folder));
@@ -130,6 +143,28 @@ TEST(ModelFolder, RefusesAFolderOfAnotherModelByTheParameter) {
   EXPECT_NE(refused.status().message().find("model.layers.3."), std::string::npos) << refused.status().message();
   std::filesystem::remove(folder + "/model.safetensors");
   EXPECT_EQ(ModelFolder::open(folder, model_of(kConfig)).status().code(), Code::kUsage);
+}
+
+// Folders of GPT-2 and of the first Llamas have masks and frequencies beside the parameters.
+TEST(ModelFolder, WhatOlderFilesHaveOfWhatIsComputedIsNotCalledUnused) {
+  const ScratchFolder scratch;
+  const Model model = model_of(kConfig);
+  const std::string folder = scratch.path() + "/old";
+  write_folder(folder, model, {.dtype = FileDtype::f32, .shard_bytes = uint64_t{1} << 40, .carry_from = {}});
+  std::filesystem::rename(folder + "/model.safetensors", folder + "/one.safetensors");
+  auto more = *SafetensorsWriter::create(folder + "/two.safetensors",
+                                         {{"h.0.attn.bias", {2}},
+                                          {"h.0.attn.masked_bias", {2}},
+                                          {"model.layers.0.self_attn.rotary_emb.inv_freq", {2}},
+                                          {"lm_head.weight.of_another", {2}}},
+                                         FileDtype::f32);
+  ASSERT_TRUE(more->finish().ok());
+  ASSERT_TRUE(write_small_file(folder + "/model.safetensors.index.json",
+                               R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})")
+                  .ok());
+  const auto opened = ModelFolder::open(folder, model);
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  EXPECT_EQ((*opened)->unused(), std::vector<std::string>{"lm_head.weight.of_another"});
 }
 
 TEST(InitialValues, DoNotDependOnThePiecesTheyAreMadeIn) {

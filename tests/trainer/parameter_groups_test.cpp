@@ -99,6 +99,10 @@ TEST(ParameterGroups, EveryGroupFollowsTheSchedule) {
     EXPECT_EQ(hypers[i].momentum, hypers[i].beta1) << "SGD's, as DeepSpeed cycles it";
     EXPECT_EQ(hypers[i].beta2, rate_of(config.schedule, 1, 7).betas->second);
   }
+  // Of no usual rate there is no proportion.
+  config.hyper.lr = 0;
+  const Hyper of_rule = hypers_of(config, {.groups = {{0, 0}, {2e-3, 0}}, .of = {}}, 7)[1];
+  EXPECT_EQ(of_rule.lr, 0);
 }
 
 }  // namespace

@@ -42,6 +42,19 @@ TEST(Safetensors, GivesBackInPiecesWhatWasWrittenInPieces) {
   }
 }
 
+// As the format's own library writes them, for readers that map the file.
+TEST(Safetensors, ValuesBeginAtAMultipleOf8Bytes) {
+  const ScratchFolder folder;
+  for (const char* name : {"a", "ab", "abc", "abcd", "abcde", "abcdef", "abcdefg", "abcdefgh"}) {
+    const std::string path = folder.path() + "/" + name;
+    ASSERT_TRUE((*SafetensorsWriter::create(path, {{name, {16}}}, FileDtype::f32))->finish().ok());
+    uint64_t header_bytes = 1;
+    std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
+    EXPECT_EQ(header_bytes % 8, 0u) << name;
+    EXPECT_EQ(std::filesystem::file_size(path), 8 + header_bytes + 64) << name;
+  }
+}
+
 TEST(Safetensors, RefusesToReplaceAFile) {
   const ScratchFolder folder;
   std::ofstream(folder.path() + "/there") << "something";

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
 #include <random>
+#include <tuple>
 
 #include "tests/support/damage.h"
 
@@ -168,6 +168,41 @@ TEST(TrainConfig, RefusesWhatItWouldNotDoAndSaysWhatReplacesIt) {
   }
   EXPECT_TRUE(
       parse_config(R"({"zero_optimization": {"zero_quantized_weights": false}, "amp": {}, "seed": null})").ok());
+}
+
+// Every root keeps the losses of the window and the batches that were left out.
+TEST(TrainConfig, RulesAboutTheLossKeepNoMoreThanARootHolds) {
+  for (const auto& [key, least, most] : {std::tuple("window", 2, 256), std::tuple("at_most", 1, 100)}) {
+    auto with = [key = key](int number) {
+      return parse_config(text(R"({"loss_rules": {")", key, "\": ", number, "}}"));
+    };
+    EXPECT_TRUE(with(least).ok()) << key;
+    EXPECT_TRUE(with(most).ok()) << key;
+    EXPECT_FALSE(with(least - 1).ok()) << key;
+    EXPECT_NE(with(most + 1).status().message().find(text("at most ", most, " expected")), std::string::npos) << key;
+  }
+}
+
+TEST(TrainConfig, GoesBackWhereAnySnapshotsAreKept) {
+  auto going_back = [](const char* more) {
+    return parse_config(text(R"({"loss_rules": {"spike": "rollback"})", more, "}")).ok();
+  };
+  EXPECT_FALSE(going_back(""));
+  EXPECT_TRUE(going_back(R"(, "keep_every": 5)"));
+  EXPECT_TRUE(going_back(R"(, "keep_best": 1, "eval_every": 5)"));
+}
+
+// Without what makes updates wait, a step is taken back by its other slots, which only the step before may have.
+TEST(TrainConfig, LeavesOutBatchesWhereAStepCanBeTakenBack) {
+  auto leaving_out = [](const char* more) {
+    return parse_config(
+               text(R"({"loss_rules": {"spike": "skip"}, "gradient_clipping": 0, "skip_overflow": )", more, "}"))
+        .ok();
+  };
+  EXPECT_TRUE(leaving_out(R"(true, "penstock": {"space": "single"})"));
+  EXPECT_TRUE(leaving_out(R"(false, "penstock": {"durability": "step"})"));
+  EXPECT_FALSE(leaving_out(R"(false, "penstock": {"durability": "step", "space": "single"})"));
+  EXPECT_FALSE(leaving_out(R"(false, "penstock": {"durability": "every:2"})"));
 }
 
 TEST(TrainConfig, CompletesTheBatchTriangle) {
