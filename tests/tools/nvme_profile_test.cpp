@@ -5,6 +5,7 @@
 
 #include "tests/tools/on_a_drive.h"
 #include "tools/nvme/profile_file.h"
+#include "tools/plan/machine_choice.h"
 #include "tools/system/limits.h"
 
 namespace penstock::tools {
@@ -52,6 +53,30 @@ TEST_F(OnADrive, ProfileKeepsWhatAnEarlierRunFound) {
   put_drive(*again, fresh);
   EXPECT_FALSE(again->drives[0].sustained);
   EXPECT_EQ(again->drives[0].endurance_bytes, 0);
+}
+
+// A profile has a folder for each that was probed; two on one drive do not make it twice as fast.
+TEST_F(OnADrive, APlanCountsADriveOnceHoweverManyOfItsFoldersTheProfileHas) {
+  MachineProfile profile;
+  profile.name = "of a test";
+  for (const auto& [path, device] : {std::pair("/mnt/a", "nvme0n1"),
+                                     {"/mnt/b", "nvme1n1"},
+                                     {"/mnt/a/more", "nvme0n1"},
+                                     {"/mnt/remote", ""},
+                                     {"/mnt/another", ""}}) {
+    DriveRates drive;
+    drive.path = path;
+    drive.device = device;
+    drive.burst = MixCurve::flat(2);
+    put_drive(profile, drive);
+  }
+  const std::string path = folder_ + "/profile.json";
+  ASSERT_TRUE(save_profile(profile, path).ok());
+  const auto machine = choose_machine(path);
+  ASSERT_TRUE(machine.ok()) << machine.status().message();
+  std::vector<std::string> paths;
+  for (const DriveRates& drive : machine->drives) paths.push_back(drive.path);
+  EXPECT_EQ(paths, (std::vector<std::string>{"/mnt/a", "/mnt/b", "/mnt/remote", "/mnt/another"}));
 }
 
 TEST(Profile, HostIsThisMachineAndTheRestStays) {

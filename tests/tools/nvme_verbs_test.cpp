@@ -13,6 +13,7 @@
 
 #include "tests/aio/test_files.h"
 #include "tools/nvme/fio.h"
+#include "tools/penstock/nvme_common.h"
 #include "tools/penstock/nvme_results.h"
 
 namespace penstock::tools {
@@ -58,6 +59,34 @@ TEST(BenchResults, OfReadsAloneHaveOneRowAndNoWrites) {
   result.latency.add(result.read_latency);
   EXPECT_EQ(std::ranges::count(ResultTable({job}).rows(job, result), '\n'), 1);
   EXPECT_TRUE(result_json(job, result, "threads")["write"].is_null());
+}
+
+TEST(BenchResults, HaveThePercentilesThatTheyName) {
+  const Job job{.read_share = 0, .block_bytes = kMiB, .depth = 8};
+  JobResult result;
+  result.seconds = 1;
+  for (const auto& [count, nanoseconds] : {std::pair(960, 100'000), {35, 1'000'000}, {4, 10'000'000}, {1, 50'000'000}})
+    for (int i = 0; i < count; ++i) result.write_latency.add(static_cast<uint64_t>(nanoseconds));
+  result.latency.add(result.write_latency);
+  for (const Json& latency : {result_json(job, result, "threads")["latency_us"],
+                              result_json(job, result, "threads")["write"]["latency_us"]}) {
+    // A bucket is at most a sixteenth wide.
+    EXPECT_NEAR(latency["p50"], 100, 7);
+    EXPECT_NEAR(latency["p99"], 1000, 63);
+    EXPECT_NEAR(latency["p999"], 10000, 630);
+    EXPECT_EQ(latency["max"], 50000);
+  }
+}
+
+TEST(NvmeBench, TakesJobsUpToTheMostThatMayBeUnderWay) {
+  EXPECT_TRUE(check_job_size(kGiB, 4).ok());
+  EXPECT_TRUE(check_job_size(kMiB, 4096).ok());
+  EXPECT_TRUE(check_job_size(4 * kKiB, 4096).ok());
+  EXPECT_FALSE(check_job_size(4 * kKiB, 4097).ok());
+  EXPECT_FALSE(check_job_size(kGiB + 4 * kKiB, 1).ok());
+  EXPECT_FALSE(check_job_size(6 * kKiB, 1).ok());
+  const Status refused = check_job_size(kGiB, 5);
+  EXPECT_EQ(refused.message(), "depth: 5: 1 to 4 expected with blocks of 1GiB");
 }
 
 struct Interrupted {
@@ -157,6 +186,34 @@ TEST(NvmeCompare, GivesFioSmallPagesWhereItIsRefusedHugeOnes) {
   setenv("PATH", path.c_str(), 1);
   EXPECT_EQ(times_in(printed, " 4 KiB pages;"), 1u) << printed;
   EXPECT_EQ(times_in(printed, "flatters our engine"), 1u) << printed;
+}
+
+// Of the depths that are within a hundredth of the fastest, the one that costs the processor least.
+TEST(NvmeCompare, GivesFioTheCheapestOfItsFastJobs) {
+  const aio::ScratchFolder folder(std::filesystem::current_path()), programs(std::filesystem::current_path());
+  const std::string path = std::getenv("PATH");
+  const std::string fio = programs.path() + "/fio";
+  // Bytes in a second and shares of the processor by depth: 8 is nearly as fast as 32, which is the fastest, and
+  // cheaper.
+  std::ofstream(fio) << R"sh(#!/bin/sh
+case "$*" in
+  --version) echo fio-3.0; exit 0;;
+  *batch_complete_min*) bytes=100000000 cpu=1;;
+  *iodepth=8\ *) bytes=1995000000 cpu=10;;
+  *iodepth=16\ *) bytes=1996000000 cpu=15;;
+  *iodepth=32\ *) bytes=2000000000 cpu=40;;
+  *) bytes=1000000000 cpu=1;;
+esac
+echo "{\"jobs\": [{\"error\": 0, \"usr_cpu\": $cpu, \"read\": {\"io_bytes\": $bytes, \"runtime\": 1000}, \"write\": {}}]}"
+)sh";
+  std::filesystem::permissions(fio, std::filesystem::perms::owner_all);
+  setenv("PATH", (programs.path() + ":" + path).c_str(), 1);
+  const Interrupted ended = interrupted_at(
+      "never", text("nvme compare ", folder.path(), " --size 16MiB --block 4KiB --duration 20ms --pairs 1 --goal 0"));
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(ended.code, 0) << ended.printed;
+  EXPECT_EQ(times_in(ended.printed, "read 4KiB depth 8 "), 2u) << ended.printed;  // half of reads, too
+  EXPECT_EQ(times_in(ended.printed, "write 4KiB depth 8 "), 1u) << ended.printed;
 }
 
 // Two runs into the sweep, which begins at a share of 5 / 11 and has 62.

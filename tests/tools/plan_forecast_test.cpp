@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 
 #include "tests/tools/forecasts.h"
 #include "tools/penstock/plan_flags.h"
@@ -141,6 +142,20 @@ TEST(Forecast, NotesWhatItDoesNotKnow) {
   }
 }
 
+TEST(Forecast, DrivesOfWhichOneIsNotKnownToEndureHaveNoLife) {
+  ForecastRequest request = large_step_of("gpt2", "rtx4090-2gen4");
+  request.explains = false;
+  request.scope = StepScope::update_only;
+  request.choices.host_state_share = 0;
+  ASSERT_EQ(request.machine.drives.size(), 2u);
+  ASSERT_TRUE(forecast_of(request).drive_life_days());
+  for (DriveRates& drive : request.machine.drives) {
+    const double endurance_bytes = std::exchange(drive.endurance_bytes, 0);
+    EXPECT_FALSE(forecast_of(request).drive_life_days()) << drive.path;
+    drive.endurance_bytes = endurance_bytes;
+  }
+}
+
 TEST(Forecast, FoundOnPartOfTheRatesIsALowerBoundAndSaysSo) {
   for (const auto& [forget, said] : std::vector<std::pair<void (*)(MachineProfile&), const char*>>{
            {[](MachineProfile& machine) { machine.device_flops = 0; }, "without compute"},
@@ -224,6 +239,53 @@ TEST(PlanFlags, TakeAsManyMicroBatchesAsTheRefusalOfMoreNames) {
   const Status refused = request_of(flags).status();
   EXPECT_EQ(refused.code(), Code::kUsage);
   EXPECT_NE(refused.message().find("at most 1000000"), std::string::npos) << refused.message();
+}
+
+TEST(PlanFlags, LeftOutMeanWhatTheirHelpSays) {
+  auto asked = [](const char* machine, const char* model, uint64_t nodes, std::optional<uint64_t> ranks = {}) {
+    PlanFlags flags;
+    flags.machine = machine;
+    flags.model = model;
+    flags.nodes = nodes;
+    flags.ranks = ranks;
+    const Result<ForecastRequest> request = request_of(flags);
+    EXPECT_TRUE(request.ok()) << request.status().message();
+    return *request;
+  };
+  EXPECT_EQ(asked("cpu-2core", "gpt2", 1).tokens, 8192u);
+  EXPECT_EQ(asked("cpu-2core", "gpt2", 3).tokens, 3 * 8192u);
+  EXPECT_EQ(asked("cpu-2core", "gpt2", 1, 2).tokens, 8192u);  // of both ranks together
+  EXPECT_EQ(asked("rtx4090-2gen4", "gpt2", 1).tokens, 65536u);
+  EXPECT_EQ(asked("8h200-8gen5", "gpt2", 1).tokens, 8 * 65536u);
+  EXPECT_EQ(asked("8h200-8gen5", "gpt2", 4).tokens, 32 * 65536u);
+  EXPECT_EQ(asked("cpu-2core", "gpt2", 1).sequence, 1024u);  // as many as it has positions
+  EXPECT_EQ(asked("cpu-2core", "llama-2-7b", 1).sequence, 2048u);
+}
+
+TEST(PlanFlags, SayFormsAndStages) {
+  PlanFlags flags;
+  flags.machine = "8h200-8gen5";
+  flags.strike_share = 0.25;
+  EXPECT_EQ(request_of(flags)->clipping.strike_share, 0.25);
+  flags.clip = "off";
+  EXPECT_FALSE(request_of(flags)->clipping.may_take_back());
+  EXPECT_EQ(request_of(flags)->clipping.strike_share, 0);
+  for (const auto& [word, form] :
+       {std::pair("fp32", MomentForm::fp32), {"bf16", MomentForm::bf16}, {"int8", MomentForm::int8}}) {
+    flags.moments = word;
+    EXPECT_EQ(request_of(flags)->form.moments, form) << word;
+  }
+  for (const OptimizerKind kind : kOptimizerKinds) {
+    flags.optimizer = name_of(kind);
+    EXPECT_EQ(request_of(flags)->form.optimizer, kind) << flags.optimizer;
+  }
+  const std::pair<const char*, std::optional<Stage>> stages[] = {{"auto", {}},          {"0", Stage::replicated},
+                                                                 {"1", Stage::states},  {"2", Stage::states},
+                                                                 {"3", Stage::sharded}, {"hybrid", Stage::hybrid}};
+  for (const auto& [word, stage] : stages) {
+    flags.stage = word;
+    EXPECT_EQ(request_of(flags)->stage, stage) << word;
+  }
 }
 
 // In host memory, state is updated in place, and so only when it is known whether gradients are clipped.

@@ -42,7 +42,14 @@ TEST(PlanOfNodes, CountsWhatPassesOverTheNetwork) {
   const double gradients = 2 * (static_cast<double>(shape.parameters()) - embedding) + 8 * embedding;
   EXPECT_NEAR(static_cast<double>(hybrid.network_bytes), gradients * 27 / 32, 0.01 * gradients);
   EXPECT_LT(hybrid.network_bytes, sharded.network_bytes);
-  EXPECT_EQ(forecast_json(result)["state_by_zero_stage"].size(), 4u);
+  const auto json = forecast_json(result);
+  EXPECT_EQ(json["state_by_zero_stage"].size(), 4u);
+  for (const auto& stage : json["state_by_zero_stage"]) {
+    if (stage["stage"] != name_of(Stage::hybrid)) continue;
+    EXPECT_EQ(stage["sent_bytes"], hybrid.sent_bytes);
+    EXPECT_EQ(stage["network_bytes"], hybrid.network_bytes);
+    EXPECT_EQ(stage["step_s"], hybrid.step_s);
+  }
   EXPECT_NE(forecast_text(result).find("4 such nodes, 50.0 GB/s between them"), std::string::npos);
 }
 

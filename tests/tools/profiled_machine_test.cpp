@@ -68,6 +68,15 @@ TEST_F(ProfiledMachine, HasTheFoldersDrivesInTheirOrderAndTheProcessors) {
   EXPECT_EQ(machine->drives[1].burst.gbps(0.5), 2);
 }
 
+// Ranks share weights in host memory, whatever the links of the machine's devices bring.
+TEST_F(ProfiledMachine, HasTheRateBetweenRanksWhereItIsNotThatOfDevices) {
+  knows(here_.path(), device_.device, 2);
+  profile_.collective_gbps = 350;
+  EXPECT_EQ(machine_for({here_.path()})->collective_gbps, 0);
+  profile_.devices = 0;
+  EXPECT_EQ(machine_for({here_.path()})->collective_gbps, 350);
+}
+
 TEST_F(ProfiledMachine, KnowsADriveByItsDeviceWhereTheProbedFolderIsGone) {
   if (device_.device.empty() || !device_.beneath.empty()) GTEST_SKIP() << "needs a folder right on a drive";
   knows("/gone", device_.device, 2);

@@ -13,6 +13,7 @@
 #include "tests/support/loop_drive.h"
 #include "tests/support/watchdog.h"
 #include "tools/nvme/profile_file.h"
+#include "tools/penstock/store_flags.h"
 
 namespace penstock::tools {
 namespace {
@@ -172,6 +173,15 @@ TEST(Update, PredictsTheCommitAtExitAndItsShareInEachStep) {
       "commit at exit: 11\\.[0-9]+ MiB written "
       "(once, predicted in 12[.0-9]* ms, 0\\.006 s for each of 2 steps|in [.0-9]+ m?s, predicted in 12[.0-9]* ms, .*)");
   EXPECT_EQ(std::ranges::count_if(ran.lines, [&](const std::string& said) { return std::regex_match(said, line); }), 2);
+}
+
+TEST(Update, WhereMoreMemoryIsAskedForThanThereIsTheAdviceFits) {
+  const Status refused = refuse_more_than_memory(uint64_t{1} << 50, "--budget");
+  EXPECT_EQ(refused.code(), Code::kDoesNotFit);
+  const std::string flag = "--budget ";
+  ASSERT_EQ(refused.remedy().find(flag), 0u) << refused.remedy();
+  const Result<uint64_t> advised = host_budget(refused.remedy().substr(flag.size()));
+  EXPECT_TRUE(advised.ok()) << advised.status().message();
 }
 
 TEST(Update, RefusesAFolderThatIsGivenTwiceAlsoWhereNothingIsMeasured) {
