@@ -327,6 +327,13 @@ class Words(LoraCase):
         base = self.base("llama")
         done = self.run_command("train", self.lora("store", base, {"rank": 4}), "--dry-run")
         self.assertRegex(done.stdout, r"[0-9]+ parameters, of which 7424 \([0-9.]+ %\) are trained")
+        # Of frozen weights there is no gradient: two of the three products are computed.
+        operations = []
+        for name, rank in (("whole", 0), ("adapters", 4)):
+            self.json_of("train", self.lora(name, base, {"rank": rank}), "--steps", 1)
+            [step] = self.log(name + "_run")
+            operations.append(step["tflops"] * step["step_s"])
+        self.assertAlmostEqual(operations[1] / operations[0], 2 / 3, places=6)
         for lora, said in (({"rank": 4, "targets": ["q_prj"]}, "'q_prj' fits no matrix"),
                            ({"rank": 4, "targets": ["q_prj"]}, "q_proj, k_proj, v_proj, o_proj"),
                            ({"rank": 4, "targets": ["lm_head"]}, "'lm_head' fits no matrix"),

@@ -325,6 +325,15 @@ class Rollback(RulesCase):
         self.json_of("train", self.broken(leave_out=left_out, max_steps=4, penstock=self.place("knows")))
         self.assertEqual(self.masters("back"), self.masters("knows"))
 
+    def test_a_snapshot_of_what_was_given_up_is_not_gone_back_to(self):
+        place = self.place("back")
+        self.json_of("train", self.broken(loss_rules={"not_finite": "skip"}, keep_every=2, max_steps=8, penstock=place))
+        self.json_of("checkpoint", "rollback", self.path("store-back"), "--step", 2)
+        before = len(self.events("back"))
+        self.json_of("train", self.broken(loss_rules=self.RULES, keep_every=100, max_steps=8, penstock=place))
+        [(_, event), *_] = self.events("back")[before:]
+        self.assertEqual((event["action"], event["back_to"] < event["step"]), ("rollback", True), event)
+
     def test_ranks_go_back_together(self):
         ranks = dict(gradient_accumulation_steps=1, max_steps=4)
         self.json_of("train", self.broken(loss_rules=self.RULES, keep_every=2, penstock=self.place("back"), **ranks), "--ranks", 2)

@@ -320,6 +320,13 @@ class Reshard(RanksCase):
         said = self.run_command("train", self.config("two"), "--ranks", 3, code=USAGE).stderr
         self.assertIn(f"`penstock checkpoint reshard {source} NEW --ranks 3`", said)
 
+    def test_copies_that_ranks_cannot_be_divided_into_are_one(self):
+        self.json_of("train", self.config("two", max_steps=1, zero_optimization={"stage": 3}), "--ranks", 2)
+        self.reshard("two", "four", 4, "--shard-size", 2)
+        self.reshard("four", "three", 3)
+        self.assertEqual(self.weights("three", "fp32"), self.weights("two", "fp32"))
+        self.assertEqual(len(self.files("three")), 3)
+
     def test_a_killed_one_leaves_nothing_that_opens(self):
         wide = {**TINY, "n_embd": 256, "n_layer": 6, "vocab_size": 4096}
         (self.folder / "tiny.json").write_text(json.dumps(wide))

@@ -101,6 +101,8 @@ class Stages(RanksCase):
                          [["rank0.tiles"], ["rank1.tiles"]])
         self.json_of("train", self.config("one"), "--ranks", 2)
         self.assertEqual([step["loss"] for step in self.log("two")], [step["loss"] for step in self.log("one")])
+        # Of what both write, a drive of its own has half.
+        self.assertEqual([json.loads((self.folder / name / "plan.json").read_text())["drives_share"] for name in ("two", "one")], [0.5, 1])
         self.run_command("checkpoint", "export", self.path("a") + "," + self.path("b"), self.path("out"))
         self.assertEqual((self.folder / "out" / "model.safetensors").read_bytes(), self.weights("one"))
 
@@ -143,6 +145,10 @@ class Stages(RanksCase):
         self.assertEqual(len(of_steps[0]), 4)
         self.assertEqual(of_steps[1], of_steps[0])
         self.assertEqual(self.weights("on_device", "fp32"), self.weights("in_place", "fp32"))
+        of_rank = json.loads((self.folder / "on_device" / "plan.json").read_text())["budget_bytes"]
+        for tier, bytes_of_node in (("device", 512 << 20), ("host", 2 << 30)):  # less what ranks share
+            self.assertLessEqual(of_rank[tier], bytes_of_node // 2)
+            self.assertGreater(of_rank[tier], 0.9 * bytes_of_node / 2)
         answer = self.json_of("verify", self.config("verified", precision="bf16", **on_device), "--ranks", 2, "--steps", 2)
         self.assertEqual((answer["words_different"], answer["losses_different"]), (0, 0))
 

@@ -104,11 +104,13 @@ class Snapshots(TrainCase):
 
         def but_time(line):
             return {key: value for key, value in line.items() if key != "eval_s"}
-        for last in (json.dumps(begun), text[-1].rstrip("\n")):  # killed in the evaluation, and in the snapshot
-            path.write_text("".join(text[:-1]) + last)
+        # Killed in the evaluation, and in the snapshot; what a step has met may take more than one read of the file.
+        long = {"loss_events": [{"samples": ["x" * 1000] * 150}]}
+        for last, more in ((begun, {}), (lines[-1], {}), ({**begun, **long}, long)):
+            path.write_text("".join(text[:-1]) + json.dumps(last))
             shutil.rmtree(self.folder / "store" / "kept" / "4")
             self.json_of("train", config)
-            self.assertEqual([but_time(line) for line in self.log()], [but_time(line) for line in lines])
+            self.assertEqual([but_time(line) for line in self.log()], [but_time(line) for line in (*lines[:-1], {**lines[-1], **more})])
             self.assertIn(4, self.kept())
         shutil.rmtree(self.folder / "store" / "kept" / "4")
         path.write_text("".join(text) + text[-1][:20])  # a step that went with its process
@@ -144,6 +146,16 @@ class Snapshots(TrainCase):
         again = self.run_command("train", self.config(max_steps=3, penstock=every_step))
         self.assertNotIn("lost", again.stderr)
 
+    def test_what_was_kept_of_a_course_that_was_given_up_is_not_among_the_best(self):
+        evaluated = dict(held_out_share=0.2, eval_every=1)
+        self.json_of("train", self.config(**evaluated, keep_every=1, max_steps=4))
+        given_up = {step["step"]: step["eval_loss"] for step in self.log()}
+        self.json_of("checkpoint", "rollback", self.path("store"), "--step", 1)
+        self.json_of("train", self.config(**evaluated, keep_best=2, max_steps=2, optimizer={"params": {"lr": 1.0}}))
+        loss = self.log()[-1]["eval_loss"]
+        self.assertGreater(loss, max(given_up[step] for step in (3, 4)))
+        self.assertEqual({one["step"]: one["eval_loss"] for one in self.ls()["snapshots"]}, {**given_up, 2: loss})
+
     def advised(self, refusal):
         [command] = re.findall("`([^`]+)`", refusal.stderr)
         return command.replace("penstock ", f"{PENSTOCK} ", 1)
@@ -166,6 +178,20 @@ class Snapshots(TrainCase):
             self.assertEqual(self.advised(scrubbed), self.advised(refusal))
             subprocess.run(self.advised(refusal), shell=True, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self.assertEqual(self.weights_of([self.path("store")], f"back{begins}"), whole)
+
+    def test_a_whole_snapshot_is_copied_back_on_every_drive(self):
+        stores = [self.path("a"), self.path("b")]
+        placed = {"stores": stores, "host_state_share": 0, "weights": "nvme"}
+        self.json_of("train", self.config(max_steps=2, penstock=placed))
+        self.json_of("checkpoint", "snapshot", *stores)
+        whole = self.weights_of(stores, "whole")
+        self.json_of("train", self.config(max_steps=3, penstock=placed))
+        for store in stores:
+            with open(store + "/rank0.tiles", "r+b") as file:
+                file.write(b"\xff" * (self.folder / store / "rank0.tiles").stat().st_size)
+        scrubbed = self.run_command("checkpoint", "scrub", *stores, code=USAGE)
+        subprocess.run(self.advised(scrubbed), shell=True, check=True)
+        self.assertEqual(self.weights_of(stores, "back"), whole)
 
 
 if __name__ == "__main__":

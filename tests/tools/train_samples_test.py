@@ -3,11 +3,12 @@
 
 Usage: train_samples_test.py PENSTOCK [CLASS].
 """
+import json
 import os
 import subprocess
 import unittest
 
-from train_support import PENSTOCK, USAGE, TrainCase
+from train_support import PENSTOCK, TEXT, USAGE, TrainCase
 
 
 class Samples(TrainCase):
@@ -52,10 +53,20 @@ class Samples(TrainCase):
         self.json_of("train", self.config())
         asked = ("generate", self.path("run"), "Brought Death", "--new-tokens", 5)
         answer = self.json_of(*asked)
+        # Of what is likeliest alone, chance has nothing to choose.
+        self.assertEqual(self.json_of(*asked, "--temperature", 1, "--top-k", 1), answer)
+        self.assertNotEqual(self.json_of(*asked, "--temperature", 50), answer)
         (self.folder / "text.txt").write_text("Something else. " * 200)
         self.assertEqual(self.json_of(*asked), answer)
         (self.folder / "text.txt").unlink()
         self.assertEqual(self.json_of(*asked), answer)
+        # Nor any of several files of it.
+        config = json.loads((self.folder / "run" / "config.json").read_text())
+        (self.folder / "there.txt").write_text(TEXT * 40)
+        for data in (["there.txt", "text.txt"], ["text.txt", "there.txt"]):
+            config["data"] = [self.path(name) for name in data]
+            (self.folder / "run" / "config.json").write_text(json.dumps(config))
+            self.assertEqual(self.json_of(*asked), answer)
 
     def test_a_model_that_no_run_has_trained_is_said_to_be_one(self):
         model = self.folder / "model"
@@ -73,7 +84,7 @@ class Samples(TrainCase):
         self.assertEqual(sample["text"], " brown fox. ")
 
     def test_prompts_come_from_a_file_too_and_draws_have_a_seed_of_their_own(self):
-        (self.folder / "prompts.txt").write_text('the Fruit\n\n"Of Mans First "\r\n{"text": "Brought"}\n')
+        (self.folder / "prompts.txt").write_text('the Fruit\n\n \t\n"Of Mans First "\r\n{"text": "Brought"}\n')
         for name, more in (("a", {}), ("b", {"seed": 9}), ("c", {"seed": 9})):
             samples = {"prompts": ["whose "], "file": self.path("prompts.txt"), "max_new_tokens": 20, "temperature": 1, **more}
             place = {"stores": [self.path("store-" + name)], "run": self.path(name)}

@@ -50,6 +50,12 @@ class Configs(TrainCase):
         answer = self.json_of("train", config, "--steps", 3, "--lr", "0.02")
         self.assertEqual(answer["steps"], 3)
         self.assertEqual(answer["config"]["optimizer"]["params"]["lr"], 0.02)
+        # Those that change a batch take the place of what the file says of its whole size, too.
+        sized = self.config(train_batch_size=4)
+        for flags, sizes in ((("--micro-batches", 3), (6, 2, 3)), (("--sequences", 1), (2, 1, 2))):
+            said = self.json_of("train", sized, *flags, "--dry-run")["config"]
+            self.assertEqual(tuple(said[key] for key in ("train_batch_size", "train_micro_batch_size_per_gpu",
+                                                         "gradient_accumulation_steps")), sizes)
         self.assertEqual(json.loads((self.folder / "run" / "config.json").read_text()), answer["config"])
         log = self.log()
         self.assertEqual([step["lr"] for step in log], [0.01, 0.02, 0.01])
@@ -108,6 +114,17 @@ class Configs(TrainCase):
         self.assertIn("] 100 % step 5, loss ", drawn[-1])
         self.assertEqual(json.loads((self.folder / "run" / "plan.json").read_text())["since_step"], 4)
 
+    def test_a_sequence_has_at_most_as_many_tokens_as_a_gpt2_has_positions(self):
+        self.json_of("train", self.config(sequence_length=64), "--dry-run")
+        done = self.run_command("train", self.config(sequence_length=65), "--dry-run", code=USAGE)
+        self.assertIn("sequence_length: 65 tokens, the model has 64 positions\ntry: --seq 64", done.stderr)
+
+    def test_a_models_config_that_no_root_has_room_for_is_refused_before_anything_is_made(self):
+        (self.folder / "tiny.json").write_text(json.dumps({**TINY, "id2label": {str(i): "x" * 50 for i in range(600)}}))
+        done = self.run_command("train", self.config(), code=USAGE)
+        self.assertRegex(done.stderr, "config.json: [0-9]+ B, at most 32000 B expected, which every root keeps\ntry: leave out")
+        self.assertFalse((self.folder / "store").exists())
+
     def test_another_run_on_the_store_asks_for_nothing_and_says_what_it_changes(self):
         self.json_of("train", self.config())
         (self.folder / "tiny.json").unlink()
@@ -124,6 +141,19 @@ class Configs(TrainCase):
         # What cannot change midway is refused.
         done = self.run_command("train", "--store", self.path("store"), "--seq", 8, "--steps", 7, code=USAGE)
         self.assertIn("sequence_length 8", done.stderr)
+
+    def test_imported_weights_begin_a_run_in_any_order_of_samples(self):
+        self.json_of("train", self.config(max_steps=1))
+        self.json_of("checkpoint", "export", self.path("store"), self.path("weights"))
+        place = {"stores": [self.path("imported")], "run": self.path("goes_on")}
+        self.json_of("checkpoint", "import", self.path("weights"), "--config", self.config(penstock=place))
+
+        def goes_on(seed, steps, code=0):
+            config = self.config(model=self.path("weights"), seed=seed, max_steps=steps, penstock=place)
+            return self.run_command("train", config, code=code)
+        goes_on(77, 1)
+        done = goes_on(78, 2, code=USAGE)
+        self.assertIn("seed 77", done.stderr)
 
     def test_other_data_at_the_same_path_is_refused_until_it_is_named_anew(self):
         self.json_of("train", self.config())
