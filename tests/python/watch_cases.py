@@ -73,6 +73,25 @@ class Terminal(Runs):
 
     def test_says_of_the_last_step_what_was_predicted_of_it(self):
         run = self.run_of([line(step, predicted_s=2.0 if step < 9 else 0.5) for step in range(1, 11)])
+    def test_says_steps_again_that_are_done_again(self):
+        """Of a run that went back: all of them, however many come at once. A loss that is no number is no other one."""
+        run = self.run_of([line(1), line(2), line(3, loss=float("nan")), line(4, loss=9.0)], {"max_steps": 5})
+        more = iter([[line(4, loss=8.0)], [line(2, loss=7.0)], [line(3), line(4), line(5)]])
+
+        def pause(_):
+            with open(run.path / "log.jsonl", "a") as file:
+                file.writelines(json.dumps(entry) + "\n" for entry in next(more))
+
+        out = io.StringIO()
+        watching.watch([str(self.folder)], None, out, pause)
+        said = [re.match(r"step (\d+): loss ([\w.]+),", each).groups() for each in out.getvalue().splitlines()]
+        self.assertEqual(said, [("1", "5.0"), ("2", "2.5"), ("3", "nan"), ("4", "9.0"), ("4", "8.0"), ("2", "7.0"), ("3", "1.6667"),
+                                ("4", "1.25"), ("5", "1.0")])
+
+    def test_ends_with_a_run_that_has_stopped_early(self):
+        self.run_of([line(1), line(2, stopped_early=True)])
+        self.assertEqual(watching.watch([str(self.folder)], None, io.StringIO(), lambda _: self.fail("it waits")), ("", {}))
+
         self.assertIn("step      1.25 s, predicted 0.5 s; usually 1.25 s, 2000 tokens/s", watching.panel(Summary(run), 100))
 
 

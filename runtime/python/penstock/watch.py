@@ -151,7 +151,7 @@ def watch(arguments, progress, out=None, pause=time.sleep):
 
 def _follow(run, out, pause):
     screen = Screen(out) if out.isatty() else None
-    seen, shown, looks_alone, log, stopped = None, 0, 0, [], None
+    seen, said, looks_alone, log, stopped = None, {}, 0, [], None
     while True:
         held = is_held(run.path)  # first: a process gives the run back behind its last line
         mark = mark_of(run)
@@ -160,11 +160,10 @@ def _follow(run, out, pause):
             if log and screen:
                 screen.show(panel(Summary(run), shutil.get_terminal_size().columns))
             elif log:
-                for entry in log:
-                    if entry["step"] > shown:
-                        out.write(plain(entry) + "\n")
+                lines = {entry["step"]: plain(entry) for entry in log}
+                out.writelines(text + "\n" for step, text in lines.items() if said.get(step) != text)  # done again, it is another
                 out.flush()
-                shown = log[-1]["step"]
+                said = lines
             if stopped and not screen:
                 out.write(stop_text(stopped) + "\n")
         if not held and has_ended(run.config, log, stopped):
