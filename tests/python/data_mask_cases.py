@@ -79,7 +79,23 @@ class Masks(Prepared):
         record = chat("One?", "First.", "Two?", "Second.")
         record["messages"][1]["weight"] = 0
         [(tokens, learnt)] = self.in_order([record])
+    def learnt_text(self, tokens, learnt):
         tokenizer = transformers.AutoTokenizer.from_pretrained(self.model())
+        return tokenizer.decode([t for t, mark in zip(tokens, learnt) if mark])
+
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self.model())
+        """Whether or not the template marks what is generated, and which turns are asked for."""
+        records = [chat("One?", "First.", "Two?", "Second."), chat("One?", "First.", "Two?", "Second."), chat("Three?", "Third.")]
+        records[0]["messages"][1]["weight"] = records[1]["messages"][3]["weight"] = 0
+        for marked in (False, True):
+            model_folder(self.model(), "chatml", template_of("chatml", marked))
+            for turns, answers in (("all", ["Second.", "First.", "Third."]), ("last", ["Second.", "Third."])):
+                with self.subTest(marked=marked, turns=turns):
+                    found = self.in_order(records, "--turns", turns, out=f"{marked}-{turns}")
+                    self.assertEqual([self.learnt_text(*one) for one in found], [f"{answer}<|im_end|>" for answer in answers])
+
+    def test_are_refused_where_marks_do_not_say_which_answer_has_the_weight_0(self):
+        template = "{% for x in messages %}{{ x.role }}: {% if loop.last %}{% generation %}{{ x.content }}{% endgeneration %}{% endif %}{% endfor %}"
         self.assertEqual(tokenizer.decode([t for t, mark in zip(tokens, learnt) if mark]), "Second.<|im_end|>")
 
     def test_of_a_completion_are_its_tokens_and_the_end(self):

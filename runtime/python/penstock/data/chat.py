@@ -10,6 +10,7 @@ The end-of-turn token is learnt, what a template writes after it (a line's end) 
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -49,11 +50,25 @@ class Chats:
         """Tokens and marks, by the template's own marks. REQUIRES: self.marked."""
         found = self._apply(messages, tools, return_dict=True, return_assistant_tokens_mask=True)
         tokens, marks = list(found["input_ids"]), list(found["assistant_masks"])
+        kept = self._weighed(marks, messages)
         if self.turns == "last":
             end = len(marks) - next((i for i, mark in enumerate(reversed(marks)) if mark), len(marks))
             first = end - next((i for i, mark in enumerate(reversed(marks[:end])) if not mark), end)
-            marks = [int(first <= i < end) for i in range(len(marks))]
-        return tokens, marks
+            kept = [mark if first <= i < end else 0 for i, mark in enumerate(kept)]
+        return tokens, kept
+
+    @staticmethod
+    def _weighed(marks: list[int], messages: list[Message]) -> list[int]:
+        """Without those of answers of weight 0, as text_and_spans() leaves them out."""
+        weights = [message.get("weight", 1) for message in messages if message["role"] == "assistant"]
+        if all(weights):
+            return marks
+        firsts = [mark > before for before, mark in zip([0, *marks], marks)]
+        if sum(firsts) != len(weights):
+            raise BadLine(f"the chat template marks {sum(firsts)} answers of {len(weights)}, so which of them has the weight 0 "
+                          f"cannot be known")
+        numbers = itertools.accumulate(firsts)
+        return [int(mark and weights[number - 1] != 0) for mark, number in zip(marks, numbers)]
 
     def text_and_spans(self, messages: list[Message], tools: Tools) -> tuple[str, list[tuple[int, int]]]:
         """The chat as text, and where in it what is learnt begins and ends."""

@@ -23,7 +23,7 @@ from .prepared import FILES, FORMAT, hash_of, sha256_of
 from .sources import BadLine, Line
 from .writing import KEY_BYTES, AppearedMeanwhile, Writing, is_set
 
-VERSION = 1  # of what is made from the same files; part of what an interrupted preparation must agree in
+VERSION = 2  # of what is made from the same files; part of what an interrupted preparation must agree in
 BATCH = 128  # samples that are tokenised at once
 JOURNAL_TOKENS = 4 << 20
 REMEMBERED_BAD = 20
