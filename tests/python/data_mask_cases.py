@@ -1,7 +1,11 @@
 """Which tokens of chats and completions are learnt, by the templates of known families. data_test.py runs these."""
+import unittest.mock
+
+import tokenizers
 import transformers
 
 from data_support import SPECIAL, chat, model_folder, template_of, write_lines
+from penstock.data import sources
 from penstock.data.__main__ import main
 from prepared_support import CHATS, WITH_SYSTEM, Prepared
 
@@ -75,15 +79,11 @@ class Masks(Prepared):
         self.assertEqual(text, 'I look.\n<tool_call>\n{"name": "warmth", "arguments": {"place": "here"}}\n</tool_call>'
                                '<|im_end|>It is 21 degrees.<|im_end|>')
 
-    def test_leave_out_an_answer_of_weight_0(self):
-        record = chat("One?", "First.", "Two?", "Second.")
-        record["messages"][1]["weight"] = 0
-        [(tokens, learnt)] = self.in_order([record])
     def learnt_text(self, tokens, learnt):
         tokenizer = transformers.AutoTokenizer.from_pretrained(self.model())
         return tokenizer.decode([t for t, mark in zip(tokens, learnt) if mark])
 
-        tokenizer = transformers.AutoTokenizer.from_pretrained(self.model())
+    def test_leave_out_an_answer_of_weight_0(self):
         """Whether or not the template marks what is generated, and which turns are asked for."""
         records = [chat("One?", "First.", "Two?", "Second."), chat("One?", "First.", "Two?", "Second."), chat("Three?", "Third.")]
         records[0]["messages"][1]["weight"] = records[1]["messages"][3]["weight"] = 0
@@ -96,7 +96,44 @@ class Masks(Prepared):
 
     def test_are_refused_where_marks_do_not_say_which_answer_has_the_weight_0(self):
         template = "{% for x in messages %}{{ x.role }}: {% if loop.last %}{% generation %}{{ x.content }}{% endgeneration %}{% endif %}{% endfor %}"
-        self.assertEqual(tokenizer.decode([t for t, mark in zip(tokens, learnt) if mark]), "Second.<|im_end|>")
+        record = chat("One?", "First.", "Two?", "Second.")
+        record["messages"][1]["weight"] = 0
+        self.assertIn("line 1: the chat template marks 1 answers of 2", self.refused_template(template, record))
+
+    def test_are_of_the_parts_of_a_content_without_anything_between(self):
+        record = chat("One?", "")
+        record["messages"][1]["content"] = [{"type": "text", "text": "Fir"}, {"type": "text", "text": "st."}]
+        [found] = self.in_order([record])
+        self.assertEqual(self.learnt_text(*found), "First.<|im_end|>")
+
+    def test_of_a_chat_that_a_developer_begins(self):
+        record = chat("One?", "First.", system="Be brief.")
+        record["messages"][0]["role"] = "developer"
+        [found] = self.in_order([record])
+        self.assertEqual(self.learnt_text(*found), "First.<|im_end|>")
+
+    def test_leave_out_what_comes_behind_the_last_answer(self):
+        found = self.prepared([chat("One?", "First.", "Two?"), chat("Three?", "Third.")], "--layout", "padded", "--validation", 0)
+        self.assertEqual(found.manifest["counts"]["prompts_at_the_end"], 1)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self.model())
+        self.assertNotIn("Two", tokenizer.decode(found.document(0)[0]))
+
+    def test_end_once_where_the_tokenizer_ends_a_text_itself(self):
+        """The end is learnt then, too, and is none between the parts in which a long text is read."""
+        fast = transformers.AutoTokenizer.from_pretrained(self.model())
+        fast.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single="$A <|im_end|>", special_tokens=[("<|im_end|>", fast.eos_token_id)])
+        fast.save_pretrained(self.model())
+        self.assertEqual(fast("a")["input_ids"][1:], [fast.eos_token_id])
+        records = [{"text": "One line"}, {"text": "It ends<|im_end|>"}, {"prompt": "To be or", "completion": " not to be"}]
+        texts = [self.learnt_text(tokens, [1] * len(tokens)) for tokens, _ in self.in_order(records)]
+        self.assertEqual(texts, ["One line<|im_end|>", "It ends<|im_end|>", "To be or not to be<|im_end|>"])
+        self.assertEqual([learnt[-1] for _, learnt in self.in_order(records, out="again")], [1, 1, 1])
+        with unittest.mock.patch.object(sources, "CHUNK_BYTES", 100):
+            (self.folder / "book.txt").write_text("Of Man's first disobedience\n" * 50)
+            found = self.prepared(self.folder / "book.txt", "--validation", 0, out="book")
+        self.assertGreater(found.manifest["counts"]["samples"], 5)
+        self.assertEqual(int((found.tokens == fast.eos_token_id).sum()), 1)
 
     def test_of_a_completion_are_its_tokens_and_the_end(self):
         for family in ("llama3", "chatml", "gemma"):

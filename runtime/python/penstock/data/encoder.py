@@ -85,13 +85,15 @@ class Encoder:
             if len(item) == 3:
                 yield item
                 continue
-            kind, text, spans, _, ends = item
+            kind, text, spans, begins, ends = item
             tokens, offsets = found[i]
             learnt, across = marks_of(offsets, spans)
             self.counts["tokens_across_borders"] += across if kind == "chat" or kind == "completion" else 0
-            tokens = list(tokens)
-            if (ends if kind != "plain" else ends >= size) and tokens[-1:] != [self.tokenizer.eos_token_id]:
-                tokens.append(self.tokenizer.eos_token_id)
+            tokens, end = list(tokens), self.tokenizer.eos_token_id
+            if begins and tokens[-1:] == [end] and offsets[-1][0] == offsets[-1][1]:  # the tokenizer's own, of no character
+                del tokens[-1], learnt[-1]
+            if (ends if kind != "plain" else ends >= size) and tokens[-1:] != [end]:
+                tokens.append(end)
                 learnt.append(1)
             elif kind == "completion":
                 learnt[-1] = 1
