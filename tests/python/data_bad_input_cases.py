@@ -9,6 +9,7 @@ import sys
 import unittest.mock
 
 from data_support import chat, model_folder, write_lines
+from penstock.data import sources
 from penstock.data.__main__ import main
 from prepared_support import CHATS, WITH_SYSTEM, Prepared
 
@@ -40,6 +41,7 @@ class BadInput(Prepared):
         "a tool that nobody called": (json.dumps(turns("user", "assistant", "tool")), "that calls no tool"),
         "no answer": (json.dumps(turns("user")), "no message is of 'assistant'"),
         "half a surrogate pair": ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', "half of a surrogate pair"),
+        "a key that only texts have here": ('{"plain": 5}', "its keys are 'plain'; 'messages'"),
         "a prompt that is a list": ('{"prompt": [1], "completion": "x"}', "'prompt' is a JSON array, a string"),
         "a text that is null": ('{"text": null}', "'text' is a JSON null, a string expected"),
     }
@@ -93,6 +95,25 @@ class BadInput(Prepared):
             hidden = self.file("hidden.jsonl", good)
             hidden.chmod(0)
             self.refused(4, "Permission denied", hidden)
+
+    def test_lines_that_are_too_long_are_one_bad_line_each(self):
+        good = json.dumps(CHATS[0]) + "\n"
+        with unittest.mock.patch.object(sources, "LINE_MOST_BYTES", len(good)):
+            path = self.file("long.jsonl", good + "x" * 5 * len(good) + "\n" + good + "{\n" + "y" * len(good))
+            found = self.prepared(path, "--skip-bad", "--keep-duplicates", "--validation", 0)
+            self.refused(5, "line 2: longer than", path)
+        self.assertEqual(([bad["line"] for bad in found.manifest["bad_lines"]], found.manifest["documents"]), ([2, 4, 5], 2))
+
+    def test_a_mark_of_utf8_is_none_of_the_text(self):
+        for name, content in (("a.jsonl", '{"text": "Of Mans"}'), ("a.txt", "Of Mans")):
+            plain = self.prepared(self.file(name, content), "--validation", 0, out=f"{name}-plain")
+            marked = self.prepared(self.file(name, b"\xef\xbb\xbf" + content.encode()), "--validation", 0, out=f"{name}-marked")
+            self.assertEqual(marked.tokens.tolist(), plain.tokens.tolist())
+
+    def test_lines_of_a_text_that_are_bad_leave_the_others_as_they_are(self):
+        for content, kept in ((b"one\nbad \xe9\nthree\n", "one\nthree\n"), (b"bad \xe9\ntwo", "two"), (b"one\nbad \xe9 byte", "one\n")):
+            [line] = sources.lines_of(self.file("book.txt", content), 0, 1)
+            self.assertEqual((line.record["plain"], len(line.more_wrong)), (kept, 1))
 
     def test_models(self):
         path = write_lines(self.folder / "chats.jsonl", CHATS)

@@ -23,7 +23,7 @@ class Encoder:
 
     def add(self, line: Line) -> None:
         record: Any = line.record  # there is one
-        kind = sources.kind_of(record)
+        kind = "plain" if line.is_chunk else sources.kind_of(record)
         if kind == "chat":
             self._chat(record)
         elif kind == "completion":
@@ -95,8 +95,6 @@ class Encoder:
             if (ends if kind != "plain" else ends >= size) and tokens[-1:] != [end]:
                 tokens.append(end)
                 learnt.append(1)
-            elif kind == "completion":
-                learnt[-1] = 1
             yield kind, tokens, learnt
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Line:
     number: int
     next_byte: int
     record: dict[str, Any] | None = None
+    is_chunk: bool = False  # its record then is {"plain": text}
     wrong: str = ""
     more_wrong: list[tuple[int, str]] = field(default_factory=list)  # (number, what): of the lines of a chunk
 
@@ -130,16 +132,16 @@ def _chunks(file: BinaryIO, number: int) -> Iterator[Line]:
             chunk = chunk[:-begun]
             file.seek(-begun, os.SEEK_CUR)
         lines = chunk.count(b"\n")
-        found = Line(number, file.tell())
+        found = Line(number, file.tell(), is_chunk=True)
         if number == 1:
             chunk = chunk.removeprefix(codecs.BOM_UTF8)
         try:
             text = chunk.decode("utf-8")
         except UnicodeDecodeError:
             parts = []
-            for i, line in enumerate(chunk.split(b"\n")):
+            for i, line in enumerate(io.BytesIO(chunk)):
                 try:
-                    parts.append(_decoded(line) + "\n")
+                    parts.append(_decoded(line))
                 except BadLine as bad:
                     found.more_wrong.append((number + i, str(bad)))
             text = "".join(parts)
@@ -160,9 +162,7 @@ def _begun_character(chunk: bytes) -> int:
 
 
 def kind_of(record: dict[str, Any]) -> str:
-    """"plain", "chat", "completion" or "text"; refuses what is none of them."""
-    if "plain" in record and len(record) == 1:
-        return "plain"
+    """"chat", "completion" or "text"; refuses what is none of them."""
     if "messages" in record:
         return "chat"
     if "prompt" in record and "completion" in record:
