@@ -1,12 +1,16 @@
 """Preparations that are killed, interrupted or started twice. data_test.py runs these."""
+import json
 import os
 import random
 import signal
 import unittest.mock
 
 from data_support import chat, model_folder, write_lines
+from penstock._verb import Arguments, Progress
 from penstock.data import prepare as preparing, sources
 from penstock.data.__main__ import main
+from penstock.data.model import Model
+from penstock.data.options import options_of
 from penstock.data.prepared import PreparedSet
 from penstock.data.writing import KEY_BYTES, Writing
 from prepared_support import SEED, Prepared
@@ -18,6 +22,7 @@ class Interruptions(Prepared):
     def setUp(self):
         super().setUp()
         self.model()
+        self.options = []
         self.records = [chat(f"Number {i}?", f"It is {i}.", "Sure?", "word " * (i % 7)) for i in range(60)]
         self.path = write_lines(self.folder / "chats.jsonl", self.records)
         self.book = self.folder / "book.txt"
@@ -27,7 +32,8 @@ class Interruptions(Prepared):
             setattr(module, name, value)
 
     def attempt(self, out):
-        return self.command(main, self.path, self.book, "--model", self.model(), "--out", self.folder / out, "--length", 64)
+        return self.command(main, self.path, self.book, "--model", self.model(), "--out", self.folder / out, "--length", 64,
+                            *self.options)
 
     def child(self, out, before_call, method, signal_sent=signal.SIGKILL):
         """Prepares in a process that is hit when `method` of Writing is called for that time. How it ended."""
@@ -93,6 +99,38 @@ class Interruptions(Prepared):
         self.assertIn("going on after", err)
         found = PreparedSet(self.folder / "set").manifest
         self.assertEqual((found["counts"], found["remarks"]), (expected["counts"], expected["remarks"]))
+
+    def test_know_which_lines_were_bad(self):
+        """Those before, and the numbers of those behind: in a text too, whose chunks have many lines."""
+        self.options = ["--skip-bad"]
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        self.path.write_bytes(b"".join([lines[0], b"{broken\n", *lines[1:]]))
+        lines = self.book.read_bytes().splitlines(keepends=True)
+        self.book.write_bytes(b"".join([*lines[:500], b"bad \xe9 line\n", *lines[500:]]))
+        self.assertEqual(self.attempt("plain")[0], 0)
+        expected = PreparedSet(self.folder / "plain").manifest
+        self.assertEqual([bad["line"] for bad in expected["bad_lines"]], [2, 501])
+        self.assertEqual(self.child("set", 12, "journal"), -signal.SIGKILL)  # in the second file, which has three chunks
+        code, _, err = self.attempt("set")
+        self.assertEqual(code, 0, err)
+        self.assertIn("going on after", err)
+        found = PreparedSet(self.folder / "set").manifest
+        self.assertEqual((found["bad_lines"], found["hash"]), (expected["bad_lines"], expected["hash"]))
+
+    def test_go_on_with_what_every_option_says(self):
+        def identity(*options, model=None):
+            words = [str(word) for word in (self.path, self.book, "--model", self.model(), "--out", self.folder / "set", *options)]
+            found = options_of(words, Arguments("penstock data"))
+            return preparing.Preparation(found, model or Model(found.model, found.template), Progress()).identity()
+
+        (self.folder / "template").write_text("{% for x in messages %}{{ x.content }}{% endfor %}")
+        other = Model(self.model())
+        other.vocabulary += 1
+        different = [identity(), identity(model=other)] + [identity(*options) for options in (
+            ("--length", 64), ("--turns", "last"), ("--layout", "padded"), ("--long", "drop"), ("--weights", "1,2"), ("--weights", "2,1"),
+            ("--validation", 0.5), ("--seed", 1), ("--template", self.folder / "template"), ("--keep-duplicates",), ("--skip-bad",))]
+        self.assertEqual(len({json.dumps(one) for one in different}), len(different))
+        self.assertEqual(identity(), different[0])
 
     def test_on_request_are_said_and_gone_on_with(self):
         for sent in (signal.SIGINT, signal.SIGTERM):

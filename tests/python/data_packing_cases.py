@@ -1,10 +1,12 @@
 """How samples become rows, and what is held out of them. data_test.py runs these."""
+import json
 import random
+import unittest.mock
 
 import numpy as np
 import transformers
 
-from data_support import TEXT, chat, write_lines
+from data_support import TEXT, chat, model_folder, write_lines
 from penstock.data import packing, sources
 from prepared_support import CHATS, RECORDS, SEED, Prepared
 
@@ -42,6 +44,44 @@ class Packing(Prepared):
         dropped = self.prepared(records, "--length", 40, "--long", "drop", "--validation", 0, out="dropped")
         self.assertEqual((dropped.manifest["counts"]["too_long"], dropped.manifest["documents"]), (2, 1))
 
+    def test_takes_what_is_as_long_as_a_row_as_it_is(self):
+        records = [chat("Short?", "Yes."), chat("Long?", "word " * 50)]
+        length = int(np.diff(self.prepared(records, "--validation", 0, out="whole").documents.astype(int)).max())
+        for room, long, counts in ((length, "truncate", (0, 0, 0)), (length, "drop", (0, 0, 0)), (length - 1, "truncate", (1, 1, 0)),
+                                   (length - 1, "drop", (0, 0, 1))):
+            found = self.prepared(records, "--length", room, "--long", long, "--validation", 0, out=f"{room}-{long}")
+            self.assertEqual(tuple(found.manifest["counts"][name] for name in ("truncated", "tokens_cut", "too_long")), counts)
+
+    def test_counts_tokens_and_those_that_are_learnt(self):
+        found = self.prepared(RECORDS, "--validation", 0.1)
+        self.assertEqual(found.manifest["tokens"], len(found.tokens))
+        self.assertEqual(found.manifest["tokens_learnt"], int(found.learnt.sum()))
+        [entry] = found.manifest["sets"]
+        for part in ("train", "validation"):
+            rows = range(entry[part]["first_row"], entry[part]["first_row"] + entry[part]["rows"])
+            self.assertEqual(entry[part]["tokens"], sum(len(found.document(int(i))[0]) for row in rows for i in found.row(row)))
+
+    def test_has_rows_of_2048_tokens_or_of_the_models_context(self):
+        for context, length in ((4096, 2048), (1000, 1000), (None, 2048)):
+            model = model_folder(self.folder / f"context-{context}", "chatml", context=context)
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+            self.assertEqual(self.prepared(CHATS, model=model, out=f"set-{context}").manifest["length"], length)
+
+    def test_fills_rows_with_a_token_of_the_models_vocabulary(self):
+        """Its own for padding, or else the end of a text."""
+        begin = self.special("<|im_start|>")
+        for vocabulary, padding in ((begin + 1, begin), (begin, self.special("<|im_end|>"))):
+            model = model_folder(self.folder / f"model-{vocabulary}", "chatml", vocabulary=vocabulary)
+            fast = transformers.AutoTokenizer.from_pretrained(model)
+            fast.pad_token = "<|im_start|>"
+            fast.save_pretrained(model)
+            found = self.prepared([{"text": "Of Mans First"}], model=model, out=f"set-{vocabulary}")
+            self.assertEqual(found.manifest["padding"], padding)
+
+    def special(self, token):
+        return transformers.AutoTokenizer.from_pretrained(self.model()).convert_tokens_to_ids(token)
+
     def test_counts_duplicates_and_what_is_empty(self):
         records = [CHATS[0], CHATS[0], {"messages": []}, chat("Q?", "  "), {"prompt": "p", "completion": ""}, {"text": " "},
                    CHATS[1], CHATS[0]]
@@ -50,6 +90,21 @@ class Packing(Prepared):
         self.assertEqual((counts["samples"], counts["duplicates"], counts["empty"]), (8, 2, 4))
         self.assertEqual(found.manifest["documents"], 2)
         self.assertEqual(self.prepared(records, "--keep-duplicates", out="all").manifest["documents"], 4)
+
+    def test_takes_for_a_duplicate_only_what_teaches_the_same(self):
+        records = [chat("One?", "First.", "Two?", "Second.") for _ in range(3)]
+        records[1]["messages"][1]["weight"] = 0
+        found = self.prepared(records)
+        self.assertEqual((found.manifest["documents"], found.manifest["counts"]["duplicates"]), (2, 1))
+
+    def test_keeps_the_parts_of_a_text_that_are_alike(self):
+        self.enterContext(unittest.mock.patch.object(sources, "CHUNK_BYTES", 200))
+        text = "Of Man's first disobedience\n" * 100
+        (self.folder / "book.txt").write_text(text)
+        found = self.prepared(self.folder / "book.txt", "--validation", 0)
+        self.assertEqual((found.manifest["counts"]["duplicates"], found.manifest["counts"]["samples"] > 10), (0, True))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self.model())
+        self.assertEqual(tokenizer.decode(found.tokens, clean_up_tokenization_spaces=False), text + "<|im_end|>")
 
     def test_learns_every_token_of_a_text_once(self):
         text = TEXT.read_text(encoding="utf-8")[:60000]
@@ -114,6 +169,19 @@ class HeldOut(Prepared):
         learnt = {tuple(found.document(int(i))[0].tolist()) for row in range(train["first_row"], train["first_row"] + train["rows"])
                   for i in found.row(row)}
         self.assertFalse(learnt & set(held_out))
+
+    def test_is_taken_of_the_pieces_of_a_book(self):
+        (self.folder / "book.txt").write_text(TEXT.read_text(encoding="utf-8")[:20000], encoding="utf-8")
+        found = self.prepared(self.folder / "book.txt", "--length", 64, "--validation", 0.1)
+        self.assertEqual(len(self.validation(found)), -(-found.manifest["documents"] // 10))
+
+    def test_takes_all_pieces_of_a_text_or_none(self):
+        text = TEXT.read_text(encoding="utf-8")
+        pieces = [self.prepared([{"text": one}], "--length", 64, "--validation", 0, out=f"{len(one)}").manifest["documents"]
+                  for one in (text[:3000], text[3000:9000])]
+        found = self.prepared([{"text": text[:3000]}, {"text": text[3000:9000]}], "--length", 64, "--validation", 0.5)
+        self.assertIn(len(self.validation(found)), pieces)
+        self.assertEqual(found.manifest["documents"], sum(pieces))
 
     def test_leaves_something_to_learn(self):
         self.assertEqual(self.prepared(RECORDS[:1], "--validation", 0.9).manifest["sets"][0]["validation"]["rows"], 0)

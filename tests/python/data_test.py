@@ -3,8 +3,10 @@
 
 Usage: data_test.py [CASE...], with PYTHONPATH set. Ends with 77 where transformers is absent.
 """
+import base64
 import json
 import sys
+import types
 import unittest
 import unittest.mock
 
@@ -23,6 +25,7 @@ from data_packing_cases import HeldOut, Packing  # noqa: F401
 from data_support import chat, write_lines
 from penstock import prompts as prompting
 from penstock._refusal import Refusal
+from penstock._verb import count
 from penstock.data.__main__ import main
 from penstock.data.prepared import PreparedSet, hash_of
 from prepared_support import CHATS, RECORDS, Prepared
@@ -63,6 +66,11 @@ class Hashes(Prepared):
         refused("hash")
         (found.folder / "manifest.json").write_text("{")
         refused("manifest.json")
+        part = {**manifest["sets"][0], "train": {"first_row": 0, "rows": manifest["rows"] + 1}}
+        for changed, word in (({"format": "penstock.data/2"}, "its format is 'penstock.data/2'"), ({"sets": [part]}, "rows that are not there")):
+            changed = {**manifest, **changed}
+            (found.folder / "manifest.json").write_text(json.dumps({**changed, "hash": hash_of(changed)}))
+            refused(word)
 
 
 class Show(Prepared):
@@ -115,6 +123,27 @@ class Prompts(Prepared):
         self.assertEqual(answer["prompts"][0]["text"], "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
         self.assertEqual(answer["prompts"][1]["text"], "Who?")
 
+    def test_end_where_the_model_says(self):
+        """Its generation_config.json before its config.json, and that before the tokenizer."""
+        folder, tokenizer = self.folder / "ends", types.SimpleNamespace(eos_token_id=1)
+        folder.mkdir()
+        self.assertEqual(prompting.ends_of(tokenizer, folder), [1])
+        for name, content, ends in (("config.json", {"text_config": {"eos_token_id": 2}}, [2]), ("config.json", {"eos_token_id": 0}, [0]),
+                                    ("generation_config.json", {"eos_token_id": [3, 4]}, [3, 4]), ("generation_config.json", {}, [0])):
+            (folder / name).write_text(json.dumps(content))
+            self.assertEqual(prompting.ends_of(tokenizer, folder), ends)
+
+    def test_are_answered_in_the_text_of_tokens_that_were_added(self):
+        fast = transformers.AutoTokenizer.from_pretrained(self.model())
+        fast.add_tokens(["né \u2581x"])
+        fast.save_pretrained(self.model())
+        answer = self.answer(self.model())
+        content, lengths = base64.b64decode(answer["bytes"]), answer["lengths"]
+        texts = [content[sum(lengths[:i]):sum(lengths[:i + 1])] for i in range(len(lengths))]
+        added = fast.convert_tokens_to_ids("né \u2581x")
+        self.assertEqual((texts[added], texts[fast.eos_token_id]), ("né \u2581x".encode(), b""))
+        self.assertEqual(b"".join(texts[i] for i in fast("Übermut 日本\n")["input_ids"]), "Übermut 日本\n".encode())
+
     def test_a_tokenizer_that_is_not_there_is_missing_and_nothing_of_the_network(self):
         """With what is kept of the network too: a word is a folder here."""
         for folder in ("gpt2", "absent/folder", self.folder / "absent"):
@@ -148,6 +177,20 @@ class Answers(Prepared):
         code, _, err = self.command(main, path, "--model", self.model(), "--out", precious, "--force")
         self.assertEqual(code, 2)
         self.assertIn("not a prepared set", err)
+
+    def test_numbers_are_those_of_the_command(self):
+        self.assertEqual([count(word) for word in ("500", "20k", "20K", "3M", "1.5k", "2B")], [500, 20000, 20000, 3000000, 1500, 2 * 10**9])
+        for word in ("1.5", "k", "3m", "many"):
+            self.assertRaises(ValueError, count, word)
+
+    def test_say_in_rows_and_documents_what_a_set_has(self):
+        path = write_lines(self.folder / "chats.jsonl", RECORDS)
+        code, text, _ = self.command(main, path, "--model", self.model(), "--out", self.folder / "a", "--validation", 0.1)
+        found = PreparedSet(self.folder / "a").manifest
+        [entry] = found["sets"]
+        self.assertNotEqual(entry["train"]["rows"], entry["train"]["documents"])
+        self.assertIn(f"tokens     {found['tokens']}, of which {found['tokens_learnt']} are learnt", text)
+        self.assertIn(f"set        all, weight 1: 45 documents in {entry['train']['rows']} row to train on, 5 in 1 held out\n", text)
 
     def test_count_bad_lines_where_they_are_to_be_skipped(self):
         path = self.folder / "mixed.jsonl"

@@ -4,14 +4,15 @@ import os
 import re
 import struct
 import sys
+import types
 import unittest
 import unittest.mock
 from pathlib import Path
 
-from penstock import exports
+from penstock import Run, exports
 from penstock import report as reporting
 from penstock.summary import Summary
-from report_support import BUSY, Runs, line
+from report_support import BUSY, PLAN, Runs, line
 
 
 def varint_of(message, at):
@@ -75,6 +76,8 @@ class OtherPrograms(Runs):
         self.assertEqual(events[0][3], b"brain.Event:2")
         self.assertEqual([e[2] for e in events[1:]], [1, 300])
         self.assertAlmostEqual(events[2][1] - events[1][1], 1.25, places=3)
+        written_s = os.stat(self.folder / "log.jsonl").st_mtime  # when the last step ended
+        self.assertEqual([round(event[1] - written_s, 3) for event in events], [-2.5, -1.25, 0])
         scalars = {bytes(dict(fields_of(v))[1]).decode(): dict(fields_of(v))[2] for n, v in fields_of(events[2][5])}
         self.assertAlmostEqual(scalars["train/loss"], 5 / 300, places=6)
         self.assertAlmostEqual(scalars["eval/loss"], 3.0)
@@ -121,6 +124,24 @@ class OtherPrograms(Runs):
                          {i: 5 / i for i in range(1, 6)})
         self.assertEqual([step for step, items in histories.items() if any(key.startswith("samples") for key in items)], [3])
 
+    def test_wandb_knows_a_run_again_by_where_it_is(self):
+        """Another one of the same name is another run."""
+        sent = []
+
+        def init(**told):
+            sent.append(told)
+            return types.SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None, dir="kept/files")
+
+        wandb = types.SimpleNamespace(init=init, Settings=lambda **_: None, Error=ValueError)
+        with unittest.mock.patch.dict(sys.modules, {"wandb": wandb}):
+            for name in ("a/run", "a/run", "b/run"):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+                (self.folder / name / "log.jsonl").write_text(json.dumps(line(1)) + "\n")
+                exports.send_to_wandb("project", Run(self.folder / name))
+        ids = [told["id"] for told in sent]
+        self.assertEqual([told["name"] for told in sent], ["run"] * 3)
+        self.assertEqual((ids[0], len(set(ids))), (ids[1], 2))
+
     def test_wandb_that_is_absent_is_named(self):
         self.run_of([line(1)])
         with unittest.mock.patch.dict(sys.modules, {"wandb": None}):
@@ -137,6 +158,22 @@ class OtherPrograms(Runs):
         self.assertIn('stall_seconds{run="%s",lane="nvme_read"} 0.25' % self.folder.name, text)
         self.assertIn('busy_seconds{run="%s",lane="nvme_read"} 0.75' % self.folder.name, text)
         self.assertEqual(values["written_bytes"], str(4 << 20))
+
+    def test_prometheus_gets_what_the_whole_run_comes_to(self):
+        lines = [line(1, skipped=True), line(2, skipped=True, eval_loss=3.5), line(3, loss=float("-inf"), grad_norm=float("inf"), eval_loss=3.0)]
+        text = exports.prometheus_text(Summary(self.run_of(lines, plan=PLAN)))
+        values = dict(re.findall(r"^penstock_(\w+)\{run=\"[^\"]*\"\} (\S+)$", text, re.M))
+        self.assertEqual(values, {
+            "step": "3", "max_steps": "40", "loss": "-Inf", "learning_rate": "0.001", "gradient_norm": "+Inf", "step_seconds": "1.25",
+            "predicted_step_seconds": "1.0", "tokens_per_second": "2000.0", "nvme_read_bytes": str(3 << 20),
+            "nvme_written_bytes": str(2 << 20), "resident_bytes": str(300 << 20), "eval_loss": "3.0", "written_bytes": str(6 << 20),
+            "endurance_share": "0.015", "skipped_steps": "2"})
+
+    def test_prometheus_gets_a_name_as_its_format_has_it(self):
+        folder = self.folder / 'a"b\\c\nd'
+        folder.mkdir()
+        (folder / "log.jsonl").write_text(json.dumps(line(1)) + "\n")
+        self.assertIn('\npenstock_step{run="a\\"b\\\\c\\nd"} 1\n', exports.prometheus_text(Summary(Run(folder))))
 
     def test_prometheus_replaces_what_a_report_wrote_and_nothing_else(self):
         self.run_of([line(1)])

@@ -13,11 +13,11 @@ import re
 import unittest
 import unittest.mock
 
-from penstock import Run, charts
+from penstock import Run, _command, charts, wording
 from penstock import report as reporting
 from penstock import watch as watching
 from penstock.page import page
-from penstock.summary import Summary
+from penstock.summary import Summary, done_text, why_text
 from exports_cases import OtherPrograms  # noqa: F401
 from report_support import BUSY, HOSTILE, PLAN, Runs, line
 from watch_cases import Holders, Terminal  # noqa: F401
@@ -66,6 +66,19 @@ class Reading(Runs):
         self.assertIsNone(self.run_of([*lines, end, line(4)]).stopped)
         self.refused("stopped at step 1", reporting.Summary, self.run_of([{**end, "step": 1}]))
 
+    def test_says_of_a_batch_what_was_done_about_it(self):
+        lowered = {"why": "gradients_not_finite", "loss": 2.5, "action": "lower_rate", "rate_factor": 0.25}
+        self.assertEqual(why_text(lowered), "its gradients are not finite, its loss is 2.5")
+        self.assertEqual(done_text(lowered), "left out, rates are 0.25 of the schedule's")
+        self.assertEqual(done_text({"action": "skip"}), "left out")
+
+    def test_exports_from_all_stores_of_the_run(self):
+        run = self.run_of([line(1)], {"penstock": {"stores": ["/a", "/b"]}})
+        with unittest.mock.patch.object(_command, "run") as command:
+            self.assertEqual(run.export(self.folder / "out", "--dtype", "bf16"), self.folder / "out")
+        command.assert_called_once_with(["checkpoint", "export", "/a,/b", str(self.folder / "out"), "--dtype", "bf16"])
+        self.refused("names no stores", self.run_of([line(1)]).export, self.folder / "out")
+
     def test_counts_what_it_cannot_read(self):
         run = self.run_of([line(1)], tail='nonsense\n[1]\n{"loss": 1}\n' + json.dumps(line(2)) + "\n")
         self.assertEqual(([e["step"] for e in run.log], run.bad_lines), ([1, 2], 3))
@@ -102,8 +115,8 @@ class Markup(html.parser.HTMLParser):
 
 
 class Page(Runs):
-    def page(self, lines, config=None, plan=None):
-        return page(Summary(self.run_of(lines, config, plan=plan)))
+    def page(self, lines, config=None, plan=None, tail=""):
+        return page(Summary(self.run_of(lines, config, tail, plan)))
 
     @staticmethod
     def rows(page, title):
@@ -205,6 +218,40 @@ class Page(Runs):
                     self.assertNotIn("script", markup.tags)
                     watching.panel(Summary(run), 80)
 
+    def test_draws_each_number_in_its_unit(self):
+        drawn = {}
+
+        def chart(title, series, *_, **more):
+            drawn[title] = {one["name"]: one["points"] for one in series}, more
+            return ""
+
+        with unittest.mock.patch("penstock.page.chart", chart):
+            self.page([line(1, loss_scale=2.0), line(2, step_s=2.5)])
+        self.assertEqual({title: names for title, (names, _) in drawn.items()}, {
+            "Loss": {"loss of a step": [(1, 5.0), (2, 2.5)]},
+            "Learning rate": {"": [(1, 1e-3), (2, 1e-3)]},
+            "Gradient norm": {"": [(1, 2.5), (2, 2.5)]},
+            "Loss scale": {"": [(1, 2.0), (2, 1.0)]},
+            "Seconds a step": {"actual": [(1, 1.25), (2, 2.5)], "predicted": [(1, 1.0), (2, 1.0)]},
+            "Tokens a second": {"": [(1, 2000.0), (2, 2000.0)]},
+            "Drives, MiB a step": {"read": [(1, 3.0), (2, 3.0)], "written": [(1, 2.0), (2, 2.0)]},
+            "Memory of the program, MiB": {"": [(1, 300.0), (2, 300.0)]}})
+
+    def test_says_what_is_usual_and_what_there_was_at_most(self):
+        page = self.page([line(1, step_s=10.0, rss_bytes=400 << 20), line(2, eval_loss=1.0)], plan=PLAN)
+        tiles = {name: value for value, name in re.findall(r"<div><b>([^<]*)</b><span>([^<]*)</span></div>", page)}
+        self.assertEqual(tiles, {
+            "steps": "2 of 40", "loss, first to last": "5.000 → 2.500", "best held-out loss, step 2": "1.0000", "its perplexity": "2.718",
+            "a step, usually": "1.25 s", "predicted; it took 1.25 of that": "1 s", "tokens a second": "2000", "read a step": "3 MiB",
+            "written a step": "2 MiB", "program&#x27;s memory, most": "400 MiB", "time of all steps": "11.2 s"})
+        self.assertIn("The program had at most 400 MiB of it, as measured.", page)
+
+    def test_names_few_of_many_evaluations_and_always_the_last(self):
+        page = self.page([line(i, eval_loss=4.0) for i in range(1, 31)])
+        shown = [int(row[0]) for row in self.rows(page, "Learning") if row[0].isdigit()]
+        self.assertEqual((shown[0], shown[-1]), (1, 30))
+        self.assertLessEqual(len(shown), 12)
+
     def test_shows_what_was_answered(self):
         def asked(step, text):
             return [{"prompt": f"Who? {HOSTILE}", "text": f"{text} {step}", "tokens": [1], "ended": step > 8}, {"prompt": 3}]
@@ -223,10 +270,12 @@ class Page(Runs):
                 self.assertEqual(Markup(self.page(lines, {})).wrong, [])
 
     def test_says_what_went_wrong(self):
-        page = self.page([line(1), line(2, loss=None), line(5, skipped=True)])
+        page = self.page([line(1), line(2, loss=None), line(5, skipped=True, stopped_early=True)], tail="nonsense\n")
         self.assertIn("the loss of 1 steps is not finite, of step 2 first", page)
         self.assertIn("1 steps changed nothing", page)
         self.assertIn("2 steps are not in the log", page)
+        self.assertIn("1 lines of log.jsonl could not be read", page)
+        self.assertIn("stopped early at step 5", page)
 
     def test_stays_small_however_long_the_run(self):
         self.assertLess(len(self.page([line(i, busy_s=BUSY) for i in range(1, 20001)], plan=PLAN)), 400_000)
@@ -289,6 +338,24 @@ class Page(Runs):
         self.assertEqual((answer["steps"], answer["eval_loss_best"], answer["eval_loss_best_step"]), (3, 3.5, 2))
         self.assertAlmostEqual(answer["stall_s"]["nvme_read"], 0.75)
 
+    def test_each_number_of_its_json_is_its_own(self):
+        """What is usual leaves out the first step, which fetches everything."""
+        first = line(1, step_s=10.0, predicted_s=9.0, tokens_per_s=1.0, nvme_read_bytes=1, nvme_written_bytes=2, rss_bytes=400 << 20,
+                     floor_share=0.1, busy_s={"nvme_read": 10.0, "update": 1.0})
+        self.run_of([first, line(2, skipped=True, floor_share=0.8, busy_s={"nvme_read": 0.25, "update": 2.5})], tail="nonsense\n", plan=PLAN)
+        code, out, _ = self.verb(reporting.report, self.folder, "--json")
+        answer = json.loads(out)
+        wear = answer.pop("wear")
+        self.assertEqual((code, wear["written_bytes"]), (0, 2 + (2 << 20)))
+        self.assertEqual(answer, {
+            "schema": "penstock.report/1", "run": str(self.folder), "page": str(self.folder / "report.html"), "steps": 2, "max_steps": 40,
+            "loss_first": 5.0, "loss_last": 2.5, "eval_loss_best": None, "eval_loss_best_step": None, "step_s": 1.25, "predicted_s": 1.0,
+            "tokens_per_s": 2000.0, "nvme_read_bytes": 3 << 20, "nvme_written_bytes": 2 << 20, "peak_rss_bytes": 400 << 20,
+            "loss_events": [], "stopped": False, "stall_s": {"nvme_read": 0.5, "none": 0.1}, "skipped_steps": [2], "bad_lines": 1,
+            "floor_share": 0.8, "busy_share": {"nvme_read": 0.2, "update": 1.0}, "planned_busy_s": PLAN["lanes"], "bottleneck": "drives",
+            "tiers": {"host": {"planned_bytes": 3 << 29, "budget_bytes": 2 << 30}, "nvme": {"planned_bytes": 3 << 30, "budget_bytes": None}},
+            "advice": PLAN["advice"]["changes"]})
+
     def test_waits_for_a_first_step(self):
         self.run_of([])
         self.refused("no step is in its log yet", reporting.Summary, Run(self.folder))
@@ -315,6 +382,32 @@ class Pictures(unittest.TestCase):
         x, y = frame.at(10, 5)
         self.assertAlmostEqual(x, 200 - frame.right)
         self.assertAlmostEqual(y, frame.top + (100 - frame.top - frame.bottom) * 0.04 / 1.04)
+
+    def test_smooth_without_a_pull_to_zero(self):
+        self.assertEqual([round(y, 9) for _, y in charts.smoothed([(i, 3.0) for i in range(50)])], [3.0] * 50)
+        [_, (_, second)] = charts.smoothed([(1, 0.0), (2, 1.0)])
+        self.assertAlmostEqual(second, 2 / 3)  # each weighs half of the one behind it
+
+    def test_stack_areas_one_upon_another(self):
+        with unittest.mock.patch.object(charts, "chart") as chart:
+            charts.stacked("Waiting", ["a", "b"], [(1, {"a": 1.0, "b": 2.0}), (2, {"b": 4.0})])
+        (_, series, _), _ = chart.call_args
+        self.assertEqual([(one["name"], one["points"], one["between"]) for one in series], [
+            ("a", [(1, 1.0), (2, 0.0)], [(1, 0.0), (2, 0.0)]), ("b", [(1, 3.0), (2, 4.0)], [(1, 1.0), (2, 0.0)])])
+
+
+class Words(unittest.TestCase):
+    def test_have_a_unit_that_fits_the_number(self):
+        for say, number, text in (
+                (wording.bytes_text, 1023, "1023 B"), (wording.bytes_text, 1024, "1 KiB"), (wording.bytes_text, 1000 << 20, "1000 MiB"),
+                (wording.bytes_text, 3 << 29, "1.5 GiB"), (wording.bytes_text, 5 << 40, "5 TiB"), (wording.bytes_text, None, "–"),
+                (wording.seconds_text, 0.0123, "0.0123 s"), (wording.seconds_text, 119, "119 s"), (wording.seconds_text, 120, "2 min"),
+                (wording.seconds_text, 7140, "119 min"), (wording.seconds_text, 9000, "2.5 h"), (wording.seconds_text, math.inf, "–"),
+                (wording.days_text, 12.4, "12 days"), (wording.days_text, 3649, "3649 days"), (wording.days_text, 3653, "10 years"),
+                (wording.share_text, 0.5, "50 %"), (wording.share_text, 0.0123, "1.2 %"), (wording.share_text, 0, "0 %"),
+                (wording.lane_text, "none", "other"), (wording.lane_text, "nvme_read", "nvme read")):
+            with self.subTest(text):
+                self.assertEqual(say(number), text)
 
 
 if __name__ == "__main__":

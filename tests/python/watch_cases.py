@@ -35,6 +35,23 @@ class Terminal(Runs):
         run = self.run_of([line(1)], plan={**PLAN, "advice": {"changes": PLAN["advice"]["changes"][1:]}})
         self.assertNotIn("faster", "\n".join(watching.panel(Summary(run), 100)))
 
+    def test_shows_of_the_last_step_each_number_and_the_best_evaluation(self):
+        run = self.run_of([line(1, eval_loss=3.5, skipped=True, nvme_read_bytes=1), line(2, eval_loss=3.0), line(3, eval_loss=3.25, loss=1.5)])
+        shown = watching.panel(Summary(run), 100)
+        for words in ("loss      1.5000  █▃▁", "held out  3.2500 at step 3, best 3.0000 at 2", "rate      0.001   gradient norm 2.5",
+                      "bytes     3 MiB read, 2 MiB written; memory 300 MiB", "skipped   1 steps"):
+            self.assertIn(words, shown)
+
+    def test_names_the_change_that_helps_most_wherever_it_stands(self):
+        changes = [{"what": "some", "step_s": 0.9}, {"what": "most", "step_s": 0.5}, {"what": "more", "step_s": 0.7}]
+        run = self.run_of([line(1)], plan={**PLAN, "advice": {"changes": changes}})
+        self.assertIn("faster    most: by the plan 0.5 s a step instead of 1 s", watching.panel(Summary(run), 100))
+
+    def test_a_bar_is_the_mean_of_its_part(self):
+        self.assertEqual(watching.spark([0, 1, 2, 3], 10), "▁▃▆█")
+        self.assertEqual(watching.spark([0, 0, 0, 0, 6, 8], 3), "▁▁█")
+        self.assertEqual((watching.spark([2.0, 2.0], 10), watching.spark([], 10)), ("▁▁", ""))
+
     def test_shows_the_last_answers_on_lines_of_their_own(self):
         samples = [{"prompt": "Who?\n", "text": "A\033[2Jfox", "ended": True}]
         run = self.run_of([line(1, samples=[{"prompt": "Who?\n", "text": "x", "ended": True}]), line(2, samples=samples), line(3)])
@@ -56,23 +73,6 @@ class Terminal(Runs):
         self.assertEqual([int(re.match(r"step (\d+):", s)[1]) for s in said], [1, 2, 3, 4, 5])
         self.assertIn("held out 3.0000", said[-1])
 
-    def test_draws_over_what_it_drew(self):
-        out = io.StringIO()
-        screen = watching.Screen(out)
-        screen.show(["a", "b"])
-        screen.show(["c"])
-        self.assertEqual(out.getvalue(), "\033[Ka\n\033[Kb\n\033[J\033[2A\033[Kc\n\033[J")
-
-    def test_ends_quietly_when_it_is_interrupted(self):
-        self.run_of([line(1)])
-
-        def pause(_):
-            raise KeyboardInterrupt
-
-        self.assertEqual(watching.watch([str(self.folder)], None, io.StringIO(), pause), ("", {}))
-
-    def test_says_of_the_last_step_what_was_predicted_of_it(self):
-        run = self.run_of([line(step, predicted_s=2.0 if step < 9 else 0.5) for step in range(1, 11)])
     def test_says_steps_again_that_are_done_again(self):
         """Of a run that went back: all of them, however many come at once. A loss that is no number is no other one."""
         run = self.run_of([line(1), line(2), line(3, loss=float("nan")), line(4, loss=9.0)], {"max_steps": 5})
@@ -92,6 +92,23 @@ class Terminal(Runs):
         self.run_of([line(1), line(2, stopped_early=True)])
         self.assertEqual(watching.watch([str(self.folder)], None, io.StringIO(), lambda _: self.fail("it waits")), ("", {}))
 
+    def test_draws_over_what_it_drew(self):
+        out = io.StringIO()
+        screen = watching.Screen(out)
+        screen.show(["a", "b"])
+        screen.show(["c"])
+        self.assertEqual(out.getvalue(), "\033[Ka\n\033[Kb\n\033[J\033[2A\033[Kc\n\033[J")
+
+    def test_ends_quietly_when_it_is_interrupted(self):
+        self.run_of([line(1)])
+
+        def pause(_):
+            raise KeyboardInterrupt
+
+        self.assertEqual(watching.watch([str(self.folder)], None, io.StringIO(), pause), ("", {}))
+
+    def test_says_of_the_last_step_what_was_predicted_of_it(self):
+        run = self.run_of([line(step, predicted_s=2.0 if step < 9 else 0.5) for step in range(1, 11)])
         self.assertIn("step      1.25 s, predicted 0.5 s; usually 1.25 s, 2000 tokens/s", watching.panel(Summary(run), 100))
 
 
@@ -138,8 +155,10 @@ class Holders(Runs):
 
     def test_are_not_known_where_locks_are_of_one_machine_or_none_or_an_older_trainer_writes(self):
         self.run_of([line(1)])
-        with unittest.mock.patch.object(holders, "_file_system", return_value="nfs4"):
-            self.assertIsNone(holders.is_held(self.folder))
+        for kind in ("nfs4", "fuse.sshfs"):
+            with unittest.mock.patch.object(holders, "_file_system", return_value=kind):
+                self.assertIsNone(holders.is_held(self.folder))
+        self.assertEqual(holders._file_system(os.stat("/proc").st_dev), "proc")
         with unittest.mock.patch.object(fcntl, "flock", side_effect=OSError(95, "Operation not supported")):
             self.assertIsNone(holders.is_held(self.folder))
         with open(self.folder / "log.jsonl", "a"):
@@ -158,6 +177,15 @@ class Holders(Runs):
         text, fields = watching.watch([str(self.folder), "--once"], None)
         self.assertEqual((text.splitlines()[-1], fields["running"]), (self.GONE, False))
         self.assertNotIn("to go", text)
+
+    def test_a_run_of_several_ranks_goes_on_by_its_own_command(self):
+        """Its stores do not say how many ranks it had."""
+        (self.folder / "b").mkdir()
+        (self.folder / "b" / "rank1.tiles").touch()
+        for stores in (["/a", str(self.folder / "b")], [], None):
+            self.run_of([line(3)], {"max_steps": 40, "penstock": {"stores": stores}})
+            text, _ = watching.watch([str(self.folder), "--once"], None)
+            self.assertEqual(text.splitlines()[-1], "stopped at step 3 of 40, and is not running; its command goes on")
 
     def test_a_run_that_a_process_has_is_waited_for_until_it_is_killed(self):
         self.run_of([line(1), line(2), line(3)], self.CONFIG)
