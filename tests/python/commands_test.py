@@ -3,6 +3,7 @@
 
 Usage: commands_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
 """
+import functools
 import importlib.util
 import inspect
 import json
@@ -20,6 +21,7 @@ from pathlib import Path
 from optimizer_support import Case, nn, torch
 
 import penstock
+from penstock import _command
 
 
 class Commands(Case):
@@ -63,6 +65,55 @@ class Commands(Case):
             with unittest.mock.patch.dict(os.environ, PENSTOCK_COMMAND=str(command)):
                 with self.assertRaisesRegex(penstock.PenstockError, f"ended with {ended} and no answer"):
                     penstock.plan(params=7e9)
+
+    def stand_in(self, does):
+        """A command that writes down its words, one a line, and then does that."""
+        command = self.folder / "command"
+        command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {self.folder}/words\n{does}\n')
+        command.chmod(0o755)
+        self.enterContext(unittest.mock.patch.dict(os.environ, PENSTOCK_COMMAND=str(command)))
+
+    def words(self):
+        return (self.folder / "words").read_text().splitlines()
+
+    def test_a_refusal_keeps_its_code_and_its_advice(self):
+        self.stand_in("""echo '{"error": {"code": 5, "message": "is damaged", "try": "another"}}'; exit 5""")
+        with self.assertRaises(penstock.Refusal) as caught:
+            penstock.plan(params=7e9)
+        found = caught.exception
+        self.assertEqual((found.code, found.message, found.remedy), (5, "is damaged", "another"))
+
+    def test_ctrl_c_waits_until_the_command_has_ended_by_itself(self):
+        self.stand_in(f"trap 'sleep 0.2; touch {self.folder}/committed; exit 130' INT; echo begins >&2; for i in $(seq 500); do sleep 0.02; done")
+
+        def interrupted(line):
+            self.assertEqual(line, "begins")
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            _command.run(["train"], interrupted)
+        self.assertTrue((self.folder / "committed").exists())
+
+    def test_every_folder_is_probed(self):
+        self.stand_in("echo '{}'")
+        penstock.nvme.probe("/a", "/b", size="1GiB", duration="2s", engine="threads")
+        self.assertEqual(self.words(), ["nvme", "probe", "/a", "/b", "--size", "1GiB", "--duration", "2s", "--engine", "threads", "--json"])
+
+    def test_train_hands_on_what_it_was_told(self):
+        self.stand_in("echo '{}'")
+        run, config = self.folder / "deep" / "run", {"max_steps": 3, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
+        train = functools.partial(penstock.train, run=run, options=["--steps", "2"])
+        with self.assertRaisesRegex(penstock.Refusal, "not a run"):  # the stand-in leaves none
+            train(config, seed=5, optimizer={"params": {"lr": 1e-2}})
+        self.assertEqual(self.words(), ["train", str(run / "told.json"), "--steps", "2", "--json"])
+        self.assertEqual(json.loads((run / "told.json").read_text()), {
+            "max_steps": 3, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "seed": 5, "penstock": {"run": str(run)}})
+        self.assertEqual(config["optimizer"]["params"]["lr"], 1e-3)  # the caller's stays
+        with self.assertRaisesRegex(penstock.Refusal, "not a run"):
+            train(self.folder / "config.json")
+        self.assertEqual(self.words(), ["train", str(self.folder / "config.json"), "--steps", "2", "--run", str(run), "--json"])
+        with self.assertRaisesRegex(penstock.Refusal, "keywords change a config that is a dict"):
+            train(self.folder / "config.json", seed=5)
 
     def test_probe_writes_the_profile_that_plan_reads(self):
         profile = self.folder / "profile.json"

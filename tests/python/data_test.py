@@ -135,13 +135,13 @@ class Prompts(Prepared):
 
     def test_are_answered_in_the_text_of_tokens_that_were_added(self):
         fast = transformers.AutoTokenizer.from_pretrained(self.model())
-        fast.add_tokens(["né \u2581x"])
+        fast.add_tokens(["né"])
         fast.save_pretrained(self.model())
         answer = self.answer(self.model())
         content, lengths = base64.b64decode(answer["bytes"]), answer["lengths"]
         texts = [content[sum(lengths[:i]):sum(lengths[:i + 1])] for i in range(len(lengths))]
-        added = fast.convert_tokens_to_ids("né \u2581x")
-        self.assertEqual((texts[added], texts[fast.eos_token_id]), ("né \u2581x".encode(), b""))
+        added = fast.convert_tokens_to_ids("né")
+        self.assertEqual((texts[added], texts[fast.eos_token_id]), ("né".encode(), b""))
         self.assertEqual(b"".join(texts[i] for i in fast("Übermut 日本\n")["input_ids"]), "Übermut 日本\n".encode())
 
     def test_a_tokenizer_that_is_not_there_is_missing_and_nothing_of_the_network(self):

@@ -17,6 +17,7 @@ from process_cases import Forks, Hooks, Interrupts, Threads  # noqa: F401
 from state_cases import State  # noqa: F401
 
 import penstock
+from penstock._fingerprint import fingerprint
 
 
 class Weights(Case):
@@ -73,6 +74,14 @@ class Weights(Case):
             ours, _ = loop(lambda params, lr: self.tiered(params, lr=lr, weights="fingerprint", begin=begin),
                            post=each(lambda p: p.data.copy_(p.data.flip(0))))
             self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
+
+    def test_a_fingerprint_of_halves_changes_with_them(self):
+        for dtype in (torch.bfloat16, torch.float16):
+            values = torch.linspace(1, 2, 4096).to(dtype)
+            one, two = values.clone(), values.clone()
+            one[77], two[3::4093] = 0.5, -two[3::4093]
+            others = [fingerprint(each) for each in (values, -values, values.flip(0), one, two)]
+            self.assertEqual((len(set(others)), fingerprint(values.clone())), (5, others[0]), dtype)
 
     def test_another_size_is_refused(self):
         for begin in ("step", "backward"):

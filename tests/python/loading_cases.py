@@ -110,6 +110,23 @@ class Loading(Case):
         self.refused("lr='fast'", optimizer.load_state_dict, wrong)
         loop(None, steps=1, model=model, optimizer=optimizer)
 
+    def test_every_group_of_a_state_dict_is_looked_at(self):
+        model = net()
+        groups = [dict(params=list(model[i].parameters())) for i in (0, 2)]
+        _, optimizer = loop(None, 2, model=model, optimizer=self.tiered(groups, lr=1e-2))
+        saved = optimizer.state_dict()
+        loop(None, 1, model=model, optimizer=optimizer)
+        edits = {"lr='fast'": lambda d: d["param_groups"][1].update(lr="fast"),
+                 "maximize=True": lambda d: d["param_groups"][1].update(maximize=True),
+                 'delete "penstock" from it': lambda d: d["state"][3].update(step=torch.tensor(1.0))}
+        for why, edit in edits.items():
+            edited = copy.deepcopy(saved)
+            edit(edited)
+            self.refused(why, optimizer.load_state_dict, edited)
+            self.assertEqual(float(optimizer.state[model[2].bias]["step"]), 3)  # nothing has gone back
+        optimizer.load_state_dict(saved)
+        self.assertEqual(float(optimizer.state[model[2].bias]["step"]), 2)
+
     def test_the_state_dict_of_another_model(self):
         model, optimizer = loop(self.tiered, steps=2)
         weights, moment = copy.deepcopy(list(model.parameters())), optimizer.state[model[0].weight]["exp_avg"]

@@ -3,6 +3,7 @@
 
 Usage: loops_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
 """
+import inspect
 import time
 import unittest
 
@@ -321,12 +322,23 @@ class OtherOptimizers(Case):
             (penstock.Adagrad, torch.optim.Adagrad, dict(lr_decay=0.1)),
             (penstock.SGD, torch.optim.SGD, dict(momentum=0.9, nesterov=True, weight_decay=0.01)),
             (penstock.SGD, torch.optim.SGD, dict()),
+            (penstock.SGD, torch.optim.SGD, dict(momentum=0.9, dampening=0.5)),
+            (penstock.AdamW, torch.optim.AdamW, dict(betas=(0.8, 0.99), eps=1e-3, weight_decay=0.1)),
+            (penstock.Adagrad, torch.optim.Adagrad, dict(weight_decay=0.1, eps=1e-3)),
         ):
             with self.subTest(ours.__name__, **more):
                 model, _ = loop(lambda params, lr: theirs(params, lr=lr, fused=True, **more))
-                store = self.folder / f"{ours.__name__}{len(more)}"
+                store = self.folder / "-".join([ours.__name__, *more])
                 tiered, _ = loop(lambda params, lr: ours(params, lr=lr, store=store, budget=BUDGET, **more))
                 self.assertEqual(words_different(model.parameters(), tiered.parameters()), 0)
+
+    def test_what_nobody_asks_for_is_as_torch_has_it(self):
+        for kind in ("AdamW", "Adam", "Adagrad", "SGD"):
+            ours, theirs = (inspect.signature(getattr(of, kind)).parameters for of in (penstock, torch.optim))
+            told = {name: one.default for name, one in ours.items() if one.kind != one.VAR_KEYWORD}
+            self.assertEqual(told, {name: theirs[name].default for name in told}, kind)
+        lion = {name: one.default for name, one in inspect.signature(penstock.Lion).parameters.items()}
+        self.assertEqual((lion["lr"], lion["betas"], lion["weight_decay"]), (1e-4, (0.9, 0.99), 0))
 
     def test_momentum_that_comes_and_goes(self):
         def before(s, m, o):
@@ -407,6 +419,25 @@ class HalfWeights(Case):
             scaler.scale(p.float().sum() * factor).backward()
             scaler.step(optimizer), scaler.update(), optimizer.zero_grad()
             self.assertAlmostEqual(float(p.detach()[0]), expected, places=3)
+
+    def test_grad_scaler_with_halves_in_the_second_group_alone(self):
+        p, q = nn.Parameter(torch.ones(64)), nn.Parameter(torch.ones(64).half())
+        optimizer = self.tiered([dict(params=[p]), dict(params=[q])], lr=0.25, weight_decay=0.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        scaler.scale((p + q.float()).sum()).backward()
+        scaler.step(optimizer)
+        self.assertEqual([float(one.detach()[0]) for one in (p, q)], [0.75, 0.75])
+
+
+class Telling(Case):
+    def test_statistics_and_threads_are_of_this_store(self):
+        _, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, threads=3), 1)
+        found, report = optimizer.statistics(), optimizer._penstock.report
+        self.assertEqual((found["parameters"], found["elements"]), (6, sum(p.numel() for p in net().parameters())))
+        # All rests in host memory: it is written for a crash, and never read.
+        self.assertEqual((found["read_bytes"], found["written_bytes"]), (0, report.written_bytes))
+        self.assertGreater(report.written_bytes, 0)
+        self.assertRegex(optimizer._penstock.store.description(), r"update +3 threads")
 
 
 if __name__ == "__main__":

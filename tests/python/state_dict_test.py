@@ -11,10 +11,12 @@ import shutil
 import signal
 import sys
 import unittest
+import unittest.mock
 
 from optimizer_support import BUDGET, X, Case, loop, mse, net, nn, torch, words_different
 
 import penstock
+from penstock import _library as lib
 
 
 class StateDicts(Case):
@@ -172,6 +174,23 @@ class Groups(Case):
         # What was kept stays with the store that it was kept in.
         _, before = self.trained(store / f"before-{kept['store'][:8]}", (), 0)
         self.assertEqual((before.resume(), before.kept(), before._penstock.store.id), (3, [3], kept["store"]))
+
+    def test_states_are_copied_and_emptied_run_by_run(self):
+        """A parameter's values are more than are copied at once."""
+        model, optimizer = self.trained(self.folder / "store", (), 3)
+        p, weights = model[0].weight, copy.deepcopy(list(model[0].parameters()))
+        moments = [optimizer.state[p][name].clone() for name in ("exp_avg", "exp_avg_sq")]
+        with unittest.mock.patch.object(penstock._open_store, "_RUN_ELEMENTS", 100):  # of 768, and of 48
+            optimizer.add_param_group(dict(params=list(model[2].parameters())))
+            optimizer.state_dict()
+            self.assertEqual([int((optimizer.state[p][name] != was).sum()) for name, was in zip(("exp_avg", "exp_avg_sq"), moments)], [0, 0])
+            self.assertGreater(min(int(was.count_nonzero()) for was in moments), 700)
+            optimizer.resume()
+            self.assertEqual(words_different(weights, model[0].parameters()), 0)
+            del optimizer.state[p]
+            optimizer.state_dict()
+        for role in (lib.MOMENTUM, lib.VARIANCE):
+            self.assertEqual(int(optimizer._penstock.store.read(0, role).count_nonzero()), 0)
 
     def test_a_budget_that_is_too_small_for_both_leaves_the_store_as_it_was(self):
         model, optimizer = self.trained(self.folder / "store", (), 0, budget="host=24MiB")

@@ -158,13 +158,19 @@ class Holders(Runs):
         for kind in ("nfs4", "fuse.sshfs"):
             with unittest.mock.patch.object(holders, "_file_system", return_value=kind):
                 self.assertIsNone(holders.is_held(self.folder))
-        self.assertEqual(holders._file_system(os.stat("/proc").st_dev), "proc")
         with unittest.mock.patch.object(fcntl, "flock", side_effect=OSError(95, "Operation not supported")):
             self.assertIsNone(holders.is_held(self.folder))
         with open(self.folder / "log.jsonl", "a"):
             self.assertIsNone(holders.is_held(self.folder))
         with open(self.folder / "log.jsonl"):  # a reader writes nothing
             self.assertIs(holders.is_held(self.folder), False)
+
+    def test_kinds_of_file_systems_are_those_of_mount(self):
+        mounts = ("36 35 98:0 /mnt1 /mnt/a rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"
+                  "37 35 0:52 / /home rw,relatime - nfs4 server:/home rw\n")
+        with unittest.mock.patch("builtins.open", unittest.mock.mock_open(read_data=mounts)):
+            found = [holders._file_system(os.makedev(*device)) for device in ((98, 0), (0, 52), (8, 1))]
+        self.assertEqual(found, ["ext3", "nfs4", ""])
 
     def test_a_run_that_was_killed_is_said_to_be_gone_and_how_it_goes_on(self):
         self.run_of([line(1), line(2), line(3)], self.CONFIG)
