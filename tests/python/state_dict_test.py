@@ -84,6 +84,24 @@ class StateDicts(Case):
         for p, q in zip(theirs.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
 
+    def test_momentum_of_torch_sgd_that_is_none_begins_undampened(self):
+        """As in a first step, though the store has had steps; the second parameter goes on with its own."""
+        results = []
+        for make in (torch.optim.SGD, lambda *p, **o: penstock.SGD(*p, store=self.folder / "sgd", budget=BUDGET, **o)):
+            params = [nn.Parameter(torch.ones(16)) for _ in range(2)]
+            optimizer = make(params, lr=0.1, momentum=0.9, dampening=0.5)
+            for step in range(5):
+                if step == 3:
+                    state = {0: {"momentum_buffer": None}, 1: {"momentum_buffer": torch.full((16,), 2.0)}}
+                    optimizer.load_state_dict({"state": state, "param_groups": torch.optim.SGD(
+                        params, lr=0.1, momentum=0.9, dampening=0.5).state_dict()["param_groups"]})
+                for p in params:
+                    p.grad = torch.linspace(-1, 1, 16)
+                optimizer.step()
+            results.append(params)
+        for p, q in zip(*results, strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
+
     def test_full_state_of_bf16_weights_is_plain_and_stays_fp32(self):
         """torch's own load_state_dict would cast the moments to the weights' dtype."""
         p = nn.Parameter(torch.randn(1000).bfloat16())
