@@ -35,8 +35,10 @@ class Durability(Case):
         self.assertEqual(words_different(weights, model.parameters()), 0)
 
     def test_updates_that_may_be_taken_back_need_it(self):
-        self.refused('begin="backward" takes updates back, which needs durability="step" or a clip_norm',
-                     lambda: self.tiered(net().parameters(), begin="backward", durability="exit"))
+        for durability in ("exit", 4):
+            self.refused('begin="backward" takes updates back, which needs durability="step" or a clip_norm',
+                         lambda durability=durability: self.tiered(net().parameters(), begin="backward", durability=durability))
+            self.tiered(net().parameters(), begin="backward", durability=durability, clip_norm=1.0)
         self.refused("durability=0: 'step', 'exit' or a number of steps expected",
                      lambda: self.tiered(net().parameters(), durability=0))
 

@@ -110,6 +110,17 @@ class Loading(Case):
         self.refused("lr='fast'", optimizer.load_state_dict, wrong)
         loop(None, steps=1, model=model, optimizer=optimizer)
 
+    def test_a_reference_that_an_older_version_gave_is_taken(self):
+        """It names store and step, and has neither the state's mark nor its counts."""
+        model, optimizer = loop(self.tiered, 2)
+        saved = optimizer.state_dict()
+        moment = optimizer.state[model[0].weight]["exp_avg"].clone()
+        for reference in (saved["penstock"], saved["param_groups"][0]["penstock"]):
+            del reference["mark"], reference["counts"]
+        loop(None, 1, model=model, optimizer=optimizer)
+        optimizer.load_state_dict(saved)
+        self.assertTrue(torch.equal(optimizer.state[model[0].weight]["exp_avg"], moment))
+
     def test_every_group_of_a_state_dict_is_looked_at(self):
         model = net()
         groups = [dict(params=list(model[i].parameters())) for i in (0, 2)]
