@@ -75,6 +75,10 @@ void Engine::take_up_plan() {
     intake_ = std::make_unique<GradientIntake>(options_.request.workload, *device_sums_, core_->workers());
   }
   prediction_.reset(core_->predicted_step_s());
+  if (options_.request.workload.clipping.may_take_back()) {
+    // Now: between steps there may be no memory to play a plan through.
+    for (bool speculated : {true, false}) predicted_s(Verdict::strike, speculated);
+  }
   drives_load_ = DrivesUnderLoad();
   looking_for_plan_ = {};  // of another plan
   rate_watch_.reset();
@@ -82,6 +86,10 @@ void Engine::take_up_plan() {
   NewPlanRule rule = *options_.new_plan_rule;
   rule.steps <<= std::min<uint64_t>(plans_found_, kPatienceMost);
   rate_watch_.emplace(rule);
+}
+
+double Engine::predicted_s(Verdict verdict, bool speculated) {
+  return prediction_.of(verdict, speculated, options_.request.machine, [this]() -> const Plan& { return *plan_; });
 }
 
 Engine::~Engine() {
@@ -327,8 +335,7 @@ Result<StepReport> Engine::step(std::string trainer_state) {
   reported_ = moved;
   for (size_t lane = 0; lane < kLanes; ++lane) report_.busy_s[lane] = busy_s[lane] - reported_busy_s_[lane];
   reported_busy_s_ = busy_s;
-  report_.predicted_s = prediction_.of(report_.verdict, speculates_, options_.request.machine,
-                                       [this]() -> const Plan& { return *plan_; });
+  report_.predicted_s = predicted_s(report_.verdict, speculates_);
   report_.new_plans = new_plans_;
   watch_rates(load);
   report_.wall_s = seconds_since(began_);

@@ -167,6 +167,8 @@ class Engine final : public StepEngine {
   Status start();
   // Makes what follows from the plan that the decision thread has. Nothing is under way there.
   void take_up_plan();
+  // Of a step of the present plan that ends so.
+  double predicted_s(Verdict verdict, bool speculated);
   void watch_rates(const DrivesUnderLoad& since_open);
   Status take_found_plan();
   Status change_plan(const PlanRequest& request, ChosenPlan chosen, const std::string& why);

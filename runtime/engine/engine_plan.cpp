@@ -2,10 +2,16 @@
 #include <system_error>
 #include <utility>
 
+#include "aio/available_memory.h"
 #include "runtime/engine/engine_waits.h"
 #include "runtime/engine/plan_change.h"
 
 namespace penstock::engine {
+namespace {
+
+constexpr uint64_t kBytesPerTileLooking = 6 * kKiB;  // twice what a search was seen to take for 17 000 tiles
+
+}  // namespace
 
 Status Engine::new_plan(const PlanRequest& asked) {
   const PlanRequest request = options_.on_updated ? with_updates_told(asked) : asked;
@@ -60,6 +66,8 @@ void Engine::watch_rates(const DrivesUnderLoad& since_open) {
   const MachineProfile& machine = options_.request.machine;
   const std::optional<double> share = rate_watch_->learn(expected_gbps(machine, *plan_, of_step.read_share()), of_step);
   if (!share) return;
+  // A control group that is the budget leaves what the plan counts, and would end the program for more.
+  if (aio::AvailableMemory::now().bytes < plan_->tiles.size() * kBytesPerTileLooking) return;
   const ArenaRoom room = thread_->ask([this] { return core_->arena_room(); });
   auto look = [request = with_tiles_of(options_.request, plan_->tiles.tile_elements(), slots_), present = *plan_, room,
                rule = *options_.new_plan_rule,
