@@ -75,7 +75,7 @@ void Engine::take_up_plan() {
     intake_ = std::make_unique<GradientIntake>(options_.request.workload, *device_sums_, core_->workers());
   }
   prediction_.reset(core_->predicted_step_s());
-  if (options_.request.workload.clipping.may_take_back()) {
+  if (options_.request.workload.clipping.norm > 0) {
     // Now: between steps there may be no memory to play a plan through.
     for (bool speculated : {true, false}) predicted_s(Verdict::strike, speculated);
   }
