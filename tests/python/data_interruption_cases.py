@@ -52,6 +52,14 @@ class Interruptions(Prepared):
             os._exit(self.attempt(out)[0])
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
+    def gone_on_with(self, before_call, method):
+        """The manifest of a set whose preparation was killed there, and then gone on with."""
+        self.assertEqual(self.child("set", before_call, method), -signal.SIGKILL)
+        code, _, err = self.attempt("set")
+        self.assertEqual(code, 0, err)
+        self.assertIn("going on after", err)
+        return PreparedSet(self.folder / "set").manifest
+
     def test_what_appears_where_the_set_was_to_be_stays(self):
         def appears(writing, manifest, real=Writing.finish):
             os.mkdir(self.folder / "set")
@@ -93,11 +101,7 @@ class Interruptions(Prepared):
         self.assertEqual(self.attempt("plain")[0], 0)
         expected = PreparedSet(self.folder / "plain").manifest
         self.assertGreater(expected["counts"]["turns_without_end"], 0)
-        self.assertEqual(self.child("set", 61, "add"), -signal.SIGKILL)  # in the second file
-        code, _, err = self.attempt("set")
-        self.assertEqual(code, 0, err)
-        self.assertIn("going on after", err)
-        found = PreparedSet(self.folder / "set").manifest
+        found = self.gone_on_with(61, "add")  # in the second file
         self.assertEqual((found["counts"], found["remarks"]), (expected["counts"], expected["remarks"]))
 
     def test_know_which_lines_were_bad(self):
@@ -110,11 +114,7 @@ class Interruptions(Prepared):
         self.assertEqual(self.attempt("plain")[0], 0)
         expected = PreparedSet(self.folder / "plain").manifest
         self.assertEqual([bad["line"] for bad in expected["bad_lines"]], [2, 501])
-        self.assertEqual(self.child("set", 12, "journal"), -signal.SIGKILL)  # in the second file, which has three chunks
-        code, _, err = self.attempt("set")
-        self.assertEqual(code, 0, err)
-        self.assertIn("going on after", err)
-        found = PreparedSet(self.folder / "set").manifest
+        found = self.gone_on_with(12, "journal")  # in the second file, which has three chunks
         self.assertEqual((found["bad_lines"], found["hash"]), (expected["bad_lines"], expected["hash"]))
 
     def test_go_on_with_what_every_option_says(self):
