@@ -1,7 +1,7 @@
 """Does a base that is larger than the memory train its adapters at the price of what it weighs? LoRA over a base of random
 weights, frozen in NF4 or bf16, in a control group that is the host budget. It must not be killed; a step reads what of the
 base rests on the drive once for forward and once for backward, and the head once for both, to 1 %; it takes at most 1.08
-of the longer of computing and reading.
+of the longer of computing and reading. Nothing is clipped, so that no update is taken back, which would cost bytes.
 
 On paper, 7B in bf16: 12.95 GB of blocks for forward and for backward, 0.26 of the head once for both, and 0.26 of the
 embedding for forward alone, 26.4 GB a step; 256 tokens are 10 TFLOP, far more time than a drive of 2 GB/s takes. In NF4
@@ -10,10 +10,13 @@ the blocks are 3.64 GB, of which what fits stays in memory.
 usage: finetune.py PENSTOCK FOLDER [--params 1.3B|7B|tiny] [--base nf4 bf16] [--memory 3GiB] [--steps 3] [--rounds 3]
        [--in-memory 12GiB] [--peft] [--json]
 Needs root, for the control group, and the base's bytes twice in FOLDER, which are removed. Computing is the time of the
-same step with all weights in --in-memory without a group; without it, the step's time less its waiting. --peft, with a
-Python that has torch and peft: the same in plain bf16 in memory. Those that are compared run in turns.
+same step with all weights in --in-memory without a group; without it, the step's time less its waiting. Where fio is
+installed, that is timed once more while fio reads the drive at the rate of the step: what computing takes on a machine
+that also reads, whoever reads. --peft, with a Python that has torch and peft: the same in plain bf16 in memory. Those that
+are compared run in turns.
 """
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -148,7 +151,7 @@ class Run(train_memory.Run):
         path = self.folder / "config.json"
         path.write_text(json.dumps({
             "model": str(self.model), "sequence_length": o.tokens, "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1, "seed": 1, "max_steps": steps, "head_rows": 8192,
+            "gradient_accumulation_steps": 1, "seed": 1, "max_steps": steps, "gradient_clipping": 0, "head_rows": 8192,
             "lora": {"rank": o.rank, "targets": "all-linear", **({"base": self.base} if self.base in CODE_BITS else {})},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "scheduler": {"type": "constant"},
             "penstock": {"stores": [str(self.store)], "run": str(self.log_folder), "machine": str(self.folder / "machine.json"),
@@ -196,6 +199,22 @@ def train_with_peft(options):
         print(json.dumps({"step_s": time.perf_counter() - began}), flush=True)
 
 
+@contextlib.contextmanager
+def reading(path, rate):
+    """fio beside what is done within, at that many bytes a second."""
+    file_bytes = 4 << 30
+    words = ["fio", "--name=reading", f"--filename={path}", f"--size={file_bytes}", "--bs=1m", "--direct=1", "--ioengine=io_uring",
+             "--iodepth=8"]
+    subprocess.run([*words, "--rw=write"], check=True, capture_output=True)
+    reader = subprocess.Popen([*words, "--rw=read", f"--rate={int(rate)}", "--time_based", "--runtime=1d"], stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        reader.terminate()
+        reader.wait()
+        path.unlink()
+
+
 def peft_step_s(options, model):
     said = subprocess.run([sys.executable, __file__, options.penstock, str(model), "--worker", "--steps", str(options.steps),
                            "--tokens", str(options.tokens), "--rank", str(options.rank)], check=True, capture_output=True, text=True)
@@ -225,8 +244,14 @@ def measure(options, base, group):
                "group_peak_bytes": group.peak_bytes(), "killed": group.killed(), "load": os.getloadavg()[0]}
         row["compute_s"] = row["step_s"] - row["waited_s"]
         if options.in_memory:
-            _, _, _, inside = run.train(None, options.steps, {"host_budget": options.in_memory, "weights": "host"})
+            in_memory = {"host_budget": options.in_memory, "weights": "host"}
+            _, _, _, inside = run.train(None, options.steps, in_memory)
             row["compute_s"] = row["in_memory_s"] = median_of(inside, "step_s")
+            if row["log_read_bytes"] and shutil.which("fio"):
+                with reading(run.folder / "fio", row["log_read_bytes"] / row["step_s"]):
+                    _, _, _, inside = run.train(None, options.steps, in_memory)
+                row["beside_reads_s"] = median_of(inside, "step_s")
+                row["of_beside_reads"] = row["step_s"] / max(row["beside_reads_s"], row["floor_s"])
         if options.peft and base not in CODE_BITS:
             row["peft_s"] = peft_step_s(options, run.model)
         row["of_bound"] = row["step_s"] / max(row["compute_s"], row["floor_s"])
@@ -247,8 +272,10 @@ def say(base, rows):
              f"{one['planned_read_bytes'] / gb:.3f}, and writes {one['written_bytes'] / gb:.3f} of {one['planned_written_bytes'] / gb:.3f}",
              f"peak {one['peak_rss_bytes'] / 2**20:.0f}, of the group {one['group_peak_bytes'] / 2**20:.0f}, of "
              f"{one['budget_bytes'] / 2**20:.0f} MiB; killed {one['killed']}"]
-    for key, what in (("step_s", "s a step"), ("in_memory_s", "s in memory"), ("floor_s", "s of the drive alone"),
-                      ("peft_s", "s with PEFT in memory"), ("of_bound", "of the longer of computing and reading")):
+    for key, what in (("step_s", "s a step"), ("in_memory_s", "s in memory"), ("beside_reads_s", "s in memory beside fio"),
+                      ("floor_s", "s of the drive alone"), ("peft_s", "s with PEFT in memory"),
+                      ("of_bound", "of the longer of computing and reading"),
+                      ("of_beside_reads", "of the longer of computing beside fio and reading")):
         values = [row[key] for row in rows if key in row]
         if values:
             words.append(f"{statistics.median(values):.3f} {what} [{min(values):.3f}-{max(values):.3f}]")
