@@ -201,6 +201,39 @@ TEST_P(Reshard, RemovesWhatItHasMadeWhenABlockOfTheSetIsDamaged) {
   }
 }
 
+TEST_P(Reshard, RemovesWhatItHasMadeWhenOneOfTheNewStoresIsDamagedBeforeAllAreWhole) {
+  const Folders first = whole_store(), target = folders("target", 1);
+  const Stores stores = open({first});
+  const auto damage_once_all_are_made = [&](double share) {
+    auto& folder = static_cast<aio::MemoryFolder&>(*target[0]);
+    if (share > 0.9 && folder.has_file(aio::store_file_name(1)))
+      folder.bytes(aio::store_file_name(1))[StoreLayout::header_offset(0) + 5] = std::byte{99};
+    return Status();
+  };
+  const Status damaged =
+      reshard(engine(), {stores, 1}, model_, wanted(2, 2, target), damage_once_all_are_made).status();
+  EXPECT_EQ(damaged.message().find("/target0/" + aio::store_file_name(1) + ": store header"), 0u) << damaged.message();
+  for (uint32_t rank = 0; rank < 2; ++rank) EXPECT_FALSE(target[0]->has_file(aio::store_file_name(rank))) << rank;
+}
+
+TEST_P(Reshard, LeavesWhatAnotherRunPutsInPlaceOfItsStores) {
+  const Folders first = whole_store(), target = folders("target", 1), others = folders("others", 1);
+  const Stores stores = open({first});
+  ASSERT_TRUE(reshard(engine(), {stores, 1}, model_, wanted(2, 2, others)).ok());
+  const std::string name = aio::store_file_name(1);
+  auto& theirs = static_cast<aio::MemoryFolder&>(*others[0]);
+  auto& folder = static_cast<aio::MemoryFolder&>(*target[0]);
+  const auto replace_once_all_are_made = [&](double share) {
+    if (share > 0.9 && folder.has_file(name)) folder.bytes(name) = theirs.bytes(name);
+    return Status();
+  };
+  const Status replaced =
+      reshard(engine(), {stores, 1}, model_, wanted(2, 2, target), replace_once_all_are_made).status();
+  EXPECT_EQ(replaced.message(), "/target0/" + name + ": another run has made a store here meanwhile");
+  EXPECT_FALSE(folder.has_file(aio::store_file_name(0)));
+  EXPECT_TRUE(folder.has_file(name));
+}
+
 TEST_P(Reshard, LeavesStoresThatAreThereUnlessTheyAreToBeReplaced) {
   const Folders first = whole_store(), target = folders("target", 1);
   const Stores stores = open({first});

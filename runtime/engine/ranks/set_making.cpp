@@ -1,6 +1,7 @@
 #include "runtime/engine/ranks/set_making.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -42,13 +43,17 @@ class Making {
     io_.register_memory(arena->bytes());
     const StoreId id = aio::draw_store_id();
     Status outcome;
-    uint32_t rank = wanted_.ranks;
-    while (outcome.ok() && rank > 0) outcome = make(--rank, id, reads, writes);
+    uint32_t first_made = wanted_.ranks;
+    while (first_made > 0 && outcome.ok()) {
+      outcome = make(first_made - 1, id, reads, writes);
+      if (outcome.ok()) --first_made;
+    }
     for (uint32_t done = 0; outcome.ok() && done < wanted_.ranks; ++done)
       outcome = aio::TileStore::complete(io_, wanted_.drives[done], done, id);
     if (outcome.ok()) return outcome;
-    for (++rank; rank < wanted_.ranks; ++rank) {
+    for (uint32_t rank = first_made; rank < wanted_.ranks; ++rank) {
       for (const auto& folder : wanted_.drives[rank]) {
+        if (!is_of(id, *folder, rank)) continue;
         if (const Status removed = folder->remove_file(aio::store_file_name(rank)); !removed.ok())
           return outcome.within(removed.message());
       }
@@ -58,6 +63,14 @@ class Making {
   uint64_t written_bytes() const { return written_bytes_; }
 
  private:
+  // Whether no header says otherwise: another run may have put its own in place of it.
+  bool is_of(const StoreId& id, aio::DriveFolder& folder, uint32_t rank) const {
+    const Result<std::unique_ptr<File>> file = folder.open_file(aio::store_file_name(rank));
+    if (!file.ok()) return false;
+    const StoreId said = aio::presence_of(io_, std::array<const File*, 1>{file->get()}).id;
+    return said == id || said == StoreId{};
+  }
+
   struct Old {
     std::shared_ptr<aio::DriveFolder> folder;
     uint32_t rank = 0;
