@@ -4,6 +4,7 @@ process lives.
 
 Usage: hostile_test.py [CASE...], with PENSTOCK_LIBRARY, PENSTOCK_COMMAND and PYTHONPATH set. Ends with 77 without torch.
 """
+import copy
 import os
 import resource
 import shutil
@@ -170,6 +171,11 @@ class Weights(Case):
             for p in optimizer.param_groups[0]["params"]:
                 p.grad = torch.ones_like(p)
             self.refused("parameters 1 and 2 share memory", optimizer.step)
+        # The last begins behind the end of the second, and not of the first.
+        optimizer = self.tiered([nn.Parameter(one) for one in (whole[:, :1], whole[:1, 2:4], whole[4:5, :2])])
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad = torch.ones_like(p)
+        self.refused("parameters 0 and 2 share memory", optimizer.step)
         for shares in (torch.ones(1).expand(4), torch.ones(8).as_strided((4, 4), (1, 1)), torch.ones(9).as_strided((3, 2), (2, 3))):
             p = nn.Parameter(shares)
             p.grad = torch.ones(p.shape)
@@ -362,21 +368,26 @@ class Drives(Case):
         theirs, _ = loop(self.fused)
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
         for begin in ("step", "backward"):
-            for at in (0, 3):
-                with self.subTest(begin=begin, at=at):
-                    def fill(s, m, o, at=at):
+            for at, way in ((0, "resume"), (3, "resume"), (3, "load")):
+                with self.subTest(begin=begin, at=at, way=way):
+                    def fill(s, m, o, at=at, way=way):
                         if s != at or not isinstance(o, penstock.AdamW):
                             return
+                        weights, saved = copy.deepcopy(m.state_dict()), o.state_dict() if at > 0 else None
                         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limit[1]))
                         self.refused("rank0.tiles: EFBIG (File too large)", o.step)
                         if at > 0:
                             self.refused("the last step failed", o.step)
                         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-                        self.assertEqual(o.resume(), at)
+                        if way == "load":
+                            m.load_state_dict(weights)
+                            o.load_state_dict(saved)
+                        else:
+                            self.assertEqual(o.resume(), at)
                         o.zero_grad()
                         mse(m, X[at]).backward()
 
-                    def work(begin=begin, fill=fill, store=self.folder / f"{begin}{at}"):
+                    def work(begin=begin, fill=fill, store=self.folder / f"{begin}{at}{way}"):
                         ours, _ = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin, store=store), pre=fill)
                         self.assertEqual(words_different(theirs.parameters(), ours.parameters()), 0)
 

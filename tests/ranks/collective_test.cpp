@@ -79,6 +79,10 @@ TEST(HostRanks, EndWithWhatOneFailedOf) {
 
 TEST(HostRanks, EndWhenOneHasLeft) { expect_ended(run_ranks(3, "leave"), "rank 1 ended in step 5, while rank "); }
 
+TEST(HostRanks, EndOneByOneWhereNoneIsWaitedFor) {
+  for (const RankEnd& end : run_ranks(3, "one_by_one")) EXPECT_EQ(end.code + end.signal, 0) << end.said;
+}
+
 TEST(HostRanks, EndWhenOneBeginsAnotherOperation) {
   const std::vector<RankEnd> ends = run_ranks(2, "differ");
   for (const RankEnd& end : ends) {

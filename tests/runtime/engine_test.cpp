@@ -364,6 +364,23 @@ TEST(Engine, WritesAnEarlierStepsUpdateOfAUnitWithoutGradientAfterADiscardToo) {
   EXPECT_EQ(world.words_different(**engine), 0u);
 }
 
+TEST(Engine, CountsNoReadOfWeightsThatAreInMemory) {
+  EngineWorld world(5);
+  world.options.request.choices.weights = WeightTier::host;
+  world.options.request.choices.host_state_share = 0;
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok());
+  const Plan& plan = (*engine)->plan();
+  uint64_t state_bytes = 0;
+  for (const Tile& tile : plan.tiles.tiles()) state_bytes += tile.state_bytes;
+  for (int step = 0; step < 2; ++step) {
+    const Result<StepReport> report = world.step(**engine, 0.01f);
+    ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report->read_bytes, state_bytes);
+  }
+}
+
 TEST(Engine, TellsWhereTheTimeWent) {
   EngineWorld world(5);
   ASSERT_TRUE(world.create().ok());

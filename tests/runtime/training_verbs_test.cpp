@@ -59,6 +59,7 @@ TEST_F(TrainingVerbs, RefuseAWrongOrderAndGoOn) {
   EXPECT_EQ(too_much.message(),
             "put: forward of use use0, micro-batch 0: 40000 B do not fit behind the 256 B already there: the plan has "
             "room for 12288 B");
+  EXPECT_EQ(engine_->put({forward, 0, 0}, 12288 - 256 + 1).status().code(), Code::kDoesNotFit);
   const std::vector<float> ones(5000, 1.0f);
   EXPECT_EQ(refusal(engine_->gradient(0, 0, Dtype::fp32, std::as_bytes(std::span(ones)))),
             "gradient: unit 0, micro-batch 0: its backward pass is not acquired");

@@ -45,8 +45,10 @@ TEST_F(FakeSystem, SmallestLimitOfNestedGroupsCounts) {
   file("/proc/self/cgroup", "0::/outer/inner\n");
   file("/sys/fs/cgroup/outer/inner/memory.max", "max\n");
   file("/sys/fs/cgroup/outer/memory.max", "2147483648\n");
+  file("/sys/fs/cgroup/memory.max", "8589934592\n");
   file("/sys/fs/cgroup/outer/inner/cpu.max", "150000 100000\n");
   file("/sys/fs/cgroup/outer/cpu.max", "max 100000\n");
+  file("/sys/fs/cgroup/cpu.max", "400000 100000\n");
   EXPECT_EQ(cgroup_memory_limit_bytes(files()), 2 * kGiB);
   EXPECT_EQ(cgroup_cpu_limit_cores(files()), 1.5);
 }

@@ -68,6 +68,14 @@ class Snapshots(TrainCase):
         done = self.run_command("train", self.config(keep_best=2, eval_every=0), code=USAGE)
         self.assertIn("keep_best", done.stderr)
 
+    def test_those_kept_every_few_steps_stay_when_others_are_better(self):
+        config = self.config(held_out_share=0.2, eval_every=1, keep_best=1, keep_every=2, max_steps=6)
+        self.json_of("train", config)
+        losses = {step["step"]: step["eval_loss"] for step in self.log()}
+        best_so_far = [min(range(1, step + 1), key=losses.get) for step in (2, 4, 6)]
+        self.assertTrue(any(step in best_so_far[:2] and step != best_so_far[2] for step in (2, 4)), losses)
+        self.assertEqual(self.kept(), sorted({2, 4, 6, best_so_far[2]}))
+
     def test_only_what_was_evaluated_is_among_the_best(self):
         config = self.config(held_out_share=0.2, eval_every=3, keep_best=2, max_steps=9,
                              optimizer={"type": "AdamW", "params": {"lr": 0.2}})

@@ -167,6 +167,11 @@ TEST(Update, PredictsTheCommitAtExitAndItsShareInEachStep) {
   EXPECT_GT(commit["commit_s"], 0);
   EXPECT_TRUE(answer_of(words + "every:2")["commit_at_exit"].is_null()) << "its last step is durable";
 
+  const Ran never = run(words + "every:0", "2>&1");
+  EXPECT_EQ(never.code, static_cast<int>(Code::kUsage));
+  ASSERT_FALSE(never.lines.empty());
+  EXPECT_NE(never.lines[0].find("'every:0': is not known"), std::string::npos) << never.lines[0];
+
   // Of a run that ends between durable steps, before its steps and after them.
   const Ran ran = run(words + "every:3", "2> /dev/null");
   const std::regex line(
