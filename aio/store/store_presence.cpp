@@ -55,6 +55,13 @@ Result<StorePresence> find_store(IoEngine& engine, DriveFolders folders, uint32_
   return presence_of(engine, files);
 }
 
+Status remove_store(IoEngine& engine, DriveFolders folders, uint32_t rank, const StoreId& id) {
+  const Result<StorePresence> found = find_store(engine, folders, rank);
+  if (!found.ok() || (found->id != id && found->id != StoreId{})) return Status();
+  for (const std::shared_ptr<DriveFolder>& folder : folders) PENSTOCK_TRY(folder->remove_file(store_file_name(rank)));
+  return Status();
+}
+
 bool is_half_made(std::span<const StorePresence> of_ranks) {
   const auto is_cut_short = [](const StorePresence& store) { return store.kind == Kind::half_made; };
   const auto is_of_that_making = [&](const StorePresence& store) {

@@ -24,6 +24,9 @@ struct StorePresence {
 StorePresence presence_of(IoEngine& engine, std::span<const File* const> files);
 // Refused while another process uses it.
 Result<StorePresence> find_store(IoEngine& engine, DriveFolders folders, uint32_t rank);
+// Of one that was just made, and could not be made whole. One whose headers say another id is left alone: another run
+// has made its own there meanwhile.
+Status remove_store(IoEngine& engine, DriveFolders folders, uint32_t rank, const StoreId& id);
 
 // Of the stores of several ranks, or of one: whether their making was cut short, so that none of them was ever opened.
 // Those that are there are then of the same making.

@@ -57,7 +57,8 @@ Status end_ranks(Ranks& ranks, const std::string& how) {
       }
       if (how == "differ") PENSTOCK_TRY(barrier(ranks));
     }
-    if (step == 5 && how == "one_by_one") {  // nobody needs another any more
+    if (step == 5 && how == "one_by_one") {
+      PENSTOCK_TRY(barrier(ranks));  // behind it nobody needs another any more
       ::usleep(ranks.rank() == kUnlucky ? 0 : 1'500'000);
       return ranks.status();
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "aio/store/store_presence.h"
 #include "aio/store/tile_store.h"
 #include "runtime/engine/ranks/rank_agreement.h"
 #include "runtime/engine/ranks/set_making.h"
@@ -36,10 +37,7 @@ Status complete_store(const EngineOptions& options, uint32_t rank) {
 // Of one that could not be made whole, so that the next attempt makes it anew.
 void remove_store(const EngineOptions& options, uint32_t rank) {
   const Result<Drives> drives = options.drives();
-  if (!drives.ok()) return;
-  const Result<aio::StorePresence> found = aio::find_store(*drives->io, drives->folders, rank);
-  if (!found.ok() || found->id != *options.store_id) return;
-  for (const auto& folder : drives->folders) (void)folder->remove_file(aio::store_file_name(rank));
+  if (drives.ok()) (void)aio::remove_store(*drives->io, drives->folders, rank, *options.store_id);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "runtime/engine/ranks/set_making.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 
@@ -52,25 +51,14 @@ class Making {
       outcome = aio::TileStore::complete(io_, wanted_.drives[done], done, id);
     if (outcome.ok()) return outcome;
     for (uint32_t rank = first_made; rank < wanted_.ranks; ++rank) {
-      for (const auto& folder : wanted_.drives[rank]) {
-        if (!is_of(id, *folder, rank)) continue;
-        if (const Status removed = folder->remove_file(aio::store_file_name(rank)); !removed.ok())
-          return outcome.within(removed.message());
-      }
+      if (const Status removed = aio::remove_store(io_, wanted_.drives[rank], rank, id); !removed.ok())
+        return outcome.within(removed.message());
     }
     return outcome;
   }
   uint64_t written_bytes() const { return written_bytes_; }
 
  private:
-  // Whether no header says otherwise: another run may have put its own in place of it.
-  bool is_of(const StoreId& id, aio::DriveFolder& folder, uint32_t rank) const {
-    const Result<std::unique_ptr<File>> file = folder.open_file(aio::store_file_name(rank));
-    if (!file.ok()) return false;
-    const StoreId said = aio::presence_of(io_, std::array<const File*, 1>{file->get()}).id;
-    return said == id || said == StoreId{};
-  }
-
   struct Old {
     std::shared_ptr<aio::DriveFolder> folder;
     uint32_t rank = 0;
