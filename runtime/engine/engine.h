@@ -154,7 +154,7 @@ class Engine final : public StepEngine {
   Status exchange(std::span<const uint64_t> mine, std::span<uint64_t> all) override;
 
   // Of one rank of several, within a step. Tells `then`, on the decision thread, when the weights of a pass that is
-  // still to come are where they stay until it is released; or the failure.
+  // still to come are where they stay until it is released; or the failure, as when the step is given up before.
   using ThenWeights = std::function<void(const Status& status, std::vector<UnitWeights> weights)>;
   void when_weights(const ComputePass& pass, ThenWeights then);
   // Once the unit's last pass is released: its gradient over all ranks is there for RankSide::take_gradient().

@@ -127,8 +127,11 @@ void Engine::when_weights(const ComputePass& pass, ThenWeights then) {
   CHECK(compute != plan_->computes.end(), words_of(pass), ": the plan has no such pass");
   thread_->mailbox().post([this, of = &*compute, then = std::move(then)]() mutable {
     Executor& executor = core_->executor();
-    executor.when([of, &executor] { return executor.has_weights_of(*of); },
-                  [this, of, &executor, then = std::move(then)](const Status& status) {
+    executor.when([of, &executor] { return executor.is_abandoned() || executor.has_weights_of(*of); },
+                  [this, of, &executor, then = std::move(then)](Status status) {
+                    if (status.ok() && executor.is_abandoned()) {
+                      status = Status(Code::kInterrupted, text(words_of(pass_of(*of)), ": the step was given up"));
+                    }
                     std::vector<UnitWeights> weights;
                     if (status.ok()) {
                       const auto views = executor.weights_before(*of);

@@ -130,6 +130,8 @@ class Executor {
   void give_verdict(Verdict verdict, double clip_factor, RootPayload payload);
   // `done`: when the trainer's stream will have ended what it was granted.
   void abandon(const Event& done);
+  // Whether it was given up: what is still to come of its passes will not.
+  bool is_abandoned() const { return open_steps_.rbegin()->second.abandoned; }
   // The store has all that rests in memory.
   void forget_unwritten() { unwritten_.clear(); }
   // The first failure stays, with the step that the store has.

@@ -1,6 +1,8 @@
 // What the verbs of whole training steps tell, take in another order than the plan's, and refuse.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/support/training_world.h"
 
 namespace penstock::engine {
@@ -29,6 +31,29 @@ TEST_F(TrainingVerbs, SayTheOrderOfThePlan) {
   const std::vector<ComputePass> vertical = {{forward, 0, 0},  {forward, 0, 1},  {forward, 1, 0},  {forward, 1, 1},
                                              {backward, 1, 0}, {backward, 1, 1}, {backward, 0, 0}, {backward, 0, 1}};
   EXPECT_EQ(engine_->passes(), vertical);
+}
+
+// As a rank does ahead of its passes, whose end may come while it waits.
+TEST(WhenWeights, TellsWhoWaitsThatTheStepWasGivenUp) {
+  TrainingWorld world(3, 1, std::vector<uint64_t>(6, 2 * kBlockElements));
+  world.set_uses({{0}, {1}, {2}, {3}, {4}, {5}});
+  world.options.request.choices.weights = WeightTier::nvme;
+  world.options.request.choices.host_state_share = 0;
+  ASSERT_TRUE(world.create().ok());
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE((*engine)->begin({.groups = world.groups, .micro_batches = 1}).ok());
+  std::map<uint32_t, Status> told;  // by use; of the decision thread until discard() has returned
+  for (uint32_t use = 0; use < 6; ++use) {
+    (*engine)->when_weights({Direction::backward, use, 0},
+                            [&told, use](const Status& status, auto) { told[use] = status; });
+  }
+  ASSERT_TRUE((*engine)->discard().ok());
+  ASSERT_EQ(told.size(), 6u);
+  EXPECT_EQ(told[0].code(), Code::kInterrupted) << "nothing was released, so that its place is taken";
+  EXPECT_EQ(told[0].message(), "backward of use use0, micro-batch 0: the step was given up");
+  const Result<StepReport> report = world.train(**engine, 1, 1, {});
+  EXPECT_TRUE(report.ok()) << report.status().message();
 }
 
 TEST_F(TrainingVerbs, RefuseAWrongOrderAndGoOn) {
