@@ -160,10 +160,11 @@ def _follow(run, out, pause):
             if log and screen:
                 screen.show(panel(Summary(run), shutil.get_terminal_size().columns))
             elif log:
-                lines = {entry["step"]: plain(entry) for entry in log}
-                out.writelines(text + "\n" for step, text in lines.items() if said.get(step) != text)  # done again, it is another
+                steps = {entry["step"]: entry for entry in log}
+                # What is done again is another.
+                out.writelines(plain(entry) + "\n" for step, entry in steps.items() if said.get(step) != entry)
                 out.flush()
-                said = lines
+                said = steps
             if stopped and not screen:
                 out.write(stop_text(stopped) + "\n")
         if not held and has_ended(run.config, log, stopped):
