@@ -1,5 +1,6 @@
 """What the tests of the optimizers share: a small model, the loop that users write, stores that vanish afterwards, and
 processes to kill."""
+import gc
 import os
 import signal
 import sys
@@ -178,7 +179,8 @@ def fails_in_backward():
 
 
 def in_child(case, work):
-    """Runs it in a process of its own."""
+    """Runs it in a process of its own, which opens stores where this one has none open."""
+    gc.collect()
     child = os.fork()
     if child == 0:
         try:

@@ -221,6 +221,43 @@ class Interrupts(Case):
         self.assertEqual(optimizer.resume(), 2)
         loop(None, steps=1, model=model, optimizer=optimizer)
 
+    def test_an_interrupt_on_any_line_of_a_step(self):
+        """resume() goes on from the step that the store has, and close() closes it."""
+        model, optimizer = loop(self.tiered, steps=1)
+
+        def interrupted_at(line):
+            """Whether a step of that many lines came to be interrupted."""
+            left = line
+
+            def local(frame, event, _):
+                nonlocal left
+                if event == "line":
+                    left -= 1
+                    if left == 0:
+                        raise KeyboardInterrupt
+                return local
+
+            mse(model, X[1]).backward()
+            sys.settrace(lambda frame, event, _: local if "penstock" in frame.f_code.co_filename else None)
+            try:
+                optimizer.step()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            return left <= 0
+
+        line, found = 1, 0
+        while interrupted_at(line):
+            found += 1
+            done = optimizer.resume()
+            self.assertGreaterEqual(done, 1, f"line {line}")
+            self.assertFalse(optimizer._penstock.busy, f"line {line}")
+            optimizer.zero_grad()
+            line += 1 if line < 60 else 7  # the turn, and some of what is done within it
+        self.assertGreater(found, 60)
+        optimizer.close()
+
     def test_ctrl_c_in_the_step_itself(self):
         """It is noticed when the engine has returned: the step is whole."""
         def scenario(make):

@@ -4,6 +4,7 @@
 Usage: taken_test.py [CASE...], with PENSTOCK_LIBRARY and PYTHONPATH set. Ends with 77 without torch.
 """
 import gc
+import pickle
 import unittest
 import weakref
 
@@ -138,6 +139,9 @@ class Taken(Case):
             "a second backward": again,
             "zeroed in place": lambda: optimizer.zero_grad(set_to_none=False),
             "looked at": lambda: model[0].bias.grad.sum().item(),
+            "other values": lambda: setattr(model[0].weight.grad, "data", torch.zeros_like(model[0].weight)),
+            "shared": lambda: model[0].weight.grad.share_memory_(),
+            "pickled": lambda: pickle.dumps(model[0].weight.grad),
         }
         for name, wants in wanted.items():
             with self.subTest(name):

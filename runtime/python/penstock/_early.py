@@ -50,12 +50,31 @@ class TakenGradient(torch.Tensor):
             return args[0].norm_of_values
         if function is aten.mul_.Tensor and not isinstance(args[1], cls) and torch.all(torch.as_tensor(args[1]) == 1):
             return args[0]
-        taken = next(one for one in tree_leaves((args, kwargs)) if isinstance(one, cls))
+        next(one for one in tree_leaves((args, kwargs)) if isinstance(one, cls))._refuse(function)
+
+    def _refuse(self, what):
         raise PenstockError(
-            f'penstock.{taken.kind}: {function} wants a gradient that the store has taken (gradients="taken")',
+            f'penstock.{self.kind}: {what} wants a gradient that the store has taken (gradients="taken")',
             remedy="zero_grad() before each step's backward; accumulation= where several make a step; clip_norm= to clip;"
             ' or gradients="kept"',
         )
+
+    @property
+    def data(self):
+        return self
+
+    @data.setter
+    def data(self, values):
+        self._refuse(".data =")
+
+    def share_memory_(self):
+        self._refuse("share_memory_()")
+
+    def untyped_storage(self):
+        self._refuse("untyped_storage()")
+
+    def __reduce_ex__(self, protocol):
+        self._refuse("pickling")
 
     def __repr__(self, **_):
         return f"TakenGradient({tuple(self.shape)}, {self.dtype}, {self.device})"

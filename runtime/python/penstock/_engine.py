@@ -92,8 +92,9 @@ class Engine:
 
     @contextlib.contextmanager
     def _while_busy(self, busy):
-        before, self.busy = self.busy, busy
-        try:
+        before = self.busy
+        try:  # an interrupt may come behind any line
+            self.busy = busy
             yield
         finally:
             self.busy = before
@@ -106,6 +107,8 @@ class Engine:
     def check_store(self, asked):
         if self.store is None:
             self.refuse(f"{asked}: no store is open; resume() opens it")
+        if not self.store.is_open:
+            self.refuse(f"{asked}: the last step failed; resume() goes on from the store's last one")
 
     def not_done(self):
         """What alone may be asked for, by argument."""

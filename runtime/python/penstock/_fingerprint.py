@@ -6,7 +6,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 _RUN = 1 << 16
-_ROW = 1024
+# Whole words of any dtype. Rows of the one that change places are in the other's same columns only 509 rows apart.
+_ROW, _COLUMNS = 1024, 4 * 509
 _drawn: dict[tuple[int, torch.device], torch.Tensor] = {}
 _weights: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
@@ -44,30 +45,49 @@ def fingerprint(tensor):
 
 
 def sums(tensor):
-    """What its bits add up to by rows and by columns, the last few and some others as they are. As good as
-    fingerprint() for whatever changes values or their places, and quicker. A tensor, so that a device need not be waited for.
+    """What its bits add up to by rows, and by columns of rows of another length, the last few and some others as they
+    are. As good as fingerprint() for whatever changes values or their places, and quicker. A tensor, so
+    that a device need not be waited for.
 
     >>> a = torch.randn(5000)
     >>> after = a * 1.0, a.flip(0), -a, a * 0.5, a.clamp(-1, 1), torch.cat([a[1:], a[:1]])
     >>> [torch.equal(sums(a), sums(one)) for one in after]
     [True, False, False, False, False, False]
+
+    Rows that change places, and add up to the same:
+
+    >>> b = torch.zeros(4, 1024)
+    >>> b[0, 0] = b[1, 2] = 1
+    >>> torch.equal(sums(b), sums(b[[1, 0, 2, 3]]))
+    False
     """
     values = tensor.detach().resolve_neg()
     if not values.is_contiguous() or values.storage_offset() * values.element_size() % 8:
         values = values.clone(memory_format=torch.contiguous_format)
     values = values.view(-1)
-    whole = values.numel() // _ROW * _ROW
-    table, rest = values[:whole].view(-1, _ROW).view(torch.int64), values[whole:]
-    return torch.cat([table.sum(0), table.sum(1), _bits(rest).long(), _bits(values[_some_of(values)]).long()])
+    by_rows, last = _table(values, _ROW)
+    by_columns, last_of_columns = _table(values, _COLUMNS)
+    some = values[_some_of(values)]
+    few = (_bits(as_they_are).long() for as_they_are in (last, last_of_columns, some))
+    return torch.cat([by_rows.sum(1), by_columns.sum(0), *few])
+
+
+def _table(values, row):
+    whole = values.numel() // row * row
+    return values[:whole].view(-1, row).view(torch.int64), values[whole:]
 
 
 def _some_of(values):
     """Places drawn by chance: changes that sums balance, as all signs of as many of each, are seen there."""
     place = values.numel(), values.device
     if place not in _drawn:
-        drawn = torch.randint(values.numel(), (min(64, values.numel()),), generator=torch.Generator().manual_seed(2))
+        drawn = torch.randint(values.numel(), (min(64, values.numel()),), generator=_generator(2), device="cpu")
         _drawn[place] = drawn.to(values.device)
     return _drawn[place]
+
+
+def _generator(seed):
+    return torch.Generator(device="cpu").manual_seed(seed)
 
 
 def _bits(values):
@@ -86,7 +106,7 @@ def _weights_of(bits):
     """Odd, so that no change of one element is lost."""
     place = bits.dtype, bits.device
     if place not in _weights:
-        drawn = torch.randint(-(1 << 15), 1 << 15, (2, _RUN), generator=torch.Generator().manual_seed(1))
+        drawn = torch.randint(-(1 << 15), 1 << 15, (2, _RUN), generator=_generator(1), device="cpu")
         wide = drawn[0] * (1 << 16) + drawn[1] if bits.element_size() > 2 else drawn[1]
         _weights[place] = (wide | 1).to(bits.dtype).to(bits.device)
     return _weights[place]

@@ -200,6 +200,7 @@ class Tiered(torch.optim.Optimizer):
         for hook in list(self._optimizer_state_dict_pre_hooks.values()):
             hook(self)
         if engine.store is not None:
+            engine.check_store("state_dict()")
             engine.open(self.param_groups)
             adopt_states(engine, self.state)
             if engine.rounds:
@@ -314,19 +315,22 @@ class Tiered(torch.optim.Optimizer):
     def statistics(self) -> dict[str, int]:
         """Parameters, elements, host_bytes that are planned of the budget, read_bytes and written_bytes of the drives
         since the store was opened. Empty before the first step."""
-        return self._penstock.store.statistics() if self._penstock.store else {}
+        return self._opened_store("statistics()").statistics() if self._penstock.store else {}
 
     @verb
     def kept(self) -> list[int]:
         """The steps that state_dict() has had kept, in this process and before, ascending. Needs resume() or a step
         first, which open the store."""
-        return self._penstock.store.kept() if self._penstock.store else []
+        return self._opened_store("kept()").kept() if self._penstock.store else []
 
     @verb
     def drop(self, step: int) -> None:
         """The store need not keep the step any longer."""
-        self._penstock.check_store(f"drop({step})")
-        self._penstock.store.drop(step)
+        self._opened_store(f"drop({step})").drop(step)
+
+    def _opened_store(self, asked):
+        self._penstock.check_store(asked)
+        return self._penstock.store
 
     def close(self) -> None:
         """Makes the last step durable and gives the store back. What was put into optimizer.state since goes along; what

@@ -73,8 +73,8 @@ class AdamW(Tiered):
         resume() or load_state_dict() came before it; "resume": its state is taken, and the weights as they are here;
         "replace": it is lost.
     threads: that update; 0: one for each processor.
-    clip_norm: step() clips the gradients of all parameters together to this norm, as clip_grad_norm_ would; .grad stays
-        as it is. 0: it does not.
+    clip_norm: step() clips the gradients of all parameters together to this norm, as clip_grad_norm_ would, but for
+        its norm's digits, which are a double's; .grad stays as it is. 0: it does not.
     durability: from when on a step survives a crash. "step": each at once; N: every N-th; "exit": the last, with
         close(), state_dict() or the interpreter's exit. What rests in host memory is written to the drives only then.
     """
