@@ -6,10 +6,12 @@
 namespace penstock {
 namespace {
 
-// What is asked for may have been measured, and be a little more the next time: by 1.8 MiB of 180 where a process takes
-// them.
+// Never less than is missing, once it is written out with two digits. What is asked for may have been measured, and be
+// a little more the next time: by 1.8 MiB of 180 where a process takes them.
 uint64_t advised_bytes(uint64_t missing) {
-  return missing < 16 * kMiB ? missing : round_up(missing + std::clamp(missing / 32, kMiB, 16 * kMiB), kMiB);
+  if (missing < kMiB) return round_up(missing, kKiB);
+  if (missing < 16 * kMiB) return round_up(missing, kMiB / 4);
+  return round_up(missing + std::clamp(missing / 32, kMiB, 16 * kMiB), kMiB);
 }
 
 }  // namespace

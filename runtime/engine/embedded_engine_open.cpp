@@ -20,6 +20,13 @@ Status make_folders(const std::vector<std::string>& folders) {
   return Status();
 }
 
+// A program has no flags.
+Status told_to_program(const Status& status) {
+  const std::string flag = "raise --budget host=";
+  if (!status.remedy().starts_with(flag)) return status;
+  return Status(status.code(), status.message(), "raise host_bytes" + status.remedy().substr(flag.size()));
+}
+
 }  // namespace
 
 EmbeddedEngine::EmbeddedEngine(EmbeddedOptions options, EmbeddedModel model)
@@ -33,7 +40,7 @@ Result<std::unique_ptr<EmbeddedEngine>> EmbeddedEngine::open(EmbeddedOptions opt
   PENSTOCK_TRY_ASSIGN(model, EmbeddedModel::of(options.parameters, options.settings));
   auto engine = std::unique_ptr<EmbeddedEngine>(new EmbeddedEngine(std::move(options), std::move(model)));
   for (uint32_t i = 0; i < engine->got_.size(); ++i) PENSTOCK_TRY(engine->check_weights(i, engine->shape(i).weights));
-  PENSTOCK_TRY(engine->start());
+  PENSTOCK_TRY(told_to_program(engine->start()));
   return engine;
 }
 

@@ -133,7 +133,10 @@ Status EmbeddedEngine::roll_back(uint64_t step) {
   PENSTOCK_TRY(engine_->settle());  // refused within a step
   if (alone_ != nullptr && step == engine_->steps_done()) {
     PENSTOCK_TRY_ASSIGN(kept, kept_->course_of(step));
-    if (kept == alone_->course()) return Status();
+    if (kept == alone_->course()) {
+      alone_->restore_state();
+      return Status();
+    }
   }
   alone_ = nullptr;
   engine_.reset();

@@ -92,6 +92,8 @@ class Engine final : public StepEngine {
   uint64_t steps_done() const override { return steps_done_; }
   uint64_t updates_done() const override { return state_.updates; }
   const std::string& restored_state() const override { return restored_; }
+  // It becomes what the last step was given, as if the store had been opened at it. REQUIRES: settle() went well.
+  void restore_state();
   const std::string& store_id() const override { return store_id_; }
   // EngineState::course, as it is now.
   uint64_t course() const { return state_.course; }

@@ -11,7 +11,7 @@ Status Engine::begin_forward() {
   PENSTOCK_TRY(expect(Now::between_steps, "begin_forward"));
   if (options_.request.workload.scope != StepScope::training) {
     return Status(Code::kUsage, "begin_forward: the plan has no passes through the model, only updates",
-                  "plan with StepScope::training and the model's uses");
+                  "open it for whole steps (whole_steps, or StepScope::training) with the model's uses");
   }
   PENSTOCK_TRY(when_idle([](EngineCore& core) {
     core.begin_forward(ForwardWeights::Room::of_the_pass);

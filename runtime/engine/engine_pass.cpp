@@ -46,7 +46,7 @@ Status Engine::expect_pass(const ComputePass& pass, const char* verb) const {
   const ComputePass next = pass_of(plan_->computes[next_compute_]);
   if (next == pass) return Status();
   return Status(Code::kUsage, text(verb, ": ", words_of(pass), ": expected ", words_of(next)),
-                "follow Engine::passes(), or plan with the micro-batch group that the trainer has");
+                "take them in the order of passes(), or plan with the micro-batch group that the trainer has");
 }
 
 Result<std::vector<UnitWeights>> Engine::acquire(const ComputePass& pass, Stream stream) {

@@ -18,6 +18,11 @@ Status Engine::settle() {
   return settle_steps();
 }
 
+void Engine::restore_state() {
+  std::lock_guard lock(verbs_);
+  restored_ = thread_->ask([this] { return core_->store().payload().trainer_state; });
+}
+
 Status Engine::settle_steps() {
   PENSTOCK_TRY(expect(Now::between_steps, "settle"));
   const bool last_is_durable = steps_done_ == 0 || plan_->durability.durable_after(steps_done_);

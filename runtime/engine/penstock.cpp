@@ -103,8 +103,9 @@ class Turn {
 Status check_caller(const penstock_engine* engine) {
   if (engine == nullptr) return usage("engine: NULL");
   if (engine->process != ::getpid()) {
-    return Status(Code::kUsage, "this process was forked; the store belongs to its parent",
-                  "open another store in the child, or call from the parent");
+    return Status(
+        Code::kUsage, "this process was forked; the store belongs to its parent",
+        "call from the parent; a child has engines of its own where it was forked before the parent opened one");
   }
   return Status();
 }

@@ -164,8 +164,13 @@ class Store {
     return *this;
   }
 
-  // What the destructor does, too, but says whether the last step is durable.
-  Status close() { return Status::of(penstock_close(engine_.release())); }
+  // What the destructor does, too, but says whether the last step is durable. Refused, and still open, while another
+  // thread is in a verb.
+  Status close() {
+    const Status closed = Status::of(penstock_close(engine_.get()));
+    if (closed.code != PENSTOCK_USAGE) (void)engine_.release();
+    return closed;
+  }
 
   Status begin(std::span<const penstock_rates> groups, uint32_t micro_batches = 1, double loss_scale = 1) {
     const auto count = static_cast<uint32_t>(groups.size());
@@ -289,7 +294,7 @@ class Store {
     penstock_statistics statistics{};
     return penstock_get_statistics(get(), &statistics) == PENSTOCK_OK ? statistics : penstock_statistics{};
   }
-  // What step() was given with the step that the store was opened at; until roll_back() or close().
+  // What step() was given with the step that the store was opened at; or rolled back to; until the next of the two, or close().
   std::span<const std::byte> restored_state() {
     const void* state = nullptr;
     size_t bytes = 0;

@@ -56,8 +56,15 @@ TEST(PenstockC, GivesTheStateOfTheStepThatItWentBackTo) {
     ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
   }
   expect_restored("");  // as it was opened
+  ASSERT_EQ(penstock_roll_back(program.engine, 2), 0) << penstock_message();
+  expect_restored("another, and longer");  // although nothing had to be brought back
   ASSERT_EQ(penstock_roll_back(program.engine, 1), 0) << penstock_message();
   expect_restored("first");
+  program.trainer_state = "";
+  ASSERT_EQ(program.step(1), 0) << penstock_message();
+  ASSERT_EQ(penstock_keep(program.engine, nullptr), 0) << penstock_message();
+  ASSERT_EQ(penstock_roll_back(program.engine, 2), 0) << penstock_message();
+  expect_restored("");
 }
 
 TEST(PenstockC, KeepsTheStepOfTheRunThatWentOnAfterARollback) {

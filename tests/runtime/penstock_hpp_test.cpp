@@ -114,6 +114,31 @@ TEST_F(PenstockHpp, AStoreThatWasMovedFromRefusesAndTheOtherGoesOn) {
   EXPECT_TRUE(second.close().ok());
 }
 
+TEST_F(PenstockHpp, IsStillOpenWhereClosingItWasRefused) {
+  Status refused;
+  Store* trained = nullptr;
+  Options wanted = options();
+  wanted.optimizer = PENSTOCK_SGD;
+  wanted.clip_norm = 1e9;  // so that weights go out within step()
+  std::vector<Parameter> given = parameters();
+  given[0].weights_into = nullptr;
+  given[1].weights_into = PENSTOCK_WEIGHTS_OUT;
+  wanted.weights_out = [&](uint32_t, uint64_t, int, std::span<const std::byte>) {
+    if (trained != nullptr && refused.ok()) refused = trained->close();
+    return true;
+  };
+  auto opened = Store::open(wanted, given);
+  ASSERT_TRUE(opened) << opened.status().message;
+  Store store = std::move(*opened);
+  trained = &store;
+  ASSERT_TRUE(train(store).ok());
+  EXPECT_EQ(refused.code, PENSTOCK_USAGE) << "from within a verb: " << refused.message;
+  EXPECT_EQ(store.steps(), 1u);
+  EXPECT_TRUE(train(store).ok());
+  EXPECT_TRUE(store.close().ok());
+  EXPECT_TRUE(Store::open(wanted, given)) << "nobody has it any longer";
+}
+
 TEST_F(PenstockHpp, WeightsGoOutWhereverTheStoreIs) {
   std::vector<float> weights(kSmall);
   std::atomic<bool> updated = false;

@@ -19,5 +19,19 @@ TEST(Budget, AdvisesWhatLaterLinesNeedBesides) {
   EXPECT_TRUE(budget.take("activations", 10 * kMiB, 200 * kMiB).ok()) << "later lines are asked for later";
 }
 
+TEST(Budget, AdvisesNoLessThanIsMissingOnceItIsWrittenOut) {
+  for (const uint64_t missing : {uint64_t{1}, 3 * kKiB + 1, kMiB - 1, 13 * kMiB + 3200, 16 * kMiB - 1, 16 * kMiB + 1,
+                                 kGiB - 1, kGiB + 7 * kMiB + 1, 300 * kGiB + 1}) {
+    const std::string remedy = Budget(Tier::host, 0).take("windows", missing).remedy();
+    const size_t digits = remedy.find_first_of("0123456789");
+    ASSERT_NE(digits, std::string::npos) << remedy;
+    size_t length = 0;
+    const double number = std::stod(remedy.substr(digits), &length);
+    const std::string unit = remedy.substr(digits + length + 1);
+    const uint64_t unit_bytes = unit == "B" ? 1 : unit == "KiB" ? kKiB : unit == "MiB" ? kMiB : kGiB;
+    EXPECT_GE(number * static_cast<double>(unit_bytes), static_cast<double>(missing)) << remedy;
+  }
+}
+
 }  // namespace
 }  // namespace penstock

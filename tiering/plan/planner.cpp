@@ -35,9 +35,19 @@ struct SmallestTiles {
   uint64_t slot_bytes = 1, gradient_bytes = 0, count = 0;
 };
 
+// Without what fills up units between parameters.
+uint64_t named_elements(const Workload& workload) {
+  uint64_t sum = 0;
+  for (const Unit& unit : workload.units) {
+    if (unit.parameters.empty()) sum += unit.elements;
+    for (const Parameter& parameter : unit.parameters) sum += parameter.elements;
+  }
+  return sum;
+}
+
 Status smallest_refused(const PlanRequest& request, const Status& last) {
   const uint32_t ranks = request.workload.ranks;
-  return last.within(text("plan for ", request.workload.elements(), " parameters",
+  return last.within(text("plan for ", named_elements(request.workload), " parameters",
                           ranks > 1 ? text(", the part of one of ", ranks, " ranks") : ""));
 }
 
