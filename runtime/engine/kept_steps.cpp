@@ -99,13 +99,6 @@ bool KeptSteps::is_as_kept(uint64_t step) const {
 
 Status KeptSteps::check(uint64_t step) const { return refuse_unless_kept(step, steps()); }
 
-Status KeptSteps::keep(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note) {
-  // After a rollback, or a write between steps, the step of that number may be another than the one that was kept.
-  if (is_as_kept(step)) return Status();
-  PENSTOCK_TRY(prepare(step, runs, note));
-  return publish(step);
-}
-
 Status KeptSteps::prepare(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note) {
   Status copied;
   for (const std::string& folder : folders_) {

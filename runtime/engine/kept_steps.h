@@ -40,13 +40,12 @@ class KeptSteps {
   std::vector<std::string> left_by_others() const;
   // Refuses a step that is not kept, and says which are.
   Status check(uint64_t step) const;
-  // The store as it is, which is that step's; `runs`: its runs_of_durable_step(). Nothing is copied where the step is
-  // kept as it is; where it is kept as it was before a rollback or a write between steps, that copy is lost. `note`: of
-  // the caller's, for note_of(). Refused where space is missing; nothing half-made stays behind.
-  Status keep(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note = {});
-  // Its parts. prepare() makes the copy, durable on every drive, and removes what was kept as that step; it counts from
-  // publish() on, or is given up.
+  // Whether the store is as it was when the step was kept: after a rollback, or a write between steps, that of the same
+  // number may be another.
   bool is_as_kept(uint64_t step) const;
+  // Makes a copy of the store as it is, which is that step's, durable on every drive, and removes what was kept as that
+  // step; it counts from publish() on, or is given up. `runs`: its runs_of_durable_step(); `note`: of the caller's, for
+  // note_of(). Refused where space is missing; nothing half-made stays behind.
   Status prepare(uint64_t step, std::span<const aio::TileStore::FileRun> runs, const std::string& note);
   Status publish(uint64_t step);
   void abandon(uint64_t step);

@@ -116,7 +116,11 @@ class RankedCourse {
     const auto& absent_here = drawn.absent_on[place_.rank];
     if (absent_here) {
       manner_.without = {drawn.absent_unit};
-      at_first_pass_ = [&] { return engine.absent_gradient(drawn.absent_unit, *absent_here); };
+      const bool by_parameter = own(1) != 0;
+      at_first_pass_ = [this, &engine, &drawn, how = *absent_here, by_parameter] {
+        PENSTOCK_TRY(refuse_absent_without_meaning(engine));
+        return leave_out(engine, drawn.absent_unit, how, by_parameter);
+      };
     }
     const Result<StepReport> report = train(engine, drawn.count, drawn.size_on(place_.rank));
     manner_.without.clear();
@@ -267,6 +271,31 @@ class RankedCourse {
     world_.first_sample = rank * drawn.count;
     world_.overflowing_unit.reset();
     if (drawn.of_one_unit && rank == drawn.overflowing) world_.overflowing_unit = drawn.overflowing_unit;
+  }
+
+  // A unit as a whole, or each of its parameters.
+  Status leave_out(RankedEngine& engine, uint32_t unit, Absent how, bool by_parameter) {
+    const auto parameters = static_cast<uint32_t>(world_.options.request.workload.units[unit].parameters.size());
+    if (!by_parameter || parameters == 0) return engine.absent_gradient(unit, how);
+    for (uint32_t i = 0; i < parameters; ++i) PENSTOCK_TRY(engine.absent_gradient(ParameterId{unit, i}, how));
+    return Status();
+  }
+
+  Status refuse_absent_without_meaning(RankedEngine& engine) {
+    const Workload& workload = world_.options.request.workload;
+    const auto units = static_cast<uint32_t>(workload.units.size());
+    std::vector<Status> refused = {
+        engine.absent_gradient(units, Absent::skip), engine.absent_gradient(ParameterId{units, 0}, Absent::skip),
+        engine.absent_gradient(ParameterId{0, static_cast<uint32_t>(workload.units[0].parameters.size())},
+                               Absent::skip)};
+    if (!workload.units[3].trainable) {
+      refused.push_back(engine.absent_gradient(3, Absent::zero));
+      refused.push_back(engine.absent_gradient(ParameterId{3, 0}, Absent::zero));
+    }
+    for (const Status& status : refused) {
+      if (status.code() != Code::kUsage) return Status(Code::kComparison, "a gradient without meaning may be absent");
+    }
+    return Status();
   }
 
   Status discard_within(RankedEngine& engine, const Drawn& drawn) {

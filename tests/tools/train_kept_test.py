@@ -51,6 +51,23 @@ class Snapshots(TrainCase):
         done = self.run_command("checkpoint", "rollback", *stores, code=USAGE)
         self.assertIn("snapshots of 3, 9", done.stderr)
 
+    def test_of_a_store_with_one_slot_a_tile_too(self):
+        """Its copies take all that it has, and take its place as whole files."""
+        stores = [self.path("a"), self.path("b")]
+        section = {"stores": stores, "space": "single", "durability": "exit"}
+        self.json_of("train", self.config(max_steps=3, penstock={**section, "run": self.path("run")}))
+        at_three = self.weights_of(stores, "three")
+        self.json_of("checkpoint", "snapshot", *stores)
+        self.json_of("train", self.config(max_steps=6, penstock={**section, "run": self.path("run")}))
+        at_six, losses = self.weights_of(stores, "six"), [step["loss"] for step in self.log()]
+        back = self.json_of("checkpoint", "rollback", *stores, "--step", 3)
+        self.assertEqual((back["from"], back["step"]), (6, 3))
+        self.assertEqual(self.weights_of(stores, "back"), at_three)
+        self.json_of("checkpoint", "scrub", *stores)
+        self.json_of("train", self.config(max_steps=6, penstock={**section, "run": self.path("again")}))
+        self.assertEqual([step["loss"] for step in self.log("again")], losses[3:])
+        self.assertEqual(self.weights_of(stores, "six_again"), at_six)
+
     def weights_of(self, stores, name):
         self.json_of("checkpoint", "export", ",".join(stores), self.path(name), "--dtype", "fp32")
         return (self.folder / name / "model.safetensors").read_bytes()

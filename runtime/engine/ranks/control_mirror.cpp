@@ -218,8 +218,7 @@ void ControlMirror::hear_from(Hearing& from) {
     control.has_left.store(1, std::memory_order_release);
     memory_.ring_all();
   } else if (from.channel == 0) {
-    memory_.fail(Status(Code::kEnvironment, text(memory_.name_of(from.rank), " died in step ",
-                                                 control.step.load(std::memory_order_relaxed))));
+    memory_.fail(memory_.died(from.rank));
   }
 }
 

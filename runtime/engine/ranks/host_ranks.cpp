@@ -157,8 +157,7 @@ void HostRanks::look_at_connections() {
     const ControlOfRank& control = memory_->control().ranks[other];
     connections_[other] = Connection();
     if (control.has_left.load(std::memory_order_acquire) != 0) continue;
-    memory_->fail(Status(Code::kEnvironment, text(memory_->name_of(other), " died in step ",
-                                                  control.step.load(std::memory_order_relaxed))));
+    memory_->fail(memory_->died(other));
   }
 }
 

@@ -106,6 +106,12 @@ void SharedMemory::listen(uint32_t channel, uint32_t heard) const {
   futex(control_->bells[channel], FUTEX_WAIT, heard, &kLooksAgainAfter);
 }
 
+Status SharedMemory::died(uint32_t rank) const {
+  const uint64_t step = control().ranks[rank].step.load(std::memory_order_relaxed);
+  return Status(Code::kEnvironment,
+                text(name_of(rank), " died ", step == 0 ? "before its first step" : text("in step ", step)));
+}
+
 std::string SharedMemory::name_of(uint32_t rank) const {
   return hosts_.empty() ? text("rank ", rank) : text("rank ", rank, " on ", hosts_[rank]);
 }

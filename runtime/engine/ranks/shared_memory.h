@@ -94,6 +94,8 @@ class SharedMemory {
   void name_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
   // "rank 3", or among several hosts "rank 3 on node1".
   std::string name_of(uint32_t rank) const;
+  // That it did, and in which step.
+  Status died(uint32_t rank) const;
 
   // Keeps the first.
   void fail(const Status& why) const;
