@@ -273,7 +273,7 @@ class Rules(RulesCase):
     def test_says_what_cannot_be_followed(self):
         for changes, words in (({"loss_rules": {"not_finit": "skip"}}, "loss_rules.not_finite"),
                                ({"loss_rules": {"spike": "retry"}}, "one of these expected: ignore, stop, skip"),
-                               ({"loss_rules": {"window": 1}}, "a whole number of at least 2"),
+                               ({"loss_rules": {"window": 1}}, "a whole number from 2 to"),
                                ({"loss_rules": {"window": 300}}, "at most 256"),
                                ({"loss_rules": {"not_finite": "skip"}, "gradient_clipping": 0}, '"skip_overflow": true'),
                                ({"loss_rules": {"spike": "lower_rate"}, "gradient_clipping": 0,

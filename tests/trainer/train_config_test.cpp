@@ -134,6 +134,30 @@ TEST(TrainConfig, NamesTheNearestKeyOfAnUnknownOne) {
   }
 }
 
+TEST(TrainConfig, NamesNoKeyThatIsNothingLikeTheUnknownOne) {
+  for (const char* file : {R"({"foo": {"bar": {"baz": 1}}})", R"({"flash_attention": true})"}) {
+    const Status refused = parse_config(file).status();
+    EXPECT_EQ(refused.code(), Code::kUsage) << file;
+    EXPECT_EQ(refused.remedy(), "`penstock config keys` lists every key") << file;
+  }
+}
+
+// As DeepSpeed still does.
+TEST(TrainConfig, TakesTheOlderNameOfBf16) {
+  for (const bool on : {true, false}) {
+    const auto config = parse_config(text(R"({"bfloat16": {"enabled": )", on ? "true" : "false", "}}"));
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(config->precision, on ? Dtype::bf16 : Dtype::fp32);
+  }
+  EXPECT_FALSE(parse_config(R"({"bfloat16": {"enabled": true}, "bf16": {"enabled": false}})").ok());
+}
+
+TEST(TrainConfig, TakesOneNameInSeveralSections) {
+  EXPECT_TRUE(
+      parse_config(R"({"bf16": {"enabled": true}, "fp16": {"enabled": false}, "data": [{"path": "a"}, {"path": "a"}]})")
+          .ok());
+}
+
 TEST(TrainConfig, RefusesWhatItWouldNotDoAndSaysWhatReplacesIt) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"amp": {"enabled": true}})", "bf16.enabled"},
@@ -159,7 +183,13 @@ TEST(TrainConfig, RefusesWhatItWouldNotDoAndSaysWhatReplacesIt) {
       {R"({"optimizer": 3})", "optimizer"},
       {"{", "line 1"},
       {"[]", "object"},
-      {"", "JSON"},
+      {"{,}", "not JSON"},
+      {" \n", "is empty"},
+      {R"({"seed": 1, "bf16": {"enabled": true}, "seed": 2})", "'seed' is there twice"},
+      {R"({"a": {"b": 1}, "fp16": {"enabled": true, "enabled": false}})", "'enabled' is there twice"},
+      {R"({"optimizer": {"params": {"lr": 1e999}}})", "config: number overflow"},
+      {R"({"seed": 18446744073709551615})", "from 0 to 9007199254740992"},
+      {R"({"loss_rules": {"window": 1}})", "from 2 to"},
   };
   for (const auto& [file, word] : cases) {
     const auto config = parse_config(file);

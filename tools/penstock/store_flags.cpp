@@ -18,6 +18,7 @@
 #include "tools/penstock/nvme_common.h"
 #include "tools/penstock/quantity.h"
 #include "tools/system/interrupt.h"
+#include "tools/system/words.h"
 #include "tools/update/profiled_machine.h"
 
 namespace penstock::tools {
@@ -59,7 +60,7 @@ Status MadeFolders::make(const std::string& folder, const std::string& what) {
     if (error == ENOENT)
       return Status(Code::kUsage,
                     text(what, ": ", folder, ": the folder ", parent, ", which it is to be made in, does not exist"),
-                    text("mkdir -p ", parent));
+                    text("mkdir -p ", shell_word(parent)));
     return errno_status(text(what, ": ", folder), error,
                         "an existing folder, or a new one in a folder that you may write to");
   }

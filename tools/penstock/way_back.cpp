@@ -27,8 +27,9 @@ bool is_whole(const engine::KeptSteps& kept, uint64_t step) {
 }
 
 std::string copied_back(const std::string& folder, uint64_t step) {
-  const std::string file = aio::store_file_name(0), store = folder + "/" + file;
-  return text("mv ", store, " ", store, ".damaged && cp ", folder, "/kept/", step, "/", file, " ", store);
+  const std::string file = aio::store_file_name(0), store = shell_word(folder + "/" + file);
+  const std::string kept = shell_word(text(folder, "/kept/", step, "/", file));
+  return text("mv ", store, " ", shell_word(folder + "/" + file + ".damaged"), " && cp ", kept, " ", store);
 }
 
 }  // namespace
@@ -50,7 +51,7 @@ Status with_way_back(const Status& status, const std::vector<std::string>& paths
     if ((*store)->ranks().front()->layout().slots() == 1) return status;
     return Status(
         status.code(), status.message(),
-        text("`penstock checkpoint rollback ", joined(folders, " "), " --step ", step, "`, a snapshot that is kept"));
+        text("`penstock checkpoint rollback ", shell_words(folders), " --step ", step, "`, a snapshot that is kept"));
   }
   if (!is_damage(store.status()) || !is_whole(kept, step)) return status;
   std::string commands;

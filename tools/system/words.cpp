@@ -1,7 +1,11 @@
 #include "tools/system/words.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <filesystem>
 #include <sstream>
+#include <system_error>
 
 #include "tiering/status.h"
 
@@ -11,6 +15,27 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
   std::string all;
   for (const std::string& word : words) all += (all.empty() ? "" : between) + word;
   return all;
+}
+
+std::string shell_word(const std::string& word) {
+  const auto is_plain = [](unsigned char c) { return std::isalnum(c) || std::strchr("_-./,:=@%+", c) != nullptr; };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string shell_words(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words) all += (all.empty() ? "" : " ") + shell_word(word);
+  return all;
+}
+
+bool is_same_path(const std::string& one, const std::string& other) {
+  if (one == other) return true;
+  std::error_code unknown;
+  const std::filesystem::path first = std::filesystem::weakly_canonical(one, unknown);
+  return !unknown && first == std::filesystem::weakly_canonical(other, unknown) && !unknown;
 }
 
 std::string wrapped(const std::string& line, size_t width, size_t indent) {

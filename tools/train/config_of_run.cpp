@@ -10,6 +10,8 @@
 namespace penstock::tools {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr uint64_t kConfigMostBytes = 1'000'000;
 constexpr const char* kBuiltIn = R"({
   "sequence_length": 128, "max_steps": 100, "seed": 1,
@@ -19,17 +21,30 @@ constexpr const char* kBuiltIn = R"({
   "penstock": {"host_budget": "1GiB"}
 })";
 
+std::string absolute(const std::string& path) {
+  std::error_code unknown;
+  const fs::path found = fs::absolute(path, unknown).lexically_normal();
+  return unknown ? path : found.string();
+}
+
 }  // namespace
 
 Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optional<trainer::TrainerState>& stored) {
   PENSTOCK_TRY_ASSIGN(overrides, overrides_of(flags));
   std::string words = stored ? stored->config : kBuiltIn;
   if (flags.config) {
+    std::error_code unknown;
+    if (fs::is_directory(*flags.config, unknown) && fs::exists(fs::path(*flags.config) / "config.json", unknown))
+      return Status(Code::kUsage, text("CONFIG: ", *flags.config, ": is a folder, with a config.json of its own"),
+                    text("--model ", shell_word(*flags.config), " for a model, or its config.json if that is a run's"));
     PENSTOCK_TRY_ASSIGN(file, trainer::read_small_file(*flags.config, kConfigMostBytes));
     words = std::move(file);
   }
   Result<trainer::TrainConfig> config = trainer::parse_config(words, overrides);
-  if (!config.ok() && flags.config) return config.status().within(*flags.config);
+  if (!config.ok()) return flags.config ? config.status().within(*flags.config) : config.status();
+  // Whoever goes on from another folder finds them.
+  if (!config->run.empty()) config->run = absolute(config->run);
+  for (trainer::DataFile& data : config->data) data.path = absolute(data.path);
   return config;
 }
 
@@ -43,14 +58,14 @@ Status write_run_config(const trainer::TrainingSettings& settings) {
   return trainer::write_small_file(folder + "/config.json", trainer::effective_json(settings.config) + "\n");
 }
 
-std::string stores_of_folder(const std::string& folder) {
+std::vector<std::string> stores_of_folder(const std::string& folder) {
   const std::string path = folder + "/config.json";
   std::error_code unknown;
-  if (folder.empty() || !std::filesystem::exists(path, unknown)) return "";
+  if (folder.empty() || !std::filesystem::exists(path, unknown)) return {};
   const Result<std::string> words = trainer::read_small_file(path, kConfigMostBytes);
-  if (!words.ok()) return "";
+  if (!words.ok()) return {};
   const Result<trainer::TrainConfig> config = trainer::parse_config(*words);
-  return config.ok() ? joined(config->stores, ",") : "";
+  return config.ok() ? config->stores : std::vector<std::string>();
 }
 
 bool is_models_config(const std::string& path) {

@@ -20,8 +20,8 @@ std::vector<std::string> changes_since(const trainer::TrainingSettings& settings
 // Writes the config that is followed into the run's folder, if there is one; it is made.
 Status write_run_config(const trainer::TrainingSettings& settings);
 
-// The stores of the run whose config lies in that folder, joined by commas; empty where there is none.
-std::string stores_of_folder(const std::string& folder);
+// The stores of the run whose config lies in that folder; none where there is none.
+std::vector<std::string> stores_of_folder(const std::string& folder);
 
 // Whether it is a model's, as Hugging Face has it, and no run's.
 bool is_models_config(const std::string& path);

@@ -1,4 +1,6 @@
 // penstock-trainer: the part of the command that stands on LibTorch. `penstock train` starts it.
+#include <algorithm>
+
 #include "runtime/trainer/config/effective_config.h"
 #include "tools/penstock/store_flags.h"
 #include "tools/penstock/train_flags.h"
@@ -26,6 +28,16 @@ Status make_folders(const TrainingSettings& settings, MadeFolders& made) {
   if (settings.place.rank_here() != 0) return Status();
   for (const std::string& folder : settings.config.stores) PENSTOCK_TRY(made.make(folder));
   return refuse_repeated_folders("--store", settings.config.stores);
+}
+
+// Each of the two is locked as a whole.
+Status refuse_run_in_store(const trainer::TrainConfig& config) {
+  for (const std::string& store : config.stores) {
+    if (!config.run.empty() && is_same_path(config.run, store))
+      return Status(Code::kUsage, text("--run: ", config.run, ": is the store's folder"),
+                    text("--run ", shell_word(config.run + "/run")));
+  }
+  return Status();
 }
 
 // The run is made or resumed.
@@ -95,21 +107,23 @@ Result<Answer> train_prepared(Session& session, const TrainFlags& flags, Prepare
   const SharedBytes shared = settings.place.ranks == 1 || is_open ? SharedBytes() : shared_bytes_of(settings);
   PENSTOCK_TRY_ASSIGN(ranks, meet_others(session, settings, shared));
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
-  MadeFolders made;
-  PENSTOCK_TRY(agreed(ranks.get(), make_folders(settings, made)));
   const std::string folder = speaks ? settings.config.run : "";
+  PENSTOCK_TRY(agreed(ranks.get(), refuse_run_in_store(settings.config)));
   const Result<RunFolder> run_folder = flags.dry_run ? Result<RunFolder>(RunFolder()) : RunFolder::open(folder);
   PENSTOCK_TRY(agreed(ranks.get(), run_folder.status()));
+  MadeFolders made;  // perhaps in that one
+  PENSTOCK_TRY(agreed(ranks.get(), make_folders(settings, made)));
   PENSTOCK_TRY(interrupted_before_steps(measure(session, settings, ranks.get()), prepared));
   if (is_open) PENSTOCK_TRY(settle_sharing(session, prepared, ranks));
   PENSTOCK_TRY(refuse_prompts_without_room(settings));
   if (flags.dry_run) return dry_run_answer(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));
   PENSTOCK_TRY_ASSIGN(run, open_run(session, flags, prepared, ranks.get()));
-  const std::string before = stores_of_folder(folder);
-  if (const std::string now = joined(settings.config.stores, ","); !before.empty() && before != now)
-    session.progress.note(
-        text("run: ", folder, ": has the log of the store ", before, "; that of ", now, " follows it"));
+  const std::vector<std::string> before = stores_of_folder(folder);
+  if (const std::vector<std::string>& now = settings.config.stores;
+      !before.empty() && !std::ranges::equal(before, now, is_same_path))
+    session.progress.note(text("run: ", folder, ": has the log of the store ", joined(before, ","), "; that of ",
+                               joined(now, ","), " follows it"));
   PENSTOCK_TRY(agreed(ranks.get(), speaks ? write_run_config(settings) : Status()));
   PENSTOCK_TRY_ASSIGN(log, RunLog::open(folder));
   return TrainLoop(session, settings, ranks.get(), std::move(run), std::move(log), RunPlan(settings, folder)).run();

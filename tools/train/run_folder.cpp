@@ -34,13 +34,16 @@ Status lock(int descriptor, const std::string& path) {
 Result<RunFolder> RunFolder::open(const std::string& path) {
   RunFolder folder;
   if (path.empty()) return Result<RunFolder>(std::move(folder));
-  constexpr const char* kRemedy = "a folder that you may write to";
+  const auto refused = [&](int error) {
+    const bool is_right = error == EACCES || error == EPERM || error == EROFS;
+    return errno_status("--run: " + path, error, is_right ? "a folder that you may write to" : "");
+  };
   std::error_code failed;
   if (std::filesystem::create_directories(path, failed)) folder.made_ = path;
-  if (failed) return errno_status("--run: " + path, failed.value(), kRemedy);
-  if (access(path.c_str(), W_OK | X_OK) != 0) return errno_status("--run: " + path, errno, kRemedy);
+  if (failed) return refused(failed.value());
+  if (access(path.c_str(), W_OK | X_OK) != 0) return refused(errno);
   folder.descriptor_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder.descriptor_ < 0) return errno_status("--run: " + path, errno, kRemedy);
+  if (folder.descriptor_ < 0) return refused(errno);
   PENSTOCK_TRY(lock(folder.descriptor_, path));
   // One that had made it, and was refused, may have removed it.
   struct stat now {};

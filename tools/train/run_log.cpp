@@ -1,7 +1,11 @@
 #include "tools/train/run_log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <system_error>
 
 #include "tiering/tier.h"
@@ -15,8 +19,9 @@ Result<RunLog> RunLog::open(const std::string& folder) {
   RunLog log;
   if (folder.empty()) return Result<RunLog>(std::move(log));
   log.path_ = folder + "/log.jsonl";
-  log.file_.open(log.path_, std::ios::app);
-  if (!log.file_) return errno_status(text("--run: ", log.path_.string()), errno, "a folder that may be written to");
+  log.file_ =
+      std::make_unique<aio::FileDescriptor>(::open(log.path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!log.file_->is_open()) return errno_status(text("--run: ", log.path_.string()), errno);
   PENSTOCK_TRY(log.find_left());
   return Result<RunLog>(std::move(log));
 }
@@ -52,20 +57,46 @@ void RunLog::drop_held() {
   held_at_bytes_.reset();
 }
 
+Status RunLog::append(const std::string& bytes) {
+  const int file = file_->number();
+  const off_t before = lseek(file, 0, SEEK_END);
+  size_t done = 0;
+  int error = before < 0 ? errno : 0;
+  while (error == 0 && done < bytes.size()) {
+    const ssize_t written = write(file, bytes.data() + done, bytes.size() - done);
+    if (written >= 0) {
+      done += static_cast<size_t>(written);
+    } else if (errno != EINTR) {
+      error = errno;
+    }
+  }
+  if (error == 0) return Status();
+  if (done > 0 && ftruncate(file, before) != 0) error = errno;
+  return errno_status(text("write ", path_.string()), error);
+}
+
 void RunLog::hold(const Json& line) {
-  if (!file_.is_open()) return;
+  if (!is_kept()) return;
   drop_held();
+  if (!write_waiting().ok()) return;
   std::error_code error;
   const uint64_t size = std::filesystem::file_size(path_, error);
   if (error) return;
-  file_ << line_text(line) << std::flush;
-  held_at_bytes_ = size;
+  if (append(line_text(line)).ok()) held_at_bytes_ = size;
 }
 
-void RunLog::add(const Json& line) {
-  if (!file_.is_open()) return;
+Status RunLog::add(const Json& line) {
+  if (!is_kept()) return Status();
   drop_held();
-  file_ << line_text(line) + "\n" << std::flush;
+  waiting_ += line_text(line) + "\n";
+  return write_waiting();
+}
+
+Status RunLog::write_waiting() {
+  if (waiting_.empty()) return Status();
+  PENSTOCK_TRY(append(waiting_));
+  waiting_.clear();
+  return Status();
 }
 
 }  // namespace penstock::tools

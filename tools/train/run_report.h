@@ -30,7 +30,7 @@ struct Course {
   uint64_t taken = 0;             // and by it, those among them that a rollback has taken back
   engine::DriveBytes moved = {};  // before the last rollback
   double loss_first = 0, loss_last = 0;
-  double seconds = 0;
+  double seconds = 0;                         // of the steps alone
   double predicted_s = 0;                     // of all steps that were taken, as each ended; 0: not known
   uint64_t new_plans = 0;                     // that took the place of the first
   std::optional<Evaluation> evaluation = {};  // the last

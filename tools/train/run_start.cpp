@@ -62,17 +62,41 @@ Status expect_data_of(const trainer::TrainerState& stored, trainer::TrainConfig&
   return Status();
 }
 
-// The text that ships with Penstock is bytes, which mean nothing to a trained model with a tokenizer.
-Status refuse_shipped_text(const trainer::TrainConfig& config, const std::optional<trainer::TrainerState>& stored) {
+// The data whose bytes are its tokens, unless the run has learnt from it already: the text that ships with Penstock, of
+// an empty path, or one of the user's.
+Result<std::optional<std::string>> text_to_learn(const trainer::TrainConfig& config,
+                                                 const std::optional<trainer::TrainerState>& stored) {
+  if (config.data.empty()) return std::optional<std::string>("");
+  trainer::TrainConfig before;
+  if (stored) {
+    PENSTOCK_TRY_ASSIGN(found, trainer::parse_config(stored->config));
+    before = std::move(found);
+  }
+  for (const trainer::DataFile& data : config.data) {
+    const bool is_text = config.token_bytes == 0 && (data.path.ends_with(".txt") || data.path.ends_with(".md"));
+    const bool is_known = std::ranges::any_of(
+        before.data, [&](const trainer::DataFile& other) { return is_same_path(other.path, data.path); });
+    if (is_text && !is_known) return std::optional(data.path);
+  }
+  return std::optional<std::string>();
+}
+
+// Bytes mean nothing to a trained model with a tokenizer.
+Status refuse_text_for_tokenizer(const trainer::TrainConfig& config,
+                                 const std::optional<trainer::TrainerState>& stored) {
   namespace fs = std::filesystem;
-  if (!config.data.empty() || config.from_scratch) return Status();
+  if (config.from_scratch) return Status();
+  PENSTOCK_TRY_ASSIGN(found, text_to_learn(config, stored));
+  if (!found) return Status();
   const std::string folder = config.model.empty() && stored ? stored->model_folder : config.model;
   std::error_code unknown;
   for (const char* tokenizer : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model"}) {
     if (folder.empty() || !fs::is_directory(folder, unknown) || !fs::exists(fs::path(folder) / tokenizer, unknown))
       continue;
-    return Status(Code::kUsage, text("data: missing: the model in ", folder, " reads tokens of its ", tokenizer),
-                  text("`penstock data FILE --model ", folder, " --out DIR`, then --data DIR"));
+    const std::string what = found->empty() ? "missing" : text(*found, ": has bytes");
+    return Status(Code::kUsage, text("data: ", what, ": the model in ", folder, " reads tokens of its ", tokenizer),
+                  text("`penstock data ", found->empty() ? "FILE" : shell_word(*found), " --model ", shell_word(folder),
+                       " --out DIR`, then --data DIR"));
   }
   return Status();
 }
@@ -93,7 +117,7 @@ Result<Prepared> prepare_at(Session& session, const TrainFlags& flags, const eng
   }
   PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
   if (stored && !flags.data) PENSTOCK_TRY(expect_data_of(*stored, config));
-  if (data == Data::is_learnt) PENSTOCK_TRY(refuse_shipped_text(config, stored));
+  if (data == Data::is_learnt) PENSTOCK_TRY(refuse_text_for_tokenizer(config, stored));
   if (place.ranks > 1) PENSTOCK_TRY(keep_stage(stored, config));
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place, trainer::cuda_usable));
   // Of each rank, which may be in a control group of its own.

@@ -75,8 +75,8 @@ Status expect_same_shards(const trainer::TrainConfig& config, const trainer::Tra
   return Status(Code::kUsage,
                 text("store: ", joined(config.stores, ","), ": made with zero_optimization.", cut_of(before), ", now ",
                      cut_of(config), ", for which it would have to be cut anew"),
-                text("`penstock checkpoint reshard ", joined(config.stores, ","), " NEW --ranks ", ranks, " --stage ",
-                     config.zero_stage.value_or(3),
+                text("`penstock checkpoint reshard ", shell_word(joined(config.stores, ",")), " NEW --ranks ", ranks,
+                     " --stage ", config.zero_stage.value_or(3),
                      before.shard_ranks == config.shard_ranks ? "" : text(" --shard-size ", config.shard_ranks), "`"));
 }
 

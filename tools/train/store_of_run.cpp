@@ -47,8 +47,8 @@ Result<std::optional<trainer::TrainerState>> stored_state(const std::vector<std:
                   text("store: ", folders.front(), ": made by ", made_by, made_by == 1 ? " rank" : " ranks", ", ",
                        place.ranks, place.ranks == 1 ? " is here" : " are here"),
                   text(made_by == 1 ? std::string("start without --ranks") : text("--ranks ", made_by),
-                       ", or `penstock checkpoint reshard ", joined(folders, ","), " NEW --ranks ", place.ranks,
-                       "`, another folder, or --force, which replaces it"));
+                       ", or `penstock checkpoint reshard ", shell_word(joined(folders, ",")), " NEW --ranks ",
+                       place.ranks, "`, another folder, or --force, which replaces it"));
   }
   if (*rank != own) return std::optional<trainer::TrainerState>();
   PENSTOCK_TRY_ASSIGN(state, trainer::parse_trainer_state(store->payload().trainer_state));

@@ -54,12 +54,12 @@ Result<Answer> TrainLoop::run() {
   run_->give_back_memory();
   if (settings_.place.rank == 0 && engine().steps_done() < until())
     session_.print(text("budget\n", engine().description(), "\n"));
-  begin_ = Clock::now();
   if (settings_.config.loss_rules.has(trainer::LossAction::rollback)) {
     PENSTOCK_TRY_ASSIGN(kept, snapshots_.before_first(engine()));
     note_unless_empty(kept);
   }
   PENSTOCK_TRY(catch_up());
+  begin_ = Clock::now(), beside_steps_s_ = 0;
   Status verdict;
   while (!course_.is_over && engine().steps_done() < until()) {
     PENSTOCK_TRY_ASSIGN(is_asked_to_stop, run_->any(interrupted()));
@@ -73,10 +73,11 @@ Result<Answer> TrainLoop::run() {
     PENSTOCK_TRY(take_step());
   }
   PENSTOCK_TRY(engine().settle());
-  course_.seconds = seconds_since(begin_);
+  course_.seconds = seconds_since(begin_) - beside_steps_s_;
   run_->give_back_memory();
   PENSTOCK_TRY_ASSIGN(answer, answer_of(settings_, engine(), course_));
-  answer.verdict = verdict;
+  const Status logged = log_.write_waiting();
+  answer.verdict = verdict.ok() ? logged.within("steps are committed, and missing in the log") : verdict;
   return std::move(answer);
 }
 
@@ -119,6 +120,7 @@ Status TrainLoop::take_step() {
 
 Status TrainLoop::end_step(uint64_t step, Json line) {
   const trainer::TrainConfig& config = settings_.config;
+  const auto begin = Clock::now();
   held_out_loss_.reset();
   if (is_due(config.eval_every, step) || is_due(config.sample_every, step) || snapshots_.is_regular(step))
     log_.hold(line);
@@ -131,20 +133,33 @@ Status TrainLoop::end_step(uint64_t step, Json line) {
                                 " evaluations without a lower loss than ", best ? fixed(*best, 4) : "any"));
   }
   PENSTOCK_TRY_ASSIGN(kept, snapshots_.after(engine(), step, held_out_loss_));
-  log_.add(line);
+  beside_steps_s_ += seconds_since(begin);
+  PENSTOCK_TRY(add_to_log(line));
   session_.progress.step(line_text(line));
   note_unless_empty(kept);
   return Status();
 }
 
+Status TrainLoop::add_to_log(const Json& line) {
+  const Status added = log_.add(line);
+  if (added.ok()) {
+    is_log_late_ = false;
+  } else if (!std::exchange(is_log_late_, true)) {
+    session_.progress.note(text("log: ", added.message(), "; its lines wait in memory until they can be written"));
+  }
+  if (!log_.is_too_long()) return Status();
+  PENSTOCK_TRY(engine().settle());
+  return added.within(text("step ", engine().steps_done(), " is committed, and the log has no space for more lines"));
+}
+
 Status TrainLoop::end_before_step(trainer::LossEvent event) {
   if (event.action != trainer::LossAction::rollback) {
-    log_.add(stopped_json(events_, event));
+    PENSTOCK_TRY(add_to_log(stopped_json(events_, event)));
     return run_->stop(event);
   }
   course_.moved = course_.moved + engine().drive_bytes();
   auto back = roll_back(session_, settings_, ranks_, std::move(run_), event);
-  if (!back.ok() && event.action == trainer::LossAction::stop) log_.add(stopped_json(events_, event));
+  if (!back.ok() && event.action == trainer::LossAction::stop) PENSTOCK_TRY(add_to_log(stopped_json(events_, event)));
   PENSTOCK_TRY(back.status());
   run_ = *std::move(back);
   session_.progress.note(words_of(event));

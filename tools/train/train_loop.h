@@ -33,6 +33,8 @@ class TrainLoop {
   Status evaluate(uint64_t step, Json& line);
   Status answer_prompts(uint64_t step, Json& line);
   Status follow_new_plan();
+  // Where the disk is full, the run goes on for a while.
+  Status add_to_log(const Json& line);
   void note_unless_empty(const std::string& line);
 
   engine::StepEngine& engine() { return run_->engine(); }
@@ -51,9 +53,11 @@ class TrainLoop {
   Snapshots snapshots_;
   StepWork work_;
   std::chrono::steady_clock::time_point begin_;  // of the steps
+  double beside_steps_s_ = 0;                    // since then: evaluations, samples and snapshots
   Course course_;
   std::vector<trainer::LossEvent> events_;  // that no line of the log has yet
   std::optional<double> held_out_loss_;     // after the last step, where it was evaluated
+  bool is_log_late_ = false;                // and the user knows
 };
 
 }  // namespace penstock::tools

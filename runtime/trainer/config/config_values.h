@@ -28,7 +28,8 @@ std::string read_whole(const nlohmann::ordered_json& value, double least, Number
   double found = 0;
   const std::string wrong = read_number(value, least, most, found);
   if (!wrong.empty() || found != std::floor(found))
-    return text("is ", value.dump(), ", a whole number of at least ", least, " expected");
+    return text("is ", value.dump(), ", a whole number from ", static_cast<uint64_t>(least), " to ",
+                static_cast<uint64_t>(most), " expected");
   into = static_cast<Number>(found);
   return "";
 }

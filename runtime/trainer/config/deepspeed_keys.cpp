@@ -140,7 +140,7 @@ const KeyRule kRules[] = {
     {"fp16.min_loss_scale", honoured, "", PENSTOCK_NUMBER(loss_scaling.least, 1e-30, kNoLimit)},
     {"fp16.auto_cast", no_effect, "inputs are tokens"},
     {"fp16.fp16_master_weights_and_grads", refused, "masters are fp32; use penstock.moments to save memory"},
-    {"bf16.enabled", honoured, "where it is false and fp16.enabled too, all is fp32",
+    {"bf16.enabled", honoured, "or bfloat16.enabled; where it is false and fp16.enabled too, all is fp32",
      [](const json& value, TrainConfig& config) { return read_precision(value, config, Dtype::bf16); }},
     {"bf16.immediate_grad_update", no_effect, "gradients are always consumed as they come"},
     {"bf16.check_grad_overflow", honoured, "the same as skip_overflow",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/trainer/config/config_rules.h"
 #include "runtime/trainer/config/yaml.h"
@@ -48,7 +49,8 @@ std::string nearest_to(const std::string& key) {
         std::min(letters_apart(key, rule.path), letters_apart(last_part(key), last_part(rule.path)) + 1);
     if (apart < least) least = apart, nearest = &rule;
   }
-  return nearest == nullptr ? "" : nearest->path;
+  const bool is_near = least <= std::max<size_t>(2, last_part(key).size() / 2);
+  return nearest == nullptr || !is_near ? "" : nearest->path;
 }
 
 // The section goes down to its keys, unless it is itself what a rule is for.
@@ -96,7 +98,8 @@ Status CheckedConfig::status() const {
       return Status(Code::kUsage, text("config: ", key.key, ": ", key.note), "`penstock config keys` lists every key");
     if (key.fate == KeyFate::unknown)
       return Status(Code::kUsage, text("config: ", key.key, ": is not known"),
-                    text("the nearest known key is ", key.note, "; `penstock config keys` lists every key"));
+                    text(key.note.empty() ? "" : text("the nearest known key is ", key.note, "; "),
+                         "`penstock config keys` lists every key"));
   }
   return Status();
 }
@@ -104,6 +107,8 @@ Status CheckedConfig::status() const {
 namespace {
 
 Result<json> parse_file(const std::string& words) {
+  if (words.find_first_not_of(" \t\r\n") == std::string::npos)
+    return Status(Code::kUsage, "config: is empty", "{} is a config, too");
   if (looks_like_yaml(words)) {
     Result<json> file = parse_yaml(words);
     return file.ok() ? std::move(file)
@@ -112,14 +117,24 @@ Result<json> parse_file(const std::string& words) {
   }
   constexpr int kDepthMost = 64;  // as in YAML; whoever looks into it goes down by recursion
   bool is_too_deep = false;
-  const auto within_depth = [&](int depth, json::parse_event_t, const json&) {
+  std::vector<std::set<std::string>> names;  // of the objects that are open
+  std::string twice;
+  const auto within_depth = [&](int depth, json::parse_event_t event, const json& found) {
     is_too_deep |= depth > kDepthMost;
+    if (event == json::parse_event_t::object_start) names.emplace_back();
+    if (event == json::parse_event_t::object_end) names.pop_back();
+    if (event == json::parse_event_t::key && !names.back().insert(found.get<std::string>()).second && twice.empty())
+      twice = found.get<std::string>();
     return !is_too_deep;
   };
   try {
     json file = json::parse(words, within_depth, /*allow_exceptions=*/true, /*ignore_comments=*/true);
     if (is_too_deep) return Status(Code::kUsage, text("config: more than ", kDepthMost, " levels"), "fewer braces");
+    if (!twice.empty()) return Status(Code::kUsage, text("config: '", twice, "' is there twice"), "leave one of them");
     return file;
+  } catch (const json::out_of_range& error) {
+    const std::string_view why = error.what();  // begins with "[json.exception.out_of_range.406] "
+    return Status(Code::kUsage, text("config: ", why.substr(why.find(']') + 2)), "a number up to 1.7e308");
   } catch (const json::exception& error) {
     std::string why = error.what();
     // The message begins with "[json.exception.parse_error.101] parse error at line 3, column 7: ".
@@ -211,6 +226,11 @@ Result<CheckedConfig> check_config(const std::string& words, const std::vector<C
   if (!file.is_object())
     return Status(Code::kUsage, "config: not a JSON object, nor a map in YAML",
                   "put braces around its keys; {} is a config, too");
+  if (const auto older = file.find("bfloat16"); older != file.end() && !file.contains("bf16")) {
+    json section = std::move(*older);  // DeepSpeed's older name
+    file.erase("bfloat16");
+    file["bf16"] = std::move(section);
+  }
   for (const ConfigOverride& given : overrides) put(file, given.key, json::parse(given.value));
   CheckedConfig checked;
   for (const auto& [name, value] : file.items()) check_key(name, value, false, checked);

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import itertools
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +280,7 @@ def check_out(out: str, force: bool) -> None:
             raise Refusal(f"--out: {beside}: would be replaced, and is not of a prepared set", "another --out, or move that away")
     parent = os.path.dirname(os.path.abspath(out))
     if not os.path.isdir(parent):
-        raise Refusal(f"--out: {parent}: no such folder", f"mkdir -p {parent}")
+        raise Refusal(f"--out: {parent}: no such folder", f"mkdir -p {shlex.quote(parent)}")
 
 
 def prepare(arguments: list[str], progress: Progress, parser: Arguments) -> tuple[str, dict[str, Any]]:
@@ -289,7 +290,7 @@ def prepare(arguments: list[str], progress: Progress, parser: Arguments) -> tupl
         if not os.path.exists(path):
             raise Refusal(f"data: {path}: no such file", "check the path: a .jsonl, .txt or .md expected")
         if not os.path.isfile(path):
-            raise Refusal(f"data: {path}: not a file", f"{path}/*.jsonl" if os.path.isdir(path) else "")
+            raise Refusal(f"data: {path}: not a file", f"{shlex.quote(path)}/*.jsonl" if os.path.isdir(path) else "")
     check_out(options.out, options.force)
     manifest = Preparation(options, Model(options.model, options.template), progress).run()
     return text_of(manifest, options.out), {"out": os.path.abspath(options.out), **manifest}

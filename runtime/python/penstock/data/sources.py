@@ -64,8 +64,8 @@ def check_file(path: str | os.PathLike[str]) -> int:
         if head.startswith(mark):
             raise Refusal(f"data: {path}: is {name}, UTF-8 expected", f"iconv -f {name} -t UTF-8", CORRUPT)
     if b"\0" in head:
-        raise Refusal(f"data: {path}: begins with zero bytes, text in UTF-8 expected",
-                      "if it is UTF-16: iconv -f UTF-16LE -t UTF-8", CORRUPT)
+        raise Refusal(f"data: {path}: has zero bytes, byte {head.index(0) + 1} for one; text in UTF-8 expected",
+                      "if it is UTF-16: iconv -f UTF-16LE -t UTF-8; else take them out: tr -d '\\0'", CORRUPT)
     if not is_text(path) and head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[":
         raise Refusal(f"data: {path}: is a JSON array, one object on each line expected",
                       f"jq -c '.[]' {path} > {os.path.splitext(path)[0]}.jsonl", CORRUPT)
