@@ -96,20 +96,21 @@ class Folders(TrainCase):
         subprocess.run(advice, shell=True, check=True)
         self.json_of("train", self.config(penstock={"stores": [str(store)]}))
 
-    def test_text_is_not_learnt_byte_by_byte_by_a_model_with_a_tokenizer(self):
+    def test_text_that_a_model_with_a_tokenizer_learns_byte_by_byte_is_told_of(self):
         model, text, other = self.path("model"), self.path("text.txt"), self.path("other.txt")
         self.json_of("train", self.config(max_steps=1))
         self.json_of("checkpoint", "export", self.path("store"), model)
         usual = ("train", "--model", model, "--budget", "host=1GiB", "--seq", 16)
-        self.json_of(*usual, "--store", self.path("before"), "--steps", 1, "--data", text)
+        before = self.run_command(*usual, "--store", self.path("before"), "--steps", 1, "--data", text)
+        self.assertNotIn("byte by byte", before.stderr)
         (self.folder / "model" / "tokenizer.json").write_text("{}")
         (self.folder / "other.txt").write_text(TEXT * 30)
         for store, data in (("new", text), ("before", other)):
-            done = self.run_command(*usual, "--store", self.path(store), "--steps", 2, "--data", data, code=USAGE)
-            self.assertIn(f"data: {data}: has bytes: the model in {model} reads tokens of its tokenizer.json", done.stderr)
-            self.assertIn(f"`penstock data {data} --model {model} --out DIR`, then --data DIR", done.stderr)
-        # What it has learnt from, it goes on with.
-        self.assertEqual(self.json_of("train", "--store", self.path("before"), "--steps", 2)["steps"], 2)
+            done = self.run_command(*usual, "--store", self.path(store), "--steps", 2, "--data", data)
+            self.assertIn(f"data: {data} is learnt byte by byte, although the model in {model} reads tokens of its tokenizer.json, "
+                          f"which `penstock data {data} --model {model} --out DIR`, then --data DIR would give it", done.stderr)
+        again = self.run_command("train", "--store", self.path("before"), "--steps", 3)
+        self.assertNotIn("byte by byte", again.stderr, "it has learnt from it before")
 
     def test_the_time_of_a_step_is_the_steps_alone(self):
         ran = self.json_of("train", self.config(max_steps=8, held_out_share=0.5, eval_every=1))

@@ -62,11 +62,28 @@ Status expect_data_of(const trainer::TrainerState& stored, trainer::TrainConfig&
   return Status();
 }
 
-// The data whose bytes are its tokens, unless the run has learnt from it already: the text that ships with Penstock, of
-// an empty path, or one of the user's.
-Result<std::optional<std::string>> text_to_learn(const trainer::TrainConfig& config,
-                                                 const std::optional<trainer::TrainerState>& stored) {
-  if (config.data.empty()) return std::optional<std::string>("");
+// What a model was trained with, among a folder's files; "" where it has none, or begins from scratch.
+std::string tokenizer_of(const trainer::TrainConfig& config, const std::string& folder) {
+  std::error_code unknown;
+  if (config.from_scratch || folder.empty() || !std::filesystem::is_directory(folder, unknown)) return "";
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model"}) {
+    if (std::filesystem::exists(std::filesystem::path(folder) / file, unknown)) return file;
+  }
+  return "";
+}
+
+// Bytes mean nothing to a trained model with a tokenizer: the text that ships with Penstock is refused, and the user's
+// own is told of where the run has not learnt from it before.
+Status check_text(Session& session, const trainer::TrainConfig& config,
+                  const std::optional<trainer::TrainerState>& stored) {
+  const std::string folder = config.model.empty() && stored ? stored->model_folder : config.model;
+  const std::string tokenizer = tokenizer_of(config, folder);
+  if (tokenizer.empty()) return Status();
+  const auto making = [&](const std::string& file) {
+    return text("`penstock data ", file, " --model ", shell_word(folder), " --out DIR`, then --data DIR");
+  };
+  const std::string words = text("the model in ", folder, " reads tokens of its ", tokenizer);
+  if (config.data.empty()) return Status(Code::kUsage, "data: missing: " + words, making("FILE"));
   trainer::TrainConfig before;
   if (stored) {
     PENSTOCK_TRY_ASSIGN(found, trainer::parse_config(stored->config));
@@ -76,27 +93,9 @@ Result<std::optional<std::string>> text_to_learn(const trainer::TrainConfig& con
     const bool is_text = config.token_bytes == 0 && (data.path.ends_with(".txt") || data.path.ends_with(".md"));
     const bool is_known = std::ranges::any_of(
         before.data, [&](const trainer::DataFile& other) { return is_same_path(other.path, data.path); });
-    if (is_text && !is_known) return std::optional(data.path);
-  }
-  return std::optional<std::string>();
-}
-
-// Bytes mean nothing to a trained model with a tokenizer.
-Status refuse_text_for_tokenizer(const trainer::TrainConfig& config,
-                                 const std::optional<trainer::TrainerState>& stored) {
-  namespace fs = std::filesystem;
-  if (config.from_scratch) return Status();
-  PENSTOCK_TRY_ASSIGN(found, text_to_learn(config, stored));
-  if (!found) return Status();
-  const std::string folder = config.model.empty() && stored ? stored->model_folder : config.model;
-  std::error_code unknown;
-  for (const char* tokenizer : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model"}) {
-    if (folder.empty() || !fs::is_directory(folder, unknown) || !fs::exists(fs::path(folder) / tokenizer, unknown))
-      continue;
-    const std::string what = found->empty() ? "missing" : text(*found, ": has bytes");
-    return Status(Code::kUsage, text("data: ", what, ": the model in ", folder, " reads tokens of its ", tokenizer),
-                  text("`penstock data ", found->empty() ? "FILE" : shell_word(*found), " --model ", shell_word(folder),
-                       " --out DIR`, then --data DIR"));
+    if (!is_text || is_known) continue;
+    session.progress.note(text("data: ", data.path, " is learnt byte by byte, although ", words, ", which ",
+                               making(shell_word(data.path)), " would give it"));
   }
   return Status();
 }
@@ -117,7 +116,7 @@ Result<Prepared> prepare_at(Session& session, const TrainFlags& flags, const eng
   }
   PENSTOCK_TRY_ASSIGN(config, config_of(flags, stored));
   if (stored && !flags.data) PENSTOCK_TRY(expect_data_of(*stored, config));
-  if (data == Data::is_learnt) PENSTOCK_TRY(refuse_text_for_tokenizer(config, stored));
+  if (data == Data::is_learnt) PENSTOCK_TRY(check_text(session, config, stored));
   if (place.ranks > 1) PENSTOCK_TRY(keep_stage(stored, config));
   PENSTOCK_TRY_ASSIGN(settings, settings_of(config, stored, place, trainer::cuda_usable));
   // Of each rank, which may be in a control group of its own.
