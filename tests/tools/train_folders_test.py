@@ -107,8 +107,8 @@ class Folders(TrainCase):
         (self.folder / "other.txt").write_text(TEXT * 30)
         for store, data in (("new", text), ("before", other)):
             done = self.run_command(*usual, "--store", self.path(store), "--steps", 2, "--data", data)
-            self.assertIn(f"data: {data} is learnt byte by byte, although the model in {model} reads tokens of its tokenizer.json, "
-                          f"which `penstock data {data} --model {model} --out DIR`, then --data DIR would give it", done.stderr)
+            self.assertIn(f"data: {data} is learnt byte by byte, although the model in {model} reads tokens of its tokenizer.json; "
+                          f"`penstock data {data} --model {model} --out DIR` makes such tokens of it", done.stderr)
         again = self.run_command("train", "--store", self.path("before"), "--steps", 3)
         self.assertNotIn("byte by byte", again.stderr, "it has learnt from it before")
 

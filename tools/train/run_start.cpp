@@ -80,10 +80,10 @@ Status check_text(Session& session, const trainer::TrainConfig& config,
   const std::string tokenizer = tokenizer_of(config, folder);
   if (tokenizer.empty()) return Status();
   const auto making = [&](const std::string& file) {
-    return text("`penstock data ", file, " --model ", shell_word(folder), " --out DIR`, then --data DIR");
+    return text("`penstock data ", file, " --model ", shell_word(folder), " --out DIR`");
   };
   const std::string words = text("the model in ", folder, " reads tokens of its ", tokenizer);
-  if (config.data.empty()) return Status(Code::kUsage, "data: missing: " + words, making("FILE"));
+  if (config.data.empty()) return Status(Code::kUsage, "data: missing: " + words, making("FILE") + ", then --data DIR");
   trainer::TrainConfig before;
   if (stored) {
     PENSTOCK_TRY_ASSIGN(found, trainer::parse_config(stored->config));
@@ -94,8 +94,8 @@ Status check_text(Session& session, const trainer::TrainConfig& config,
     const bool is_known = std::ranges::any_of(
         before.data, [&](const trainer::DataFile& other) { return is_same_path(other.path, data.path); });
     if (!is_text || is_known) continue;
-    session.progress.note(text("data: ", data.path, " is learnt byte by byte, although ", words, ", which ",
-                               making(shell_word(data.path)), " would give it"));
+    session.progress.note(text("data: ", data.path, " is learnt byte by byte, although ", words, "; ",
+                               making(shell_word(data.path)), " makes such tokens of it"));
   }
   return Status();
 }
