@@ -78,15 +78,21 @@ class Folders(TrainCase):
         self.json_of("train", self.config(penstock=within))
         self.assertEqual(self.log("new")[-1]["step"], 4)
 
-    def test_a_run_that_goes_on_from_another_folder_finds_its_own(self):
+    def test_a_run_that_goes_on_from_another_folder_says_that_its_log_is_not_there(self):
         (self.folder / "elsewhere").mkdir()
-        config = self.config(data="text.txt", penstock={"run": "runs/a", "stores": ["store"]})
-        usual = {"check": True, "capture_output": True, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
-        subprocess.run([PENSTOCK, "train", config], cwd=self.folder, **usual)
-        done = subprocess.run([PENSTOCK, "train", "--store", "../store", "--steps", "5"], cwd=self.folder / "elsewhere", **usual)
-        self.assertNotIn(b"config: changed: data", done.stderr)
+        config = self.config(penstock={"run": "runs/a", "stores": ["store"]})
+
+        def train(*arguments, within="."):
+            return subprocess.run([PENSTOCK, "train", *arguments], cwd=self.folder / within, check=True, capture_output=True, text=True,
+                                  env={**os.environ, "OMP_NUM_THREADS": "1"}).stderr
+
+        self.assertNotIn("is new here", train(config))
+        self.assertNotIn("is new here", train("--store", "store", "--steps", "5"))
+        self.assertIn("run: runs/a: is new here, and gets the log from step 6 on; that of the steps before is not here",
+                      train("--store", "../store", "--steps", "6", within="elsewhere"))
+        self.assertNotIn("is new here", train("--store", "../store", "--steps", "7", "--run", "other", within="elsewhere"))
         self.assertEqual([entry["step"] for entry in self.log("runs/a")], [1, 2, 3, 4, 5])
-        self.assertEqual(os.listdir(self.folder / "elsewhere"), [])
+        self.assertEqual([entry["step"] for entry in self.log("elsewhere/runs/a")], [6])
 
     def test_advice_holds_for_names_with_spaces(self):
         store = self.folder / "with space" / "it's a store"
@@ -123,7 +129,7 @@ class Folders(TrainCase):
         model.mkdir()
         (model / "config.json").write_text(json.dumps(TINY))
         done = self.run_command("train", model, "--store", self.path("store"), code=USAGE)
-        self.assertIn(f"CONFIG: {model}: is a folder, with a config.json of its own\ntry: --model '{model}' for a model", done.stderr)
+        self.assertIn(f"CONFIG: {model}: is a folder, with a config.json of its own\ntry: `penstock train --model '{model}'` for a model", done.stderr)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,6 @@ constexpr const char* kBuiltIn = R"({
   "penstock": {"host_budget": "1GiB"}
 })";
 
-std::string absolute(const std::string& path) {
-  std::error_code unknown;
-  const fs::path found = fs::absolute(path, unknown).lexically_normal();
-  return unknown ? path : found.string();
-}
-
 }  // namespace
 
 Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optional<trainer::TrainerState>& stored) {
@@ -36,15 +30,13 @@ Result<trainer::TrainConfig> config_of(const TrainFlags& flags, const std::optio
     std::error_code unknown;
     if (fs::is_directory(*flags.config, unknown) && fs::exists(fs::path(*flags.config) / "config.json", unknown))
       return Status(Code::kUsage, text("CONFIG: ", *flags.config, ": is a folder, with a config.json of its own"),
-                    text("--model ", shell_word(*flags.config), " for a model, or its config.json if that is a run's"));
+                    text("`penstock train --model ", shell_word(*flags.config),
+                         "` for a model, or its config.json if that is a run's"));
     PENSTOCK_TRY_ASSIGN(file, trainer::read_small_file(*flags.config, kConfigMostBytes));
     words = std::move(file);
   }
   Result<trainer::TrainConfig> config = trainer::parse_config(words, overrides);
-  if (!config.ok()) return flags.config ? config.status().within(*flags.config) : config.status();
-  // Whoever goes on from another folder finds them.
-  if (!config->run.empty()) config->run = absolute(config->run);
-  for (trainer::DataFile& data : config->data) data.path = absolute(data.path);
+  if (!config.ok() && flags.config) return config.status().within(*flags.config);
   return config;
 }
 

@@ -1,5 +1,6 @@
 // penstock-trainer: the part of the command that stands on LibTorch. `penstock train` starts it.
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/trainer/config/effective_config.h"
 #include "tools/penstock/store_flags.h"
@@ -109,6 +110,8 @@ Result<Answer> train_prepared(Session& session, const TrainFlags& flags, Prepare
   PENSTOCK_TRY(expect_one_run(ranks.get(), prepared));
   const std::string folder = speaks ? settings.config.run : "";
   PENSTOCK_TRY(agreed(ranks.get(), refuse_run_in_store(settings.config)));
+  std::error_code unknown;
+  const bool is_new = !folder.empty() && !std::filesystem::exists(folder, unknown);
   const Result<RunFolder> run_folder = flags.dry_run ? Result<RunFolder>(RunFolder()) : RunFolder::open(folder);
   PENSTOCK_TRY(agreed(ranks.get(), run_folder.status()));
   MadeFolders made;  // perhaps in that one
@@ -119,6 +122,9 @@ Result<Answer> train_prepared(Session& session, const TrainFlags& flags, Prepare
   if (flags.dry_run) return dry_run_answer(settings);
   if (!prepared.stored) session.progress.note("config: " + trainer::effective_json(settings.config));
   PENSTOCK_TRY_ASSIGN(run, open_run(session, flags, prepared, ranks.get()));
+  if (is_new && prepared.stored && !flags.run && run->engine().steps_done() > 0)
+    session.progress.note(text("run: ", folder, ": is new here, and gets the log from step ",
+                               run->engine().steps_done() + 1, " on; that of the steps before is not here"));
   const std::vector<std::string> before = stores_of_folder(folder);
   if (const std::vector<std::string>& now = settings.config.stores;
       !before.empty() && !std::ranges::equal(before, now, is_same_path))

@@ -93,13 +93,14 @@ void check_key(const std::string& key, const json& value, bool section_is_off, C
 }  // namespace
 
 Status CheckedConfig::status() const {
+  const std::string every_key = "`penstock config keys` lists every key";
   for (const CheckedKey& key : keys) {
-    if (key.fate == KeyFate::refused)
-      return Status(Code::kUsage, text("config: ", key.key, ": ", key.note), "`penstock config keys` lists every key");
+    if (key.fate == KeyFate::refused) return Status(Code::kUsage, text("config: ", key.key, ": ", key.note), every_key);
     if (key.fate == KeyFate::unknown)
       return Status(Code::kUsage, text("config: ", key.key, ": is not known"),
-                    text(key.note.empty() ? "" : text("the nearest known key is ", key.note, "; "),
-                         "`penstock config keys` lists every key"));
+                    key.note.empty()
+                        ? every_key
+                        : text("the nearest known key is ", key.note, "; `penstock config keys` lists every key"));
   }
   return Status();
 }
