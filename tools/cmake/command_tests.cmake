@@ -25,6 +25,10 @@ foreach(subject Command Python)
                        ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endforeach()
 
+add_test(NAME Command.MeasuresDrives COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/nvme_measuring_test.py
+         $<TARGET_FILE:penstock>)
+set_tests_properties(Command.MeasuresDrives PROPERTIES TIMEOUT 300 LABELS uninstrumented ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+
 add_test(NAME Command.PlansAsItDid COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/plan_answers_test.py
          $<TARGET_FILE:penstock>)
 set_tests_properties(Command.PlansAsItDid PROPERTIES TIMEOUT 600 LABELS uninstrumented)
