@@ -3,13 +3,14 @@
 #include <utility>
 
 #include "aio/available_memory.h"
+#include "aio/resident_memory.h"
 #include "runtime/engine/engine_waits.h"
 #include "runtime/engine/plan_change.h"
 
 namespace penstock::engine {
 namespace {
 
-constexpr uint64_t kBytesPerTileLooking = 6 * kKiB;  // twice what a search was seen to take for 17 000 tiles
+constexpr uint64_t kBytesPerTileLooking = 16 * kKiB;  // 3 KiB were seen with 17 000 tiles, 15 with 5 000
 
 }  // namespace
 
@@ -67,7 +68,11 @@ void Engine::watch_rates(const DrivesUnderLoad& since_open) {
   const std::optional<double> share = rate_watch_->learn(expected_gbps(machine, *plan_, of_step.read_share()), of_step);
   if (!share) return;
   // A control group that is the budget leaves what the plan counts, and would end the program for more.
-  if (aio::AvailableMemory::now().bytes < plan_->tiles.size() * kBytesPerTileLooking) return;
+  const uint64_t looking_bytes = plan_->tiles.size() * kBytesPerTileLooking;
+  if (aio::AvailableMemory::now().bytes < looking_bytes) return;
+  // Nor has a budget that is the whole process's more than that.
+  const bool is_of_process = options_.request.process_bytes > kEngineOverheadBytes;
+  if (is_of_process && aio::resident_bytes_peak() + looking_bytes > options_.request.budgets.host_bytes) return;
   const ArenaRoom room = thread_->ask([this] { return core_->arena_room(); });
   auto look = [request = with_tiles_of(options_.request, plan_->tiles.tile_elements(), slots_), present = *plan_, room,
                rule = *options_.new_plan_rule,

@@ -1,6 +1,7 @@
 // Another plan between steps: placements, groups, activations and budgets change, the bits do not.
 #include <gtest/gtest.h>
 
+#include "aio/resident_memory.h"
 #include "runtime/engine/drives_meter.h"
 #include "tests/support/throttled_backend.h"
 #include "tests/support/whole_step_course.h"
@@ -230,6 +231,20 @@ TEST_F(SlowDrives, WereExpectedAtTheRateThatTheySustain) {
   ASSERT_EQ(lines_.size(), 1u);
   EXPECT_NE(lines_[0].find(" GB/s where 0.350 were planned with: activations of "), std::string::npos) << lines_[0];
   EXPECT_TRUE((*engine)->plan().has_state_in_memory());
+}
+
+// As a trainer's is, and full: a search would take more.
+TEST_F(SlowDrives, AreLeftAloneWhereTheBudgetIsTheWholeProcessAndItHasNoMoreThanThat) {
+  world_.options.new_plan_rule = NewPlanRule{.steps = 2, .least_bytes = 1, .least_run_s = 0};
+  PlanRequest& request = world_.options.request;
+  request.process_bytes = kEngineOverheadBytes + kKiB;
+  request.budgets.host_bytes += request.process_bytes;
+  const std::vector<std::byte> taken(request.budgets.host_bytes, std::byte{1});
+  ASSERT_GT(aio::resident_bytes_peak(), request.budgets.host_bytes);
+  Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  train(**engine, 24);
+  EXPECT_TRUE(lines_.empty());
 }
 
 TEST_F(SlowDrives, AreLeftToTheUserWhoWantsIt) {
