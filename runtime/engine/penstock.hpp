@@ -294,7 +294,8 @@ class Store {
     penstock_statistics statistics{};
     return penstock_get_statistics(get(), &statistics) == PENSTOCK_OK ? statistics : penstock_statistics{};
   }
-  // What step() was given with the step that the store was opened at; or rolled back to; until the next of the two, or close().
+  // What step() was given with the step that the store was opened at, or rolled back to; until the next of the two, or
+  // close().
   std::span<const std::byte> restored_state() {
     const void* state = nullptr;
     size_t bytes = 0;

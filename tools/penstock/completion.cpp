@@ -6,13 +6,6 @@
 namespace penstock::tools {
 namespace {
 
-// `word` as one word of any of the three shells.
-std::string quoted(const std::string& word) {
-  std::string out = "'";
-  for (char letter : word) out += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
-  return out + "'";
-}
-
 // What may follow the verb: its subverbs and its flags.
 std::string words_after(const SyntaxVerb& verb) {
   std::vector<std::string> words = verb.subverbs;
@@ -38,19 +31,20 @@ std::string choose_words(const std::vector<SyntaxVerb>& verbs) {
       "    previous=$word\n"
       "    case \"$verb${verb:+ }$word\" in\n";
   for (const SyntaxVerb& verb : verbs) {
-    if (!verb.name.empty()) script += text("      ", quoted(verb.name), ") verb=", quoted(verb.name), " ;;\n");
+    if (!verb.name.empty())
+      script += text("      ", shell_quoted(verb.name), ") verb=", shell_quoted(verb.name), " ;;\n");
   }
   script += "    esac\n  done\n  case \"$verb $previous\" in\n";
   for (const SyntaxVerb& verb : verbs) {
     for (const SyntaxOption& option : verb.options) {
       if (option.argument || !option.takes_value) continue;
-      script += text("    ", quoted(verb.name + " " + option.name), ") ",
-                     option.takes_path ? "paths=1" : "fitting=" + quoted(joined(option.choices, " ")), " ;;\n");
+      script += text("    ", shell_quoted(verb.name + " " + option.name), ") ",
+                     option.takes_path ? "paths=1" : "fitting=" + shell_quoted(joined(option.choices, " ")), " ;;\n");
     }
   }
   script += "    *)\n      case \"$verb\" in\n";
   for (const SyntaxVerb& verb : verbs) {
-    script += text("        ", quoted(verb.name), ") fitting=", quoted(words_after(verb)),
+    script += text("        ", shell_quoted(verb.name), ") fitting=", shell_quoted(words_after(verb)),
                    takes_paths(verb) ? " paths=1" : "", " ;;\n");
   }
   return script + "      esac ;;\n  esac\n";
@@ -91,15 +85,15 @@ std::string fish_completion(const std::vector<SyntaxVerb>& verbs) {
       "end\n"
       "complete -c penstock -f\n";
   for (const SyntaxVerb& verb : verbs) {
-    const std::string where = (verb.subverbs.empty() ? "__penstock_in " : "__penstock_at ") + quoted(verb.name);
-    const std::string at = "complete -c penstock -n " + quoted(where);
-    if (!verb.subverbs.empty()) script += text(at, " -a ", quoted(joined(verb.subverbs, " ")), "\n");
+    const std::string where = (verb.subverbs.empty() ? "__penstock_in " : "__penstock_at ") + shell_quoted(verb.name);
+    const std::string at = "complete -c penstock -n " + shell_quoted(where);
+    if (!verb.subverbs.empty()) script += text(at, " -a ", shell_quoted(joined(verb.subverbs, " ")), "\n");
     if (takes_paths(verb)) script += at + " -F\n";
     for (const SyntaxOption& option : verb.options) {
       if (option.argument) continue;
       script += text(at, " -l ", option.name.substr(2), option.takes_value ? " -r" : "", option.takes_path ? " -F" : "",
-                     option.choices.empty() ? "" : " -xa " + quoted(joined(option.choices, " ")), " -d ",
-                     quoted(option.help), "\n");
+                     option.choices.empty() ? "" : " -xa " + shell_quoted(joined(option.choices, " ")), " -d ",
+                     shell_quoted(option.help), "\n");
     }
   }
   return script;

@@ -17,18 +17,22 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
   return all;
 }
 
-std::string shell_word(const std::string& word) {
-  const auto is_plain = [](unsigned char c) { return std::isalnum(c) || std::strchr("_-./,:=@%+", c) != nullptr; };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
+std::string shell_quoted(const std::string& word) {
   std::string quoted = "'";
   for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
 }
 
+std::string shell_word(const std::string& word) {
+  const auto is_plain = [](unsigned char c) { return std::isalnum(c) || std::strchr("_-./,:=@%+", c) != nullptr; };
+  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
+  return shell_quoted(word);
+}
+
 std::string shell_words(const std::vector<std::string>& words) {
-  std::string all;
-  for (const std::string& word : words) all += (all.empty() ? "" : " ") + shell_word(word);
-  return all;
+  std::vector<std::string> quoted;
+  for (const std::string& word : words) quoted.push_back(shell_word(word));
+  return joined(quoted, " ");
 }
 
 bool is_same_path(const std::string& one, const std::string& other) {
