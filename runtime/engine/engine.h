@@ -57,8 +57,8 @@ struct EngineOptions {
   // looked for beside the next step, on a thread of its own. None: only by new_plan(). A trainer reads plan() and
   // passes() anew in each step, for micro-batch groups, and which activations are kept, may be others.
   std::optional<NewPlanRule> new_plan_rule = NewPlanRule{};
-  // Told of every plan that takes the place of another, in one line: why, what it was and what it is. The caller's
-  // thread, inside new_plan() or begin().
+  // Told of every plan that takes the place of another, in one line: why, what it was and what it is; or why none is
+  // looked for any more. The caller's thread, inside new_plan(), begin() or step().
   std::function<void(const std::string& line)> on_new_plan = {};
   // Where opening must read a whole store because a root of it is in doubt. Decision thread.
   aio::ScrubProgress verifying;

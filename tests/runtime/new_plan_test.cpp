@@ -244,7 +244,11 @@ TEST_F(SlowDrives, AreLeftAloneWhereTheBudgetIsTheWholeProcessAndItHasNoMoreThan
   Result<std::unique_ptr<Engine>> engine = Engine::open(world_.options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   train(**engine, 24);
-  EXPECT_TRUE(lines_.empty());
+  ASSERT_EQ(lines_.size(), 1u) << "said once";
+  EXPECT_NE(lines_[0].find(" % of what was planned with; the plan stays, for looking for another takes "),
+            std::string::npos)
+      << lines_[0];
+  EXPECT_EQ((*engine)->plan().activations, std::vector<ActivationChoice>(3, ActivationChoice::keep));
 }
 
 TEST_F(SlowDrives, AreLeftToTheUserWhoWantsIt) {
