@@ -38,6 +38,21 @@ class Configs(TrainCase):
         self.assertIn("train_batch_size", bad["error"]["message"])
         self.run_command("config", "check", self.path("absent.json"), code=USAGE)
 
+    def test_what_check_passes_train_does_not_refuse_for_the_file_alone(self):
+        store = self.path("store")
+        for changes, said in (({"penstock": {"host_budget": "0"}}, "config: penstock.host_budget: 0"),
+                              ({"penstock": {"host_budget": "much"}}, "config: penstock.host_budget: "),
+                              ({"penstock": {"nvme_budget": "1 parsec"}}, "config: penstock.nvme_budget: "),
+                              ({"penstock": {"device_budget": "x"}}, "config: penstock.device_budget: "),
+                              ({"penstock": {"durability": "every"}}, "config: penstock.durability: 'every'"),
+                              ({"penstock": {"stores": [store, store + "/./"]}}, "/./: given twice"),
+                              ({"keep_best": 2}, "config: keep_best: 2: eval_every is 0"),
+                              ({"early_stopping": {"patience": 3}}, "config: early_stopping.patience: 3: eval_every is 0")):
+            config = self.config(**changes)
+            for verb in (("config", "check"), ("train",)):
+                self.assertIn(said, self.run_command(*verb, config, code=USAGE).stderr, (verb, changes))
+        self.assertEqual(sorted(each.name for each in self.folder.iterdir()), ["config.json", "text.txt", "tiny.json"])
+
     def test_every_known_key_is_listed(self):
         keys = {key["key"] for key in self.json_of("config", "keys")["keys"]}
         self.assertIn("zero_optimization.offload_optimizer.nvme_path", keys)

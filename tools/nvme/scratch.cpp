@@ -25,13 +25,19 @@ const char* kind_of(mode_t mode) {
   return "a folder expected";
 }
 
+// Also where it does not exist yet.
+bool is_same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code absent;
+  if (std::filesystem::equivalent(a, b, absent)) return true;
+  return (a / "").lexically_normal() == (b / "").lexically_normal();
+}
+
 }  // namespace
 
 Status refuse_repeated_folders(const std::string& what, const std::vector<std::string>& folders) {
   for (size_t i = 0; i < folders.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      std::error_code absent;
-      if (!std::filesystem::equivalent(folders[i], folders[j], absent)) continue;
+      if (!is_same_folder(folders[i], folders[j])) continue;
       return Status(Code::kUsage, text(what, ": ", folders[i], ": given twice"), "each folder once");
     }
   }

@@ -3,7 +3,9 @@
 
 #include "runtime/trainer/config/effective_config.h"
 #include "runtime/trainer/files/file_io.h"
+#include "tools/nvme/scratch.h"
 #include "tools/penstock/command.h"
+#include "tools/penstock/config_checks.h"
 #include "tools/penstock/text_table.h"
 
 namespace penstock::tools {
@@ -29,6 +31,9 @@ const char* words_of(trainer::KeyFate fate) {
 Status verdict_on(const trainer::CheckedConfig& checked, const std::string& file) {
   PENSTOCK_TRY(checked.status());
   PENSTOCK_TRY_ASSIGN(config, trainer::parse_config(file));
+  PENSTOCK_TRY(refuse_contradictions(config));
+  PENSTOCK_TRY(places_of(config).status());
+  PENSTOCK_TRY(refuse_repeated_folders("config: penstock.stores", config.stores));
   trainer::TrainConfig resolved = config;
   return trainer::resolve_batches(resolved, 1);
 }

@@ -9,8 +9,7 @@
 #include "gpu/host_device.h"
 #include "runtime/trainer/config/adapters.h"
 #include "runtime/trainer/config/effective_config.h"
-#include "tools/penstock/options.h"
-#include "tools/penstock/quantity.h"
+#include "tools/penstock/config_checks.h"
 #include "tools/system/words.h"
 #include "tools/train/model_of_run.h"
 #include "tools/train/samples_of_run.h"
@@ -33,24 +32,13 @@ Status refuse_more_than_positions(const trainer::TrainConfig& config, const trai
                 text("--seq ", model.positions));
 }
 
-Result<uint64_t> bytes_of_key(const char* key, const std::string& written, uint64_t otherwise) {
-  if (written.empty()) return otherwise;
-  Result<uint64_t> bytes = parse_bytes(written);
-  if (!bytes.ok()) return bytes.status().within(text("config: penstock.", key));
-  return bytes;
-}
-
 // Sizes are a node's, of which each of its ranks has its part.
 Status fill_in_placement(const trainer::TrainConfig& config, uint32_t ranks, PlanRequest& request) {
-  PENSTOCK_TRY_ASSIGN(host_bytes, bytes_of_key("host_budget", config.host_budget, aio::AvailableMemory::now().bytes));
-  PENSTOCK_TRY_ASSIGN(nvme_bytes, bytes_of_key("nvme_budget", config.nvme_budget, request.budgets.nvme_bytes));
-  PENSTOCK_TRY_ASSIGN(device_bytes, bytes_of_key("device_budget", config.device_budget, 0));
-  request.budgets.device_bytes = device_bytes / ranks;
-  request.budgets.host_bytes = host_bytes / ranks;
-  request.budgets.nvme_bytes = nvme_bytes / ranks;
-  Result<std::optional<Durability>> durability = parse_durability(config.durability);
-  if (!durability.ok()) return durability.status().within("config: penstock.durability");
-  request.durability = *durability;
+  PENSTOCK_TRY_ASSIGN(places, places_of(config));
+  request.budgets.device_bytes = places.device_bytes.value_or(0) / ranks;
+  request.budgets.host_bytes = places.host_bytes.value_or(aio::AvailableMemory::now().bytes) / ranks;
+  request.budgets.nvme_bytes = places.nvme_bytes.value_or(request.budgets.nvme_bytes) / ranks;
+  request.durability = places.durability;
   if (config.space == "single") request.slots = 1;
   request.choices.weights = config.weights == "host"   ? WeightTier::host
                             : config.weights == "nvme" ? WeightTier::nvme
@@ -127,17 +115,6 @@ Status fill_in_counts(trainer::TrainConfig& config, const trainer::Samples& samp
                        ", so that nothing is held out"),
                   "\"held_out_share\": 0.01");
   }
-  if (config.early_stopping.evaluations > 0 && config.eval_every == 0) {
-    return Status(Code::kUsage,
-                  text("config: early_stopping.patience: ", config.early_stopping.evaluations,
-                       ": eval_every is 0, so that no step is evaluated"),
-                  "\"eval_every\": 100");
-  }
-  if (config.keep_best > 0 && config.eval_every == 0) {
-    return Status(Code::kUsage,
-                  text("config: keep_best: ", config.keep_best, ": eval_every is 0, so that no step is evaluated"),
-                  "\"eval_every\": 100");
-  }
   if (config.max_steps == 0) {
     const double samples_of_run = config.epochs * static_cast<double>(samples.epoch_samples());
     const auto batches = static_cast<uint64_t>(samples_of_run / static_cast<double>(config.train_batch));
@@ -173,6 +150,7 @@ Result<TrainingSettings> settings_of(const trainer::TrainConfig& given,
                                      const std::optional<trainer::TrainerState>& stored, const engine::RankPlace& place,
                                      const trainer::CudaUsable& cuda_usable) {
   trainer::TrainConfig config = given;
+  PENSTOCK_TRY(refuse_contradictions(config));
   PENSTOCK_TRY(trainer::resolve_adapter(config.lora));
   PENSTOCK_TRY_ASSIGN(source, model_source(config, stored));
   PENSTOCK_TRY_ASSIGN(model, model_of(config, source.json));
