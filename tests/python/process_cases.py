@@ -1,6 +1,7 @@
 """An optimizer in threads, forked processes and under interrupts. hostile_test.py runs these."""
 import copy
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -204,6 +205,22 @@ class Interrupts(Case):
             penstock._growth._decide = decide
             optimizer.step(), model.zero_grad()
             self.assertEqual([float(optimizer.state[p]["step"]) for p in (model[0].weight, model[2].weight)], [3, 1])
+
+    def test_an_interrupt_while_the_engine_logs(self):
+        class Interrupted(logging.Handler):
+            def emit(self, record):
+                raise KeyboardInterrupt
+
+        log, handler, model = logging.getLogger("penstock"), Interrupted(), net()
+        optimizer, level = self.tiered(model.parameters()), log.level
+        log.addHandler(handler), log.setLevel(logging.INFO)
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                loop(None, steps=1, model=model, optimizer=optimizer)
+        finally:
+            log.removeHandler(handler), log.setLevel(level)
+        loop(None, steps=1, model=model, optimizer=optimizer)
+        self.assertEqual(float(optimizer.state[model[0].weight]["step"]), 1)
 
     def test_an_interrupt_behind_the_beginning_of_a_write(self):
         model, optimizer = loop(self.tiered, steps=2)

@@ -1,5 +1,6 @@
 """libpenstock by ctypes: the structures and functions of penstock.h, and refusals as exceptions."""
 
+import contextlib
 import ctypes as c
 import os
 from pathlib import Path
@@ -153,10 +154,33 @@ def _load():
 _library = _load()
 
 
+# The command's and C's, for what is an argument here.
+_WORDS_OF_REMEDIES = {"--force": 'existing="replace"', "raise host_bytes ": 'raise budget="host=..." '}
+
+
+_held_back = []  # interrupts
+
+
+@contextlib.contextmanager
+def holding_back_interrupts():
+    """In a callback, through which no exception passes: an interrupt is raised when the verb is over."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        _held_back.append(interrupt)
+
+
 def call(name, *arguments):
     """A verb of penstock.h; a refusal is raised."""
-    if code := getattr(_library, name)(*arguments):
-        remedy = _library.penstock_remedy().decode().replace("--force", 'existing="replace"')  # a flag of the command's
+    code = getattr(_library, name)(*arguments)
+    if _held_back:
+        first = _held_back[0]
+        _held_back.clear()
+        raise first
+    if code:
+        remedy = _library.penstock_remedy().decode()
+        for theirs, ours in _WORDS_OF_REMEDIES.items():
+            remedy = remedy.replace(theirs, ours)
         raise PenstockError(_library.penstock_message().decode(), code, remedy)
 
 

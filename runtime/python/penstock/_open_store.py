@@ -29,7 +29,8 @@ def _is_open(place):
 
 @c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)
 def _listener(_, level, line):
-    log.log(logging.WARNING if level else logging.INFO, "%s", line.decode(errors="replace").strip())
+    with lib.holding_back_interrupts():
+        log.log(logging.WARNING if level else logging.INFO, "%s", line.decode(errors="replace").strip())
 
 
 class OpenStore:
