@@ -2,6 +2,8 @@
 
 #include <time.h>
 
+#include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -24,10 +26,42 @@ void spin(double seconds) {
   }
 }
 
+// Threads for the whole run, as a library's that computes.
+class Spinners {
+ public:
+  Spinners() : begin_(count()), end_(count()) {
+    for (ptrdiff_t i = 1; i < count(); ++i) others_.emplace_back([this] { spin_along(); });
+  }
+  ~Spinners() {
+    seconds_ = -1;
+    begin_.arrive_and_wait();
+  }
+  void spin_all(double seconds) {
+    seconds_ = seconds;
+    begin_.arrive_and_wait();
+    spin(seconds);
+    end_.arrive_and_wait();
+  }
+
+ private:
+  static ptrdiff_t count() { return std::max(1u, std::thread::hardware_concurrency()); }
+  void spin_along() {
+    while (true) {
+      begin_.arrive_and_wait();
+      if (seconds_ < 0) return;
+      spin(seconds_);
+      end_.arrive_and_wait();
+    }
+  }
+
+  double seconds_ = 0;
+  std::barrier<> begin_, end_;
+  std::vector<std::jthread> others_;
+};
+
 void spin_on_all_processors(double seconds) {
-  std::vector<std::jthread> others;
-  for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) others.emplace_back(spin, seconds);
-  spin(seconds);
+  static Spinners spinners;
+  spinners.spin_all(seconds);
 }
 
 std::vector<Hyper> usual_groups() {

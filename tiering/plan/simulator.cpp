@@ -108,7 +108,7 @@ class Simulator {
         on_drive(static_cast<Lane>(lane)) && left == 0 ? end(work) : work_[lane].push_back(work);
       }
     }
-    if (!gradient_due_s_) take_gradient();
+    if (!gradient_left_s_) take_gradient();
   }
 
   // Who computes in place hands a use's gradients over before it goes on; a device's are fetched from it meanwhile.
@@ -128,13 +128,26 @@ class Simulator {
     std::optional<TileId> tile = run_.next_gradient(gradient_step_);
     if (!tile || !run_.try_take_gradient(gradient_step_, *tile)) return;
     gradient_tile_ = *tile;
-    gradient_due_s_ = now_ + (options_.gradient_s ? options_.gradient_s(*tile) : hand_over_s(*tile));
+    gradient_left_s_ = options_.gradient_s ? options_.gradient_s(*tile) : hand_over_s(*tile);
   }
+
+  bool updates() const { return !work_[index(Lane::update)].empty(); }
+  // Who computes in place has each of the processors beside an update's thread.
+  double share_beside_computing() const {
+    return machine_.devices == 0 && updates() && !work_[index(Lane::compute)].empty() ? 0.5 : 1;
+  }
+  // Who hands over in place is one thread, which those that update help when they have nothing else to do.
+  bool hands_over_in_place() const { return gradient_left_s_ && !options_.gradient_s && machine_.devices == 0; }
+  double share_of_updates() const {
+    const double threads = machine_.threads > 0 ? machine_.threads : 2;
+    return hands_over_in_place() ? threads / (threads + 1) : share_beside_computing();
+  }
+  double hand_over_rate() const { return hands_over_in_place() && updates() ? 1 - share_of_updates() : 1; }
 
   // Seconds until the first work of a lane ends at the present rates, and those rates.
   double rate_of(Lane lane) const {
-    const bool on_cpu = machine_.devices == 0 && (lane == Lane::update || lane == Lane::compute);
-    if (on_cpu) return work_[index(Lane::update)].empty() || work_[index(Lane::compute)].empty() ? 1 : 0.5;
+    if (lane == Lane::update) return share_of_updates();
+    if (lane == Lane::compute) return share_beside_computing();
     if (!on_drive(lane)) return 1;
     bool reads = !work_[index(Lane::nvme_read)].empty(), writes = !work_[index(Lane::nvme_write)].empty();
     if (reads && writes) return drives_.gbps(0.5) * 1e9 / 2;
@@ -142,7 +155,8 @@ class Simulator {
   }
 
   void advance() {
-    double soonest = gradient_due_s_ ? *gradient_due_s_ - now_ : kNever;
+    const double hand_over = hand_over_rate();
+    double soonest = gradient_left_s_ ? *gradient_left_s_ / hand_over : kNever;
     std::array<double, kLanes> rates{};
     for (size_t lane = 0; lane < kLanes; ++lane) {
       if (work_[lane].empty()) continue;
@@ -162,7 +176,9 @@ class Simulator {
       // Rounding must not leave a remainder of no length.
       if (first.left <= rates[lane] * 1e-12 * std::max(1.0, now_)) end_first(static_cast<Lane>(lane));
     }
-    if (gradient_due_s_ && *gradient_due_s_ <= now_) complete_gradient();
+    if (!gradient_left_s_) return;
+    *gradient_left_s_ -= soonest * hand_over;
+    if (*gradient_left_s_ <= hand_over * 1e-12 * std::max(1.0, now_)) complete_gradient();
   }
 
   void end_first(Lane lane) {
@@ -184,7 +200,7 @@ class Simulator {
   }
 
   void complete_gradient() {
-    gradient_due_s_.reset();
+    gradient_left_s_.reset();
     run_.gradient_complete(gradient_step_, gradient_tile_);
     ++gradients_done_;
     Verdict verdict = verdict_of(gradient_step_);
@@ -225,7 +241,7 @@ class Simulator {
   uint64_t gradient_step_ = 0;
   uint32_t gradients_done_ = 0;
   bool gradient_step_done_ = true;
-  std::optional<double> gradient_due_s_;
+  std::optional<double> gradient_left_s_;  // until it is handed over, at full rate
   TileId gradient_tile_ = 0;
   Simulation result_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tools/nvme/update_rate.h"
+#include "tools/system/limits.h"
 
 namespace penstock::tools {
 namespace {
@@ -63,6 +64,7 @@ Result<MachineProfile> measure_machine(const std::vector<std::string>& folders, 
   rig.reset();  // before the next measurement takes memory
   PENSTOCK_TRY_ASSIGN(host_gbps, measure_update_gbps(form, options.threads, options.memory_bytes));
   machine.host_gbps = host_gbps;
+  machine.threads = options.threads > 0 ? options.threads : usable_processors();
   return machine;
 }
 

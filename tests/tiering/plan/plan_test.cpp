@@ -359,6 +359,40 @@ TEST(Simulator, HidesTheUpdateBehindTheDrive) {
   EXPECT_LE(simulation.step_s, 1.05 * floor_s);
 }
 
+// One thread beside those that update: the more there are, the less of the processors it has. Without updates it has
+// them all.
+TEST(Simulator, HandsGradientsOverInPlaceMoreSlowlyBesideUpdates) {
+  PlanRequest request;
+  request.workload.scope = StepScope::training;
+  for (uint32_t unit = 0; unit < 4; ++unit) {
+    request.workload.units.push_back({.name = text("u", unit), .elements = 8 * kBlockElements, .parameters = {}});
+    request.workload.uses.push_back({.name = text("u", unit), .units = {unit}, .forward_s = 1e-3, .backward_s = 2e-3});
+  }
+  request.machine = test::test_machine(false);
+  request.machine.host_gbps = 1;
+  request.stores_activations = false;
+  request.budgets.host_bytes = 4 * kGiB;
+  const Result<Plan> plan = make_plan(request);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  // Until the first step has computed, and so has handed over what it computed before.
+  const auto computed_s = [&](uint32_t threads, bool updates) {
+    request.machine.threads = threads;
+    Plan of = *plan;
+    if (!updates) {  // in no time
+      for (Move& move : of.moves) move.bytes = move.lane == Lane::update ? 0 : move.bytes;
+    }
+    SimulationOptions options;
+    options.record_spans = true;
+    double end_s = 0;
+    for (const SimulatedSpan& span : simulate(of, request.machine, options).spans) {
+      if (span.step == 0 && of.moves[span.move].lane == Lane::compute) end_s = std::max(end_s, span.end_s);
+    }
+    return end_s;
+  };
+  EXPECT_GT(computed_s(15, true), 1.1 * computed_s(1, true));
+  EXPECT_NEAR(computed_s(15, false), computed_s(1, false), 1e-9);
+}
+
 TEST(Simulator, CommitsWithTwoFlushes) {
   PlanRequest request;
   request.workload.units = {Unit{.name = "u", .elements = 1 << 24, .parameters = {}}};
