@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "cpu_optim/processor_set.h"
+#include "cpu_optim/scheduler.h"
 #include "cpu_optim/task_order.h"
 #include "cpu_optim/thread_trial.h"
 #include "cpu_optim/tile_task.h"
@@ -56,17 +57,6 @@ uint32_t threads_wanted(const UpdateWorkersOptions& options) {
   CHECK(processors > 0, "sched_getaffinity failed");
   return std::min(static_cast<uint32_t>(processors), UpdateWorkersOptions::kThreadsMax);
 }
-
-// Waits until oneTBB's threads have ended, if nothing else in the program uses oneTBB: they count against the user's
-// limit of threads, and whoever destroys its workers may start other threads next.
-class Scheduler {
- public:
-  Scheduler() : handle_(tbb::attach()) {}
-  ~Scheduler() { tbb::finalize(handle_, std::nothrow); }
-
- private:
-  tbb::task_scheduler_handle handle_;
-};
 
 // Pieces that several threads take from, one after another. Of share_pieces().
 class SharedPieces {

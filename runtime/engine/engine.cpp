@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cpu_optim/scheduler.h"
 #include "runtime/engine/engine_waits.h"
 #include "runtime/engine/plan_change.h"
 #include "runtime/engine/rank_side.h"
@@ -99,6 +100,7 @@ Engine::~Engine() {
   if (thread_ && plan_) (void)settle();
   if (thread_) give_up_arriving();  // after a failure
   thread_.reset();
+  const cpu_optim::Scheduler of_this_thread;  // which has given workers its gradients
 }
 
 std::string Engine::description() const {

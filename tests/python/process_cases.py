@@ -110,6 +110,25 @@ class Forks(Case):
         in_child(self, lambda: (signal.alarm(30), optimizer.close()))
         is_over.set(), holder.join()
 
+    def test_an_optimizer_in_a_child_of_a_process_that_has_closed_its_own(self):
+        """The caller's thread has helped with gradients of more than a block, which leaves it and others with oneTBB."""
+        def work(store):
+            model = nn.Linear(600, 600)
+            optimizer = self.tiered(model.parameters(), budget="host=64MiB", store=self.folder / store)
+            model(torch.ones(1, 600)).sum().backward()
+            optimizer.step()
+            optimizer.close()
+
+        def threads():
+            gc.collect()
+            return len(os.listdir("/proc/self/task"))
+
+        before = threads()
+        for number in range(6):
+            work(f"parent{number}")
+            self.assertLessEqual(threads(), before, "some that a child would not have")
+            in_child(self, lambda number=number: (signal.alarm(60), work(f"child{number}")))
+
     def test_every_verb_in_a_child_is_refused_and_backward_is_not(self):
         for begin in ("step", "backward"):
             model, optimizer = loop(lambda params, lr: self.tiered(params, lr=lr, begin=begin), steps=2)

@@ -171,17 +171,20 @@ def holding_back_interrupts():
 
 
 def call(name, *arguments):
-    """A verb of penstock.h; a refusal is raised."""
-    code = getattr(_library, name)(*arguments)
+    """A verb of penstock.h; a refusal is raised, and an interrupt that was held back."""
+    if code := getattr(_library, name)(*arguments) or _held_back:
+        _raise(code)
+
+
+def _raise(code):
     if _held_back:
-        first = _held_back[0]
+        interrupt = _held_back[0]
         _held_back.clear()
-        raise first
-    if code:
-        remedy = _library.penstock_remedy().decode()
-        for theirs, ours in _WORDS_OF_REMEDIES.items():
-            remedy = remedy.replace(theirs, ours)
-        raise PenstockError(_library.penstock_message().decode(), code, remedy)
+        raise interrupt
+    remedy = _library.penstock_remedy().decode()
+    for theirs, ours in _WORDS_OF_REMEDIES.items():
+        remedy = remedy.replace(theirs, ours)
+    raise PenstockError(_library.penstock_message().decode(), code, remedy)
 
 
 def text(name, *arguments):
