@@ -313,7 +313,7 @@ def run_cases():
     yield Case(TRAIN + " --budget 1GiB", has=DATA)
     yield Case(TRAIN + " --budget disk=1GiB", has=DATA, rounds=1)
     yield Case("penstock config check odd.json", files={"odd.json": {"frobnicate": 1}})
-    yield Case("penstock config check odd.json", files={"odd.json": {"penstock": {"host_budget": "0"}}})
+    yield Case("penstock config check config.json", keys={"penstock": {"host_budget": "0"}})
     yield Case("penstock config check odd.json", files={"odd.json": {"optimizer": {"params": {"amsgrad": True}}}})
     yield Case(TRAIN + " --budget host=40MiB", has=DATA, rounds=1)
     yield Case(TRAIN + " --ranks 2", has=RUN)

@@ -29,7 +29,7 @@ Result<PlacesOfConfig> places_of(const trainer::TrainConfig& config) {
   PENSTOCK_TRY_ASSIGN(nvme_bytes, bytes_of_key("nvme_budget", config.nvme_budget));
   if (host_bytes == 0u) {
     return Status(Code::kUsage, text("config: penstock.host_budget: ", config.host_budget, ": nothing can run in that"),
-                  "\"host_budget\": \"1GiB\", or no key for all that is free");
+                  "\"penstock\": {\"host_budget\": \"1GiB\"}");
   }
   Result<std::optional<Durability>> durability = parse_durability(config.durability);
   if (!durability.ok()) return durability.status().within("config: penstock.durability");
