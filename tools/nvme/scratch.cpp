@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "tools/penstock/quantity.h"
+#include "tools/system/words.h"
 
 namespace penstock::tools {
 namespace {
@@ -25,19 +26,12 @@ const char* kind_of(mode_t mode) {
   return "a folder expected";
 }
 
-// Also where it does not exist yet.
-bool is_same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
-  std::error_code absent;
-  if (std::filesystem::equivalent(a, b, absent)) return true;
-  return (a / "").lexically_normal() == (b / "").lexically_normal();
-}
-
 }  // namespace
 
 Status refuse_repeated_folders(const std::string& what, const std::vector<std::string>& folders) {
   for (size_t i = 0; i < folders.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
-      if (!is_same_folder(folders[i], folders[j])) continue;
+      if (!is_same_path(folders[i], folders[j])) continue;
       return Status(Code::kUsage, text(what, ": ", folders[i], ": given twice"), "each folder once");
     }
   }

@@ -38,8 +38,10 @@ std::string shell_words(const std::vector<std::string>& words) {
 bool is_same_path(const std::string& one, const std::string& other) {
   if (one == other) return true;
   std::error_code unknown;
-  const std::filesystem::path first = std::filesystem::weakly_canonical(one, unknown);
-  return !unknown && first == std::filesystem::weakly_canonical(other, unknown) && !unknown;
+  if (std::filesystem::equivalent(one, other, unknown)) return true;  // two mounts of one folder, too
+  const auto whole = [&](const std::string& path) { return std::filesystem::weakly_canonical(path, unknown) / ""; };
+  const std::filesystem::path first = whole(one);
+  return !unknown && first == whole(other) && !unknown;
 }
 
 std::string wrapped(const std::string& line, size_t width, size_t indent) {
